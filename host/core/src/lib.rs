@@ -1,0 +1,1 @@
+//! Pure state machine of the host: queue, slots, KV ledger, interlock.

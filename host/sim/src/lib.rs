@@ -1,0 +1,1 @@
+//! Deterministic runs of the core machine with scripted engines and real policies.

@@ -1,0 +1,1 @@
+//! Admission, token budgets per engine, and who gives way.

@@ -1,0 +1,1 @@
+//! Routing by KV pressure, load and warm models.

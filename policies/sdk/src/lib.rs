@@ -1,0 +1,1 @@
+//! Write a Pointsman policy: bindings, mirror, settings and export macro.

@@ -1,0 +1,1 @@
+//! Policies that misbehave, for the host's tests.

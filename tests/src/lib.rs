@@ -1,0 +1,1 @@
+//! Tests of the host and the shipped policies together.
