@@ -1,1 +1,97 @@
-//! Pure state machine of the host: queue, slots, KV ledger, interlock.
+//! The host's pure state machine: queue, slots, KV ledger and interlock.
+//!
+//! [`Machine`] is sans-io. Time comes in as `now`, nothing blocks, nothing logs, and the same
+//! inputs with the same answers give the same decisions. It has four families of methods, used
+//! in this order by every runtime:
+//!
+//! 1. `handle_*`: what happened outside ([`Input`] names them all);
+//! 2. [`Machine::decide`]: one scheduling round, in which [`Policies`] are asked;
+//! 3. [`Machine::poll_effect`] and [`Machine::poll_fact`]: what the runtime must do, and what
+//!    happened;
+//! 4. getters, among them [`Machine::next_timeout`]: when to come back at the latest.
+//!
+//! ```
+//! use pointsman_core::*;
+//!
+//! let mut machine = Machine::new(Config::default()).unwrap();
+//! let now = Micros(0);
+//! let device = machine
+//!     .handle_device_attached(now, DeviceSpec {
+//!         name: "cpu0".into(),
+//!         kv: KvSpec::Owned { block_bytes: 1 << 20, blocks_total: 64 },
+//!         tokens_per_step: Some(256),
+//!     })
+//!     .unwrap();
+//! machine
+//!     .handle_executor_attached(now, ExecutorSpec {
+//!         name: "cpu0/llama".into(),
+//!         device,
+//!         kind: rows::ExecutorKind::Cpu,
+//!         role: rows::Role::Both,
+//!         group: 0,
+//!         share_weight: 1,
+//!         serves: None,
+//!         slots_total: 4,
+//!         models_max: None,
+//!         queue_limit: 0,
+//!         tokens_per_block: Some(16),
+//!         preempts: true,
+//!         model_unload_delay: Micros(0),
+//!     })
+//!     .unwrap();
+//! let tenant = machine.intern_tenant(now, "default");
+//! let request = machine.handle_request_arrived(now, NewRequest::new(tenant, 100, 20));
+//! machine.decide(now, &mut NoPolicies);
+//! let started = std::iter::from_fn(|| machine.poll_effect())
+//!     .any(|effect| matches!(effect, Effect::Start(order) if order.request == request));
+//! assert!(started);
+//! ```
+//!
+//! # Invariants
+//! Checked by [`Machine::check_invariants`] after every step of every test, simulation and fuzz
+//! run; that function lists them.
+//!
+//! # Not here
+//! Tokens, prompts and answers (executors), wasmtime (`pointsman-policy`), clocks and sockets
+//! (the server).
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![warn(clippy::float_arithmetic)]
+
+mod config;
+mod effect;
+mod fact;
+mod feed;
+mod ids;
+mod input;
+mod log;
+mod machine;
+mod policies;
+mod refusal;
+pub mod rows;
+mod view;
+
+pub use config::{Config, ConfigError};
+pub use effect::{Effect, StartOrder};
+pub use fact::{
+    Clock, Decided, ExpiredWhy, Fact, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
+    Stamped,
+};
+pub use feed::Feed;
+pub use ids::{
+    AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
+    RequestId, Round, SessionKey, TenantId,
+};
+pub use input::{
+    DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, KvReport, KvSpec, NewRequest, Progress,
+    RetryClass, SequenceRef, StepReport,
+};
+pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, QueueSnapshot};
+pub use policies::{
+    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Hook, NoPolicies, Policies,
+    PolicyFault, Shortage, ShortageCause, Victim, admission, routing,
+};
+pub use refusal::{Refusal, RefusalCause};
+pub use rows::Moment;
+pub use view::View;

@@ -1,0 +1,287 @@
+//! The whole-state checker: every invariant of the machine, from scratch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{ExecutorId, ModelId, RequestId, TenantId};
+use crate::rows::Stage;
+
+use super::executor::{Executor, SlotUse, count};
+use super::request::{InSlot, Phase, Request};
+use super::{CLASSES, Machine};
+
+/// An invariant that does not hold: a bug in the machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BrokenInvariant(String);
+
+type Check = Result<(), BrokenInvariant>;
+
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err(BrokenInvariant(format!($($message)+)));
+        }
+    };
+}
+
+impl Machine {
+    /// Checks the whole state against itself:
+    ///
+    /// 1. a request is either waiting, in exactly one of the lists, or placed, in exactly one
+    ///    slot or device queue, never both;
+    /// 2. slots in use are ledger entries with one owner, at most `slots-total` of them where it
+    ///    was not lowered since;
+    /// 3. blocks free + cached + held are the pool's total, and each lease has a live owner on
+    ///    that device;
+    /// 4. distinct models placed on an executor are at most `models-max`, running requests of a
+    ///    model at most `running-max` where it was not lowered since;
+    /// 5. counters of models, tenants and executors equal what they count;
+    /// 6. budgets of a device sum to at most its tokens per step;
+    /// 7. the queue and the parking list keep their bounds (returned requests aside);
+    /// 8. timers belong to live requests.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check_invariants(&self) -> Result<(), BrokenInvariant> {
+        for request in self.requests.values() {
+            self.check_request(request)?;
+        }
+        for executor in self.executors.iter() {
+            self.check_executor(executor)?;
+        }
+        self.check_devices()?;
+        self.check_counters()?;
+        self.check_lists()
+    }
+
+    fn check_request(&self, request: &Request) -> Check {
+        let id = request.id();
+        let lists = [
+            self.arrivals.contains(&id),
+            self.parking.contains(&id),
+            self.queue.contains(&id),
+        ];
+        let listed = lists.iter().filter(|listed| **listed).count();
+        let expected = usize::from(request.waiting().is_some());
+        ensure!(listed == expected, "request {id} is in {listed} lists");
+        if let Some(waiting) = request.waiting() {
+            let stage = match request.row.stage {
+                Stage::Arrived => lists[0],
+                Stage::Parked => lists[1],
+                Stage::Queued => lists[2],
+            };
+            ensure!(stage, "request {id} is not where its stage says");
+            if let Some(reservation) = &waiting.reservation {
+                let device = self.device_of(reservation.executor);
+                let claimed = device.is_some_and(|device| device.claims.contains(&id));
+                ensure!(claimed, "reservation of request {id} has no claim");
+            }
+        }
+        let placed_on = self.executors.iter().filter(|executor| {
+            let slot = executor
+                .slots
+                .get(&id)
+                .is_some_and(|slot| *slot != SlotUse::Reserved);
+            slot || executor.queue.iter().any(|queued| queued == id)
+        });
+        let placed_on: Vec<ExecutorId> = placed_on.map(|executor| executor.id).collect();
+        let expected: Vec<ExecutorId> = request.placed().map(|p| p.executor).into_iter().collect();
+        ensure!(
+            placed_on == expected,
+            "request {id} is placed on {expected:?} and in the books of {placed_on:?}"
+        );
+        let preempts = request
+            .placed()
+            .and_then(|placed| self.executors.get(placed.executor))
+            .is_some_and(|executor| executor.spec.preempts);
+        let expected = preempts && matches!(request.phase, Phase::Placed(_));
+        let listed = self.preemptible.contains(&(request.urgency(), id));
+        ensure!(listed == expected, "request {id} is preemptible: {listed}");
+        Ok(())
+    }
+
+    fn check_executor(&self, executor: &Executor) -> Check {
+        let id = executor.id;
+        for (owner, slot) in &executor.slots {
+            let request = self.requests.get(owner);
+            let fits = match (slot, request.map(|request| &request.phase)) {
+                (SlotUse::Running, Some(Phase::Placed(placed))) => {
+                    placed.in_slot == InSlot::Running
+                }
+                (SlotUse::Leaving, Some(Phase::Leaving(..))) => true,
+                (SlotUse::Reserved, Some(Phase::Waiting(waiting))) => waiting
+                    .reservation
+                    .as_ref()
+                    .is_some_and(|reservation| reservation.executor == id),
+                _ => false,
+            };
+            ensure!(fits, "slot of request {owner} on executor {id} is {slot:?}");
+        }
+        for class in CLASSES {
+            let queued = executor.queue.len(class);
+            ensure!(
+                queued <= executor.spec.queue_limit,
+                "{queued} {class:?} requests queued on executor {id}"
+            );
+        }
+        ensure!(
+            self.open.contains(&id) == executor.is_open(),
+            "executor {id} is open: {}",
+            executor.is_open()
+        );
+        self.check_load(executor)?;
+        self.check_presence(executor)
+    }
+
+    fn check_load(&self, executor: &Executor) -> Check {
+        let id = executor.id;
+        let placed = self.requests.values().filter_map(|request| {
+            let placed = request.placed().filter(|placed| placed.executor == id)?;
+            Some((request, placed))
+        });
+        let (mut blocks, mut pending) = (0u64, 0u64);
+        for (request, placed) in placed {
+            let pool = self.pool_of(id);
+            blocks += pool.map_or(0, |pool| pool.lease(request.id()).len() as u64);
+            pending += u64::from(request.row.prompt_tokens.saturating_sub(placed.prefilled));
+        }
+        ensure!(
+            blocks == executor.blocks_used && pending == executor.prefill_tokens_pending,
+            "executor {id} counts {} blocks and {} prefill tokens, there are {blocks} and {pending}",
+            executor.blocks_used,
+            executor.prefill_tokens_pending
+        );
+        Ok(())
+    }
+
+    fn check_presence(&self, executor: &Executor) -> Check {
+        let id = executor.id;
+        let mut expected: BTreeMap<ModelId, u32> = BTreeMap::new();
+        let mut placed: BTreeSet<ModelId> = BTreeSet::new();
+        for request in self.requests.values() {
+            let Some(model) = request.row.model else {
+                continue;
+            };
+            let reserved = request.waiting().and_then(|w| w.reservation.as_ref());
+            let is_placed = request.placed().is_some_and(|p| p.executor == id);
+            if is_placed || reserved.is_some_and(|r| r.executor == id) {
+                *expected.entry(model).or_default() += 1;
+            }
+            if is_placed {
+                placed.insert(model);
+            }
+        }
+        let counted = executor.models.iter().filter(|(_, p)| p.sequences > 0);
+        let counted: BTreeMap<ModelId, u32> = counted.map(|(m, p)| (*m, p.sequences)).collect();
+        ensure!(
+            counted == expected,
+            "executor {id} counts the models {counted:?}, there are {expected:?}"
+        );
+        ensure!(
+            executor.models_active == count(counted.len()),
+            "executor {id} counts {} active models",
+            executor.models_active
+        );
+        if let Some(models_max) = executor.spec.models_max {
+            let n = count(placed.len());
+            ensure!(n <= models_max, "{n} models are placed on executor {id}");
+        }
+        Ok(())
+    }
+
+    fn check_devices(&self) -> Check {
+        for device in &self.devices {
+            let id = device.id;
+            if let Some(pool) = device.pool() {
+                pool.check()
+                    .map_err(|broken| BrokenInvariant(format!("device {id}: {broken}")))?;
+                for owner in pool.holders() {
+                    let request = self.requests.get(&owner);
+                    let on = request.and_then(|request| match &request.phase {
+                        Phase::Waiting(w) => w.reservation.as_ref().map(|r| r.executor),
+                        Phase::Placed(placed) | Phase::Leaving(placed, _) => Some(placed.executor),
+                    });
+                    let here = on.is_some_and(|executor| device.executors.contains(&executor));
+                    ensure!(here, "request {owner} holds blocks of device {id}");
+                }
+            }
+            let short = self.requests.values().filter(|request| {
+                let placed = request.placed().filter(|placed| placed.short.is_some());
+                placed.is_some_and(|placed| device.executors.contains(&placed.executor))
+            });
+            let short: BTreeSet<RequestId> = short.map(Request::id).collect();
+            ensure!(short == device.short, "device {id} is short for {short:?}");
+            if let Some(total) = device.spec.tokens_per_step {
+                let executors = device.executors.iter();
+                let budgets = executors.filter_map(|e| self.executors.get(*e)?.tokens_max);
+                let sum: u64 = budgets.map(u64::from).sum();
+                ensure!(
+                    sum <= u64::from(total),
+                    "budgets of device {id} sum to {sum} of {total}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counters(&self) -> Check {
+        let mut tenants: BTreeMap<TenantId, (u32, u32)> = BTreeMap::new();
+        let mut models: BTreeMap<ModelId, (u32, u32)> = BTreeMap::new();
+        for request in self.requests.values() {
+            let tenant = tenants.entry(request.row.tenant).or_default();
+            let model = request
+                .row
+                .model
+                .map(|model| models.entry(model).or_default());
+            match &request.phase {
+                Phase::Waiting(waiting) => {
+                    tenant.1 += 1;
+                    if let Some(model) = model {
+                        model.1 += 1;
+                        model.0 += u32::from(waiting.reservation.is_some());
+                    }
+                }
+                Phase::Placed(_) | Phase::Leaving(..) => {
+                    tenant.0 += 1;
+                    if let Some(model) = model {
+                        model.0 += 1;
+                    }
+                }
+            }
+        }
+        for (id, tenant) in &self.tenants {
+            let expected = tenants.get(id).copied().unwrap_or_default();
+            let counted = (tenant.running, tenant.waiting);
+            ensure!(
+                counted == expected,
+                "tenant {id}: {counted:?}, {expected:?}"
+            );
+        }
+        for (id, model) in &self.models {
+            let expected = models.get(id).copied().unwrap_or_default();
+            let counted = (model.running, model.waiting);
+            ensure!(counted == expected, "model {id}: {counted:?}, {expected:?}");
+        }
+        Ok(())
+    }
+
+    fn check_lists(&self) -> Check {
+        for id in self.queue.iter().chain(&self.parking).chain(&self.arrivals) {
+            let live = self.requests.contains_key(id);
+            ensure!(live, "request {id} is listed and has ended");
+        }
+        let parked = count(self.parking.len());
+        ensure!(parked <= self.config.parking_max, "{parked} are parked");
+        let returned = self.queue.iter().filter(|id| {
+            let request = self.requests.get(id);
+            request.is_some_and(|request| request.row.attempts > 0)
+        });
+        let queued = count(self.queue.len() - returned.count());
+        ensure!(queued <= self.config.queue_max, "{queued} are queued");
+        for id in self.timers.requests() {
+            let live = self.requests.contains_key(&id);
+            ensure!(live, "request {id} has a timer and has ended");
+        }
+        Ok(())
+    }
+}

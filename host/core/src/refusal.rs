@@ -1,0 +1,163 @@
+//! Why the interlock does not do what a policy said.
+//!
+//! A refusal is an operating event, not an error: it becomes a fact, counts against its author,
+//! and never reaches a client.
+
+use crate::ids::{ExecutorId, RequestId};
+use crate::rows::Health;
+
+/// One refused action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cause} (request {request:?}, executor {executor:?})")]
+pub struct Refusal {
+    /// The request the action was about; absent: the whole answer.
+    pub request: Option<RequestId>,
+    /// The executor the action named, if it named one.
+    pub executor: Option<ExecutorId>,
+    /// Why.
+    #[source]
+    pub cause: RefusalCause,
+}
+
+/// Why an action is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum RefusalCause {
+    /// An answer has a different number of verdicts than there were questions.
+    #[error("{got} verdicts for {expected} questions")]
+    WrongCount {
+        /// Questions asked.
+        expected: u32,
+        /// Verdicts given.
+        got: u32,
+    },
+    /// No such request, or it has ended.
+    #[error("no such request")]
+    UnknownRequest,
+    /// No such executor, or it was removed.
+    #[error("no such executor")]
+    UnknownExecutor,
+    /// The request is named twice in one answer.
+    #[error("named twice in one answer")]
+    NamedTwice,
+    /// The request was not among those asked about.
+    #[error("not among those asked about")]
+    NotAsked,
+    /// A placement that names no executor.
+    #[error("names no executor")]
+    NamesNone,
+    /// The queue is at its bound.
+    #[error("queue is full")]
+    QueueFull,
+    /// The parking list is at its bound.
+    #[error("parking list is full")]
+    ParkingFull,
+    /// The request may not wait, so it cannot be parked.
+    #[error("request may not wait")]
+    MayNotWait,
+    /// Only a queued request can be displaced.
+    #[error("request is not queued")]
+    NotQueued,
+    /// The executor is draining or down.
+    #[error("executor is {0:?}")]
+    Unavailable(Health),
+    /// The executor does not serve the request's model.
+    #[error("model is not served there")]
+    NotServed,
+    /// The request does not allow that executor.
+    #[error("executor is not allowed for the request")]
+    NotAllowed,
+    /// The executor has failed this request before.
+    #[error("executor has failed this request")]
+    FailedBefore,
+    /// Neither a slot nor room in the device queue.
+    #[error("no slot free")]
+    NoSlot,
+    /// The executor runs as many distinct models as it may.
+    #[error("models-max of the executor is reached")]
+    ModelsMax,
+    /// The host runs as many requests of the model as it may.
+    #[error("running-max of the model is reached")]
+    RunningMax,
+    /// The device has not that many blocks free.
+    #[error("{needed} blocks needed, {available} available")]
+    NoBlocks {
+        /// Blocks needed.
+        needed: u32,
+        /// Blocks that could be had.
+        available: u32,
+    },
+    /// The victim is not placed.
+    #[error("victim is not placed")]
+    NotPlaced,
+    /// The victim is already leaving.
+    #[error("victim is already leaving")]
+    AlreadyLeaving,
+    /// The victim's executor cannot put it back.
+    #[error("victim is not preemptible")]
+    NotPreemptible,
+    /// The victim's executor cannot move its blocks to host memory.
+    #[error("victim is not swappable")]
+    NotSwappable,
+    /// A request cannot give way to itself.
+    #[error("the needy request cannot be its own victim")]
+    IsNeedy,
+    /// The victim is more urgent than the needy one.
+    #[error("victim is more urgent than the needy request")]
+    MoreUrgent,
+    /// The needy one was itself evicted for this victim.
+    #[error("needy request was itself evicted for this victim")]
+    EvictedForVictim,
+    /// The victim was evicted before and has made less than a block of progress since.
+    #[error("victim has made no progress since it was last evicted")]
+    NoProgress,
+    /// The victim holds nothing on the device where the room is needed.
+    #[error("victim is on another device")]
+    WrongDevice,
+    /// A running sequence can only grow where it runs.
+    #[error("the needy sequence runs on another executor")]
+    WrongExecutor,
+    /// The victims' leaving would not cover the shortage.
+    #[error("shortage is not covered")]
+    NotCovered,
+    /// The allotments sum to more than the device's total.
+    #[error("allotments sum to {sum}, the device has {total}")]
+    OverTotal {
+        /// What they sum to.
+        sum: u64,
+        /// What there is.
+        total: u32,
+    },
+}
+
+impl RefusalCause {
+    /// The refusal of an action that concerns `request`.
+    #[must_use]
+    pub fn of(self, request: RequestId) -> Refusal {
+        Refusal {
+            request: Some(request),
+            executor: None,
+            cause: self,
+        }
+    }
+
+    /// The refusal of an action that would bring `request` to `executor`.
+    #[must_use]
+    pub fn at(self, request: RequestId, executor: ExecutorId) -> Refusal {
+        Refusal {
+            request: Some(request),
+            executor: Some(executor),
+            cause: self,
+        }
+    }
+
+    /// The refusal of a whole answer.
+    #[must_use]
+    pub fn whole(self) -> Refusal {
+        Refusal {
+            request: None,
+            executor: None,
+            cause: self,
+        }
+    }
+}

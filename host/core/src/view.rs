@@ -1,0 +1,58 @@
+//! The machine as a policy's host sees it while a question is asked: read-only.
+
+use crate::ids::{ExecutorId, RequestId};
+use crate::log::{RowKey, Stamp, Wanted};
+use crate::machine::Machine;
+use crate::rows::{Cached, Change, FeedKinds, Request};
+
+/// A read-only view of a [`Machine`].
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    machine: &'a Machine,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(machine: &'a Machine) -> Self {
+        Self { machine }
+    }
+
+    /// The request as a policy sees it, if it has no place yet.
+    #[must_use]
+    pub fn request(&self, request: RequestId) -> Option<&'a Request> {
+        self.machine.waiting_row(request)
+    }
+
+    /// What is cached of a waiting request's prompt, where.
+    #[must_use]
+    pub fn cached(&self, request: RequestId) -> Option<Cached> {
+        self.machine.cached_row(request)
+    }
+
+    /// Executors attached now.
+    pub fn executors(&self) -> impl Iterator<Item = ExecutorId> + 'a {
+        self.machine.executors.ids()
+    }
+
+    /// Position after the newest row change.
+    pub(crate) fn end(&self) -> u64 {
+        self.machine.log.end()
+    }
+
+    /// Row changes from `position` on; absent where they are no longer kept.
+    pub(crate) fn since(
+        &self,
+        position: u64,
+    ) -> Option<impl Iterator<Item = (Stamp, RowKey)> + 'a> {
+        self.machine.log.since(position)
+    }
+
+    /// The row behind `key` as it is now, if it is wanted and of a kind the policy wants.
+    pub(crate) fn row(&self, key: RowKey, wanted: Wanted, kinds: FeedKinds) -> Option<Change> {
+        self.machine.row(key, wanted, kinds)
+    }
+
+    /// Every row there is, in the order a policy needs them: names first.
+    pub(crate) fn everything(&self, kinds: FeedKinds, out: &mut Vec<Change>) {
+        self.machine.all_rows(kinds, out);
+    }
+}
