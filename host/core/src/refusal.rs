@@ -70,6 +70,14 @@ pub enum RefusalCause {
     /// The executor has failed this request before.
     #[error("executor has failed this request")]
     FailedBefore,
+    /// Prompt and output bound together are more than the device could ever hold.
+    #[error("may need {needed} blocks, the device has {total}")]
+    NeverFits {
+        /// Blocks it may need.
+        needed: u32,
+        /// Blocks there are.
+        total: u32,
+    },
     /// Neither a slot nor room in the device queue.
     #[error("no slot free")]
     NoSlot,

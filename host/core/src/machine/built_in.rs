@@ -64,7 +64,7 @@ impl Machine {
             let how = EvictHow::Recompute;
             let gives_way = match insistence {
                 Insistence::MoreUrgentOnly => victim.urgency() < needy.urgency(),
-                Insistence::Arrival => needy.precedes(victim),
+                Insistence::Arrival => needy.precedes(victim) || victim.is_queued_on_executor(),
             };
             if !gives_way || self.check_victim(needy, id, how, executor).is_err() {
                 continue;

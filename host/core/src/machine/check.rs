@@ -54,6 +54,28 @@ impl Machine {
         self.check_lists()
     }
 
+    /// Checks, right after a round, that no waiting request is past the bounds of the liveness
+    /// clocks: neither feasible and unplaced for longer than `unplaced-max`, nor overtaken more
+    /// than `overtaken-max` times before the last round.
+    ///
+    /// # Errors
+    /// The first request that is.
+    pub fn check_liveness(&self) -> Result<(), BrokenInvariant> {
+        let grace = self.config.evict_retry;
+        for id in &self.watched {
+            let waiting = self.requests.get(id).and_then(Request::waiting);
+            let Some(since) = waiting.and_then(|waiting| waiting.feasible_since) else {
+                continue;
+            };
+            let unplaced = self.now.since(since);
+            ensure!(
+                unplaced <= self.config.unplaced_max.after(grace),
+                "request {id} could have been placed for {unplaced} us"
+            );
+        }
+        Ok(())
+    }
+
     fn check_request(&self, request: &Request) -> Check {
         let id = request.id();
         let lists = [

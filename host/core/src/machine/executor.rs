@@ -181,7 +181,9 @@ impl Executor {
             return true;
         };
         let active = self.models.get(&model).is_some_and(|m| m.sequences > 0);
-        active || self.models_active < models_max
+        // While a reserved model waits for another one to leave there are more than that, and
+        // nobody enters.
+        self.models_active < models_max || (active && self.models_active == models_max)
     }
 
     /// Running sequences, those told to leave not counted.

@@ -7,12 +7,12 @@ use crate::fact::{ExpiredWhy, Fact, Outcome, RefusedWhy};
 use crate::ids::{AdapterId, DeviceId, ExecutorId, LabelId, Micros, ModelId, RequestId, TenantId};
 use crate::input::{DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, KvReport, KvSpec, NewRequest};
 use crate::log::RowKey;
+use crate::refusal::RefusalCause;
 use crate::rows::{Health, NameKind, Request as RequestRow, Stage};
 
 use super::device::{Device, Kv, ReportedKv};
 use super::executor::{Attachment, Executor, SlotUse};
 use super::names::Interned;
-use super::pool::blocks_for;
 use super::request::{AfterLeaving, InSlot, Phase, Request, Waiting};
 use super::{Machine, Model, Step, Tenant};
 
@@ -366,23 +366,23 @@ impl Machine {
         id
     }
 
-    /// Whether no attached executor that may serve it could ever hold it.
+    /// Whether all that keeps a new request from every attached executor is that it could never
+    /// fit there; the one where it comes closest.
     fn never_fits(&self, request: &Request) -> Option<RefusedWhy> {
         let mut closest: Option<(u32, u32)> = None;
-        for executor in self.executors.iter() {
-            if !self.may_serve(request, executor) {
-                continue;
-            }
-            let pool = self.pool_of(executor.id);
-            let (pool, tokens) = pool.zip(executor.spec.tokens_per_block)?;
-            let needed = blocks_for(request.tokens_bound(), tokens);
-            let total = pool.total();
-            if needed <= total {
-                return None;
-            }
-            let nearer = closest.is_none_or(|(n, t)| needed - total < n - t);
-            if nearer {
-                closest = Some((needed, total));
+        let attached = self.executors.iter();
+        for executor in attached.filter(|e| e.attachment == Attachment::Attached) {
+            match self.check_eligible(request, executor) {
+                Ok(()) => return None,
+                Err(RefusalCause::NeverFits { needed, total }) => {
+                    let nearer = closest.is_none_or(|(n, t)| needed - total < n - t);
+                    closest = if nearer {
+                        Some((needed, total))
+                    } else {
+                        closest
+                    };
+                }
+                Err(_) => {}
             }
         }
         closest.map(|(blocks_needed, blocks_total)| RefusedWhy::NeverFits {
@@ -391,11 +391,10 @@ impl Machine {
         })
     }
 
-    /// Whether a request may be served by an executor at all, room aside: it is attached, serves
-    /// the model, is allowed and has not failed it.
+    /// Whether a request may be served by an executor at all, health and room aside.
     pub(super) fn may_serve(&self, request: &Request, executor: &Executor) -> bool {
-        self.check_eligible(request, executor).is_ok()
-            && executor.attachment == Attachment::Attached
+        executor.attachment == Attachment::Attached
+            && self.check_eligible(request, executor).is_ok()
     }
 
     /// A client left. Its room comes free when the executor has let go.

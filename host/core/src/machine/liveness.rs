@@ -170,7 +170,7 @@ impl Machine {
             self.end(id, Outcome::Expired(why));
             return;
         }
-        // A hold, a clock or a reservation: the round deals with it, and sets the next timer.
+        // A hold, a clock or a reservation: the round deals with it.
         self.due = true;
         if self.reservation_is_overdue(id) {
             self.drop_reservation(id);
@@ -178,6 +178,7 @@ impl Machine {
         if let Some(waiting) = self.requests.get_mut(&id).and_then(Request::waiting_mut) {
             waiting.held_until = waiting.held_until.filter(|at| *at > self.now);
         }
+        self.arm_request(id);
     }
 
     fn fire_executor(&mut self, id: ExecutorId) {

@@ -6,7 +6,9 @@
 //! | `progress` | the inputs about sequences: started, step, finished, failed, left, lost |
 //! | `place` | the interlock for placements, and the one way into and out of an executor |
 //! | `round` | `decide`: admission, order, routing |
-//! | `relieve` | shortages, the interlock for evictions, reservations |
+//! | `relieve` | shortages: who is asked about, and when |
+//! | `evict` | the interlock for evictions |
+//! | `reserve` | victims told to leave, and the room kept for the needy |
 //! | `allot` | token budgets |
 //! | `liveness` | timers and the clocks that bound a policy |
 //! | `built_in` | the rules for when no policy answers |
@@ -18,6 +20,7 @@ mod allot;
 mod built_in;
 mod check;
 mod device;
+mod evict;
 mod executor;
 mod handle;
 mod liveness;
@@ -27,6 +30,7 @@ mod pool;
 mod progress;
 mod relieve;
 mod request;
+mod reserve;
 mod round;
 mod rows;
 
@@ -274,6 +278,13 @@ impl Machine {
             .get(&request)
             .and_then(|request| self.pool_of(request.placed()?.executor))
             .map_or(&[], |pool| pool.lease(request))
+    }
+
+    /// Whether the machine hands out the blocks of a device.
+    #[must_use]
+    pub fn owns_kv(&self, device: DeviceId) -> bool {
+        let device = self.devices.get(device.0 as usize);
+        device.is_some_and(|device| device.pool().is_some())
     }
 
     /// What waits, and where.

@@ -38,6 +38,21 @@ impl Machine {
         if row.failed_on.contains(&executor.id) {
             return Err(RefusalCause::FailedBefore);
         }
+        self.check_fits(request, executor)
+    }
+
+    /// Whether prompt and output bound fit the executor's device when it is empty. What does not
+    /// would run short of blocks that nobody's leaving could give it.
+    fn check_fits(&self, request: &Request, executor: &Executor) -> Result<(), RefusalCause> {
+        let pool = self.devices[executor.spec.device.0 as usize].pool();
+        let Some((pool, tokens_per_block)) = pool.zip(executor.spec.tokens_per_block) else {
+            return Ok(());
+        };
+        let needed = blocks_for(request.tokens_bound(), tokens_per_block);
+        let total = pool.total();
+        if needed > total {
+            return Err(RefusalCause::NeverFits { needed, total });
+        }
         Ok(())
     }
 

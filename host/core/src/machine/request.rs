@@ -178,6 +178,12 @@ impl Request {
         }
     }
 
+    /// It has a place and no slot yet.
+    pub(super) fn is_queued_on_executor(&self) -> bool {
+        self.placed()
+            .is_some_and(|placed| placed.in_slot == InSlot::Queued)
+    }
+
     /// Its outcome is set and only its room is still in use.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.phase, Phase::Leaving(_, AfterLeaving::Gone))

@@ -1,0 +1,291 @@
+//! A scripted engine: obeys the machine's orders as a real one does, without computing anything.
+//!
+//! Per step it spends its token budget on decode first, one token per sequence, then on prefill
+//! in order of start. It writes KV only into blocks it was given, so a sequence without the block
+//! for its next token stalls until it is granted one.
+
+use std::collections::BTreeMap;
+
+use pointsman_core::{
+    BlockId, DeviceId, ExecutorId, Incarnation, Micros, Progress, RequestId, StartOrder,
+};
+
+/// How fast an engine is: a step takes `step` plus `token` for each token it schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineProfile {
+    /// Fixed time of a step, in microseconds.
+    pub step: Micros,
+    /// Time of each scheduled token, in microseconds.
+    pub token: Micros,
+    /// Steps an evicted sequence takes to leave, at least one.
+    pub leave_steps: u32,
+}
+
+impl Default for EngineProfile {
+    fn default() -> Self {
+        Self {
+            step: Micros(10_000),
+            token: Micros(10),
+            leave_steps: 1,
+        }
+    }
+}
+
+/// A sequence in a slot.
+#[derive(Debug)]
+struct Sequence {
+    /// Tokens to have in KV before the first new one.
+    prompt_tokens: u32,
+    /// Prompt tokens whose KV is there.
+    prefilled: u32,
+    generated: u32,
+    /// Tokens it will generate.
+    output_tokens: u32,
+    blocks: Vec<BlockId>,
+    leaving: Option<u32>,
+}
+
+impl Sequence {
+    /// Whether its blocks hold `tokens` tokens; an engine without blocks holds any number.
+    fn holds(&self, tokens: u32, tokens_per_block: Option<u32>) -> bool {
+        tokens_per_block.is_none_or(|per_block| {
+            u64::from(tokens) <= self.blocks.len() as u64 * u64::from(per_block)
+        })
+    }
+}
+
+/// What an engine says after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    Started(RequestId),
+    Finished(RequestId),
+    Left(RequestId),
+}
+
+/// What one step did.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) progress: Vec<Progress>,
+    pub(crate) said: Vec<Said>,
+    /// Blocks written in this step, by whom.
+    pub(crate) written: Vec<(BlockId, RequestId)>,
+    pub(crate) took: Micros,
+}
+
+/// One scripted engine.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) id: ExecutorId,
+    pub(crate) device: DeviceId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) profile: EngineProfile,
+    tokens_per_block: Option<u32>,
+    tokens_max: Option<u32>,
+    sequences: BTreeMap<RequestId, Sequence>,
+    /// In order of start; those not said to have started yet come with `true`.
+    order: Vec<(RequestId, bool)>,
+    /// When its next step ends, while it has work.
+    pub(crate) next_step: Option<Micros>,
+    /// Tokens scheduled so far.
+    tokens_total: u64,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        id: ExecutorId,
+        device: DeviceId,
+        tokens_per_block: Option<u32>,
+        profile: EngineProfile,
+    ) -> Self {
+        Self {
+            id,
+            device,
+            incarnation: Incarnation(0),
+            profile,
+            tokens_per_block,
+            tokens_max: None,
+            sequences: BTreeMap::new(),
+            order: Vec::new(),
+            next_step: None,
+            tokens_total: 0,
+        }
+    }
+
+    /// Tokens it may schedule in a step; absent: no limit was set.
+    #[must_use]
+    pub fn tokens_max(&self) -> Option<u32> {
+        self.tokens_max
+    }
+
+    /// Tokens it has scheduled so far, prefill and decode.
+    #[must_use]
+    pub fn tokens_total(&self) -> u64 {
+        self.tokens_total
+    }
+
+    /// What it runs.
+    pub fn sequences(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.sequences.keys().copied()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    pub(crate) fn start(&mut self, order: &StartOrder, output_tokens: u32) {
+        let sequence = Sequence {
+            prompt_tokens: order.prompt_tokens,
+            prefilled: order.cached_tokens,
+            generated: 0,
+            output_tokens: output_tokens.min(order.output_tokens_max),
+            blocks: order.blocks.clone(),
+            leaving: None,
+        };
+        let earlier = self.sequences.insert(order.request, sequence);
+        assert!(earlier.is_none(), "{} was started twice", order.request);
+        self.order.push((order.request, true));
+    }
+
+    pub(crate) fn grant(&mut self, request: RequestId, blocks: &[BlockId]) {
+        if let Some(sequence) = self.sequences.get_mut(&request) {
+            sequence.blocks.extend_from_slice(blocks);
+        }
+    }
+
+    /// Stops a sequence; it has left after `leave_steps` more steps.
+    pub(crate) fn stop(&mut self, request: RequestId) {
+        let steps = self.profile.leave_steps.max(1);
+        if let Some(sequence) = self.sequences.get_mut(&request) {
+            sequence.leaving.get_or_insert(steps);
+        }
+    }
+
+    pub(crate) fn set_budget(&mut self, tokens_max: u32) {
+        self.tokens_max = Some(tokens_max);
+    }
+
+    /// Everything it ran is gone, and it begins a new life.
+    pub(crate) fn die(&mut self) {
+        self.sequences.clear();
+        self.order.clear();
+        self.next_step = None;
+        self.incarnation = Incarnation(self.incarnation.0 + 1);
+    }
+
+    /// Takes a sequence out, as a failure does.
+    pub(crate) fn fail(&mut self, request: RequestId) -> bool {
+        self.order.retain(|(other, _)| *other != request);
+        self.sequences.remove(&request).is_some()
+    }
+
+    /// One step: decode, then prefill, within the budget; then who finished and who left.
+    pub(crate) fn step(&mut self) -> Step {
+        let mut step = Step::default();
+        let mut budget = self.tokens_max.unwrap_or(u32::MAX);
+        for (request, fresh) in &mut self.order {
+            if std::mem::take(fresh) {
+                step.said.push(Said::Started(*request));
+            }
+        }
+        self.decode(&mut step, &mut budget);
+        self.prefill(&mut step, &mut budget);
+        let scheduled: u64 = step
+            .progress
+            .iter()
+            .map(|made| u64::from(made.prefilled.max(made.generated)))
+            .sum();
+        self.tokens_total += scheduled;
+        let took = self.profile.token.0.saturating_mul(scheduled);
+        step.took = self.profile.step.after(Micros(took));
+        self.close(&mut step);
+        step
+    }
+
+    fn decode(&mut self, step: &mut Step, budget: &mut u32) {
+        for (request, _) in &self.order {
+            let Some(sequence) = self.sequences.get_mut(request) else {
+                continue;
+            };
+            let decoding = sequence.leaving.is_none()
+                && sequence.prefilled == sequence.prompt_tokens
+                && sequence.generated > 0
+                && sequence.generated < sequence.output_tokens;
+            let held = sequence.prompt_tokens + sequence.generated;
+            if !decoding || *budget == 0 || !sequence.holds(held, self.tokens_per_block) {
+                continue;
+            }
+            *budget -= 1;
+            sequence.generated += 1;
+            if let Some(per_block) = self.tokens_per_block {
+                let block = sequence.blocks[((held - 1) / per_block) as usize];
+                step.written.push((block, *request));
+            }
+            step.progress.push(Progress {
+                request: *request,
+                prefilled: 0,
+                generated: 1,
+            });
+        }
+    }
+
+    fn prefill(&mut self, step: &mut Step, budget: &mut u32) {
+        for (request, _) in &self.order {
+            let Some(sequence) = self.sequences.get_mut(request) else {
+                continue;
+            };
+            let left = sequence.prompt_tokens - sequence.prefilled;
+            let chunk = left.min(*budget);
+            // A prompt whose every token is there still needs a pass for its first token.
+            let wants = sequence.leaving.is_none() && sequence.generated == 0;
+            if !wants || *budget == 0 {
+                continue;
+            }
+            assert!(
+                sequence.holds(sequence.prefilled + chunk, self.tokens_per_block),
+                "{request} has no block for its prompt"
+            );
+            if let Some(per_block) = self.tokens_per_block
+                && chunk > 0
+            {
+                let last = sequence.prefilled + chunk - 1;
+                let blocks = sequence.prefilled / per_block..=last / per_block;
+                step.written
+                    .extend(blocks.map(|idx| (sequence.blocks[idx as usize], *request)));
+            }
+            *budget -= chunk.max(1);
+            sequence.prefilled += chunk;
+            let done = sequence.prefilled == sequence.prompt_tokens && sequence.output_tokens > 0;
+            sequence.generated = u32::from(done);
+            step.progress.push(Progress {
+                request: *request,
+                prefilled: chunk,
+                generated: sequence.generated,
+            });
+        }
+    }
+
+    fn close(&mut self, step: &mut Step) {
+        let mut closed = Vec::new();
+        for (request, sequence) in &mut self.sequences {
+            let prefilled = sequence.prefilled == sequence.prompt_tokens;
+            match &mut sequence.leaving {
+                Some(steps) => {
+                    *steps -= 1;
+                    if *steps == 0 {
+                        closed.push(Said::Left(*request));
+                    }
+                }
+                None if prefilled && sequence.generated >= sequence.output_tokens => {
+                    closed.push(Said::Finished(*request));
+                }
+                None => {}
+            }
+        }
+        for said in closed {
+            if let Said::Finished(request) | Said::Left(request) = said {
+                self.fail(request);
+            }
+            step.said.push(said);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! A machine, policies, scripted engines and a logical clock: one whole host without I/O.
+//!
+//! [`World`] is the runtime of tests and simulations. It gives the machine its inputs, lets it
+//! decide, carries out its effects, and checks it and the engines against each other after every
+//! step. Time passes only when the caller says so, or from event to event in
+//! [`World::run_until`].
+
+use std::collections::BTreeMap;
+
+use pointsman_core::{
+    AttachError, BlockId, Config, ConfigError, DeviceId, DeviceSpec, Effect, ExecutorId,
+    ExecutorSpec, ExecutorUpdate, Fact, Input, Machine, Micros, NewRequest, Outcome, Policies,
+    RequestId, RetryClass, SequenceRef, Stamped, StepReport,
+};
+
+use crate::engine::{Engine, EngineProfile, Said, Step};
+
+/// What the runtime did to the machine, in order; enough to do it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It gave an input.
+    Input(Micros, Input),
+    /// It called for a round.
+    Decide(Micros),
+}
+
+/// What is known of a request besides what the machine knows.
+#[derive(Debug)]
+struct Script {
+    /// Tokens it will generate over all its placements.
+    output_tokens: u32,
+    /// Of these, generated so far.
+    generated: u32,
+    outcome: Option<Outcome>,
+}
+
+/// A whole host without I/O.
+#[derive(Debug)]
+pub struct World<P> {
+    /// The machine, to read from.
+    pub machine: Machine,
+    /// Who answers it.
+    pub policies: P,
+    engines: BTreeMap<ExecutorId, Engine>,
+    scripts: BTreeMap<RequestId, Script>,
+    /// Who wrote a block last, of those still running.
+    writers: BTreeMap<(DeviceId, BlockId), RequestId>,
+    now: Micros,
+    facts: Vec<Stamped>,
+    effects: Vec<Effect>,
+    recording: Vec<Recorded>,
+}
+
+impl<P: Policies> World<P> {
+    /// An empty world at time zero.
+    ///
+    /// # Errors
+    /// If the machine refuses its configuration.
+    pub fn new(config: Config, policies: P) -> Result<Self, ConfigError> {
+        Ok(Self {
+            machine: Machine::new(config)?,
+            policies,
+            engines: BTreeMap::new(),
+            scripts: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            now: Micros(0),
+            facts: Vec::new(),
+            effects: Vec::new(),
+            recording: Vec::new(),
+        })
+    }
+
+    // === Reading ===
+
+    /// The logical time.
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// Everything that happened.
+    pub fn facts(&self) -> &[Stamped] {
+        &self.facts
+    }
+
+    /// Everything the machine ordered.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
+    /// What was done to the machine, for [`replay`].
+    pub fn recording(&self) -> &[Recorded] {
+        &self.recording
+    }
+
+    /// How a request ended, if it has.
+    pub fn outcome(&self, request: RequestId) -> Option<Outcome> {
+        self.scripts.get(&request)?.outcome
+    }
+
+    /// An engine, to see what it runs.
+    pub fn engine(&self, executor: ExecutorId) -> Option<&Engine> {
+        self.engines.get(&executor)
+    }
+
+    /// Requests without an outcome.
+    pub fn unended(&self) -> impl Iterator<Item = RequestId> + '_ {
+        let unended = self.scripts.iter().filter(|(_, s)| s.outcome.is_none());
+        unended.map(|(id, _)| *id)
+    }
+
+    // === Inputs ===
+
+    /// Attaches a device.
+    ///
+    /// # Errors
+    /// If the machine refuses it.
+    pub fn attach_device(&mut self, spec: DeviceSpec) -> Result<DeviceId, AttachError> {
+        self.record(Input::DeviceAttached(spec.clone()));
+        self.machine.handle_device_attached(self.now, spec)
+    }
+
+    /// Attaches an executor and the scripted engine behind it.
+    ///
+    /// # Errors
+    /// If the machine refuses it.
+    pub fn attach_executor(
+        &mut self,
+        spec: ExecutorSpec,
+        profile: EngineProfile,
+    ) -> Result<ExecutorId, AttachError> {
+        self.record(Input::ExecutorAttached(spec.clone()));
+        let (device, tokens_per_block) = (spec.device, spec.tokens_per_block);
+        let id = self.machine.handle_executor_attached(self.now, spec)?;
+        let owned = self.machine.owns_kv(device);
+        let tokens_per_block = tokens_per_block.filter(|_| owned);
+        let engine = Engine::new(id, device, tokens_per_block, profile);
+        self.engines.insert(id, engine);
+        Ok(id)
+    }
+
+    /// A request arrives that will generate `output_tokens`, or as many as it may.
+    pub fn arrive(&mut self, new: NewRequest, output_tokens: u32) -> RequestId {
+        self.record(Input::RequestArrived(Box::new(new.clone())));
+        let id = self.machine.handle_request_arrived(self.now, new);
+        let script = Script {
+            output_tokens,
+            generated: 0,
+            outcome: None,
+        };
+        self.scripts.insert(id, script);
+        id
+    }
+
+    /// Any other input.
+    pub fn input(&mut self, input: Input) {
+        self.record(input.clone());
+        self.machine.handle(self.now, input);
+    }
+
+    /// Something about an executor changes.
+    pub fn update(&mut self, executor: ExecutorId, update: ExecutorUpdate) {
+        if update == ExecutorUpdate::Health(pointsman_core::rows::Health::Down) {
+            self.lose(executor);
+        } else {
+            self.input(Input::ExecutorUpdated(executor, update));
+        }
+    }
+
+    /// An executor dies, and with it what it ran.
+    pub fn lose(&mut self, executor: ExecutorId) {
+        if let Some(engine) = self.engines.get_mut(&executor) {
+            let incarnation = engine.incarnation;
+            engine.die();
+            self.forget_writers();
+            self.input(Input::ExecutorLost(executor, incarnation));
+        }
+    }
+
+    /// An engine fails one of its sequences.
+    pub fn fail(&mut self, executor: ExecutorId, request: RequestId, retry: RetryClass) {
+        if let Some(engine) = self.engines.get_mut(&executor)
+            && engine.fail(request)
+        {
+            let sequence = SequenceRef {
+                request,
+                executor,
+                incarnation: engine.incarnation,
+            };
+            self.forget_writers();
+            self.input(Input::SequenceFailed(sequence, retry));
+        }
+    }
+
+    fn record(&mut self, input: Input) {
+        self.recording.push(Recorded::Input(self.now, input));
+    }
+
+    // === Running ===
+
+    /// Lets the machine decide until nothing is due, and carries out what it orders.
+    ///
+    /// # Panics
+    /// If an invariant breaks, or rounds follow each other without end.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.recording.push(Recorded::Decide(self.now));
+            self.machine.decide(self.now, &mut self.policies);
+            self.check();
+            self.carry_out();
+            if !self.machine.is_due() {
+                self.machine
+                    .check_liveness()
+                    .unwrap_or_else(|broken| panic!("at {}: {broken}", self.now));
+                return;
+            }
+        }
+        panic!("the machine is always due");
+    }
+
+    /// One step of one engine, as if its time had come.
+    pub fn step(&mut self, executor: ExecutorId) {
+        if let Some(engine) = self.engines.get_mut(&executor) {
+            let step = engine.step();
+            self.report(executor, step);
+            self.settle();
+        }
+    }
+
+    /// Time passes, from event to event, up to `until`.
+    pub fn run_until(&mut self, until: Micros) {
+        self.settle();
+        loop {
+            self.arm_engines();
+            let steps = self.engines.values().filter_map(|engine| engine.next_step);
+            let next = steps.chain(self.machine.next_timeout()).min();
+            let Some(next) = next.filter(|at| *at <= until) else {
+                break;
+            };
+            self.now = self.now.max(next);
+            self.step_due();
+            self.settle();
+        }
+        self.now = self.now.max(until);
+        self.settle();
+    }
+
+    /// Runs until every request has its outcome, at most until `until`. True if all have.
+    pub fn run_out(&mut self, until: Micros) -> bool {
+        while self.unended().next().is_some() && self.now < until {
+            let next = self.now.after(Micros(100_000)).min(until);
+            self.run_until(next);
+        }
+        self.unended().next().is_none()
+    }
+
+    fn arm_engines(&mut self) {
+        let now = self.now;
+        for engine in self.engines.values_mut() {
+            if engine.is_idle() {
+                engine.next_step = None;
+            } else if engine.next_step.is_none() {
+                engine.next_step = Some(now.after(engine.profile.step));
+            }
+        }
+    }
+
+    fn step_due(&mut self) {
+        let now = self.now;
+        let due: Vec<ExecutorId> = self
+            .engines
+            .values()
+            .filter(|engine| engine.next_step.is_some_and(|at| at <= now))
+            .map(|engine| engine.id)
+            .collect();
+        for executor in due {
+            let Some(engine) = self.engines.get_mut(&executor) else {
+                continue;
+            };
+            let step = engine.step();
+            engine.next_step = Some(now.after(step.took));
+            self.report(executor, step);
+        }
+    }
+
+    /// Tells the machine what a step did.
+    fn report(&mut self, executor: ExecutorId, step: Step) {
+        let Some(engine) = self.engines.get(&executor) else {
+            return;
+        };
+        let (device, incarnation) = (engine.device, engine.incarnation);
+        let of = |request| SequenceRef {
+            request,
+            executor,
+            incarnation,
+        };
+        for (block, request) in &step.written {
+            self.check_writer(device, *block, *request);
+        }
+        let (started, ended): (Vec<Said>, Vec<Said>) = step
+            .said
+            .iter()
+            .partition(|said| matches!(said, Said::Started(_)));
+        for said in started {
+            if let Said::Started(request) = said {
+                self.input(Input::SequenceStarted(of(request)));
+            }
+        }
+        for made in &step.progress {
+            if let Some(script) = self.scripts.get_mut(&made.request) {
+                script.generated += made.generated;
+            }
+        }
+        self.input(Input::StepFinished(StepReport {
+            executor,
+            incarnation,
+            progress: step.progress,
+        }));
+        for said in ended {
+            match said {
+                Said::Finished(request) => self.input(Input::SequenceFinished(of(request))),
+                Said::Left(request) => self.input(Input::SequenceLeft(of(request))),
+                Said::Started(_) => {}
+            }
+        }
+        self.forget_writers();
+        self.check();
+    }
+
+    /// A block that one sequence writes is in nobody else's hands to write.
+    fn check_writer(&mut self, device: DeviceId, block: BlockId, request: RequestId) {
+        let writer = self.writers.insert((device, block), request);
+        assert!(
+            writer.is_none_or(|writer| writer == request),
+            "{request} and {writer:?} both write block {block} of device {device}"
+        );
+    }
+
+    fn forget_writers(&mut self) {
+        let engines = &self.engines;
+        self.writers.retain(|(device, _), request| {
+            let mut engines = engines.values().filter(|engine| engine.device == *device);
+            engines.any(|engine| engine.sequences().any(|running| running == *request))
+        });
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.machine.poll_effect() {
+            self.carry_out_one(&effect);
+            self.effects.push(effect);
+        }
+        while let Some(fact) = self.machine.poll_fact() {
+            if let Fact::Ended(request, outcome) = &fact.fact
+                && let Some(script) = self.scripts.get_mut(request)
+            {
+                let earlier = script.outcome.replace(*outcome);
+                assert_eq!(earlier, None, "{request} has two outcomes");
+            }
+            self.facts.push(fact);
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Start(order) => {
+                let left = self.scripts.get(&order.request).map_or(0, |script| {
+                    script.output_tokens.saturating_sub(script.generated)
+                });
+                let engine = self.engines.get_mut(&order.executor);
+                let engine = engine.filter(|engine| engine.incarnation == order.incarnation);
+                if let Some(engine) = engine {
+                    engine.start(order, left);
+                }
+            }
+            Effect::Grant {
+                request,
+                executor,
+                incarnation,
+                blocks,
+            } => {
+                let engine = self.engines.get_mut(executor);
+                if let Some(engine) = engine.filter(|engine| engine.incarnation == *incarnation) {
+                    engine.grant(*request, blocks);
+                }
+            }
+            Effect::Evict {
+                request,
+                executor,
+                incarnation,
+                ..
+            }
+            | Effect::Cancel {
+                request,
+                executor,
+                incarnation,
+            } => {
+                let engine = self.engines.get_mut(executor);
+                if let Some(engine) = engine.filter(|engine| engine.incarnation == *incarnation) {
+                    engine.stop(*request);
+                }
+            }
+            Effect::SetBudget {
+                executor,
+                tokens_max,
+            } => {
+                if let Some(engine) = self.engines.get_mut(executor) {
+                    engine.set_budget(*tokens_max);
+                }
+            }
+            Effect::Detached { executor } => {
+                self.engines.remove(executor);
+            }
+            Effect::Finish { .. } => {}
+        }
+    }
+
+    fn check(&self) {
+        self.machine
+            .check_invariants()
+            .unwrap_or_else(|broken| panic!("at {}: {broken}", self.now));
+    }
+}
+
+/// Does to a fresh machine what was done to another, with `policies` answering, and returns the
+/// facts and effects that came of it.
+///
+/// # Errors
+/// If the machine refuses its configuration.
+pub fn replay(
+    config: Config,
+    policies: &mut dyn Policies,
+    recording: &[Recorded],
+) -> Result<(Vec<Stamped>, Vec<Effect>), ConfigError> {
+    let mut machine = Machine::new(config)?;
+    for recorded in recording {
+        match recorded {
+            Recorded::Input(now, input) => machine.handle(*now, input.clone()),
+            Recorded::Decide(now) => machine.decide(*now, policies),
+        }
+    }
+    let facts = std::iter::from_fn(|| machine.poll_fact()).collect();
+    let effects = std::iter::from_fn(|| machine.poll_effect()).collect();
+    Ok((facts, effects))
+}
