@@ -1,2 +1,54 @@
-//! Project tasks.
-fn main() {}
+//! Project tasks, run as `cargo xtask TASK`.
+//!
+//! `cli` turns the arguments into a [`cli::Task`]; each task is a module of its own. Nothing
+//! here is linked into what users run.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool talks to its user"
+)]
+
+mod bench;
+mod cli;
+mod lint;
+mod policies;
+mod process;
+mod testing;
+mod tidy;
+mod workspace;
+
+use std::env;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use cli::Task;
+use workspace::Workspace;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<()> {
+    let workspace = Workspace::here()?;
+    match cli::parse(args)? {
+        Task::Help => {
+            print!("{}", cli::USAGE);
+            Ok(())
+        }
+        Task::Policies => policies::build(&workspace),
+        Task::Test { guests, args } => testing::run(&workspace, guests, &args),
+        Task::Lint => lint::run(&workspace),
+        Task::Tidy => tidy::run(&workspace),
+        Task::BenchList => bench::list(&workspace),
+        Task::Bench { name, args } => bench::run(&workspace, &name, &args),
+    }
+}

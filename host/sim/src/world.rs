@@ -246,6 +246,7 @@ impl<P: Policies> World<P> {
 
     /// Runs until every request has its outcome, at most until `until`. True if all have.
     pub fn run_out(&mut self, until: Micros) -> bool {
+        self.settle();
         while self.unended().next().is_some() && self.now < until {
             let next = self.now.after(Micros(100_000)).min(until);
             self.run_until(next);

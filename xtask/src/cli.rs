@@ -1,0 +1,196 @@
+//! The command line: arguments in, a [`Task`] out.
+
+use anyhow::{Result, bail};
+
+pub(crate) const USAGE: &str = "\
+Project tasks. Usage: cargo xtask TASK
+
+  policies                        build every guest to a component in <target>/policies
+  test [--skip-policies] [ARGS]   policies, then cargo test --workspace ARGS
+  lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
+  tidy                            the project's own rules only; takes a second
+  bench                           list the benchmarks
+  bench NAME [ARGS]               policies, then benchmark NAME in release; ARGS go to it
+  help                            this text
+
+<target> is CARGO_TARGET_DIR, or target/ beside the root Cargo.toml.
+";
+
+const TASKS: &[&str] = &["policies", "test", "lint", "tidy", "bench", "help"];
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Help,
+    Policies,
+    Test { guests: Guests, args: Vec<String> },
+    Lint,
+    Tidy,
+    BenchList,
+    Bench { name: String, args: Vec<String> },
+}
+
+/// Whether the guests are built before the tests run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guests {
+    Build,
+    AsTheyAre,
+}
+
+pub(crate) fn parse(args: &[String]) -> Result<Task> {
+    let Some((task, rest)) = args.split_first() else {
+        return Ok(Task::Help);
+    };
+    match task.as_str() {
+        "help" | "--help" | "-h" => Ok(Task::Help),
+        "policies" => alone(Task::Policies, rest),
+        "lint" => alone(Task::Lint, rest),
+        "tidy" => alone(Task::Tidy, rest),
+        "test" => Ok(test(rest)),
+        "bench" => bench(rest),
+        unknown => bail!("{}", unknown_task(unknown)),
+    }
+}
+
+fn alone(task: Task, rest: &[String]) -> Result<Task> {
+    match rest.first() {
+        None => Ok(task),
+        Some(extra) => bail!("unexpected argument `{extra}`\n\n{USAGE}"),
+    }
+}
+
+fn test(rest: &[String]) -> Task {
+    match rest.split_first() {
+        Some((first, rest)) if first == "--skip-policies" => Task::Test {
+            guests: Guests::AsTheyAre,
+            args: rest.to_vec(),
+        },
+        _ => Task::Test {
+            guests: Guests::Build,
+            args: rest.to_vec(),
+        },
+    }
+}
+
+fn bench(rest: &[String]) -> Result<Task> {
+    let Some((name, args)) = rest.split_first() else {
+        return Ok(Task::BenchList);
+    };
+    if name.starts_with('-') {
+        bail!("expected a benchmark's name before `{name}`; `cargo xtask bench` lists them");
+    }
+    let args = match args.split_first() {
+        Some((first, rest)) if first == "--" => rest,
+        _ => args,
+    };
+    Ok(Task::Bench {
+        name: name.clone(),
+        args: args.to_vec(),
+    })
+}
+
+fn unknown_task(name: &str) -> String {
+    match nearest(name, TASKS) {
+        Some(known) => format!("no task `{name}`; did you mean `{known}`?\n\n{USAGE}"),
+        None => format!("no task `{name}`\n\n{USAGE}"),
+    }
+}
+
+/// The candidate that `name` is most likely a misspelling of, if any is close.
+pub(crate) fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    candidates
+        .iter()
+        .map(|candidate| (edit_distance(name, candidate), *candidate))
+        .filter(|(distance, candidate)| *distance <= candidate.len().div_ceil(3))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein's distance, one row at a time.
+fn edit_distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task> {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&args)
+    }
+
+    fn refusal(line: &str) -> String {
+        parsed(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn no_argument_asks_for_help() {
+        assert_eq!(parsed("").unwrap(), Task::Help);
+        assert_eq!(parsed("--help").unwrap(), Task::Help);
+    }
+
+    #[test]
+    fn test_passes_its_arguments_on() {
+        let expected = Task::Test {
+            guests: Guests::AsTheyAre,
+            args: vec!["-p".into(), "xtask".into()],
+        };
+        assert_eq!(parsed("test --skip-policies -p xtask").unwrap(), expected);
+        let expected = Task::Test {
+            guests: Guests::Build,
+            args: vec!["--".into(), "--skip-policies".into()],
+        };
+        assert_eq!(parsed("test -- --skip-policies").unwrap(), expected);
+    }
+
+    #[test]
+    fn bench_takes_a_name_and_arguments() {
+        assert_eq!(parsed("bench").unwrap(), Task::BenchList);
+        let expected = Task::Bench {
+            name: "decide".into(),
+            args: vec!["--quick".into()],
+        };
+        assert_eq!(parsed("bench decide --quick").unwrap(), expected);
+        assert_eq!(parsed("bench decide -- --quick").unwrap(), expected);
+        assert!(refusal("bench --quick").contains("name before `--quick`"));
+    }
+
+    #[test]
+    fn names_the_task_that_was_probably_meant() {
+        assert!(refusal("polices").contains("did you mean `policies`?"));
+        assert!(refusal("tets").contains("did you mean `test`?"));
+        assert!(!refusal("deploy").contains("did you mean"));
+        assert!(refusal("deploy").contains("Usage: cargo xtask"));
+    }
+
+    #[test]
+    fn refuses_arguments_that_would_be_ignored() {
+        assert!(refusal("lint --fix").contains("unexpected argument `--fix`"));
+    }
+
+    #[test]
+    fn every_task_is_listed_and_described() {
+        for task in TASKS {
+            assert!(parsed(task).is_ok(), "{task}");
+            assert!(USAGE.contains(&format!("\n  {task} ")), "{task}");
+        }
+    }
+
+    #[test]
+    fn edit_distance_counts_insertions_removals_and_replacements() {
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("abc", "abc"), 0);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+    }
+}

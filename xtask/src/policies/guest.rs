@@ -1,0 +1,178 @@
+//! Which guests there are, and what their files are called.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::{Package, Workspace};
+
+/// Crates whose libraries are policies, one folder each.
+const POLICIES: &str = "policies";
+/// The crate of guests that only tests load.
+const TEST_GUESTS: &str = "tests/guests";
+/// What the library of [`TEST_GUESTS`] is called.
+const TEST_LIBRARY: &str = "hostile";
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Guest {
+    pub(crate) package: String,
+    pub(crate) target: Target,
+    /// Relative to the folder of components.
+    pub(crate) component: PathBuf,
+}
+
+/// What of the package is compiled.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Library,
+    Example(String),
+}
+
+pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
+    let mut guests = Vec::new();
+    for folder in folders(&workspace.root)? {
+        guests.extend(policy(&workspace.package(&folder)?));
+    }
+    if guests.is_empty() {
+        bail!("no crate in {POLICIES} has the crate type cdylib");
+    }
+    if workspace.root.join(TEST_GUESTS).is_dir() {
+        guests.extend(test_guests(&workspace.package(TEST_GUESTS)?));
+    }
+    Ok(guests)
+}
+
+/// `policies/*` with a manifest, sorted.
+fn folders(root: &Path) -> Result<Vec<String>> {
+    let folder = root.join(POLICIES);
+    let entries =
+        fs::read_dir(&folder).with_context(|| format!("{} cannot be listed", folder.display()))?;
+    let mut folders = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.path().join("Cargo.toml").is_file() {
+            folders.push(format!(
+                "{POLICIES}/{}",
+                entry.file_name().to_string_lossy()
+            ));
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+fn policy(package: &Package) -> Option<Guest> {
+    package.cdylib.then(|| Guest {
+        package: package.name.clone(),
+        target: Target::Library,
+        component: PathBuf::from(format!("{}.wasm", package.short_name())),
+    })
+}
+
+fn test_guests(package: &Package) -> Vec<Guest> {
+    let guest = |target, name: &str| Guest {
+        package: package.name.clone(),
+        target,
+        component: Path::new("test").join(format!("{name}.wasm")),
+    };
+    let library = package.cdylib.then(|| guest(Target::Library, TEST_LIBRARY));
+    let examples = package.cdylib_examples.iter();
+    library
+        .into_iter()
+        .chain(examples.map(|name| guest(Target::Example(name.clone()), name)))
+        .collect()
+}
+
+// === impl Guest ===
+
+impl Guest {
+    /// Where cargo puts the module, below its folder for the target and profile.
+    pub(crate) fn module(&self, folder: &Path) -> PathBuf {
+        match &self.target {
+            Target::Library => folder.join(format!("{}.wasm", self.package.replace('-', "_"))),
+            Target::Example(name) => folder
+                .join("examples")
+                .join(format!("{}.wasm", name.replace('-', "_"))),
+        }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    /// How cargo is told.
+    pub(crate) fn flags(&self) -> Vec<&str> {
+        match self {
+            Self::Library => vec!["--lib"],
+            Self::Example(name) => vec!["--example", name],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str) -> Package {
+        Package {
+            name: name.to_owned(),
+            folder: String::new(),
+            cdylib: true,
+            cdylib_examples: Vec::new(),
+            dependencies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_policy_is_named_like_its_crate_without_the_prefix() {
+        let guest = policy(&package("pointsman-memory-aware")).unwrap();
+        assert_eq!(guest.component, Path::new("memory-aware.wasm"));
+        let module = guest.module(Path::new("out"));
+        assert_eq!(module, Path::new("out/pointsman_memory_aware.wasm"));
+    }
+
+    #[test]
+    fn a_crate_that_cannot_be_a_cdylib_is_no_policy() {
+        let plain = Package {
+            cdylib: false,
+            ..package("pointsman-sdk")
+        };
+        assert_eq!(policy(&plain), None);
+    }
+
+    #[test]
+    fn test_guests_are_the_library_and_the_examples() {
+        let several = Package {
+            cdylib_examples: vec!["no-reply".to_owned()],
+            ..package("pointsman-test-guests")
+        };
+        let guests = test_guests(&several);
+        let components: Vec<_> = guests
+            .iter()
+            .map(|guest| guest.component.as_path())
+            .collect();
+        assert_eq!(
+            components,
+            [
+                Path::new("test/hostile.wasm"),
+                Path::new("test/no-reply.wasm")
+            ]
+        );
+        assert_eq!(guests[1].target.flags(), ["--example", "no-reply"]);
+        let module = guests[1].module(Path::new("out"));
+        assert_eq!(module, Path::new("out/examples/no_reply.wasm"));
+    }
+
+    #[test]
+    fn finds_the_policies_of_this_workspace() {
+        let guests = discover(&Workspace::here().unwrap()).unwrap();
+        let found = |name: &str| {
+            guests
+                .iter()
+                .any(|guest| guest.component == Path::new(name))
+        };
+        assert!(found("aging.wasm") && found("memory-aware.wasm") && found("budget.wasm"));
+        assert!(found("test/hostile.wasm"));
+    }
+}

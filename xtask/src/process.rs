@@ -1,0 +1,175 @@
+//! Other programs: run them, capture what they say, and give up on those that hang.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// The cargo that runs this task, so that both use one toolchain.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(program);
+    command.current_dir(root);
+    command
+}
+
+/// Shows the command, runs it on this terminal, and fails if it does.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = show(command);
+    println!("$ {shown}");
+    let status = command
+        .status()
+        .with_context(|| format!("could not start `{shown}`"))?;
+    if !status.success() {
+        bail!("`{shown}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// Whether the command can be started and ends well. Its output is dropped.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Standard output of a command that ends well; `None` if the program is not there.
+pub(crate) fn stdout_of(command: &mut Command) -> Result<Option<String>> {
+    let shown = show(command);
+    let output = match command.stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("could not start `{shown}`")),
+    };
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{shown}` ended with {}: {}", output.status, said.trim());
+    }
+    let text = String::from_utf8(output.stdout)
+        .with_context(|| format!("`{shown}` printed something that is not UTF-8"))?;
+    Ok(Some(text))
+}
+
+/// How a command that was given a limited time ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    Well,
+    /// With what it wrote to standard error.
+    Badly(String),
+    TimedOut,
+    NotFound,
+}
+
+/// Runs a command that may hang, for at most `limit`.
+pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Ending> {
+    let shown = show(command);
+    let started = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match started {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Ending::NotFound),
+        Err(error) => return Err(error).with_context(|| format!("could not start `{shown}`")),
+    };
+    let mut stderr = child
+        .stderr
+        .take()
+        .context("standard error was not piped")?;
+    let (said, listen) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = stderr.read_to_end(&mut bytes).map(|_| bytes);
+        // Nobody listens any more once the limit has passed.
+        drop(said.send(read));
+    });
+    let Ok(read) = listen.recv_timeout(limit) else {
+        child
+            .kill()
+            .with_context(|| format!("could not end `{shown}`"))?;
+        child.wait()?;
+        return Ok(Ending::TimedOut);
+    };
+    let text = String::from_utf8_lossy(&read?).trim().to_owned();
+    let status = child.wait()?;
+    Ok(if status.success() {
+        Ending::Well
+    } else {
+        Ending::Badly(text)
+    })
+}
+
+/// Where a program is on `PATH`.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// The command as one would type it, with the program's folder left out.
+fn show(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let mut words = vec![name.to_string_lossy().into_owned()];
+    words.extend(
+        command
+            .get_args()
+            .map(|arg| arg.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_failing_command_is_an_error_that_shows_it() {
+        let error = run(&mut shell("exit 3")).unwrap_err().to_string();
+        assert!(error.contains("sh -c exit 3"), "{error}");
+        assert!(error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_missing_program_is_told_from_a_failing_one() {
+        let mut missing = Command::new("no-such-program-of-ours");
+        assert_eq!(stdout_of(&mut missing).unwrap(), None);
+        assert!(stdout_of(&mut shell("echo no >&2; false")).is_err());
+        assert!(!succeeds(&mut missing));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let ending = run_within(&mut shell("exec sleep 600"), Duration::from_millis(50)).unwrap();
+        assert!(matches!(ending, Ending::TimedOut), "{ending:?}");
+    }
+
+    #[test]
+    fn a_command_in_time_keeps_its_words() {
+        let ending =
+            run_within(&mut shell("echo why >&2; false"), Duration::from_secs(60)).unwrap();
+        assert!(
+            matches!(&ending, Ending::Badly(text) if text == "why"),
+            "{ending:?}"
+        );
+        let ending = run_within(&mut shell("true"), Duration::from_secs(60)).unwrap();
+        assert!(matches!(ending, Ending::Well), "{ending:?}");
+    }
+}
