@@ -1,1 +1,111 @@
 //! Admission, token budgets per engine, and who gives way.
+//!
+//! Three decisions about room that is short: who may wait when the queue is full, how engines on one
+//! device share its tokens, and whose sequences leave when a more urgent request finds no place.
+//!
+//! # Not here
+//! The bounds themselves (queue, tokens, blocks) are the host's; this shares out what is within
+//! them.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod admit;
+mod allot;
+mod evict;
+mod queue;
+mod reason;
+mod settings;
+mod shares;
+
+use pointsman_sdk::wire::admission::Verdict;
+use pointsman_sdk::wire::budget::Allotment;
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::preemption::{Eviction, Shortage};
+use pointsman_sdk::wire::types::Change;
+use pointsman_sdk::{Admission, Mirror, Moment, Policy, Preemption, export};
+
+use evict::YieldToOlder;
+use queue::Queue;
+use reason::Reason;
+pub use settings::{Overflow, Settings};
+
+/// Who waits, who gets how many tokens, who gives way.
+#[derive(Debug)]
+pub struct Budget {
+    settings: Settings,
+    queue: Queue,
+}
+
+impl Policy for Budget {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "budget".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            summary: "What a full queue does, how engines share a device's tokens, and who gives \
+                      way."
+                .into(),
+            feed: Feed::WAITING | Feed::SEQUENCES,
+            reasons: Reason::texts(),
+            state_version: 1,
+        }
+    }
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        Ok(Self {
+            settings: settings.validated()?,
+            queue: Queue::default(),
+        })
+    }
+
+    fn cleared(&mut self) {
+        self.queue.clear();
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        if self.settings.overflow == Overflow::DropOldest {
+            self.queue.changed(mirror, change);
+        }
+    }
+}
+
+impl Admission for Budget {
+    fn admit(&mut self, mirror: &Mirror, _at: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
+        admit::verdicts(mirror, &self.queue, &self.settings, arrivals, room)
+    }
+}
+
+impl pointsman_sdk::Budget for Budget {
+    fn allot(
+        &mut self,
+        mirror: &Mirror,
+        _at: Moment,
+        device: u32,
+        tokens_total: u32,
+    ) -> Vec<Allotment> {
+        allot::allotments(
+            mirror,
+            device,
+            tokens_total,
+            self.settings.max_single_engine,
+        )
+    }
+}
+
+impl Preemption for Budget {
+    fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
+        let yield_to_older = if self.settings.yield_to_older {
+            YieldToOlder::LastResort
+        } else {
+            YieldToOlder::Never
+        };
+        evict::eviction(mirror, at.now, shortage, yield_to_older)
+    }
+}
+
+export!(Budget: admission, budget, preemption);
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,341 @@
-//! Policies that misbehave, for the host's tests.
+//! One guest that misbehaves on demand, for the tests of the host.
+//!
+//! Its settings say what it does wrong, in which calls, and after how many good ones. Everything
+//! else it answers as plainly as it can: admit while there is room, order of arrival, the first
+//! executor with a slot, nobody gives way, equal budgets.
+//!
+//! It keeps its own counts of what it placed, void only when the host sends the executor's load
+//! again: a host that did not would leave phantoms in them. And the reason of each routing
+//! verdict is a digest of its mirror, so that a test can see what it knew.
+
+#![forbid(unsafe_code)]
+
+mod settings;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use pointsman_sdk::wire::budget::Allotment;
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
+use pointsman_sdk::wire::types::{Cached, Change, Health, Request, SequenceState};
+use pointsman_sdk::wire::{admission, routing};
+use pointsman_sdk::{
+    Admission, Budget, Executor, Mirror, Moment, Policy, Preemption, Priority, Routing, export,
+};
+
+pub use settings::{Answers, Call, Outrage, Settings};
+
+/// A policy that does what its settings say.
+#[derive(Debug)]
+pub struct Hostile {
+    settings: Settings,
+    /// Calls in which it has behaved so far.
+    good: u32,
+    /// Placements by executor since its load last came.
+    placed: BTreeMap<u32, u32>,
+}
+
+impl Hostile {
+    /// Commits the outrage, if it is time for it.
+    fn outrage(&mut self, call: Call) {
+        if !self.settings.calls.contains(&call) || self.is_still_good() {
+            return;
+        }
+        match self.settings.outrage {
+            Some(Outrage::Loop) => loop {
+                black_box(());
+            },
+            Some(Outrage::Trap) => panic!("as it was told"),
+            Some(Outrage::Allocate) => {
+                let mut hoard = Vec::new();
+                loop {
+                    hoard.push(black_box(vec![1_u8; 1 << 20]));
+                }
+            }
+            Some(Outrage::Recurse) => {
+                black_box(recurse(black_box(0)));
+            }
+            Some(Outrage::MillionRows) | None => {}
+        }
+    }
+
+    fn is_still_good(&mut self) -> bool {
+        let good = self.good < self.settings.good_calls;
+        self.good = self.good.saturating_add(1);
+        good
+    }
+
+    fn answers(&self) -> Answers {
+        if self.good < self.settings.good_calls {
+            Answers::Plain
+        } else {
+            self.settings.answers
+        }
+    }
+
+    /// A list of a million of these, if that is the outrage of this call.
+    fn million<T: Clone>(&self, call: Call, row: T) -> Option<Vec<T>> {
+        let due = self.settings.outrage == Some(Outrage::MillionRows)
+            && self.settings.calls.contains(&call);
+        due.then(|| vec![row; 1_000_000])
+    }
+
+    fn has_room(&self, request: &Request, executor: &Executor<'_>) -> bool {
+        let placed = self.placed.get(&executor.info.id).copied().unwrap_or(0);
+        let serves = match (&executor.info.serves, request.model) {
+            (Some(served), Some(model)) => served.contains(&model),
+            _ => true,
+        };
+        let allowed = request
+            .allowed
+            .as_ref()
+            .is_none_or(|allowed| allowed.contains(&executor.info.id));
+        let ignores = self.answers() == Answers::IgnoreAllowed;
+        matches!(executor.load.health, Health::Up | Health::Degraded)
+            && serves
+            && (allowed || ignores)
+            && executor.load.slots_used + placed < executor.info.slots_total
+    }
+
+    fn place(&mut self, mirror: &Mirror, request: &Request) -> routing::Choice {
+        let executor = mirror
+            .executors()
+            .find(|executor| self.has_room(request, executor))
+            .map(|executor| executor.info.id);
+        match executor {
+            Some(id) => {
+                *self.placed.entry(id).or_default() += 1;
+                routing::Choice::Place(vec![id])
+            }
+            None => routing::Choice::Hold(None),
+        }
+    }
+
+    fn route_one(&mut self, mirror: &Mirror, cached: &Cached) -> routing::Choice {
+        let answers = self.answers();
+        if answers == Answers::HoldForEver {
+            routing::Choice::Hold(Some(u64::MAX))
+        } else if answers == Answers::GiveUp {
+            routing::Choice::GiveUp
+        } else if answers == Answers::UnknownExecutors {
+            routing::Choice::Place(vec![4_000_000_000, 77_777])
+        } else if answers == Answers::NoExecutors {
+            routing::Choice::Place(Vec::new())
+        } else if let Some(request) = mirror.request(cached.request) {
+            self.place(mirror, request)
+        } else {
+            routing::Choice::Hold(None)
+        }
+    }
+}
+
+fn recurse(depth: u64) -> u64 {
+    if black_box(false) {
+        return depth;
+    }
+    let pad = black_box([depth; 64]);
+    recurse(depth + 1) + pad[(depth % 64) as usize]
+}
+
+/// What the mirror says, in sixteen bits. The host's test computes the same from the machine.
+fn digest(mirror: &Mirror) -> u16 {
+    let loads = mirror.executors().map(|executor| {
+        let load = executor.load;
+        u64::from(load.id + 1) * u64::from(load.slots_used + 1)
+    });
+    let waiting = mirror.requests().map(|request| 3 * (request.id + 1));
+    let sequences = mirror.sequences().map(|sequence| {
+        let state = match sequence.state {
+            SequenceState::Queued => 1,
+            SequenceState::Running => 2,
+            SequenceState::Leaving => 3,
+        };
+        state * (sequence.request + 1)
+    });
+    let sum = loads
+        .chain(waiting)
+        .chain(sequences)
+        .fold(0, u64::wrapping_add);
+    u16::try_from(sum & 0xffff).unwrap_or(u16::MAX)
+}
+
+impl Policy for Hostile {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "hostile".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            summary: "Does what its settings say, wrong things above all.".into(),
+            feed: Feed::WAITING | Feed::SEQUENCES,
+            reasons: Vec::new(),
+            state_version: 1,
+        }
+    }
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        let mut policy = Self {
+            settings,
+            good: 0,
+            placed: BTreeMap::new(),
+        };
+        policy.outrage(Call::Configure);
+        Ok(policy)
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let loops = self.settings.calls.contains(&Call::Snapshot);
+        match self.settings.outrage {
+            Some(Outrage::Loop) if loops => loop {
+                black_box(());
+            },
+            Some(Outrage::Trap) if loops => panic!("as it was told"),
+            Some(_) if loops => vec![1; 32 << 20],
+            _ => self.good.to_le_bytes().to_vec(),
+        }
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        self.outrage(Call::Restore);
+        let bytes = state.try_into().map_err(|_| "not four bytes".to_owned())?;
+        self.good = u32::from_le_bytes(bytes);
+        Ok(())
+    }
+
+    fn cleared(&mut self) {
+        self.placed.clear();
+    }
+
+    fn changed(&mut self, _: &Mirror, change: &Change) {
+        self.outrage(Call::Observe);
+        if let Change::Load(load) = change {
+            self.placed.remove(&load.id);
+        }
+    }
+}
+
+impl Admission for Hostile {
+    fn admit(
+        &mut self,
+        _: &Mirror,
+        _: Moment,
+        arrivals: &[u64],
+        room: u32,
+    ) -> Vec<admission::Verdict> {
+        self.outrage(Call::Admit);
+        let answers = self.answers();
+        let choice = |idx: usize| {
+            if answers == Answers::Shed {
+                admission::Choice::Shed(7)
+            } else if answers == Answers::DisplaceUnknown {
+                admission::Choice::Displace(u64::MAX)
+            } else if idx < room as usize {
+                admission::Choice::Admit
+            } else {
+                admission::Choice::Park
+            }
+        };
+        let verdict = |choice| admission::Verdict { choice, reason: 0 };
+        if let Some(rows) = self.million(Call::Admit, verdict(admission::Choice::Admit)) {
+            return rows;
+        }
+        (0..arrivals.len()).map(|idx| verdict(choice(idx))).collect()
+    }
+}
+
+impl Priority for Hostile {
+    fn order(&mut self, _: &Mirror, _: Moment, requests: &[u64]) -> Vec<u64> {
+        self.outrage(Call::Order);
+        if let Some(rows) = self.million(Call::Order, 0) {
+            return rows;
+        }
+        let times = if self.answers() == Answers::OrderNothing {
+            0
+        } else {
+            1 + usize::from(self.answers() == Answers::Twice)
+        };
+        requests.repeat(times)
+    }
+}
+
+impl Routing for Hostile {
+    fn route(
+        &mut self,
+        mirror: &Mirror,
+        _: &mut pointsman_sdk::Tentative,
+        _: Moment,
+        requests: &[Cached],
+    ) -> Vec<routing::Verdict> {
+        self.outrage(Call::Route);
+        let reason = digest(mirror);
+        let hold = routing::Verdict {
+            choice: routing::Choice::Hold(None),
+            reason,
+        };
+        if let Some(rows) = self.million(Call::Route, hold) {
+            return rows;
+        }
+        let mut verdicts: Vec<routing::Verdict> = requests
+            .iter()
+            .map(|cached| routing::Verdict {
+                choice: self.route_one(mirror, cached),
+                reason,
+            })
+            .collect();
+        if self.answers() == Answers::Twice {
+            verdicts.extend(verdicts.clone());
+        }
+        verdicts
+    }
+}
+
+impl Preemption for Hostile {
+    fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
+        self.outrage(Call::Evict);
+        if self.answers() != Answers::EvictMostUrgent {
+            return None;
+        }
+        let running = mirror.sequences();
+        let victim = running
+            .filter(|sequence| sequence.request != shortage.needy)
+            .max_by_key(|sequence| (sequence.priority, sequence.request))?;
+        Some(Eviction {
+            executor: victim.executor,
+            victims: vec![Victim {
+                request: victim.request,
+                how: How::Recompute,
+            }],
+            reason: 0,
+        })
+    }
+}
+
+impl Budget for Hostile {
+    fn allot(
+        &mut self,
+        mirror: &Mirror,
+        _: Moment,
+        device: u32,
+        tokens_total: u32,
+    ) -> Vec<Allotment> {
+        self.outrage(Call::Allot);
+        let executors: Vec<u32> = mirror
+            .executors_on(device)
+            .map(|executor| executor.info.id)
+            .collect();
+        let n = u32::try_from(executors.len().max(1)).unwrap_or(u32::MAX);
+        if self.answers() == Answers::AllotNothing {
+            return Vec::new();
+        }
+        let too_much = self.answers() == Answers::AllotTooMuch;
+        let tokens_max = if too_much { u32::MAX } else { tokens_total / n };
+        let allotments = executors.into_iter().map(|executor| Allotment {
+            executor,
+            tokens_max,
+        });
+        allotments.collect()
+    }
+}
+
+export!(Hostile: admission, priority, routing, preemption, budget);

@@ -1,0 +1,92 @@
+//! The operator's settings, and the weights that follow from them.
+
+use serde::Deserialize;
+
+const MICROS_PER_SECOND: i64 = 1_000_000;
+/// A day. Longer is a mistake of unit, and would put the sums near overflow.
+const SECONDS_MAX: u32 = 86_400;
+
+/// Settings; see the README for what they do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Points a request has if its model is warm, and that waiting earns in each
+    /// `queue-aging-equalization`. 0: warmth does not count.
+    pub affinity_bonus: u32,
+    /// Seconds of waiting that outweigh a warm model.
+    pub queue_aging_equalization: u32,
+    /// Seconds of waiting that a latency-critical request is ahead of a throughput one.
+    pub class_lead: u32,
+    /// Seconds of waiting that each step of client priority is worth.
+    pub priority_step: u32,
+    /// Priorities beyond this, either way, count as this.
+    pub priority_max: u32,
+    /// Seconds; a longer head start counts as this.
+    pub head_start_max: u32,
+}
+
+/// What each advantage is worth, in microseconds of waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weights {
+    pub(crate) warm: i64,
+    pub(crate) class_lead: i64,
+    pub(crate) priority_step: i64,
+    pub(crate) priority_max: i64,
+    pub(crate) head_start_max: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            affinity_bonus: 10,
+            queue_aging_equalization: 30,
+            class_lead: 120,
+            priority_step: 60,
+            priority_max: 10,
+            head_start_max: 300,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn weights(self) -> Result<Weights, String> {
+        check("affinity-bonus", self.affinity_bonus, 0..=1_000_000)?;
+        check(
+            "queue-aging-equalization",
+            self.queue_aging_equalization,
+            1..=SECONDS_MAX,
+        )?;
+        check("class-lead", self.class_lead, 0..=SECONDS_MAX)?;
+        check("priority-step", self.priority_step, 0..=SECONDS_MAX)?;
+        check("priority-max", self.priority_max, 0..=1000)?;
+        check("head-start-max", self.head_start_max, 0..=SECONDS_MAX)?;
+        // A warm model earns the bonus, waiting earns the bonus in each equalization time: a
+        // warm model is worth just that time, however large the bonus.
+        let warm = match self.affinity_bonus {
+            0 => 0,
+            _ => micros(self.queue_aging_equalization),
+        };
+        Ok(Weights {
+            warm,
+            class_lead: micros(self.class_lead),
+            priority_step: micros(self.priority_step),
+            priority_max: i64::from(self.priority_max),
+            head_start_max: micros(self.head_start_max),
+        })
+    }
+}
+
+fn micros(seconds: u32) -> i64 {
+    i64::from(seconds) * MICROS_PER_SECOND
+}
+
+fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{key}`: {value} is not between {} and {}",
+        range.start(),
+        range.end()
+    ))
+}

@@ -1,0 +1,197 @@
+//! The order, by hand-computed scores.
+
+use pointsman_sdk::Instance;
+use pointsman_sdk::fixture::{SECOND, at, executor, load, request, residency};
+use pointsman_sdk::wire::types::{
+    Change, ExecutorLoad, Extent, Health, Request, RequestClass, Residency,
+};
+
+use super::instance;
+
+/// FIFO but for affinity: what rule C4 says, and nothing else.
+const AFFINITY_ONLY: &str = r#"{"class-lead": 0, "priority-step": 0, "head-start-max": 0}"#;
+const PLAIN: &str =
+    r#"{"affinity-bonus": 0, "class-lead": 0, "priority-step": 0, "head-start-max": 0}"#;
+
+fn policy(settings: &str, changes: Vec<Change>) -> Box<dyn Instance> {
+    let mut policy = instance();
+    policy.configure(settings).expect("valid settings");
+    policy.observe(0, Extent::Everything, changes);
+    policy
+}
+
+/// Asks for the order at 100 s of requests given in order of arrival.
+fn check(settings: &str, fleet: Vec<Change>, requests: Vec<Request>, expected: &[u64]) {
+    let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
+    let mut changes = fleet;
+    changes.extend(requests.into_iter().map(Change::Waiting));
+    let mut policy = policy(settings, changes);
+    assert_eq!(policy.order(at(100 * SECOND), ids), expected);
+}
+
+fn arrived(id: u64, seconds: u64) -> Request {
+    Request {
+        arrived: seconds * SECOND,
+        ..request(id)
+    }
+}
+
+fn of_model(id: u64, seconds: u64, model: u32) -> Request {
+    Request {
+        model: Some(model),
+        ..arrived(id, seconds)
+    }
+}
+
+/// One executor where model 0 runs in its only slot.
+fn busy_with_model_0(health: Health) -> Vec<Change> {
+    let mut info = executor(0);
+    info.slots_total = 1;
+    let load = ExecutorLoad {
+        health,
+        slots_used: 1,
+        ..load(0)
+    };
+    vec![
+        Change::Executor(info),
+        Change::Load(load),
+        Change::Residency(residency(0, 0)),
+    ]
+}
+
+#[test]
+fn without_bonus_it_is_first_come_first_served() {
+    let requests = vec![of_model(1, 10, 1), of_model(2, 20, 0), arrived(3, 30)];
+    check(PLAIN, busy_with_model_0(Health::Up), requests, &[1, 2, 3]);
+}
+
+#[test]
+fn a_warm_model_is_worth_the_equalization_time() {
+    // Waited 30 s against warm and just arrived: 10 points each; arrival decides.
+    let equal = vec![of_model(1, 70, 1), of_model(2, 100, 0)];
+    check(AFFINITY_ONLY, busy_with_model_0(Health::Up), equal, &[1, 2]);
+    // Waited 29 s: 9.67 points.
+    let younger = vec![of_model(1, 71, 1), of_model(2, 100, 0)];
+    check(
+        AFFINITY_ONLY,
+        busy_with_model_0(Health::Up),
+        younger,
+        &[2, 1],
+    );
+}
+
+#[test]
+fn a_model_is_warm_on_any_live_executor_without_a_free_slot_too() {
+    let requests = || vec![of_model(1, 90, 1), of_model(2, 100, 0)];
+    for live in [Health::Up, Health::Degraded] {
+        check(AFFINITY_ONLY, busy_with_model_0(live), requests(), &[2, 1]);
+    }
+    for dead in [Health::Draining, Health::Down] {
+        check(AFFINITY_ONLY, busy_with_model_0(dead), requests(), &[1, 2]);
+    }
+}
+
+#[test]
+fn a_model_is_warm_until_its_hold_ends() {
+    let fleet = |until| {
+        let mut fleet = busy_with_model_0(Health::Up);
+        fleet.push(Change::Residency(Residency {
+            sequences: 0,
+            warm_until: Some(until),
+            ..residency(0, 0)
+        }));
+        fleet
+    };
+    let requests = || vec![of_model(1, 90, 1), of_model(2, 100, 0)];
+    check(AFFINITY_ONLY, fleet(100 * SECOND + 1), requests(), &[2, 1]);
+    check(AFFINITY_ONLY, fleet(100 * SECOND), requests(), &[1, 2]);
+}
+
+#[test]
+fn a_request_without_a_model_is_never_warm() {
+    let requests = vec![arrived(1, 90), arrived(2, 100)];
+    check(
+        AFFINITY_ONLY,
+        busy_with_model_0(Health::Up),
+        requests,
+        &[1, 2],
+    );
+}
+
+#[test]
+fn class_priority_and_head_start_come_first() {
+    let critical = Request {
+        class: RequestClass::LatencyCritical,
+        ..arrived(2, 99)
+    };
+    let urgent = Request {
+        priority: 1,
+        ..arrived(3, 99)
+    };
+    let granted = Request {
+        head_start: 20 * SECOND,
+        ..arrived(4, 99)
+    };
+    let minor = Request {
+        priority: -1,
+        ..arrived(5, 90)
+    };
+    // Seconds: 10; 1 + 120; 1 + 60; 1 + 20; 10 - 60.
+    let requests = vec![arrived(1, 90), critical, urgent, granted, minor];
+    check("{}", Vec::new(), requests, &[2, 3, 4, 1, 5]);
+}
+
+#[test]
+fn waiting_outweighs_every_advantage() {
+    // The greatest advantage there can be, against the least.
+    let greatest = Request {
+        class: RequestClass::LatencyCritical,
+        priority: i32::MAX,
+        head_start: u64::MAX,
+        ..of_model(2, 100_000, 0)
+    };
+    let least = Request {
+        priority: i32::MIN,
+        ..of_model(1, 0, 1)
+    };
+    // 120 + 2 × 10 × 60 + 300 + 30 seconds.
+    let bound = 1650;
+    let order = |arrived_second: u64| {
+        let greatest = Request {
+            arrived: arrived_second * SECOND,
+            ..greatest.clone()
+        };
+        let mut changes = busy_with_model_0(Health::Up);
+        changes.push(Change::Waiting(least.clone()));
+        changes.push(Change::Waiting(greatest));
+        policy("{}", changes).order(at(3000 * SECOND), vec![1, 2])
+    };
+    assert_eq!(order(bound - 1), [2, 1]);
+    assert_eq!(order(bound), [1, 2]);
+    assert_eq!(order(bound + 1), [1, 2]);
+}
+
+#[test]
+fn a_request_it_was_not_told_of_is_left_out() {
+    let mut policy = policy("{}", vec![Change::Waiting(request(1))]);
+    assert_eq!(policy.order(at(0), vec![9, 1]), [1]);
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let check = |settings: &str, expected: &str| {
+        assert_eq!(instance().configure(settings), Err(expected.into()));
+    };
+    check(
+        r#"{"queue-aging-equalization": 0}"#,
+        "`queue-aging-equalization`: 0 is not between 1 and 86400",
+    );
+    check(
+        r#"{"priority-max": 1001}"#,
+        "`priority-max`: 1001 is not between 0 and 1000",
+    );
+    check(
+        r#"{"class-lead": -1}"#,
+        "`class-lead`: invalid value: integer `-1`, expected u32",
+    );
+}

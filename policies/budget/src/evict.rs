@@ -1,0 +1,275 @@
+//! Who gives way: the least urgent, and among them the newest.
+//!
+//! A shortage of blocks is covered by one other engine of the device, the one whose least urgent
+//! work is the least urgent of all; failing that by the engine that needs them. A slot or a model's
+//! place is given up on the executor that the needy one goes to.
+//!
+//! # Invariants
+//! 1. No victim is more urgent than the needy, nor as urgent where the needy is waiting
+//!    (`tests::never_takes_from_the_more_urgent`).
+//! 2. What the victims hold covers the shortage (`tests`).
+
+mod victims;
+
+use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
+use pointsman_sdk::wire::types::{Request, Sequence};
+use pointsman_sdk::{Executor, Mirror, Need, Tentative, Urgency};
+
+use crate::reason::Reason;
+use victims::{Asked, Candidates};
+
+/// Victims, or nobody.
+pub(crate) fn eviction(
+    mirror: &Mirror,
+    now: u64,
+    shortage: &Shortage,
+    yield_to_older: YieldToOlder,
+) -> Option<Eviction> {
+    let needy = Needy::find(mirror, shortage)?;
+    let targets = needy.targets(mirror, now, shortage);
+    match shortage.cause {
+        Cause::Blocks => for_blocks(mirror, &needy, &targets, yield_to_older),
+        Cause::Slots => for_a_slot(mirror, &needy, &targets),
+        Cause::Models => for_a_model(mirror, &needy, &targets),
+    }
+}
+
+/// Whether a running sequence may take from later ones as urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum YieldToOlder {
+    Never,
+    LastResort,
+}
+
+/// Who needs the room.
+#[derive(Clone, Copy, Debug)]
+enum Needy<'a> {
+    Waiting(&'a Request),
+    Running(&'a Sequence),
+}
+
+/// An executor that the needy one could go to, or runs on, and what it lacks there.
+#[derive(Clone, Copy, Debug)]
+struct Target<'a> {
+    executor: Executor<'a>,
+    slots: usize,
+    blocks: u64,
+    /// The model that must find a place, if the needy one is not running yet.
+    model: Option<u32>,
+}
+
+/// A way to cover the shortage, and what the ways are compared by.
+#[derive(Debug)]
+struct Offer<'a> {
+    urgency: Urgency,
+    target: &'a Target<'a>,
+    victims: Vec<&'a Sequence>,
+    reason: Reason,
+}
+
+/// Other engines of the device give before the target's own sequences do.
+fn for_blocks(
+    mirror: &Mirror,
+    needy: &Needy<'_>,
+    targets: &[Target<'_>],
+    yield_to_older: YieldToOlder,
+) -> Option<Eviction> {
+    let less_urgent = Asked::LessUrgent(needy.urgency());
+    let mut steps = vec![
+        (less_urgent, Place::Neighbours, Reason::BlocksFromNeighbour),
+        (less_urgent, Place::Own, Reason::BlocksFromOwn),
+    ];
+    if let (Needy::Running(sequence), YieldToOlder::LastResort) = (needy, yield_to_older) {
+        let later = Asked::LessUrgentOrLater(sequence);
+        steps.push((later, Place::Own, Reason::BlocksFromLater));
+        steps.push((later, Place::Neighbours, Reason::BlocksFromLater));
+    }
+    steps.into_iter().find_map(|(asked, place, reason)| {
+        best(targets.iter().flat_map(|target| {
+            place.donors(mirror, target).filter_map(move |donor| {
+                let candidates = Candidates::on(mirror, donor.id(), asked);
+                let slots = place.slots(target)?;
+                let victims = candidates.covering(slots, target.blocks)?;
+                Some(Offer {
+                    urgency: candidates.least_urgent()?,
+                    target,
+                    victims,
+                    reason,
+                })
+            })
+        }))
+    })
+}
+
+/// Sequences of the target give their slots, as many as it lacks, and blocks with them.
+fn for_a_slot(mirror: &Mirror, needy: &Needy<'_>, targets: &[Target<'_>]) -> Option<Eviction> {
+    best(targets.iter().filter_map(|target| {
+        let asked = Asked::LessUrgent(needy.urgency());
+        let candidates = Candidates::on(mirror, target.executor.id(), asked);
+        Some(Offer {
+            urgency: candidates.least_urgent()?,
+            target,
+            victims: candidates.covering(target.slots, target.blocks)?,
+            reason: Reason::SlotTaken,
+        })
+    }))
+}
+
+/// All sequences of one other model leave the target; the model whose most urgent is the least.
+fn for_a_model(mirror: &Mirror, needy: &Needy<'_>, targets: &[Target<'_>]) -> Option<Eviction> {
+    best(targets.iter().flat_map(|target| {
+        let asked = Asked::LessUrgent(needy.urgency());
+        let models = target.executor.residencies.iter();
+        models
+            .filter(|row| row.sequences > 0)
+            .filter_map(move |row| {
+                let candidates = Candidates::all_of(mirror, row, asked)?;
+                Some(Offer {
+                    urgency: candidates.most_urgent()?,
+                    target,
+                    victims: candidates.all_if_covering(target.slots, target.blocks)?,
+                    reason: Reason::ModelDriven,
+                })
+            })
+    }))
+}
+
+/// The offer of the least urgent; the first of those, which come in attach order.
+fn best<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Option<Eviction> {
+    let offer = offers
+        .filter(|offer| offer.target.has_place_for_model(&offer.victims))
+        .min_by_key(|offer| offer.urgency)?;
+    let victim = |sequence: &&Sequence| Victim {
+        request: sequence.request,
+        how: How::Recompute,
+    };
+    Some(Eviction {
+        executor: offer.target.executor.id(),
+        victims: offer.victims.iter().map(victim).collect(),
+        reason: offer.reason.index(),
+    })
+}
+
+// === impl Needy ===
+
+impl<'a> Needy<'a> {
+    fn find(mirror: &'a Mirror, shortage: &Shortage) -> Option<Self> {
+        match mirror.sequence(shortage.needy) {
+            Some(sequence) => Some(Self::Running(sequence)),
+            None => mirror.request(shortage.needy).map(Self::Waiting),
+        }
+    }
+
+    fn urgency(&self) -> Urgency {
+        match self {
+            Self::Waiting(request) => Urgency::from(*request),
+            Self::Running(sequence) => Urgency::from(*sequence),
+        }
+    }
+
+    fn targets(&self, mirror: &'a Mirror, now: u64, shortage: &Shortage) -> Vec<Target<'a>> {
+        let stated = u64::from(shortage.blocks);
+        mirror
+            .executors()
+            .filter(|executor| shortage.executor.is_none_or(|id| id == executor.id()))
+            .filter_map(|executor| match self {
+                Self::Running(sequence) => (sequence.executor == executor.id()).then_some(Target {
+                    executor,
+                    slots: 0,
+                    blocks: stated,
+                    model: None,
+                }),
+                Self::Waiting(request) => Target::of(mirror, now, request, executor)
+                    .map(|target| target.lacking_blocks(stated)),
+            })
+            .collect()
+    }
+}
+
+// === impl Target ===
+
+impl<'a> Target<'a> {
+    /// What a waiting request lacks on an executor that may take it.
+    fn of(mirror: &Mirror, now: u64, request: &Request, executor: Executor<'a>) -> Option<Self> {
+        let need = Need::new(mirror, &Tentative::default(), request, now);
+        need.check_lasting(&executor).ok()?;
+        let slots = (u64::from(executor.load.slots_used) + 1)
+            .saturating_sub(u64::from(executor.info.slots_total));
+        let device = mirror.device(executor.info.device);
+        let blocks = need.blocks_on(&executor).zip(device);
+        let blocks = blocks.map_or(0, |(blocks, device)| {
+            let free = u64::from(device.blocks_free) + u64::from(device.blocks_cached);
+            blocks.saturating_sub(free)
+        });
+        // An executor without slots can be rid of all its sequences and still not take this one.
+        (executor.info.slots_total > 0).then_some(Self {
+            executor,
+            slots: usize::try_from(slots).unwrap_or(usize::MAX),
+            blocks,
+            model: request.model,
+        })
+    }
+
+    /// At least as many as the host says.
+    fn lacking_blocks(self, stated: u64) -> Self {
+        Self {
+            blocks: self.blocks.max(stated),
+            ..self
+        }
+    }
+
+    /// Whether the needy one's model may run there once the victims have left.
+    fn has_place_for_model(&self, victims: &[&Sequence]) -> bool {
+        let (Some(model), Some(models_max)) = (self.model, self.executor.info.models_max) else {
+            return true;
+        };
+        if self.executor.runs(model) {
+            return true;
+        }
+        let leaving = |model: u32| {
+            let of_model = |victim: &&&Sequence| {
+                victim.model == Some(model) && victim.executor == self.executor.id()
+            };
+            victims.iter().filter(of_model).count()
+        };
+        let rows = self.executor.residencies.iter();
+        let staying = rows.filter(|row| row.sequences as usize > leaving(row.model));
+        staying.count() < models_max as usize
+    }
+}
+
+// === impl Place ===
+
+/// Whose sequences give blocks.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Neighbours,
+    Own,
+}
+
+impl Place {
+    fn donors<'a>(
+        self,
+        mirror: &'a Mirror,
+        target: &Target<'a>,
+    ) -> impl Iterator<Item = Executor<'a>> + use<'a> {
+        let own = target.executor.id();
+        mirror
+            .executors_on(target.executor.info.device)
+            .filter(move |donor| match self {
+                Self::Neighbours => donor.id() != own,
+                Self::Own => donor.id() == own,
+            })
+    }
+
+    /// Slots the victims must free on the target; none can from elsewhere.
+    fn slots(self, target: &Target<'_>) -> Option<usize> {
+        match self {
+            Self::Neighbours => (target.slots == 0).then_some(0),
+            Self::Own => Some(target.slots),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

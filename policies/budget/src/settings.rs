@@ -1,0 +1,62 @@
+//! The operator's settings.
+
+use std::ops::RangeInclusive;
+
+use serde::Deserialize;
+
+/// Settings; see the README.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// What becomes of a request that finds the queue full.
+    pub overflow: Overflow,
+    /// Seconds after which a refused client is told to come back.
+    pub retry_after: u32,
+    /// Permille of a device's tokens that one engine gets at most.
+    pub max_single_engine: u32,
+    /// Whether a running sequence that cannot grow may take the blocks of one that is as urgent
+    /// but started later, where nobody less urgent can give any.
+    pub yield_to_older: bool,
+}
+
+/// What becomes of a request that finds the queue full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overflow {
+    /// Its client waits outside the queue.
+    Block,
+    /// It is refused.
+    DropNewest,
+    /// The oldest of the least urgent in the queue is refused in its stead.
+    DropOldest,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            overflow: Overflow::Block,
+            retry_after: 1,
+            max_single_engine: 900,
+            yield_to_older: true,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn validated(self) -> Result<Self, String> {
+        check("retry-after", self.retry_after, 1..=3600)?;
+        check("max-single-engine", self.max_single_engine, 100..=1000)?;
+        Ok(self)
+    }
+}
+
+fn check(key: &str, value: u32, range: RangeInclusive<u32>) -> Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{key}`: {value} is not between {} and {}",
+        range.start(),
+        range.end()
+    ))
+}

@@ -1,0 +1,154 @@
+//! What stands in the way, and how it is told.
+
+use pointsman_sdk::fixture::{at, cached, device, executor, load, residency};
+use pointsman_sdk::wire::routing::Choice;
+use pointsman_sdk::wire::types::{Change, ExecutorInfo, Name, NameKind, Request, Residency};
+
+use super::{Fleet, MEMORY, for_model, instance, placed, slots, used};
+use crate::reason::Reason;
+
+fn warm(executor: u32, model: u32, until: u64) -> Change {
+    Change::Residency(Residency {
+        sequences: 0,
+        warm_until: Some(until),
+        ..residency(executor, model)
+    })
+}
+
+#[test]
+fn a_warm_hold_is_waited_for_only_where_nobody_else_can_take_it() {
+    Fleet::of_three()
+        .and(warm(0, 7, 500))
+        .and(warm(2, 7, 400))
+        .check(MEMORY, placed(&[1]), Reason::LeastPressed);
+    Fleet::new()
+        .with(load(0), device(0))
+        .with(slots(1, 4), device(1))
+        .with(load(2), device(2))
+        .and(warm(0, 7, 500))
+        .and(warm(2, 7, 400))
+        .check(MEMORY, Choice::Hold(Some(400)), Reason::WarmHold);
+    Fleet::new()
+        .with(load(0), device(0))
+        .and(warm(0, 7, 100))
+        .check(MEMORY, placed(&[0]), Reason::LeastPressed);
+}
+
+#[test]
+fn a_hold_on_an_executor_that_could_not_take_it_anyway_is_no_reason_to_wake() {
+    Fleet::new()
+        .with(slots(0, 4), device(0))
+        .and(warm(0, 7, 500))
+        .check(MEMORY, Choice::Hold(None), Reason::NoSlot);
+}
+
+#[test]
+fn what_is_lacking_is_said() {
+    let one = |info: ExecutorInfo| {
+        Fleet::new()
+            .with(load(0), device(0))
+            .and(Change::Executor(info))
+    };
+    one(ExecutorInfo {
+        serves: Some(vec![1]),
+        ..executor(0)
+    })
+    .check(MEMORY, Choice::Hold(None), Reason::Nowhere);
+    one(ExecutorInfo {
+        models_max: Some(1),
+        ..executor(0)
+    })
+    .and(Change::Residency(residency(0, 1)))
+    .check(MEMORY, Choice::Hold(None), Reason::ModelsMax);
+    Fleet::new()
+        .with(load(0), used(0, 994))
+        .check(MEMORY, Choice::Hold(None), Reason::NoBlocks);
+    let verdicts = Fleet::new().ask(MEMORY, Vec::new());
+    assert!(verdicts.is_empty());
+    let mut policy = Fleet::of_three().policy(MEMORY, Vec::new());
+    let unknown = policy.route(at(100), vec![cached(9)]);
+    assert_eq!(unknown[0].choice, Choice::Hold(None));
+    assert_eq!(unknown[0].reason, Reason::Unknown.index());
+}
+
+#[test]
+fn pinned_requests_stay_and_failed_executors_are_avoided() {
+    let pinned = Request {
+        allowed: Some(vec![2, 1]),
+        failed_on: Some(vec![1]),
+        preferred: Some(1),
+        ..for_model(1, 0)
+    };
+    let verdicts = Fleet::of_three().ask(MEMORY, vec![pinned]);
+    assert_eq!(verdicts[0].0, placed(&[2]));
+}
+
+#[test]
+fn as_many_candidates_as_set_are_named() {
+    let fleet = || {
+        (0..12).fold(Fleet::new(), |fleet, id| {
+            fleet.with(slots(id, 11 % (id + 1) % 4), device(id))
+        })
+    };
+    let all = fleet().ask(r#"{"candidates": 8}"#, vec![for_model(1, 0)]);
+    let Choice::Place(all) = &all[0].0 else {
+        panic!("not placed");
+    };
+    assert_eq!(all.len(), 8);
+    for candidates in 1..8 {
+        let settings = format!(r#"{{"candidates": {candidates}}}"#);
+        let some = fleet().ask(&settings, vec![for_model(1, 0)]);
+        assert_eq!(some[0].0, placed(&all[..candidates]));
+    }
+    let refused = instance().configure(r#"{"candidates": 9}"#);
+    assert_eq!(
+        refused,
+        Err("`candidates`: 9 is not between 1 and 8".into())
+    );
+}
+
+#[test]
+fn an_explanation_covers_every_executor_and_agrees_with_the_route() {
+    let fleet = Fleet::new()
+        .with(slots(0, 1), used(0, 712))
+        .with(load(1), device(1))
+        .with(slots(2, 4), device(2))
+        .with(load(3), device(3))
+        .and(warm(3, 7, 500))
+        .and(Change::Name(Name {
+            kind: NameKind::Model,
+            id: 7,
+            text: "llama".into(),
+        }));
+    let mut policy = fleet.policy(MEMORY, Vec::new());
+    let asked = Request {
+        preferred: Some(0),
+        ..for_model(1, 0)
+    };
+    let rows = policy.explain(at(100), asked, cached(1));
+    let found: Vec<_> = rows
+        .iter()
+        .map(|row| (row.executor, row.eligible, row.cost, row.note.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (
+                0,
+                true,
+                0,
+                "the session's; up, a slot is free; 1/4 slots, depth 1; tier 1 (712 permille), \
+                 288 blocks free; 0 placed"
+            ),
+            (
+                1,
+                true,
+                1,
+                "up, a slot is free; 0/4 slots, depth 0; tier 0 (0 permille), 1000 blocks free; \
+                 0 placed"
+            ),
+            (2, false, 2, "4/4 slots in use and no room in its queue"),
+            (3, false, 2, "llama is kept warm there until 500 µs"),
+        ]
+    );
+}

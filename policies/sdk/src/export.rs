@@ -1,0 +1,279 @@
+//! `export!`: a policy as a component, and as a native instance.
+//!
+//! The generated `Guest` traits are implemented here, once, for whatever holds a [`Runtime`]; the
+//! macro adds the holder and the exported symbols, which must be in the policy's own crate.
+
+/// Exports a policy: `export!(MyPolicy: routing, explanation);`
+///
+/// In a component: the lifecycle and the named hooks, nothing else. On every target:
+/// `pub fn instance() -> Box<dyn Instance>`, the same policy behind the same calls.
+#[macro_export]
+macro_rules! export {
+    ($policy:ty: $($hook:ident),+ $(,)?) => {
+        /// A new instance of this policy, not yet configured.
+        #[must_use]
+        pub fn instance() -> ::std::boxed::Box<dyn $crate::Instance> {
+            ::std::boxed::Box::new(PolicyInstance(::core::default::Default::default()))
+        }
+
+        struct PolicyInstance($crate::Runtime<$policy>);
+
+        impl $crate::Instance for PolicyInstance {
+            fn hooks(&self) -> ::std::vec::Vec<$crate::Hook> {
+                ::std::vec![$($crate::__hook!($hook)),+]
+            }
+
+            fn describe(&self) -> $crate::wire::lifecycle::Description {
+                <$policy as $crate::Policy>::describe()
+            }
+
+            fn configure(
+                &mut self,
+                settings: &str,
+            ) -> ::core::result::Result<(), ::std::string::String> {
+                self.0.configure(settings)
+            }
+
+            fn observe(
+                &mut self,
+                now: u64,
+                extent: $crate::wire::types::Extent,
+                changes: ::std::vec::Vec<$crate::wire::types::Change>,
+            ) {
+                self.0.observe(now, extent, changes);
+            }
+
+            fn snapshot(&mut self) -> ::std::vec::Vec<u8> {
+                self.0.snapshot()
+            }
+
+            fn restore(
+                &mut self,
+                state: ::std::vec::Vec<u8>,
+            ) -> ::core::result::Result<(), ::std::string::String> {
+                self.0.restore(&state)
+            }
+
+            $($crate::__instance_hook!($hook);)+
+        }
+
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            struct Component;
+
+            ::std::thread_local! {
+                static RUNTIME: ::core::cell::RefCell<$crate::Runtime<$policy>> =
+                    ::core::cell::RefCell::new(::core::default::Default::default());
+            }
+
+            impl $crate::component::Host for Component {
+                type Policy = $policy;
+
+                fn with<R>(call: impl FnOnce(&mut $crate::Runtime<$policy>) -> R) -> R {
+                    RUNTIME.with_borrow_mut(call)
+                }
+            }
+
+            $crate::__export_world!(lifecycle, Component);
+            $($crate::__export_world!($hook, Component);)+
+        };
+    };
+}
+
+/// The [`Hook`](crate::Hook) of a name.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __hook {
+    (admission) => {
+        $crate::Hook::Admission
+    };
+    (priority) => {
+        $crate::Hook::Priority
+    };
+    (routing) => {
+        $crate::Hook::Routing
+    };
+    (preemption) => {
+        $crate::Hook::Preemption
+    };
+    (budget) => {
+        $crate::Hook::Budget
+    };
+    (explanation) => {
+        $crate::Hook::Explanation
+    };
+    ($other:ident) => {
+        ::core::compile_error!(::core::concat!(
+            "no such hook: ",
+            ::core::stringify!($other)
+        ))
+    };
+}
+
+/// The [`Instance`](crate::Instance) method of a hook.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __instance_hook {
+    (admission) => {
+        fn admit(
+            &mut self,
+            at: $crate::Moment,
+            arrivals: ::std::vec::Vec<u64>,
+            room: u32,
+        ) -> ::std::vec::Vec<$crate::wire::admission::Verdict> {
+            self.0.admit(at, &arrivals, room)
+        }
+    };
+    (priority) => {
+        fn order(
+            &mut self,
+            at: $crate::Moment,
+            requests: ::std::vec::Vec<u64>,
+        ) -> ::std::vec::Vec<u64> {
+            self.0.order(at, &requests)
+        }
+    };
+    (routing) => {
+        fn route(
+            &mut self,
+            at: $crate::Moment,
+            requests: ::std::vec::Vec<$crate::wire::types::Cached>,
+        ) -> ::std::vec::Vec<$crate::wire::routing::Verdict> {
+            self.0.route(at, &requests)
+        }
+    };
+    (preemption) => {
+        fn evict(
+            &mut self,
+            at: $crate::Moment,
+            shortage: $crate::wire::preemption::Shortage,
+        ) -> ::core::option::Option<$crate::wire::preemption::Eviction> {
+            self.0.evict(at, &shortage)
+        }
+    };
+    (budget) => {
+        fn allot(
+            &mut self,
+            at: $crate::Moment,
+            device: u32,
+            tokens_total: u32,
+        ) -> ::std::vec::Vec<$crate::wire::budget::Allotment> {
+            self.0.allot(at, device, tokens_total)
+        }
+    };
+    (explanation) => {
+        fn explain(
+            &mut self,
+            at: $crate::Moment,
+            request: $crate::wire::types::Request,
+            cached: $crate::wire::types::Cached,
+        ) -> ::std::vec::Vec<$crate::wire::explanation::Candidate> {
+            self.0.explain(at, &request, &cached)
+        }
+    };
+    ($other:ident) => {};
+}
+
+/// The exported symbols of one interface.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export_world {
+    ($world:ident, $component:ident) => {
+        $crate::wire::worlds::$world::export!(
+            $component with_types_in $crate::wire::worlds::$world
+        );
+    };
+}
+
+/// What `export!` builds on in a component.
+#[doc(hidden)]
+pub mod component {
+    use std::cell::Cell;
+
+    use crate::instance::Runtime;
+    use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
+    use crate::wire::lifecycle::Description;
+    use crate::wire::types::{Cached, Change, Extent, Moment, Request};
+    use crate::wire::{admission, budget, explanation, lifecycle, preemption, priority, routing};
+
+    /// Who holds the one instance of a component.
+    pub trait Host {
+        /// Whose it is.
+        type Policy: Policy;
+
+        /// Calls with it.
+        fn with<R>(call: impl FnOnce(&mut Runtime<Self::Policy>) -> R) -> R;
+    }
+
+    thread_local! {
+        static HOOKED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// A component has no standard error: the message of a panic goes to the host's log, or is
+    /// lost with the instance. `configure` is the first call that can fail.
+    fn hook_panics() {
+        if cfg!(target_arch = "wasm32") && !HOOKED.replace(true) {
+            std::panic::set_hook(Box::new(|panic| crate::log::warn(&panic.to_string())));
+        }
+    }
+
+    impl<H: Host> lifecycle::Guest for H {
+        fn describe() -> Description {
+            hook_panics();
+            H::Policy::describe()
+        }
+
+        fn configure(settings: String) -> Result<(), String> {
+            hook_panics();
+            H::with(|runtime| runtime.configure(&settings))
+        }
+
+        fn observe(now: u64, extent: Extent, changes: Vec<Change>) {
+            H::with(|runtime| runtime.observe(now, extent, changes));
+        }
+
+        fn snapshot() -> Vec<u8> {
+            H::with(Runtime::snapshot)
+        }
+
+        fn restore(state: Vec<u8>) -> Result<(), String> {
+            H::with(|runtime| runtime.restore(&state))
+        }
+    }
+
+    impl<H: Host<Policy: Admission>> admission::Guest for H {
+        fn admit(at: Moment, arrivals: Vec<u64>, room: u32) -> Vec<admission::Verdict> {
+            H::with(|runtime| runtime.admit(at, &arrivals, room))
+        }
+    }
+
+    impl<H: Host<Policy: Priority>> priority::Guest for H {
+        fn order(at: Moment, requests: Vec<u64>) -> Vec<u64> {
+            H::with(|runtime| runtime.order(at, &requests))
+        }
+    }
+
+    impl<H: Host<Policy: Routing>> routing::Guest for H {
+        fn route(at: Moment, requests: Vec<Cached>) -> Vec<routing::Verdict> {
+            H::with(|runtime| runtime.route(at, &requests))
+        }
+    }
+
+    impl<H: Host<Policy: Preemption>> preemption::Guest for H {
+        fn evict(at: Moment, shortage: preemption::Shortage) -> Option<preemption::Eviction> {
+            H::with(|runtime| runtime.evict(at, &shortage))
+        }
+    }
+
+    impl<H: Host<Policy: Budget>> budget::Guest for H {
+        fn allot(at: Moment, device: u32, tokens_total: u32) -> Vec<budget::Allotment> {
+            H::with(|runtime| runtime.allot(at, device, tokens_total))
+        }
+    }
+
+    impl<H: Host<Policy: Explanation>> explanation::Guest for H {
+        fn explain(at: Moment, request: Request, cached: Cached) -> Vec<explanation::Candidate> {
+            H::with(|runtime| runtime.explain(at, &request, &cached))
+        }
+    }
+}

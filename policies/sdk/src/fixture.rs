@@ -1,0 +1,167 @@
+//! Rows for tests of policies: the plainest one of each kind, to change where it matters.
+//!
+//! ```
+//! use pointsman_sdk::{fixture, wire::types::{Change, ExecutorLoad}};
+//!
+//! let busy = ExecutorLoad { slots_used: 3, ..fixture::load(0) };
+//! let changes = vec![Change::Executor(fixture::executor(0)), Change::Load(busy)];
+//! # assert_eq!(changes.len(), 2);
+//! ```
+
+use crate::wire::types::{
+    Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Model, Moment, Request,
+    RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
+};
+
+/// One second of the host's clock.
+pub const SECOND: u64 = 1_000_000;
+
+/// When a question is asked.
+#[must_use]
+pub fn at(now: u64) -> Moment {
+    Moment { now, round: 1 }
+}
+
+/// An engine on device 0 that serves any model in four slots, with 16 tokens to a block.
+#[must_use]
+pub fn executor(id: u32) -> ExecutorInfo {
+    ExecutorInfo {
+        id,
+        device: 0,
+        kind: ExecutorKind::Simulated,
+        role: Role::Both,
+        group: 0,
+        share_weight: 1,
+        serves: None,
+        slots_total: 4,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(16),
+    }
+}
+
+/// Up and idle.
+#[must_use]
+pub fn load(id: u32) -> ExecutorLoad {
+    ExecutorLoad {
+        id,
+        health: Health::Up,
+        slots_used: 0,
+        queued_critical: 0,
+        queued_throughput: 0,
+        prefill_tokens_pending: 0,
+        blocks_used: 0,
+        placed_total: 0,
+        ttft_micros: None,
+        itl_micros: None,
+    }
+}
+
+/// A thousand blocks of a mebibyte, all free.
+#[must_use]
+pub fn device(id: u32) -> Device {
+    Device {
+        id,
+        block_bytes: 1 << 20,
+        blocks_total: 1000,
+        blocks_free: 1000,
+        blocks_cached: 0,
+        blocks_evicted_total: 0,
+    }
+}
+
+/// Unlimited and idle.
+#[must_use]
+pub fn model(id: u32) -> Model {
+    Model {
+        id,
+        running_max: None,
+        running: 0,
+        waiting: 0,
+    }
+}
+
+/// Unlimited and idle.
+#[must_use]
+pub fn tenant(id: u32) -> Tenant {
+    Tenant {
+        id,
+        weight: 1,
+        tokens_per_minute: None,
+        running: 0,
+        waiting: 0,
+        prompt_tokens_total: 0,
+        output_tokens_total: 0,
+    }
+}
+
+/// One sequence of the model runs there.
+#[must_use]
+pub fn residency(executor: u32, model: u32) -> Residency {
+    Residency {
+        executor,
+        model,
+        sequences: 1,
+        warm_until: None,
+    }
+}
+
+/// Queued since time 0, throughput, of tenant 0, for any model; 100 prompt tokens.
+#[must_use]
+pub fn request(id: u64) -> Request {
+    Request {
+        id,
+        model: None,
+        adapter: None,
+        tenant: 0,
+        session: None,
+        class: RequestClass::Throughput,
+        priority: 0,
+        head_start: 0,
+        stage: Stage::Queued,
+        labels: None,
+        arrived: 0,
+        deadline: None,
+        may_wait: true,
+        prompt_tokens: 100,
+        output_tokens_max: 100,
+        output_tokens_expected: None,
+        group: None,
+        allowed: None,
+        failed_on: None,
+        preferred: None,
+        attempts: 0,
+    }
+}
+
+/// Running since time 0, throughput, preemptible; ten blocks, all its own.
+#[must_use]
+pub fn sequence(request: u64, executor: u32) -> Sequence {
+    Sequence {
+        request,
+        executor,
+        model: None,
+        tenant: 0,
+        class: RequestClass::Throughput,
+        priority: 0,
+        state: SequenceState::Running,
+        started: 0,
+        tokens_generated: 0,
+        blocks: 10,
+        blocks_exclusive: 10,
+        preemptible: true,
+        swappable: false,
+        preemptions: 0,
+    }
+}
+
+/// Nothing is cached of it.
+#[must_use]
+pub fn cached(request: u64) -> Cached {
+    Cached {
+        request,
+        overlaps: None,
+        floor_tokens: 0,
+        shared_tokens: 0,
+    }
+}

@@ -1,0 +1,243 @@
+//! A policy as something to ask: what the component exports and what native tests drive.
+
+use std::fmt;
+
+use crate::mirror::Mirror;
+use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
+use crate::settings;
+use crate::tentative::Tentative;
+use crate::wire::lifecycle::Description;
+use crate::wire::types::{Cached, Change, Extent, Moment, Request};
+use crate::wire::{admission, budget, explanation, preemption, routing};
+
+/// A decision that a policy may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hook {
+    /// Whether requests may wait at all.
+    Admission,
+    /// In which order waiting requests are tried.
+    Priority,
+    /// Where a request runs.
+    Routing,
+    /// Which placed sequences give way.
+    Preemption,
+    /// How many tokens each engine of a device may schedule in a step.
+    Budget,
+    /// Why a request would go where it would go.
+    Explanation,
+}
+
+/// One instance of a policy, called as the host calls a component: `configure`, then `observe`
+/// before each question. [`export!`](crate::export) makes the function that returns one.
+///
+/// # Panics
+///
+/// Everything but `hooks`, `describe` and `configure` panics before `configure`; a hook that the
+/// policy does not export panics always.
+pub trait Instance {
+    /// The hooks it exports.
+    fn hooks(&self) -> Vec<Hook>;
+
+    /// Who it is, and what it wants to be told.
+    fn describe(&self) -> Description;
+
+    /// Sets it up, once.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the settings.
+    fn configure(&mut self, settings: &str) -> Result<(), String>;
+
+    /// Brings its mirror up to date, and voids what it counted while answering.
+    fn observe(&mut self, now: u64, extent: Extent, changes: Vec<Change>);
+
+    /// State worth carrying over a reload or a fault.
+    fn snapshot(&mut self) -> Vec<u8>;
+
+    /// Takes over a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// Why it is of no use.
+    fn restore(&mut self, state: Vec<u8>) -> Result<(), String>;
+
+    /// See [`Admission::admit`].
+    fn admit(&mut self, at: Moment, arrivals: Vec<u64>, room: u32) -> Vec<admission::Verdict> {
+        let _ = (at, arrivals, room);
+        panic!("the policy does not export admission")
+    }
+
+    /// See [`Priority::order`].
+    fn order(&mut self, at: Moment, requests: Vec<u64>) -> Vec<u64> {
+        let _ = (at, requests);
+        panic!("the policy does not export priority")
+    }
+
+    /// See [`Routing::route`].
+    fn route(&mut self, at: Moment, requests: Vec<Cached>) -> Vec<routing::Verdict> {
+        let _ = (at, requests);
+        panic!("the policy does not export routing")
+    }
+
+    /// See [`Preemption::evict`].
+    fn evict(
+        &mut self,
+        at: Moment,
+        shortage: preemption::Shortage,
+    ) -> Option<preemption::Eviction> {
+        let _ = (at, shortage);
+        panic!("the policy does not export preemption")
+    }
+
+    /// See [`Budget::allot`].
+    fn allot(&mut self, at: Moment, device: u32, tokens_total: u32) -> Vec<budget::Allotment> {
+        let _ = (at, device, tokens_total);
+        panic!("the policy does not export budget")
+    }
+
+    /// See [`Explanation::explain`].
+    fn explain(
+        &mut self,
+        at: Moment,
+        request: Request,
+        cached: Cached,
+    ) -> Vec<explanation::Candidate> {
+        let _ = (at, request, cached);
+        panic!("the policy does not export explanation")
+    }
+}
+
+/// A policy with its mirror. The component's exports and [`Instance`] are both this.
+pub struct Runtime<P> {
+    policy: Option<P>,
+    mirror: Mirror,
+    placed: Tentative,
+}
+
+// === impl Runtime ===
+
+impl<P> Default for Runtime<P> {
+    fn default() -> Self {
+        Self {
+            policy: None,
+            mirror: Mirror::default(),
+            placed: Tentative::default(),
+        }
+    }
+}
+
+impl<P> fmt::Debug for Runtime<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("configured", &self.policy.is_some())
+            .field("mirror", &self.mirror)
+            .field("placed", &self.placed)
+            .finish()
+    }
+}
+
+fn configured<P>(policy: &mut Option<P>) -> &mut P {
+    policy
+        .as_mut()
+        .expect("the host calls configure before anything else")
+}
+
+impl<P: Policy> Runtime<P> {
+    /// See [`Instance::configure`].
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the settings.
+    pub fn configure(&mut self, text: &str) -> Result<(), String> {
+        if self.policy.is_some() {
+            return Err("already configured".to_owned());
+        }
+        self.policy = Some(P::new(settings::parse(text)?)?);
+        Ok(())
+    }
+
+    /// See [`Instance::observe`].
+    pub fn observe(&mut self, now: u64, extent: Extent, changes: Vec<Change>) {
+        let policy = configured(&mut self.policy);
+        self.placed.clear();
+        self.mirror.begin(now, extent);
+        if extent == Extent::Everything {
+            policy.cleared();
+        }
+        for change in changes {
+            policy.changed(&self.mirror, &change);
+            self.mirror.apply(change);
+        }
+    }
+
+    /// See [`Instance::snapshot`].
+    pub fn snapshot(&mut self) -> Vec<u8> {
+        configured(&mut self.policy).snapshot()
+    }
+
+    /// See [`Instance::restore`].
+    ///
+    /// # Errors
+    ///
+    /// Why the snapshot is of no use.
+    pub fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        configured(&mut self.policy).restore(state)
+    }
+
+    /// See [`Admission::admit`].
+    pub fn admit(&mut self, at: Moment, arrivals: &[u64], room: u32) -> Vec<admission::Verdict>
+    where
+        P: Admission,
+    {
+        configured(&mut self.policy).admit(&self.mirror, at, arrivals, room)
+    }
+
+    /// See [`Priority::order`].
+    pub fn order(&mut self, at: Moment, requests: &[u64]) -> Vec<u64>
+    where
+        P: Priority,
+    {
+        configured(&mut self.policy).order(&self.mirror, at, requests)
+    }
+
+    /// See [`Routing::route`].
+    pub fn route(&mut self, at: Moment, requests: &[Cached]) -> Vec<routing::Verdict>
+    where
+        P: Routing,
+    {
+        configured(&mut self.policy).route(&self.mirror, &mut self.placed, at, requests)
+    }
+
+    /// See [`Preemption::evict`].
+    pub fn evict(
+        &mut self,
+        at: Moment,
+        shortage: &preemption::Shortage,
+    ) -> Option<preemption::Eviction>
+    where
+        P: Preemption,
+    {
+        configured(&mut self.policy).evict(&self.mirror, at, shortage)
+    }
+
+    /// See [`Budget::allot`].
+    pub fn allot(&mut self, at: Moment, device: u32, tokens_total: u32) -> Vec<budget::Allotment>
+    where
+        P: Budget,
+    {
+        configured(&mut self.policy).allot(&self.mirror, at, device, tokens_total)
+    }
+
+    /// See [`Explanation::explain`].
+    pub fn explain(
+        &mut self,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Vec<explanation::Candidate>
+    where
+        P: Explanation,
+    {
+        configured(&mut self.policy).explain(&self.mirror, at, request, cached)
+    }
+}

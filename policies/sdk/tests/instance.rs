@@ -1,0 +1,153 @@
+//! A policy driven as the host drives it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pointsman_sdk::fixture::{at, cached, executor, load, request};
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::routing::{Choice, Verdict};
+use pointsman_sdk::wire::types::{Cached, Change, Extent};
+use pointsman_sdk::{Hook, Instance, Mirror, Moment, Need, Policy, Routing, Tentative, fit};
+
+/// First fit; counts the changes and clearings it hears of.
+#[derive(Default)]
+struct FirstFit {
+    heard: u8,
+    cleared: u8,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {}
+
+impl Policy for FirstFit {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "first-fit".into(),
+            version: "1.0.0".into(),
+            summary: String::new(),
+            feed: Feed::WAITING,
+            reasons: Vec::new(),
+            state_version: 1,
+        }
+    }
+
+    fn new(_settings: Settings) -> Result<Self, String> {
+        Ok(Self::default())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        vec![self.heard, self.cleared]
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        let &[heard, cleared] = state else {
+            return Err("not two bytes".into());
+        };
+        *self = Self { heard, cleared };
+        Ok(())
+    }
+
+    fn cleared(&mut self) {
+        self.cleared += 1;
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        if let Change::Waiting(row) = change {
+            assert!(
+                mirror.request(row.id).is_none(),
+                "told before it is applied"
+            );
+        }
+        self.heard += 1;
+    }
+}
+
+impl Routing for FirstFit {
+    fn route(
+        &mut self,
+        mirror: &Mirror,
+        placed: &mut Tentative,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Vec<Verdict> {
+        let verdict = |asked: &Cached| {
+            let request = mirror.request(asked.request).expect("it is waiting");
+            let need = Need::new(mirror, placed, request, at.now);
+            let mut executors = mirror.executors();
+            let choice = executors.find_map(|executor| {
+                let seat = fit(mirror, placed, &need, &executor).ok()?;
+                placed.place(mirror, &need, &executor, seat);
+                Some(Choice::Place(vec![executor.id()]))
+            });
+            Verdict {
+                choice: choice.unwrap_or(Choice::Hold(None)),
+                reason: 0,
+            }
+        };
+        requests.iter().map(verdict).collect()
+    }
+}
+
+pointsman_sdk::export!(FirstFit: routing);
+
+fn started() -> Box<dyn Instance> {
+    let mut policy = instance();
+    policy.configure("{}").expect("there is nothing to set");
+    let mut changes = vec![Change::Executor(executor(0)), Change::Load(load(0))];
+    changes.extend((1..=6).map(|id| Change::Waiting(request(id))));
+    policy.observe(0, Extent::Everything, changes);
+    policy
+}
+
+fn placed(policy: &mut dyn Instance) -> usize {
+    let verdicts = policy.route(at(0), (1..=6).map(cached).collect());
+    let placed = |verdict: &&Verdict| matches!(verdict.choice, Choice::Place(_));
+    verdicts.iter().filter(placed).count()
+}
+
+#[test]
+fn placements_of_one_batch_count_until_the_next_observe() {
+    let mut policy = started();
+    assert_eq!(placed(&mut *policy), 4);
+    assert_eq!(placed(&mut *policy), 0);
+    // The host refused them all: nothing is left of them.
+    policy.observe(1, Extent::SinceLast, Vec::new());
+    assert_eq!(placed(&mut *policy), 4);
+}
+
+#[test]
+fn a_policy_hears_of_changes_and_carries_its_state_over() {
+    let mut policy = started();
+    assert_eq!(policy.snapshot(), [8, 1]);
+    let mut successor = instance();
+    assert_eq!(successor.configure("{}"), Ok(()));
+    assert_eq!(successor.restore(vec![8, 1]), Ok(()));
+    assert_eq!(successor.snapshot(), [8, 1]);
+    assert_eq!(successor.restore(vec![8]), Err("not two bytes".into()));
+}
+
+#[test]
+fn settings_are_taken_once_and_refused_with_their_key() {
+    let mut policy = instance();
+    let refused = policy.configure(r#"{"speed": 1}"#);
+    assert_eq!(
+        refused,
+        Err("unknown field `speed`, there are no fields".into())
+    );
+    assert_eq!(policy.configure("{}"), Ok(()));
+    assert_eq!(policy.configure("{}"), Err("already configured".into()));
+}
+
+#[test]
+fn only_named_hooks_are_exported() {
+    let mut policy = started();
+    assert_eq!(policy.hooks(), [Hook::Routing]);
+    let asked = catch_unwind(AssertUnwindSafe(|| policy.order(at(0), vec![1])));
+    let message = asked.expect_err("it has no priority hook");
+    assert_eq!(
+        message.downcast_ref::<&str>(),
+        Some(&"the policy does not export priority")
+    );
+}
