@@ -1,1 +1,50 @@
 //! Loads, limits, feeds and asks policy components; the only crate that knows wasmtime.
+//!
+//! A policy's way from a file to a decision:
+//!
+//! 1. [`PolicyComponent::load`] checks, compiles and links the bytes: slow, so elsewhere;
+//! 2. [`start`] makes an instance of a [`PolicySource`], asks what it is and configures it;
+//!    [`StartedPolicy::restore`] offers it its predecessor's state;
+//! 3. [`PolicyHost::add`] and [`PolicyHost::bind`] or [`PolicyHost::swap`] put it in force:
+//!    cheap, between two rounds;
+//! 4. the core's machine asks the [`PolicyHost`], which implements [`pointsman_core::Policies`].
+//!
+//! A guest is limited in fuel, time, memory and the size of its answers ([`Limits`]), can do
+//! nothing but log, and shares its store with nobody. What it does wrong costs it its instance,
+//! then its hooks ([`Patience`]); the decision is made by the next in line.
+//!
+//! # Not here
+//! Folders, files and configuration (the server); what an answer may do (the core's interlock).
+
+#![forbid(unsafe_code)]
+
+mod bindings;
+mod component;
+mod convert;
+mod engine;
+#[cfg(test)]
+mod fixture;
+mod host;
+mod instance;
+mod limits;
+mod policy;
+mod scan;
+mod store;
+mod wasm;
+
+// For `conversions!`, which names the core's types in the crate that invokes it.
+#[doc(hidden)]
+pub use pointsman_core;
+
+pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, PolicyComponent};
+pub use engine::{EngineError, PolicyEngine};
+pub use host::{
+    BindError, ExplainError, Explanation, PerHook, PolicyEvent, PolicyEventKind, PolicyHost,
+    PolicyStats, PolicyStatus, Quarantined,
+};
+pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
+pub use limits::{Limits, LimitsError, Patience};
+pub use policy::{
+    DescriptionError, PolicySource, Restored, Snapshot, StartError, StartedPolicy, start,
+};
+pub use wasm::WasmInstance;

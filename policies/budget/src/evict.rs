@@ -176,14 +176,21 @@ impl<'a> Needy<'a> {
                 Self::Running(sequence) => (sequence.executor == executor.id()).then_some(Target {
                     executor,
                     slots: 0,
-                    blocks: stated,
+                    blocks: stated.saturating_sub(available(mirror, &executor)),
                     model: None,
                 }),
-                Self::Waiting(request) => Target::of(mirror, now, request, executor)
-                    .map(|target| target.lacking_blocks(stated)),
+                Self::Waiting(request) => Target::of(mirror, now, request, executor),
             })
             .collect()
     }
+}
+
+/// Blocks of an executor's device that can be had without anybody leaving.
+fn available(mirror: &Mirror, executor: &Executor<'_>) -> u64 {
+    let device = mirror.device(executor.info.device);
+    device.map_or(0, |device| {
+        u64::from(device.blocks_free) + u64::from(device.blocks_cached)
+    })
 }
 
 // === impl Target ===
@@ -195,12 +202,8 @@ impl<'a> Target<'a> {
         need.check_lasting(&executor).ok()?;
         let slots = (u64::from(executor.load.slots_used) + 1)
             .saturating_sub(u64::from(executor.info.slots_total));
-        let device = mirror.device(executor.info.device);
-        let blocks = need.blocks_on(&executor).zip(device);
-        let blocks = blocks.map_or(0, |(blocks, device)| {
-            let free = u64::from(device.blocks_free) + u64::from(device.blocks_cached);
-            blocks.saturating_sub(free)
-        });
+        let blocks = need.blocks_on(&executor).unwrap_or(0);
+        let blocks = blocks.saturating_sub(available(mirror, &executor));
         // An executor without slots can be rid of all its sequences and still not take this one.
         (executor.info.slots_total > 0).then_some(Self {
             executor,
@@ -208,14 +211,6 @@ impl<'a> Target<'a> {
             blocks,
             model: request.model,
         })
-    }
-
-    /// At least as many as the host says.
-    fn lacking_blocks(self, stated: u64) -> Self {
-        Self {
-            blocks: self.blocks.max(stated),
-            ..self
-        }
     }
 
     /// Whether the needy one's model may run there once the victims have left.

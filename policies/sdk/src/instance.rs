@@ -34,7 +34,7 @@ pub enum Hook {
 ///
 /// Everything but `hooks`, `describe` and `configure` panics before `configure`; a hook that the
 /// policy does not export panics always.
-pub trait Instance {
+pub trait Instance: Send {
     /// The hooks it exports.
     fn hooks(&self) -> Vec<Hook>;
 

@@ -9,7 +9,7 @@ use crate::wire::types::{Cached, Change, Moment, Request};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
 /// What every policy is.
-pub trait Policy: Sized {
+pub trait Policy: Sized + Send + 'static {
     /// The operator's settings. Derive `Deserialize` with `deny_unknown_fields` and `default`: a
     /// misspelt key is then an error that lists the known ones.
     type Settings: DeserializeOwned;

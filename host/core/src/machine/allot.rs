@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! The budgets of a device sum to at most its `tokens-per-step`, and an engine's budget is at
-//! least the number of its running sequences.
+//! least the number of its running sequences, as far as the total goes.
 
 use std::collections::BTreeMap;
 
@@ -104,19 +104,36 @@ impl Machine {
             *budget = (*budget).max(*floor);
         }
         let sum: u64 = budgets.values().map(|tokens| u64::from(*tokens)).sum();
-        let mut excess = u32::try_from(sum.saturating_sub(u64::from(tokens_total)));
-        while let Ok(over) = excess
-            && over > 0
-            && let Some((executor, spare)) = largest_spare(&budgets, &floors)
-        {
-            let cut = spare.min(over);
-            budgets.entry(executor).and_modify(|tokens| *tokens -= cut);
-            excess = Ok(over - cut);
+        let mut excess = sum.saturating_sub(u64::from(tokens_total));
+        // Where more run than there are tokens, since slots were lowered below use, the total
+        // goes before the floors.
+        for floors in [floors, BTreeMap::new()] {
+            while excess > 0
+                && let Some((executor, spare)) = largest_spare(&budgets, &floors)
+            {
+                let cut = u32::try_from(excess).map_or(spare, |excess| excess.min(spare));
+                budgets.entry(executor).and_modify(|tokens| *tokens -= cut);
+                excess -= u64::from(cut);
+            }
         }
         for executor in executors {
             let tokens_max = budgets.get(&executor).copied().unwrap_or(0);
             self.set_budget(executor, tokens_max, author);
         }
+    }
+
+    /// Raises the budgets of a device whose engines run more than when they were set.
+    pub(super) fn keep_floors(&mut self, device: DeviceId) {
+        let record = &self.devices[device.0 as usize];
+        let Some(tokens_total) = record.spec.tokens_per_step else {
+            return;
+        };
+        let set = record.executors.iter().filter_map(|id| {
+            let tokens_max = self.executors.get(*id)?.tokens_max?;
+            Some((*id, tokens_max))
+        });
+        let budgets = set.collect();
+        self.set_budgets(device, tokens_total, Author::BuiltIn, budgets);
     }
 
     fn set_budget(&mut self, executor: ExecutorId, tokens_max: u32, author: Author) {

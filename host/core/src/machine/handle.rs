@@ -301,6 +301,11 @@ impl Machine {
             self.handle_executor_lost(self.now, id, incarnation);
             return;
         }
+        if executor.health == Health::Down {
+            // Its next life knows nothing of the budget of the last one.
+            executor.tokens_max = None;
+            self.allot_due.insert(executor.spec.device);
+        }
         executor.health = health;
         if health == Health::Draining {
             self.drop_reservations_on(id);

@@ -7,7 +7,7 @@
 
 use crate::effect::{Effect, StartOrder};
 use crate::fact::{Decided, Fact, PlacedIn};
-use crate::ids::{DeviceId, ExecutorId, Micros, ModelId, RequestId};
+use crate::ids::{BlockHash, DeviceId, ExecutorId, Micros, ModelId, RequestId};
 use crate::refusal::RefusalCause;
 use crate::rows::Health;
 
@@ -106,7 +106,8 @@ impl Machine {
     fn check_blocks(&self, request: &Request, executor: &Executor) -> Result<(), RefusalCause> {
         let needed = blocks_at_start(request, executor);
         let device = &self.devices[executor.spec.device.0 as usize];
-        match device.available_for(&request.prompt_hashes) {
+        let tokens_per_block = executor.spec.tokens_per_block.unwrap_or(0);
+        match device.available_for(shareable(request, tokens_per_block)) {
             Some(available) if needed > available => {
                 Err(RefusalCause::NoBlocks { needed, available })
             }
@@ -130,6 +131,14 @@ pub(super) fn blocks_at_start(request: &Request, executor: &Executor) -> u32 {
     blocks_for(tokens, tokens_per_block)
 }
 
+/// Hashes of the prompt blocks that a request may share with others: all before the one that its
+/// last prompt token is in. That token is always computed, for its logits, and so is written.
+fn shareable(request: &Request, tokens_per_block: u32) -> &[BlockHash] {
+    let hashes = &request.prompt_hashes;
+    let whole = request.row.prompt_tokens.saturating_sub(1) / tokens_per_block.max(1);
+    &hashes[..hashes.len().min(whole as usize)]
+}
+
 // === impl Machine: in ===
 
 impl Machine {
@@ -150,7 +159,7 @@ impl Machine {
         let blocks = blocks_at_start(request, record);
         let tokens_per_block = record.spec.tokens_per_block.unwrap_or(0);
         let device = record.spec.device;
-        let cached = self.reserve_blocks(id, device, blocks);
+        let cached = self.reserve_blocks(id, executor, blocks);
         self.join_model(executor, model);
         let cached_tokens = cached.saturating_mul(tokens_per_block);
         self.enter(id, executor, cached_tokens, into);
@@ -167,15 +176,14 @@ impl Machine {
     }
 
     /// Opens the request's lease. Returns how many of its blocks already hold their tokens.
-    fn reserve_blocks(&mut self, id: RequestId, device: DeviceId, blocks: u32) -> u32 {
-        let Some(request) = self.requests.get(&id) else {
+    fn reserve_blocks(&mut self, id: RequestId, executor: ExecutorId, blocks: u32) -> u32 {
+        let (Some(request), Some(record)) = (self.requests.get(&id), self.executors.get(executor))
+        else {
             return 0;
         };
-        match &mut self.devices[device.0 as usize].kv {
-            Kv::Owned(pool) => {
-                pool.reserve(id, &request.prompt_hashes, blocks)
-                    .blocks_cached
-            }
+        let hashes = shareable(request, record.spec.tokens_per_block.unwrap_or(0));
+        match &mut self.devices[record.spec.device.0 as usize].kv {
+            Kv::Owned(pool) => pool.reserve(id, hashes, blocks).blocks_cached,
             Kv::Reported(kv) => {
                 kv.placed_since = kv.placed_since.saturating_add(blocks);
                 0
@@ -268,9 +276,13 @@ impl Machine {
         };
         record.slots.insert(id, SlotUse::Running);
         let device = record.spec.device;
-        if record.running() == 1 {
+        let running = record.running();
+        let is_below_floor = record.tokens_max.is_some_and(|max| max < running);
+        if running == 1 {
             self.allot_due.insert(device);
             self.due = true;
+        } else if is_below_floor {
+            self.keep_floors(device);
         }
         let blocks = self
             .pool_of(executor)

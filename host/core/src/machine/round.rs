@@ -109,6 +109,8 @@ impl Machine {
         self.relieve(at, policies, &record);
         self.watch_feasible(&record);
         self.ask_budgets(at, policies);
+        // What left the queue in this round made room in it.
+        self.due |= self.room() > 0 && !self.parking.is_empty();
     }
 
     /// Notes the faults of an answer as facts, and returns who decided and what.

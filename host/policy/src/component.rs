@@ -1,0 +1,277 @@
+//! A policy's component: checked, compiled and linked, ready to be instantiated.
+//!
+//! Loading is slow, up to seconds for interpreted guests, and touches nothing but its own
+//! result: it belongs on a thread of its own.
+//!
+//! # Invariants
+//! 1. A component that loaded imports nothing but `log`, and exports every function of
+//!    `lifecycle` and of at least one hook (`component::tests`). That they have the right types is
+//!    known when it is first instantiated.
+//! 2. No bytes make [`PolicyComponent::load`] panic: what the parser or compiler panics on is
+//!    refused as [`LoadError::Panicked`].
+//!
+//! # Not here
+//! What the component says and does: [`crate::start`].
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use sha2::Digest as _;
+use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
+
+use crate::bindings::{
+    admission, budget, explanation, lifecycle, log, preemption, priority, routing,
+};
+use crate::engine::PolicyEngine;
+use crate::instance::HookSet;
+pub use crate::scan::Hint;
+use crate::scan::{self, Exports, KNOWN};
+use crate::store::StoreState;
+
+#[cfg(test)]
+mod tests;
+
+/// The largest file that is read as a policy.
+pub const COMPONENT_BYTES_MAX: usize = 64 << 20;
+
+/// SHA-256 of a policy's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(sha2::Sha256::digest(bytes).into())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A compiled and linked policy. Cheap to clone.
+#[derive(Clone)]
+pub struct PolicyComponent {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Immutable; the engine keeps the epochs of all instances counting.
+    engine: PolicyEngine,
+    digest: Digest,
+    exports: Exports,
+    pre: InstancePre<StoreState>,
+    indices: Indices,
+}
+
+/// Where the component's exported functions are.
+pub(crate) struct Indices {
+    pub(crate) lifecycle: lifecycle::GuestIndices,
+    pub(crate) admission: Option<admission::GuestIndices>,
+    pub(crate) priority: Option<priority::GuestIndices>,
+    pub(crate) routing: Option<routing::GuestIndices>,
+    pub(crate) preemption: Option<preemption::GuestIndices>,
+    pub(crate) budget: Option<budget::GuestIndices>,
+    pub(crate) explanation: Option<explanation::GuestIndices>,
+}
+
+/// Why a file is not a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// Larger than [`COMPONENT_BYTES_MAX`].
+    #[error("{bytes} bytes, a policy may have {COMPONENT_BYTES_MAX}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// Neither WebAssembly nor anything near it.
+    #[error("not a WebAssembly file")]
+    NotWebAssembly,
+    /// WebAssembly's text format.
+    #[error("WebAssembly text: make a binary component of it, with `wasm-tools parse`")]
+    TextFormat,
+    /// Machine code, such as a `.cwasm`.
+    #[error("precompiled machine code is never loaded: use the .wasm it was made from")]
+    Precompiled,
+    /// A core module.
+    #[error("a core module, not a component: make one of it, with `wasm-tools component new`")]
+    CoreModule,
+    /// Cannot be read to its end.
+    #[error("malformed component: {0}")]
+    Malformed(String),
+    /// Imports what no policy gets.
+    #[error("imports {import}: {hint}")]
+    ForbiddenImport {
+        /// The import's name.
+        import: String,
+        /// What to do.
+        hint: Hint,
+    },
+    /// Made for another release of the interface.
+    #[error("{interface} is of version {version:?}, this host knows {KNOWN}")]
+    UnknownVersion {
+        /// Which interface.
+        interface: String,
+        /// The version it names; empty: none.
+        version: String,
+    },
+    /// Does not export `lifecycle`.
+    #[error("does not export pointsman:scheduling/lifecycle")]
+    NoLifecycle,
+    /// Exports no decision.
+    #[error("exports no hook: one of admission, priority, routing, preemption, budget is needed")]
+    NoHooks,
+    /// An interface lacks a function of its release.
+    #[error("{interface} differs from its release: {detail}")]
+    WrongShape {
+        /// Which interface.
+        interface: &'static str,
+        /// How.
+        detail: String,
+    },
+    /// Invalid, or uses a proposal that is off.
+    #[error("not compilable: {0}")]
+    Compile(String),
+    /// Its imports differ from what the host provides.
+    #[error("not linkable: {0}")]
+    Link(String),
+    /// The parser or compiler panicked on it.
+    #[error("the compiler gave up: {0}")]
+    Panicked(String),
+}
+
+impl PolicyComponent {
+    /// Checks, compiles and links `bytes`.
+    ///
+    /// # Errors
+    /// If they are not a component that this host can ask.
+    pub fn load(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, LoadError> {
+        if bytes.len() > COMPONENT_BYTES_MAX {
+            return Err(LoadError::TooLarge { bytes: bytes.len() });
+        }
+        catch_unwind(AssertUnwindSafe(|| Self::load_checked(engine, bytes)))
+            .unwrap_or_else(|panic| Err(LoadError::Panicked(message_of(panic.as_ref()))))
+    }
+
+    fn load_checked(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, LoadError> {
+        let exports = scan::scan(bytes)?;
+        let wasmtime = engine.wasmtime();
+        let component = Component::from_binary(wasmtime, bytes)
+            .map_err(|error| LoadError::Compile(format!("{error:#}")))?;
+        let pre =
+            link(wasmtime, &component).map_err(|error| LoadError::Link(format!("{error:#}")))?;
+        let indices = Indices::find(&pre, &exports)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                engine: engine.clone(),
+                digest: Digest::of(bytes),
+                exports,
+                pre,
+                indices,
+            }),
+        })
+    }
+
+    /// Digest of the bytes it was loaded from.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.inner.digest
+    }
+
+    /// The decisions it makes.
+    #[must_use]
+    pub fn hooks(&self) -> HookSet {
+        self.inner.exports.hooks
+    }
+
+    /// Whether it exports `explanation`.
+    #[must_use]
+    pub fn explains(&self) -> bool {
+        self.inner.exports.explains
+    }
+
+    /// Interfaces of the scheduling package that it exports and this host does not know.
+    #[must_use]
+    pub fn unknown_exports(&self) -> &[String] {
+        &self.inner.exports.unknown
+    }
+
+    pub(crate) fn engine(&self) -> &PolicyEngine {
+        &self.inner.engine
+    }
+
+    pub(crate) fn pre(&self) -> &InstancePre<StoreState> {
+        &self.inner.pre
+    }
+
+    pub(crate) fn indices(&self) -> &Indices {
+        &self.inner.indices
+    }
+}
+
+impl fmt::Debug for PolicyComponent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyComponent")
+            .field("digest", &self.inner.digest)
+            .field("exports", &self.inner.exports)
+            .finish_non_exhaustive()
+    }
+}
+
+fn link(
+    engine: &wasmtime::Engine,
+    component: &Component,
+) -> wasmtime::Result<InstancePre<StoreState>> {
+    let mut linker = Linker::<StoreState>::new(engine);
+    log::add_to_linker::<StoreState, HasSelf<StoreState>>(&mut linker, |state| state)?;
+    linker.instantiate_pre(component)
+}
+
+impl Indices {
+    fn find(pre: &InstancePre<StoreState>, exports: &Exports) -> Result<Self, LoadError> {
+        macro_rules! hook {
+            ($module:ident if $exported:expr) => {
+                $exported
+                    .then(|| $module::GuestIndices::new(pre))
+                    .transpose()
+                    .map_err(|error| LoadError::WrongShape {
+                        interface: stringify!($module),
+                        detail: format!("{error:#}"),
+                    })?
+            };
+        }
+        use pointsman_core::Hook;
+        let hooks = exports.hooks;
+        Ok(Self {
+            lifecycle: lifecycle::GuestIndices::new(pre).map_err(|error| {
+                LoadError::WrongShape {
+                    interface: "lifecycle",
+                    detail: format!("{error:#}"),
+                }
+            })?,
+            admission: hook!(admission if hooks.contains(Hook::Admission)),
+            priority: hook!(priority if hooks.contains(Hook::Priority)),
+            routing: hook!(routing if hooks.contains(Hook::Routing)),
+            preemption: hook!(preemption if hooks.contains(Hook::Preemption)),
+            budget: hook!(budget if hooks.contains(Hook::Budget)),
+            explanation: hook!(explanation if exports.explains),
+        })
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic without a message".to_owned())
+}

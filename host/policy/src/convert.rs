@@ -1,0 +1,319 @@
+//! The one place where the core's rows and answers meet the interface's generated types.
+//!
+//! The functions are written by a macro, because two sets of types are generated from `wit/`:
+//! wasmtime's for components, used by `wasm` here, and those of the SDK, which the test kit
+//! uses to run a policy natively. Both generators give the same names to types, fields and
+//! variants, so one text serves both, and a policy is told the same either way.
+//!
+//! On the wire an empty list within a row is an absent one, since each list costs a call into
+//! the guest to allocate it.
+
+mod answers;
+
+/// Writes, into the module it is invoked in, functions that convert the core's rows to the
+/// types of the given generated modules and the answers back.
+///
+/// ```text
+/// pointsman_policy::conversions! {
+///     types: crate::wire::types,
+///     lifecycle: crate::wire::lifecycle,
+///     admission: crate::wire::admission,
+///     routing: crate::wire::routing,
+///     preemption: crate::wire::preemption,
+///     budget: crate::wire::budget,
+///     explanation: crate::wire::explanation,
+/// }
+/// ```
+///
+/// The functions, all `pub(crate)`: `moment`, `extent`, `change`, `request`, `cached` and
+/// `shortage` to the wire; `description`, `admission_verdict`, `routing_verdict`, `eviction`,
+/// `allotment` and `candidate` from it. Ids and times are plain integers on the wire.
+#[macro_export]
+macro_rules! conversions {
+    (
+        types: $($types:ident)::+,
+        lifecycle: $($lifecycle:ident)::+,
+        admission: $($admission:ident)::+,
+        routing: $($routing:ident)::+,
+        preemption: $($preemption:ident)::+,
+        budget: $($budget:ident)::+,
+        explanation: $($explanation:ident)::+ $(,)?
+    ) => {
+        use $($admission)::+ as wire_admission;
+        use $($budget)::+ as wire_budget;
+        use $($explanation)::+ as wire_explanation;
+        use $($lifecycle)::+ as wire_lifecycle;
+        use $($preemption)::+ as wire_preemption;
+        use $($routing)::+ as wire_routing;
+        use $($types)::+ as wire;
+        use $crate::pointsman_core as core_types;
+        use $crate::pointsman_core::rows;
+
+        $crate::conversions_of_rows!();
+        $crate::conversions_of_requests!();
+        $crate::conversions_of_answers!();
+    };
+}
+
+/// Part of [`conversions`]: the rows about executors, devices, models and tenants.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conversions_of_rows {
+    () => {
+        pub(crate) fn moment(at: rows::Moment) -> wire::Moment {
+            wire::Moment {
+                now: at.now.0,
+                round: at.round.0,
+            }
+        }
+
+        pub(crate) fn extent(extent: rows::Extent) -> wire::Extent {
+            match extent {
+                rows::Extent::SinceLast => wire::Extent::SinceLast,
+                rows::Extent::Everything => wire::Extent::Everything,
+            }
+        }
+
+        pub(crate) fn change(change: &rows::Change) -> wire::Change {
+            use rows::Change as Row;
+            match change {
+                Row::Name(row) => wire::Change::Name(name(row)),
+                Row::Executor(row) => wire::Change::Executor(executor_info(row)),
+                Row::Load(row) => wire::Change::Load(executor_load(row)),
+                Row::ExecutorGone(id) => wire::Change::ExecutorGone(id.0),
+                Row::Residency(row) => wire::Change::Residency(residency(row)),
+                Row::ResidencyGone(row) => wire::Change::ResidencyGone(wire::Presence {
+                    executor: row.executor.0,
+                    model: row.model.0,
+                }),
+                Row::Device(row) => wire::Change::Device(device(row)),
+                Row::Model(row) => wire::Change::Model(model(row)),
+                Row::Tenant(row) => wire::Change::Tenant(tenant(row)),
+                Row::Waiting(row) => wire::Change::Waiting(request(row)),
+                Row::WaitingGone(id) => wire::Change::WaitingGone(id.0),
+                Row::Sequence(row) => wire::Change::Sequence(sequence(row)),
+                Row::SequenceGone(id) => wire::Change::SequenceGone(id.0),
+                Row::Completed(row) => wire::Change::Completed(completion(row)),
+            }
+        }
+
+        fn name(row: &rows::Name) -> wire::Name {
+            let kind = match row.kind {
+                rows::NameKind::Executor => wire::NameKind::Executor,
+                rows::NameKind::Device => wire::NameKind::Device,
+                rows::NameKind::Model => wire::NameKind::Model,
+                rows::NameKind::Tenant => wire::NameKind::Tenant,
+                rows::NameKind::Adapter => wire::NameKind::Adapter,
+                rows::NameKind::Label => wire::NameKind::Label,
+            };
+            wire::Name {
+                kind,
+                id: row.id,
+                text: row.text.clone(),
+            }
+        }
+
+        fn executor_info(row: &rows::ExecutorInfo) -> wire::ExecutorInfo {
+            wire::ExecutorInfo {
+                id: row.id.0,
+                device: row.device.0,
+                kind: match row.kind {
+                    rows::ExecutorKind::Cuda => wire::ExecutorKind::Cuda,
+                    rows::ExecutorKind::Cpu => wire::ExecutorKind::Cpu,
+                    rows::ExecutorKind::Remote => wire::ExecutorKind::Remote,
+                    rows::ExecutorKind::Simulated => wire::ExecutorKind::Simulated,
+                },
+                role: match row.role {
+                    rows::Role::Both => wire::Role::Both,
+                    rows::Role::Prefill => wire::Role::Prefill,
+                    rows::Role::Decode => wire::Role::Decode,
+                },
+                group: row.group,
+                share_weight: row.share_weight,
+                serves: row
+                    .serves
+                    .as_ref()
+                    .map(|ids| ids.iter().map(|id| id.0).collect()),
+                slots_total: row.slots_total,
+                models_max: row.models_max,
+                queue_limit: row.queue_limit,
+                tokens_per_block: row.tokens_per_block,
+            }
+        }
+
+        fn executor_load(row: &rows::ExecutorLoad) -> wire::ExecutorLoad {
+            wire::ExecutorLoad {
+                id: row.id.0,
+                health: match row.health {
+                    rows::Health::Up => wire::Health::Up,
+                    rows::Health::Degraded => wire::Health::Degraded,
+                    rows::Health::Draining => wire::Health::Draining,
+                    rows::Health::Down => wire::Health::Down,
+                },
+                slots_used: row.slots_used,
+                queued_critical: row.queued_critical,
+                queued_throughput: row.queued_throughput,
+                prefill_tokens_pending: row.prefill_tokens_pending,
+                blocks_used: row.blocks_used,
+                placed_total: row.placed_total,
+                ttft_micros: row.ttft_micros,
+                itl_micros: row.itl_micros,
+            }
+        }
+
+        fn residency(row: &rows::Residency) -> wire::Residency {
+            wire::Residency {
+                executor: row.executor.0,
+                model: row.model.0,
+                sequences: row.sequences,
+                warm_until: row.warm_until.map(|at| at.0),
+            }
+        }
+
+        fn device(row: &rows::Device) -> wire::Device {
+            wire::Device {
+                id: row.id.0,
+                block_bytes: row.block_bytes,
+                blocks_total: row.blocks_total,
+                blocks_free: row.blocks_free,
+                blocks_cached: row.blocks_cached,
+                blocks_evicted_total: row.blocks_evicted_total,
+            }
+        }
+
+        fn model(row: &rows::Model) -> wire::Model {
+            wire::Model {
+                id: row.id.0,
+                running_max: row.running_max,
+                running: row.running,
+                waiting: row.waiting,
+            }
+        }
+
+        fn tenant(row: &rows::Tenant) -> wire::Tenant {
+            wire::Tenant {
+                id: row.id.0,
+                weight: row.weight,
+                tokens_per_minute: row.tokens_per_minute,
+                running: row.running,
+                waiting: row.waiting,
+                prompt_tokens_total: row.prompt_tokens_total,
+                output_tokens_total: row.output_tokens_total,
+            }
+        }
+    };
+}
+
+/// Part of [`conversions`]: the rows about requests, and what questions pass.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conversions_of_requests {
+    () => {
+        fn class(class: rows::RequestClass) -> wire::RequestClass {
+            match class {
+                rows::RequestClass::Throughput => wire::RequestClass::Throughput,
+                rows::RequestClass::LatencyCritical => wire::RequestClass::LatencyCritical,
+            }
+        }
+
+        pub(crate) fn request(row: &rows::Request) -> wire::Request {
+            let executors = |ids: &[core_types::ExecutorId]| ids.iter().map(|id| id.0).collect();
+            wire::Request {
+                id: row.id.0,
+                model: row.model.map(|id| id.0),
+                adapter: row.adapter.map(|id| id.0),
+                tenant: row.tenant.0,
+                session: row.session.map(|key| key.0),
+                class: class(row.class),
+                priority: row.priority,
+                head_start: row.head_start.0,
+                stage: match row.stage {
+                    rows::Stage::Arrived => wire::Stage::Arrived,
+                    rows::Stage::Parked => wire::Stage::Parked,
+                    rows::Stage::Queued => wire::Stage::Queued,
+                },
+                labels: (!row.labels.is_empty())
+                    .then(|| row.labels.iter().map(|id| id.0).collect()),
+                arrived: row.arrived.0,
+                deadline: row.deadline.map(|at| at.0),
+                may_wait: row.may_wait,
+                prompt_tokens: row.prompt_tokens,
+                output_tokens_max: row.output_tokens_max,
+                output_tokens_expected: row.output_tokens_expected,
+                group: row.group,
+                allowed: row.allowed.as_deref().map(executors),
+                failed_on: (!row.failed_on.is_empty()).then(|| executors(&row.failed_on)),
+                preferred: row.preferred.map(|id| id.0),
+                attempts: row.attempts,
+            }
+        }
+
+        pub(crate) fn cached(row: &rows::Cached) -> wire::Cached {
+            let overlap = |overlap: &rows::Overlap| wire::Overlap {
+                executor: overlap.executor.0,
+                device_tokens: overlap.device_tokens,
+                host_tokens: overlap.host_tokens,
+                disk_tokens: overlap.disk_tokens,
+            };
+            wire::Cached {
+                request: row.request.0,
+                overlaps: (!row.overlaps.is_empty())
+                    .then(|| row.overlaps.iter().map(overlap).collect()),
+                floor_tokens: row.floor_tokens,
+                shared_tokens: row.shared_tokens,
+            }
+        }
+
+        fn sequence(row: &rows::Sequence) -> wire::Sequence {
+            wire::Sequence {
+                request: row.request.0,
+                executor: row.executor.0,
+                model: row.model.map(|id| id.0),
+                tenant: row.tenant.0,
+                class: class(row.class),
+                priority: row.priority,
+                state: match row.state {
+                    rows::SequenceState::Queued => wire::SequenceState::Queued,
+                    rows::SequenceState::Running => wire::SequenceState::Running,
+                    rows::SequenceState::Leaving => wire::SequenceState::Leaving,
+                },
+                started: row.started.0,
+                tokens_generated: row.tokens_generated,
+                blocks: row.blocks,
+                blocks_exclusive: row.blocks_exclusive,
+                preemptible: row.preemptible,
+                swappable: row.swappable,
+                preemptions: row.preemptions,
+            }
+        }
+
+        fn completion(row: &rows::Completion) -> wire::Completion {
+            wire::Completion {
+                request: row.request.0,
+                executor: row.executor.0,
+                model: row.model.map(|id| id.0),
+                tenant: row.tenant.0,
+                prompt_tokens: row.prompt_tokens,
+                cached_tokens: row.cached_tokens,
+                output_tokens: row.output_tokens,
+                queued_micros: row.queued_micros,
+                ttft_micros: row.ttft_micros,
+                total_micros: row.total_micros,
+                ok: row.ok,
+            }
+        }
+
+        pub(crate) fn shortage(shortage: &core_types::Shortage) -> wire_preemption::Shortage {
+            wire_preemption::Shortage {
+                cause: match shortage.cause {
+                    core_types::ShortageCause::Slots => wire_preemption::Cause::Slots,
+                    core_types::ShortageCause::Blocks => wire_preemption::Cause::Blocks,
+                    core_types::ShortageCause::Models => wire_preemption::Cause::Models,
+                },
+                needy: shortage.needy.0,
+                executor: shortage.executor.map(|id| id.0),
+                blocks: shortage.blocks,
+            }
+        }
+    };
+}

@@ -1,0 +1,92 @@
+//! The half of the conversions that goes from the wire to the core.
+
+/// Part of [`conversions`]: what a policy answers.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conversions_of_answers {
+    () => {
+        pub(crate) fn description(said: wire_lifecycle::Description) -> $crate::PolicyDescription {
+            use wire_lifecycle::Feed;
+            // Both generators have these two operators; only one has `contains`.
+            let wants = |kind: Feed| said.feed & kind == kind;
+            $crate::PolicyDescription {
+                name: said.name,
+                version: said.version,
+                summary: said.summary,
+                feed: rows::FeedKinds {
+                    waiting: wants(Feed::WAITING),
+                    sequences: wants(Feed::SEQUENCES),
+                    completed: wants(Feed::COMPLETED),
+                },
+                reasons: said.reasons,
+                state_version: said.state_version,
+            }
+        }
+
+        pub(crate) fn admission_verdict(
+            verdict: wire_admission::Verdict,
+        ) -> core_types::admission::Verdict {
+            use core_types::admission::Choice;
+            core_types::admission::Verdict {
+                choice: match verdict.choice {
+                    wire_admission::Choice::Admit => Choice::Admit,
+                    wire_admission::Choice::Park => Choice::Park,
+                    wire_admission::Choice::Shed(seconds) => Choice::Shed(seconds),
+                    wire_admission::Choice::Displace(request) => {
+                        Choice::Displace(core_types::RequestId(request))
+                    }
+                },
+                reason: verdict.reason,
+            }
+        }
+
+        pub(crate) fn routing_verdict(
+            verdict: wire_routing::Verdict,
+        ) -> core_types::routing::Verdict {
+            use core_types::routing::Choice;
+            core_types::routing::Verdict {
+                choice: match verdict.choice {
+                    wire_routing::Choice::Place(executors) => {
+                        Choice::Place(executors.into_iter().map(core_types::ExecutorId).collect())
+                    }
+                    wire_routing::Choice::Hold(until) => {
+                        Choice::Hold(until.map(core_types::Micros))
+                    }
+                    wire_routing::Choice::GiveUp => Choice::GiveUp,
+                },
+                reason: verdict.reason,
+            }
+        }
+
+        pub(crate) fn eviction(eviction: wire_preemption::Eviction) -> core_types::Eviction {
+            let victim = |victim: wire_preemption::Victim| core_types::Victim {
+                request: core_types::RequestId(victim.request),
+                how: match victim.how {
+                    wire_preemption::How::Recompute => core_types::EvictHow::Recompute,
+                    wire_preemption::How::Swap => core_types::EvictHow::Swap,
+                },
+            };
+            core_types::Eviction {
+                executor: core_types::ExecutorId(eviction.executor),
+                victims: eviction.victims.into_iter().map(victim).collect(),
+                reason: eviction.reason,
+            }
+        }
+
+        pub(crate) fn allotment(allotment: wire_budget::Allotment) -> core_types::Allotment {
+            core_types::Allotment {
+                executor: core_types::ExecutorId(allotment.executor),
+                tokens_max: allotment.tokens_max,
+            }
+        }
+
+        pub(crate) fn candidate(candidate: wire_explanation::Candidate) -> $crate::Candidate {
+            $crate::Candidate {
+                executor: core_types::ExecutorId(candidate.executor),
+                eligible: candidate.eligible,
+                cost: candidate.cost,
+                note: candidate.note,
+            }
+        }
+    };
+}

@@ -1,0 +1,124 @@
+//! The wasmtime engine that all policies share, and its epoch ticker.
+//!
+//! # Determinism
+//! Everything that could make two runs of one component differ is off or canonical: threads,
+//! relaxed SIMD, NaN bits. Fuel is on, so that a limit is met at the same instruction each time.
+//! Epochs are the backstop for what fuel does not price; see `store`.
+//!
+//! # Invariants
+//! 1. The ticker ends when the last handle to its engine is dropped, and lives as long as any
+//!    component or instance made with it (`ticker_ends_with_its_engine`).
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// How often the epoch counts up.
+pub(crate) const TICK: Duration = Duration::from_millis(5);
+
+/// Wasm stack of a guest. The thread that calls it needs at least four times as much.
+const WASM_STACK_BYTES: usize = 512 << 10;
+
+/// Frames kept of a trap's backtrace.
+const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(20).expect("20 is not zero");
+
+/// Compiles and runs policies. Cheap to clone; one per process is enough.
+#[derive(Clone, Debug)]
+pub struct PolicyEngine {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    engine: wasmtime::Engine,
+    /// Dropped with the engine's last handle, which ends the ticker.
+    _ticking: mpsc::Sender<()>,
+}
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// This machine cannot run compiled guests as configured.
+    #[error("no engine for this machine: {0}")]
+    Unsupported(String),
+    /// The operating system gave no thread for the ticker.
+    #[error("no thread for the epoch ticker")]
+    Ticker(#[source] std::io::Error),
+}
+
+impl PolicyEngine {
+    /// Makes the engine and starts its ticker, a thread of its own.
+    ///
+    /// # Errors
+    /// If the machine is not supported, or has no thread to spare.
+    pub fn new() -> Result<Self, EngineError> {
+        let engine = wasmtime::Engine::new(&config())
+            .map_err(|error| EngineError::Unsupported(format!("{error:#}")))?;
+        let ticking = start_ticker(engine.clone()).map_err(EngineError::Ticker)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                engine,
+                _ticking: ticking,
+            }),
+        })
+    }
+
+    pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {
+        &self.inner.engine
+    }
+}
+
+fn config() -> wasmtime::Config {
+    let mut config = wasmtime::Config::new();
+    config
+        .consume_fuel(true)
+        .epoch_interruption(true)
+        .cranelift_nan_canonicalization(true)
+        .concurrency_support(false)
+        .wasm_relaxed_simd(false)
+        .wasm_shared_everything_threads(false)
+        .wasm_memory64(false)
+        .wasm_gc(false)
+        .wasm_backtrace_max_frames(Some(BACKTRACE_FRAMES))
+        // Registering it is quadratic over frequent reloads; backtraces do not need it.
+        .native_unwind_info(false)
+        .max_wasm_stack(WASM_STACK_BYTES)
+        .allocation_strategy(wasmtime::InstanceAllocationStrategy::OnDemand);
+    config
+}
+
+/// Counts the epoch up every [`TICK`] until the returned sender is dropped. A late thread skips
+/// what it missed, so that a stall of the machine is not taken for one of a guest.
+fn start_ticker(engine: wasmtime::Engine) -> std::io::Result<mpsc::Sender<()>> {
+    let (ticking, ended) = mpsc::channel::<()>();
+    thread::Builder::new()
+        .name("policy-epochs".into())
+        .spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(TICK) {
+                engine.increment_epoch();
+            }
+        })?;
+    Ok(ticking)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticker_ends_with_its_engine() {
+        let engine = PolicyEngine::new().unwrap();
+        let weak = engine.wasmtime().weak();
+        let other = engine.clone();
+        drop(engine);
+        assert!(weak.upgrade().is_some());
+        drop(other);
+        // The ticker drops its own handle when it ends.
+        while weak.upgrade().is_some() {
+            thread::yield_now();
+        }
+    }
+}

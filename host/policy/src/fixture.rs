@@ -1,0 +1,301 @@
+//! What the tests of this crate share: guests written as text, and a scripted [`Instance`].
+
+use std::sync::{Arc, Mutex};
+
+use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
+use pointsman_core::{ExecutorId, FaultKind, Hook, Micros, Moment, RequestId, routing};
+use serde_json::Map;
+use wit_component::{ComponentEncoder, StringEncoding};
+use wit_parser::Resolve;
+
+use crate::component::{Digest, PolicyComponent};
+use crate::engine::PolicyEngine;
+use crate::instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
+use crate::limits::Limits;
+use crate::policy::PolicySource;
+
+// === Guests as text ===
+
+/// Bodies of the functions of a guest that orders requests. Memory from 1024 holds its
+/// description, at 1100 an `ok` and from 1200 room for results.
+#[derive(Clone, Copy)]
+pub(crate) struct Guest {
+    pub(crate) configure: &'static str,
+    pub(crate) observe: &'static str,
+    pub(crate) order: &'static str,
+    pub(crate) snapshot: &'static str,
+    pub(crate) restore: &'static str,
+}
+
+/// Answers what it was asked.
+const ECHO: &str = "(i32.store (i32.const 1300) (local.get 2))
+    (i32.store (i32.const 1304) (local.get 3)) (i32.const 1300)";
+
+impl Default for Guest {
+    fn default() -> Self {
+        Self {
+            configure: "(i32.const 1100)",
+            observe: "",
+            order: ECHO,
+            snapshot: "(i32.const 1200)",
+            restore: "(i32.const 1100)",
+        }
+    }
+}
+
+impl Guest {
+    /// The component.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        component(&self.text(), "export pointsman:scheduling/priority@0.1.0;")
+    }
+
+    pub(crate) fn load(&self, engine: &PolicyEngine) -> PolicyComponent {
+        PolicyComponent::load(engine, &self.bytes()).unwrap()
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            configure,
+            observe,
+            order,
+            snapshot,
+            restore,
+        } = self;
+        let lifecycle = "pointsman:scheduling/lifecycle@0.1.0";
+        let priority = "pointsman:scheduling/priority@0.1.0";
+        format!(
+            r#"(module
+                (import "pointsman:scheduling/log@0.1.0" "write"
+                    (func $log (param i32 i32 i32)))
+                (memory (export "memory") 1)
+                (global $next (mut i32) (i32.const 4096))
+                (global $count (mut i32) (i32.const 0))
+                (data (i32.const 1024)
+                    "\00\08\00\00\04\00\00\00" "\04\08\00\00\03\00\00\00"
+                    "\00\08\00\00\00\00\00\00" "\01\00\00\00"
+                    "\00\00\00\00\00\00\00\00" "\01\00\00\00")
+                (data (i32.const 2048) "test1.0")
+                (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+                    (local $at i32)
+                    (local.set $at
+                        (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
+                    (global.set $next (i32.add (local.get $at) (local.get 3)))
+                    (block $fits (loop $grow
+                        (br_if $fits (i32.le_u (global.get $next)
+                            (i32.mul (memory.size) (i32.const 65536))))
+                        (if (i32.eq (memory.grow (i32.const 1)) (i32.const -1))
+                            (then unreachable))
+                        (br $grow)))
+                    (local.get $at))
+                (func (export "{lifecycle}#describe") (result i32) (i32.const 1024))
+                (func (export "{lifecycle}#configure") (param i32 i32) (result i32)
+                    {configure})
+                (func (export "{lifecycle}#observe") (param i64 i32 i32 i32) {observe})
+                (func (export "{lifecycle}#snapshot") (result i32) {snapshot})
+                (func (export "{lifecycle}#restore") (param i32 i32) (result i32) {restore})
+                (func (export "{priority}#order") (param i64 i64 i32 i32) (result i32) {order}))"#
+        )
+    }
+}
+
+/// The core module `text` as a component that imports the log, and exports `lifecycle` and
+/// what `exports` says.
+fn component(text: &str, exports: &str) -> Vec<u8> {
+    let mut resolve = Resolve::default();
+    let wit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
+    resolve.push_dir(wit).unwrap();
+    let world = format!(
+        "package test:guest;
+        world guest {{
+            import pointsman:scheduling/log@0.1.0;
+            export pointsman:scheduling/lifecycle@0.1.0;
+            {exports}
+        }}"
+    );
+    let package = resolve.push_str("guest.wit", &world).unwrap();
+    let world = resolve.select_world(&[package], None).unwrap();
+    let mut module = wat::parse_str(text).unwrap();
+    wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)
+        .unwrap();
+    ComponentEncoder::default()
+        .module(&module)
+        .unwrap()
+        .validate(true)
+        .encode()
+        .unwrap()
+}
+
+// === A scripted instance ===
+
+/// Where a scripted policy fails next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failing {
+    Make,
+    Observe,
+    Order,
+    Snapshot,
+    Restore,
+}
+
+/// What a scripted policy does and has seen; shared by all its instances.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) description: PolicyDescription,
+    pub(crate) hooks: HookSet,
+    pub(crate) refuses_settings: Option<String>,
+    pub(crate) refuses_state: Option<String>,
+    pub(crate) failing: Vec<Failing>,
+    pub(crate) state: Vec<u8>,
+    /// Calls in order, by all instances.
+    pub(crate) calls: Vec<String>,
+}
+
+/// Handle to a scripted policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle(Arc<Mutex<Script>>);
+
+/// A policy named `name` that orders requests newest first.
+pub(crate) fn scripted(name: &str) -> Handle {
+    Handle(Arc::new(Mutex::new(Script {
+        description: PolicyDescription {
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            summary: "For tests.".to_owned(),
+            feed: FeedKinds::default(),
+            reasons: vec!["because".to_owned()],
+            state_version: 1,
+        },
+        hooks: HookSet::from_iter([Hook::Priority]),
+        refuses_settings: None,
+        refuses_state: None,
+        failing: Vec::new(),
+        state: vec![7],
+        calls: Vec::new(),
+    })))
+}
+
+impl Handle {
+    /// Changes the script.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    pub(crate) fn fail(&self, failing: &[Failing]) {
+        self.set(|script| script.failing = failing.to_vec());
+    }
+
+    /// The calls since the last time.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap().calls)
+    }
+
+    pub(crate) fn source(&self) -> PolicySource {
+        self.source_with(Limits::default())
+    }
+
+    pub(crate) fn source_with(&self, limits: Limits) -> PolicySource {
+        let handle = self.clone();
+        let name = self.0.lock().unwrap().description.name.clone();
+        PolicySource::native(
+            Digest::of(name.as_bytes()),
+            move || Box::new(Scripted(handle.clone())),
+            &Map::new(),
+            limits,
+        )
+    }
+
+    fn call(&self, call: String, failing: Option<Failing>) -> Result<(), Fault> {
+        let mut script = self.0.lock().unwrap();
+        script.calls.push(call);
+        if failing.is_some_and(|at| script.failing.contains(&at)) {
+            return Err(Fault::new(
+                FaultKind::Trap,
+                format!("scripted at {failing:?}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+struct Scripted(Handle);
+
+impl Instance for Scripted {
+    fn hooks(&self) -> HookSet {
+        self.0.0.lock().unwrap().hooks
+    }
+
+    fn describe(&mut self) -> Result<PolicyDescription, Fault> {
+        Ok(self.0.0.lock().unwrap().description.clone())
+    }
+
+    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
+        self.0
+            .call(format!("configure {settings}"), Some(Failing::Make))?;
+        let refusal = self.0.0.lock().unwrap().refuses_settings.clone();
+        Ok(refusal.map_or(Ok(()), Err))
+    }
+
+    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+        let call = format!("observe {now} {extent:?} {}", changes.len());
+        self.0.call(call, Some(Failing::Observe))
+    }
+
+    fn order(&mut self, _: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
+        self.0.call("order".to_owned(), Some(Failing::Order))?;
+        Ok(requests.iter().rev().copied().collect())
+    }
+
+    /// Nowhere that exists.
+    fn route(&mut self, _: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+        self.0.call("route".to_owned(), None)?;
+        let nowhere = routing::Verdict {
+            choice: routing::Choice::Place(vec![ExecutorId(99)]),
+            reason: 0,
+        };
+        Ok(vec![nowhere; requests.len()])
+    }
+
+    fn explains(&self) -> bool {
+        self.0.0.lock().unwrap().hooks.contains(Hook::Routing)
+    }
+
+    fn explain(
+        &mut self,
+        _: Moment,
+        request: &Request,
+        _: &Cached,
+    ) -> Result<Vec<Candidate>, Fault> {
+        self.0.call("explain".to_owned(), None)?;
+        Ok(vec![Candidate {
+            executor: ExecutorId(4),
+            eligible: true,
+            cost: -1,
+            note: format!("for {}", request.id),
+        }])
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
+        self.0
+            .call("snapshot".to_owned(), Some(Failing::Snapshot))?;
+        Ok(self.0.0.lock().unwrap().state.clone())
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
+        self.0
+            .call(format!("restore {state:?}"), Some(Failing::Restore))?;
+        let refusal = self.0.0.lock().unwrap().refuses_state.clone();
+        Ok(refusal.map_or(Ok(()), Err))
+    }
+
+    fn last_fuel(&self) -> Option<u64> {
+        Some(11)
+    }
+
+    fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        out.push(LogLine {
+            level: LogLevel::Info,
+            message: "said".to_owned(),
+        });
+        2
+    }
+}

@@ -1,0 +1,339 @@
+//! The policies of one host: who holds which hook, who is asked, and who steps in.
+//!
+//! [`PolicyHost`] is what the core's machine asks. For each hook it holds the policy in force
+//! and the one that it displaced; where neither answers, the built-in rule of the core does. A
+//! policy is fed what changed, asked, and its faults are handled here: the instance is dropped,
+//! the next in line answers, and a fresh one is made once the back-off is over. Swapping is cheap,
+//! since [`crate::start`] has done the slow part elsewhere.
+//!
+//! # Invariants
+//! 1. A question has exactly one answer or none, and a fault is reported with the answer of
+//!    that question (`host::tests`).
+//! 2. A policy in quarantine holds no hook, and is not added again (`host::tests`).
+//! 3. Policy numbers are never reused.
+//!
+//! # Determinism
+//! Nothing here reads a clock: back-off and windows go by the `now` of the questions.
+//!
+//! # Not here
+//! Which file holds which hook (the server), and whether an answer takes effect (the core).
+
+mod ask;
+mod chain;
+mod event;
+mod member;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use pointsman_core::{Hook, Micros};
+
+use crate::component::Digest;
+use crate::instance::{Candidate, Fault, HookSet, index};
+use crate::limits::Patience;
+use crate::policy::{Snapshot, StartedPolicy};
+use chain::Chain;
+use event::Events;
+pub use event::{PolicyEvent, PolicyEventKind};
+use member::{Member, Shared, Tenure};
+pub use status::{PerHook, PolicyStats, PolicyStatus, Quarantined};
+
+/// The policies of one host.
+pub struct PolicyHost {
+    members: BTreeMap<u32, Member>,
+    chains: [Chain; Hook::ALL.len()],
+    quarantine: VecDeque<Quarantined>,
+    shared: Shared,
+    next_number: u32,
+}
+
+/// Why a policy was not added, bound or swapped in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// It faulted too often, with these settings.
+    #[error("policy with fingerprint {0} is in quarantine")]
+    Quarantined(Digest),
+    /// No such policy, or it was retired.
+    #[error("no policy {0}")]
+    Unknown(u32),
+    /// It does not export the hook.
+    #[error("policy does not export {}", .0.as_str())]
+    NotExported(Hook),
+    /// Every number was given out.
+    #[error("no policy number left")]
+    NumbersExhausted,
+}
+
+/// Why there is no explanation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExplainError {
+    /// The policy that routes, if any, does not export `explanation`.
+    #[error("the policy in force does not explain")]
+    NotExported,
+    /// The copy that was asked faulted. The policy in force is untouched.
+    #[error("the copy that was asked faulted")]
+    Faulted(#[source] Fault),
+}
+
+/// Why a request would go where it would go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Whose words.
+    pub policy: u32,
+    /// One entry for each executor it considered.
+    pub candidates: Vec<Candidate>,
+}
+
+impl PolicyHost {
+    /// A host without policies.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self {
+            members: BTreeMap::new(),
+            chains: Default::default(),
+            quarantine: VecDeque::new(),
+            shared: Shared {
+                patience,
+                events: Events::new(patience.events_max),
+                changes: Vec::new(),
+                lines: Vec::new(),
+            },
+            next_number: 0,
+        }
+    }
+
+    // === Binding ===
+
+    /// Takes a policy in and gives it a number. It holds no hook yet.
+    ///
+    /// # Errors
+    /// If it is in quarantine.
+    pub fn add(&mut self, policy: StartedPolicy) -> Result<u32, BindError> {
+        let fingerprint = policy.source.fingerprint();
+        if self
+            .quarantine
+            .iter()
+            .any(|entry| entry.fingerprint == fingerprint)
+        {
+            return Err(BindError::Quarantined(fingerprint));
+        }
+        let number = self.next_number;
+        self.next_number = number.checked_add(1).ok_or(BindError::NumbersExhausted)?;
+        let member = Member::new(number, policy, &self.shared.patience);
+        self.members.insert(number, member);
+        Ok(number)
+    }
+
+    /// Puts `policy` in force for `hooks`; whom it displaces stands behind it. Call it between
+    /// two rounds.
+    ///
+    /// # Errors
+    /// If there is no such policy, or it lacks one of the hooks; then nothing is changed.
+    pub fn bind(&mut self, now: Micros, policy: u32, hooks: HookSet) -> Result<(), BindError> {
+        let member = self
+            .members
+            .get_mut(&policy)
+            .ok_or(BindError::Unknown(policy))?;
+        if let Some(missing) = hooks.iter().find(|hook| !member.hooks.contains(*hook)) {
+            return Err(BindError::NotExported(missing));
+        }
+        if !hooks.is_empty() {
+            member.tenure = Tenure::Bound;
+        }
+        for hook in hooks.iter() {
+            self.chains[index(hook)].put(policy);
+        }
+        self.retire(now);
+        Ok(())
+    }
+
+    /// Puts `new` in force wherever `old` is and `new` has the hook, and `old` behind it. The
+    /// other hooks of `old` go to whoever stands behind it. The hooks that `new` got.
+    ///
+    /// # Errors
+    /// If there is no such policy; then nothing is changed.
+    pub fn swap(&mut self, now: Micros, old: u32, new: u32) -> Result<HookSet, BindError> {
+        let held = self.in_force(old);
+        if !self.members.contains_key(&old) {
+            return Err(BindError::Unknown(old));
+        }
+        let member = self.members.get(&new).ok_or(BindError::Unknown(new))?;
+        let taken: HookSet = held
+            .iter()
+            .filter(|hook| member.hooks.contains(*hook))
+            .collect();
+        for hook in held.iter().filter(|hook| !taken.contains(*hook)) {
+            self.chains[index(hook)].remove(old);
+        }
+        self.bind(now, new, taken)?;
+        Ok(taken)
+    }
+
+    /// Takes `hook` from the policy in force; the one behind, or the built-in rule, has it now.
+    /// Who lost it.
+    pub fn eject(&mut self, now: Micros, hook: Hook) -> Option<u32> {
+        let chain = &mut self.chains[index(hook)];
+        let ejected = chain.in_force?;
+        chain.remove(ejected);
+        self.retire(now);
+        Some(ejected)
+    }
+
+    /// Takes every hook from `policy` and drops it.
+    pub fn remove(&mut self, now: Micros, policy: u32) {
+        for chain in &mut self.chains {
+            chain.remove(policy);
+        }
+        if self.members.remove(&policy).is_some() {
+            let kind = PolicyEventKind::Retired;
+            self.shared.events.push(now, policy, kind);
+        }
+    }
+
+    /// Drops the policies that have lost their last hook.
+    fn retire(&mut self, now: Micros) {
+        let chains = &self.chains;
+        let events = &mut self.shared.events;
+        self.members.retain(|number, member| {
+            let stays = member.tenure == Tenure::Candidate
+                || chains.iter().any(|chain| chain.holds(*number));
+            if !stays {
+                events.push(now, *number, PolicyEventKind::Retired);
+            }
+            stays
+        });
+    }
+
+    /// A snapshot of `policy` as of now, or its last one, for [`StartedPolicy::restore`] of its
+    /// successor.
+    pub fn handover(&mut self, now: Micros, policy: u32) -> Option<Snapshot> {
+        let member = self.members.get_mut(&policy)?;
+        member.save(&mut self.shared, now);
+        let snapshot = member.handover();
+        self.quarantine_if_hopeless(now, policy, "faulted at a snapshot");
+        snapshot
+    }
+
+    // === Quarantine ===
+
+    /// Policies that faulted too often, oldest first.
+    pub fn quarantined(&self) -> impl Iterator<Item = &Quarantined> {
+        self.quarantine.iter()
+    }
+
+    /// Puts entries back that an earlier run wrote down.
+    pub fn restore_quarantine(&mut self, entries: impl IntoIterator<Item = Quarantined>) {
+        for entry in entries {
+            self.note_quarantined(entry);
+        }
+    }
+
+    /// Lets the policy with `fingerprint` be added again; whether it was in quarantine.
+    pub fn release(&mut self, fingerprint: Digest) -> bool {
+        let before = self.quarantine.len();
+        self.quarantine
+            .retain(|entry| entry.fingerprint != fingerprint);
+        self.quarantine.len() < before
+    }
+
+    fn note_quarantined(&mut self, entry: Quarantined) {
+        self.release(entry.fingerprint);
+        let max = usize::try_from(self.shared.patience.quarantine_max).unwrap_or(usize::MAX);
+        if self.quarantine.len() >= max {
+            self.quarantine.pop_front();
+        }
+        self.quarantine.push_back(entry);
+    }
+
+    /// Takes `policy` out of everything if it has faulted too often.
+    fn quarantine_if_hopeless(&mut self, now: Micros, policy: u32, detail: &str) {
+        let faults_max = usize::try_from(self.shared.patience.faults_max).unwrap_or(usize::MAX);
+        let Some(member) = self.members.get(&policy) else {
+            return;
+        };
+        let faults = member.faults();
+        if faults < faults_max {
+            return;
+        }
+        let entry = Quarantined {
+            fingerprint: member.source.fingerprint(),
+            digest: member.source.digest(),
+            name: member.description.name.clone(),
+            at: now,
+            detail: detail.to_owned(),
+        };
+        self.note_quarantined(entry);
+        let kind = PolicyEventKind::Quarantined { faults };
+        self.shared.events.push(now, policy, kind);
+        self.remove(now, policy);
+    }
+
+    // === Outputs ===
+
+    /// What happened to policies since the last call, oldest first.
+    pub fn poll_event(&mut self) -> Option<PolicyEvent> {
+        self.shared.events.pop()
+    }
+
+    /// Events dropped so far because nobody polled.
+    #[must_use]
+    pub fn events_dropped(&self) -> u64 {
+        self.shared.events.dropped()
+    }
+
+    /// Every policy, in the order of their numbers.
+    pub fn status(&self) -> impl Iterator<Item = PolicyStatus> {
+        self.members.values().map(|member| PolicyStatus {
+            number: member.number,
+            description: member.description.clone(),
+            digest: member.source.digest(),
+            fingerprint: member.source.fingerprint(),
+            hooks: member.hooks,
+            in_force: self.in_force(member.number),
+            behind: self.held(|chain| chain.behind == Some(member.number)),
+            down_until: member.down_until(),
+            stats: member.stats.clone(),
+        })
+    }
+
+    /// The policy in force for `hook`.
+    #[must_use]
+    pub fn holder(&self, hook: Hook) -> Option<u32> {
+        self.chains[index(hook)].in_force
+    }
+
+    /// The hooks for which `policy` is in force.
+    #[must_use]
+    pub fn in_force(&self, policy: u32) -> HookSet {
+        self.held(|chain| chain.in_force == Some(policy))
+    }
+
+    fn held(&self, by: impl Fn(&Chain) -> bool) -> HookSet {
+        let hooks = Hook::ALL.into_iter();
+        hooks
+            .filter(|hook| by(&self.chains[index(*hook)]))
+            .collect()
+    }
+
+    /// The text behind a reason of an answer.
+    #[must_use]
+    pub fn reason(&self, policy: u32, reason: u16) -> Option<&str> {
+        let reasons = &self.members.get(&policy)?.description.reasons;
+        reasons.get(usize::from(reason)).map(String::as_str)
+    }
+}
+
+impl fmt::Debug for PolicyHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyHost")
+            .field("policies", &self.members.keys())
+            .field("chains", &self.chains)
+            .field("quarantine", &self.quarantine)
+            .finish_non_exhaustive()
+    }
+}

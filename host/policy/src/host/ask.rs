@@ -1,0 +1,200 @@
+//! Asking: down the chain of a hook, and a throw-away copy for an explanation.
+
+use pointsman_core::rows::{Cached, Request};
+use pointsman_core::{
+    Allotment, Answer, Author, DeviceId, Eviction, Feed, Hook, Moment, Policies, Refusal,
+    RequestId, Shortage, View, admission, routing,
+};
+
+use crate::host::member::{Ask, Asked, Question, Rows};
+use crate::host::{ExplainError, Explanation, PolicyHost};
+use crate::instance::index;
+
+impl PolicyHost {
+    /// Asks a throw-away copy of the policy that routes why `request` would go where it would
+    /// go. The request need not exist. Slow: a fresh instance is fed everything.
+    ///
+    /// # Errors
+    /// If that policy does not explain, or the copy faults.
+    pub fn explain(
+        &self,
+        view: &View<'_>,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Result<Explanation, ExplainError> {
+        self.explain_from(view, at, request, cached)
+    }
+
+    pub(super) fn explain_from(
+        &self,
+        rows: &dyn Rows,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Result<Explanation, ExplainError> {
+        let holder = self.holder(Hook::Routing);
+        let member = holder
+            .and_then(|number| self.members.get(&number))
+            .filter(|member| member.explains)
+            .ok_or(ExplainError::NotExported)?;
+        let candidates = member
+            .copy_told(rows, at.now)
+            .and_then(|mut copy| copy.explain(at, request, cached))
+            .map_err(ExplainError::Faulted)?;
+        Ok(Explanation {
+            policy: member.number,
+            candidates,
+        })
+    }
+
+    /// Asks down the chain; `named` notes in the feed what the answer named.
+    pub(super) fn ask<R>(
+        &mut self,
+        question: &Question<'_>,
+        ask: Ask<'_, R>,
+        named: &dyn Fn(&mut Feed, &R),
+    ) -> Answer<R> {
+        let now = question.at.now;
+        let mut faults = Vec::new();
+        for policy in self.chains[index(question.hook)].iter() {
+            let Some(member) = self.members.get_mut(&policy) else {
+                continue;
+            };
+            match member.ask(&mut self.shared, question, &mut *ask) {
+                Asked::Answered(value) => {
+                    named(&mut member.feed, &value);
+                    member.save_in_turn(&mut self.shared, now);
+                    self.quarantine_if_hopeless(now, policy, "faulted at a snapshot");
+                    return Answer {
+                        faults,
+                        ..Answer::by(policy, value)
+                    };
+                }
+                Asked::Faulted(fault) => {
+                    self.quarantine_if_hopeless(now, policy, &fault.detail);
+                    faults.push(fault);
+                }
+                Asked::TooEarly => {}
+            }
+        }
+        Answer {
+            faults,
+            ..Answer::unbound()
+        }
+    }
+
+    fn count_refusal(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
+        let Author::Policy(policy) = author else {
+            return;
+        };
+        if let Some(member) = self.members.get_mut(&policy) {
+            member.stats.refusals.count(hook);
+            member.stats.refusal_last = Some(*refusal);
+        }
+    }
+}
+
+// === impl Policies ===
+
+impl Policies for PolicyHost {
+    fn admit(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Answer<Vec<admission::Verdict>> {
+        self.ask(
+            &Question {
+                hook: Hook::Admission,
+                at,
+                rows: view,
+            },
+            &mut |policy| policy.admit(at, arrivals, room),
+            &|feed, verdicts| feed.named_by_admit(arrivals, verdicts),
+        )
+    }
+
+    fn order(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        requests: &[RequestId],
+    ) -> Answer<Vec<RequestId>> {
+        self.ask(
+            &Question {
+                hook: Hook::Priority,
+                at,
+                rows: view,
+            },
+            &mut |policy| policy.order(at, requests),
+            // An order counts on nothing that could be refused.
+            &|_, _| {},
+        )
+    }
+
+    fn route(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Answer<Vec<routing::Verdict>> {
+        self.ask(
+            &Question {
+                hook: Hook::Routing,
+                at,
+                rows: view,
+            },
+            &mut |policy| policy.route(at, requests),
+            &|feed, verdicts| {
+                let ids: Vec<RequestId> = requests.iter().map(|cached| cached.request).collect();
+                feed.named_by_route(&ids, verdicts);
+            },
+        )
+    }
+
+    fn evict(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        shortage: &Shortage,
+    ) -> Answer<Option<Eviction>> {
+        self.ask(
+            &Question {
+                hook: Hook::Preemption,
+                at,
+                rows: view,
+            },
+            &mut |policy| policy.evict(at, shortage),
+            &|feed, eviction| {
+                if let Some(eviction) = eviction {
+                    feed.named_by_evict(eviction);
+                }
+            },
+        )
+    }
+
+    fn allot(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Answer<Vec<Allotment>> {
+        self.ask(
+            &Question {
+                hook: Hook::Budget,
+                at,
+                rows: view,
+            },
+            &mut |policy| policy.allot(at, device, tokens_total),
+            // The executor's row says nothing of its allotment.
+            &|_, _| {},
+        )
+    }
+
+    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
+        self.count_refusal(author, hook, refusal);
+    }
+}

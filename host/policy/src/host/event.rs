@@ -1,0 +1,86 @@
+//! What happens to policies besides answering, in a bounded queue.
+//!
+//! Faults of a question travel with its answer, into the core's facts. Here is the rest.
+
+use std::collections::VecDeque;
+
+use pointsman_core::Micros;
+
+use crate::instance::{Fault, LogLine};
+use crate::policy::Restored;
+
+/// Something that happened to a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyEvent {
+    /// When, on the host's clock.
+    pub at: Micros,
+    /// To which policy.
+    pub policy: u32,
+    /// What.
+    pub kind: PolicyEventKind,
+}
+
+/// What happened to a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyEventKind {
+    /// It faulted while no question was open: at a snapshot.
+    Faulted(Fault),
+    /// A fresh instance took the place of one that faulted.
+    Restarted {
+        /// Counts the policy's instances, from 1.
+        generation: u32,
+        /// What became of its last snapshot.
+        restored: Restored,
+    },
+    /// No more snapshots of it are taken. A fresh instance still gets the last one, if any.
+    SnapshotsEnded {
+        /// Why, for the operator.
+        why: String,
+    },
+    /// It faulted too often and has lost all its hooks.
+    Quarantined {
+        /// Faults in the window.
+        faults: usize,
+    },
+    /// It has no hook left and was dropped.
+    Retired,
+    /// It logged a line.
+    Logged(LogLine),
+    /// It logged more lines than are kept.
+    LogDropped(u64),
+}
+
+/// The newest events, a bounded number.
+#[derive(Debug)]
+pub(crate) struct Events {
+    max: usize,
+    queue: VecDeque<PolicyEvent>,
+    dropped: u64,
+}
+
+impl Events {
+    pub(crate) fn new(max: u32) -> Self {
+        Self {
+            max: usize::try_from(max).unwrap_or(usize::MAX),
+            queue: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, at: Micros, policy: u32, kind: PolicyEventKind) {
+        if self.queue.len() >= self.max {
+            self.queue.pop_front();
+            self.dropped += 1;
+        }
+        self.queue.push_back(PolicyEvent { at, policy, kind });
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<PolicyEvent> {
+        self.queue.pop_front()
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}

@@ -1,0 +1,325 @@
+//! One policy in the host: its instance and its feed, its faults and its fresh starts.
+//!
+//! # Invariants
+//! 1. An instance that faulted is dropped at once, and its feed starts anew with the next one
+//!    (`host::tests`).
+//! 2. Nothing is asked before the back-off is over (`host::tests`).
+
+use std::collections::VecDeque;
+
+use pointsman_core::rows::{Change, Extent};
+use pointsman_core::{FaultKind, Feed, Hook, Micros, Moment, PolicyFault, View};
+
+use crate::host::event::{Events, PolicyEventKind};
+use crate::host::status::PolicyStats;
+use crate::instance::{Fault, HookSet, Instance, LogLine, PolicyDescription};
+use crate::limits::{Limits, Patience};
+use crate::policy::{PolicySource, Restored, Snapshot, StartedPolicy};
+
+/// Where a policy's rows come from: a [`View`], or a script in tests.
+pub(crate) trait Rows {
+    /// Writes to `out` what the policy with `feed` must be told now.
+    fn changes(&self, feed: &mut Feed, out: &mut Vec<Change>) -> Extent;
+}
+
+impl Rows for View<'_> {
+    fn changes(&self, feed: &mut Feed, out: &mut Vec<Change>) -> Extent {
+        feed.changes(self, out)
+    }
+}
+
+/// What is asked, but for its arguments.
+pub(crate) struct Question<'a> {
+    pub(crate) hook: Hook,
+    pub(crate) at: Moment,
+    pub(crate) rows: &'a dyn Rows,
+}
+
+/// What all policies share while one is asked.
+pub(crate) struct Shared {
+    pub(crate) patience: Patience,
+    pub(crate) events: Events,
+    /// Kept between questions, like the next.
+    pub(crate) changes: Vec<Change>,
+    pub(crate) lines: Vec<LogLine>,
+}
+
+/// Passes a question's arguments on.
+pub(crate) type Ask<'a, R> = &'a mut dyn FnMut(&mut dyn Instance) -> Result<R, Fault>;
+
+/// What came of asking one policy.
+pub(crate) enum Asked<R> {
+    Answered(R),
+    Faulted(PolicyFault),
+    /// It faulted before, and it is too early to ask again.
+    TooEarly,
+}
+
+/// One policy.
+pub(crate) struct Member {
+    // Immutable.
+    pub(crate) number: u32,
+    pub(crate) source: PolicySource,
+    pub(crate) description: PolicyDescription,
+    pub(crate) hooks: HookSet,
+    pub(crate) explains: bool,
+    // Owned state.
+    pub(crate) feed: Feed,
+    pub(crate) stats: PolicyStats,
+    state: Option<Vec<u8>>,
+    saving: Saving,
+    // Lifecycle.
+    life: Life,
+    /// When it faulted, within the window.
+    faults: VecDeque<Micros>,
+    pub(crate) tenure: Tenure,
+}
+
+enum Life {
+    Up(Box<dyn Instance>),
+    Down { until: Micros },
+}
+
+/// Whether snapshots are taken.
+enum Saving {
+    After { questions: u32 },
+    Ended,
+}
+
+/// Whether a policy has ever held a hook.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tenure {
+    Candidate,
+    Bound,
+}
+
+impl Member {
+    pub(crate) fn new(number: u32, policy: StartedPolicy, patience: &Patience) -> Self {
+        Self {
+            number,
+            feed: Feed::new(policy.description.feed),
+            source: policy.source,
+            description: policy.description,
+            hooks: policy.hooks,
+            explains: policy.explains,
+            stats: PolicyStats {
+                generation: 1,
+                ..PolicyStats::default()
+            },
+            state: None,
+            saving: Saving::After {
+                questions: patience.snapshot_every,
+            },
+            life: Life::Up(policy.instance),
+            faults: VecDeque::new(),
+            tenure: Tenure::Candidate,
+        }
+    }
+
+    /// Until when it is not asked, if it is down.
+    pub(crate) fn down_until(&self) -> Option<Micros> {
+        match self.life {
+            Life::Up(_) => None,
+            Life::Down { until } => Some(until),
+        }
+    }
+
+    /// Faults in the window.
+    pub(crate) fn faults(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// Tells it what has changed, then asks.
+    pub(crate) fn ask<R>(
+        &mut self,
+        shared: &mut Shared,
+        question: &Question<'_>,
+        ask: Ask<'_, R>,
+    ) -> Asked<R> {
+        let now = question.at.now;
+        if self.down_until().is_some_and(|until| now < until) {
+            return Asked::TooEarly;
+        }
+        let answer = self
+            .wake(shared, now)
+            .and_then(|()| self.tell(shared, question))
+            .and_then(|()| ask(self.instance()?));
+        self.count_fuel();
+        self.fetch_log(shared, now);
+        match answer {
+            Ok(value) => {
+                self.stats.answers.count(question.hook);
+                Asked::Answered(value)
+            }
+            Err(fault) => Asked::Faulted(self.fault(fault, now, &shared.patience)),
+        }
+    }
+
+    /// Makes a fresh instance where the last one is gone.
+    fn wake(&mut self, shared: &mut Shared, now: Micros) -> Result<(), Fault> {
+        if matches!(self.life, Life::Up(_)) {
+            return Ok(());
+        }
+        let fresh = self.source.warm(self.state.as_deref())?;
+        if matches!(fresh.restored, Restored::Refused(_) | Restored::Faulted(_)) {
+            self.state = None;
+        }
+        self.life = Life::Up(fresh.instance);
+        self.feed.reset();
+        self.stats.generation = self.stats.generation.saturating_add(1);
+        let kind = PolicyEventKind::Restarted {
+            generation: self.stats.generation,
+            restored: fresh.restored,
+        };
+        shared.events.push(now, self.number, kind);
+        Ok(())
+    }
+
+    /// Brings its mirror up to date.
+    fn tell(&mut self, shared: &mut Shared, question: &Question<'_>) -> Result<(), Fault> {
+        let changes = &mut shared.changes;
+        let extent = question.rows.changes(&mut self.feed, changes);
+        let Life::Up(instance) = &mut self.life else {
+            return Ok(());
+        };
+        if changes.is_empty() && extent == Extent::SinceLast {
+            return Ok(());
+        }
+        self.stats.observes += 1;
+        let limits = self.source.limits();
+        observe_all(
+            instance.as_mut(),
+            limits,
+            (question.at.now, extent),
+            changes,
+        )
+    }
+
+    fn instance(&mut self) -> Result<&mut dyn Instance, Fault> {
+        match &mut self.life {
+            Life::Up(instance) => Ok(instance.as_mut()),
+            Life::Down { .. } => Err(Fault::new(FaultKind::Start, "there is no instance")),
+        }
+    }
+
+    fn count_fuel(&mut self) {
+        if let Life::Up(instance) = &self.life {
+            self.stats.fuel_last = instance.last_fuel().unwrap_or(0);
+            self.stats.fuel_max = self.stats.fuel_max.max(self.stats.fuel_last);
+        }
+    }
+
+    /// Turns what it has logged into events.
+    fn fetch_log(&mut self, shared: &mut Shared, now: Micros) {
+        let Life::Up(instance) = &mut self.life else {
+            return;
+        };
+        let dropped = instance.take_log(&mut shared.lines);
+        for line in shared.lines.drain(..) {
+            let kind = PolicyEventKind::Logged(line);
+            shared.events.push(now, self.number, kind);
+        }
+        if dropped > 0 {
+            let kind = PolicyEventKind::LogDropped(dropped);
+            shared.events.push(now, self.number, kind);
+        }
+    }
+
+    /// Drops the instance and backs off.
+    fn fault(&mut self, fault: Fault, now: Micros, patience: &Patience) -> PolicyFault {
+        while let Some(first) = self.faults.front()
+            && now.since(*first).0 >= patience.window_micros
+        {
+            self.faults.pop_front();
+        }
+        self.faults.push_back(now);
+        *self.stats.faults.entry(fault.kind).or_default() += 1;
+        let back_off = Micros(patience.back_off(self.faults.len()));
+        self.life = Life::Down {
+            until: now.after(back_off),
+        };
+        PolicyFault {
+            policy: self.number,
+            kind: fault.kind,
+            detail: fault.detail,
+        }
+    }
+
+    /// A copy with its last saved state that has been told everything.
+    pub(crate) fn copy_told(
+        &self,
+        rows: &dyn Rows,
+        now: Micros,
+    ) -> Result<Box<dyn Instance>, Fault> {
+        let mut copy = self.source.warm(self.state.as_deref())?.instance;
+        let mut changes = Vec::new();
+        let extent = rows.changes(&mut Feed::new(self.description.feed), &mut changes);
+        observe_all(copy.as_mut(), self.source.limits(), (now, extent), &changes)?;
+        Ok(copy)
+    }
+
+    // === Snapshots ===
+
+    /// Counts an answered question, and saves the state when it is time.
+    pub(crate) fn save_in_turn(&mut self, shared: &mut Shared, now: Micros) {
+        let Saving::After { questions } = &mut self.saving else {
+            return;
+        };
+        *questions = questions.saturating_sub(1);
+        if *questions == 0 {
+            *questions = shared.patience.snapshot_every;
+            self.save(shared, now);
+        }
+    }
+
+    /// Saves the state. A policy that faults at it, or has more than is kept, is not asked for
+    /// a snapshot again.
+    pub(crate) fn save(&mut self, shared: &mut Shared, now: Micros) {
+        if matches!(self.saving, Saving::Ended) {
+            return;
+        }
+        let Life::Up(instance) = &mut self.life else {
+            return;
+        };
+        let max = self.source.limits().snapshot_bytes;
+        let why = match instance.snapshot() {
+            Ok(state) if u64::try_from(state.len()).is_ok_and(|bytes| bytes <= max) => {
+                self.stats.snapshots += 1;
+                self.state = Some(state);
+                return;
+            }
+            Ok(state) => format!("{} bytes, {max} are allowed", state.len()),
+            Err(fault) => {
+                let kind = PolicyEventKind::Faulted(fault.clone());
+                shared.events.push(now, self.number, kind);
+                self.fault(fault, now, &shared.patience).detail
+            }
+        };
+        self.saving = Saving::Ended;
+        let kind = PolicyEventKind::SnapshotsEnded { why };
+        shared.events.push(now, self.number, kind);
+    }
+
+    /// Its last snapshot, for a successor.
+    pub(crate) fn handover(&self) -> Option<Snapshot> {
+        Some(Snapshot {
+            name: self.description.name.clone(),
+            state_version: self.description.state_version,
+            state: self.state.clone()?,
+        })
+    }
+}
+
+/// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
+fn observe_all(
+    instance: &mut dyn Instance,
+    limits: &Limits,
+    (now, extent): (Micros, Extent),
+    changes: &[Change],
+) -> Result<(), Fault> {
+    let rows_max = usize::try_from(limits.observe_rows).unwrap_or(usize::MAX);
+    let (first, rest) = changes.split_at(changes.len().min(rows_max));
+    instance.observe(now, extent, first)?;
+    rest.chunks(rows_max)
+        .try_for_each(|chunk| instance.observe(now, Extent::SinceLast, chunk))
+}

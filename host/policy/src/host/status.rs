@@ -1,0 +1,91 @@
+//! What an operator sees of each policy.
+
+use std::collections::BTreeMap;
+
+use pointsman_core::{FaultKind, Hook, Micros, Refusal};
+
+use crate::component::Digest;
+use crate::instance::{HookSet, PolicyDescription, index};
+
+/// One policy as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyStatus {
+    /// Its number, never reused.
+    pub number: u32,
+    /// What it says about itself.
+    pub description: PolicyDescription,
+    /// Digest of its code.
+    pub digest: Digest,
+    /// Digest of its code and settings.
+    pub fingerprint: Digest,
+    /// The decisions it could make.
+    pub hooks: HookSet,
+    /// The decisions it makes.
+    pub in_force: HookSet,
+    /// The decisions it makes where the one in force fails.
+    pub behind: HookSet,
+    /// Absent: it can be asked. Otherwise it faulted, and is not asked before that time.
+    pub down_until: Option<Micros>,
+    /// What it has done.
+    pub stats: PolicyStats,
+}
+
+/// What a policy has done since it was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyStats {
+    /// Instances so far, the present one included.
+    pub generation: u32,
+    /// Questions answered.
+    pub answers: PerHook,
+    /// Calls that told it about changes.
+    pub observes: u64,
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Faults by kind.
+    pub faults: BTreeMap<FaultKind, u64>,
+    /// Actions the interlock refused.
+    pub refusals: PerHook,
+    /// The newest of them.
+    pub refusal_last: Option<Refusal>,
+    /// Fuel of its last question, if it is metered.
+    pub fuel_last: u64,
+    /// Most fuel of one question.
+    pub fuel_max: u64,
+}
+
+/// A count for each hook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerHook([u64; Hook::ALL.len()]);
+
+impl PerHook {
+    /// The count of `hook`.
+    #[must_use]
+    pub fn of(&self, hook: Hook) -> u64 {
+        self.0[index(hook)]
+    }
+
+    /// All hooks together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(crate) fn count(&mut self, hook: Hook) {
+        self.0[index(hook)] += 1;
+    }
+}
+
+/// A policy that faulted too often. It is not added again before it is released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Digest of its code and settings, by which it is known.
+    pub fingerprint: Digest,
+    /// Digest of its code.
+    pub digest: Digest,
+    /// Its name.
+    pub name: String,
+    /// Since when, on the host's clock.
+    pub at: Micros,
+    /// Its last fault, for the operator.
+    pub detail: String,
+}

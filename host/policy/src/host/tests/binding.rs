@@ -1,0 +1,310 @@
+//! Snapshots, bindings and outputs.
+
+use pointsman_core::rows::{Cached, ExecutorKind, Request, RequestClass, Role, Stage};
+use pointsman_core::{
+    Config, DeviceSpec, ExecutorSpec, KvSpec, Machine, ModelId, NewRequest, RefusalCause, TenantId,
+};
+
+use super::*;
+use crate::instance::{LogLevel, LogLine};
+
+// === Snapshots ===
+
+#[test]
+fn a_fresh_instance_gets_the_last_snapshot() {
+    let policy = scripted("a");
+    let mut host = PolicyHost::new(Patience {
+        snapshot_every: 2,
+        ..PATIENCE
+    });
+    bind(&mut host, &policy);
+    policy.calls();
+    for now in 1..4 {
+        author(&mut host, now);
+    }
+    assert_eq!(policy.calls(), ["order", "order", "snapshot", "order"]);
+    policy.fail(&[Failing::Order]);
+    author(&mut host, 5);
+    policy.fail(&[]);
+    policy.calls();
+    author(&mut host, 105);
+    assert_eq!(
+        policy.calls(),
+        ["configure {}", "restore [7]", "order", "snapshot"]
+    );
+    let restarted = PolicyEventKind::Restarted {
+        generation: 2,
+        restored: Restored::Warm,
+    };
+    assert_eq!(events(&mut host), [(0, restarted)]);
+    assert_eq!(stats(&host, 0).snapshots, 2);
+}
+
+#[test]
+fn state_that_a_policy_cannot_take_back_is_forgotten() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    assert!(host.handover(Micros(0), 0).is_some());
+    policy.fail(&[Failing::Order]);
+    author(&mut host, 0);
+    policy.fail(&[Failing::Restore]);
+    policy.calls();
+    assert_eq!(author(&mut host, 100), (Author::Policy(0), 0));
+    assert_eq!(
+        policy.calls(),
+        ["configure {}", "restore [7]", "configure {}", "order"]
+    );
+    policy.fail(&[Failing::Order]);
+    author(&mut host, 101);
+    policy.fail(&[]);
+    policy.calls();
+    author(&mut host, 301);
+    assert_eq!(policy.calls(), ["configure {}", "order"]);
+}
+
+#[test]
+fn a_fault_at_a_snapshot_is_an_event_and_ends_snapshots() {
+    let policy = scripted("a");
+    let mut host = PolicyHost::new(Patience {
+        snapshot_every: 1,
+        ..PATIENCE
+    });
+    bind(&mut host, &policy);
+    policy.fail(&[Failing::Snapshot]);
+    assert_eq!(author(&mut host, 0), (Author::Policy(0), 0));
+    assert_eq!(author(&mut host, 99), (Author::BuiltIn, 0));
+    policy.calls();
+    assert_eq!(author(&mut host, 100), (Author::Policy(0), 0));
+    assert_eq!(policy.calls(), ["configure {}", "order"]);
+    let kinds = events(&mut host);
+    assert!(
+        matches!(kinds[0].1, PolicyEventKind::Faulted(_)),
+        "{kinds:?}"
+    );
+    assert!(
+        matches!(kinds[1].1, PolicyEventKind::SnapshotsEnded { .. }),
+        "{kinds:?}"
+    );
+}
+
+#[test]
+fn a_snapshot_above_the_limit_is_not_kept() {
+    let policy = scripted("a");
+    policy.set(|script| script.state = vec![0; 2]);
+    let mut host = PolicyHost::new(PATIENCE);
+    let limits = Limits {
+        snapshot_bytes: 1,
+        ..Limits::default()
+    };
+    let number = host
+        .add(start(policy.source_with(limits)).unwrap())
+        .unwrap();
+    assert_eq!(host.handover(Micros(0), number), None);
+    let why = "2 bytes, 1 are allowed".to_owned();
+    assert_eq!(
+        events(&mut host),
+        [(0, PolicyEventKind::SnapshotsEnded { why })]
+    );
+}
+
+// === Binding ===
+
+#[test]
+fn a_third_policy_retires_the_first() {
+    let policies = [scripted("a"), scripted("b"), scripted("c")];
+    let mut host = host(&[&policies[0], &policies[1], &policies[2]]);
+    assert_eq!(events(&mut host), [(0, PolicyEventKind::Retired)]);
+    let hooks = HookSet::from_iter([Hook::Priority]);
+    let status: Vec<_> = host
+        .status()
+        .map(|s| (s.number, s.in_force, s.behind))
+        .collect();
+    assert_eq!(
+        status,
+        [(1, HookSet::EMPTY, hooks), (2, hooks, HookSet::EMPTY)]
+    );
+    assert_eq!(host.bind(Micros(0), 0, hooks), Err(BindError::Unknown(0)));
+}
+
+#[test]
+fn binding_a_hook_that_is_not_exported_changes_nothing() {
+    let policy = scripted("a");
+    let mut host = host(&[]);
+    let number = host.add(start(policy.source()).unwrap()).unwrap();
+    let hooks = HookSet::from_iter([Hook::Priority, Hook::Budget]);
+    let error = host.bind(Micros(0), number, hooks).unwrap_err();
+    assert_eq!(error, BindError::NotExported(Hook::Budget));
+    assert_eq!(host.holder(Hook::Priority), None);
+}
+
+#[test]
+fn a_swap_takes_the_common_hooks_and_ejecting_gives_them_back() {
+    let (old, new) = (scripted("a"), scripted("b"));
+    old.set(|script| script.hooks.insert(Hook::Routing));
+    let mut host = host(&[&old]);
+    host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
+        .unwrap();
+    let number = host.add(start(new.source()).unwrap()).unwrap();
+    let taken = host.swap(Micros(1), 0, number).unwrap();
+    assert_eq!(taken, HookSet::from_iter([Hook::Priority]));
+    assert_eq!(host.holder(Hook::Routing), None);
+    assert_eq!(author(&mut host, 1), (Author::Policy(number), 0));
+    assert_eq!(host.eject(Micros(2), Hook::Priority), Some(number));
+    assert_eq!(author(&mut host, 2), (Author::Policy(0), 0));
+    assert_eq!(host.eject(Micros(2), Hook::Priority), Some(0));
+    assert_eq!(author(&mut host, 2), (Author::BuiltIn, 0));
+    assert_eq!(host.eject(Micros(2), Hook::Priority), None);
+    assert_eq!(host.status().count(), 0);
+}
+
+#[test]
+fn a_successor_starts_from_the_state_of_the_policy_it_replaces() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    let snapshot = host.handover(Micros(0), 0).unwrap();
+    let mut successor = start(policy.source()).unwrap();
+    assert_eq!(successor.restore(&snapshot), Ok(Restored::Warm));
+    let number = host.add(successor).unwrap();
+    assert_eq!(
+        host.swap(Micros(0), 0, number),
+        Ok(HookSet::from_iter([Hook::Priority]))
+    );
+    assert_eq!(author(&mut host, 0), (Author::Policy(1), 0));
+}
+
+// === Outputs ===
+
+#[test]
+fn log_lines_become_events_and_events_are_bounded() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    author(&mut host, 3);
+    let kinds: Vec<_> = std::iter::from_fn(|| host.poll_event())
+        .map(|event| event.kind)
+        .collect();
+    let line = LogLine {
+        level: LogLevel::Info,
+        message: "said".to_owned(),
+    };
+    assert_eq!(
+        kinds,
+        [
+            PolicyEventKind::Logged(line),
+            PolicyEventKind::LogDropped(2)
+        ]
+    );
+    for now in 4..13 {
+        author(&mut host, now);
+    }
+    assert_eq!(host.events_dropped(), 2);
+    assert_eq!(host.poll_event().map(|event| event.at), Some(Micros(5)));
+}
+
+#[test]
+fn a_copy_explains_and_the_policy_is_not_disturbed() {
+    let policy = scripted("a");
+    policy.set(|script| script.hooks.insert(Hook::Routing));
+    let mut host = host(&[&policy]);
+    let request = waiting();
+    let cached = Cached {
+        request: RequestId(7),
+        overlaps: vec![],
+        floor_tokens: 0,
+        shared_tokens: 0,
+    };
+    let rows = Feeding(RefCell::new(vec![(Extent::Everything, 3)]));
+    let before = host.explain_from(&rows, moment(1), &request, &cached);
+    assert_eq!(before, Err(ExplainError::NotExported));
+    host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
+        .unwrap();
+    let explanation = host
+        .explain_from(&rows, moment(1), &request, &cached)
+        .unwrap();
+    assert_eq!(explanation.candidates[0].note, "for 7");
+    assert_eq!(
+        policy.calls(),
+        ["configure {}", "observe 1 Everything 3", "explain"]
+    );
+    assert_eq!(stats(&host, 0).generation, 1);
+}
+
+fn waiting() -> Request {
+    Request {
+        id: RequestId(7),
+        model: Some(ModelId(1)),
+        adapter: None,
+        tenant: TenantId(0),
+        session: None,
+        class: RequestClass::Throughput,
+        priority: 0,
+        head_start: Micros(0),
+        stage: Stage::Queued,
+        labels: vec![],
+        arrived: Micros(0),
+        deadline: None,
+        may_wait: true,
+        prompt_tokens: 1,
+        output_tokens_max: 1,
+        output_tokens_expected: None,
+        group: None,
+        allowed: None,
+        failed_on: vec![],
+        preferred: None,
+        attempts: 0,
+    }
+}
+
+// === With the machine ===
+
+/// A machine with one executor and one request.
+fn machine() -> Machine {
+    let mut machine = Machine::new(Config::default()).unwrap();
+    let device = DeviceSpec {
+        name: "cpu0".to_owned(),
+        kv: KvSpec::Owned {
+            block_bytes: 1 << 20,
+            blocks_total: 64,
+        },
+        tokens_per_step: Some(256),
+    };
+    let device = machine.handle_device_attached(Micros(0), device).unwrap();
+    let executor = ExecutorSpec {
+        name: "cpu0/llama".to_owned(),
+        device,
+        kind: ExecutorKind::Cpu,
+        role: Role::Both,
+        group: 0,
+        share_weight: 1,
+        serves: None,
+        slots_total: 4,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(16),
+        preempts: true,
+        model_unload_delay: Micros(0),
+    };
+    machine
+        .handle_executor_attached(Micros(0), executor)
+        .unwrap();
+    let tenant = machine.intern_tenant(Micros(0), "default");
+    machine.handle_request_arrived(Micros(0), NewRequest::new(tenant, 100, 20));
+    machine
+}
+
+#[test]
+fn the_machine_asks_the_policies_and_its_refusals_are_counted() {
+    let policy = scripted("a");
+    policy.set(|script| script.hooks.insert(Hook::Routing));
+    let mut host = host(&[&policy]);
+    host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
+        .unwrap();
+    machine().decide(Micros(0), &mut host);
+    let stats = stats(&host, 0);
+    assert_eq!(stats.refusals.of(Hook::Routing), 1);
+    assert_eq!(stats.refusals.total(), 1);
+    let cause = stats.refusal_last.map(|refusal| refusal.cause);
+    assert_eq!(cause, Some(RefusalCause::UnknownExecutor));
+    let calls = policy.calls();
+    assert!(calls[0].starts_with("observe 0 Everything "), "{calls:?}");
+    assert!(calls.contains(&"route".to_owned()), "{calls:?}");
+}

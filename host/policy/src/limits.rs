@@ -1,0 +1,227 @@
+//! What a policy may use: fuel, processor time, memory, and the sizes of what crosses.
+//!
+//! Fuel is the limit that policies meet: it is deterministic, so a replay meets it at the same
+//! instruction. Processor time is the backstop behind it, derived from it, and wall-clock time
+//! the backstop behind that. The defaults are generous enough for interpreted guests.
+//!
+//! # Invariants
+//! 1. A [`Limits`] in use has passed [`Limits::validated`]: every value is positive and at most
+//!    its ceiling (`limits::tests`).
+//!
+//! # Not here
+//! How often a policy may fail: [`crate::Patience`].
+
+const MIB: u64 = 1 << 20;
+
+/// Limits of one policy. Each is settable per policy up to the [`Limits::CEILING`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Fuel of one question or `observe`, before its rows. A unit is about one instruction.
+    pub call_fuel: u64,
+    /// Fuel of a question or `observe` for each row it passes.
+    pub row_fuel: u64,
+    /// Fuel of `describe`, `configure`, `restore` or `snapshot`, each.
+    pub lifecycle_fuel: u64,
+    /// Processor time that a unit of fuel may take, in nanoseconds; sets the backstop's deadline.
+    pub fuel_nanos: u64,
+    /// Wall-clock deadlines a call may pass while its thread does not get that processor time.
+    pub deadline_extensions: u32,
+    /// Linear memory, all memories together, in bytes.
+    pub memory_bytes: u64,
+    /// Table elements, all tables together.
+    pub table_elements: u64,
+    /// Core instances in one component.
+    pub instances: u32,
+    /// Linear memories and, separately, tables in one component.
+    pub memories: u32,
+    /// What one call may return, and what one log line may pass, in bytes.
+    pub result_bytes: u64,
+    /// Rows of one `observe`; more come in several.
+    pub observe_rows: u32,
+    /// What `snapshot` may return, in bytes.
+    pub snapshot_bytes: u64,
+    /// Log lines kept until the host fetches them, which it does after each question.
+    pub log_lines: u32,
+    /// Bytes kept of one log line.
+    pub log_line_bytes: u32,
+    /// Texts for reasons.
+    pub reasons: u32,
+    /// Bytes of a name, version or reason; a summary may have four times as many.
+    pub text_bytes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            call_fuel: 20_000_000,
+            row_fuel: 200_000,
+            lifecycle_fuel: 1_000_000_000,
+            fuel_nanos: 10,
+            deadline_extensions: 8,
+            memory_bytes: 64 * MIB,
+            table_elements: 1 << 18,
+            instances: 128,
+            memories: 32,
+            result_bytes: 4 * MIB,
+            observe_rows: 4096,
+            snapshot_bytes: MIB,
+            log_lines: 32,
+            log_line_bytes: 1024,
+            reasons: 256,
+            text_bytes: 256,
+        }
+    }
+}
+
+impl Limits {
+    /// What no setting may exceed.
+    pub const CEILING: Limits = Limits {
+        call_fuel: 10_000_000_000,
+        row_fuel: 1_000_000_000,
+        lifecycle_fuel: 100_000_000_000,
+        fuel_nanos: 1000,
+        deadline_extensions: 1000,
+        memory_bytes: 4096 * MIB,
+        table_elements: 1 << 24,
+        instances: 4096,
+        memories: 1024,
+        result_bytes: 256 * MIB,
+        observe_rows: 1 << 20,
+        snapshot_bytes: 64 * MIB,
+        log_lines: 1024,
+        log_line_bytes: 1 << 16,
+        // A reason is a `u16`.
+        reasons: 1 << 16,
+        text_bytes: 1 << 12,
+    };
+
+    /// These limits, if each is positive and at most its ceiling.
+    ///
+    /// # Errors
+    /// Names the first limit that is not.
+    pub fn validated(self) -> Result<Self, LimitsError> {
+        let ceiling = Self::CEILING.rows();
+        for ((name, value), (_, max)) in self.rows().into_iter().zip(ceiling) {
+            if value == 0 || value > max {
+                return Err(LimitsError { name, value, max });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Fuel of a question or `observe` that passes `rows` rows.
+    pub(crate) fn fuel_of_rows(&self, rows: usize) -> u64 {
+        let rows = u64::try_from(rows).unwrap_or(u64::MAX);
+        self.call_fuel
+            .saturating_add(self.row_fuel.saturating_mul(rows))
+    }
+
+    fn rows(&self) -> [(&'static str, u64); 16] {
+        [
+            ("call_fuel", self.call_fuel),
+            ("row_fuel", self.row_fuel),
+            ("lifecycle_fuel", self.lifecycle_fuel),
+            ("fuel_nanos", self.fuel_nanos),
+            ("deadline_extensions", self.deadline_extensions.into()),
+            ("memory_bytes", self.memory_bytes),
+            ("table_elements", self.table_elements),
+            ("instances", self.instances.into()),
+            ("memories", self.memories.into()),
+            ("result_bytes", self.result_bytes),
+            ("observe_rows", self.observe_rows.into()),
+            ("snapshot_bytes", self.snapshot_bytes),
+            ("log_lines", self.log_lines.into()),
+            ("log_line_bytes", self.log_line_bytes.into()),
+            ("reasons", self.reasons.into()),
+            ("text_bytes", self.text_bytes.into()),
+        ]
+    }
+}
+
+/// A limit that is zero or above its ceiling.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("limit {name} is {value}, it must be from 1 to {max}")]
+pub struct LimitsError {
+    /// Which limit.
+    pub name: &'static str,
+    /// What was asked for.
+    pub value: u64,
+    /// Its ceiling.
+    pub max: u64,
+}
+
+/// How often a policy may fail, and how often its state is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// After the first fault in the window a policy is not asked for this long, in host
+    /// microseconds; twice as long after the second, and so on.
+    pub back_off_micros: u64,
+    /// The back-off grows no further than this, in host microseconds.
+    pub back_off_max_micros: u64,
+    /// This many faults in the window put a policy in quarantine.
+    pub faults_max: u32,
+    /// The window, in host microseconds.
+    pub window_micros: u64,
+    /// A snapshot is taken after this many questions answered.
+    pub snapshot_every: u32,
+    /// Events kept for [`crate::PolicyHost::poll_event`]; past it the oldest is dropped.
+    pub events_max: u32,
+    /// Entries kept in the quarantine list; past it the oldest is dropped.
+    pub quarantine_max: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            back_off_micros: 100_000,
+            back_off_max_micros: 10_000_000,
+            faults_max: 5,
+            window_micros: 60_000_000,
+            snapshot_every: 256,
+            events_max: 1024,
+            quarantine_max: 64,
+        }
+    }
+}
+
+impl Patience {
+    /// How long a policy is left alone after its `faults`th fault in the window.
+    pub(crate) fn back_off(&self, faults: usize) -> u64 {
+        let doublings = u32::try_from(faults.saturating_sub(1)).unwrap_or(u32::MAX);
+        let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+        self.back_off_micros
+            .saturating_mul(factor)
+            .min(self.back_off_max_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(Limits::default().validated(), Ok(Limits::default()));
+    }
+
+    #[test]
+    fn refuses_a_limit_of_zero_and_one_above_its_ceiling() {
+        let zero = Limits {
+            call_fuel: 0,
+            ..Limits::default()
+        };
+        let above = Limits {
+            memory_bytes: u64::MAX,
+            ..Limits::default()
+        };
+        assert_eq!(zero.validated().unwrap_err().name, "call_fuel");
+        assert_eq!(above.validated().unwrap_err().name, "memory_bytes");
+    }
+
+    #[test]
+    fn back_off_doubles_up_to_its_bound() {
+        let patience = Patience::default();
+        let waits: Vec<u64> = [1, 2, 3, 8, 200].map(|n| patience.back_off(n)).to_vec();
+        assert_eq!(waits, [100_000, 200_000, 400_000, 10_000_000, 10_000_000]);
+    }
+}

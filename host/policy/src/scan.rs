@@ -1,0 +1,166 @@
+//! What a file is, and what it imports and exports, read before anything is compiled.
+//!
+//! Compiling a large guest takes seconds; a file that cannot become a policy is refused here,
+//! with the reason its author can act on.
+//!
+//! # Not here
+//! Whether the file is valid, and its interfaces have the right shapes: wasmtime checks both.
+
+use std::fmt;
+
+use wasmparser::{Encoding, Parser, Payload};
+
+use crate::component::LoadError;
+use crate::instance::HookSet;
+use pointsman_core::Hook;
+
+/// Package of the scheduling interface.
+const PACKAGE: &str = "pointsman:scheduling/";
+
+const LIFECYCLE: &str = "lifecycle";
+const EXPLANATION: &str = "explanation";
+
+/// Releases of the interface that this host knows, `0.1.x`, as its author writes them.
+pub(crate) const KNOWN: &str = "0.1.x";
+
+/// What a component exports, as far as this host knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    pub(crate) hooks: HookSet,
+    pub(crate) explains: bool,
+    /// Interfaces of this package that this host does not know: a newer host would call them.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Refuses what is no component, or imports or exports what it may not.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "of the many sections only those about imports and exports matter"
+)]
+pub(crate) fn scan(bytes: &[u8]) -> Result<Exports, LoadError> {
+    recognise(bytes)?;
+    let mut exported = Vec::new();
+    let mut depth = 0_u32;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(malformed)? {
+            Payload::Version { encoding, .. } if depth == 0 && encoding == Encoding::Module => {
+                return Err(LoadError::CoreModule);
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    check_import(import.map_err(malformed)?.name.name)?;
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    exported.extend(interface(export.map_err(malformed)?.name.name)?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Exports::of(&exported)
+}
+
+/// Refuses by its first bytes what is no WebAssembly at all.
+fn recognise(bytes: &[u8]) -> Result<(), LoadError> {
+    match bytes {
+        [0x7f, b'E', b'L', b'F', ..] => Err(LoadError::Precompiled),
+        [0, b'a', b's', b'm', ..] => Ok(()),
+        [b'(', ..] => Err(LoadError::TextFormat),
+        _ => Err(LoadError::NotWebAssembly),
+    }
+}
+
+fn malformed(error: wasmparser::BinaryReaderError) -> LoadError {
+    LoadError::Malformed(error.to_string())
+}
+
+/// An interface of this package, and whether this host knows its version.
+fn interface(name: &str) -> Result<Option<&str>, LoadError> {
+    let Some(rest) = name.strip_prefix(PACKAGE) else {
+        return Ok(None);
+    };
+    let (interface, version) = rest.split_once('@').unwrap_or((rest, ""));
+    if is_known(version) {
+        return Ok(Some(interface));
+    }
+    Err(LoadError::UnknownVersion {
+        interface: format!("{PACKAGE}{interface}"),
+        version: version.to_owned(),
+    })
+}
+
+/// Whether `version` is a release of 0.1. A pre-release is nobody's promise.
+fn is_known(version: &str) -> bool {
+    version
+        .strip_prefix("0.1.")
+        .is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn check_import(name: &str) -> Result<(), LoadError> {
+    match interface(name)? {
+        // The second is types only; linking fails should it have functions.
+        Some("log" | "types") => Ok(()),
+        Some(_) | None => Err(LoadError::ForbiddenImport {
+            import: name.to_owned(),
+            hint: Hint::of(name),
+        }),
+    }
+}
+
+impl Exports {
+    fn of(interfaces: &[&str]) -> Result<Self, LoadError> {
+        if !interfaces.contains(&LIFECYCLE) {
+            return Err(LoadError::NoLifecycle);
+        }
+        let mut exports = Self::default();
+        for interface in interfaces {
+            let mut hooks = Hook::ALL.into_iter();
+            match hooks.find(|hook| hook.as_str() == *interface) {
+                Some(hook) => exports.hooks.insert(hook),
+                None if *interface == EXPLANATION => exports.explains = true,
+                None if *interface == LIFECYCLE => {}
+                None => exports.unknown.push((*interface).to_owned()),
+            }
+        }
+        if exports.hooks.is_empty() {
+            return Err(LoadError::NoHooks);
+        }
+        Ok(exports)
+    }
+}
+
+/// What an author can do about an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// A toolchain brought WASI along.
+    DropWasi,
+    /// Something else.
+    OnlyLog,
+}
+
+impl Hint {
+    fn of(import: &str) -> Self {
+        if import.starts_with("wasi:") {
+            Self::DropWasi
+        } else {
+            Self::OnlyLog
+        }
+    }
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DropWasi => {
+                "a policy has no WASI: build Rust with --target wasm32-unknown-unknown, \
+                 componentize-py and componentize-qjs with --stub-wasi, componentize-js with all \
+                 features disabled"
+            }
+            Self::OnlyLog => "the only import of a policy is pointsman:scheduling/log",
+        })
+    }
+}

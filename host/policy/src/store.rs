@@ -1,0 +1,284 @@
+//! What the store of one policy instance carries: memory limiter, deadline, log.
+//!
+//! # The deadline
+//! Reading a thread's processor time is a system call, too dear for every question. So nothing
+//! is read until a call passes its first wall-clock deadline; only then does its allowance of
+//! processor time begin to count, and each further deadline compares. A call may thus use its
+//! allowance about twice, and a thread that the machine did not run is not the guest's fault,
+//! up to a number of deadlines.
+//!
+//! # Invariants
+//! 1. All memories together stay within the limit, all tables too (`wasm::tests`).
+//! 2. The log keeps a bounded number of lines of bounded length (`wasm::tests`).
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use wasmtime::{ResourceLimiter, UpdateDeadline};
+
+use crate::bindings::{log, types};
+use crate::engine::TICK;
+use crate::instance::{LogLevel, LogLine, cut};
+use crate::limits::Limits;
+
+/// The data of one instance's store.
+#[derive(Debug)]
+pub(crate) struct StoreState {
+    pub(crate) limiter: Limiter,
+    pub(crate) deadline: Deadline,
+    pub(crate) log: Log,
+}
+
+impl StoreState {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            limiter: Limiter::new(limits),
+            deadline: Deadline::new(limits.deadline_extensions),
+            log: Log::new(limits),
+        }
+    }
+
+    /// Makes ready for a call with `fuel`; its wall-clock deadline, in ticks.
+    pub(crate) fn begin(&mut self, limits: &Limits, fuel: u64) -> u64 {
+        self.limiter.denied = false;
+        let allowance = Duration::from_nanos(fuel.saturating_mul(limits.fuel_nanos));
+        self.deadline.begin(allowance)
+    }
+}
+
+fn to_usize(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+// === Memory ===
+
+/// Bounds what a component's instances may hold, all together.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    memory_bytes_left: u64,
+    table_elements_left: u64,
+    instances: usize,
+    memories: usize,
+    /// A growth was denied in this call.
+    pub(crate) denied: bool,
+    /// What the last growth that was let through took, given back should it fail.
+    pending: u64,
+}
+
+impl Limiter {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            memory_bytes_left: limits.memory_bytes,
+            table_elements_left: limits.table_elements,
+            instances: to_usize(limits.instances),
+            memories: to_usize(limits.memories),
+            denied: false,
+            pending: 0,
+        }
+    }
+}
+
+/// Takes a growth from `left`, if it is there.
+fn take(left: &mut u64, current: usize, desired: usize) -> Option<u64> {
+    let growth = u64::try_from(desired.saturating_sub(current)).ok()?;
+    *left = left.checked_sub(growth)?;
+    Some(growth)
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let taken = take(&mut self.memory_bytes_left, current, desired);
+        self.denied |= taken.is_none();
+        self.pending = taken.unwrap_or(0);
+        Ok(taken.is_some())
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.memory_bytes_left += std::mem::take(&mut self.pending);
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let taken = take(&mut self.table_elements_left, current, desired);
+        self.denied |= taken.is_none();
+        self.pending = taken.unwrap_or(0);
+        Ok(taken.is_some())
+    }
+
+    fn table_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.table_elements_left += std::mem::take(&mut self.pending);
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        self.instances
+    }
+
+    fn tables(&self) -> usize {
+        self.memories
+    }
+
+    fn memories(&self) -> usize {
+        self.memories
+    }
+}
+
+// === Deadline ===
+
+/// The backstop of one call.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    allowance: Duration,
+    extensions_max: u32,
+    /// Deadlines of this call that have passed.
+    passed: u32,
+    /// The thread's processor time when the first one did.
+    counted_from: Option<Duration>,
+}
+
+impl Deadline {
+    fn new(extensions_max: u32) -> Self {
+        Self {
+            allowance: Duration::ZERO,
+            extensions_max,
+            passed: 0,
+            counted_from: None,
+        }
+    }
+
+    fn begin(&mut self, allowance: Duration) -> u64 {
+        self.allowance = allowance;
+        self.passed = 0;
+        self.counted_from = None;
+        ticks(allowance)
+    }
+
+    /// A deadline has passed with the thread's processor time at `used`.
+    pub(crate) fn pass(&mut self, used: Duration) -> UpdateDeadline {
+        self.passed = self.passed.saturating_add(1);
+        let counted_from = *self.counted_from.get_or_insert(used);
+        let left = self
+            .allowance
+            .saturating_sub(used.saturating_sub(counted_from));
+        if left.is_zero() || self.passed > self.extensions_max {
+            UpdateDeadline::Interrupt
+        } else {
+            UpdateDeadline::Continue(ticks(left))
+        }
+    }
+}
+
+/// Ticks that take at least `time`: the first one may be due at once.
+fn ticks(time: Duration) -> u64 {
+    let whole = time.as_nanos().div_ceil(TICK.as_nanos());
+    u64::try_from(whole)
+        .unwrap_or(u64::MAX / 2)
+        .saturating_add(1)
+}
+
+/// Processor time of this thread so far.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+// === Log ===
+
+/// Lines a policy logged and the host has not fetched yet.
+#[derive(Debug)]
+pub(crate) struct Log {
+    lines_max: usize,
+    line_bytes: usize,
+    lines: Vec<LogLine>,
+    dropped: u64,
+}
+
+impl Log {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            lines_max: to_usize(limits.log_lines),
+            line_bytes: to_usize(limits.log_line_bytes),
+            lines: Vec::new(),
+            dropped: 0,
+        }
+    }
+
+    pub(crate) fn take(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        out.append(&mut self.lines);
+        std::mem::take(&mut self.dropped)
+    }
+}
+
+impl log::Host for StoreState {
+    fn write(&mut self, level: log::Level, message: String) {
+        let log = &mut self.log;
+        if log.lines.len() >= log.lines_max {
+            log.dropped += 1;
+            return;
+        }
+        let level = match level {
+            log::Level::Debug => LogLevel::Debug,
+            log::Level::Info => LogLevel::Info,
+            log::Level::Warn => LogLevel::Warn,
+        };
+        let message = cut(message, log.line_bytes);
+        log.lines.push(LogLine { level, message });
+    }
+}
+
+impl types::Host for StoreState {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn interrupts(update: UpdateDeadline) -> bool {
+        matches!(update, UpdateDeadline::Interrupt)
+    }
+
+    #[test]
+    fn a_descheduled_thread_is_given_more_time() {
+        let mut deadline = Deadline::new(8);
+        assert_eq!(deadline.begin(100 * MS), 21);
+        assert!(!interrupts(deadline.pass(7 * MS)));
+        assert!(!interrupts(deadline.pass(8 * MS)));
+        assert!(!interrupts(deadline.pass(106 * MS)));
+        assert!(interrupts(deadline.pass(107 * MS)));
+    }
+
+    #[test]
+    fn time_without_processor_is_bounded_too() {
+        let mut deadline = Deadline::new(3);
+        deadline.begin(100 * MS);
+        let passes: Vec<bool> = (0..4).map(|_| interrupts(deadline.pass(MS))).collect();
+        assert_eq!(passes, [false, false, false, true]);
+    }
+
+    #[test]
+    fn a_failed_growth_is_given_back() {
+        let mut limiter = Limiter::new(&Limits {
+            memory_bytes: 100,
+            ..Limits::default()
+        });
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(!limiter.memory_growing(60, 101, None).unwrap());
+        assert!(limiter.denied);
+        assert!(limiter.memory_growing(0, 40, None).unwrap());
+        limiter
+            .memory_grow_failed(wasmtime::Error::msg("no memory"))
+            .unwrap();
+        assert!(limiter.memory_growing(0, 40, None).unwrap());
+    }
+}

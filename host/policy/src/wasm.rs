@@ -1,0 +1,389 @@
+//! An [`Instance`] that is a WebAssembly component in a store of its own.
+//!
+//! A trap poisons a whole store, so a store holds exactly one instance, and both are dropped
+//! after a fault. Before each call the fuel and the deadline are set anew; the buffers that rows
+//! are converted into are kept, since most questions pass a few.
+//!
+//! # Invariants
+//! 1. An instance that has faulted answers nothing more (`answers_nothing_after_a_fault`).
+//! 2. Fuel, memory, results and processor time stay within [`Limits`] (`wasm::tests`).
+
+use std::fmt;
+
+use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::{
+    Allotment, DeviceId, Eviction, FaultKind, Hook, Micros, Moment, RequestId, Shortage, admission,
+    routing,
+};
+use wasmtime::{Store, Trap};
+
+use crate::bindings::{
+    admission as wire_admission, budget, explanation, lifecycle, preemption, priority,
+    routing as wire_routing, types,
+};
+use crate::component::{Indices, PolicyComponent};
+use crate::instance::{Candidate, Fault, HookSet, Instance, LogLine, PolicyDescription, cut};
+use crate::limits::Limits;
+use crate::store::{StoreState, thread_time};
+
+#[cfg(test)]
+mod tests;
+
+/// The generated types, to and fro.
+mod convert {
+    crate::conversions! {
+        types: crate::bindings::types,
+        lifecycle: crate::bindings::lifecycle,
+        admission: crate::bindings::admission,
+        routing: crate::bindings::routing,
+        preemption: crate::bindings::preemption,
+        budget: crate::bindings::budget,
+        explanation: crate::bindings::explanation,
+    }
+}
+
+/// Bytes kept of a fault's message and backtrace.
+const DETAIL_BYTES: usize = 4096;
+
+/// A component in a store of its own.
+pub struct WasmInstance {
+    // Immutable.
+    component: PolicyComponent,
+    limits: Limits,
+    // Owned state.
+    store: Store<StoreState>,
+    guest: Guest,
+    buffers: Buffers,
+    // Lifecycle.
+    health: Health,
+    fuel_last: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Usable,
+    Faulted,
+}
+
+/// What rows are converted into.
+#[derive(Default)]
+struct Buffers {
+    ids: Vec<u64>,
+    changes: Vec<types::Change>,
+    cached: Vec<types::Cached>,
+}
+
+/// The component's functions.
+struct Guest {
+    lifecycle: lifecycle::Guest,
+    admission: Option<wire_admission::Guest>,
+    priority: Option<priority::Guest>,
+    routing: Option<wire_routing::Guest>,
+    preemption: Option<preemption::Guest>,
+    budget: Option<budget::Guest>,
+    explanation: Option<explanation::Guest>,
+}
+
+/// What one call does.
+type Call<'a, R> =
+    &'a mut dyn FnMut(&mut Store<StoreState>, &Guest, &Buffers) -> wasmtime::Result<R>;
+
+impl WasmInstance {
+    /// Instantiates `component` in a store of its own.
+    ///
+    /// # Errors
+    /// [`FaultKind::Start`] if its start functions trap, it needs more than `limits` give, or
+    /// its functions have other types than their release.
+    pub fn new(component: &PolicyComponent, limits: Limits) -> Result<Self, Fault> {
+        let mut store = Store::new(component.engine().wasmtime(), StoreState::new(&limits));
+        store.limiter(|state| &mut state.limiter);
+        store.set_hostcall_fuel(usize::try_from(limits.result_bytes).unwrap_or(usize::MAX));
+        store.epoch_deadline_callback(|mut context| {
+            Ok(context.data_mut().deadline.pass(thread_time()))
+        });
+        let guest = begin(&mut store, &limits, limits.lifecycle_fuel)
+            .and_then(|()| component.pre().instantiate(&mut store))
+            .and_then(|instance| Guest::load(&mut store, &instance, component.indices()))
+            .map_err(|error| {
+                let fault = fault("instantiate", &error, store.data());
+                Fault::new(
+                    FaultKind::Start,
+                    format!("{:?}: {}", fault.kind, fault.detail),
+                )
+            })?;
+        Ok(Self {
+            component: component.clone(),
+            limits,
+            store,
+            guest,
+            buffers: Buffers::default(),
+            health: Health::Usable,
+            fuel_last: 0,
+        })
+    }
+
+    /// Makes one call with `fuel`.
+    fn call<R>(&mut self, what: &'static str, fuel: u64, call: Call<'_, R>) -> Result<R, Fault> {
+        if self.health == Health::Faulted {
+            return Err(Fault::new(
+                FaultKind::Trap,
+                format!("{what}: the instance has faulted before"),
+            ));
+        }
+        let result = begin(&mut self.store, &self.limits, fuel)
+            .and_then(|()| call(&mut self.store, &self.guest, &self.buffers));
+        self.fuel_last = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
+        result.map_err(|error| {
+            self.health = Health::Faulted;
+            fault(what, &error, self.store.data())
+        })
+    }
+
+    fn call_lifecycle<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
+        self.call(what, self.limits.lifecycle_fuel, call)
+    }
+
+    /// Makes a call that passes `rows` rows.
+    fn ask<R>(&mut self, hook: &'static str, rows: usize, call: Call<'_, R>) -> Result<R, Fault> {
+        self.call(hook, self.limits.fuel_of_rows(rows), call)
+    }
+
+    fn buffer_ids(&mut self, requests: &[RequestId]) {
+        self.buffers.ids.clear();
+        self.buffers.ids.extend(requests.iter().map(|id| id.0));
+    }
+}
+
+impl fmt::Debug for WasmInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WasmInstance")
+            .field("component", &self.component)
+            .field("health", &self.health)
+            .field("fuel_last", &self.fuel_last)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sets the fuel and deadline of the call that follows.
+fn begin(store: &mut Store<StoreState>, limits: &Limits, fuel: u64) -> wasmtime::Result<()> {
+    store.set_fuel(fuel)?;
+    let ticks = store.data_mut().begin(limits, fuel);
+    store.set_epoch_deadline(ticks);
+    Ok(())
+}
+
+/// The function of a hook that `hooks` does not name is never called; should it be, that is a
+/// fault like any other.
+fn exported<'a, G>(guest: &'a Option<G>, hook: &'static str) -> wasmtime::Result<&'a G> {
+    guest
+        .as_ref()
+        .ok_or_else(|| wasmtime::Error::msg(format!("{hook} is not exported")))
+}
+
+impl Guest {
+    fn load(
+        store: &mut Store<StoreState>,
+        instance: &wasmtime::component::Instance,
+        indices: &Indices,
+    ) -> wasmtime::Result<Self> {
+        macro_rules! hook {
+            ($hook:ident) => {
+                indices
+                    .$hook
+                    .as_ref()
+                    .map(|indices| indices.load(&mut *store, instance))
+                    .transpose()?
+            };
+        }
+        Ok(Self {
+            lifecycle: indices.lifecycle.load(&mut *store, instance)?,
+            admission: hook!(admission),
+            priority: hook!(priority),
+            routing: hook!(routing),
+            preemption: hook!(preemption),
+            budget: hook!(budget),
+            explanation: hook!(explanation),
+        })
+    }
+}
+
+// === Faults ===
+
+fn fault(what: &'static str, error: &wasmtime::Error, state: &StoreState) -> Fault {
+    let detail = cut(format!("{what}: {error:?}"), DETAIL_BYTES);
+    Fault::new(kind_of(error, state), detail)
+}
+
+fn kind_of(error: &wasmtime::Error, state: &StoreState) -> FaultKind {
+    let trap = error.downcast_ref::<Trap>();
+    if trap == Some(&Trap::OutOfFuel) {
+        FaultKind::Fuel
+    } else if trap == Some(&Trap::Interrupt) {
+        FaultKind::Deadline
+    } else if is_oversize(error) {
+        FaultKind::Oversize
+    } else if state.limiter.denied {
+        // What an allocator does when it gets no memory: abort.
+        FaultKind::Memory
+    } else {
+        FaultKind::Trap
+    }
+}
+
+/// Whether the guest returned, or logged, more than the store lets through. The error's type is
+/// private to wasmtime; `wasm::tests` would notice another text.
+fn is_oversize(error: &wasmtime::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.to_string().contains("fuel allocated for hostcalls"))
+}
+
+// === impl Instance ===
+
+impl Instance for WasmInstance {
+    fn hooks(&self) -> HookSet {
+        self.component.hooks()
+    }
+
+    fn explains(&self) -> bool {
+        self.component.explains()
+    }
+
+    fn describe(&mut self) -> Result<PolicyDescription, Fault> {
+        self.call_lifecycle("describe", &mut |store, guest, _| {
+            guest.lifecycle.call_describe(store)
+        })
+        .map(convert::description)
+    }
+
+    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
+        self.call_lifecycle("configure", &mut |store, guest, _| {
+            guest.lifecycle.call_configure(store, settings)
+        })
+    }
+
+    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+        self.buffers.changes.clear();
+        self.buffers
+            .changes
+            .extend(changes.iter().map(convert::change));
+        self.ask("observe", changes.len(), &mut |store, guest, buffers| {
+            let extent = convert::extent(extent);
+            guest
+                .lifecycle
+                .call_observe(store, now.0, extent, &buffers.changes)
+        })
+    }
+
+    fn admit(
+        &mut self,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Result<Vec<admission::Verdict>, Fault> {
+        let hook = Hook::Admission.as_str();
+        self.buffer_ids(arrivals);
+        let verdicts = self.ask(hook, arrivals.len(), &mut |store, guest, buffers| {
+            exported(&guest.admission, hook)?.call_admit(
+                store,
+                convert::moment(at),
+                &buffers.ids,
+                room,
+            )
+        })?;
+        Ok(verdicts
+            .into_iter()
+            .map(convert::admission_verdict)
+            .collect())
+    }
+
+    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
+        let hook = Hook::Priority.as_str();
+        self.buffer_ids(requests);
+        let order = self.ask(hook, requests.len(), &mut |store, guest, buffers| {
+            exported(&guest.priority, hook)?.call_order(store, convert::moment(at), &buffers.ids)
+        })?;
+        Ok(order.into_iter().map(RequestId).collect())
+    }
+
+    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+        let hook = Hook::Routing.as_str();
+        self.buffers.cached.clear();
+        self.buffers
+            .cached
+            .extend(requests.iter().map(convert::cached));
+        let verdicts = self.ask(hook, requests.len(), &mut |store, guest, buffers| {
+            exported(&guest.routing, hook)?.call_route(store, convert::moment(at), &buffers.cached)
+        })?;
+        Ok(verdicts.into_iter().map(convert::routing_verdict).collect())
+    }
+
+    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
+        let hook = Hook::Preemption.as_str();
+        let eviction = self.ask(hook, 1, &mut |store, guest, _| {
+            exported(&guest.preemption, hook)?.call_evict(
+                store,
+                convert::moment(at),
+                convert::shortage(shortage),
+            )
+        })?;
+        Ok(eviction.map(convert::eviction))
+    }
+
+    fn allot(
+        &mut self,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Result<Vec<Allotment>, Fault> {
+        let hook = Hook::Budget.as_str();
+        let allotments = self.ask(hook, 1, &mut |store, guest, _| {
+            exported(&guest.budget, hook)?.call_allot(
+                store,
+                convert::moment(at),
+                device.0,
+                tokens_total,
+            )
+        })?;
+        Ok(allotments.into_iter().map(convert::allotment).collect())
+    }
+
+    fn explain(
+        &mut self,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Result<Vec<Candidate>, Fault> {
+        let request = convert::request(request);
+        let cached = convert::cached(cached);
+        let candidates = self.ask("explanation", 1, &mut |store, guest, _| {
+            exported(&guest.explanation, "explanation")?.call_explain(
+                store,
+                convert::moment(at),
+                &request,
+                &cached,
+            )
+        })?;
+        Ok(candidates.into_iter().map(convert::candidate).collect())
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
+        self.call_lifecycle("snapshot", &mut |store, guest, _| {
+            guest.lifecycle.call_snapshot(store)
+        })
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
+        self.call_lifecycle("restore", &mut |store, guest, _| {
+            guest.lifecycle.call_restore(store, state)
+        })
+    }
+
+    fn last_fuel(&self) -> Option<u64> {
+        Some(self.fuel_last)
+    }
+
+    fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        self.store.data_mut().log.take(out)
+    }
+}

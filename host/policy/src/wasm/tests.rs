@@ -1,0 +1,158 @@
+use pointsman_core::Round;
+
+use super::*;
+use crate::engine::PolicyEngine;
+use crate::fixture::Guest;
+use crate::instance::LogLevel;
+
+const AT: Moment = Moment {
+    now: Micros(5),
+    round: Round(1),
+};
+
+fn instance(guest: Guest, limits: Limits) -> WasmInstance {
+    let engine = PolicyEngine::new().unwrap();
+    WasmInstance::new(&guest.load(&engine), limits).unwrap()
+}
+
+fn orders(order: &'static str) -> Guest {
+    Guest {
+        order,
+        ..Guest::default()
+    }
+}
+
+/// What ends an `order` with this body, under `limits`.
+fn ends(order: &'static str, limits: Limits) -> FaultKind {
+    let mut instance = instance(orders(order), limits);
+    instance.order(AT, &[RequestId(1)]).unwrap_err().kind
+}
+
+#[test]
+fn describes_configures_and_answers() {
+    let mut instance = instance(Guest::default(), Limits::default());
+    let description = instance.describe().unwrap();
+    assert_eq!(
+        (description.name.as_str(), description.version.as_str()),
+        ("test", "1.0")
+    );
+    assert!(description.feed.waiting && !description.feed.sequences);
+    assert_eq!(description.state_version, 1);
+    assert_eq!(instance.configure("{}"), Ok(Ok(())));
+    instance
+        .observe(Micros(1), Extent::Everything, &[])
+        .unwrap();
+    let requests = [RequestId(3), RequestId(1)];
+    assert_eq!(instance.order(AT, &requests), Ok(requests.to_vec()));
+    assert_eq!(instance.snapshot(), Ok(Vec::new()));
+    assert_eq!(instance.restore(&[1, 2]), Ok(Ok(())));
+    assert_eq!(instance.hooks(), HookSet::from_iter([Hook::Priority]));
+    assert!(!instance.explains());
+}
+
+#[test]
+fn fuel_is_counted_and_the_same_each_time() {
+    let mut instance = instance(Guest::default(), Limits::default());
+    instance.order(AT, &[RequestId(1)]).unwrap();
+    let first = instance.last_fuel();
+    instance.order(AT, &[RequestId(1)]).unwrap();
+    assert_eq!(instance.last_fuel(), first);
+    assert!(first.is_some_and(|fuel| fuel > 0));
+}
+
+#[test]
+fn a_trap_is_told_from_a_want_of_fuel_memory_and_room_for_results() {
+    let small = Limits {
+        call_fuel: 100_000,
+        ..Limits::default()
+    };
+    assert_eq!(ends("unreachable", Limits::default()), FaultKind::Trap);
+    assert_eq!(ends("(loop (br 0)) unreachable", small), FaultKind::Fuel);
+    let hungry = "(loop (br_if 0 (i32.ne (memory.grow (i32.const 16)) (i32.const -1))))
+        unreachable";
+    assert_eq!(ends(hungry, Limits::default()), FaultKind::Memory);
+    let wordy = "(drop (memory.grow (i32.const 200))) (i32.store (i32.const 1304)
+        (i32.const 1000000)) (i32.const 1300)";
+    assert_eq!(ends(wordy, Limits::default()), FaultKind::Oversize);
+    let wild = "(i32.store (i32.const 1304) (i32.const 100000)) (i32.const 1300)";
+    assert_eq!(ends(wild, Limits::default()), FaultKind::Trap);
+}
+
+#[test]
+fn work_that_fuel_does_not_price_meets_the_deadline() {
+    // Each line is copied by the host: much time for little fuel.
+    let slow = "(drop (memory.grow (i32.const 40))) (loop (call $log (i32.const 0) (i32.const 0)
+        (i32.const 2000000)) (br 0)) unreachable";
+    let limits = Limits {
+        fuel_nanos: 1,
+        ..Limits::default()
+    };
+    assert_eq!(ends(slow, limits), FaultKind::Deadline);
+}
+
+#[test]
+fn answers_nothing_after_a_fault() {
+    let mut instance = instance(orders("unreachable"), Limits::default());
+    let first = instance.order(AT, &[]).unwrap_err();
+    assert!(first.detail.contains("unreachable"), "{first}");
+    let second = instance.describe().unwrap_err();
+    assert!(second.detail.contains("faulted before"), "{second}");
+}
+
+#[test]
+fn memory_is_bounded_over_all_growths_and_at_the_start() {
+    let engine = PolicyEngine::new().unwrap();
+    let limits = Limits {
+        memory_bytes: 65_535,
+        ..Limits::default()
+    };
+    let fault = WasmInstance::new(&Guest::default().load(&engine), limits).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Start);
+}
+
+#[test]
+fn the_log_keeps_a_bounded_number_of_short_lines() {
+    const THRICE: &str = "(call $log (i32.const 2) (i32.const 2048) (i32.const 7))
+        (call $log (i32.const 0) (i32.const 2048) (i32.const 2))
+        (call $log (i32.const 1) (i32.const 2048) (i32.const 2))
+        (i32.const 1300)";
+    let limits = Limits {
+        log_lines: 2,
+        log_line_bytes: 4,
+        ..Limits::default()
+    };
+    let mut instance = instance(orders(THRICE), limits);
+    instance.order(AT, &[]).unwrap();
+    let mut lines = Vec::new();
+    assert_eq!(instance.take_log(&mut lines), 1);
+    let line = |level, message: &str| LogLine {
+        level,
+        message: message.to_owned(),
+    };
+    assert_eq!(
+        lines,
+        [line(LogLevel::Warn, "test"), line(LogLevel::Debug, "te")]
+    );
+    assert_eq!(instance.take_log(&mut lines), 0);
+}
+
+#[test]
+fn more_rows_give_more_fuel() {
+    // About 300 units for each request passed, far above the fuel of an empty call.
+    let busy = "(local $i i32) (local.set $i (i32.mul (local.get 3) (i32.const 50)))
+        (loop (local.set $i (i32.sub (local.get $i) (i32.const 1)))
+            (br_if 0 (i32.gt_s (local.get $i) (i32.const 0)))) (i32.const 1300)";
+    let requests: Vec<RequestId> = (0..1000).map(RequestId).collect();
+    let limits = |row_fuel| Limits {
+        call_fuel: 10_000,
+        row_fuel,
+        ..Limits::default()
+    };
+    let mut fed = instance(orders(busy), limits(1000));
+    assert_eq!(fed.order(AT, &requests), Ok(Vec::new()));
+    let mut starved = instance(orders(busy), limits(1));
+    assert_eq!(
+        starved.order(AT, &requests).unwrap_err().kind,
+        FaultKind::Fuel
+    );
+}

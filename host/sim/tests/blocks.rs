@@ -1,0 +1,239 @@
+//! KV blocks: reserved, granted ahead, given back, shared by prefix and kept as cache.
+
+mod common;
+
+use common::{
+    END, SECOND, World, add_device, add_executor, arrive, assert_nothing_held, blocks_idle,
+    executor_with, is_queued, is_running, request, single, starts, steps, with_hashes, world,
+};
+use pointsman_core::rows::{Health, Overlap};
+use pointsman_core::{
+    BlockId, DeviceId, Effect, ExecutorId, ExecutorUpdate, Micros, Outcome, RequestId,
+};
+
+const DEVICE: DeviceId = DeviceId(0);
+/// The hashes of a prompt's first two blocks of four tokens.
+const PREFIX: [u128; 2] = [10, 11];
+
+fn granted(world: &World, id: RequestId) -> Vec<BlockId> {
+    let grants = world.effects().iter().filter_map(|effect| {
+        let Effect::Grant {
+            request, blocks, ..
+        } = effect
+        else {
+            return None;
+        };
+        (*request == id).then_some(blocks.clone())
+    });
+    grants.flatten().collect()
+}
+
+/// Tokens that were in the cache when a request was started last.
+fn cached_tokens(world: &World, id: RequestId) -> u32 {
+    let starts = starts(world, id);
+    starts.last().expect("it was started").cached_tokens
+}
+
+/// Runs a request with that prompt to its end, so that its prefix stays as cache.
+fn serve(world: &mut World, hashes: &[u128], prompt_tokens: u32) -> RequestId {
+    let id = arrive(world, with_hashes(hashes, request(prompt_tokens, 1)));
+    assert!(world.run_out(END));
+    id
+}
+
+#[test]
+fn a_placement_reserves_the_blocks_of_the_prompt_and_the_first_token() {
+    let (mut world, _) = single(2, 16);
+    let within = arrive(&mut world, request(7, 8));
+    let over = arrive(&mut world, request(8, 8));
+    for (id, blocks) in [(within, 2), (over, 3)] {
+        assert_eq!(world.machine.block_table(id).len(), blocks);
+        assert_eq!(starts(&world, id)[0].blocks, world.machine.block_table(id));
+    }
+    assert_eq!(blocks_idle(&mut world, DEVICE), (11, 0));
+}
+
+#[test]
+fn blocks_are_granted_ahead_so_that_a_growing_sequence_never_stalls() {
+    let (mut world, executor) = single(1, 7);
+    let id = arrive(&mut world, request(8, 20));
+    for step in 1..=19 {
+        world.step(executor);
+        let generated = world.engine(executor).unwrap().tokens_total() - 7;
+        assert_eq!(generated, step, "one token in each step");
+        let held = world.machine.block_table(id).len();
+        assert!(held * 4 > 8 + usize::try_from(step).unwrap() - 1);
+    }
+    let table = world.machine.block_table(id).to_vec();
+    let told = [starts(&world, id)[0].blocks.clone(), granted(&world, id)].concat();
+    assert_eq!((table.len(), &table), (7, &told));
+    world.step(executor);
+    assert_eq!(
+        world.outcome(id),
+        Some(Outcome::Finished { output_tokens: 20 })
+    );
+    assert_eq!(blocks_idle(&mut world, DEVICE), (7, 0));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn no_block_is_granted_past_the_output_bound() {
+    let (mut world, executor) = single(1, 16);
+    let id = arrive(&mut world, request(8, 4));
+    steps(&mut world, executor, 3);
+    assert_eq!(world.machine.block_table(id).len(), 3);
+    assert_eq!(granted(&world, id), []);
+}
+
+#[test]
+fn an_executor_that_cannot_preempt_reserves_all_a_request_may_need() {
+    let mut world = world();
+    let device = add_device(&mut world, 10);
+    executor_with(&mut world, device, |spec, _| {
+        spec.slots_total = 2;
+        spec.preempts = false;
+    });
+    let first = arrive(&mut world, request(8, 20));
+    assert_eq!(world.machine.block_table(first).len(), 7);
+    let second = arrive(&mut world, request(8, 8));
+    assert!(is_queued(&world, second), "3 are left and it may need 4");
+    assert!(world.run_out(END));
+    assert_eq!(granted(&world, first), []);
+    assert_nothing_held(&mut world);
+}
+
+// === Prefixes ===
+
+#[test]
+fn a_request_with_a_prefix_that_is_there_shares_its_blocks_and_skips_its_prefill() {
+    let (mut world, executor) = single(2, 16);
+    let first = arrive(&mut world, with_hashes(&PREFIX, request(10, 8)));
+    world.step(executor);
+    let second = arrive(&mut world, with_hashes(&PREFIX, request(11, 8)));
+    assert_eq!(cached_tokens(&world, first), 0);
+    assert_eq!(cached_tokens(&world, second), 8);
+    let tables = [first, second].map(|id| world.machine.block_table(id).to_vec());
+    assert_eq!(tables[0][..2], tables[1][..2]);
+    assert_ne!(tables[0][2], tables[1][2]);
+    assert_eq!(blocks_idle(&mut world, DEVICE), (12, 0));
+
+    let before = world.engine(executor).unwrap().tokens_total();
+    world.step(executor);
+    let made = world.engine(executor).unwrap().tokens_total() - before;
+    assert_eq!(
+        made,
+        1 + 3,
+        "a token of the first, what is left of the second prompt"
+    );
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_prefix_is_shared_only_once_its_contents_are_there() {
+    let (mut world, _) = single(2, 16);
+    let ids = [(); 2].map(|()| arrive(&mut world, with_hashes(&PREFIX, request(10, 8))));
+    assert_eq!(ids.map(|id| cached_tokens(&world, id)), [0, 0]);
+    assert!(world.run_out(END));
+}
+
+#[test]
+fn a_prompt_that_is_cached_to_its_last_token_still_writes_only_to_blocks_of_its_own() {
+    let (mut world, executor) = single(2, 16);
+    let first = arrive(&mut world, with_hashes(&PREFIX, request(8, 8)));
+    world.step(executor);
+    let second = arrive(&mut world, with_hashes(&PREFIX, request(8, 8)));
+    let tables = [first, second].map(|id| world.machine.block_table(id).to_vec());
+    assert_eq!(tables[0][0], tables[1][0]);
+    assert_ne!(
+        tables[0][1], tables[1][1],
+        "its last token is computed again"
+    );
+    assert_eq!(cached_tokens(&world, second), 4);
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_policy_is_told_which_executor_holds_how_much_of_a_prompt() {
+    let (mut world, first) = single(1, 16);
+    let device = add_device(&mut world, 16);
+    let second = add_executor(&mut world, device, 1);
+    world.policies.route_to(&[first]);
+    serve(&mut world, &PREFIX[..1], 6);
+    world.policies.route_to(&[second]);
+    serve(&mut world, &PREFIX, 10);
+    let id = arrive(&mut world, with_hashes(&PREFIX, request(10, 1)));
+    let asked = world.policies.asked.route.last().unwrap();
+    let overlap = |executor, device_tokens| Overlap {
+        executor,
+        device_tokens,
+        host_tokens: 0,
+        disk_tokens: 0,
+    };
+    assert_eq!(asked.1.request, id);
+    assert_eq!(asked.1.overlaps, [overlap(second, 8), overlap(first, 4)]);
+}
+
+#[test]
+fn a_served_prompt_stays_as_cache_until_the_room_is_needed() {
+    let (mut world, _) = single(1, 8);
+    serve(&mut world, &PREFIX, 10);
+    assert_eq!(blocks_idle(&mut world, DEVICE), (6, 2));
+    serve(&mut world, &[20, 21], 10);
+    assert_eq!(blocks_idle(&mut world, DEVICE), (4, 4));
+    // The first prompt is used again, so the second is the older one.
+    let again = serve(&mut world, &PREFIX, 10);
+    assert_eq!(cached_tokens(&world, again), 8);
+    serve(&mut world, &[], 22);
+    assert_eq!(blocks_idle(&mut world, DEVICE), (6, 2));
+    let kept = serve(&mut world, &PREFIX, 10);
+    assert_eq!(cached_tokens(&world, kept), 8);
+    let dropped = serve(&mut world, &[20, 21], 10);
+    assert_eq!(cached_tokens(&world, dropped), 0);
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn the_contents_of_a_lost_executor_are_forgotten() {
+    let (mut world, executor) = single(1, 16);
+    serve(&mut world, &PREFIX, 10);
+    world.lose(executor);
+    world.update(executor, ExecutorUpdate::Health(Health::Up));
+    assert_eq!(blocks_idle(&mut world, DEVICE), (16, 0));
+    let again = serve(&mut world, &PREFIX, 10);
+    assert_eq!(cached_tokens(&world, again), 0);
+}
+
+#[test]
+fn a_request_waits_until_its_blocks_are_there() {
+    let (mut world, executor) = single(2, 6);
+    let first = arrive(&mut world, request(12, 4));
+    let second = arrive(&mut world, request(8, 4));
+    assert!(is_running(&world, first) && is_queued(&world, second));
+    steps(&mut world, executor, 4);
+    assert!(is_running(&world, second));
+    world.run_until(Micros(10 * SECOND));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn engines_of_one_device_draw_from_one_pool_whatever_their_blocks_hold() {
+    let mut world = world();
+    let device = add_device(&mut world, 8);
+    let executors: Vec<ExecutorId> = [2, 8]
+        .map(|tokens| {
+            executor_with(&mut world, device, |spec, _| {
+                spec.tokens_per_block = Some(tokens);
+            })
+        })
+        .to_vec();
+    let ids = [(); 2].map(|()| arrive(&mut world, request(7, 2)));
+    assert_eq!(starts(&world, ids[0])[0].executor, executors[0]);
+    assert_eq!(starts(&world, ids[1])[0].executor, executors[1]);
+    let held = ids.map(|id| world.machine.block_table(id).len());
+    assert_eq!(held, [4, 1]);
+    assert_eq!(blocks_idle(&mut world, device), (3, 0));
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}

@@ -1,0 +1,244 @@
+//! Policies with a mirror: what they are told is folded, and compared with the machine's rows
+//! before every question.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Moment, NameKind, Sequence};
+use pointsman_core::{
+    Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Policies, Refusal,
+    RequestId, Shortage, TenantId, View, admission, routing,
+};
+
+/// Which row a change is about, whether it is there or gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Name(NameKind, u32),
+    Executor(ExecutorId),
+    Load(ExecutorId),
+    Residency(ExecutorId, u32),
+    Device(DeviceId),
+    Model(u32),
+    Tenant(TenantId),
+    Waiting(RequestId),
+    Sequence(RequestId),
+}
+
+/// The key of a row that is there; absent for what is gone or is no row.
+fn key(change: &Change) -> Option<Key> {
+    Some(match change {
+        Change::Name(name) => Key::Name(name.kind, name.id),
+        Change::Executor(row) => Key::Executor(row.id),
+        Change::Load(row) => Key::Load(row.id),
+        Change::Residency(row) => Key::Residency(row.executor, row.model.0),
+        Change::Device(row) => Key::Device(row.id),
+        Change::Model(row) => Key::Model(row.id.0),
+        Change::Tenant(row) => Key::Tenant(row.id),
+        Change::Waiting(row) => Key::Waiting(row.id),
+        Change::Sequence(row) => Key::Sequence(row.request),
+        Change::ExecutorGone(_)
+        | Change::ResidencyGone(_)
+        | Change::WaitingGone(_)
+        | Change::SequenceGone(_)
+        | Change::Completed(_) => return None,
+    })
+}
+
+/// The keys of the rows that this change says are gone.
+fn gone(change: &Change) -> Vec<Key> {
+    match change {
+        Change::ExecutorGone(id) => vec![
+            Key::Executor(*id),
+            Key::Load(*id),
+            Key::Name(NameKind::Executor, id.0),
+        ],
+        Change::ResidencyGone(at) => vec![Key::Residency(at.executor, at.model.0)],
+        Change::WaitingGone(id) => vec![Key::Waiting(*id)],
+        Change::SequenceGone(id) => vec![Key::Sequence(*id)],
+        Change::Name(_)
+        | Change::Executor(_)
+        | Change::Load(_)
+        | Change::Residency(_)
+        | Change::Device(_)
+        | Change::Model(_)
+        | Change::Tenant(_)
+        | Change::Waiting(_)
+        | Change::Sequence(_)
+        | Change::Completed(_) => Vec::new(),
+    }
+}
+
+/// Everything a policy knows, folded from what it was told.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Mirror(BTreeMap<Key, Change>);
+
+impl Mirror {
+    fn fold(&mut self, extent: Extent, changes: &[Change]) {
+        if extent == Extent::Everything {
+            self.0.clear();
+        }
+        let mut told = BTreeSet::new();
+        for change in changes {
+            if let Some(key) = key(change) {
+                assert!(told.insert(key), "{key:?} is told twice");
+                self.assert_named(key);
+                self.0.insert(key, change.clone());
+            }
+            for key in gone(change) {
+                self.0.remove(&key);
+            }
+        }
+    }
+
+    /// The text behind an id comes before its first use.
+    fn assert_named(&self, key: Key) {
+        let name = match key {
+            Key::Executor(id) => Key::Name(NameKind::Executor, id.0),
+            Key::Device(id) => Key::Name(NameKind::Device, id.0),
+            Key::Model(id) => Key::Name(NameKind::Model, id),
+            Key::Tenant(id) => Key::Name(NameKind::Tenant, id.0),
+            Key::Name(..)
+            | Key::Load(_)
+            | Key::Residency(..)
+            | Key::Waiting(_)
+            | Key::Sequence(_) => return,
+        };
+        assert!(
+            self.0.contains_key(&name),
+            "{key:?} is used before its name"
+        );
+    }
+
+    /// Leaves out what is sent only with the next change of state or block count.
+    fn without_lagging(mut self) -> Self {
+        for change in self.0.values_mut() {
+            if let Change::Sequence(row) = change {
+                *row = Sequence {
+                    tokens_generated: 0,
+                    blocks_exclusive: 0,
+                    ..*row
+                };
+            }
+        }
+        self
+    }
+}
+
+/// Every kind of row.
+pub const ALL: FeedKinds = FeedKinds {
+    waiting: true,
+    sequences: true,
+    completed: true,
+};
+
+/// Policies that keep a mirror, and compare it before every question.
+#[derive(Debug)]
+pub struct Fed<P> {
+    pub policies: P,
+    kinds: FeedKinds,
+    feed: Feed,
+    mirror: Mirror,
+    /// What it was told before each question.
+    pub told: Vec<(Extent, Vec<Change>)>,
+}
+
+impl<P> Fed<P> {
+    pub fn new(policies: P, kinds: FeedKinds) -> Self {
+        Self {
+            policies,
+            kinds,
+            feed: Feed::new(kinds),
+            mirror: Mirror::default(),
+            told: Vec::new(),
+        }
+    }
+
+    fn observe(&mut self, view: &View<'_>) {
+        let mut changes = Vec::new();
+        let extent = self.feed.changes(view, &mut changes);
+        self.mirror.fold(extent, &changes);
+        self.told.push((extent, changes));
+        let mut fresh = Mirror::default();
+        let mut changes = Vec::new();
+        let extent = Feed::new(self.kinds).changes(view, &mut changes);
+        assert_eq!(extent, Extent::Everything);
+        fresh.fold(extent, &changes);
+        let known = Mirror(self.mirror.0.clone()).without_lagging();
+        let fresh = fresh.without_lagging();
+        for (key, row) in &fresh.0 {
+            assert_eq!(known.0.get(key), Some(row), "the policy does not know");
+        }
+        let stale = known.0.keys().find(|key| !fresh.0.contains_key(key));
+        assert_eq!(stale, None, "the policy knows what is gone");
+    }
+}
+
+impl<P: Policies> Policies for Fed<P> {
+    fn admit(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Answer<Vec<admission::Verdict>> {
+        self.observe(view);
+        let answer = self.policies.admit(view, at, arrivals, room);
+        if let Some(verdicts) = &answer.value {
+            self.feed.named_by_admit(arrivals, verdicts);
+        }
+        answer
+    }
+
+    fn order(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        requests: &[RequestId],
+    ) -> Answer<Vec<RequestId>> {
+        self.observe(view);
+        self.policies.order(view, at, requests)
+    }
+
+    fn route(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Answer<Vec<routing::Verdict>> {
+        self.observe(view);
+        let answer = self.policies.route(view, at, requests);
+        if let Some(verdicts) = &answer.value {
+            let requests: Vec<_> = requests.iter().map(|cached| cached.request).collect();
+            self.feed.named_by_route(&requests, verdicts);
+        }
+        answer
+    }
+
+    fn evict(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        shortage: &Shortage,
+    ) -> Answer<Option<Eviction>> {
+        self.observe(view);
+        let answer = self.policies.evict(view, at, shortage);
+        if let Some(Some(eviction)) = &answer.value {
+            self.feed.named_by_evict(eviction);
+        }
+        answer
+    }
+
+    fn allot(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Answer<Vec<Allotment>> {
+        self.observe(view);
+        self.policies.allot(view, at, device, tokens_total)
+    }
+
+    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
+        self.policies.refused(author, hook, refusal);
+    }
+}

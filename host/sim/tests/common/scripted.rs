@@ -1,0 +1,197 @@
+//! Policies that answer as a test tells them, and remember what they were asked.
+
+use std::fmt;
+
+use pointsman_core::rows::{Cached, Change, FeedKinds, Moment};
+use pointsman_core::{
+    Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Micros, Policies,
+    Refusal, RequestId, Shortage, View, admission, routing,
+};
+
+type Admit = Box<dyn FnMut(RequestId) -> admission::Choice>;
+type Order = Box<dyn FnMut(&[RequestId]) -> Vec<RequestId>>;
+type Route = Box<dyn FnMut(Micros, RequestId) -> routing::Choice>;
+type Evict = Box<dyn FnMut(&Shortage) -> Option<Eviction>>;
+type Allot = Box<dyn FnMut(u32) -> Vec<Allotment>>;
+
+/// Answers by closures; where there is none, the built-in rule decides.
+#[derive(Default)]
+pub struct Scripted {
+    admit: Option<Admit>,
+    order: Option<Order>,
+    route: Option<Route>,
+    evict: Option<Evict>,
+    allot: Option<Allot>,
+    /// Verdicts too many in each answer of `admission` and `routing`.
+    pub verdicts_too_many: u32,
+    pub asked: Asked,
+    /// What the interlock told it.
+    pub refused: Vec<(Hook, Refusal)>,
+    probe: Option<Vec<Change>>,
+}
+
+/// Every question, in order.
+#[derive(Debug, Default)]
+pub struct Asked {
+    pub order: Vec<Vec<RequestId>>,
+    pub route: Vec<(Micros, Cached)>,
+    pub evict: Vec<(Micros, Shortage)>,
+    pub allot: Vec<DeviceId>,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripted")
+            .field("asked", &self.asked)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scripted {
+    pub fn on_admit(&mut self, answer: impl FnMut(RequestId) -> admission::Choice + 'static) {
+        self.admit = Some(Box::new(answer));
+    }
+
+    pub fn on_order(&mut self, answer: impl FnMut(&[RequestId]) -> Vec<RequestId> + 'static) {
+        self.order = Some(Box::new(answer));
+    }
+
+    pub fn on_route(&mut self, answer: impl FnMut(Micros, RequestId) -> routing::Choice + 'static) {
+        self.route = Some(Box::new(answer));
+    }
+
+    /// Every request goes to the first of these that is in order.
+    pub fn route_to(&mut self, executors: &[ExecutorId]) {
+        let executors = executors.to_vec();
+        self.on_route(move |_, _| routing::Choice::Place(executors.clone()));
+    }
+
+    pub fn on_evict(&mut self, answer: impl FnMut(&Shortage) -> Option<Eviction> + 'static) {
+        self.evict = Some(Box::new(answer));
+    }
+
+    pub fn on_allot(&mut self, answer: impl FnMut(u32) -> Vec<Allotment> + 'static) {
+        self.allot = Some(Box::new(answer));
+    }
+
+    /// Whether a shortage of this request was asked about, and how often.
+    pub fn evict_questions_for(&self, needy: RequestId) -> usize {
+        let asked = self.asked.evict.iter();
+        asked
+            .filter(|(_, shortage)| shortage.needy == needy)
+            .count()
+    }
+
+    /// When this request was asked about.
+    pub fn route_questions_for(&self, id: RequestId) -> Vec<Micros> {
+        let asked = self.asked.route.iter();
+        let asked = asked.filter(|(_, cached)| cached.request == id);
+        asked.map(|(at, _)| *at).collect()
+    }
+
+    /// The next arrival is made up: it is refused, and every row is noted.
+    pub fn begin_probe(&mut self) {
+        self.probe = Some(Vec::new());
+    }
+
+    pub fn end_probe(&mut self) -> Vec<Change> {
+        let rows = self.probe.take().expect("a probe has begun");
+        assert!(!rows.is_empty(), "the probe was not asked about");
+        rows
+    }
+
+    /// The verdicts, with as many more as the test wants.
+    fn padded<T: Clone>(&self, mut verdicts: Vec<T>) -> Vec<T> {
+        for _ in 0..self.verdicts_too_many {
+            verdicts.extend(verdicts.first().cloned());
+        }
+        verdicts
+    }
+}
+
+/// Everything there is, as a policy that knows nothing yet is told it.
+pub fn everything(view: &View<'_>) -> Vec<Change> {
+    let mut rows = Vec::new();
+    let kinds = FeedKinds {
+        waiting: true,
+        sequences: true,
+        completed: true,
+    };
+    Feed::new(kinds).changes(view, &mut rows);
+    rows
+}
+
+impl Policies for Scripted {
+    fn admit(
+        &mut self,
+        view: &View<'_>,
+        _: Moment,
+        arrivals: &[RequestId],
+        _: u32,
+    ) -> Answer<Vec<admission::Verdict>> {
+        let verdict = |choice| admission::Verdict { choice, reason: 0 };
+        if let Some(rows) = &mut self.probe {
+            *rows = everything(view);
+            let refused = verdict(admission::Choice::Shed(1));
+            return Answer::by(0, vec![refused; arrivals.len()]);
+        }
+        let Some(admit) = &mut self.admit else {
+            return Answer::unbound();
+        };
+        let verdicts = arrivals.iter().map(|id| verdict(admit(*id))).collect();
+        Answer::by(0, self.padded(verdicts))
+    }
+
+    fn order(&mut self, _: &View<'_>, _: Moment, requests: &[RequestId]) -> Answer<Vec<RequestId>> {
+        self.asked.order.push(requests.to_vec());
+        match &mut self.order {
+            Some(order) => Answer::by(0, order(requests)),
+            None => Answer::unbound(),
+        }
+    }
+
+    fn route(
+        &mut self,
+        _: &View<'_>,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Answer<Vec<routing::Verdict>> {
+        let asked = requests.iter().map(|cached| (at.now, cached.clone()));
+        self.asked.route.extend(asked);
+        let Some(route) = &mut self.route else {
+            return Answer::unbound();
+        };
+        let verdicts = requests.iter().map(|cached| routing::Verdict {
+            choice: route(at.now, cached.request),
+            reason: 0,
+        });
+        let verdicts = verdicts.collect();
+        Answer::by(0, self.padded(verdicts))
+    }
+
+    fn evict(&mut self, _: &View<'_>, at: Moment, shortage: &Shortage) -> Answer<Option<Eviction>> {
+        self.asked.evict.push((at.now, *shortage));
+        match &mut self.evict {
+            Some(evict) => Answer::by(0, evict(shortage)),
+            None => Answer::unbound(),
+        }
+    }
+
+    fn allot(
+        &mut self,
+        _: &View<'_>,
+        _: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Answer<Vec<Allotment>> {
+        self.asked.allot.push(device);
+        match &mut self.allot {
+            Some(allot) => Answer::by(0, allot(tokens_total)),
+            None => Answer::unbound(),
+        }
+    }
+
+    fn refused(&mut self, _: Author, hook: Hook, refusal: &Refusal) {
+        self.refused.push((hook, *refusal));
+    }
+}

@@ -1,0 +1,287 @@
+//! A request's life: it ends exactly once, wherever it is when its end comes, and leaves nothing
+//! behind.
+
+mod common;
+
+use common::{
+    END, World, add_device, add_executor, arrive, assert_nothing_held, background, cancel,
+    device_with, executor_with, facts, is_queued, is_running, placed, placements, refusals,
+    request, seconds, sequence_of, single, steps, world_with,
+};
+use pointsman_core::rows::{Health, SequenceState};
+use pointsman_core::{
+    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, Incarnation, Input, Micros,
+    NewRequest, Outcome, Progress, RefusalCause, RefusedWhy, RequestId, RequeuedWhy, RetryClass,
+    StepReport, admission,
+};
+
+/// Where a request can be when its end comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Arrived,
+    Parked,
+    Queued,
+    DeviceQueue,
+    Prefill,
+    MidStream,
+    Leaving,
+}
+
+const EVERYWHERE: [At; 7] = [
+    At::Arrived,
+    At::Parked,
+    At::Queued,
+    At::DeviceQueue,
+    At::Prefill,
+    At::MidStream,
+    At::Leaving,
+];
+
+/// Brings `new`, a prompt of 10 tokens, to where a test wants it. Engines are so slow that they
+/// make no step by themselves for 100 seconds.
+fn request_at(at: At, new: NewRequest) -> (World, ExecutorId, RequestId) {
+    let mut world = world_with(Config {
+        queue_max: 1,
+        ..Config::default()
+    });
+    world.policies.on_admit(|_| admission::Choice::Park);
+    let device = device_with(&mut world, 64, Some(4));
+    let executor = executor_with(&mut world, device, |spec, profile| {
+        spec.queue_limit = u32::from(at == At::DeviceQueue);
+        profile.step = seconds(100);
+        profile.leave_steps = 3;
+    });
+    let blocked = matches!(at, At::Parked | At::Queued | At::DeviceQueue);
+    if blocked {
+        arrive(&mut world, request(4, 4));
+    }
+    if at == At::Parked {
+        arrive(&mut world, request(4, 4));
+    }
+    let id = world.arrive(new, u32::MAX);
+    if at != At::Arrived {
+        world.settle();
+    }
+    match at {
+        At::Arrived => assert_eq!(world.facts().len(), 0),
+        At::Parked => assert_eq!(world.machine.queue_snapshot().parked, [id]),
+        At::Queued => assert!(is_queued(&world, id)),
+        At::DeviceQueue => {
+            assert_eq!(placed(&world, id), Some((executor, SequenceState::Queued)));
+        }
+        At::Prefill => {
+            world.step(executor);
+            assert!(is_running(&world, id));
+        }
+        At::MidStream => {
+            steps(&mut world, executor, 4);
+            assert!(is_running(&world, id));
+        }
+        At::Leaving => {
+            world.step(executor);
+            arrive(&mut world, request(4, 4));
+            assert_eq!(placed(&world, id), Some((executor, SequenceState::Leaving)));
+        }
+    }
+    (world, executor, id)
+}
+
+fn ends_of(world: &World, id: RequestId) -> (usize, usize) {
+    let ended = facts(world).filter(|fact| matches!(fact, Fact::Ended(r, _) if *r == id));
+    let told = world.effects().iter();
+    let told =
+        told.filter(|effect| matches!(effect, Effect::Finish { request, .. } if *request == id));
+    (ended.count(), told.count())
+}
+
+#[test]
+fn a_served_request_ends_once_and_leaves_nothing_behind() {
+    let (mut world, executor) = single(1, 16);
+    let id = arrive(&mut world, request(10, 5));
+    steps(&mut world, executor, 5);
+    assert_eq!(
+        world.outcome(id),
+        Some(Outcome::Finished { output_tokens: 5 })
+    );
+    cancel(&mut world, id);
+    assert_eq!(ends_of(&world, id), (1, 1), "a late cancel changes nothing");
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_cancelled_request_ends_at_once_wherever_it_is_and_leaves_nothing_behind() {
+    for at in EVERYWHERE {
+        let (mut world, _, id) = request_at(at, background(10, 5));
+        cancel(&mut world, id);
+        assert_eq!(world.outcome(id), Some(Outcome::Cancelled), "{at:?}");
+        assert!(world.run_out(END), "{at:?}");
+        assert_eq!(ends_of(&world, id), (1, 1), "{at:?}");
+        world.run_until(world.now().after(seconds(1000)));
+        assert_nothing_held(&mut world);
+    }
+}
+
+#[test]
+fn a_cancelled_sequence_keeps_its_slot_until_its_engine_has_let_go() {
+    let (mut world, executor, id) = request_at(At::MidStream, background(10, 5));
+    cancel(&mut world, id);
+    let follower = arrive(&mut world, request(4, 4));
+    steps(&mut world, executor, 2);
+    assert!(is_queued(&world, follower));
+    world.step(executor);
+    assert!(is_running(&world, follower), "the third step is the last");
+}
+
+#[test]
+fn a_deadline_ends_a_request_wherever_it_is() {
+    let deadline = seconds(5);
+    for at in EVERYWHERE {
+        let new = NewRequest {
+            deadline: Some(deadline),
+            ..background(10, 5)
+        };
+        let (mut world, executor, id) = request_at(at, new);
+        world.run_until(Micros(deadline.0 - 1));
+        assert_eq!(world.outcome(id), None, "{at:?}");
+        world.run_until(deadline);
+        if at == At::Leaving {
+            // It is already on its way out, and ends when it is there.
+            steps(&mut world, executor, 3);
+            world.run_until(deadline.after(seconds(1)));
+        }
+        let expired = Outcome::Expired(ExpiredWhy::Deadline);
+        assert_eq!(world.outcome(id), Some(expired), "{at:?}");
+        assert!(world.run_out(END));
+        world.run_until(world.now().after(seconds(1000)));
+        assert_nothing_held(&mut world);
+    }
+}
+
+#[test]
+fn a_request_that_finds_no_place_for_wait_max_expires() {
+    let wait_max = Config::default().wait_max;
+    for at in [At::Parked, At::Queued] {
+        let (mut world, _, id) = request_at(at, background(10, 5));
+        world.run_until(Micros(wait_max.0 - 1));
+        assert_eq!(world.outcome(id), None, "{at:?}");
+        world.run_until(wait_max);
+        let expired = Outcome::Expired(ExpiredWhy::Wait);
+        assert_eq!(world.outcome(id), Some(expired), "{at:?}");
+    }
+}
+
+#[test]
+fn a_request_that_can_never_fit_is_refused_at_arrival_with_the_numbers() {
+    let (mut world, _) = single(1, 4);
+    let id = arrive(&mut world, request(10, 7));
+    let why = RefusedWhy::NeverFits {
+        blocks_needed: 5,
+        blocks_total: 4,
+    };
+    assert_eq!(world.outcome(id), Some(Outcome::Refused(why)));
+    let fits = arrive(&mut world, request(10, 6));
+    assert!(is_running(&world, fits), "16 tokens fit 4 blocks");
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_request_too_large_for_one_executor_is_served_by_another() {
+    let (mut world, small) = single(1, 4);
+    let large_device = add_device(&mut world, 16);
+    let large = add_executor(&mut world, large_device, 1);
+    let id = arrive(&mut world, request(20, 4));
+    assert_eq!(placements(&world, id), [large]);
+
+    world.policies.route_to(&[small]);
+    let id = arrive(&mut world, request(20, 4));
+    assert!(world.run_out(END));
+    let too_large = RefusalCause::NeverFits {
+        needed: 6,
+        total: 4,
+    };
+    assert!(refusals(&world).contains(&too_large));
+    assert_eq!(placements(&world, id), [large]);
+}
+
+/// Everything an executor can say about a sequence.
+fn every_message(request: RequestId, executor: ExecutorId, incarnation: Incarnation) -> Vec<Input> {
+    let sequence = sequence_of(request, executor, incarnation);
+    let made = Progress {
+        request,
+        prefilled: 1,
+        generated: 1,
+    };
+    let report = StepReport {
+        executor,
+        incarnation,
+        progress: vec![made],
+    };
+    vec![
+        Input::SequenceStarted(sequence),
+        Input::StepFinished(report),
+        Input::SequenceFinished(sequence),
+        Input::SequenceFailed(sequence, RetryClass::Elsewhere),
+        Input::SequenceLeft(sequence),
+        Input::ExecutorLost(executor, incarnation),
+    ]
+}
+
+fn assert_ignored(world: &mut World, message: Input) {
+    let (facts, effects) = (world.facts().len(), world.effects().len());
+    world.input(message.clone());
+    world.settle();
+    assert_eq!(world.facts().len(), facts, "{message:?}");
+    assert_eq!(world.effects().len(), effects, "{message:?}");
+}
+
+#[test]
+fn what_an_executor_said_in_an_earlier_life_is_ignored() {
+    let (mut world, executor) = single(1, 16);
+    world.lose(executor);
+    world.update(executor, ExecutorUpdate::Health(Health::Up));
+    let id = arrive(&mut world, request(10, 5));
+    assert!(is_running(&world, id));
+    for message in every_message(id, executor, Incarnation(0)) {
+        assert_ignored(&mut world, message);
+    }
+    assert!(world.run_out(END));
+    assert_eq!(
+        world.outcome(id),
+        Some(Outcome::Finished { output_tokens: 5 })
+    );
+}
+
+#[test]
+fn a_message_about_a_sequence_that_is_not_there_is_ignored() {
+    let (mut world, executor) = single(1, 16);
+    let ended = arrive(&mut world, request(1, 1));
+    steps(&mut world, executor, 1);
+    let running = arrive(&mut world, request(10, 5));
+    for unknown in [ended, RequestId(99)] {
+        for message in every_message(unknown, executor, Incarnation(0)) {
+            if !matches!(message, Input::ExecutorLost(..)) {
+                assert_ignored(&mut world, message);
+            }
+        }
+    }
+    let elsewhere = ExecutorId(7);
+    for message in every_message(running, elsewhere, Incarnation(0)) {
+        assert_ignored(&mut world, message);
+    }
+    assert!(is_running(&world, running));
+}
+
+#[test]
+fn an_executor_that_lets_go_of_a_sequence_unasked_has_failed_it() {
+    let (mut world, first) = single(1, 16);
+    let device = add_device(&mut world, 16);
+    let second = add_executor(&mut world, device, 1);
+    let id = arrive(&mut world, request(10, 5));
+    let sequence = sequence_of(id, first, Incarnation(0));
+    world.input(Input::SequenceLeft(sequence));
+    world.settle();
+    let requeued = Fact::Requeued(id, RequeuedWhy::Failed);
+    assert!(facts(&world).any(|fact| *fact == requeued));
+    assert_eq!(placements(&world, id), [first, second]);
+}

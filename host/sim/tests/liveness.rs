@@ -1,0 +1,307 @@
+//! Whatever a policy answers, every request gets its turn: the clocks, and the built-in rules
+//! behind refused answers.
+
+mod common;
+
+use common::{
+    END, World, add_device, add_executor, arrive, cancel, device_with, executor_with, facts,
+    is_queued, is_running, placements, refusals, request, seconds, single, steps, strikes,
+    world_with,
+};
+use pointsman_core::{
+    Allotment, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, Fact, Micros,
+    NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
+};
+
+const HOLD: routing::Choice = routing::Choice::Hold(None);
+
+fn unplaced_max() -> Micros {
+    Config::default().unplaced_max
+}
+
+/// Who placed a request last.
+fn placed_by(world: &World, id: RequestId) -> Option<Author> {
+    facts(world).rev().find_map(|fact| {
+        let Fact::Placed { request, by, .. } = fact else {
+            return None;
+        };
+        (*request == id).then_some(by.author)
+    })
+}
+
+// === Unplaced ===
+
+#[test]
+fn a_request_held_for_ever_is_placed_by_the_built_in_rule_in_time() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.on_route(|_, _| HOLD);
+    let id = arrive(&mut world, request(10, 5));
+    world.run_until(Micros(unplaced_max().0 - 1));
+    assert!(is_queued(&world, id));
+    world.run_until(unplaced_max());
+    assert_eq!(strikes(&world), [(Clock::Unplaced, id)]);
+    assert_eq!(placements(&world, id), [executor]);
+    assert_eq!(placed_by(&world, id), Some(Author::BuiltIn));
+}
+
+#[test]
+fn the_time_in_which_nothing_could_take_a_request_does_not_count() {
+    let (mut world, executor) = single(1, 64);
+    let first = arrive(&mut world, request(10, 1));
+    let held = arrive(&mut world, request(10, 5));
+    world.policies.on_route(|_, _| HOLD);
+    // The slot comes free after a while.
+    assert!(is_running(&world, first));
+    world.run_until(Micros(5));
+    steps(&mut world, executor, 1);
+    world.run_until(Micros(unplaced_max().0 + 4));
+    assert!(is_queued(&world, held));
+    world.run_until(Micros(unplaced_max().0 + 5));
+    assert_eq!(strikes(&world), [(Clock::Unplaced, held)]);
+}
+
+#[test]
+fn a_hold_is_asked_about_again_when_it_ends_at_the_latest() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.on_route(|now, _| {
+        if now < seconds(3) {
+            routing::Choice::Hold(Some(seconds(3)))
+        } else {
+            routing::Choice::Place(vec![ExecutorId(0)])
+        }
+    });
+    let id = arrive(&mut world, request(10, 5));
+    assert_eq!(world.machine.next_timeout(), Some(seconds(3)));
+    let held = Fact::Held(
+        id,
+        Some(seconds(3)),
+        Decided {
+            author: Author::Policy(0),
+            reason: 0,
+        },
+    );
+    assert!(facts(&world).any(|fact| *fact == held));
+    world.run_until(seconds(3));
+    assert_eq!(
+        world.policies.route_questions_for(id),
+        [Micros(0), seconds(3)]
+    );
+    assert_eq!(placements(&world, id), [executor]);
+    assert_eq!(strikes(&world), []);
+}
+
+#[test]
+fn a_hold_is_asked_about_again_when_something_changes() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.on_route(|_, _| HOLD);
+    let id = arrive(&mut world, request(10, 5));
+    world.run_until(seconds(1));
+    assert_eq!(world.policies.route_questions_for(id), [Micros(0)]);
+    world.update(executor, ExecutorUpdate::SlotsTotal(2));
+    world.settle();
+    assert_eq!(
+        world.policies.route_questions_for(id),
+        [Micros(0), seconds(1)]
+    );
+}
+
+#[test]
+fn executors_that_do_not_exist_are_refused_and_the_request_is_placed_in_time() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.route_to(&[ExecutorId(99)]);
+    let id = arrive(&mut world, request(10, 5));
+    assert_eq!(refusals(&world), [RefusalCause::UnknownExecutor]);
+    world.policies.route_to(&[]);
+    arrive(&mut world, request(10, 5));
+    assert_eq!(refusals(&world)[1..], [RefusalCause::NamesNone; 2]);
+    world.run_until(unplaced_max());
+    assert_eq!(placements(&world, id), [executor]);
+    assert_eq!(strikes(&world)[0], (Clock::Unplaced, id));
+}
+
+// === Overtaken ===
+
+/// One slot, and a policy that takes the newest first. Returns a request that waits while the
+/// first runs.
+fn newest_first(overtaken_max: u32) -> (World, ExecutorId, RequestId) {
+    let mut world = world_with(Config {
+        overtaken_max,
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 64);
+    let executor = add_executor(&mut world, device, 1);
+    world
+        .policies
+        .on_order(|requests| requests.iter().rev().copied().collect());
+    arrive(&mut world, request(4, 1));
+    let old = arrive(&mut world, request(4, 1));
+    (world, executor, old)
+}
+
+#[test]
+fn a_request_that_later_ones_overtook_too_often_goes_first() {
+    let (mut world, executor, old) = newest_first(2);
+    for _ in 0..2 {
+        let new = arrive(&mut world, request(4, 1));
+        world.step(executor);
+        assert!(is_running(&world, new));
+    }
+    let new = arrive(&mut world, request(4, 1));
+    assert_eq!(strikes(&world), []);
+    world.step(executor);
+    assert!(is_running(&world, old) && is_queued(&world, new));
+    assert_eq!(strikes(&world), [(Clock::Overtaken, old)]);
+}
+
+#[test]
+fn a_more_urgent_request_does_not_overtake() {
+    let (mut world, executor, old) = newest_first(2);
+    for _ in 0..4 {
+        let urgent = NewRequest {
+            priority: 1,
+            ..request(4, 1)
+        };
+        let urgent = arrive(&mut world, urgent);
+        world.step(executor);
+        assert!(is_running(&world, urgent));
+    }
+    assert_eq!(strikes(&world), []);
+    world.step(executor);
+    assert!(is_running(&world, old));
+}
+
+#[test]
+fn a_request_is_not_overtaken_where_it_could_not_run() {
+    let (mut world, busy, old) = newest_first(1);
+    cancel(&mut world, old);
+    let device = add_device(&mut world, 64);
+    let idle = add_executor(&mut world, device, 1);
+    let new = NewRequest {
+        allowed: Some(vec![idle]),
+        ..request(4, 1)
+    };
+    let picky = RequestId(2);
+    world.policies.on_route(move |_, id| {
+        if id == picky {
+            HOLD
+        } else {
+            routing::Choice::Place(vec![busy])
+        }
+    });
+    assert_eq!(arrive(&mut world, new), picky);
+    for _ in 0..3 {
+        let new = arrive(&mut world, request(4, 1));
+        world.step(busy);
+        assert_eq!(placements(&world, new), [busy]);
+    }
+    assert!(is_queued(&world, picky));
+    assert_eq!(strikes(&world), []);
+}
+
+// === Tokenless ===
+
+#[test]
+fn a_sequence_without_tokens_for_too_many_steps_gets_a_built_in_allotment() {
+    let mut world = world_with(Config {
+        tokenless_steps_max: 5,
+        ..Config::default()
+    });
+    let device = device_with(&mut world, 64, Some(100));
+    let executor = executor_with(&mut world, device, |spec, _| spec.slots_total = 2);
+    world.policies.on_allot(|_| {
+        vec![Allotment {
+            executor: ExecutorId(0),
+            tokens_max: 4,
+        }]
+    });
+    let long = arrive(&mut world, request(90, 4));
+    let starved = arrive(&mut world, request(4, 4));
+    assert!(is_running(&world, long) && is_running(&world, starved));
+    steps(&mut world, executor, 4);
+    assert_eq!(strikes(&world), []);
+    world.step(executor);
+    assert_eq!(strikes(&world), [(Clock::Tokenless, starved)]);
+    assert_eq!(world.engine(executor).unwrap().tokens_max(), Some(100));
+    assert_eq!(world.policies.asked.allot.len(), 1, "the policy was not");
+    world.step(executor);
+    steps(&mut world, executor, 4);
+    assert!(world.outcome(starved).is_some());
+}
+
+// === Answers that cannot be used ===
+
+#[test]
+fn without_an_order_requests_are_placed_as_they_arrived() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.on_order(|_| Vec::new());
+    let ids: Vec<_> = (0..4).map(|_| arrive(&mut world, request(4, 1))).collect();
+    for id in &ids {
+        assert!(is_running(&world, *id));
+        world.step(executor);
+    }
+    assert_eq!(refusals(&world), []);
+}
+
+#[test]
+fn an_order_that_names_strangers_or_one_twice_is_used_without_them() {
+    let (mut world, _) = single(1, 64);
+    world.policies.on_order(|requests| {
+        let newest = *requests.last().unwrap();
+        vec![RequestId(99), newest, newest]
+    });
+    let ids = [(); 2].map(|()| world.arrive(request(4, 1), 1));
+    world.settle();
+    assert!(is_running(&world, ids[1]));
+    assert_eq!(refusals(&world)[0], RefusalCause::NotAsked);
+
+    let seen = refusals(&world).len();
+    world
+        .policies
+        .on_order(|requests| vec![requests[0], requests[0]]);
+    assert!(world.run_out(END));
+    assert_eq!(refusals(&world)[seen], RefusalCause::NamedTwice);
+}
+
+#[test]
+fn a_wrong_number_of_verdicts_leaves_it_all_to_the_built_in_rule() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.on_admit(|_| admission::Choice::Shed(9));
+    world.policies.on_route(|_, _| routing::Choice::GiveUp);
+    world.policies.verdicts_too_many = 1;
+    let id = arrive(&mut world, request(4, 1));
+    let wrong = RefusalCause::WrongCount {
+        expected: 1,
+        got: 2,
+    };
+    assert_eq!(refusals(&world), [wrong, wrong], "admission, and routing");
+    let admitted = Fact::Admitted(id, Decided::BUILT_IN);
+    assert!(facts(&world).any(|fact| *fact == admitted));
+    assert_eq!(placements(&world, id), [executor]);
+    assert_eq!(placed_by(&world, id), Some(Author::BuiltIn));
+}
+
+#[test]
+fn routing_may_give_a_request_up() {
+    let (mut world, _) = single(1, 64);
+    world.policies.on_route(|_, _| routing::Choice::GiveUp);
+    let id = arrive(&mut world, request(4, 1));
+    let gave_up = Outcome::Refused(RefusedWhy::GaveUp);
+    assert_eq!(world.outcome(id), Some(gave_up));
+}
+
+#[test]
+fn one_verdict_is_refused_and_the_others_hold() {
+    let (mut world, executor) = single(4, 64);
+    world.policies.on_route(move |_, id| {
+        let executor = if id == RequestId(1) {
+            ExecutorId(99)
+        } else {
+            executor
+        };
+        routing::Choice::Place(vec![executor])
+    });
+    let ids: Vec<_> = (0..3).map(|_| world.arrive(request(4, 1), 1)).collect();
+    world.settle();
+    let running: Vec<bool> = ids.iter().map(|id| is_running(&world, *id)).collect();
+    assert_eq!(running, [true, false, true]);
+}

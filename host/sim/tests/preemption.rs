@@ -1,0 +1,327 @@
+//! Victims for a waiting request: who may be made to leave, and who gets the room they leave.
+
+mod common;
+
+use common::{
+    END, World, add_device, add_executor, arrive, assert_nothing_held, background, blocks_idle,
+    cancel, evict, evictions, executor_with, facts, is_queued, is_running, placed, placements,
+    refusals, request, seconds, starts, steps, waiting_row, world,
+};
+use pointsman_core::rows::{Health, SequenceState};
+use pointsman_core::{
+    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, NewRequest, Outcome, RefusalCause,
+    RequestId, RequeuedWhy,
+};
+
+/// One executor whose sequences take three steps to leave.
+fn slow_to_leave(slots: u32, blocks: u32) -> (World, ExecutorId) {
+    let mut world = world();
+    let device = add_device(&mut world, blocks);
+    let executor = executor_with(&mut world, device, |spec, profile| {
+        spec.slots_total = slots;
+        profile.leave_steps = 3;
+        // No step that a test does not make itself.
+        profile.step = seconds(100);
+    });
+    (world, executor)
+}
+
+/// A full executor, with a victim that is leaving for a more urgent one.
+fn leaving() -> (World, ExecutorId, RequestId, RequestId) {
+    let (mut world, executor) = slow_to_leave(1, 64);
+    let victim = arrive(&mut world, background(10, 20));
+    let needy = arrive(&mut world, request(10, 5));
+    assert_eq!(evictions(&world), [(victim, needy)]);
+    assert_eq!(
+        placed(&world, victim),
+        Some((executor, SequenceState::Leaving))
+    );
+    (world, executor, victim, needy)
+}
+
+fn reservations(world: &World) -> Vec<(RequestId, ExecutorId)> {
+    world.machine.queue_snapshot().reserved
+}
+
+fn has_fact(world: &World, fact: &Fact) -> bool {
+    facts(world).any(|other| other == fact)
+}
+
+fn is_leaving(world: &World, id: RequestId) -> bool {
+    placed(world, id).is_some_and(|(_, state)| state == SequenceState::Leaving)
+}
+
+// === The room is the needy one's ===
+
+#[test]
+fn the_needy_is_placed_on_the_room_its_victim_left_without_being_routed() {
+    let (mut world, executor, victim, needy) = leaving();
+    world.policies.route_to(&[executor]);
+    assert_eq!(reservations(&world), [(needy, executor)]);
+    steps(&mut world, executor, 2);
+    assert!(is_queued(&world, needy), "the victim has not left yet");
+    world.step(executor);
+    assert!(has_fact(&world, &Fact::Left(victim, executor)));
+    assert!(is_running(&world, needy) && is_queued(&world, victim));
+    assert_eq!(world.policies.route_questions_for(needy), []);
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn an_older_and_equally_urgent_victim_does_not_take_its_place_back() {
+    let (mut world, executor) = slow_to_leave(1, 64);
+    let victim = arrive(&mut world, request(10, 20));
+    world
+        .policies
+        .on_evict(move |shortage| (shortage.needy != victim).then(|| evict(executor, &[victim])));
+    let needy = arrive(&mut world, request(10, 5));
+    steps(&mut world, executor, 3);
+    assert_eq!(evictions(&world), [(victim, needy)]);
+    assert!(is_running(&world, needy) && is_queued(&world, victim));
+    assert!(victim < needy);
+}
+
+#[test]
+fn the_blocks_a_victim_leaves_go_to_nobody_but_the_needy() {
+    let (mut world, executor) = slow_to_leave(4, 8);
+    let victim = arrive(&mut world, background(23, 1));
+    let needy = arrive(&mut world, request(19, 1));
+    assert!(is_leaving(&world, victim));
+    let small = arrive(&mut world, request(3, 1));
+    assert!(is_queued(&world, small), "the two free blocks are kept");
+    assert_eq!(blocks_idle(&mut world, DeviceId(0)), (0, 0));
+    steps(&mut world, executor, 3);
+    assert!(is_running(&world, needy));
+    assert!(is_running(&world, small), "three blocks are left over");
+    assert!(is_queued(&world, victim));
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_victim_resumes_from_its_tokens() {
+    let (mut world, executor) = slow_to_leave(1, 64);
+    let victim = arrive(&mut world, background(10, 20));
+    steps(&mut world, executor, 6);
+    arrive(&mut world, request(10, 5));
+    steps(&mut world, executor, 3);
+    let row = waiting_row(&mut world, victim).unwrap();
+    assert_eq!((row.prompt_tokens, row.output_tokens_max), (16, 14));
+    assert_eq!(row.attempts, 1);
+    steps(&mut world, executor, 5 + 14);
+    let [_, again] = starts(&world, victim)[..] else {
+        panic!("it was started twice");
+    };
+    assert_eq!((again.prompt_tokens, again.output_tokens_max), (16, 14));
+    let whole = Outcome::Finished { output_tokens: 20 };
+    assert_eq!(world.outcome(victim), Some(whole));
+}
+
+#[test]
+fn a_victim_that_had_no_slot_yet_is_back_at_once() {
+    let mut world = world();
+    let device = add_device(&mut world, 8);
+    let busy = executor_with(&mut world, device, |spec, _| spec.queue_limit = 1);
+    let urgent = NewRequest {
+        priority: 1,
+        ..request(3, 1)
+    };
+    arrive(&mut world, urgent);
+    let victim = arrive(&mut world, background(19, 1));
+    assert_eq!(placed(&world, victim), Some((busy, SequenceState::Queued)));
+    let idle = add_executor(&mut world, device, 1);
+    let needy = arrive(&mut world, request(15, 1));
+    assert_eq!(evictions(&world), [(victim, needy)]);
+    assert!(is_queued(&world, victim));
+    assert_eq!(placements(&world, needy), [idle]);
+    let told = world.effects().iter();
+    let told = told.filter(|effect| matches!(effect, Effect::Evict { .. }));
+    assert_eq!(told.count(), 0, "its engine has never heard of it");
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+// === A shortage is covered once ===
+
+#[test]
+fn nobody_is_asked_again_while_the_room_is_on_its_way() {
+    let (mut world, executor, _, needy) = leaving();
+    for weight in 2..5 {
+        world.update(executor, ExecutorUpdate::ShareWeight(weight));
+        world.run_until(world.now().after(seconds(1)));
+        world.step(executor);
+    }
+    assert_eq!(world.policies.evict_questions_for(needy), 1);
+    assert!(is_running(&world, needy));
+}
+
+#[test]
+fn what_leaves_for_one_does_not_count_for_another() {
+    let (mut world, executor) = slow_to_leave(4, 8);
+    let [large, small] = [23, 7].map(|prompt| arrive(&mut world, background(prompt, 1)));
+    let first = arrive(&mut world, request(19, 1));
+    assert!(is_leaving(&world, large));
+    // Six blocks leave, five are the first one's: one, and two more, make three.
+    world.policies.on_evict(move |_| Some(evict(executor, &[])));
+    let second = arrive(&mut world, request(11, 1));
+    assert_eq!(refusals(&world), [RefusalCause::NotCovered]);
+    world
+        .policies
+        .on_evict(move |_| Some(evict(executor, &[small])));
+    world.run_until(world.now().after(seconds(1)));
+    assert_eq!(evictions(&world), [(large, first), (small, second)]);
+    steps(&mut world, executor, 3);
+    assert!(is_running(&world, first) && is_running(&world, second));
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn one_slot_that_comes_free_is_not_promised_twice() {
+    let (mut world, executor) = slow_to_leave(2, 64);
+    let [old, new] = [(); 2].map(|()| arrive(&mut world, background(10, 20)));
+    let first = arrive(&mut world, request(10, 5));
+    assert_eq!(evictions(&world), [(new, first)]);
+    world.policies.on_evict(move |_| Some(evict(executor, &[])));
+    let second = arrive(&mut world, request(10, 5));
+    assert_eq!(refusals(&world), [RefusalCause::NotCovered]);
+    assert_eq!(reservations(&world), [(first, executor)]);
+    assert!(is_queued(&world, second) && is_running(&world, old));
+}
+
+#[test]
+fn two_equals_do_not_evict_each_other_for_ever() {
+    let mut world = world();
+    let device = add_device(&mut world, 64);
+    let executor = add_executor(&mut world, device, 1);
+    let ids = [0, 1].map(RequestId);
+    world.policies.on_evict(move |shortage| {
+        let other = ids[usize::from(shortage.needy == ids[0])];
+        Some(evict(executor, &[other]))
+    });
+    let arrived = [(); 2].map(|()| arrive(&mut world, request(10, 50)));
+    assert_eq!(arrived, ids);
+    assert!(world.run_out(END));
+    let [first, second] = ids;
+    assert_eq!(evictions(&world), [(first, second), (second, first)]);
+    assert!(refusals(&world).contains(&RefusalCause::EvictedForVictim));
+    for id in ids {
+        let whole = Outcome::Finished { output_tokens: 50 };
+        assert_eq!(world.outcome(id), Some(whole));
+    }
+}
+
+// === Who is left alone ===
+
+#[test]
+fn a_victim_that_is_leaving_for_one_is_not_evicted_for_another() {
+    let (mut world, executor, victim, needy) = leaving();
+    let other = arrive(&mut world, background(10, 20));
+    // A slot for the needy one and a slot for the other.
+    world.update(executor, ExecutorUpdate::SlotsTotal(3));
+    world.settle();
+    assert!(is_running(&world, needy) && is_running(&world, other));
+    assert!(is_leaving(&world, victim));
+    world
+        .policies
+        .on_evict(move |_| Some(evict(executor, &[victim])));
+    arrive(&mut world, request(10, 5));
+    assert_eq!(refusals(&world), [RefusalCause::AlreadyLeaving]);
+}
+
+#[test]
+fn the_built_in_rule_evicts_the_newest_of_the_least_urgent_and_no_equal() {
+    let (mut world, _) = slow_to_leave(3, 64);
+    let [_old, urgent, new] = [background(10, 20), request(10, 20), background(10, 20)]
+        .map(|new| arrive(&mut world, new));
+    let equal = arrive(&mut world, background(10, 5));
+    assert_eq!(evictions(&world), []);
+    let needy = arrive(&mut world, request(10, 5));
+    assert_eq!(evictions(&world), [(new, needy)]);
+    assert!(is_running(&world, urgent) && is_queued(&world, equal));
+}
+
+// === Reservations end ===
+
+#[track_caller]
+fn assert_dropped(world: &World, needy: RequestId, executor: ExecutorId) {
+    assert!(has_fact(world, &Fact::Reserved(needy, executor)));
+    assert!(has_fact(world, &Fact::ReservationDropped(needy, executor)));
+    assert_eq!(reservations(world), []);
+}
+
+#[test]
+fn a_cancelled_needy_gives_its_reservation_up() {
+    let (mut world, executor, victim, needy) = leaving();
+    cancel(&mut world, needy);
+    assert_dropped(&world, needy, executor);
+    steps(&mut world, executor, 3);
+    assert!(is_running(&world, victim), "it takes its place back");
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_lost_executor_ends_the_reservations_on_it() {
+    let (mut world, executor, victim, needy) = leaving();
+    world.lose(executor);
+    world.settle();
+    assert_dropped(&world, needy, executor);
+    let requeued = Fact::Requeued(victim, RequeuedWhy::Evicted);
+    assert!(
+        has_fact(&world, &requeued),
+        "it was on its way out, and has not failed"
+    );
+    let device = add_device(&mut world, 64);
+    let other = add_executor(&mut world, device, 2);
+    assert!(world.run_out(END));
+    assert_eq!(placements(&world, needy), [other]);
+    assert_eq!(placements(&world, victim), [executor, other]);
+    assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_draining_executor_ends_the_reservations_on_it() {
+    let (mut world, executor, _, needy) = leaving();
+    world.update(executor, ExecutorUpdate::Health(Health::Draining));
+    world.settle();
+    assert_dropped(&world, needy, executor);
+    steps(&mut world, executor, 3);
+    assert!(is_queued(&world, needy));
+}
+
+#[test]
+fn a_reservation_whose_victims_do_not_leave_expires() {
+    let unplaced_max = Config::default().unplaced_max;
+    let (mut world, executor, _, needy) = leaving();
+    let device = add_device(&mut world, 64);
+    let other = add_executor(&mut world, device, 1);
+    world.run_until(unplaced_max.after(seconds(1)));
+    assert_dropped(&world, needy, executor);
+    assert_eq!(placements(&world, needy), [other]);
+}
+
+#[test]
+fn a_reservation_outlives_a_finish_of_the_victim() {
+    let (mut world, executor) = slow_to_leave(1, 64);
+    let victim = arrive(&mut world, background(10, 20));
+    let needy = arrive(&mut world, request(10, 5));
+    // The victim's last token crossed the order to leave.
+    let life = world
+        .machine
+        .executor_snapshot(executor)
+        .unwrap()
+        .incarnation;
+    let sequence = common::sequence_of(victim, executor, life);
+    world.input(pointsman_core::Input::SequenceFinished(sequence));
+    world.settle();
+    assert!(matches!(
+        world.outcome(victim),
+        Some(Outcome::Finished { .. })
+    ));
+    let started = world.effects().iter();
+    let mut started =
+        started.filter(|e| matches!(e, Effect::Start(order) if order.request == needy));
+    assert!(started.next().is_some());
+}

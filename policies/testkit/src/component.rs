@@ -1,0 +1,108 @@
+//! A policy as the component that is shipped.
+//!
+//! `cargo xtask policies` makes the files; here they are found, loaded under the limits a server
+//! has by default, and made a [`PolicySource`].
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pointsman_policy::{
+    EngineError, Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource,
+};
+use serde_json::{Map, Value};
+
+/// Why there is no component.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComponentError {
+    /// It was not built.
+    #[error("no component {}: run `cargo xtask policies`", .0.display())]
+    Missing(PathBuf),
+    /// It cannot be read.
+    #[error("component {} cannot be read", .0.display())]
+    Read(PathBuf, #[source] std::io::Error),
+    /// It is no policy.
+    #[error("component {} is no policy", .0.display())]
+    Load(PathBuf, #[source] LoadError),
+    /// Nothing compiled can run here.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Where `cargo xtask policies` puts the component of policy `name`.
+#[must_use]
+pub fn component_path(name: &str) -> PathBuf {
+    target().join("policies").join(format!("{name}.wasm"))
+}
+
+/// Cargo's target folder, as that command finds it. The only place that reads the environment.
+fn target() -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap_or(Path::new("."));
+    let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|chosen| !chosen.is_empty());
+    workspace.join(chosen.as_deref().unwrap_or(OsStr::new("target")))
+}
+
+/// Loaded components. Each file is compiled once.
+#[derive(Debug, Default)]
+pub struct Components {
+    engine: Option<PolicyEngine>,
+    loaded: BTreeMap<String, PolicyComponent>,
+}
+
+impl Components {
+    /// Instances of the component of policy `name`, configured with `settings`.
+    ///
+    /// # Errors
+    /// If there is no such component, or it cannot be loaded.
+    pub fn source(
+        &mut self,
+        name: &str,
+        settings: &Map<String, Value>,
+    ) -> Result<PolicySource, ComponentError> {
+        if let Some(component) = self.loaded.get(name) {
+            return Ok(source(component, settings));
+        }
+        let engine = match &self.engine {
+            Some(engine) => engine.clone(),
+            None => self.engine.insert(PolicyEngine::new()?).clone(),
+        };
+        let component = load(&engine, &component_path(name))?;
+        let source = source(&component, settings);
+        self.loaded.insert(name.to_owned(), component);
+        Ok(source)
+    }
+}
+
+fn source(component: &PolicyComponent, settings: &Map<String, Value>) -> PolicySource {
+    PolicySource::component(component, settings, Limits::default())
+}
+
+fn load(engine: &PolicyEngine, path: &Path) -> Result<PolicyComponent, ComponentError> {
+    let bytes = fs::read(path).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            ComponentError::Missing(path.to_owned())
+        } else {
+            ComponentError::Read(path.to_owned(), error)
+        }
+    })?;
+    PolicyComponent::load(engine, &bytes)
+        .map_err(|error| ComponentError::Load(path.to_owned(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_component_says_how_to_make_it() {
+        let error = Components::default().source("nobody", &Map::new());
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("nobody.wasm"), "{text}");
+        assert!(text.ends_with("run `cargo xtask policies`"), "{text}");
+    }
+}

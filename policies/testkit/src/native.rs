@@ -1,0 +1,251 @@
+//! A policy compiled natively, as the host asks it.
+//!
+//! The SDK's [`pointsman_sdk::Instance`] speaks the interface's types and may panic; the host's
+//! [`Instance`] speaks the core's and reports faults.
+//!
+//! # Invariants
+//! 1. A panic is a [`Fault`] with the panic's message, and so is every later call (`tests`).
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::{
+    Allotment, DeviceId, Eviction, FaultKind, Hook, Micros, Moment, RequestId, Shortage, admission,
+    routing,
+};
+use pointsman_policy::{
+    Candidate, Digest, Fault, HookSet, Instance, Limits, LogLevel, LogLine, PolicyDescription,
+    PolicySource,
+};
+use pointsman_sdk as sdk;
+use serde_json::{Map, Value};
+
+#[cfg(test)]
+mod tests;
+
+/// The types of `wit/` as the SDK has them, from and to the core's.
+mod wire {
+    pointsman_policy::conversions! {
+        types: pointsman_sdk::wire::types,
+        lifecycle: pointsman_sdk::wire::lifecycle,
+        admission: pointsman_sdk::wire::admission,
+        routing: pointsman_sdk::wire::routing,
+        preemption: pointsman_sdk::wire::preemption,
+        budget: pointsman_sdk::wire::budget,
+        explanation: pointsman_sdk::wire::explanation,
+    }
+}
+
+/// What `export!` of the SDK makes: a new instance, not configured.
+pub type Make = fn() -> Box<dyn sdk::Instance>;
+
+/// Instances of the policy that `make` makes, configured with `settings`. `name` stands for its
+/// code where the host tells policies apart.
+#[must_use]
+pub fn source(name: &str, make: Make, settings: &Map<String, Value>) -> PolicySource {
+    let digest = Digest::of(format!("native {name}").as_bytes());
+    let instance = move || -> Box<dyn Instance> { Box::new(Native::new(make)) };
+    PolicySource::native(digest, instance, settings, Limits::default())
+}
+
+/// One native instance.
+struct Native {
+    state: State,
+    hooks: HookSet,
+    explains: bool,
+}
+
+enum State {
+    Well(Box<dyn sdk::Instance>),
+    /// With this message.
+    Panicked(String),
+}
+
+// === impl Native ===
+
+impl Native {
+    fn new(make: Make) -> Self {
+        let mut native = Self {
+            state: State::Panicked(String::new()),
+            hooks: HookSet::EMPTY,
+            explains: false,
+        };
+        // Where this panics, `describe`, which is asked next, reports it.
+        native.state = match caught(move || {
+            let instance = make();
+            let hooks = instance.hooks();
+            (instance, hooks)
+        }) {
+            Ok((instance, hooks)) => {
+                for hook in hooks {
+                    match core_hook(hook) {
+                        Some(hook) => native.hooks.insert(hook),
+                        None => native.explains = true,
+                    }
+                }
+                State::Well(instance)
+            }
+            Err(message) => State::Panicked(message),
+        };
+        native
+    }
+
+    /// Calls the instance, if it is well.
+    fn call<R>(
+        &mut self,
+        name: &str,
+        call: impl FnOnce(&mut dyn sdk::Instance) -> R,
+    ) -> Result<R, Fault> {
+        let answer = match &mut self.state {
+            State::Well(instance) => caught(|| call(instance.as_mut())),
+            State::Panicked(message) => Err(message.clone()),
+        };
+        answer.map_err(|message| {
+            let fault = Fault::new(FaultKind::Trap, format!("{name}: panicked: {message}"));
+            self.state = State::Panicked(message);
+            fault
+        })
+    }
+}
+
+/// What `call` returns, or the message it panicked with. Whatever a panic leaves behind is not
+/// used again: the instance is dropped.
+fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| panic_message(payload.as_ref()))
+}
+
+fn core_hook(hook: sdk::Hook) -> Option<Hook> {
+    match hook {
+        sdk::Hook::Admission => Some(Hook::Admission),
+        sdk::Hook::Priority => Some(Hook::Priority),
+        sdk::Hook::Routing => Some(Hook::Routing),
+        sdk::Hook::Preemption => Some(Hook::Preemption),
+        sdk::Hook::Budget => Some(Hook::Budget),
+        sdk::Hook::Explanation => None,
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "of an unknown kind".to_owned()
+    }
+}
+
+// === impl Instance ===
+
+impl Instance for Native {
+    fn hooks(&self) -> HookSet {
+        self.hooks
+    }
+
+    fn explains(&self) -> bool {
+        self.explains
+    }
+
+    fn describe(&mut self) -> Result<PolicyDescription, Fault> {
+        let said = self.call("describe", |policy| policy.describe())?;
+        Ok(wire::description(said))
+    }
+
+    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
+        self.call("configure", |policy| policy.configure(settings))
+    }
+
+    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+        let extent = wire::extent(extent);
+        let changes = changes.iter().map(wire::change).collect();
+        self.call("observe", |policy| {
+            policy.observe(now.0, extent, changes);
+        })
+    }
+
+    fn admit(
+        &mut self,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Result<Vec<admission::Verdict>, Fault> {
+        let (at, arrivals) = (wire::moment(at), plain(arrivals));
+        let verdicts = self.call("admit", |policy| policy.admit(at, arrivals, room))?;
+        Ok(verdicts.into_iter().map(wire::admission_verdict).collect())
+    }
+
+    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
+        let (at, requests) = (wire::moment(at), plain(requests));
+        let order = self.call("order", |policy| policy.order(at, requests))?;
+        Ok(order.into_iter().map(RequestId).collect())
+    }
+
+    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+        let at = wire::moment(at);
+        let requests = requests.iter().map(wire::cached).collect();
+        let verdicts = self.call("route", |policy| policy.route(at, requests))?;
+        Ok(verdicts.into_iter().map(wire::routing_verdict).collect())
+    }
+
+    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
+        let (at, shortage) = (wire::moment(at), wire::shortage(shortage));
+        let eviction = self.call("evict", |policy| policy.evict(at, shortage))?;
+        Ok(eviction.map(wire::eviction))
+    }
+
+    fn allot(
+        &mut self,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Result<Vec<Allotment>, Fault> {
+        let at = wire::moment(at);
+        let allotments = self.call("allot", |policy| {
+            policy.allot(at, device.0, tokens_total)
+        })?;
+        Ok(allotments.into_iter().map(wire::allotment).collect())
+    }
+
+    fn explain(
+        &mut self,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Result<Vec<Candidate>, Fault> {
+        let (at, request, cached) = (
+            wire::moment(at),
+            wire::request(request),
+            wire::cached(cached),
+        );
+        let candidates =
+            self.call("explain", |policy| policy.explain(at, request, cached))?;
+        Ok(candidates.into_iter().map(wire::candidate).collect())
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
+        self.call("snapshot", |policy| policy.snapshot())
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
+        let state = state.to_vec();
+        self.call("restore", |policy| policy.restore(state))
+    }
+
+    fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        out.extend(sdk::log::take().into_iter().map(|(level, message)| {
+            let level = match level {
+                sdk::log::Level::Debug => LogLevel::Debug,
+                sdk::log::Level::Info => LogLevel::Info,
+                sdk::log::Level::Warn => LogLevel::Warn,
+            };
+            LogLine { level, message }
+        }));
+        0
+    }
+}
+
+fn plain(requests: &[RequestId]) -> Vec<u64> {
+    requests.iter().map(|request| request.0).collect()
+}

@@ -1,0 +1,61 @@
+use super::*;
+
+struct Brittle;
+
+impl sdk::Policy for Brittle {
+    type Settings = Map<String, Value>;
+
+    fn describe() -> sdk::wire::lifecycle::Description {
+        sdk::wire::lifecycle::Description {
+            name: "brittle".into(),
+            version: "1".into(),
+            summary: "Panics.".into(),
+            feed: sdk::wire::lifecycle::Feed::empty(),
+            reasons: Vec::new(),
+            state_version: 1,
+        }
+    }
+
+    fn new(_: Self::Settings) -> Result<Self, String> {
+        Ok(Self)
+    }
+}
+
+impl sdk::Priority for Brittle {
+    fn order(&mut self, _: &sdk::Mirror, _: sdk::Moment, requests: &[u64]) -> Vec<u64> {
+        sdk::log::info("about to break");
+        panic!("cannot order {} requests", requests.len());
+    }
+}
+
+sdk::export!(Brittle: priority);
+
+#[test]
+fn a_panic_is_a_fault_and_so_is_every_later_call() {
+    let mut native = Native::new(instance);
+    assert_eq!(native.hooks().iter().collect::<Vec<_>>(), [Hook::Priority]);
+    assert!(!native.explains());
+    assert_eq!(native.describe().unwrap().name, "brittle");
+    native.configure("{}").unwrap().unwrap();
+    let at = Moment {
+        now: Micros(0),
+        round: pointsman_core::Round(1),
+    };
+    let fault = native.order(at, &[RequestId(1)]).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Trap);
+    assert_eq!(fault.detail, "order: panicked: cannot order 1 requests");
+    let later = native.snapshot().unwrap_err();
+    assert_eq!(later.detail, "snapshot: panicked: cannot order 1 requests");
+}
+
+#[test]
+fn a_hook_that_is_not_exported_is_a_fault() {
+    let mut native = Native::new(instance);
+    native.configure("{}").unwrap().unwrap();
+    let at = Moment {
+        now: Micros(0),
+        round: pointsman_core::Round(1),
+    };
+    let fault = native.allot(at, DeviceId(0), 8).unwrap_err();
+    assert!(fault.detail.contains("does not export budget"), "{fault}");
+}

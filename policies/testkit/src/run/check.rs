@@ -1,0 +1,353 @@
+//! What was expected against what is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pointsman_core::rows::SequenceState;
+use pointsman_core::{
+    ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped,
+};
+
+use super::history;
+use super::stage::Stage;
+use crate::scenario::Name;
+use crate::scenario::expect::{End, Expect, Expiry};
+use crate::scenario::units::Seconds;
+
+/// Something that is not as expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Miss {
+    key: &'static str,
+    expected: String,
+    got: String,
+    /// The requests it is about.
+    pub(super) about: Vec<RequestId>,
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, expected, got, .. } = self;
+        write!(f, "{key}: expected {expected}, got {got}")
+    }
+}
+
+/// What of a step's expectations is not met.
+pub(super) fn step(stage: &Stage, expect: &Expect) -> Vec<Miss> {
+    let mut check = Check {
+        stage,
+        misses: Vec::new(),
+    };
+    check.places(expect);
+    check.queue(expect);
+    check.holds(expect);
+    check.outcomes(expect);
+    check.preemption(expect);
+    check.budgets(expect);
+    check.reasons(expect);
+    let counts = [
+        ("refusals", expect.refusals),
+        ("strikes", expect.strikes),
+        ("faults", expect.faults),
+    ];
+    for (key, expected) in counts {
+        if let Some(expected) = expected {
+            check.count(key, expected);
+        }
+    }
+    check.misses
+}
+
+/// What of the expectations at the end is not met.
+pub(super) fn end(stage: &Stage, end: &End) -> Vec<Miss> {
+    let mut check = Check {
+        stage,
+        misses: Vec::new(),
+    };
+    check.count("refusals", end.refusals);
+    check.count("strikes", end.strikes);
+    check.count("faults", end.faults);
+    let all = (0..).map(RequestId).zip(&stage.requests);
+    for (id, name) in all.filter(|_| end.all_finished) {
+        let finished = matches!(stage.world.outcome(id), Some(Outcome::Finished { .. }));
+        if !finished {
+            let got = stage.whereabouts(id);
+            check.miss("all-finished", format!("`{name}` finished"), got, vec![id]);
+        }
+    }
+    if let Some(max) = end.max_wait {
+        let waits = history::longest_waits(stage.world.facts(), stage.world.now());
+        for (id, wait) in waits.into_iter().filter(|(_, wait)| *wait > max.0) {
+            let name = stage.request_name(id);
+            let expected = format!("`{name}` to wait at most {}", Seconds(max.0));
+            check.miss("max-wait", expected, Seconds(wait).to_string(), vec![id]);
+        }
+    }
+    check.misses
+}
+
+type IsWanted = fn(Outcome) -> bool;
+
+struct Check<'a> {
+    stage: &'a Stage,
+    misses: Vec<Miss>,
+}
+
+// === impl Check ===
+
+impl Check<'_> {
+    fn miss(&mut self, key: &'static str, expected: String, got: String, about: Vec<RequestId>) {
+        self.misses.push(Miss {
+            key,
+            expected,
+            got,
+            about,
+        });
+    }
+
+    /// One request, and what is said of it.
+    fn one(&mut self, key: &'static str, name: &Name, expected: &str, got: &str) {
+        if expected != got {
+            let id = self.stage.request(name);
+            let expected = format!("`{}` {expected}", name.get_ref());
+            self.miss(key, expected, got.to_owned(), vec![id]);
+        }
+    }
+
+    /// A complete list of requests, in order.
+    fn list(&mut self, key: &'static str, of: &str, expected: &[Name], got: &[RequestId]) {
+        let wanted: Vec<RequestId> = expected.iter().map(|name| self.stage.request(name)).collect();
+        if wanted == got {
+            return;
+        }
+        let shown = |ids: &[RequestId]| {
+            let names: Vec<&str> = ids.iter().map(|id| self.stage.request_name(*id)).collect();
+            format!("{of}[{}]", names.join(", "))
+        };
+        let (expected, got) = (shown(&wanted), shown(got));
+        self.miss(key, expected, got, wanted);
+    }
+
+    fn facts_since_mark(&self) -> &[Stamped] {
+        &self.stage.world.facts()[self.stage.mark.facts..]
+    }
+
+    // === Where requests are ===
+
+    fn places(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        for (request, executor) in &expect.placed {
+            let id = stage.request(request);
+            let got = match history::placed_on(stage.world.facts(), id) {
+                Some(on) => format!("on {}", stage.executor_name(on)),
+                None => stage.whereabouts(id),
+            };
+            self.one("placed", request, &format!("on {}", executor.get_ref()), &got);
+        }
+        if let Some(expected) = &expect.placements {
+            let facts = self.facts_since_mark().iter();
+            let placed = facts.filter_map(|stamped| {
+                if let Fact::Placed { request, .. } = stamped.fact {
+                    Some(request)
+                } else {
+                    None
+                }
+            });
+            let placed: Vec<RequestId> = placed.collect();
+            self.list("placements", "", expected, &placed);
+        }
+        for (executor, expected) in &expect.running {
+            let got = self.sequences(stage.executor(executor), SequenceState::Running);
+            self.list("running", &format!("on {} ", executor.get_ref()), expected, &got);
+        }
+        for (executor, expected) in &expect.queued_on {
+            let got = self.sequences(stage.executor(executor), SequenceState::Queued);
+            self.list("queued-on", &format!("{} ", executor.get_ref()), expected, &got);
+        }
+    }
+
+    fn sequences(&self, executor: ExecutorId, wanted: SequenceState) -> Vec<RequestId> {
+        let snapshot = self.stage.world.machine.executor_snapshot(executor);
+        let sequences = snapshot.map(|snapshot| snapshot.sequences);
+        let sequences = sequences.unwrap_or_default().into_iter();
+        sequences.filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()
+    }
+
+    fn queue(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        let queue = stage.world.machine.queue_snapshot();
+        if let Some(expected) = &expect.waiting {
+            self.list("waiting", "", expected, &queue.queued);
+        }
+        if let Some(expected) = &expect.parked {
+            self.list("parked", "", expected, &queue.parked);
+        }
+        for (request, executor) in &expect.reserved {
+            let id = stage.request(request);
+            let kept = queue.reserved.iter().find(|(other, _)| *other == id);
+            let got = match kept {
+                Some((_, on)) => format!("has room kept on {}", stage.executor_name(*on)),
+                None => stage.whereabouts(id),
+            };
+            let expected = format!("has room kept on {}", executor.get_ref());
+            self.one("reserved", request, &expected, &got);
+        }
+    }
+
+    fn holds(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        for request in &expect.held {
+            let id = stage.request(request);
+            if history::held(stage.world.facts(), id).is_none() {
+                self.one("held", request, "held", &stage.whereabouts(id));
+            }
+        }
+        for (request, until) in &expect.held_until {
+            let got = stage.whereabouts(stage.request(request));
+            let expected = format!("waiting, held until {}", Seconds(until.0));
+            self.one("held-until", request, &expected, &got);
+        }
+    }
+
+    // === Outcomes ===
+
+    fn outcomes(&mut self, expect: &Expect) {
+        let lists: [(&'static str, &[Name], IsWanted); 5] = [
+            ("finished", &expect.finished, |outcome| matches!(outcome, Outcome::Finished { .. })),
+            ("given-up", &expect.given_up, |outcome| {
+                outcome == Outcome::Refused(RefusedWhy::GaveUp)
+            }),
+            ("never-fits", &expect.never_fits, |outcome| {
+                matches!(outcome, Outcome::Refused(RefusedWhy::NeverFits { .. }))
+            }),
+            ("cancelled", &expect.cancelled, |outcome| outcome == Outcome::Cancelled),
+            ("failed", &expect.failed, |outcome| matches!(outcome, Outcome::Failed(_))),
+        ];
+        for (key, names, wanted) in lists {
+            for name in names {
+                let id = self.stage.request(name);
+                if !self.stage.world.outcome(id).is_some_and(wanted) {
+                    self.one(key, name, key, &self.stage.whereabouts(id));
+                }
+            }
+        }
+        for (name, time) in &expect.expired {
+            let why = match time {
+                Expiry::Deadline => ExpiredWhy::Deadline,
+                Expiry::Wait => ExpiredWhy::Wait,
+            };
+            self.outcome("expired", name, Outcome::Expired(why));
+        }
+        for (name, output_tokens) in &expect.output {
+            let output_tokens = *output_tokens;
+            self.outcome("output", name, Outcome::Finished { output_tokens });
+        }
+        for (name, retry_after) in &expect.refused {
+            let retry_after = *retry_after;
+            let why = RefusedWhy::NoRoom { retry_after };
+            self.outcome("refused", name, Outcome::Refused(why));
+        }
+        for (name, retry_after) in &expect.displaced {
+            let retry_after = *retry_after;
+            let why = RefusedWhy::Displaced { retry_after };
+            self.outcome("displaced", name, Outcome::Refused(why));
+        }
+    }
+
+    fn outcome(&mut self, key: &'static str, name: &Name, expected: Outcome) {
+        let got = self.stage.whereabouts(self.stage.request(name));
+        self.one(key, name, &super::timeline::outcome_words(&expected), &got);
+    }
+
+    // === Preemption and budgets ===
+
+    fn preemption(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        if let Some(expected) = &expect.victims {
+            let facts = self.facts_since_mark().iter();
+            let victims = facts.filter_map(|stamped| {
+                if let Fact::Evicted { victim, .. } = stamped.fact {
+                    Some(victim)
+                } else {
+                    None
+                }
+            });
+            let victims: Vec<RequestId> = victims.collect();
+            self.list("victims", "", expected, &victims);
+        }
+        for (victim, needy) in &expect.evicted_for {
+            let id = stage.request(victim);
+            let got = match history::evicted_for(stage.world.facts(), id) {
+                Some(needy) => format!("evicted for {}", stage.request_name(needy)),
+                None => stage.whereabouts(id),
+            };
+            let expected = format!("evicted for {}", needy.get_ref());
+            self.one("evicted-for", victim, &expected, &got);
+        }
+    }
+
+    fn budgets(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        let allotted = |id: ExecutorId| {
+            let snapshot = stage.world.machine.executor_snapshot(id);
+            snapshot.and_then(|snapshot| snapshot.tokens_max).map(u64::from)
+        };
+        let expected = expect.allotted.iter();
+        let expected = expected.map(|(name, tokens)| (name, u64::from(*tokens)));
+        self.numbers("allotted", &expected.collect(), &allotted);
+        let scheduled = |id: ExecutorId| {
+            let before = stage.mark.tokens.get(&id).copied().unwrap_or(0);
+            let engine = stage.world.engine(id)?;
+            engine.tokens_total().checked_sub(before)
+        };
+        let expected = expect.tokens.iter();
+        let expected = expected.map(|(name, tokens)| (name, *tokens));
+        self.numbers("tokens", &expected.collect(), &scheduled);
+    }
+
+    /// A number of each executor.
+    fn numbers(
+        &mut self,
+        key: &'static str,
+        expected: &BTreeMap<&Name, u64>,
+        of: &dyn Fn(ExecutorId) -> Option<u64>,
+    ) {
+        for (name, expected) in expected {
+            let got = of(self.stage.executor(name));
+            if got != Some(*expected) {
+                let got = got.map_or("none".to_owned(), |got| got.to_string());
+                self.miss(key, format!("{} {expected}", name.get_ref()), got, Vec::new());
+            }
+        }
+    }
+
+    // === Why ===
+
+    fn reasons(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        let newest = |name| history::newest_decision(stage.world.facts(), stage.request(name));
+        for (name, expected) in &expect.reasons {
+            let got = newest(name).map(|by| stage.reason(by)).unwrap_or_default();
+            self.one("reasons", name, &format!("for \"{expected}\""), &format!("for \"{got}\""));
+        }
+        for (name, expected) in &expect.decided_by {
+            let got = newest(name).map_or("nobody", |by| stage.author(by.author));
+            self.one("decided-by", name, &format!("by {expected}"), &format!("by {got}"));
+        }
+    }
+
+    /// How often something happened since the start.
+    fn count(&mut self, key: &'static str, expected: usize) {
+        let counts = |fact: &Fact| match key {
+            "refusals" => matches!(fact, Fact::Refused(..)),
+            "strikes" => matches!(fact, Fact::Strike(..)),
+            _ => matches!(fact, Fact::Fault(..)),
+        };
+        let stage = self.stage;
+        let facts = stage.world.facts().iter().map(|stamped| &stamped.fact);
+        let counted: Vec<&Fact> = facts.filter(|fact| counts(fact)).collect();
+        if counted.len() != expected {
+            let about = counted.iter().filter_map(|fact| history::subject(fact)).collect();
+            self.miss(key, expected.to_string(), counted.len().to_string(), about);
+        }
+    }
+}

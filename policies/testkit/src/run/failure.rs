@@ -1,0 +1,106 @@
+//! A failed expectation, told so that it can be understood without running it again.
+
+use std::fmt;
+
+use super::Failed;
+use super::check::Miss;
+use super::stage::Stage;
+use crate::scenario::units::Seconds;
+use crate::scenario::{Place, Scenario};
+
+/// Facts shown before the expectation that failed.
+const FACTS_MAX: usize = 40;
+
+/// Something expected was not met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmet {
+    /// The step, or for what is expected at the end the first line.
+    pub place: Place,
+    /// Which step, from 1; absent: at the end.
+    pub step: Option<usize>,
+    title: String,
+    misses: Vec<String>,
+    timeline: Vec<String>,
+    explanations: Vec<String>,
+    log: Vec<String>,
+}
+
+// === impl Unmet ===
+
+impl Unmet {
+    pub(super) fn of(scenario: &Scenario, failed: Failed) -> Self {
+        let Failed {
+            mut stage,
+            step,
+            misses,
+        } = failed;
+        let at = step.checked_sub(1).and_then(|idx| scenario.steps.get(idx));
+        let first = stage.world.facts().len().saturating_sub(FACTS_MAX);
+        let facts = &stage.world.facts()[first..];
+        let mut timeline: Vec<String> = facts.iter().map(|fact| stage.line(fact)).collect();
+        if first > 0 {
+            timeline.insert(0, format!("({first} earlier facts)"));
+        }
+        Self {
+            place: scenario.source.place(at.map_or(0, |step| step.at)),
+            step: at.map(|_| step),
+            title: scenario.title().to_owned(),
+            misses: misses.iter().map(Miss::to_string).collect(),
+            timeline,
+            explanations: explanations(&stage),
+            log: log(&mut stage),
+        }
+    }
+}
+
+fn explanations(stage: &Stage) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (request, at, said) in stage.world.policies.explanations() {
+        let policy = stage.author(pointsman_core::Author::Policy(said.policy));
+        let (name, at) = (stage.request_name(request), Seconds(at));
+        lines.push(format!("{policy} on `{name}` at {at}:"));
+        for candidate in &said.candidates {
+            let executor = stage.executor_name(candidate.executor);
+            let note = &candidate.note;
+            lines.push(if candidate.eligible {
+                format!("  {executor}: cost {}: {note}", candidate.cost)
+            } else {
+                format!("  {executor}: no: {note}")
+            });
+        }
+    }
+    lines
+}
+
+fn log(stage: &mut Stage) -> Vec<String> {
+    let mut lines = Vec::new();
+    while let Some(event) = stage.world.policies.host.poll_event() {
+        let policy = stage.author(pointsman_core::Author::Policy(event.policy));
+        lines.push(format!("{} {policy}: {:?}", Seconds(event.at), event.kind));
+    }
+    lines
+}
+
+impl std::error::Error for Unmet {}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Some(step) => writeln!(f, "{}: step {step} of \"{}\":", self.place, self.title)?,
+            None => writeln!(f, "{}: at the end of \"{}\":", self.place, self.title)?,
+        }
+        let parts = [
+            ("", &self.misses),
+            ("what happened:", &self.timeline),
+            ("why:", &self.explanations),
+            ("what the policies logged:", &self.log),
+        ];
+        for (heading, lines) in parts.into_iter().filter(|(_, lines)| !lines.is_empty()) {
+            if !heading.is_empty() {
+                writeln!(f, "  {heading}")?;
+            }
+            lines.iter().try_for_each(|line| writeln!(f, "    {line}"))?;
+        }
+        Ok(())
+    }
+}

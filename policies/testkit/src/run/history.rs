@@ -1,0 +1,131 @@
+//! What the facts of a run say about one request, or about all.
+
+use std::collections::BTreeMap;
+
+use pointsman_core::{Decided, ExecutorId, Fact, Micros, RequestId, Stamped};
+
+/// The request a fact is about, if it is about one.
+pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
+    match fact {
+        Fact::Arrived { request, .. }
+        | Fact::Admitted(request, _)
+        | Fact::Parked(request, _)
+        | Fact::TurnedAway(request, _)
+        | Fact::Held(request, _, _)
+        | Fact::Placed { request, .. }
+        | Fact::Started(request, _)
+        | Fact::Left(request, _)
+        | Fact::Requeued(request, _)
+        | Fact::Reserved(request, _)
+        | Fact::ReservationDropped(request, _)
+        | Fact::Short(request, _)
+        | Fact::Strike(_, _, request)
+        | Fact::Ended(request, _)
+        | Fact::Evicted {
+            victim: request, ..
+        } => Some(*request),
+        Fact::Refused(_, _, refusal) => refusal.request,
+        Fact::DeviceAttached(_)
+        | Fact::ExecutorAttached(..)
+        | Fact::HealthChanged(..)
+        | Fact::ExecutorLost(_)
+        | Fact::ExecutorDetached(_)
+        | Fact::Allotted { .. }
+        | Fact::Fault(..) => None,
+    }
+}
+
+/// The decision a fact is of.
+pub(super) fn decided(fact: &Fact) -> Option<Decided> {
+    match fact {
+        Fact::Admitted(_, by)
+        | Fact::Parked(_, by)
+        | Fact::TurnedAway(_, by)
+        | Fact::Held(_, _, by)
+        | Fact::Placed { by, .. }
+        | Fact::Evicted { by, .. } => Some(*by),
+        Fact::DeviceAttached(_)
+        | Fact::ExecutorAttached(..)
+        | Fact::HealthChanged(..)
+        | Fact::ExecutorLost(_)
+        | Fact::ExecutorDetached(_)
+        | Fact::Arrived { .. }
+        | Fact::Started(..)
+        | Fact::Left(..)
+        | Fact::Requeued(..)
+        | Fact::Reserved(..)
+        | Fact::ReservationDropped(..)
+        | Fact::Short(..)
+        | Fact::Allotted { .. }
+        | Fact::Refused(..)
+        | Fact::Fault(..)
+        | Fact::Strike(..)
+        | Fact::Ended(..) => None,
+    }
+}
+
+/// The newest decision about a request.
+pub(super) fn newest_decision(facts: &[Stamped], request: RequestId) -> Option<Decided> {
+    let mut about = newest_first(facts, request);
+    about.find_map(decided)
+}
+
+/// The executor of a request's newest placement.
+pub(super) fn placed_on(facts: &[Stamped], request: RequestId) -> Option<ExecutorId> {
+    newest_first(facts, request).find_map(|fact| {
+        if let Fact::Placed { executor, .. } = fact {
+            Some(*executor)
+        } else {
+            None
+        }
+    })
+}
+
+/// For whom a request was last evicted.
+pub(super) fn evicted_for(facts: &[Stamped], request: RequestId) -> Option<RequestId> {
+    newest_first(facts, request).find_map(|fact| {
+        if let Fact::Evicted { needy, .. } = fact {
+            Some(*needy)
+        } else {
+            None
+        }
+    })
+}
+
+/// Until when a request is held; the outer `None`: the newest fact about it is no hold.
+pub(super) fn held(facts: &[Stamped], request: RequestId) -> Option<Option<Micros>> {
+    if let Fact::Held(_, until, _) = newest_first(facts, request).next()? {
+        Some(*until)
+    } else {
+        None
+    }
+}
+
+fn newest_first(facts: &[Stamped], request: RequestId) -> impl Iterator<Item = &Fact> {
+    let facts = facts.iter().rev().map(|stamped| &stamped.fact);
+    facts.filter(move |fact| subject(fact) == Some(request))
+}
+
+/// The longest time each request was without a place at a stretch, up to `now`.
+pub(super) fn longest_waits(facts: &[Stamped], now: Micros) -> BTreeMap<RequestId, Micros> {
+    let mut since: BTreeMap<RequestId, Micros> = BTreeMap::new();
+    let mut longest: BTreeMap<RequestId, Micros> = BTreeMap::new();
+    let mut note = |request: RequestId, wait: Micros| {
+        let known = longest.entry(request).or_default();
+        *known = (*known).max(wait);
+    };
+    for stamped in facts {
+        if let Fact::Arrived { request, .. } | Fact::Requeued(request, _) = &stamped.fact {
+            since.insert(*request, stamped.now);
+        }
+        if let Fact::Placed { request, .. } | Fact::Ended(request, _) = &stamped.fact
+            && let Some(since) = since.remove(request)
+        {
+            note(*request, stamped.now.since(since));
+        }
+    }
+    for (request, since) in since {
+        note(request, now.since(since));
+    }
+    longest
+}

@@ -1,0 +1,356 @@
+//! A world with the names a scenario gives to what is in it, and the actions done to it.
+
+use std::collections::BTreeMap;
+
+use pointsman_core::rows::Health;
+use pointsman_core::{
+    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros, ModelId, NewRequest,
+    RequestId, SessionKey, TenantId,
+};
+use pointsman_sim::World;
+
+use super::RunError;
+use super::watch::Watched;
+use crate::scenario::fleet::{
+    DeviceTable, ExecutorTable, HealthName, ModelTable, TOKENS_PER_BLOCK, TenantTable,
+};
+use crate::scenario::names::DEFAULT_TENANT;
+use crate::scenario::step::{Action, Arrival, Failure, UpdateTable};
+use crate::scenario::{Name, Scenario};
+
+/// A world and its names.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) world: World<Watched>,
+    /// By number.
+    pub(super) policies: Vec<String>,
+    pub(super) executors: BTreeMap<String, ExecutorId>,
+    /// By id: requests are numbered in order of arrival.
+    pub(super) requests: Vec<String>,
+    pub(super) mark: Mark,
+    devices: BTreeMap<String, DeviceId>,
+    models: BTreeMap<String, ModelId>,
+    tenants: BTreeMap<String, TenantId>,
+}
+
+/// How far things had come at the last `expect`.
+#[derive(Debug, Default)]
+pub(super) struct Mark {
+    pub(super) facts: usize,
+    pub(super) tokens: BTreeMap<ExecutorId, u64>,
+}
+
+// === impl Stage: the fleet ===
+
+impl Stage {
+    pub(super) fn new(
+        scenario: &Scenario,
+        policies: Watched,
+        names: Vec<String>,
+    ) -> Result<Self, RunError> {
+        let world = World::new(scenario.config.clone(), policies);
+        let mut stage = Self {
+            world: world.expect("the configuration was checked when the scenario was read"),
+            policies: names,
+            executors: BTreeMap::new(),
+            requests: Vec::new(),
+            mark: Mark::default(),
+            devices: BTreeMap::new(),
+            models: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+        };
+        let impossible = |at: &Name, why| RunError::Impossible {
+            place: scenario.source.place(at.span().start),
+            step: 0,
+            why,
+        };
+        stage.add_tenant(DEFAULT_TENANT, 1, None);
+        for TenantTable { name, weight, tokens_per_minute } in &scenario.fleet.tenants {
+            stage.add_tenant(name.get_ref(), *weight, *tokens_per_minute);
+        }
+        for model in &scenario.fleet.models {
+            stage.add_model(model);
+        }
+        for device in &scenario.fleet.devices {
+            let added = stage.add_device(device);
+            added.map_err(|why| impossible(&device.name, why))?;
+        }
+        for executor in &scenario.fleet.executors {
+            let added = stage.attach(executor);
+            added.map_err(|why| impossible(&executor.name, why))?;
+        }
+        Ok(stage)
+    }
+
+    fn add_tenant(&mut self, name: &str, weight: u32, tokens_per_minute: Option<u64>) {
+        let id = self.world.machine.intern_tenant(self.world.now(), name);
+        let set = Input::TenantSet(id, weight, tokens_per_minute);
+        self.world.input(set);
+        self.tenants.insert(name.to_owned(), id);
+    }
+
+    fn add_model(&mut self, model: &ModelTable) {
+        let name = model.name.get_ref();
+        let id = self.world.machine.intern_model(self.world.now(), name);
+        self.world.input(Input::ModelLimitSet(id, model.running_max));
+        self.models.insert(name.clone(), id);
+    }
+
+    fn add_device(&mut self, device: &DeviceTable) -> Result<(), String> {
+        let attached = self.world.attach_device(device.spec());
+        let id = attached.map_err(|error| error.to_string())?;
+        self.devices.insert(device.name.get_ref().clone(), id);
+        if let Some(counts) = device.report {
+            self.world.input(Input::KvReported(id, counts.report()));
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, executor: &ExecutorTable) -> Result<(), String> {
+        let name = executor.name.get_ref();
+        let device = match &executor.device {
+            Some(device) => self.devices[device.get_ref()],
+            None => {
+                let attached = self.world.attach_device(DeviceTable::remote(name));
+                let id = attached.map_err(|error| error.to_string())?;
+                self.devices.insert(name.clone(), id);
+                id
+            }
+        };
+        let owned = self.world.machine.owns_kv(device);
+        let spec = ExecutorSpec {
+            name: name.clone(),
+            device,
+            kind: executor.kind.into(),
+            role: executor.role.into(),
+            group: executor.group,
+            share_weight: executor.share_weight,
+            serves: executor.serves.as_deref().map(|names| self.model_ids(names)),
+            slots_total: executor.slots,
+            models_max: executor.models_max,
+            queue_limit: executor.queue_limit,
+            tokens_per_block: executor
+                .tokens_per_block
+                .or(owned.then_some(TOKENS_PER_BLOCK)),
+            preempts: executor.preempts,
+            model_unload_delay: executor.model_unload_delay.0,
+        };
+        let attached = self.world.attach_executor(spec, executor.engine.profile());
+        let id = attached.map_err(|error| error.to_string())?;
+        self.executors.insert(name.clone(), id);
+        if executor.health != HealthName::Up {
+            self.set_health(id, executor.health.into());
+        }
+        Ok(())
+    }
+}
+
+// === impl Stage: names ===
+
+impl Stage {
+    // What a scenario names was declared: `names::check`.
+
+    pub(super) fn executor(&self, name: &Name) -> ExecutorId {
+        self.executors[name.get_ref()]
+    }
+
+    pub(super) fn request(&self, name: &Name) -> RequestId {
+        let at = self.requests.iter().position(|known| known == name.get_ref());
+        at.and_then(|at| u64::try_from(at).ok())
+            .map(RequestId)
+            .expect("a request is named only once it has arrived")
+    }
+
+    pub(super) fn request_name(&self, id: RequestId) -> &str {
+        let at = usize::try_from(id.0).ok();
+        at.and_then(|at| self.requests.get(at))
+            .map_or("(probe)", String::as_str)
+    }
+
+    pub(super) fn executor_name(&self, id: ExecutorId) -> &str {
+        let kind = pointsman_core::rows::NameKind::Executor;
+        self.world.machine.name(kind, id.0).unwrap_or("?")
+    }
+
+    pub(super) fn device_name(&self, id: DeviceId) -> &str {
+        let kind = pointsman_core::rows::NameKind::Device;
+        self.world.machine.name(kind, id.0).unwrap_or("?")
+    }
+
+    fn model_ids(&self, names: &[Name]) -> Vec<ModelId> {
+        let ids = names.iter().map(|name| self.models[name.get_ref()]);
+        ids.collect()
+    }
+}
+
+// === impl Stage: actions ===
+
+impl Stage {
+    pub(super) fn settle(&mut self) {
+        self.world.settle();
+    }
+
+    pub(super) fn set_mark(&mut self) {
+        let scheduled = |id: &ExecutorId| {
+            let engine = self.world.engine(*id);
+            (*id, engine.map_or(0, |engine| engine.tokens_total()))
+        };
+        self.mark = Mark {
+            facts: self.world.facts().len(),
+            tokens: self.executors.values().map(scheduled).collect(),
+        };
+    }
+
+    /// Does an action; the error says why it cannot be done.
+    pub(super) fn act(&mut self, action: &Action) -> Result<(), String> {
+        match action {
+            Action::Arrive(arrivals) => arrivals.iter().for_each(|new| self.arrive(new)),
+            Action::Advance(time) => self.world.run_until(self.world.now().after(time.0)),
+            Action::EngineStep(names) => self.engine_step(names),
+            Action::Settle => self.settle(),
+            Action::RunOut(time) => self.run_out(time.0)?,
+            Action::Cancel(names) => {
+                for name in names {
+                    self.world.input(Input::RequestCancelled(self.request(name)));
+                }
+            }
+            Action::Fail(failure) => self.fail(failure)?,
+            Action::Lose(names) => self.set_all_health(names, Health::Down),
+            Action::Recover(names) => self.set_all_health(names, Health::Up),
+            Action::Degrade(names) => self.set_all_health(names, Health::Degraded),
+            Action::Drain(names) => self.set_all_health(names, Health::Draining),
+            Action::Attach(executors) => {
+                executors.iter().try_for_each(|executor| self.attach(executor))?;
+            }
+            Action::Detach(names) => {
+                for name in names {
+                    self.world.update(self.executor(name), ExecutorUpdate::Detach);
+                }
+            }
+            Action::Update(updates) => updates.iter().try_for_each(|update| self.update(update))?,
+            Action::Report(reports) => {
+                for report in reports {
+                    let device = self.devices[report.device.get_ref()];
+                    let counts = report.counts.report();
+                    self.world.input(Input::KvReported(device, counts));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, arrival: &Arrival) {
+        let now = self.world.now();
+        let tenant = arrival.tenant.as_ref().map_or(DEFAULT_TENANT, |name| name.get_ref());
+        let machine = &mut self.world.machine;
+        let new = NewRequest {
+            model: arrival.model.as_ref().map(|name| self.models[name.get_ref()]),
+            adapter: arrival.adapter.as_ref().map(|name| machine.intern_adapter(now, name)),
+            session: arrival.session.as_deref().map(session_key),
+            class: arrival.class.into(),
+            priority: arrival.priority,
+            head_start: arrival.head_start.0,
+            labels: arrival.labels.iter().map(|text| machine.intern_label(now, text)).collect(),
+            deadline: arrival.deadline.map(|time| now.after(time.0)),
+            may_wait: arrival.may_wait,
+            output_tokens_expected: arrival.output_expected,
+            group: arrival.group,
+            allowed: arrival.allowed.as_ref().map(|names| {
+                let ids = names.iter().map(|name| self.executors[name.get_ref()]);
+                ids.collect()
+            }),
+            preferred: arrival.preferred.as_ref().map(|name| self.executors[name.get_ref()]),
+            ..NewRequest::new(
+                self.tenants[tenant],
+                arrival.prompt,
+                arrival.output_max.unwrap_or(arrival.output),
+            )
+        };
+        for name in arrival.names() {
+            self.world.arrive(new.clone(), arrival.output);
+            self.requests.push(name);
+        }
+    }
+
+    fn engine_step(&mut self, names: &[Name]) {
+        self.settle();
+        for name in names {
+            self.world.step(self.executor(name));
+        }
+    }
+
+    fn run_out(&mut self, at_most: Micros) -> Result<(), String> {
+        if self.world.run_out(self.world.now().after(at_most)) {
+            return Ok(());
+        }
+        let left: Vec<&str> = self
+            .world
+            .unended()
+            .map(|id| self.request_name(id))
+            .collect();
+        Err(format!("by then these have no outcome: {}", left.join(", ")))
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Result<(), String> {
+        self.settle();
+        let request = self.request(&failure.request);
+        let runs_on = self.executors.values().copied().find(|id| {
+            let engine = self.world.engine(*id);
+            engine.is_some_and(|engine| engine.sequences().any(|running| running == request))
+        });
+        let executor = runs_on.ok_or("the request runs nowhere")?;
+        self.world.fail(executor, request, failure.retry.into());
+        Ok(())
+    }
+
+    fn set_all_health(&mut self, names: &[Name], health: Health) {
+        for name in names {
+            self.set_health(self.executor(name), health);
+        }
+    }
+
+    fn set_health(&mut self, executor: ExecutorId, health: Health) {
+        self.world.update(executor, ExecutorUpdate::Health(health));
+    }
+
+    fn update(&mut self, update: &UpdateTable) -> Result<(), String> {
+        let id = self.executor(&update.executor);
+        if let Some(weight) = update.share_weight {
+            self.world.update(id, ExecutorUpdate::ShareWeight(weight));
+        }
+        if let Some(names) = &update.serves {
+            let serves = self.model_ids(names);
+            self.world.update(id, ExecutorUpdate::Serves(Some(serves)));
+        }
+        let Some(slots) = update.slots else {
+            return Ok(());
+        };
+        self.world.update(id, ExecutorUpdate::SlotsTotal(slots));
+        let snapshot = self.world.machine.executor_snapshot(id);
+        if snapshot.is_some_and(|snapshot| snapshot.slots_total != slots) {
+            return Err(format!("the host refuses {slots} slots there"));
+        }
+        Ok(())
+    }
+
+    /// Has those that wait explained, where that is wanted. The stage is of no other use then: a
+    /// request that does not belong to the scenario has arrived.
+    pub(super) fn explain_waiting(&mut self) {
+        if self.world.policies.wants_explanations() {
+            self.world.policies.probe_next_arrival();
+            let probe = NewRequest::new(self.tenants[DEFAULT_TENANT], 0, 0);
+            let now = self.world.now();
+            let World { machine, policies, .. } = &mut self.world;
+            machine.handle_request_arrived(now, probe);
+            machine.decide(now, policies);
+        }
+    }
+}
+
+/// A stable hash of the session's name (FNV-1a), as the server's keyed one is.
+fn session_key(name: &str) -> SessionKey {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    SessionKey(hash)
+}

@@ -1,0 +1,228 @@
+//! A scenario file: read, and checked as far as can be without running it.
+//!
+//! The tables of the format are in `fleet`, `step` and `expect`; `names` checks that whatever a
+//! step names is there by then. What is wrong is said with file, line and column.
+//!
+//! # Invariants
+//! 1. Every name in a [`Scenario`] was declared before its use, so that a run can look it up
+//!    (`names`, `tests`).
+//! 2. It expects something (`tests`).
+
+pub(crate) mod expect;
+pub(crate) mod fleet;
+pub(crate) mod names;
+mod source;
+pub(crate) mod step;
+pub(crate) mod units;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use pointsman_core::Config;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use toml::Spanned;
+
+use expect::End;
+use fleet::{DeviceTable, ExecutorTable, ModelTable, TenantTable};
+pub(crate) use source::Source;
+pub use source::{FormatError, Place};
+use step::{Step, StepTable};
+use units::Time;
+
+#[cfg(test)]
+mod tests;
+
+/// A name in a scenario, and where it stands.
+pub(crate) type Name = Spanned<String>;
+
+/// The default binding: what the server binds too.
+const DEFAULT_POLICIES: [&str; 3] = ["aging", "memory-aware", "budget"];
+
+/// A scenario that can be run.
+#[derive(Debug)]
+pub struct Scenario {
+    pub(crate) source: Source,
+    title: String,
+    pub(crate) policies: Vec<PolicyBinding>,
+    pub(crate) config: Config,
+    pub(crate) fleet: Fleet,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) end: End,
+}
+
+/// A policy under test.
+#[derive(Debug)]
+pub(crate) struct PolicyBinding {
+    pub(crate) name: String,
+    /// Where the file names it, if it does.
+    pub(crate) at: usize,
+    pub(crate) settings: Map<String, Value>,
+    /// Absent: those it exports.
+    pub(crate) hooks: Option<Vec<HookName>>,
+}
+
+/// What is there at the start.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) tenants: Vec<TenantTable>,
+    pub(crate) models: Vec<ModelTable>,
+    pub(crate) devices: Vec<DeviceTable>,
+    pub(crate) executors: Vec<ExecutorTable>,
+}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    title: String,
+    policy: Option<BTreeMap<Name, PolicyTable>>,
+    machine: Option<Spanned<MachineTable>>,
+    #[serde(default)]
+    tenant: Vec<TenantTable>,
+    #[serde(default)]
+    model: Vec<ModelTable>,
+    #[serde(default)]
+    device: Vec<DeviceTable>,
+    #[serde(default)]
+    executor: Vec<ExecutorTable>,
+    #[serde(default)]
+    step: Vec<Spanned<StepTable>>,
+    #[serde(default)]
+    end: End,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct PolicyTable {
+    settings: Map<String, Value>,
+    hooks: Option<Vec<HookName>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HookName {
+    Admission,
+    Priority,
+    Routing,
+    Preemption,
+    Budget,
+}
+
+/// The machine's bounds, where they are not the default ones.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct MachineTable {
+    queue_max: Option<u32>,
+    parking_max: Option<u32>,
+    executors_max: Option<u32>,
+    batch_max: Option<u32>,
+    overlaps_max: Option<u32>,
+    attempts_max: Option<u32>,
+    wait_max: Option<Time>,
+    unplaced_max: Option<Time>,
+    overtaken_max: Option<u32>,
+    tokenless_steps_max: Option<u32>,
+    evict_retry: Option<Time>,
+    change_log_max: Option<u32>,
+    completions_max: Option<u32>,
+    retry_after_secs: Option<u32>,
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    /// Reads a scenario. `file` is only for messages.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the text.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, FormatError> {
+        let source = Source::new(file, text);
+        let file: File = toml::from_str(text)
+            .map_err(|error| source.error(error.span().map_or(0, |span| span.start), error.message()))?;
+        let config = match &file.machine {
+            Some(table) => config(&source, table)?,
+            None => Config::default(),
+        };
+        let steps = file
+            .step
+            .into_iter()
+            .map(|table| Step::of(&source, table))
+            .collect::<Result<Vec<_>, _>>()?;
+        let scenario = Self {
+            title: file.title,
+            policies: bindings(file.policy),
+            config,
+            fleet: Fleet {
+                tenants: file.tenant,
+                models: file.model,
+                devices: file.device,
+                executors: file.executor,
+            },
+            steps,
+            end: file.end,
+            source,
+        };
+        names::check(&scenario)?;
+        let expects = scenario.steps.iter().any(|step| step.expect.is_some());
+        if !expects && !scenario.end.expects() {
+            let text = "the scenario expects nothing: give a step an `expect`, or `[end]` a check";
+            return Err(scenario.source.error(0, text));
+        }
+        Ok(scenario)
+    }
+
+    /// What it shows, in a line.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+}
+
+fn config(source: &Source, table: &Spanned<MachineTable>) -> Result<Config, FormatError> {
+    let set = table.get_ref();
+    let plain = Config::default();
+    let config = Config {
+        queue_max: set.queue_max.unwrap_or(plain.queue_max),
+        parking_max: set.parking_max.unwrap_or(plain.parking_max),
+        executors_max: set.executors_max.unwrap_or(plain.executors_max),
+        batch_max: set.batch_max.unwrap_or(plain.batch_max),
+        overlaps_max: set.overlaps_max.unwrap_or(plain.overlaps_max),
+        attempts_max: set.attempts_max.unwrap_or(plain.attempts_max),
+        wait_max: set.wait_max.map_or(plain.wait_max, |time| time.0),
+        unplaced_max: set.unplaced_max.map_or(plain.unplaced_max, |time| time.0),
+        overtaken_max: set.overtaken_max.unwrap_or(plain.overtaken_max),
+        tokenless_steps_max: set.tokenless_steps_max.unwrap_or(plain.tokenless_steps_max),
+        evict_retry: set.evict_retry.map_or(plain.evict_retry, |time| time.0),
+        change_log_max: set.change_log_max.unwrap_or(plain.change_log_max),
+        completions_max: set.completions_max.unwrap_or(plain.completions_max),
+        retry_after_secs: set.retry_after_secs.unwrap_or(plain.retry_after_secs),
+    };
+    match config.validate() {
+        Ok(()) => Ok(config),
+        Err(error) => Err(source.error(table.span().start, &error.to_string())),
+    }
+}
+
+fn bindings(tables: Option<BTreeMap<Name, PolicyTable>>) -> Vec<PolicyBinding> {
+    match tables {
+        Some(tables) => tables
+            .into_iter()
+            .map(|(name, table)| PolicyBinding {
+                at: name.span().start,
+                name: name.into_inner(),
+                settings: table.settings,
+                hooks: table.hooks,
+            })
+            .collect(),
+        None => DEFAULT_POLICIES
+            .iter()
+            .map(|name| PolicyBinding {
+                name: (*name).to_owned(),
+                at: 0,
+                settings: Map::new(),
+                hooks: None,
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,114 @@
+use super::*;
+
+fn error(text: &str) -> String {
+    let parsed = Scenario::parse(Path::new("a.toml"), text);
+    parsed.expect_err("the scenario is wrong").to_string()
+}
+
+fn check(text: &str, expected: &str) {
+    assert_eq!(error(text), expected, "{text}");
+}
+
+/// A scenario of one executor and these steps.
+fn with(steps: &str) -> String {
+    format!("title = \"t\"\npolicy = {{}}\n[[executor]]\nname = \"x\"\nslots = 1\n{steps}")
+}
+
+#[test]
+fn broken_toml_is_reported_with_line_and_column() {
+    let text = error("title = \"t\"\n[[step]\n");
+    assert!(text.starts_with("a.toml:2:"), "{text}");
+}
+
+#[test]
+fn an_unknown_key_is_reported_where_it_stands_with_the_known_ones() {
+    let text = error(&with("[[step]]\n  arive = { name = \"a\" }\n"));
+    assert!(text.starts_with("a.toml:7:3: unknown field `arive`, expected one of"), "{text}");
+    let text = error(&with("[[step]]\narrive = { name = \"a\", prio = 1 }\n"));
+    assert!(text.starts_with("a.toml:7:24: unknown field `prio`"), "{text}");
+    let text = error(&with("[[step]]\narrive = [{ name = \"a\", prio = 1 }]\n"));
+    assert!(text.starts_with("a.toml:7:25: unknown field `prio`"), "{text}");
+    let text = error(&with("[[step]]\nexpect.waitng = []\n"));
+    assert!(text.starts_with("a.toml:7:8: unknown field `waitng`"), "{text}");
+    let text = error("title = \"t\"\n[policy.a]\nsetting = {}\n");
+    assert!(text.starts_with("a.toml:3:1: unknown field `setting`"), "{text}");
+}
+
+#[test]
+fn a_wrong_value_is_reported_where_it_stands() {
+    check(
+        &with("[[step]]\nadvance = \"5 parsecs\"\n"),
+        "a.toml:7:11: `5 parsecs` is no time: write a number of whole microseconds with a unit, \
+         as in `250ms`, `1.5s`, `40us` or `2min`",
+    );
+    let text = error("title = \"t\"\n[machine]\nqueue-max = -1\n");
+    assert!(text.starts_with("a.toml:3:13: "), "{text}");
+    check(
+        "title = \"t\"\n[machine]\nqueue-max = 0\n",
+        "a.toml:2:1: queue-max must be between 1 and 1048576, not 0",
+    );
+}
+
+#[test]
+fn an_unknown_name_is_explained() {
+    check(
+        &with("[[step]]\nengine-step = \"y\"\n"),
+        "a.toml:7:15: no executor is called `y` by then; there are `x`",
+    );
+    check(
+        &with("[[step]]\nlose = [\"x\", \"y\"]\n"),
+        "a.toml:7:14: no executor is called `y` by then; there are `x`",
+    );
+    check(
+        &with("[[step]]\nexpect.placed = { a = \"x\" }\n"),
+        "a.toml:7:19: no request is called `a` by then; there is none",
+    );
+    check(
+        &with("[[step]]\narrive = { name = \"a\", count = 2 }\nexpect.waiting = [\"a\"]\n"),
+        "a.toml:8:19: no request is called `a` by then; there are `a-1`, `a-2`",
+    );
+    check(
+        &with("[[step]]\narrive = { name = \"a\", model = \"m\" }\n"),
+        "a.toml:7:32: no model is called `m` by then; there is none",
+    );
+}
+
+#[test]
+fn a_name_is_taken_once() {
+    check(
+        &with("[[step]]\narrive = [{ name = \"a\" }, { name = \"a\" }]\n"),
+        "a.toml:7:35: another request is called `a`",
+    );
+}
+
+#[test]
+fn a_step_does_one_thing() {
+    check(
+        &with("[[step]]\nsettle = true\nadvance = \"1s\"\n"),
+        "a.toml:6:1: a step does one thing, this one does `advance` and `settle`",
+    );
+    check(&with("[[step]]\n"), "a.toml:6:1: the step neither does nor expects anything");
+    check(&with("[[step]]\nexpect = {}\n"), "a.toml:6:1: the `expect` of this step expects nothing");
+}
+
+#[test]
+fn a_scenario_that_expects_nothing_is_refused() {
+    check(
+        &with("[[step]]\nsettle = true\n"),
+        "a.toml:1:1: the scenario expects nothing: give a step an `expect`, or `[end]` a check",
+    );
+    let checks_end = with("[[step]]\nsettle = true\n[end]\nall-finished = true\n");
+    assert!(Scenario::parse(Path::new("a.toml"), &checks_end).is_ok());
+}
+
+#[test]
+fn without_a_policy_table_the_default_policies_are_bound() {
+    let names = |text: &str| -> Vec<String> {
+        let scenario = Scenario::parse(Path::new("a.toml"), text).unwrap();
+        scenario.policies.into_iter().map(|binding| binding.name).collect()
+    };
+    let end = "[end]\nall-finished = true\n";
+    assert_eq!(names(&format!("title = \"t\"\n{end}")), ["aging", "memory-aware", "budget"]);
+    assert!(names(&format!("title = \"t\"\npolicy = {{}}\n{end}")).is_empty());
+    assert_eq!(names(&format!("title = \"t\"\n[policy.one]\n{end}")), ["one"]);
+}

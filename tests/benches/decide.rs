@@ -1,0 +1,110 @@
+//! `cargo xtask bench decide`: what one decision costs.
+//!
+//! With `--quick`: fewer rounds and no fleet above 1,024.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use anyhow::Result;
+use pointsman_policy::PolicyEngine;
+use pointsman_tests::decide::{Case, Measured, measure, measure_swap, quantile};
+use pointsman_tests::fleet::Flavour;
+
+fn main() -> Result<()> {
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    let engine = PolicyEngine::new()?;
+    let sizes: &[u32] = if quick {
+        &[1, 64, 1024]
+    } else {
+        &[1, 8, 64, 256, 1024, 10_000]
+    };
+    println!("One round: admission, order, routing and interlock, by the three default policies.");
+    println!("Microseconds per decision; cycle = round less admission.");
+    println!(
+        "{:>9} {:>8} {:>8}  {:>9} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>9}  {:>7} {:>7}  decided",
+        "executors",
+        "arrivals",
+        "changed",
+        "cycle p50",
+        "round p50",
+        "round p99",
+        "admit",
+        "order",
+        "route",
+        "interlock",
+        "native",
+        "ratio"
+    );
+    for executors in sizes {
+        for arrivals in [1, 64] {
+            for changed in changes(*executors) {
+                let rounds = rounds(*executors, changed, quick);
+                let case = Case {
+                    executors: *executors,
+                    arrivals,
+                    changed,
+                    rounds,
+                };
+                let component = measure(&engine, Flavour::Component, case)?;
+                let native = measure(&engine, Flavour::Native, case)?;
+                print(case, &component, &native);
+            }
+        }
+    }
+    println!();
+    println!("A fresh memory-aware put in force: microseconds, p50 / p99.");
+    for executors in sizes {
+        let swapped = measure_swap(&engine, *executors, if quick { 20 } else { 200 })?;
+        println!(
+            "{executors:>9} executors: start {:>7.1} / {:>7.1}  swap {:>5.1} / {:>5.1}  \
+             next round with full observe {:>8.1} / {:>8.1}",
+            quantile(&swapped.start, 500),
+            quantile(&swapped.start, 990),
+            quantile(&swapped.swap, 500),
+            quantile(&swapped.swap, 990),
+            quantile(&swapped.first_round, 500),
+            quantile(&swapped.first_round, 990),
+        );
+    }
+    Ok(())
+}
+
+/// One executor, a tenth and all of them, without repetition.
+fn changes(executors: u32) -> Vec<u32> {
+    let mut changes = vec![1, executors.div_ceil(10), executors];
+    changes.dedup();
+    changes
+}
+
+fn rounds(executors: u32, changed: u32, quick: bool) -> u32 {
+    let most = if quick { 300 } else { 5000 };
+    (4_000_000 / (executors + 20 * changed + 200)).clamp(50, most)
+}
+
+fn print(case: Case, component: &Measured, native: &Measured) {
+    let per = f64::from(case.arrivals);
+    let p50 = |all: &[std::time::Duration]| quantile(all, 500) / per;
+    let [admit, order, route] = component.hooks.each_ref().map(|all| p50(all));
+    let round = p50(&component.rounds);
+    let same = if component.decided == native.decided {
+        "same"
+    } else {
+        "DIFFERENT"
+    };
+    println!(
+        "{:>9} {:>8} {:>8}  {:>9.2} {:>9.2} {:>9.2}  {:>7.2} {:>7.2} {:>7.2} {:>9.2}  {:>7.2} \
+         {:>7.2}  {} {same}",
+        case.executors,
+        case.arrivals,
+        case.changed,
+        round - admit,
+        round,
+        quantile(&component.rounds, 990) / per,
+        admit,
+        order,
+        route,
+        round - admit - order - route,
+        p50(&native.rounds),
+        round / p50(&native.rounds),
+        component.decided,
+    );
+}

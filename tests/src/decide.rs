@@ -1,0 +1,308 @@
+//! What one decision costs: the benchmark `decide`.
+//!
+//! A fleet of N remote executors with KV counts. Between two rounds some of their rows change and
+//! one request, or 64, arrive; timed is the round that decides them, with the three default
+//! policies in three stores. Everything decided is hashed, so that native and component runs can
+//! be seen to have decided the same.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pointsman_core::rows::Cached;
+use pointsman_core::{
+    Allotment, Answer, Author, Config, DeviceId, DeviceSpec, Effect, Eviction, ExecutorId, Hook,
+    Incarnation, KvReport, KvSpec, Machine, Micros, Moment, NewRequest, Policies, Refusal,
+    RequestId, SequenceRef, Shortage, StepReport, TenantId, View, admission, routing,
+};
+use pointsman_policy::{PolicyEngine, PolicyHost, start};
+use sha2::{Digest, Sha256};
+
+use crate::fleet::{self, Flavour};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Executors, each on a device of its own.
+    pub executors: u32,
+    /// Requests that arrive for one round.
+    pub arrivals: u32,
+    /// Executors whose load and device rows change before it.
+    pub changed: u32,
+    /// Rounds timed.
+    pub rounds: u32,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// One round each, sorted.
+    pub rounds: Vec<Duration>,
+    /// Time in admission, order and routing, their `observe` included, each sorted.
+    pub hooks: [Vec<Duration>; 3],
+    /// SHA-256 over every placement, in hex, shortened.
+    pub decided: String,
+}
+
+/// A clock: the one thing a benchmark needs that the rest of the code must not have.
+fn clock() -> impl Fn() -> Duration {
+    #[expect(clippy::disallowed_types, reason = "a benchmark reads the clock")]
+    let start = std::time::Instant::now();
+    move || start.elapsed()
+}
+
+/// Policies whose answers are timed.
+struct Timed<P> {
+    inner: P,
+    clock: Box<dyn Fn() -> Duration>,
+    /// Time spent in this round, by hook.
+    spent: [Duration; 3],
+}
+
+impl<P> Timed<P> {
+    fn time<T>(&mut self, idx: usize, ask: impl FnOnce(&mut P) -> T) -> T {
+        let start = (self.clock)();
+        let answer = ask(&mut self.inner);
+        self.spent[idx] += (self.clock)() - start;
+        answer
+    }
+}
+
+impl<P: Policies> Policies for Timed<P> {
+    fn admit(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Answer<Vec<admission::Verdict>> {
+        self.time(0, |inner| inner.admit(view, at, arrivals, room))
+    }
+
+    fn order(&mut self, view: &View<'_>, at: Moment, ids: &[RequestId]) -> Answer<Vec<RequestId>> {
+        self.time(1, |inner| inner.order(view, at, ids))
+    }
+
+    fn route(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Answer<Vec<routing::Verdict>> {
+        self.time(2, |inner| inner.route(view, at, requests))
+    }
+
+    fn evict(&mut self, view: &View<'_>, at: Moment, s: &Shortage) -> Answer<Option<Eviction>> {
+        self.inner.evict(view, at, s)
+    }
+
+    fn allot(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Answer<Vec<Allotment>> {
+        self.inner.allot(view, at, device, tokens_total)
+    }
+
+    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
+        self.inner.refused(author, hook, refusal);
+    }
+}
+
+/// A machine with a fleet, and what is needed to change its rows.
+struct Bench {
+    machine: Machine,
+    executors: Vec<(ExecutorId, DeviceId)>,
+    tenant: TenantId,
+    now: Micros,
+    step: u64,
+}
+
+impl Bench {
+    fn new(executors: u32) -> Result<Self> {
+        let config = Config {
+            // As many changes as one round can bring must fit, or the feed starts over.
+            change_log_max: 1 << 20,
+            ..Config::default()
+        };
+        let mut machine = Machine::new(config)?;
+        let mut attached = Vec::new();
+        for n in 0..executors {
+            let device = machine.handle_device_attached(
+                Micros(0),
+                DeviceSpec {
+                    name: format!("device{n}"),
+                    kv: KvSpec::Remote,
+                    tokens_per_step: None,
+                },
+            )?;
+            let spec = fleet::executor(&format!("executor{n}"), device, 100_000);
+            attached.push((machine.handle_executor_attached(Micros(0), spec)?, device));
+        }
+        let tenant = machine.intern_tenant(Micros(0), "default");
+        let mut bench = Self {
+            machine,
+            executors: attached,
+            tenant,
+            now: Micros(0),
+            step: 0,
+        };
+        bench.change(executors);
+        Ok(bench)
+    }
+
+    /// Changes the load and device rows of the next `n` executors.
+    fn change(&mut self, n: u32) {
+        for _ in 0..n {
+            self.step += 1;
+            let idx = usize::try_from(self.step).unwrap_or(0) % self.executors.len();
+            let (executor, device) = self.executors[idx];
+            let free = 100 + u32::try_from(self.step * 37 % 900).unwrap_or(0);
+            let report = KvReport {
+                block_bytes: 1 << 20,
+                blocks_total: 1000,
+                blocks_free: free,
+                blocks_cached: 0,
+                blocks_evicted_total: 0,
+            };
+            self.machine.handle_kv_report(self.now, device, report);
+            let report = StepReport {
+                executor,
+                incarnation: Incarnation(0),
+                progress: Vec::new(),
+            };
+            self.machine.handle_step(self.now, &report);
+        }
+    }
+
+    /// Requests arrive that nobody has decided about.
+    fn arrive(&mut self, n: u32) {
+        for _ in 0..n {
+            let mut new = NewRequest::new(self.tenant, 512, 64);
+            new.priority = i32::try_from(self.step % 3).unwrap_or(0);
+            self.machine.handle_request_arrived(self.now, new);
+        }
+    }
+
+    /// Notes where the round has put requests, and ends them there.
+    fn finish(&mut self, hash: &mut Sha256) -> u32 {
+        let mut started = Vec::new();
+        while let Some(effect) = self.machine.poll_effect() {
+            if let Effect::Start(order) = effect {
+                hash.update(order.request.0.to_le_bytes());
+                hash.update(order.executor.0.to_le_bytes());
+                started.push(order);
+            }
+        }
+        for order in &started {
+            let sequence = SequenceRef {
+                request: order.request,
+                executor: order.executor,
+                incarnation: order.incarnation,
+            };
+            self.machine.handle_sequence_finished(self.now, sequence);
+        }
+        while self.machine.poll_effect().is_some() {}
+        while self.machine.poll_fact().is_some() {}
+        u32::try_from(started.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Measures one case.
+///
+/// # Errors
+/// If the policies cannot be started, or a round leaves a request undecided.
+pub fn measure(engine: &PolicyEngine, flavour: Flavour, case: Case) -> Result<Measured> {
+    let mut bench = Bench::new(case.executors)?;
+    let time = clock();
+    let mut policies = Timed {
+        inner: fleet::default_host(engine, flavour)?,
+        clock: Box::new(clock()),
+        spent: [Duration::ZERO; 3],
+    };
+    let mut hash = Sha256::new();
+    let mut rounds = Vec::new();
+    let mut hooks: [Vec<Duration>; 3] = Default::default();
+    let warm_up = case.rounds / 10 + 1;
+    for round in 0..case.rounds + warm_up {
+        bench.now = bench.now.after(Micros(1000));
+        bench.change(case.changed);
+        bench.arrive(case.arrivals);
+        policies.spent = [Duration::ZERO; 3];
+        let start = time();
+        bench.machine.decide(bench.now, &mut policies);
+        let took = time() - start;
+        let placed = bench.finish(&mut hash);
+        anyhow::ensure!(placed == case.arrivals, "{placed} placed of {case:?}");
+        if round >= warm_up {
+            rounds.push(took);
+            for (all, spent) in hooks.iter_mut().zip(policies.spent) {
+                all.push(spent);
+            }
+        }
+    }
+    rounds.sort_unstable();
+    hooks.iter_mut().for_each(|all| all.sort_unstable());
+    Ok(Measured {
+        rounds,
+        hooks,
+        decided: format!("{:x}", hash.finalize())[..12].to_owned(),
+    })
+}
+
+/// Time of one swap of the routing policy for a fresh instance of itself, by part.
+#[derive(Clone, Debug, Default)]
+pub struct Swapped {
+    /// Instantiation, `describe` and `configure`, each sorted.
+    pub start: Vec<Duration>,
+    /// The swap itself: what the driver waits for.
+    pub swap: Vec<Duration>,
+    /// The next round, with the full observe of the new one, less a round without a swap.
+    pub first_round: Vec<Duration>,
+}
+
+/// Measures how long it takes to put a fresh routing policy in force over `executors` executors.
+///
+/// # Errors
+/// If the policies cannot be started.
+pub fn measure_swap(engine: &PolicyEngine, executors: u32, times: u32) -> Result<Swapped> {
+    let mut bench = Bench::new(executors)?;
+    let time = clock();
+    let mut host: PolicyHost = fleet::default_host(engine, Flavour::Component)?;
+    let source = fleet::default_source(engine, "memory-aware", Flavour::Component)?;
+    let mut hash = Sha256::new();
+    let mut measured = Swapped::default();
+    for _ in 0..times {
+        bench.now = bench.now.after(Micros(1000));
+        let t0 = time();
+        let started = start(source.clone())?;
+        let t1 = time();
+        let old = host.holder(Hook::Routing).context("nobody routes")?;
+        let new = host.add(started)?;
+        host.swap(bench.now, old, new)?;
+        let t2 = time();
+        bench.arrive(1);
+        let t3 = time();
+        bench.machine.decide(bench.now, &mut host);
+        let t4 = time();
+        bench.finish(&mut hash);
+        measured.start.push(t1 - t0);
+        measured.swap.push(t2 - t1);
+        measured.first_round.push(t4 - t3);
+        while host.poll_event().is_some() {}
+    }
+    measured.start.sort_unstable();
+    measured.swap.sort_unstable();
+    measured.first_round.sort_unstable();
+    Ok(measured)
+}
+
+/// The value that `permille` of the sorted ones do not exceed (nearest rank), in microseconds.
+#[must_use]
+pub fn quantile(sorted: &[Duration], permille: usize) -> f64 {
+    let rank = (sorted.len() * permille).div_ceil(1000).max(1);
+    sorted
+        .get(rank - 1)
+        .map_or(0.0, |value| value.as_secs_f64() * 1e6)
+}

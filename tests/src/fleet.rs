@@ -1,0 +1,143 @@
+//! Fleets and policy hosts that several tests and benchmarks start from.
+
+use anyhow::{Context, Result};
+use pointsman_core::rows::{ExecutorKind, Role};
+use pointsman_core::{
+    Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Hook, KvSpec, Micros, Policies,
+};
+use pointsman_policy::{
+    HookSet, Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
+};
+use pointsman_sim::{EngineProfile, World};
+use serde_json::{Map, Value};
+
+/// Whether policies run as components or linked in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// As `.wasm`, in wasmtime.
+    Component,
+    /// As Rust, in this process.
+    Native,
+}
+
+/// The default policies and the hooks each is bound to.
+pub const DEFAULTS: [(&str, &[Hook]); 3] = [
+    ("aging", &[Hook::Priority]),
+    ("memory-aware", &[Hook::Routing]),
+    (
+        "budget",
+        &[Hook::Admission, Hook::Budget, Hook::Preemption],
+    ),
+];
+
+/// Loads a component that `cargo xtask policies` made, by its path below `target/policies`
+/// without the extension.
+///
+/// # Errors
+/// If it was not made, or the host refuses it.
+pub fn load(engine: &PolicyEngine, name: &str) -> Result<PolicyComponent> {
+    let path = pointsman_testkit::component::component_path(name);
+    let bytes = std::fs::read(&path)
+        .with_context(|| format!("{}: run `cargo xtask policies` first", path.display()))?;
+    PolicyComponent::load(engine, &bytes).with_context(|| format!("loading {}", path.display()))
+}
+
+/// Where a default policy's instances come from.
+///
+/// # Errors
+/// If its component cannot be loaded, or there is no such policy.
+pub fn default_source(
+    engine: &PolicyEngine,
+    name: &str,
+    flavour: Flavour,
+) -> Result<PolicySource> {
+    let settings = Map::new();
+    if flavour == Flavour::Component {
+        let component = load(engine, name)?;
+        return Ok(PolicySource::component(
+            &component,
+            &settings,
+            Limits::default(),
+        ));
+    }
+    let make = match name {
+        "aging" => pointsman_aging::instance,
+        "memory-aware" => pointsman_memory_aware::instance,
+        "budget" => pointsman_budget::instance,
+        other => anyhow::bail!("there is no default policy {other}"),
+    };
+    Ok(pointsman_testkit::native::source(name, make, &settings))
+}
+
+/// A policy host with the default policies bound as they ship.
+///
+/// # Errors
+/// If one of them cannot be loaded or started.
+pub fn default_host(engine: &PolicyEngine, flavour: Flavour) -> Result<PolicyHost> {
+    let mut host = PolicyHost::new(Patience::default());
+    for (name, hooks) in DEFAULTS {
+        let source = default_source(engine, name, flavour)?;
+        let policy = host.add(start(source)?)?;
+        host.bind(Micros(0), policy, hooks.iter().copied().collect::<HookSet>())?;
+    }
+    Ok(host)
+}
+
+/// Settings from JSON text.
+///
+/// # Panics
+/// If it is not a JSON object: tests write it.
+#[must_use]
+pub fn settings(json: &str) -> Map<String, Value> {
+    serde_json::from_str(json).expect("settings are a JSON object")
+}
+
+/// An executor of `slots` slots on `device`, that serves everything and preempts.
+#[must_use]
+pub fn executor(name: &str, device: DeviceId, slots: u32) -> ExecutorSpec {
+    ExecutorSpec {
+        name: name.into(),
+        device,
+        kind: ExecutorKind::Simulated,
+        role: Role::Both,
+        group: 0,
+        share_weight: 1,
+        serves: None,
+        slots_total: slots,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(16),
+        preempts: true,
+        model_unload_delay: Micros(0),
+    }
+}
+
+/// A world with one device of `blocks` blocks and `engines` executors of `slots` slots on it.
+///
+/// # Panics
+/// If the machine refuses it: the numbers are the test's.
+pub fn small_world<P: Policies>(
+    config: Config,
+    policies: P,
+    (engines, slots, blocks): (u32, u32, u32),
+) -> (World<P>, Vec<ExecutorId>) {
+    let mut world = World::new(config, policies).expect("a valid configuration");
+    let device = world
+        .attach_device(DeviceSpec {
+            name: "device".into(),
+            kv: KvSpec::Owned {
+                block_bytes: 1 << 20,
+                blocks_total: blocks,
+            },
+            tokens_per_step: Some(256),
+        })
+        .expect("a new device");
+    let executors = (0..engines).map(|n| {
+        let spec = executor(&format!("engine{n}"), device, slots);
+        world
+            .attach_executor(spec, EngineProfile::default())
+            .expect("a new executor")
+    });
+    let executors = executors.collect();
+    (world, executors)
+}

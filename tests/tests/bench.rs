@@ -1,0 +1,29 @@
+//! The benchmark's code, on tiny inputs: it must run, and components must decide as natively.
+
+use pointsman_policy::PolicyEngine;
+use pointsman_tests::decide::{Case, measure, measure_swap};
+use pointsman_tests::fleet::Flavour;
+
+#[test]
+fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
+    let engine = PolicyEngine::new().unwrap();
+    for (executors, arrivals) in [(1, 1), (8, 64)] {
+        let case = Case {
+            executors,
+            arrivals,
+            changed: 1,
+            rounds: 5,
+        };
+        let component = measure(&engine, Flavour::Component, case).unwrap();
+        let native = measure(&engine, Flavour::Native, case).unwrap();
+        assert_eq!(component.decided, native.decided);
+        assert_eq!(component.rounds.len(), 5);
+    }
+}
+
+#[test]
+fn the_swap_benchmark_runs() {
+    let engine = PolicyEngine::new().unwrap();
+    let swapped = measure_swap(&engine, 8, 3).unwrap();
+    assert_eq!(swapped.swap.len(), 3);
+}
