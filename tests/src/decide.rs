@@ -158,10 +158,10 @@ impl Bench {
             self.step += 1;
             let idx = usize::try_from(self.step).unwrap_or(0) % self.executors.len();
             let (executor, device) = self.executors[idx];
-            let free = 100 + u32::try_from(self.step * 37 % 900).unwrap_or(0);
+            let free = 100_000 + u32::try_from(self.step * 37 % 900).unwrap_or(0) * 1000;
             let report = KvReport {
                 block_bytes: 1 << 20,
-                blocks_total: 1000,
+                blocks_total: 1_000_000,
                 blocks_free: free,
                 blocks_cached: 0,
                 blocks_evicted_total: 0,

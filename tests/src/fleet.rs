@@ -24,10 +24,7 @@ pub enum Flavour {
 pub const DEFAULTS: [(&str, &[Hook]); 3] = [
     ("aging", &[Hook::Priority]),
     ("memory-aware", &[Hook::Routing]),
-    (
-        "budget",
-        &[Hook::Admission, Hook::Budget, Hook::Preemption],
-    ),
+    ("budget", &[Hook::Admission, Hook::Budget, Hook::Preemption]),
 ];
 
 /// Loads a component that `cargo xtask policies` made, by its path below `target/policies`
@@ -46,11 +43,7 @@ pub fn load(engine: &PolicyEngine, name: &str) -> Result<PolicyComponent> {
 ///
 /// # Errors
 /// If its component cannot be loaded, or there is no such policy.
-pub fn default_source(
-    engine: &PolicyEngine,
-    name: &str,
-    flavour: Flavour,
-) -> Result<PolicySource> {
+pub fn default_source(engine: &PolicyEngine, name: &str, flavour: Flavour) -> Result<PolicySource> {
     let settings = Map::new();
     if flavour == Flavour::Component {
         let component = load(engine, name)?;
@@ -78,7 +71,11 @@ pub fn default_host(engine: &PolicyEngine, flavour: Flavour) -> Result<PolicyHos
     for (name, hooks) in DEFAULTS {
         let source = default_source(engine, name, flavour)?;
         let policy = host.add(start(source)?)?;
-        host.bind(Micros(0), policy, hooks.iter().copied().collect::<HookSet>())?;
+        host.bind(
+            Micros(0),
+            policy,
+            hooks.iter().copied().collect::<HookSet>(),
+        )?;
     }
     Ok(host)
 }

@@ -28,7 +28,11 @@ fn names(world: &mut World<PolicyHost>) {
 fn fleet_of_four(host: PolicyHost) -> (World<PolicyHost>, Vec<ExecutorId>) {
     let (mut world, mut executors) = fleet::small_world(Config::default(), host, (2, 3, 120));
     names(&mut world);
-    let device = world.machine.executor_snapshot(executors[0]).unwrap().device;
+    let device = world
+        .machine
+        .executor_snapshot(executors[0])
+        .unwrap()
+        .device;
     for name in ["single0", "single1"] {
         let spec = ExecutorSpec {
             models_max: Some(1),
@@ -36,7 +40,11 @@ fn fleet_of_four(host: PolicyHost) -> (World<PolicyHost>, Vec<ExecutorId>) {
             queue_limit: 1,
             ..fleet::executor(name, device, 2)
         };
-        executors.push(world.attach_executor(spec, EngineProfile::default()).unwrap());
+        executors.push(
+            world
+                .attach_executor(spec, EngineProfile::default())
+                .unwrap(),
+        );
     }
     (world, executors)
 }
@@ -90,9 +98,9 @@ fn is_misbehaviour(fact: &Stamped) -> bool {
 }
 
 fn decisions_by_policies(world: &World<PolicyHost>) -> usize {
-    let placed = world.facts().iter().filter(|stamped| {
-        matches!(&stamped.fact, Fact::Placed { by, .. } if by.author != Author::BuiltIn)
-    });
+    let placed = world.facts().iter().filter(
+        |stamped| matches!(&stamped.fact, Fact::Placed { by, .. } if by.author != Author::BuiltIn),
+    );
     placed.count()
 }
 
@@ -102,7 +110,11 @@ fn the_defaults_serve_everything_and_are_never_refused() {
     for seed in 0..8 {
         let host = fleet::default_host(&engine, Flavour::Component).unwrap();
         let world = run(seed, host);
-        let wrong: Vec<&Stamped> = world.facts().iter().filter(|f| is_misbehaviour(f)).collect();
+        let wrong: Vec<&Stamped> = world
+            .facts()
+            .iter()
+            .filter(|f| is_misbehaviour(f))
+            .collect();
         assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
         assert!(decisions_by_policies(&world) > 100, "seed {seed}");
         let unserved = world.facts().iter().filter(|stamped| match stamped.fact {
@@ -164,12 +176,22 @@ fn a_swap_between_two_rounds_keeps_everything_in_flight() {
     }
     let end = world.now().after(Micros(300 * SECOND));
     assert!(world.run_out(end));
-    let wrong: Vec<&Stamped> = world.facts().iter().filter(|f| is_misbehaviour(f)).collect();
+    let wrong: Vec<&Stamped> = world
+        .facts()
+        .iter()
+        .filter(|f| is_misbehaviour(f))
+        .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let routers = world.facts().iter().filter_map(|stamped| match &stamped.fact {
-        Fact::Placed { by, .. } => Some(by.author),
-        _ => None,
-    });
+    let routers = world
+        .facts()
+        .iter()
+        .filter_map(|stamped| match &stamped.fact {
+            Fact::Placed { by, .. } => Some(by.author),
+            _ => None,
+        });
     let routers: std::collections::BTreeSet<Author> = routers.collect();
-    assert!(routers.len() > 10, "each of twelve swaps decided: {routers:?}");
+    assert!(
+        routers.len() > 10,
+        "each of twelve swaps decided: {routers:?}"
+    );
 }

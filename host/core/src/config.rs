@@ -15,7 +15,8 @@ pub struct Config {
     pub batch_max: u32,
     /// Executors named in one request's `overlaps`.
     pub overlaps_max: u32,
-    /// Placements one request may have, retries and resumptions after a failure included.
+    /// Placements of one request that may end because an executor failed it or died; then it
+    /// has failed. Evictions do not count.
     pub attempts_max: u32,
     /// How long a request may be without a place before it is refused with a timeout; counted
     /// from its arrival, and anew from its return after a failure or preemption.

@@ -140,6 +140,8 @@ pub enum Fact {
     Admitted(RequestId, Decided),
     /// It waits outside the queue.
     Parked(RequestId, Decided),
+    /// The queue has room, and it is in it now.
+    Unparked(RequestId),
     /// It will not be served, by decision; its outcome follows.
     TurnedAway(RequestId, Decided),
     /// It has no place yet, by decision.

@@ -132,7 +132,9 @@ impl<P: Policies> Run<P> {
                 .then(|| vec![executors[rng.usize(0..executors.len())]]),
             // Hashes cover full blocks of any size only where all prompts share them.
             prompt_hashes: if rng.bool() {
-                (0..shared.min(prompt_tokens / 8)).map(|n| BlockHash(n.into())).collect()
+                (0..shared.min(prompt_tokens / 8))
+                    .map(|n| BlockHash(n.into()))
+                    .collect()
             } else {
                 Vec::new()
             },
@@ -224,7 +226,8 @@ impl<P: Policies> Run<P> {
     fn drain(&mut self) {
         let executors: Vec<ExecutorId> = self.world.machine.executor_ids().collect();
         for executor in executors {
-            self.world.update(executor, ExecutorUpdate::Health(Health::Up));
+            self.world
+                .update(executor, ExecutorUpdate::Health(Health::Up));
         }
         for model in self.models.clone() {
             self.world.input(Input::ModelLimitSet(model, None));
@@ -240,7 +243,11 @@ impl<P: Policies> Run<P> {
         assert!(
             all,
             "still there: {left:?}\non {executors:#?}\nengines {:?}\nafter {:#?}",
-            self.world.machine.executor_ids().map(|id| self.world.engine(id)).collect::<Vec<_>>(),
+            self.world
+                .machine
+                .executor_ids()
+                .map(|id| self.world.engine(id))
+                .collect::<Vec<_>>(),
             newest.collect::<Vec<_>>()
         );
     }

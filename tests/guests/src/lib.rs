@@ -50,7 +50,7 @@ impl Hostile {
             Some(Outrage::Allocate) => {
                 let mut hoard = Vec::new();
                 loop {
-                    hoard.push(black_box(vec![1_u8; 1 << 20]));
+                    hoard.push(black_box(Vec::<u8>::with_capacity(1 << 20)));
                 }
             }
             Some(Outrage::Recurse) => {
@@ -240,7 +240,9 @@ impl Admission for Hostile {
         if let Some(rows) = self.million(Call::Admit, verdict(admission::Choice::Admit)) {
             return rows;
         }
-        (0..arrivals.len()).map(|idx| verdict(choice(idx))).collect()
+        (0..arrivals.len())
+            .map(|idx| verdict(choice(idx)))
+            .collect()
     }
 }
 

@@ -185,8 +185,8 @@ impl Machine {
             reservation.is_some_and(|r| r.executor == executor.id)
                 && !executor.slots.contains_key(id)
         });
-        let queued = executor.queue.iter().filter(|id| !victims.contains(id));
-        staying + expected.count() + queued.count() < executor.spec.slots_total as usize
+        // Those in the device queue are behind: a slot that comes free is first the claimants'.
+        staying + expected.count() < executor.spec.slots_total as usize
     }
 
     fn model_is_covered(

@@ -471,7 +471,7 @@ impl Machine {
             request.phase = Phase::Leaving(placed, after);
         }
         self.requests.insert(id, request);
-        self.timers.disarm_request(id);
+        self.arm_request(id);
         self.touch_sequence(id);
     }
 
@@ -494,6 +494,9 @@ impl Machine {
 
     /// The outcome that is due for a request at this time, if any.
     pub(super) fn expiry(&self, request: &Request) -> Option<ExpiredWhy> {
+        if request.is_gone() {
+            return None;
+        }
         if request.row.deadline.is_some_and(|at| at <= self.now) {
             return Some(ExpiredWhy::Deadline);
         }
@@ -586,6 +589,7 @@ fn new_request(id: RequestId, now: Micros, new: NewRequest) -> Request {
         generated: 0,
         first_token_at: None,
         preemptions: 0,
+        failures: 0,
         evicted_for: std::collections::BTreeSet::new(),
         waiting_stamp: crate::log::Stamp::default(),
         sequence_stamp: crate::log::Stamp::default(),

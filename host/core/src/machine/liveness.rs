@@ -15,7 +15,7 @@ use crate::fact::{Clock, Decided, Fact, Outcome};
 use crate::ids::{DeviceId, ExecutorId, Micros, ModelId, RequestId};
 use crate::policies::{Author, Hook, Policies};
 
-use super::request::{Phase, Request};
+use super::request::{AfterLeaving, Phase, Request};
 use super::round::{Feasibility, RoundRecord};
 use super::{CLASSES, Machine};
 
@@ -119,7 +119,8 @@ impl Machine {
     fn due_at(&self, request: &Request) -> Option<Micros> {
         let bound = self.config.unplaced_max;
         let other = match &request.phase {
-            Phase::Leaving(..) => return None,
+            Phase::Leaving(_, AfterLeaving::Gone) => return None,
+            Phase::Leaving(_, AfterLeaving::Requeue) => None,
             Phase::Placed(placed) => placed.short.map(|short| {
                 let stalled = short.since.after(bound);
                 let retry = short.asked.map(|at| at.after(self.config.evict_retry));
@@ -163,11 +164,8 @@ impl Machine {
     }
 
     fn fire_request(&mut self, id: RequestId) {
-        let Some(request) = self.requests.get(&id) else {
-            return;
-        };
-        if let Some(why) = self.expiry(request) {
-            self.end(id, Outcome::Expired(why));
+        self.expire(id);
+        if !self.requests.contains_key(&id) {
             return;
         }
         // A hold, a clock or a reservation: the round deals with it.
@@ -179,6 +177,14 @@ impl Machine {
             waiting.held_until = waiting.held_until.filter(|at| *at > self.now);
         }
         self.arm_request(id);
+    }
+
+    /// Ends a request whose time has run out.
+    pub(super) fn expire(&mut self, id: RequestId) {
+        let request = self.requests.get(&id);
+        if let Some(why) = request.and_then(|request| self.expiry(request)) {
+            self.end(id, Outcome::Expired(why));
+        }
     }
 
     fn fire_executor(&mut self, id: ExecutorId) {

@@ -433,12 +433,17 @@ impl Machine {
             self.forget_placed(id);
             return;
         }
-        request.row.failed_on.push(sequence.executor);
+        request.failures += 1;
+        // What waited in the queue of an executor that died had no part in it, and may go there
+        // again when it is back.
+        if why == RequeuedWhy::Failed || !request.is_queued_on_executor() {
+            request.row.failed_on.push(sequence.executor);
+        }
         let failed = if retry == RetryClass::Never {
             Some(FailedWhy::NotRetryable)
         } else if request.generated > 0 {
             Some(FailedWhy::Lost)
-        } else if request.row.attempts + 1 >= self.config.attempts_max {
+        } else if request.failures >= self.config.attempts_max {
             Some(FailedWhy::AttemptsMax)
         } else {
             let request = &self.requests[&id];

@@ -196,6 +196,19 @@ impl Machine {
         })
     }
 
+    /// What eviction frees of a sequence also changes when others begin or cease to share its
+    /// blocks; the rows are brought up to date when it matters.
+    fn refresh_sharers(&mut self) {
+        let placed = self.preemptible.iter().map(|(_, id)| *id);
+        let shares = |id: &RequestId| {
+            let request = self.requests.get(id);
+            request.is_some_and(|request| !request.prompt_hashes.is_empty())
+        };
+        for id in placed.filter(shares).collect::<Vec<_>>() {
+            self.touch_sequence(id);
+        }
+    }
+
     /// Asks for victims and evicts them. True if somebody leaves.
     fn ask_evict(
         &mut self,
@@ -204,6 +217,7 @@ impl Machine {
         shortage: &Shortage,
         insistence: Insistence,
     ) -> bool {
+        self.refresh_sharers();
         let answer = policies.evict(&View::new(self), at, shortage);
         let (author, eviction) = self.take_answer(Hook::Preemption, answer);
         let eviction = match (author, eviction) {

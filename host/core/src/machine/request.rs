@@ -29,6 +29,8 @@ pub(super) struct Request {
     pub(super) generated: u32,
     pub(super) first_token_at: Option<Micros>,
     pub(super) preemptions: u32,
+    /// Placements that ended because the executor failed it or died.
+    pub(super) failures: u32,
     /// For whom it was evicted: it may not evict these in turn.
     pub(super) evicted_for: BTreeSet<RequestId>,
     // For the feed.

@@ -143,6 +143,7 @@ impl Machine {
         while self.room() > 0
             && let Some(id) = self.parking.pop_first()
         {
+            self.fact(Fact::Unparked(id));
             self.enqueue(id, record);
         }
     }
@@ -154,8 +155,10 @@ impl Machine {
     }
 
     fn ask_admission(&mut self, at: Moment, policies: &mut dyn Policies, record: &mut RoundRecord) {
-        let mut arrivals = std::mem::take(&mut self.arrivals);
-        arrivals.retain(|id| self.requests.contains_key(id));
+        for id in self.arrivals.clone() {
+            self.expire(id);
+        }
+        let arrivals = std::mem::take(&mut self.arrivals);
         for batch in arrivals.chunks(self.config.batch_max as usize) {
             let room = self.room();
             let answer = policies.admit(&View::new(self), at, batch, room);

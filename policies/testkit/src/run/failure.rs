@@ -18,8 +18,9 @@ pub struct Unmet {
     pub place: Place,
     /// Which step, from 1; absent: at the end.
     pub step: Option<usize>,
+    /// Each as `KEY: expected THIS, got THAT`.
+    pub misses: Vec<String>,
     title: String,
-    misses: Vec<String>,
     timeline: Vec<String>,
     explanations: Vec<String>,
     log: Vec<String>,

@@ -77,7 +77,7 @@ fn an_unknown_name_is_explained() {
 fn a_name_is_taken_once() {
     check(
         &with("[[step]]\narrive = [{ name = \"a\" }, { name = \"a\" }]\n"),
-        "a.toml:7:35: another request is called `a`",
+        "a.toml:7:36: another request is called `a`",
     );
 }
 
