@@ -3,6 +3,7 @@
 use pointsman_sdk::{Mirror, Need, Obstacle, Seat, Tentative, fit};
 
 use crate::View;
+use crate::index::Index;
 use crate::rank::{Rank, Standing};
 use crate::settings::CANDIDATES_MAX;
 
@@ -61,6 +62,54 @@ pub(crate) enum Lack {
     ModelLimit,
 }
 
+/// The best executors as the index has them, without looking at the others. Absent where it
+/// takes a look at every one: nothing fits, or what the session's executor is weighed against
+/// is not decided by the best.
+pub(crate) fn find_indexed(
+    mirror: &Mirror,
+    placed: &Tentative,
+    need: &Need<'_>,
+    view: &View,
+    index: &Index,
+) -> Option<Ordered> {
+    let mut best = Best::new(view.candidates);
+    for (executor, rank) in index.best_first() {
+        if best.is_full() {
+            break;
+        }
+        let Some(executor) = mirror.executor(executor) else {
+            continue;
+        };
+        if let Ok(seat) = fit(mirror, placed, need, &executor) {
+            best.push(Choice {
+                rank,
+                position: executor.position,
+                executor: executor.id(),
+                seat,
+            });
+        }
+    }
+    best.first()?;
+    let preferred = view.preferred.and_then(|id| mirror.executor(id));
+    let preferred = preferred.and_then(|executor| {
+        let seat = fit(mirror, placed, need, &executor).ok()?;
+        Some(Choice {
+            rank: Rank::new(mirror, placed, &executor, seat, view.scale),
+            position: executor.position,
+            executor: executor.id(),
+            seat,
+        })
+    });
+    match preferred {
+        None => Some(Ordered {
+            best,
+            by_session: false,
+        }),
+        Some(preferred) if preferred.rank.standing().is_best() => Some(best.led_by(preferred)),
+        Some(_) => None,
+    }
+}
+
 /// Looks at every executor.
 pub(crate) fn find(mirror: &Mirror, placed: &Tentative, need: &Need<'_>, view: &View) -> Found {
     let mut found = Found {
@@ -92,6 +141,11 @@ pub(crate) fn find(mirror: &Mirror, placed: &Tentative, need: &Need<'_>, view: &
 }
 
 impl Found {
+    /// Whether nothing can take the request.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.best.first().is_none()
+    }
+
     /// The session's executor goes first, unless it is degraded and another is up, or would make
     /// the request queue where another has a free slot.
     pub(crate) fn ordered(&self) -> Ordered {
@@ -104,15 +158,7 @@ impl Found {
                 by_session: false,
             };
         };
-        let mut best = Best::new(self.best.kept_max);
-        best.push(preferred);
-        for choice in self.best.iter().filter(|choice| **choice != preferred) {
-            best.push(*choice);
-        }
-        Ordered {
-            best,
-            by_session: true,
-        }
+        self.best.led_by(preferred)
     }
 }
 
@@ -134,6 +180,23 @@ impl Best {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Choice> {
         self.kept[..self.count].iter().flatten()
+    }
+
+    fn is_full(&self) -> bool {
+        self.count == self.kept_max
+    }
+
+    /// The session's executor first, then the others.
+    fn led_by(&self, preferred: Choice) -> Ordered {
+        let mut best = Self::new(self.kept_max);
+        best.push(preferred);
+        for choice in self.iter().filter(|choice| **choice != preferred) {
+            best.push(*choice);
+        }
+        Ordered {
+            best,
+            by_session: true,
+        }
     }
 
     fn push(&mut self, choice: Choice) {

@@ -1,7 +1,7 @@
 //! Routing by KV pressure, load and warm models.
 //!
-//! Each request is weighed against every executor: first whether it can be taken there at all,
-//! then how good a place it is. Earlier placements of the same batch count as made. What cannot be placed
+//! Executors are kept in order of how good a place they are, and a request goes to the first that
+//! can take it at all. Earlier placements of the same batch count as made. What cannot be placed
 //! is held, until a warm hold ends if that is all that stands in its way.
 //!
 //! # Not here
@@ -12,6 +12,7 @@
 
 mod choose;
 mod explain;
+mod index;
 mod rank;
 mod reason;
 mod rotation;
@@ -20,10 +21,11 @@ mod settings;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Request};
+use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{Explanation, Mirror, Moment, Need, Policy, Routing, Tentative, export};
 
 use choose::{Blocked, Lack, Ordered};
+use index::Index;
 use rank::Scale;
 use reason::Reason;
 use rotation::Rotation;
@@ -35,6 +37,7 @@ pub struct MemoryAware {
     settings: Settings,
     candidates: usize,
     rotation: Rotation,
+    index: Index,
 }
 
 impl Policy for MemoryAware {
@@ -58,7 +61,18 @@ impl Policy for MemoryAware {
             settings,
             candidates: settings.candidates()?,
             rotation: Rotation::default(),
+            index: Index::default(),
         })
+    }
+
+    fn cleared(&mut self) {
+        self.index.clear();
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        if self.settings.balance == Balance::Memory {
+            self.index.note(mirror, change);
+        }
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -109,13 +123,22 @@ impl MemoryAware {
     ) -> Verdict {
         let need = Need::new(mirror, placed, request, at.now);
         let view = self.view(request);
-        let found = choose::find(mirror, placed, &need, &view);
-        let Ordered { best, by_session } = found.ordered();
+        let Ordered { best, by_session } = match self.find_indexed(mirror, placed, &need, &view) {
+            Some(ordered) => ordered,
+            None => {
+                let found = choose::find(mirror, placed, &need, &view);
+                if found.is_empty() {
+                    return held(found.blocked);
+                }
+                found.ordered()
+            }
+        };
         let Some(first) = best.first() else {
-            return held(found.blocked);
+            return hold(None, Reason::Nowhere);
         };
         if let Some(executor) = mirror.executor_at(first.position) {
             placed.place(mirror, &need, &executor, first.seat);
+            self.index.touch_device(executor.info.device);
         }
         self.rotation.chosen(request.model, first.executor);
         let reason = match (by_session, self.settings.balance) {
@@ -127,6 +150,22 @@ impl MemoryAware {
             choice: Choice::Place(best.iter().map(|choice| choice.executor).collect()),
             reason: reason.index(),
         }
+    }
+
+    /// By the index, where there is one that serves: slots are balanced by turns, which differ by
+    /// model, and a pinned request is better looked up where it may go.
+    fn find_indexed(
+        &mut self,
+        mirror: &Mirror,
+        placed: &Tentative,
+        need: &Need<'_>,
+        view: &View,
+    ) -> Option<Ordered> {
+        if self.settings.balance != Balance::Memory || need.request.allowed.is_some() {
+            return None;
+        }
+        self.index.refresh(mirror, placed, view.scale);
+        choose::find_indexed(mirror, placed, need, view, &self.index)
     }
 
     fn view(&self, request: &Request) -> View {

@@ -106,6 +106,13 @@ pub(crate) struct Scale {
     pub(crate) last: Option<u32>,
 }
 
+impl Standing {
+    /// Whether none can be better.
+    pub(crate) fn is_best(self) -> bool {
+        !self.degraded && self.seat == Seat::Slot
+    }
+}
+
 // === impl Memory ===
 
 impl Memory {

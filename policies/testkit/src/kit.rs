@@ -98,12 +98,10 @@ impl Kit {
     ///
     /// # Errors
     /// If it cannot be run, or something expected is not met.
-    pub fn run_scenario(
-        &mut self,
-        scenario: &Scenario,
-        flavour: Flavour,
-    ) -> Result<Ran, RunError> {
-        run::run(scenario, &mut |binding| self.source(scenario, binding, flavour))
+    pub fn run_scenario(&mut self, scenario: &Scenario, flavour: Flavour) -> Result<Ran, RunError> {
+        run::run(scenario, &mut |binding| {
+            self.source(scenario, binding, flavour)
+        })
     }
 
     fn source(
@@ -154,24 +152,39 @@ impl Kit {
         let component = self
             .run_scenario(&scenario, Flavour::Component)
             .map_err(|error| format!("component: {}", chain(&error)))?;
-        if native == component {
-            return Ok(());
-        }
-        let facts = native.facts.iter().zip(&component.facts);
-        let same = facts.take_while(|(one, other)| one == other).count();
-        Err(format!(
-            "{}: natively and as components the policies decide differently, from fact {same} on: \
-             {:?} natively, {:?} as components (built from other sources? `cargo xtask policies`)",
-            path.display(),
-            native.facts.get(same),
-            component.facts.get(same),
-        ))
+        same(&native, &component).map_err(|difference| {
+            format!(
+                "{}: natively and as components the policies decide differently: {difference} \
+                 (built from other sources? `cargo xtask policies`)",
+                path.display(),
+            )
+        })
     }
 }
 
+/// Whether two runs came to the same to the byte; the error says where they part.
+fn same(native: &Ran, component: &Ran) -> Result<(), String> {
+    fn part<T: PartialEq + fmt::Debug>(what: &str, one: &[T], other: &[T]) -> Result<(), String> {
+        if one == other {
+            return Ok(());
+        }
+        let pairs = one.iter().zip(other);
+        let at = pairs.take_while(|(one, other)| one == other).count();
+        let shown = |all: &[T]| {
+            all.get(at)
+                .map_or("none".to_owned(), |item| format!("{item:?}"))
+        };
+        let (one, other) = (shown(one), shown(other));
+        Err(format!(
+            "{what} {at} is {one} natively, {other} as components"
+        ))
+    }
+    part("fact", &native.facts, &component.facts)?;
+    part("effect", &native.effects, &component.effects)
+}
+
 fn read(path: &Path) -> Result<Scenario, RunError> {
-    let text =
-        fs::read_to_string(path).map_err(|error| RunError::Read(path.to_owned(), error))?;
+    let text = fs::read_to_string(path).map_err(|error| RunError::Read(path.to_owned(), error))?;
     Ok(Scenario::parse(path, &text)?)
 }
 
@@ -180,7 +193,10 @@ fn scenarios(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
             paths.push(path);
         }
     }
@@ -213,8 +229,42 @@ impl Failures {
 impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} failed:", self.failures.len())?;
-        self.failures.iter().try_for_each(|failure| writeln!(f, "{failure}"))
+        self.failures
+            .iter()
+            .try_for_each(|failure| writeln!(f, "{failure}"))
     }
 }
 
 impl std::error::Error for Failures {}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::{Effect, ExecutorId, Fact, Micros, Round, Stamped};
+
+    use super::*;
+
+    #[test]
+    fn runs_that_part_are_told_apart_where_they_do() {
+        let fact = |id| Stamped {
+            now: Micros(0),
+            round: Round(1),
+            fact: Fact::ExecutorLost(ExecutorId(id)),
+        };
+        let ran = |facts: &[u32], effects: &[u32]| Ran {
+            facts: facts.iter().map(|id| fact(*id)).collect(),
+            effects: effects
+                .iter()
+                .map(|id| Effect::Detached {
+                    executor: ExecutorId(*id),
+                })
+                .collect(),
+        };
+        assert_eq!(same(&ran(&[1, 2], &[3]), &ran(&[1, 2], &[3])), Ok(()));
+        let facts = same(&ran(&[1, 2], &[]), &ran(&[1, 3], &[])).unwrap_err();
+        assert!(facts.starts_with("fact 1 is Stamped"), "{facts}");
+        let shorter = same(&ran(&[1, 2], &[]), &ran(&[1], &[])).unwrap_err();
+        assert!(shorter.ends_with("none as components"), "{shorter}");
+        let effects = same(&ran(&[], &[1]), &ran(&[], &[2])).unwrap_err();
+        assert!(effects.starts_with("effect 0 is Detached"), "{effects}");
+    }
+}

@@ -10,12 +10,13 @@
 //! ```no_run
 //! use pointsman_testkit::{Registry, check_dir};
 //!
-//! # fn instance() -> Box<dyn pointsman_sdk::Instance> { unimplemented!() }
+//! # fn scenarios(instance: fn() -> Box<dyn pointsman_sdk::Instance>) {
 //! let registry = Registry::new().with("newest", instance);
 //! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 //! if let Err(failures) = check_dir(folder.as_ref(), registry) {
 //!     panic!("{failures}");
 //! }
+//! # }
 //! ```
 //!
 //! # Determinism

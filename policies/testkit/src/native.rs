@@ -202,9 +202,7 @@ impl Instance for Native {
         tokens_total: u32,
     ) -> Result<Vec<Allotment>, Fault> {
         let at = wire::moment(at);
-        let allotments = self.call("allot", |policy| {
-            policy.allot(at, device.0, tokens_total)
-        })?;
+        let allotments = self.call("allot", |policy| policy.allot(at, device.0, tokens_total))?;
         Ok(allotments.into_iter().map(wire::allotment).collect())
     }
 
@@ -219,8 +217,7 @@ impl Instance for Native {
             wire::request(request),
             wire::cached(cached),
         );
-        let candidates =
-            self.call("explain", |policy| policy.explain(at, request, cached))?;
+        let candidates = self.call("explain", |policy| policy.explain(at, request, cached))?;
         Ok(candidates.into_iter().map(wire::candidate).collect())
     }
 

@@ -185,10 +185,7 @@ fn failed(mut stage: Stage, step: usize, misses: Vec<Miss>) -> Box<Failed> {
 }
 
 /// The policies under test, each in force for its hooks, and their names by number.
-fn bind(
-    scenario: &Scenario,
-    sources: Sources<'_>,
-) -> Result<(PolicyHost, Vec<String>), RunError> {
+fn bind(scenario: &Scenario, sources: Sources<'_>) -> Result<(PolicyHost, Vec<String>), RunError> {
     let mut host = PolicyHost::new(Patience::default());
     let mut names = Vec::new();
     for binding in &scenario.policies {
@@ -204,7 +201,9 @@ fn bind(
                 hook: hook.as_str(),
             });
         }
-        let number = host.add(policy).map_err(|error| RunError::Bind(place(), error))?;
+        let number = host
+            .add(policy)
+            .map_err(|error| RunError::Bind(place(), error))?;
         debug_assert_eq!(number as usize, names.len(), "policies are numbered from 0");
         names.push(binding.name.clone());
         let hooks: HookSet = hooks;

@@ -138,8 +138,9 @@ impl Scenario {
     /// The first thing that is wrong with the text.
     pub fn parse(file: &Path, text: &str) -> Result<Self, FormatError> {
         let source = Source::new(file, text);
-        let file: File = toml::from_str(text)
-            .map_err(|error| source.error(error.span().map_or(0, |span| span.start), error.message()))?;
+        let file: File = toml::from_str(text).map_err(|error| {
+            source.error(error.span().map_or(0, |span| span.start), error.message())
+        })?;
         let config = match &file.machine {
             Some(table) => config(&source, table)?,
             None => Config::default(),

@@ -1,3 +1,5 @@
+//! Panics and missing hooks of native policies.
+
 use super::*;
 
 struct Brittle;

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use pointsman_core::rows::SequenceState;
-use pointsman_core::{
-    ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped,
-};
+use pointsman_core::{ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped};
 
 use super::history;
 use super::stage::Stage;
@@ -26,7 +24,9 @@ pub(super) struct Miss {
 
 impl fmt::Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, expected, got, .. } = self;
+        let Self {
+            key, expected, got, ..
+        } = self;
         write!(f, "{key}: expected {expected}, got {got}")
     }
 }
@@ -115,7 +115,10 @@ impl Check<'_> {
 
     /// A complete list of requests, in order.
     fn list(&mut self, key: &'static str, of: &str, expected: &[Name], got: &[RequestId]) {
-        let wanted: Vec<RequestId> = expected.iter().map(|name| self.stage.request(name)).collect();
+        let wanted: Vec<RequestId> = expected
+            .iter()
+            .map(|name| self.stage.request(name))
+            .collect();
         if wanted == got {
             return;
         }
@@ -141,7 +144,12 @@ impl Check<'_> {
                 Some(on) => format!("on {}", stage.executor_name(on)),
                 None => stage.whereabouts(id),
             };
-            self.one("placed", request, &format!("on {}", executor.get_ref()), &got);
+            self.one(
+                "placed",
+                request,
+                &format!("on {}", executor.get_ref()),
+                &got,
+            );
         }
         if let Some(expected) = &expect.placements {
             let facts = self.facts_since_mark().iter();
@@ -157,11 +165,21 @@ impl Check<'_> {
         }
         for (executor, expected) in &expect.running {
             let got = self.sequences(stage.executor(executor), SequenceState::Running);
-            self.list("running", &format!("on {} ", executor.get_ref()), expected, &got);
+            self.list(
+                "running",
+                &format!("on {} ", executor.get_ref()),
+                expected,
+                &got,
+            );
         }
         for (executor, expected) in &expect.queued_on {
             let got = self.sequences(stage.executor(executor), SequenceState::Queued);
-            self.list("queued-on", &format!("{} ", executor.get_ref()), expected, &got);
+            self.list(
+                "queued-on",
+                &format!("{} ", executor.get_ref()),
+                expected,
+                &got,
+            );
         }
     }
 
@@ -169,7 +187,10 @@ impl Check<'_> {
         let snapshot = self.stage.world.machine.executor_snapshot(executor);
         let sequences = snapshot.map(|snapshot| snapshot.sequences);
         let sequences = sequences.unwrap_or_default().into_iter();
-        sequences.filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()
+        sequences
+            .filter(|(_, state)| *state == wanted)
+            .map(|(id, _)| id)
+            .collect()
     }
 
     fn queue(&mut self, expect: &Expect) {
@@ -212,15 +233,21 @@ impl Check<'_> {
 
     fn outcomes(&mut self, expect: &Expect) {
         let lists: [(&'static str, &[Name], IsWanted); 5] = [
-            ("finished", &expect.finished, |outcome| matches!(outcome, Outcome::Finished { .. })),
+            ("finished", &expect.finished, |outcome| {
+                matches!(outcome, Outcome::Finished { .. })
+            }),
             ("given-up", &expect.given_up, |outcome| {
                 outcome == Outcome::Refused(RefusedWhy::GaveUp)
             }),
             ("never-fits", &expect.never_fits, |outcome| {
                 matches!(outcome, Outcome::Refused(RefusedWhy::NeverFits { .. }))
             }),
-            ("cancelled", &expect.cancelled, |outcome| outcome == Outcome::Cancelled),
-            ("failed", &expect.failed, |outcome| matches!(outcome, Outcome::Failed(_))),
+            ("cancelled", &expect.cancelled, |outcome| {
+                outcome == Outcome::Cancelled
+            }),
+            ("failed", &expect.failed, |outcome| {
+                matches!(outcome, Outcome::Failed(_))
+            }),
         ];
         for (key, names, wanted) in lists {
             for name in names {
@@ -289,7 +316,9 @@ impl Check<'_> {
         let stage = self.stage;
         let allotted = |id: ExecutorId| {
             let snapshot = stage.world.machine.executor_snapshot(id);
-            snapshot.and_then(|snapshot| snapshot.tokens_max).map(u64::from)
+            snapshot
+                .and_then(|snapshot| snapshot.tokens_max)
+                .map(u64::from)
         };
         let expected = expect.allotted.iter();
         let expected = expected.map(|(name, tokens)| (name, u64::from(*tokens)));
@@ -315,7 +344,12 @@ impl Check<'_> {
             let got = of(self.stage.executor(name));
             if got != Some(*expected) {
                 let got = got.map_or("none".to_owned(), |got| got.to_string());
-                self.miss(key, format!("{} {expected}", name.get_ref()), got, Vec::new());
+                self.miss(
+                    key,
+                    format!("{} {expected}", name.get_ref()),
+                    got,
+                    Vec::new(),
+                );
             }
         }
     }
@@ -327,11 +361,21 @@ impl Check<'_> {
         let newest = |name| history::newest_decision(stage.world.facts(), stage.request(name));
         for (name, expected) in &expect.reasons {
             let got = newest(name).map(|by| stage.reason(by)).unwrap_or_default();
-            self.one("reasons", name, &format!("for \"{expected}\""), &format!("for \"{got}\""));
+            self.one(
+                "reasons",
+                name,
+                &format!("for \"{expected}\""),
+                &format!("for \"{got}\""),
+            );
         }
         for (name, expected) in &expect.decided_by {
             let got = newest(name).map_or("nobody", |by| stage.author(by.author));
-            self.one("decided-by", name, &format!("by {expected}"), &format!("by {got}"));
+            self.one(
+                "decided-by",
+                name,
+                &format!("by {expected}"),
+                &format!("by {got}"),
+            );
         }
     }
 
@@ -346,7 +390,10 @@ impl Check<'_> {
         let facts = stage.world.facts().iter().map(|stamped| &stamped.fact);
         let counted: Vec<&Fact> = facts.filter(|fact| counts(fact)).collect();
         if counted.len() != expected {
-            let about = counted.iter().filter_map(|fact| history::subject(fact)).collect();
+            let about = counted
+                .iter()
+                .filter_map(|fact| history::subject(fact))
+                .collect();
             self.miss(key, expected.to_string(), counted.len().to_string(), about);
         }
     }

@@ -100,7 +100,9 @@ impl fmt::Display for Unmet {
             if !heading.is_empty() {
                 writeln!(f, "  {heading}")?;
             }
-            lines.iter().try_for_each(|line| writeln!(f, "    {line}"))?;
+            lines
+                .iter()
+                .try_for_each(|line| writeln!(f, "    {line}"))?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
         Fact::Arrived { request, .. }
         | Fact::Admitted(request, _)
         | Fact::Parked(request, _)
+        | Fact::Unparked(request)
         | Fact::TurnedAway(request, _)
         | Fact::Held(request, _, _)
         | Fact::Placed { request, .. }
@@ -50,6 +51,7 @@ pub(super) fn decided(fact: &Fact) -> Option<Decided> {
         | Fact::ExecutorLost(_)
         | Fact::ExecutorDetached(_)
         | Fact::Arrived { .. }
+        | Fact::Unparked(_)
         | Fact::Started(..)
         | Fact::Left(..)
         | Fact::Requeued(..)

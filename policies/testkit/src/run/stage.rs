@@ -65,7 +65,12 @@ impl Stage {
             why,
         };
         stage.add_tenant(DEFAULT_TENANT, 1, None);
-        for TenantTable { name, weight, tokens_per_minute } in &scenario.fleet.tenants {
+        for TenantTable {
+            name,
+            weight,
+            tokens_per_minute,
+        } in &scenario.fleet.tenants
+        {
             stage.add_tenant(name.get_ref(), *weight, *tokens_per_minute);
         }
         for model in &scenario.fleet.models {
@@ -92,7 +97,8 @@ impl Stage {
     fn add_model(&mut self, model: &ModelTable) {
         let name = model.name.get_ref();
         let id = self.world.machine.intern_model(self.world.now(), name);
-        self.world.input(Input::ModelLimitSet(id, model.running_max));
+        self.world
+            .input(Input::ModelLimitSet(id, model.running_max));
         self.models.insert(name.clone(), id);
     }
 
@@ -125,7 +131,10 @@ impl Stage {
             role: executor.role.into(),
             group: executor.group,
             share_weight: executor.share_weight,
-            serves: executor.serves.as_deref().map(|names| self.model_ids(names)),
+            serves: executor
+                .serves
+                .as_deref()
+                .map(|names| self.model_ids(names)),
             slots_total: executor.slots,
             models_max: executor.models_max,
             queue_limit: executor.queue_limit,
@@ -155,7 +164,10 @@ impl Stage {
     }
 
     pub(super) fn request(&self, name: &Name) -> RequestId {
-        let at = self.requests.iter().position(|known| known == name.get_ref());
+        let at = self
+            .requests
+            .iter()
+            .position(|known| known == name.get_ref());
         at.and_then(|at| u64::try_from(at).ok())
             .map(RequestId)
             .expect("a request is named only once it has arrived")
@@ -211,7 +223,8 @@ impl Stage {
             Action::RunOut(time) => self.run_out(time.0)?,
             Action::Cancel(names) => {
                 for name in names {
-                    self.world.input(Input::RequestCancelled(self.request(name)));
+                    self.world
+                        .input(Input::RequestCancelled(self.request(name)));
                 }
             }
             Action::Fail(failure) => self.fail(failure)?,
@@ -220,11 +233,14 @@ impl Stage {
             Action::Degrade(names) => self.set_all_health(names, Health::Degraded),
             Action::Drain(names) => self.set_all_health(names, Health::Draining),
             Action::Attach(executors) => {
-                executors.iter().try_for_each(|executor| self.attach(executor))?;
+                executors
+                    .iter()
+                    .try_for_each(|executor| self.attach(executor))?;
             }
             Action::Detach(names) => {
                 for name in names {
-                    self.world.update(self.executor(name), ExecutorUpdate::Detach);
+                    self.world
+                        .update(self.executor(name), ExecutorUpdate::Detach);
                 }
             }
             Action::Update(updates) => updates.iter().try_for_each(|update| self.update(update))?,
@@ -241,16 +257,29 @@ impl Stage {
 
     fn arrive(&mut self, arrival: &Arrival) {
         let now = self.world.now();
-        let tenant = arrival.tenant.as_ref().map_or(DEFAULT_TENANT, |name| name.get_ref());
+        let tenant = arrival
+            .tenant
+            .as_ref()
+            .map_or(DEFAULT_TENANT, |name| name.get_ref());
         let machine = &mut self.world.machine;
         let new = NewRequest {
-            model: arrival.model.as_ref().map(|name| self.models[name.get_ref()]),
-            adapter: arrival.adapter.as_ref().map(|name| machine.intern_adapter(now, name)),
+            model: arrival
+                .model
+                .as_ref()
+                .map(|name| self.models[name.get_ref()]),
+            adapter: arrival
+                .adapter
+                .as_ref()
+                .map(|name| machine.intern_adapter(now, name)),
             session: arrival.session.as_deref().map(session_key),
             class: arrival.class.into(),
             priority: arrival.priority,
             head_start: arrival.head_start.0,
-            labels: arrival.labels.iter().map(|text| machine.intern_label(now, text)).collect(),
+            labels: arrival
+                .labels
+                .iter()
+                .map(|text| machine.intern_label(now, text))
+                .collect(),
             deadline: arrival.deadline.map(|time| now.after(time.0)),
             may_wait: arrival.may_wait,
             output_tokens_expected: arrival.output_expected,
@@ -259,7 +288,10 @@ impl Stage {
                 let ids = names.iter().map(|name| self.executors[name.get_ref()]);
                 ids.collect()
             }),
-            preferred: arrival.preferred.as_ref().map(|name| self.executors[name.get_ref()]),
+            preferred: arrival
+                .preferred
+                .as_ref()
+                .map(|name| self.executors[name.get_ref()]),
             ..NewRequest::new(
                 self.tenants[tenant],
                 arrival.prompt,
@@ -288,7 +320,10 @@ impl Stage {
             .unended()
             .map(|id| self.request_name(id))
             .collect();
-        Err(format!("by then these have no outcome: {}", left.join(", ")))
+        Err(format!(
+            "by then these have no outcome: {}",
+            left.join(", ")
+        ))
     }
 
     fn fail(&mut self, failure: &Failure) -> Result<(), String> {
@@ -340,7 +375,9 @@ impl Stage {
             self.world.policies.probe_next_arrival();
             let probe = NewRequest::new(self.tenants[DEFAULT_TENANT], 0, 0);
             let now = self.world.now();
-            let World { machine, policies, .. } = &mut self.world;
+            let World {
+                machine, policies, ..
+            } = &mut self.world;
             machine.handle_request_arrived(now, probe);
             machine.decide(now, policies);
         }

@@ -1,3 +1,5 @@
+//! Each expectation met and missed, on the built-in rules and on a policy that is odd.
+
 use std::path::Path;
 
 use pointsman_sdk as sdk;
@@ -95,14 +97,32 @@ fn each_expectation_of_a_step_passes_where_it_is_met() {
 #[test]
 fn each_expectation_of_a_place_fails_where_it_is_not_met() {
     let rows = [
-        ("placed = { a = 'y' }", "placed: expected `a` on y, got on x"),
-        ("placed = { c = 'x' }", "placed: expected `c` on x, got waiting"),
-        ("placements = ['b', 'a']", "placements: expected [b, a], got [a, b]"),
-        ("running = { x = ['b'] }", "running: expected on x [b], got on x [a]"),
-        ("queued-on = { x = ['c'] }", "queued-on: expected x [c], got x []"),
+        (
+            "placed = { a = 'y' }",
+            "placed: expected `a` on y, got on x",
+        ),
+        (
+            "placed = { c = 'x' }",
+            "placed: expected `c` on x, got waiting",
+        ),
+        (
+            "placements = ['b', 'a']",
+            "placements: expected [b, a], got [a, b]",
+        ),
+        (
+            "running = { x = ['b'] }",
+            "running: expected on x [b], got on x [a]",
+        ),
+        (
+            "queued-on = { x = ['c'] }",
+            "queued-on: expected x [c], got x []",
+        ),
         ("waiting = []", "waiting: expected [], got [c]"),
         ("parked = ['c']", "parked: expected [c], got []"),
-        ("reserved = { c = 'x' }", "reserved: expected `c` has room kept on x, got waiting"),
+        (
+            "reserved = { c = 'x' }",
+            "reserved: expected `c` has room kept on x, got waiting",
+        ),
         ("held = ['c']", "held: expected `c` held, got waiting"),
         (
             "held-until = { c = '1s' }",
@@ -117,22 +137,46 @@ fn each_expectation_of_a_place_fails_where_it_is_not_met() {
 #[test]
 fn each_expectation_of_an_outcome_fails_where_it_is_not_met() {
     let rows = [
-        ("finished = ['a']", "finished: expected `a` finished, got running on x"),
-        ("output = { a = 3 }", "output: expected `a` finished with 3 tokens, got running on x"),
-        ("refused = { c = 7 }", "refused: expected `c` refused, retry after 7 seconds, got waiting"),
+        (
+            "finished = ['a']",
+            "finished: expected `a` finished, got running on x",
+        ),
+        (
+            "output = { a = 3 }",
+            "output: expected `a` finished with 3 tokens, got running on x",
+        ),
+        (
+            "refused = { c = 7 }",
+            "refused: expected `c` refused, retry after 7 seconds, got waiting",
+        ),
         (
             "displaced = { c = 7 }",
             "displaced: expected `c` displaced, retry after 7 seconds, got waiting",
         ),
-        ("given-up = ['c']", "given-up: expected `c` given-up, got waiting"),
-        ("never-fits = ['c']", "never-fits: expected `c` never-fits, got waiting"),
-        ("cancelled = ['c']", "cancelled: expected `c` cancelled, got waiting"),
+        (
+            "given-up = ['c']",
+            "given-up: expected `c` given-up, got waiting",
+        ),
+        (
+            "never-fits = ['c']",
+            "never-fits: expected `c` never-fits, got waiting",
+        ),
+        (
+            "cancelled = ['c']",
+            "cancelled: expected `c` cancelled, got waiting",
+        ),
         (
             "expired = { c = 'deadline' }",
             "expired: expected `c` expired at its deadline, got waiting",
         ),
-        ("expired = { c = 'wait' }", "expired: expected `c` expired waiting, got waiting"),
-        ("failed = ['a']", "failed: expected `a` failed, got running on x"),
+        (
+            "expired = { c = 'wait' }",
+            "expired: expected `c` expired waiting, got waiting",
+        ),
+        (
+            "failed = ['a']",
+            "failed: expected `a` failed, got running on x",
+        ),
     ];
     for (row, miss) in rows {
         check_missed(TWO_PLACED, &format!("expect.{row}"), miss);
@@ -143,11 +187,20 @@ fn each_expectation_of_an_outcome_fails_where_it_is_not_met() {
 fn each_other_expectation_fails_where_it_is_not_met() {
     let rows = [
         ("victims = ['a']", "victims: expected [a], got []"),
-        ("evicted-for = { a = 'c' }", "evicted-for: expected `a` evicted for c, got running on x"),
+        (
+            "evicted-for = { a = 'c' }",
+            "evicted-for: expected `a` evicted for c, got running on x",
+        ),
         ("allotted = { x = 1 }", "allotted: expected x 1, got 32"),
         ("tokens = { x = 1 }", "tokens: expected x 1, got 0"),
-        ("reasons = { a = 'why' }", "reasons: expected `a` for \"why\", got for \"\""),
-        ("decided-by = { a = 'odd' }", "decided-by: expected `a` by odd, got by built-in"),
+        (
+            "reasons = { a = 'why' }",
+            "reasons: expected `a` for \"why\", got for \"\"",
+        ),
+        (
+            "decided-by = { a = 'odd' }",
+            "decided-by: expected `a` by odd, got by built-in",
+        ),
         ("refusals = 1", "refusals: expected 1, got 0"),
         ("strikes = 1", "strikes: expected 1, got 0"),
         ("faults = 1", "faults: expected 1, got 0"),
@@ -201,7 +254,10 @@ fn what_a_policy_decides_is_seen_with_its_reasons() {
 fn a_refusal_by_the_interlock_fails_the_scenario_unless_it_is_expected() {
     let step = "[[step]]\narrive = { name = 'r', priority = 7 }\nexpect.waiting = ['r']\n";
     check_missed(ODD, step, "refusals: expected 0, got 1");
-    check_met(ODD, &format!("{step}\nexpect.refusals = 1\n[end]\nrefusals = 1"));
+    check_met(
+        ODD,
+        &format!("{step}\nexpect.refusals = 1\n[end]\nrefusals = 1"),
+    );
 }
 
 #[test]
@@ -232,7 +288,10 @@ fn the_checks_at_the_end_fail_where_they_are_not_met() {
     let unmet = unmet(&format!("{TWO_PLACED}{end}"));
     assert_eq!(unmet.step, None);
     assert_eq!(unmet.misses.len(), 3);
-    assert_eq!(unmet.misses[2], "all-finished: expected `c` finished, got waiting");
+    assert_eq!(
+        unmet.misses[2],
+        "all-finished: expected `c` finished, got waiting"
+    );
     check_missed(
         TWO_PLACED,
         "[[step]]\nrun-out = '1s'\n[end]\nmax-wait = '100ms'",
@@ -303,14 +362,20 @@ fn a_missing_component_says_how_to_make_it() {
     let text = format!("{ODD}[end]\nall-finished = true");
     let error = kit.run_scenario(&scenario(&text), Flavour::Component);
     let text = error.unwrap_err().to_string();
-    assert!(text.ends_with("odd.wasm: run `cargo xtask policies`"), "{text}");
+    assert!(
+        text.ends_with("odd.wasm: run `cargo xtask policies`"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_folder_without_scenarios_is_a_failure() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     let failures = check_dir(folder.as_ref(), Registry::new()).unwrap_err();
-    assert!(failures.to_string().contains("has no scenario"), "{failures}");
+    assert!(
+        failures.to_string().contains("has no scenario"),
+        "{failures}"
+    );
 }
 
 // === The policy `odd` ===

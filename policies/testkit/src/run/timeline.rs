@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::SequenceState;
 use pointsman_core::{
-    Author, Decided, ExpiredWhy, Fact, Hook, Outcome, PlacedIn, PolicyFault, Refusal, RefusedWhy,
-    RequestId, Stamped,
+    Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn, PolicyFault, Refusal,
+    RefusedWhy, RequestId, Stamped,
 };
 
 use super::history;
@@ -20,73 +20,64 @@ impl Stage {
     }
 
     fn words(&self, fact: &Fact) -> String {
-        let request = |id: &RequestId| self.request_name(*id);
-        let executor = |id| self.executor_name(id);
+        let name = |id: &RequestId| self.request_name(*id);
+        let on = |id: &ExecutorId| self.executor_name(*id);
+        let about = history::subject(fact).map_or("", |id| self.request_name(id));
         match fact {
             Fact::DeviceAttached(id) => format!("device {} is attached", self.device_name(*id)),
-            Fact::ExecutorAttached(id, device) => {
-                let device = self.device_name(*device);
-                format!("executor {} is attached to {device}", executor(*id))
-            }
-            Fact::HealthChanged(id, health) => format!("{} is {health:?}", executor(*id)),
-            Fact::ExecutorLost(id) => format!("{} is lost", executor(*id)),
-            Fact::ExecutorDetached(id) => format!("{} is detached", executor(*id)),
-            Fact::Arrived { request: id, .. } => format!("{} arrives", request(id)),
-            Fact::Admitted(id, by) => format!("{} is admitted{}", request(id), self.by(*by)),
-            Fact::Parked(id, by) => format!("{} is parked{}", request(id), self.by(*by)),
-            Fact::TurnedAway(id, by) => format!("{} is turned away{}", request(id), self.by(*by)),
-            Fact::Held(id, until, by) => {
-                let until = until.map(|at| format!(" until {}", Seconds(at)));
-                let (until, by) = (until.unwrap_or_default(), self.by(*by));
-                format!("{} is held{until}{by}", request(id))
+            Fact::ExecutorAttached(id, _) => format!("executor {} is attached", on(id)),
+            Fact::HealthChanged(id, health) => format!("{} is {health:?}", on(id)),
+            Fact::ExecutorLost(id) => format!("{} is lost", on(id)),
+            Fact::ExecutorDetached(id) => format!("{} is detached", on(id)),
+            Fact::Arrived { .. } => format!("{about} arrives"),
+            Fact::Admitted(_, by) => format!("{about} is admitted{}", self.by(*by)),
+            Fact::Parked(_, by) => format!("{about} is parked{}", self.by(*by)),
+            Fact::Unparked(_) => format!("{about} comes into the queue"),
+            Fact::TurnedAway(_, by) => format!("{about} is turned away{}", self.by(*by)),
+            Fact::Held(_, None, by) => format!("{about} is held{}", self.by(*by)),
+            Fact::Held(_, Some(at), by) => {
+                format!("{about} is held until {}{}", Seconds(*at), self.by(*by))
             }
             Fact::Placed {
-                request: id,
-                executor: on,
-                into,
-                by,
+                executor, into, by, ..
             } => {
                 let into = match into {
                     PlacedIn::Slot => "on",
                     PlacedIn::Queue => "in the queue of",
                 };
-                let (on, by) = (executor(*on), self.by(*by));
-                format!("{} is placed {into} {on}{by}", request(id))
+                format!("{about} is placed {into} {}{}", on(executor), self.by(*by))
             }
-            Fact::Started(id, on) => format!("{} starts on {}", request(id), executor(*on)),
+            Fact::Started(_, executor) => format!("{about} starts on {}", on(executor)),
             Fact::Evicted {
-                victim,
-                executor: from,
+                executor,
                 needy,
                 by,
                 ..
             } => {
-                let (from, by) = (executor(*from), self.by(*by));
-                format!("{} must leave {from} for {}{by}", request(victim), request(needy))
+                let (from, needy, by) = (on(executor), name(needy), self.by(*by));
+                format!("{about} must leave {from} for {needy}{by}")
             }
-            Fact::Left(id, from) => format!("{} has left {}", request(id), executor(*from)),
-            Fact::Requeued(id, why) => format!("{} waits again: {why:?}", request(id)),
-            Fact::Reserved(id, on) => {
-                format!("room on {} is kept for {}", executor(*on), request(id))
+            Fact::Left(_, executor) => format!("{about} has left {}", on(executor)),
+            Fact::Requeued(_, why) => format!("{about} waits again: {why:?}"),
+            Fact::Reserved(_, executor) => format!("{about} has room kept on {}", on(executor)),
+            Fact::ReservationDropped(_, executor) => {
+                format!("{about} has no room kept on {} any more", on(executor))
             }
-            Fact::ReservationDropped(id, on) => {
-                format!("room on {} is no longer kept for {}", executor(*on), request(id))
-            }
-            Fact::Short(id, cause) => format!("{} is short of {cause:?}", request(id)),
+            Fact::Short(_, cause) => format!("{about} is short of {cause:?}"),
             Fact::Allotted {
-                executor: id,
+                executor,
                 tokens_max,
                 author,
             } => {
-                let author = self.author(*author);
-                format!("{} is allotted {tokens_max} tokens, by {author}", executor(*id))
+                let (on, author) = (on(executor), self.author(*author));
+                format!("{on} is allotted {tokens_max} tokens, by {author}")
             }
             Fact::Refused(author, hook, refusal) => self.refusal(*author, *hook, refusal),
             Fact::Fault(hook, fault) => self.fault(*hook, fault),
-            Fact::Strike(clock, hook, id) => {
-                format!("a strike against {}: {} was {clock:?}", hook.as_str(), request(id))
+            Fact::Strike(clock, hook, _) => {
+                format!("a strike against {}: {about} was {clock:?}", hook.as_str())
             }
-            Fact::Ended(id, outcome) => format!("{} is {}", request(id), outcome_words(outcome)),
+            Fact::Ended(_, outcome) => format!("{about} is {}", outcome_words(outcome)),
         }
     }
 
@@ -105,7 +96,10 @@ impl Stage {
 
     fn fault(&self, hook: Hook, fault: &PolicyFault) -> String {
         let (author, hook) = (self.author(Author::Policy(fault.policy)), hook.as_str());
-        format!("{author} fails at {hook}: {:?}: {}", fault.kind, fault.detail)
+        format!(
+            "{author} fails at {hook}: {:?}: {}",
+            fault.kind, fault.detail
+        )
     }
 
     pub(super) fn author(&self, author: Author) -> &str {

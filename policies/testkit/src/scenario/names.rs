@@ -94,10 +94,7 @@ impl Known<'_> {
         } else {
             format!("there are {}", known.join(", "))
         };
-        let text = format!(
-            "no {thing} is called `{}` by then; {there}",
-            name.get_ref()
-        );
+        let text = format!("no {thing} is called `{}` by then; {there}", name.get_ref());
         Err(self.source.error(name.span().start, &text))
     }
 
@@ -106,7 +103,9 @@ impl Known<'_> {
         thing: Thing,
         names: impl IntoIterator<Item = &'n Name>,
     ) -> Result<(), FormatError> {
-        names.into_iter().try_for_each(|name| self.need(thing, name))
+        names
+            .into_iter()
+            .try_for_each(|name| self.need(thing, name))
     }
 
     fn add_executor(&mut self, executor: &ExecutorTable) -> Result<(), FormatError> {
@@ -157,7 +156,12 @@ impl Known<'_> {
     }
 
     fn check_expect(&self, expect: &Expect) -> Result<(), FormatError> {
-        let lists = [&expect.placements, &expect.waiting, &expect.parked, &expect.victims];
+        let lists = [
+            &expect.placements,
+            &expect.waiting,
+            &expect.parked,
+            &expect.victims,
+        ];
         self.need_all(Thing::Request, lists.into_iter().flatten().flatten())?;
         let lists = [
             &expect.held,

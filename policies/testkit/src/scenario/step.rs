@@ -5,11 +5,11 @@ use pointsman_core::rows::RequestClass;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::Name;
 use super::expect::Expect;
 use super::fleet::{CountsTable, ExecutorTable};
 use super::source::{FormatError, Source};
 use super::units::{Many, Names, Time};
-use super::Name;
 
 /// A `[[step]]`.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Step {
 }
 
 /// What happens in a step. What arrives or changes is decided together, by the next step that
-/// settles: `settle`, `advance`, `engine-step`, `run-out`, or an `expect`.
+/// settles: `settle`, `advance`, `engine-step`, `run-out`, `fail` or an `expect`.
 #[derive(Debug)]
 pub(crate) enum Action {
     Arrive(Vec<Arrival>),

@@ -1,3 +1,5 @@
+//! What is wrong with a text, and where.
+
 use super::*;
 
 fn error(text: &str) -> String {
@@ -23,15 +25,30 @@ fn broken_toml_is_reported_with_line_and_column() {
 #[test]
 fn an_unknown_key_is_reported_where_it_stands_with_the_known_ones() {
     let text = error(&with("[[step]]\n  arive = { name = \"a\" }\n"));
-    assert!(text.starts_with("a.toml:7:3: unknown field `arive`, expected one of"), "{text}");
+    assert!(
+        text.starts_with("a.toml:7:3: unknown field `arive`, expected one of"),
+        "{text}"
+    );
     let text = error(&with("[[step]]\narrive = { name = \"a\", prio = 1 }\n"));
-    assert!(text.starts_with("a.toml:7:24: unknown field `prio`"), "{text}");
+    assert!(
+        text.starts_with("a.toml:7:24: unknown field `prio`"),
+        "{text}"
+    );
     let text = error(&with("[[step]]\narrive = [{ name = \"a\", prio = 1 }]\n"));
-    assert!(text.starts_with("a.toml:7:25: unknown field `prio`"), "{text}");
+    assert!(
+        text.starts_with("a.toml:7:25: unknown field `prio`"),
+        "{text}"
+    );
     let text = error(&with("[[step]]\nexpect.waitng = []\n"));
-    assert!(text.starts_with("a.toml:7:8: unknown field `waitng`"), "{text}");
+    assert!(
+        text.starts_with("a.toml:7:8: unknown field `waitng`"),
+        "{text}"
+    );
     let text = error("title = \"t\"\n[policy.a]\nsetting = {}\n");
-    assert!(text.starts_with("a.toml:3:1: unknown field `setting`"), "{text}");
+    assert!(
+        text.starts_with("a.toml:3:1: unknown field `setting`"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -87,8 +104,14 @@ fn a_step_does_one_thing() {
         &with("[[step]]\nsettle = true\nadvance = \"1s\"\n"),
         "a.toml:6:1: a step does one thing, this one does `advance` and `settle`",
     );
-    check(&with("[[step]]\n"), "a.toml:6:1: the step neither does nor expects anything");
-    check(&with("[[step]]\nexpect = {}\n"), "a.toml:6:1: the `expect` of this step expects nothing");
+    check(
+        &with("[[step]]\n"),
+        "a.toml:6:1: the step neither does nor expects anything",
+    );
+    check(
+        &with("[[step]]\nexpect = {}\n"),
+        "a.toml:6:1: the `expect` of this step expects nothing",
+    );
 }
 
 #[test]
@@ -105,10 +128,20 @@ fn a_scenario_that_expects_nothing_is_refused() {
 fn without_a_policy_table_the_default_policies_are_bound() {
     let names = |text: &str| -> Vec<String> {
         let scenario = Scenario::parse(Path::new("a.toml"), text).unwrap();
-        scenario.policies.into_iter().map(|binding| binding.name).collect()
+        scenario
+            .policies
+            .into_iter()
+            .map(|binding| binding.name)
+            .collect()
     };
     let end = "[end]\nall-finished = true\n";
-    assert_eq!(names(&format!("title = \"t\"\n{end}")), ["aging", "memory-aware", "budget"]);
+    assert_eq!(
+        names(&format!("title = \"t\"\n{end}")),
+        ["aging", "memory-aware", "budget"]
+    );
     assert!(names(&format!("title = \"t\"\npolicy = {{}}\n{end}")).is_empty());
-    assert_eq!(names(&format!("title = \"t\"\n[policy.one]\n{end}")), ["one"]);
+    assert_eq!(
+        names(&format!("title = \"t\"\n[policy.one]\n{end}")),
+        ["one"]
+    );
 }

@@ -15,7 +15,12 @@ use super::Name;
 pub(crate) struct Time(pub(crate) Micros);
 
 /// Units by suffix, the longer of two with one ending first.
-const UNITS: [(&str, u64); 4] = [("min", 60_000_000), ("us", 1), ("ms", 1000), ("s", 1_000_000)];
+const UNITS: [(&str, u64); 4] = [
+    ("min", 60_000_000),
+    ("us", 1),
+    ("ms", 1000),
+    ("s", 1_000_000),
+];
 
 fn parse(text: &str) -> Option<Micros> {
     let (number, unit) = UNITS
@@ -151,7 +156,9 @@ mod tests {
         for (text, micros) in good {
             assert_eq!(parse(text), Some(Micros(micros)), "{text}");
         }
-        for text in ["", "5", "s", "-1s", "1.s", ".5s", "0.5us", "1e3s", "5 s", "1h"] {
+        for text in [
+            "", "5", "s", "-1s", "1.s", ".5s", "0.5us", "1e3s", "5 s", "1h",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }
