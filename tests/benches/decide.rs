@@ -1,21 +1,22 @@
 //! `cargo xtask bench decide`: what one decision costs.
 //!
-//! With `--quick`: fewer rounds and no fleet above 1,024.
+//! With `--quick`: fewer rounds and no fleet above 1,024. With a number: that many executors only.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use anyhow::Result;
 use pointsman_policy::PolicyEngine;
 use pointsman_tests::decide::{Case, Measured, measure, measure_swap, quantile};
-use pointsman_tests::fleet::Flavour;
+use pointsman_tests::fleet::{Defaults, Flavour};
 
 fn main() -> Result<()> {
     let quick = std::env::args().any(|arg| arg == "--quick");
-    let engine = PolicyEngine::new()?;
-    let sizes: &[u32] = if quick {
-        &[1, 64, 1024]
-    } else {
-        &[1, 8, 64, 256, 1024, 10_000]
+    let defaults = Defaults::load(&PolicyEngine::new()?)?;
+    let only = std::env::args().find_map(|arg| arg.parse().ok());
+    let sizes: &[u32] = match (&only, quick) {
+        (Some(only), _) => std::slice::from_ref(only),
+        (None, true) => &[1, 64, 1024],
+        (None, false) => &[1, 8, 64, 256, 1024, 10_000],
     };
     println!("One round: admission, order, routing and interlock, by the three default policies.");
     println!("Microseconds per decision; cycle = round less admission.");
@@ -44,8 +45,8 @@ fn main() -> Result<()> {
                     changed,
                     rounds,
                 };
-                let component = measure(&engine, Flavour::Component, case)?;
-                let native = measure(&engine, Flavour::Native, case)?;
+                let component = measure(&defaults, Flavour::Component, case)?;
+                let native = measure(&defaults, Flavour::Native, case)?;
                 print(case, &component, &native);
             }
         }
@@ -53,7 +54,7 @@ fn main() -> Result<()> {
     println!();
     println!("A fresh memory-aware put in force: microseconds, p50 / p99.");
     for executors in sizes {
-        let swapped = measure_swap(&engine, *executors, if quick { 20 } else { 200 })?;
+        let swapped = measure_swap(&defaults, *executors, if quick { 20 } else { 200 })?;
         println!(
             "{executors:>9} executors: start {:>7.1} / {:>7.1}  swap {:>5.1} / {:>5.1}  \
              next round with full observe {:>8.1} / {:>8.1}",

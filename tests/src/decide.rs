@@ -14,10 +14,10 @@ use pointsman_core::{
     Incarnation, KvReport, KvSpec, Machine, Micros, Moment, NewRequest, Policies, Refusal,
     RequestId, SequenceRef, Shortage, StepReport, TenantId, View, admission, routing,
 };
-use pointsman_policy::{PolicyEngine, PolicyHost, start};
+use pointsman_policy::{PolicyHost, start};
 use sha2::{Digest, Sha256};
 
-use crate::fleet::{self, Flavour};
+use crate::fleet::{self, Defaults, Flavour};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -213,11 +213,11 @@ impl Bench {
 ///
 /// # Errors
 /// If the policies cannot be started, or a round leaves a request undecided.
-pub fn measure(engine: &PolicyEngine, flavour: Flavour, case: Case) -> Result<Measured> {
+pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Measured> {
     let mut bench = Bench::new(case.executors)?;
     let time = clock();
     let mut policies = Timed {
-        inner: fleet::default_host(engine, flavour)?,
+        inner: defaults.host(flavour)?,
         clock: Box::new(clock()),
         spent: [Duration::ZERO; 3],
     };
@@ -266,11 +266,11 @@ pub struct Swapped {
 ///
 /// # Errors
 /// If the policies cannot be started.
-pub fn measure_swap(engine: &PolicyEngine, executors: u32, times: u32) -> Result<Swapped> {
+pub fn measure_swap(defaults: &Defaults, executors: u32, times: u32) -> Result<Swapped> {
     let mut bench = Bench::new(executors)?;
     let time = clock();
-    let mut host: PolicyHost = fleet::default_host(engine, Flavour::Component)?;
-    let source = fleet::default_source(engine, "memory-aware", Flavour::Component)?;
+    let mut host: PolicyHost = defaults.host(Flavour::Component)?;
+    let source = defaults.source("memory-aware", Flavour::Component)?;
     let mut hash = Sha256::new();
     let mut measured = Swapped::default();
     for _ in 0..times {

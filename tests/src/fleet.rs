@@ -39,45 +39,62 @@ pub fn load(engine: &PolicyEngine, name: &str) -> Result<PolicyComponent> {
     PolicyComponent::load(engine, &bytes).with_context(|| format!("loading {}", path.display()))
 }
 
-/// Where a default policy's instances come from.
-///
-/// # Errors
-/// If its component cannot be loaded, or there is no such policy.
-pub fn default_source(engine: &PolicyEngine, name: &str, flavour: Flavour) -> Result<PolicySource> {
-    let settings = Map::new();
-    if flavour == Flavour::Component {
-        let component = load(engine, name)?;
-        return Ok(PolicySource::component(
-            &component,
-            &settings,
-            Limits::default(),
-        ));
-    }
-    let make = match name {
-        "aging" => pointsman_aging::instance,
-        "memory-aware" => pointsman_memory_aware::instance,
-        "budget" => pointsman_budget::instance,
-        other => anyhow::bail!("there is no default policy {other}"),
-    };
-    Ok(pointsman_testkit::native::source(name, make, &settings))
+/// The default policies as shipped, their components compiled once.
+#[derive(Debug)]
+pub struct Defaults {
+    components: Vec<PolicyComponent>,
 }
 
-/// A policy host with the default policies bound as they ship.
-///
-/// # Errors
-/// If one of them cannot be loaded or started.
-pub fn default_host(engine: &PolicyEngine, flavour: Flavour) -> Result<PolicyHost> {
-    let mut host = PolicyHost::new(Patience::default());
-    for (name, hooks) in DEFAULTS {
-        let source = default_source(engine, name, flavour)?;
-        let policy = host.add(start(source)?)?;
-        host.bind(
-            Micros(0),
-            policy,
-            hooks.iter().copied().collect::<HookSet>(),
-        )?;
+impl Defaults {
+    /// Compiles the components.
+    ///
+    /// # Errors
+    /// If one of them was not made, or the host refuses it.
+    pub fn load(engine: &PolicyEngine) -> Result<Self> {
+        let components = DEFAULTS.iter().map(|(name, _)| load(engine, name));
+        Ok(Self {
+            components: components.collect::<Result<_>>()?,
+        })
     }
-    Ok(host)
+
+    /// Where a default policy's instances come from.
+    ///
+    /// # Errors
+    /// If there is no such policy.
+    pub fn source(&self, name: &str, flavour: Flavour) -> Result<PolicySource> {
+        let settings = Map::new();
+        if flavour == Flavour::Component {
+            let idx = DEFAULTS.iter().position(|(default, _)| *default == name);
+            let component = idx.and_then(|idx| self.components.get(idx));
+            let component = component.with_context(|| format!("no default policy {name}"))?;
+            let limits = Limits::default();
+            return Ok(PolicySource::component(component, &settings, limits));
+        }
+        let make = match name {
+            "aging" => pointsman_aging::instance,
+            "memory-aware" => pointsman_memory_aware::instance,
+            "budget" => pointsman_budget::instance,
+            other => anyhow::bail!("no default policy {other}"),
+        };
+        Ok(pointsman_testkit::native::source(name, make, &settings))
+    }
+
+    /// A policy host with the default policies bound as they ship.
+    ///
+    /// # Errors
+    /// If one of them cannot be started.
+    pub fn host(&self, flavour: Flavour) -> Result<PolicyHost> {
+        let mut host = PolicyHost::new(Patience::default());
+        for (name, hooks) in DEFAULTS {
+            let policy = host.add(start(self.source(name, flavour)?)?)?;
+            host.bind(
+                Micros(0),
+                policy,
+                hooks.iter().copied().collect::<HookSet>(),
+            )?;
+        }
+        Ok(host)
+    }
 }
 
 /// Settings from JSON text.

@@ -2,11 +2,11 @@
 
 use pointsman_policy::PolicyEngine;
 use pointsman_tests::decide::{Case, measure, measure_swap};
-use pointsman_tests::fleet::Flavour;
+use pointsman_tests::fleet::{Defaults, Flavour};
 
 #[test]
 fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
-    let engine = PolicyEngine::new().unwrap();
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
     for (executors, arrivals) in [(1, 1), (8, 64)] {
         let case = Case {
             executors,
@@ -14,8 +14,8 @@ fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
             changed: 1,
             rounds: 5,
         };
-        let component = measure(&engine, Flavour::Component, case).unwrap();
-        let native = measure(&engine, Flavour::Native, case).unwrap();
+        let component = measure(&defaults, Flavour::Component, case).unwrap();
+        let native = measure(&defaults, Flavour::Native, case).unwrap();
         assert_eq!(component.decided, native.decided);
         assert_eq!(component.rounds.len(), 5);
     }
@@ -23,7 +23,7 @@ fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
 
 #[test]
 fn the_swap_benchmark_runs() {
-    let engine = PolicyEngine::new().unwrap();
-    let swapped = measure_swap(&engine, 8, 3).unwrap();
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
+    let swapped = measure_swap(&defaults, 8, 3).unwrap();
     assert_eq!(swapped.swap.len(), 3);
 }

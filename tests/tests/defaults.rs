@@ -9,7 +9,7 @@ use pointsman_core::{
 };
 use pointsman_policy::{PolicyEngine, PolicyHost};
 use pointsman_sim::{EngineProfile, World, replay};
-use pointsman_tests::fleet::{self, Flavour};
+use pointsman_tests::fleet::{self, Defaults, Flavour};
 
 const SECOND: u64 = 1_000_000;
 
@@ -106,9 +106,9 @@ fn decisions_by_policies(world: &World<PolicyHost>) -> usize {
 
 #[test]
 fn the_defaults_serve_everything_and_are_never_refused() {
-    let engine = PolicyEngine::new().unwrap();
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
     for seed in 0..8 {
-        let host = fleet::default_host(&engine, Flavour::Component).unwrap();
+        let host = defaults.host(Flavour::Component).unwrap();
         let world = run(seed, host);
         let wrong: Vec<&Stamped> = world
             .facts()
@@ -131,10 +131,10 @@ fn the_defaults_serve_everything_and_are_never_refused() {
 
 #[test]
 fn components_decide_exactly_as_the_same_policies_linked_in() {
-    let engine = PolicyEngine::new().unwrap();
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
     for seed in 0..4 {
         let facts = [Flavour::Component, Flavour::Native].map(|flavour| {
-            let host = fleet::default_host(&engine, flavour).unwrap();
+            let host = defaults.host(flavour).unwrap();
             run(seed, host).facts().to_vec()
         });
         let [component, native] = facts;
@@ -146,10 +146,10 @@ fn components_decide_exactly_as_the_same_policies_linked_in() {
 
 #[test]
 fn a_recorded_run_is_decided_the_same_by_fresh_components() {
-    let engine = PolicyEngine::new().unwrap();
-    let host = fleet::default_host(&engine, Flavour::Component).unwrap();
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
+    let host = defaults.host(Flavour::Component).unwrap();
     let world = run(11, host);
-    let mut again = fleet::default_host(&engine, Flavour::Component).unwrap();
+    let mut again = defaults.host(Flavour::Component).unwrap();
     let (facts, effects) = replay(Config::default(), &mut again, world.recording()).unwrap();
     assert_eq!(facts, world.facts());
     assert_eq!(effects, world.effects());
@@ -158,14 +158,14 @@ fn a_recorded_run_is_decided_the_same_by_fresh_components() {
 /// A fault, a restart and a swap in the middle lose nothing that is in flight.
 #[test]
 fn a_swap_between_two_rounds_keeps_everything_in_flight() {
-    let engine = PolicyEngine::new().unwrap();
-    let host = fleet::default_host(&engine, Flavour::Component).unwrap();
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
+    let host = defaults.host(Flavour::Component).unwrap();
     let (mut world, _) = fleet_of_four(host);
     let mut rng = Rng::with_seed(3);
     for n in 0..60 {
         world.arrive(request(&mut rng), 60);
         if n % 5 == 4 {
-            let source = fleet::default_source(&engine, "memory-aware", Flavour::Component);
+            let source = defaults.source("memory-aware", Flavour::Component);
             let started = pointsman_policy::start(source.unwrap()).unwrap();
             let old = world.policies.holder(Hook::Routing).unwrap();
             let new = world.policies.add(started).unwrap();

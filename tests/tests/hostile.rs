@@ -7,7 +7,7 @@ use pointsman_core::{
 };
 use pointsman_policy::{HookSet, Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_sim::World;
-use pointsman_tests::fleet::{self, Flavour};
+use pointsman_tests::fleet::{self, Defaults, Flavour};
 
 const SECOND: u64 = 1_000_000;
 
@@ -30,7 +30,10 @@ fn config() -> Config {
 fn hostile_host(engine: &PolicyEngine, settings: &str, behind: Behind) -> (PolicyHost, u32) {
     let mut host = match behind {
         Behind::BuiltIn => PolicyHost::new(Patience::default()),
-        Behind::Defaults => fleet::default_host(engine, Flavour::Component).unwrap(),
+        Behind::Defaults => {
+            let defaults = Defaults::load(engine).unwrap();
+            defaults.host(Flavour::Component).unwrap()
+        }
     };
     let component = fleet::load(engine, "test/hostile").unwrap();
     let settings = fleet::settings(settings);

@@ -1,6 +1,6 @@
 //! The choice for one request: the best executors that can take it, or what stands in the way.
 
-use pointsman_sdk::{Mirror, Need, Obstacle, Seat, Tentative, fit};
+use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative, fit};
 
 use crate::View;
 use crate::index::Index;
@@ -73,7 +73,7 @@ pub(crate) fn find_indexed(
     index: &Index,
 ) -> Option<Ordered> {
     let mut best = Best::new(view.candidates);
-    for (executor, rank) in index.best_first() {
+    for executor in index.best_first() {
         if best.is_full() {
             break;
         }
@@ -81,24 +81,14 @@ pub(crate) fn find_indexed(
             continue;
         };
         if let Ok(seat) = fit(mirror, placed, need, &executor) {
-            best.push(Choice {
-                rank,
-                position: executor.position,
-                executor: executor.id(),
-                seat,
-            });
+            best.push(Choice::new(mirror, placed, &executor, seat, view));
         }
     }
     best.first()?;
     let preferred = view.preferred.and_then(|id| mirror.executor(id));
     let preferred = preferred.and_then(|executor| {
         let seat = fit(mirror, placed, need, &executor).ok()?;
-        Some(Choice {
-            rank: Rank::new(mirror, placed, &executor, seat, view.scale),
-            position: executor.position,
-            executor: executor.id(),
-            seat,
-        })
+        Some(Choice::new(mirror, placed, &executor, seat, view))
     });
     match preferred {
         None => Some(Ordered {
@@ -121,12 +111,7 @@ pub(crate) fn find(mirror: &Mirror, placed: &Tentative, need: &Need<'_>, view: &
     for executor in mirror.executors() {
         match fit(mirror, placed, need, &executor) {
             Ok(seat) => {
-                let choice = Choice {
-                    rank: Rank::new(mirror, placed, &executor, seat, view.scale),
-                    position: executor.position,
-                    executor: executor.id(),
-                    seat,
-                };
+                let choice = Choice::new(mirror, placed, &executor, seat, view);
                 if view.preferred == Some(choice.executor) {
                     found.preferred = Some(choice);
                 }
@@ -138,6 +123,24 @@ pub(crate) fn find(mirror: &Mirror, placed: &Tentative, need: &Need<'_>, view: &
         }
     }
     found
+}
+
+impl Choice {
+    #[inline]
+    fn new(
+        mirror: &Mirror,
+        placed: &Tentative,
+        executor: &Executor<'_>,
+        seat: Seat,
+        view: &View,
+    ) -> Self {
+        Self {
+            rank: Rank::new(mirror, placed, executor, seat, view.scale),
+            position: executor.position,
+            executor: executor.id(),
+            seat,
+        }
+    }
 }
 
 impl Found {

@@ -11,16 +11,16 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use pointsman_sdk::wire::types::Change;
+use pointsman_sdk::wire::types::{Change, Health};
 use pointsman_sdk::{Executor, Mirror, Seat, Tentative};
 
-use crate::rank::{Rank, Scale};
+use crate::rank::{Key, Memory};
 
 /// Executors by rank. Leaves are executor ids, which the host counts up.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     /// By executor id; absent where there is nothing to place on.
-    ranks: Vec<Option<Rank>>,
+    ranks: Vec<Option<Key>>,
     /// Inner nodes from 1, leaves from `leaves`; the id of the best below, if there is one.
     winners: Vec<Option<u32>>,
     leaves: usize,
@@ -79,15 +79,19 @@ impl Index {
     }
 
     /// Brings the ranks up to date with the mirror and what was placed in this batch.
-    pub(crate) fn refresh(&mut self, mirror: &Mirror, placed: &Tentative, scale: Scale) {
-        while let Some(id) = self.dirty.pop() {
+    pub(crate) fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        dirty.dedup();
+        for id in dirty.drain(..) {
             let executor = mirror.executor(id);
-            let rank = executor.and_then(|executor| rank(mirror, placed, &executor, scale));
-            self.set(id, rank);
+            let key = executor.and_then(|executor| key(mirror, placed, &executor));
+            self.set(id, key);
         }
+        self.dirty = dirty;
     }
 
-    fn set(&mut self, id: u32, rank: Option<Rank>) {
+    fn set(&mut self, id: u32, rank: Option<Key>) {
         let leaf = id as usize;
         if leaf >= self.ranks.len() {
             if rank.is_none() {
@@ -123,7 +127,7 @@ impl Index {
         }
     }
 
-    fn rank_of(&self, id: u32) -> Option<&Rank> {
+    fn rank_of(&self, id: u32) -> Option<&Key> {
         self.ranks.get(id as usize)?.as_ref()
     }
 
@@ -138,7 +142,7 @@ impl Index {
         }
     }
 
-    /// Executor ids and their ranks, best first.
+    /// Executor ids, best first.
     pub(crate) fn best_first(&self) -> BestFirst<'_> {
         let mut subtrees = BinaryHeap::new();
         if let Some(id) = self.winners.get(1).copied().flatten()
@@ -158,14 +162,14 @@ impl Index {
 pub(crate) struct BestFirst<'a> {
     index: &'a Index,
     /// Parts of the tree not walked yet, by the rank of their best.
-    subtrees: BinaryHeap<Reverse<(Rank, usize)>>,
+    subtrees: BinaryHeap<Reverse<(Key, usize)>>,
 }
 
 impl Iterator for BestFirst<'_> {
-    type Item = (u32, Rank);
+    type Item = u32;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Reverse((rank, mut node)) = self.subtrees.pop()?;
+        let Reverse((_, mut node)) = self.subtrees.pop()?;
         let id = self.index.winners[node]?;
         // What lies beside the way down to the winner is left for later.
         while node < self.index.leaves {
@@ -182,17 +186,12 @@ impl Iterator for BestFirst<'_> {
             }
             node = way;
         }
-        Some((id, rank))
+        Some(id)
     }
 }
 
 /// The rank of an executor for whatever it can take; absent where there is no room at all.
-fn rank(
-    mirror: &Mirror,
-    placed: &Tentative,
-    executor: &Executor<'_>,
-    scale: Scale,
-) -> Option<Rank> {
+fn key(mirror: &Mirror, placed: &Tentative, executor: &Executor<'_>) -> Option<Key> {
     if !executor.is_live() {
         return None;
     }
@@ -210,5 +209,7 @@ fn rank(
         }
         Seat::Queue
     };
-    Some(Rank::new(mirror, placed, executor, seat, scale))
+    let degraded = load.health == Health::Degraded;
+    let memory = Memory::new(mirror, placed, executor, seat);
+    Some(Key::new(degraded, &memory, executor.position))
 }

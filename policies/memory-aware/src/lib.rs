@@ -164,7 +164,7 @@ impl MemoryAware {
         if self.settings.balance != Balance::Memory || need.request.allowed.is_some() {
             return None;
         }
-        self.index.refresh(mirror, placed, view.scale);
+        self.index.refresh(mirror, placed);
         choose::find_indexed(mirror, placed, need, view, &self.index)
     }
 

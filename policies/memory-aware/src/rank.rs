@@ -106,6 +106,30 @@ pub(crate) struct Scale {
     pub(crate) last: Option<u32>,
 }
 
+/// A rank in five words, which compare as the rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key([u64; 5]);
+
+impl Key {
+    /// Of a rank by memory. The first word holds the small parts and the depth, which no host
+    /// lets grow beyond the 58 bits that are left.
+    pub(crate) fn new(degraded: bool, memory: &Memory, position: usize) -> Self {
+        const DEPTH_BITS: u32 = 58;
+        let depth = memory.depth.min((1 << DEPTH_BITS) - 1);
+        let small = u64::from(degraded) << 5
+            | u64::from(memory.unpaged) << 4
+            | u64::from(memory.tier) << 2
+            | u64::from(memory.seat == Seat::Queue);
+        Self([
+            small << DEPTH_BITS | depth,
+            !memory.blocks_free.0,
+            !memory.bytes_free.0,
+            memory.placed,
+            position as u64,
+        ])
+    }
+}
+
 impl Standing {
     /// Whether none can be better.
     pub(crate) fn is_best(self) -> bool {
@@ -117,7 +141,12 @@ impl Standing {
 
 impl Memory {
     #[inline]
-    fn new(mirror: &Mirror, placed: &Tentative, executor: &Executor<'_>, seat: Seat) -> Self {
+    pub(crate) fn new(
+        mirror: &Mirror,
+        placed: &Tentative,
+        executor: &Executor<'_>,
+        seat: Seat,
+    ) -> Self {
         let counts = placed.counts(executor).total();
         let mut memory = Self {
             unpaged: true,

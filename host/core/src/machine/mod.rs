@@ -389,6 +389,14 @@ impl Machine {
         }
     }
 
+    /// The blocks of a device came or went by the machine's own books; where others keep them,
+    /// the row changes with their report only.
+    fn touch_blocks(&mut self, id: DeviceId) {
+        if self.owns_kv(id) {
+            self.touch_device(id);
+        }
+    }
+
     fn touch_device(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(id.0 as usize) {
             self.log.mark(RowKey::Device(id), &mut device.stamp);

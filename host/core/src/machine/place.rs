@@ -163,7 +163,7 @@ impl Machine {
         self.join_model(executor, model);
         let cached_tokens = cached.saturating_mul(tokens_per_block);
         self.enter(id, executor, cached_tokens, into);
-        self.touch_device(device);
+        self.touch_blocks(device);
         self.fact(Fact::Placed {
             request: id,
             executor,
@@ -419,7 +419,7 @@ impl Machine {
         }
         self.touch_tenant(tenant);
         self.leave_model(executor, model);
-        self.touch_device(device);
+        self.touch_blocks(device);
         self.touch_load(executor);
         Some(executor)
     }

@@ -215,7 +215,7 @@ impl Machine {
             });
             self.touch_sequence(id);
             self.touch_load(executor);
-            self.touch_device(device);
+            self.touch_blocks(device);
         }
         filled
     }
@@ -393,7 +393,7 @@ impl Machine {
         let warm: Vec<_> = warm.unwrap_or_default();
         self.cool(id, &warm);
         self.allot_due.insert(device);
-        self.touch_device(device);
+        self.touch_blocks(device);
         self.touch_load(id);
         self.refill(id);
         self.remove_if_detached(id);

@@ -143,7 +143,7 @@ impl Machine {
             pool.grow(id, needed);
             pool.lease(id).len() >= needed as usize
         });
-        self.touch_device(device);
+        self.touch_blocks(device);
         self.touch_load(executor);
         if has_slot && has_place && has_blocks {
             self.complete_reservation(id, executor, by);
@@ -210,7 +210,7 @@ impl Machine {
             }
         }
         self.leave_model(executor, model);
-        self.touch_device(device);
+        self.touch_blocks(device);
         self.touch_load(executor);
         self.arm_request(id);
         self.fact(Fact::ReservationDropped(id, executor));
