@@ -3,6 +3,8 @@
 //! A row is a snapshot of one thing, made when a policy is fed ([`crate::Feed`]). The fields
 //! are documented in the WIT, which is the contract; here only what differs is said.
 
+use std::sync::Arc;
+
 use crate::ids::{
     AdapterId, DeviceId, ExecutorId, LabelId, Micros, ModelId, RequestId, Round, SessionKey,
     TenantId,
@@ -327,8 +329,9 @@ pub enum Extent {
 pub enum Change {
     /// The text behind an id.
     Name(Name),
-    /// An executor's lasting facts.
-    Executor(ExecutorInfo),
+    /// An executor's lasting facts. Boxed, as the one below is shared: a list of changes is moved
+    /// about, and most rows are small.
+    Executor(Box<ExecutorInfo>),
     /// An executor's load.
     Load(ExecutorLoad),
     /// An executor was removed.
@@ -344,7 +347,7 @@ pub enum Change {
     /// A tenant.
     Tenant(Tenant),
     /// A request without a place.
-    Waiting(Request),
+    Waiting(Arc<Request>),
     /// It has a place or an outcome now.
     WaitingGone(RequestId),
     /// A placed request.

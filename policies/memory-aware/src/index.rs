@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use pointsman_sdk::wire::types::{Change, Health};
+use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{Executor, Mirror, Seat, Tentative};
 
 use crate::rank::{Key, Memory};
@@ -28,6 +28,8 @@ pub(crate) struct Index {
     by_device: BTreeMap<u32, Vec<u32>>,
     /// Executors whose rank may have changed.
     dirty: Vec<u32>,
+    /// Devices placed on in this batch; a placement that is refused changes them back.
+    placed_on: Vec<u32>,
 }
 
 // === impl Index ===
@@ -71,8 +73,21 @@ impl Index {
         }
     }
 
+    /// A batch begins: what was placed in the last one is in the mirror, or void.
+    pub(crate) fn begin(&mut self) {
+        while let Some(device) = self.placed_on.pop() {
+            self.touch_device(device);
+        }
+    }
+
+    /// Something was placed on an executor of this device.
+    pub(crate) fn placed(&mut self, device: u32) {
+        self.touch_device(device);
+        self.placed_on.push(device);
+    }
+
     /// The ranks of a device's executors may have changed.
-    pub(crate) fn touch_device(&mut self, device: u32) {
+    fn touch_device(&mut self, device: u32) {
         if let Some(ids) = self.by_device.get(&device) {
             self.dirty.extend(ids);
         }
@@ -209,7 +224,6 @@ fn key(mirror: &Mirror, placed: &Tentative, executor: &Executor<'_>) -> Option<K
         }
         Seat::Queue
     };
-    let degraded = load.health == Health::Degraded;
     let memory = Memory::new(mirror, placed, executor, seat);
-    Some(Key::new(degraded, &memory, executor.position))
+    Some(Key::new(load.health, &memory, executor.id()))
 }

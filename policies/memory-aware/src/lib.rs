@@ -93,6 +93,7 @@ impl Routing for MemoryAware {
         at: Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {
+        self.index.begin();
         let verdict = |asked: &Cached| match mirror.request(asked.request) {
             Some(request) => self.route_one(mirror, placed, at, request),
             None => hold(None, Reason::Unknown),
@@ -138,7 +139,7 @@ impl MemoryAware {
         };
         if let Some(executor) = mirror.executor_at(first.position) {
             placed.place(mirror, &need, &executor, first.seat);
-            self.index.touch_device(executor.info.device);
+            self.index.placed(executor.info.device);
         }
         self.rotation.chosen(request.model, first.executor);
         let reason = match (by_session, self.settings.balance) {

@@ -113,10 +113,10 @@ pub(crate) struct Key([u64; 5]);
 impl Key {
     /// Of a rank by memory. The first word holds the small parts and the depth, which no host
     /// lets grow beyond the 58 bits that are left.
-    pub(crate) fn new(degraded: bool, memory: &Memory, position: usize) -> Self {
+    pub(crate) fn new(health: Health, memory: &Memory, executor: u32) -> Self {
         const DEPTH_BITS: u32 = 58;
         let depth = memory.depth.min((1 << DEPTH_BITS) - 1);
-        let small = u64::from(degraded) << 5
+        let small = u64::from(health == Health::Degraded) << 5
             | u64::from(memory.unpaged) << 4
             | u64::from(memory.tier) << 2
             | u64::from(memory.seat == Seat::Queue);
@@ -125,7 +125,7 @@ impl Key {
             !memory.blocks_free.0,
             !memory.bytes_free.0,
             memory.placed,
-            position as u64,
+            u64::from(executor),
         ])
     }
 }

@@ -1,6 +1,7 @@
 //! Routing, by hand-computed fleets.
 
 mod held;
+mod indexed;
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, cached, device, executor, load, request};

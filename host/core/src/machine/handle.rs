@@ -1,6 +1,7 @@
 //! What happened to executors, devices, names and requests.
 
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use crate::effect::Effect;
 use crate::fact::{ExpiredWhy, Fact, Outcome, RefusedWhy};
@@ -583,7 +584,7 @@ fn new_request(id: RequestId, now: Micros, new: NewRequest) -> Request {
         attempts: 0,
     };
     Request {
-        row,
+        row: Arc::new(row),
         prompt_hashes: new.prompt_hashes,
         phase: Phase::Waiting(Waiting::new(now)),
         generated: 0,

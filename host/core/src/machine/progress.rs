@@ -4,6 +4,8 @@
 //! Messages of an earlier incarnation of an executor, or about a sequence that is not there (any
 //! more), are ignored: the event that ended it has been counted.
 
+use std::sync::Arc;
+
 use crate::effect::Effect;
 use crate::fact::{Fact, FailedWhy, Outcome, RequeuedWhy};
 use crate::ids::{ExecutorId, Incarnation, Micros, RequestId};
@@ -437,7 +439,9 @@ impl Machine {
         // What waited in the queue of an executor that died had no part in it, and may go there
         // again when it is back.
         if why == RequeuedWhy::Failed || !request.is_queued_on_executor() {
-            request.row.failed_on.push(sequence.executor);
+            Arc::make_mut(&mut request.row)
+                .failed_on
+                .push(sequence.executor);
         }
         let failed = if retry == RetryClass::Never {
             Some(FailedWhy::NotRetryable)
@@ -480,7 +484,7 @@ impl Machine {
             return;
         };
         let generated = request.placed().map_or(0, |placed| placed.generated);
-        let row = &mut request.row;
+        let row = Arc::make_mut(&mut request.row);
         row.prompt_tokens = row.prompt_tokens.saturating_add(generated);
         row.output_tokens_max = row.output_tokens_max.saturating_sub(generated);
         row.stage = Stage::Queued;

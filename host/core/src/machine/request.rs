@@ -5,6 +5,7 @@
 //! that has ended is not here.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::fact::Decided;
 use crate::ids::{BlockHash, ExecutorId, Incarnation, Micros, RequestId};
@@ -22,7 +23,7 @@ pub(super) struct Urgency {
 #[derive(Debug)]
 pub(super) struct Request {
     /// As policies see it while it has no place.
-    pub(super) row: RequestRow,
+    pub(super) row: Arc<RequestRow>,
     pub(super) prompt_hashes: Vec<BlockHash>,
     pub(super) phase: Phase,
     // Over all its placements.

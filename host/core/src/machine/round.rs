@@ -5,6 +5,7 @@
 //! fail or go on without end: each request is asked about at most once per hook and round.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::fact::{Decided, Fact, Outcome, RefusedWhy};
 use crate::ids::{ExecutorId, Micros, ModelId, RequestId, Round};
@@ -123,7 +124,7 @@ impl Machine {
 
     fn set_stage(&mut self, id: RequestId, stage: Stage) {
         if let Some(request) = self.requests.get_mut(&id) {
-            request.row.stage = stage;
+            Arc::make_mut(&mut request.row).stage = stage;
         }
         self.touch_waiting(id);
     }

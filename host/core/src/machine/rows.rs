@@ -48,7 +48,7 @@ impl Completions {
 impl Machine {
     pub(crate) fn waiting_row(&self, id: RequestId) -> Option<&Request> {
         let request = self.requests.get(&id)?;
-        request.waiting().map(|_| &request.row)
+        request.waiting().map(|_| &*request.row)
     }
 
     pub(super) fn sequence_row(&self, id: RequestId) -> Option<Sequence> {
@@ -129,7 +129,7 @@ impl Machine {
             RowKey::Executor(id) => match self.executors.get(id) {
                 Some(executor) => wanted
                     .live(executor.info_stamp)
-                    .then(|| Change::Executor(executor.info())),
+                    .then(|| Change::Executor(Box::new(executor.info()))),
                 None => wanted.gone().then_some(Change::ExecutorGone(id)),
             },
             RowKey::Load(id) => {
@@ -207,7 +207,7 @@ impl Machine {
         let tenants = self.tenants.iter();
         out.extend(tenants.map(|(id, tenant)| Change::Tenant(tenant_row(*id, tenant))));
         for executor in self.executors.iter() {
-            out.push(Change::Executor(executor.info()));
+            out.push(Change::Executor(Box::new(executor.info())));
             out.push(Change::Load(executor.load()));
             let models = executor.models.keys();
             out.extend(
