@@ -10,13 +10,17 @@ use pointsman_tests::decide::{Case, Measured, measure, measure_swap, quantile};
 use pointsman_tests::fleet::{Defaults, Flavour};
 
 fn main() -> Result<()> {
-    let quick = std::env::args().any(|arg| arg == "--quick");
+    let pace = if std::env::args().any(|arg| arg == "--quick") {
+        Pace::Quick
+    } else {
+        Pace::Thorough
+    };
     let defaults = Defaults::load(&PolicyEngine::new()?)?;
     let only = std::env::args().find_map(|arg| arg.parse().ok());
-    let sizes: &[u32] = match (&only, quick) {
+    let sizes: &[u32] = match (&only, pace) {
         (Some(only), _) => std::slice::from_ref(only),
-        (None, true) => &[1, 64, 1024],
-        (None, false) => &[1, 8, 64, 256, 1024, 10_000],
+        (None, Pace::Quick) => &[1, 64, 1024],
+        (None, Pace::Thorough) => &[1, 8, 64, 256, 1024, 10_000],
     };
     println!("One round: admission, order, routing and interlock, by the three default policies.");
     println!("Microseconds per decision; cycle = round less admission.");
@@ -38,7 +42,7 @@ fn main() -> Result<()> {
     for executors in sizes {
         for arrivals in [1, 64] {
             for changed in changes(*executors) {
-                let rounds = rounds(*executors, changed, quick);
+                let rounds = pace.rounds(*executors, changed);
                 let case = Case {
                     executors: *executors,
                     arrivals,
@@ -54,7 +58,7 @@ fn main() -> Result<()> {
     println!();
     println!("A fresh memory-aware put in force: microseconds, p50 / p99.");
     for executors in sizes {
-        let swapped = measure_swap(&defaults, *executors, if quick { 20 } else { 200 })?;
+        let swapped = measure_swap(&defaults, *executors, pace.swaps())?;
         println!(
             "{executors:>9} executors: start {:>7.1} / {:>7.1}  swap {:>5.1} / {:>5.1}  \
              next round with full observe {:>8.1} / {:>8.1}",
@@ -76,9 +80,29 @@ fn changes(executors: u32) -> Vec<u32> {
     changes
 }
 
-fn rounds(executors: u32, changed: u32, quick: bool) -> u32 {
-    let most = if quick { 300 } else { 5000 };
-    (4_000_000 / (executors + 20 * changed + 200)).clamp(50, most)
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    Quick,
+    Thorough,
+}
+
+impl Pace {
+    /// Rounds of one case: fewer where each takes longer.
+    fn rounds(self, executors: u32, changed: u32) -> u32 {
+        let most = match self {
+            Pace::Quick => 300,
+            Pace::Thorough => 5000,
+        };
+        (4_000_000 / (executors + 20 * changed + 200)).clamp(50, most)
+    }
+
+    fn swaps(self) -> u32 {
+        match self {
+            Pace::Quick => 20,
+            Pace::Thorough => 200,
+        }
+    }
 }
 
 fn print(case: Case, component: &Measured, native: &Measured) {

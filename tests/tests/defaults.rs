@@ -1,6 +1,12 @@
 //! The three default policies together, as they ship: as components in three stores, over random
 //! work, and natively over the same.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and looks only for the facts it is about"
+)]
+
 use fastrand::Rng;
 use pointsman_core::rows::{Health, NameKind, RequestClass};
 use pointsman_core::{

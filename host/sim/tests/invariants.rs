@@ -3,6 +3,8 @@
 //!
 //! A failure prints its seed; `POINTSMAN_SEED=<seed>` runs that one alone.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fastrand::Rng;

@@ -69,7 +69,7 @@ pub trait Policy: Sized + Send + 'static {
 /// }
 /// # impl Policy for Doorman {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unimplemented!() }
+/// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # let verdicts = Doorman.admit(&Mirror::default(), Moment { now: 0, round: 0 }, &[1, 2], 1);
@@ -102,7 +102,7 @@ pub trait Admission: Policy {
 /// }
 /// # impl Policy for Shortest {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unimplemented!() }
+/// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # assert!(Shortest.order(&Mirror::default(), Moment { now: 0, round: 0 }, &[1]).is_empty());
@@ -148,7 +148,7 @@ pub trait Priority: Policy {
 /// }
 /// # impl Policy for First {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unimplemented!() }
+/// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # let asked = Cached { request: 1, overlaps: None, floor_tokens: 0, shared_tokens: 0 };
@@ -182,7 +182,7 @@ pub trait Routing: Policy {
 /// }
 /// # impl Policy for Patient {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unimplemented!() }
+/// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// ```
@@ -213,7 +213,7 @@ pub trait Preemption: Policy {
 /// }
 /// # impl Policy for Equal {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unimplemented!() }
+/// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # assert!(Equal.allot(&Mirror::default(), Moment { now: 0, round: 0 }, 0, 100).is_empty());
@@ -251,7 +251,7 @@ pub trait Budget: Policy {
 /// }
 /// # impl Policy for Open {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unimplemented!() }
+/// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// ```

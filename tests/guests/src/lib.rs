@@ -198,7 +198,9 @@ impl Policy for Hostile {
 
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
         self.outrage(Call::Restore);
-        let bytes = state.try_into().map_err(|_| "not four bytes".to_owned())?;
+        let Ok(bytes) = state.try_into() else {
+            return Err(format!("{} bytes instead of four", state.len()));
+        };
         self.good = u32::from_le_bytes(bytes);
         Ok(())
     }

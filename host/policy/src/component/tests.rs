@@ -1,3 +1,5 @@
+//! What is refused when bytes are loaded, and in which words.
+
 use super::*;
 use crate::fixture::Guest;
 

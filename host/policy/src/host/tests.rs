@@ -1,3 +1,5 @@
+//! Chains, faults, back-off, quarantine and feeds, with scripted instances.
+
 mod binding;
 
 use std::cell::RefCell;

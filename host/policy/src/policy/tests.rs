@@ -1,3 +1,5 @@
+//! Starting a policy, and what is refused of its description.
+
 use super::*;
 use crate::fixture::{Failing, Handle, Script, scripted};
 

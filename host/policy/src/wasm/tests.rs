@@ -1,3 +1,5 @@
+//! Limits and faults, provoked in real components.
+
 use pointsman_core::Round;
 
 use super::*;

@@ -306,7 +306,7 @@ pub fn waiting_row(world: &mut World, id: RequestId) -> Option<Request> {
         let Change::Waiting(request) = row else {
             return None;
         };
-        (request.id == id).then_some(request)
+        (request.id == id).then(|| Request::clone(&request))
     })
 }
 
