@@ -20,7 +20,11 @@ pub struct Limits {
     pub call_fuel: u64,
     /// Fuel of a question or `observe` for each row it passes.
     pub row_fuel: u64,
-    /// Fuel of `describe`, `configure`, `restore` or `snapshot`, each.
+    /// Fuel of one question or `observe` with all its rows, and of `snapshot` and `restore`: the
+    /// calls that the driver waits for, so this bounds for how long a guest that never returns
+    /// holds it up.
+    pub call_fuel_max: u64,
+    /// Fuel of instantiation, `describe` and `configure`, each.
     pub lifecycle_fuel: u64,
     /// Processor time that a unit of fuel may take, in nanoseconds; sets the backstop's deadline.
     pub fuel_nanos: u64,
@@ -55,7 +59,8 @@ impl Default for Limits {
         Self {
             call_fuel: 20_000_000,
             row_fuel: 200_000,
-            lifecycle_fuel: 1_000_000_000,
+            call_fuel_max: 100_000_000,
+            lifecycle_fuel: 200_000_000,
             fuel_nanos: 10,
             deadline_extensions: 8,
             memory_bytes: 64 * MIB,
@@ -78,6 +83,7 @@ impl Limits {
     pub const CEILING: Limits = Limits {
         call_fuel: 10_000_000_000,
         row_fuel: 1_000_000_000,
+        call_fuel_max: 10_000_000_000,
         lifecycle_fuel: 100_000_000_000,
         fuel_nanos: 1000,
         deadline_extensions: 1000,
@@ -114,12 +120,14 @@ impl Limits {
         let rows = u64::try_from(rows).unwrap_or(u64::MAX);
         self.call_fuel
             .saturating_add(self.row_fuel.saturating_mul(rows))
+            .min(self.call_fuel_max)
     }
 
-    fn rows(&self) -> [(&'static str, u64); 16] {
+    fn rows(&self) -> [(&'static str, u64); 17] {
         [
             ("call_fuel", self.call_fuel),
             ("row_fuel", self.row_fuel),
+            ("call_fuel_max", self.call_fuel_max),
             ("lifecycle_fuel", self.lifecycle_fuel),
             ("fuel_nanos", self.fuel_nanos),
             ("deadline_extensions", self.deadline_extensions.into()),

@@ -139,6 +139,11 @@ impl WasmInstance {
         })
     }
 
+    /// A call about the policy's state, which the driver waits for.
+    fn call_state<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
+        self.call(what, self.limits.call_fuel_max, call)
+    }
+
     fn call_lifecycle<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
         self.call(what, self.limits.lifecycle_fuel, call)
     }
@@ -368,13 +373,13 @@ impl Instance for WasmInstance {
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
-        self.call_lifecycle("snapshot", &mut |store, guest, _| {
+        self.call_state("snapshot", &mut |store, guest, _| {
             guest.lifecycle.call_snapshot(store)
         })
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
-        self.call_lifecycle("restore", &mut |store, guest, _| {
+        self.call_state("restore", &mut |store, guest, _| {
             guest.lifecycle.call_restore(store, state)
         })
     }

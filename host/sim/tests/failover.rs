@@ -221,3 +221,42 @@ fn a_detached_executor_is_gone_after_its_last_sequence() {
     world.settle();
     assert!(detached(&world, idle), "an idle one goes at once");
 }
+
+#[test]
+fn what_waited_in_the_queue_of_a_lost_executor_may_go_back_when_it_returns() {
+    let mut world = world();
+    let device = add_device(&mut world, 16);
+    let only = executor_with(&mut world, device, |spec, _| spec.queue_limit = 1);
+    let running = arrive(&mut world, request(10, 5));
+    let queued = arrive(&mut world, request(10, 5));
+    world.lose(only);
+    world.settle();
+    assert_eq!(world.outcome(running), failed(FailedWhy::NowhereLeft));
+    assert!(is_queued(&world, queued));
+    world.update(only, ExecutorUpdate::Health(Health::Up));
+    assert!(world.run_out(END));
+    let served = Some(Outcome::Finished { output_tokens: 5 });
+    assert_eq!(world.outcome(queued), served);
+}
+
+#[test]
+fn evictions_are_not_counted_as_failures() {
+    let mut world = world_with(Config {
+        attempts_max: 2,
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 16);
+    let first = add_executor(&mut world, device, 1);
+    let victim = arrive(&mut world, request(10, 5));
+    let mut urgent = request(10, 5);
+    urgent.priority = 1;
+    arrive(&mut world, urgent);
+    steps(&mut world, first, 1);
+    assert!(requeued(&world, victim, RequeuedWhy::Evicted));
+    // Its first failure is not its last, though it was placed before.
+    let second = add_executor(&mut world, device, 1);
+    world.settle();
+    assert_eq!(placements(&world, victim), [first, second]);
+    fail(&mut world, second, victim, RetryClass::Elsewhere);
+    assert!(requeued(&world, victim, RequeuedWhy::Failed));
+}

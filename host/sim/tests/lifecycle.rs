@@ -285,3 +285,39 @@ fn an_executor_that_lets_go_of_a_sequence_unasked_has_failed_it() {
     assert!(facts(&world).any(|fact| *fact == requeued));
     assert_eq!(placements(&world, id), [first, second]);
 }
+
+#[test]
+fn a_deadline_that_passes_while_a_request_is_evicted_ends_it_at_once() {
+    let (mut world, executor) = single(1, 16);
+    let victim = arrive(
+        &mut world,
+        NewRequest {
+            deadline: Some(seconds(1)),
+            ..request(10, 5)
+        },
+    );
+    let mut urgent = request(10, 5);
+    urgent.priority = 1;
+    arrive(&mut world, urgent);
+    assert_eq!(
+        placed(&world, victim),
+        Some((executor, SequenceState::Leaving))
+    );
+    assert_eq!(world.machine.next_timeout(), Some(seconds(1)));
+}
+
+#[test]
+fn a_request_that_arrives_after_its_deadline_is_not_placed() {
+    let (mut world, _) = single(1, 16);
+    world.run_until(seconds(2));
+    let late = arrive(
+        &mut world,
+        NewRequest {
+            deadline: Some(seconds(1)),
+            ..request(10, 5)
+        },
+    );
+    let expired = Some(Outcome::Expired(ExpiredWhy::Deadline));
+    assert_eq!(world.outcome(late), expired);
+    assert!(placements(&world, late).is_empty());
+}
