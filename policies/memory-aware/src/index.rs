@@ -8,8 +8,7 @@
 //! Between [`Index::refresh`] and the next change the ranks are those of the mirror and of the
 //! placements made in this batch (`tests::the_index_finds_what_a_scan_finds`).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{Executor, Mirror, Seat, Tentative};
@@ -159,49 +158,58 @@ impl Index {
 
     /// Executor ids, best first.
     pub(crate) fn best_first(&self) -> BestFirst<'_> {
-        let mut subtrees = BinaryHeap::new();
-        if let Some(id) = self.winners.get(1).copied().flatten()
-            && let Some(rank) = self.rank_of(id)
-        {
-            subtrees.push(Reverse((*rank, 1)));
-        }
+        let mut beside = Vec::with_capacity(BESIDE_EXPECTED);
+        let best = self.winners.get(1).copied().flatten();
+        beside.extend(best.map(|id| Subtree { node: 1, best: id }));
         BestFirst {
             index: self,
-            subtrees,
+            beside,
         }
     }
 }
+
+/// Parts of the tree that a walk to the third best leaves beside it, in a fleet of some thousands.
+const BESIDE_EXPECTED: usize = 48;
 
 /// Walks executors from the best on.
 #[derive(Debug)]
 pub(crate) struct BestFirst<'a> {
     index: &'a Index,
-    /// Parts of the tree not walked yet, by the rank of their best.
-    subtrees: BinaryHeap<Reverse<(Key, usize)>>,
+    /// Parts of the tree not walked yet. Few are taken out, so the best of them is looked for
+    /// rather than kept in front.
+    beside: Vec<Subtree>,
+}
+
+/// A part of the tree.
+#[derive(Clone, Copy, Debug)]
+struct Subtree {
+    node: usize,
+    /// The best executor in it.
+    best: u32,
 }
 
 impl Iterator for BestFirst<'_> {
     type Item = u32;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Reverse((_, mut node)) = self.subtrees.pop()?;
-        let id = self.index.winners[node]?;
-        // What lies beside the way down to the winner is left for later.
-        while node < self.index.leaves {
+        let index = self.index;
+        let subtrees = self.beside.iter().enumerate();
+        let (next, _) = subtrees.min_by_key(|(_, subtree)| index.rank_of(subtree.best))?;
+        let Subtree { mut node, best } = self.beside.swap_remove(next);
+        // What lies beside the way down to the best is left for later.
+        while node < index.leaves {
             let (left, right) = (2 * node, 2 * node + 1);
-            let (way, beside) = if self.index.winners[left] == Some(id) {
+            let (way, beside) = if index.winners[left] == Some(best) {
                 (left, right)
             } else {
                 (right, left)
             };
-            if let Some(other) = self.index.winners[beside]
-                && let Some(rank) = self.index.rank_of(other)
-            {
-                self.subtrees.push(Reverse((*rank, beside)));
-            }
+            let other = index.winners[beside];
+            self.beside
+                .extend(other.map(|best| Subtree { node: beside, best }));
             node = way;
         }
-        Some(id)
+        Some(best)
     }
 }
 
