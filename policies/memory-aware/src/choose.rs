@@ -35,12 +35,22 @@ pub(crate) struct Found {
     pub(crate) blocked: Blocked,
 }
 
-/// Executors in the order they should be tried.
-#[derive(Clone, Copy, Debug)]
+/// Executors in the order they should be tried, at least one.
+#[derive(Clone, Debug)]
 pub(crate) struct Ordered {
-    pub(crate) best: Best,
+    pub(crate) executors: Vec<u32>,
+    /// Where the first of them takes the request.
+    pub(crate) first: Seated,
     /// Whether the first is first for the session's sake.
     pub(crate) by_session: bool,
+}
+
+/// A place for the request on one executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seated {
+    pub(crate) executor: u32,
+    pub(crate) position: usize,
+    pub(crate) seat: Seat,
 }
 
 /// What stood in the way of the executors that could not take the request.
@@ -72,32 +82,53 @@ pub(crate) fn find_indexed(
     view: &View,
     index: &Index,
 ) -> Option<Ordered> {
-    let mut best = Best::new(view.candidates);
+    let preferred = match view.preferred {
+        Some(preferred) => seat_for_session(mirror, placed, need, preferred)?,
+        None => None,
+    };
+    let mut first = preferred;
+    let mut executors = Vec::with_capacity(view.candidates);
+    executors.extend(preferred.map(|seated| seated.executor));
     for executor in index.best_first() {
-        if best.is_full() {
+        if executors.len() == view.candidates {
             break;
         }
         let Some(executor) = mirror.executor(executor) else {
             continue;
         };
+        if executors.first() == Some(&executor.id()) {
+            continue;
+        }
         if let Ok(seat) = fit(mirror, placed, need, &executor) {
-            best.push(Choice::new(mirror, placed, &executor, seat, view));
+            executors.push(executor.id());
+            first.get_or_insert(Seated::on(&executor, seat));
         }
     }
-    best.first()?;
-    let preferred = view.preferred.and_then(|id| mirror.executor(id));
-    let preferred = preferred.and_then(|executor| {
-        let seat = fit(mirror, placed, need, &executor).ok()?;
-        Some(Choice::new(mirror, placed, &executor, seat, view))
-    });
-    match preferred {
-        None => Some(Ordered {
-            best,
-            by_session: false,
-        }),
-        Some(preferred) if preferred.rank.standing().is_best() => Some(best.led_by(preferred)),
-        Some(_) => None,
-    }
+    Some(Ordered {
+        executors,
+        first: first?,
+        by_session: preferred.is_some(),
+    })
+}
+
+/// The session's executor, if it can take the request. Absent where whether it goes first depends
+/// on the others.
+fn seat_for_session(
+    mirror: &Mirror,
+    placed: &Tentative,
+    need: &Need<'_>,
+    preferred: u32,
+) -> Option<Option<Seated>> {
+    let Some(executor) = mirror.executor(preferred) else {
+        return Some(None);
+    };
+    let Ok(seat) = fit(mirror, placed, need, &executor) else {
+        return Some(None);
+    };
+    let standing = Standing::new(&executor, seat);
+    standing
+        .is_best()
+        .then(|| Some(Seated::on(&executor, seat)))
 }
 
 /// Looks at every executor.
@@ -144,24 +175,36 @@ impl Choice {
 }
 
 impl Found {
-    /// Whether nothing can take the request.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.best.first().is_none()
-    }
-
-    /// The session's executor goes first, unless it is degraded and another is up, or would make
-    /// the request queue where another has a free slot.
-    pub(crate) fn ordered(&self) -> Ordered {
+    /// The best first; the session's executor before them, unless it is degraded and another is
+    /// up, or would make the request queue where another has a free slot. Absent where nothing
+    /// can take the request.
+    pub(crate) fn ordered(&self) -> Option<Ordered> {
         let preferred = self
             .preferred
             .filter(|preferred| Some(preferred.rank.standing()) == self.standing);
-        let Some(preferred) = preferred else {
-            return Ordered {
-                best: self.best,
-                by_session: false,
-            };
-        };
-        self.best.led_by(preferred)
+        let best = self.best.iter().filter(|best| Some(**best) != preferred);
+        let choices = preferred.iter().chain(best);
+        let executors = choices.map(|choice| choice.executor);
+        let first = preferred.as_ref().or(self.best.iter().next())?;
+        Some(Ordered {
+            executors: executors.take(self.best.kept_max).collect(),
+            first: Seated {
+                executor: first.executor,
+                position: first.position,
+                seat: first.seat,
+            },
+            by_session: preferred.is_some(),
+        })
+    }
+}
+
+impl Seated {
+    fn on(executor: &Executor<'_>, seat: Seat) -> Self {
+        Self {
+            executor: executor.id(),
+            position: executor.position,
+            seat,
+        }
     }
 }
 
@@ -177,36 +220,8 @@ impl Best {
         }
     }
 
-    pub(crate) fn first(&self) -> Option<&Choice> {
-        self.iter().next()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Choice> {
+    fn iter(&self) -> impl Iterator<Item = &Choice> {
         self.kept[..self.count].iter().flatten()
-    }
-
-    fn is_full(&self) -> bool {
-        self.count == self.kept_max
-    }
-
-    /// The session's executor first, then the others.
-    fn led_by(&self, preferred: Choice) -> Ordered {
-        let mut best = Self::new(self.kept_max);
-        best.push(preferred);
-        for choice in self.iter().filter(|choice| **choice != preferred) {
-            best.push(*choice);
-        }
-        Ordered {
-            best,
-            by_session: true,
-        }
-    }
-
-    fn push(&mut self, choice: Choice) {
-        if self.count < self.kept_max {
-            self.kept[self.count] = Some(choice);
-            self.count += 1;
-        }
     }
 
     /// Insertion into the few kept: most executors are turned away by one comparison.

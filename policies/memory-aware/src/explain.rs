@@ -19,7 +19,8 @@ pub(crate) fn candidates(
     let placed = Tentative::default();
     let need = Need::new(mirror, &placed, request, now);
     let ordered = choose::find(mirror, &placed, &need, &view).ordered();
-    let first = ordered.best.first().filter(|_| ordered.by_session);
+    let first = ordered.filter(|ordered| ordered.by_session);
+    let first = first.map(|ordered| ordered.first);
     let session = first.map(|choice| choice.executor);
 
     let seat_of = |executor: &Executor<'_>| fit(mirror, &placed, &need, executor);

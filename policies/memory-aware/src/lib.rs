@@ -124,19 +124,22 @@ impl MemoryAware {
     ) -> Verdict {
         let need = Need::new(mirror, placed, request, at.now);
         let view = self.view(request);
-        let Ordered { best, by_session } = match self.find_indexed(mirror, placed, &need, &view) {
+        let indexed = self.find_indexed(mirror, placed, &need, &view);
+        let ordered = match indexed {
             Some(ordered) => ordered,
             None => {
                 let found = choose::find(mirror, placed, &need, &view);
-                if found.is_empty() {
-                    return held(found.blocked);
+                match found.ordered() {
+                    Some(ordered) => ordered,
+                    None => return held(found.blocked),
                 }
-                found.ordered()
             }
         };
-        let Some(first) = best.first() else {
-            return hold(None, Reason::Nowhere);
-        };
+        let Ordered {
+            executors,
+            first,
+            by_session,
+        } = ordered;
         if let Some(executor) = mirror.executor_at(first.position) {
             placed.place(mirror, &need, &executor, first.seat);
             self.index.placed(executor.info.device);
@@ -148,7 +151,7 @@ impl MemoryAware {
             (false, Balance::Slots) => Reason::LeastUsed,
         };
         Verdict {
-            choice: Choice::Place(best.iter().map(|choice| choice.executor).collect()),
+            choice: Choice::Place(executors),
             reason: reason.index(),
         }
     }

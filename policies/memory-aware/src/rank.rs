@@ -131,6 +131,13 @@ impl Key {
 }
 
 impl Standing {
+    pub(crate) fn new(executor: &Executor<'_>, seat: Seat) -> Self {
+        Self {
+            degraded: executor.load.health == Health::Degraded,
+            seat,
+        }
+    }
+
     /// Whether none can be better.
     pub(crate) fn is_best(self) -> bool {
         !self.degraded && self.seat == Seat::Slot
