@@ -26,7 +26,8 @@ pub struct Mirror {
     devices: Rows<Option<Device>>,
     models: Rows<ModelSlot>,
     tenants: Rows<Option<Tenant>>,
-    requests: BTreeMap<u64, Request>,
+    /// Boxed: they are large, and a map moves its entries.
+    requests: BTreeMap<u64, Box<Request>>,
     sequences: BTreeMap<u64, Sequence>,
     names: BTreeMap<(NameKind, u32), String>,
 }
@@ -162,12 +163,12 @@ impl Mirror {
     /// A request without a place.
     #[must_use]
     pub fn request(&self, id: u64) -> Option<&Request> {
-        self.requests.get(&id)
+        self.requests.get(&id).map(Box::as_ref)
     }
 
     /// The requests without a place, by id.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
-        self.requests.values()
+        self.requests.values().map(Box::as_ref)
     }
 
     /// A placed request.
@@ -206,6 +207,7 @@ impl Mirror {
         self.now = now;
     }
 
+    #[inline]
     pub(crate) fn apply(&mut self, change: Change) {
         match change {
             Change::Name(row) => {
@@ -223,7 +225,7 @@ impl Mirror {
             Change::Model(row) => self.models.entry(row.id).row = Some(row),
             Change::Tenant(row) => *self.tenants.entry(row.id) = Some(row),
             Change::Waiting(row) => {
-                self.requests.insert(row.id, row);
+                self.requests.insert(row.id, Box::new(row));
             }
             Change::WaitingGone(id) => {
                 self.requests.remove(&id);
