@@ -242,6 +242,7 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
             }
         }
     }
+    ensure_faultless(&policies.inner)?;
     rounds.sort_unstable();
     hooks.iter_mut().for_each(|all| all.sort_unstable());
     Ok(Measured {
@@ -249,6 +250,18 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
         hooks,
         decided: format!("{:x}", hash.finalize())[..12].to_owned(),
     })
+}
+
+/// Figures of a policy that was not asked, since it had faulted, would be worth nothing.
+fn ensure_faultless(host: &PolicyHost) -> Result<()> {
+    for policy in host.status() {
+        let faults = &policy.stats.faults;
+        let name = &policy.description.name;
+        anyhow::ensure!(faults.is_empty(), "{name} faulted: {faults:?}");
+    }
+    let quarantined = host.quarantined().next();
+    anyhow::ensure!(quarantined.is_none(), "in quarantine: {quarantined:?}");
+    Ok(())
 }
 
 /// Time of one swap of the routing policy for a fresh instance of itself, by part.
@@ -292,6 +305,7 @@ pub fn measure_swap(defaults: &Defaults, executors: u32, times: u32) -> Result<S
         measured.first_round.push(t4 - t3);
         while host.poll_event().is_some() {}
     }
+    ensure_faultless(&host)?;
     measured.start.sort_unstable();
     measured.swap.sort_unstable();
     measured.first_round.sort_unstable();

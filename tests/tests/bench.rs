@@ -21,6 +21,20 @@ fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
     }
 }
 
+/// One request at a fleet of which everything is new: the fuel of the calls must do for it.
+#[test]
+fn the_defaults_decide_over_ten_thousand_executors_within_their_limits() {
+    let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
+    let case = Case {
+        executors: 10_000,
+        arrivals: 1,
+        changed: 10,
+        rounds: 2,
+    };
+    let measured = measure(&defaults, Flavour::Component, case).unwrap();
+    assert_eq!(measured.rounds.len(), 2);
+}
+
 #[test]
 fn the_swap_benchmark_runs() {
     let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();

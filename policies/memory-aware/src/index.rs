@@ -72,7 +72,8 @@ impl Index {
         }
     }
 
-    /// A batch begins: what was placed in the last one is in the mirror, or void.
+    /// The host has told what came of the last batch: what was placed in it is in the mirror, or
+    /// void.
     pub(crate) fn begin(&mut self) {
         while let Some(device) = self.placed_on.pop() {
             self.touch_device(device);

@@ -75,6 +75,11 @@ impl Policy for MemoryAware {
         }
     }
 
+    fn observed(&mut self, mirror: &Mirror) {
+        self.index.begin();
+        self.index.refresh(mirror, &Tentative::default());
+    }
+
     fn snapshot(&self) -> Vec<u8> {
         self.rotation.snapshot()
     }
@@ -93,7 +98,6 @@ impl Routing for MemoryAware {
         at: Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {
-        self.index.begin();
         let verdict = |asked: &Cached| match mirror.request(asked.request) {
             Some(request) => self.route_one(mirror, placed, at, request),
             None => hold(None, Reason::Unknown),

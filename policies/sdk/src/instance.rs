@@ -168,6 +168,7 @@ impl<P: Policy> Runtime<P> {
             policy.changed(&self.mirror, &change);
             self.mirror.apply(change);
         }
+        policy.observed(&self.mirror);
     }
 
     /// See [`Instance::snapshot`].

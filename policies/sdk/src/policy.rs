@@ -48,6 +48,13 @@ pub trait Policy: Sized + Send + 'static {
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         let _ = (mirror, change);
     }
+
+    /// The rows of one `observe` are in the mirror. The place to bring an index up to date: the
+    /// fuel of an `observe` grows with its rows, that of a question does not.
+    #[inline]
+    fn observed(&mut self, mirror: &Mirror) {
+        let _ = mirror;
+    }
 }
 
 /// Whether requests may wait at all.
