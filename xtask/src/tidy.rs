@@ -7,6 +7,7 @@
 
 mod arrows;
 mod config;
+mod contract;
 mod duplicates;
 mod external;
 mod files;
@@ -71,6 +72,7 @@ fn check_files(files: &[File], config: &Config) -> Vec<Problem> {
         problems.extend(layout::module_doc(file));
         problems.extend(layout::whitespace(file));
         problems.extend(words::check(file));
+        problems.extend(contract::check(file));
     }
     problems
 }

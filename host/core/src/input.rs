@@ -37,7 +37,7 @@ pub enum KvSpec {
 /// Counts reported by a device whose blocks somebody else manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvReport {
-    /// Bytes of one block; 0 where not told.
+    /// Bytes of one block; 1 where not told.
     pub block_bytes: u64,
     /// Blocks there are.
     pub blocks_total: u32,
