@@ -321,7 +321,7 @@ impl Machine {
         self.due = true;
     }
 
-    /// Notes that a whole answer was refused or absent; the built-in rule decides.
+    /// Notes that an answer, or an action in it, was refused, and tells its author.
     pub(super) fn refuse(
         &mut self,
         policies: &mut dyn Policies,

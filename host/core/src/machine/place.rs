@@ -7,7 +7,7 @@
 
 use crate::effect::{Effect, StartOrder};
 use crate::fact::{Decided, Fact, PlacedIn};
-use crate::ids::{BlockHash, DeviceId, ExecutorId, Micros, ModelId, RequestId};
+use crate::ids::{BlockHash, ExecutorId, Micros, ModelId, RequestId};
 use crate::refusal::RefusalCause;
 use crate::rows::Health;
 
@@ -15,7 +15,7 @@ use super::device::Kv;
 use super::executor::{Attachment, Executor, SlotUse};
 use super::pool::blocks_for;
 use super::request::{InSlot, Phase, Placed, Request};
-use super::{CLASSES, Machine, Step};
+use super::{Machine, Step};
 
 // === impl Machine: the interlock ===
 
@@ -259,39 +259,32 @@ impl Machine {
             return;
         };
         placed.in_slot = InSlot::Running;
-        let (executor, incarnation) = (placed.executor, placed.incarnation);
+        let Some(record) = self.executors.get_mut(placed.executor) else {
+            return;
+        };
+        record.slots.insert(id, SlotUse::Running);
+        let executor = record.id;
+        let device = record.spec.device;
+        let running = record.running();
+        let is_below_floor = record.tokens_max.is_some_and(|max| max < running);
+        let pool = self.devices[device.0 as usize].pool();
         let order = StartOrder {
             request: id,
             executor,
-            incarnation,
-            device: DeviceId(0),
+            incarnation: placed.incarnation,
+            device,
             model: request.row.model,
             prompt_tokens: request.row.prompt_tokens,
             cached_tokens: placed.cached_tokens,
             output_tokens_max: request.row.output_tokens_max,
-            blocks: Vec::new(),
+            blocks: pool.map_or(Vec::new(), |pool| pool.lease(id).to_vec()),
         };
-        let Some(record) = self.executors.get_mut(executor) else {
-            return;
-        };
-        record.slots.insert(id, SlotUse::Running);
-        let device = record.spec.device;
-        let running = record.running();
-        let is_below_floor = record.tokens_max.is_some_and(|max| max < running);
         if running == 1 {
             self.allot_due.insert(device);
             self.due = true;
         } else if is_below_floor {
             self.keep_floors(device);
         }
-        let blocks = self
-            .pool_of(executor)
-            .map_or(&[][..], |pool| pool.lease(id));
-        let order = StartOrder {
-            device,
-            blocks: blocks.to_vec(),
-            ..order
-        };
         self.effect(Effect::Start(order));
         self.touch_sequence(id);
         self.touch_load(executor);
@@ -446,16 +439,5 @@ impl Machine {
         {
             self.start(next);
         }
-    }
-
-    /// Requests placed in an executor's queue.
-    pub(super) fn queued_on(&self, executor: ExecutorId) -> Vec<RequestId> {
-        let record = self.executors.get(executor);
-        record.map_or(Vec::new(), |record| {
-            CLASSES
-                .iter()
-                .flat_map(|class| record.queue.of(*class).iter().copied())
-                .collect()
-        })
     }
 }

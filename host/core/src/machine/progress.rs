@@ -378,11 +378,11 @@ impl Machine {
         executor.health = Health::Down;
         executor.incarnation = Incarnation(incarnation.0 + 1);
         let device = executor.spec.device;
-        let slots: Vec<RequestId> = executor.slots.keys().copied().collect();
+        let slots = executor.slots.keys().copied();
+        let placed: Vec<RequestId> = slots.chain(executor.queue.iter()).collect();
         self.fact(Fact::ExecutorLost(id));
         self.drop_reservations_on(id);
-        let placed = slots.into_iter().chain(self.queued_on(id));
-        for request in placed.collect::<Vec<_>>() {
+        for request in placed {
             self.lose(request, id, incarnation);
         }
         if let Some(pool) = self.devices[device.0 as usize].pool_mut() {
