@@ -17,6 +17,7 @@ use pointsman_core::{
 use pointsman_policy::{PolicyHost, start};
 use sha2::{Digest, Sha256};
 
+use crate::clock::clock;
 use crate::fleet::{self, Defaults, Flavour};
 
 /// What is measured.
@@ -41,13 +42,6 @@ pub struct Measured {
     pub hooks: [Vec<Duration>; 3],
     /// SHA-256 over every placement, in hex, shortened.
     pub decided: String,
-}
-
-/// A clock: the one thing a benchmark needs that the rest of the code must not have.
-fn clock() -> impl Fn() -> Duration {
-    #[expect(clippy::disallowed_types, reason = "a benchmark reads the clock")]
-    let start = std::time::Instant::now();
-    move || start.elapsed()
 }
 
 /// Policies whose answers are timed.

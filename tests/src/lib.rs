@@ -3,5 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+pub mod clock;
+pub mod crowd;
 pub mod decide;
+pub mod engine;
 pub mod fleet;
+pub mod reload;
+pub mod serving;

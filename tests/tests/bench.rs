@@ -1,8 +1,12 @@
 //! The benchmark's code, on tiny inputs: it must run, and components must decide as natively.
 
+use std::num::NonZeroUsize;
+
 use pointsman_policy::PolicyEngine;
 use pointsman_tests::decide::{Case, measure, measure_swap};
+use pointsman_tests::engine::demo_model;
 use pointsman_tests::fleet::{Defaults, Flavour};
+use pointsman_tests::{engine, reload};
 
 #[test]
 fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
@@ -40,4 +44,38 @@ fn the_swap_benchmark_runs() {
     let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
     let swapped = measure_swap(&defaults, 8, 3).unwrap();
     assert_eq!(swapped.swap.len(), 3);
+}
+
+#[test]
+fn the_engine_benchmark_computes_the_same_with_any_number_of_threads() {
+    let model = demo_model().unwrap();
+    let hashes = [1, 2].map(|threads| {
+        let case = engine::Case {
+            batch: 2,
+            context: 20,
+            steps: 4,
+            threads: NonZeroUsize::new(threads).unwrap(),
+        };
+        engine::measure(&model, case).unwrap().hash
+    });
+    assert_eq!(hashes[0], hashes[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_engine_benchmark_serves_its_crowd() {
+    let crowd = engine::crowded(4, 8).await.unwrap();
+    assert!(crowd.requests >= 8, "{crowd:?}");
+    assert!((0.0..=1.0).contains(&crowd.waited), "{crowd:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reload_benchmark_runs() {
+    let case = reload::Case {
+        reloads: 3,
+        clients: 2,
+        compiled: reload::Compiled::Each,
+    };
+    let measured = reload::measure(case).await.unwrap();
+    assert_eq!(measured.pause.len(), 3);
+    assert_eq!(measured.to_first_decision.len(), 3);
 }

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 pub(crate) const USAGE: &str = "\
 Project tasks. Usage: cargo xtask TASK
 
+  serve [ARGS]                    policies, then `pointsman serve ARGS` in release
   policies                        build every guest to a component in <target>/policies
   test [--skip-policies] [ARGS]   policies, then cargo test --workspace ARGS
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
@@ -16,11 +17,12 @@ Project tasks. Usage: cargo xtask TASK
 <target> is CARGO_TARGET_DIR, or target/ beside the root Cargo.toml.
 ";
 
-const TASKS: &[&str] = &["policies", "test", "lint", "tidy", "bench", "help"];
+const TASKS: &[&str] = &["serve", "policies", "test", "lint", "tidy", "bench", "help"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help,
+    Serve { args: Vec<String> },
     Policies,
     Test { guests: Guests, args: Vec<String> },
     Lint,
@@ -42,6 +44,9 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
     };
     match task.as_str() {
         "help" | "--help" | "-h" => Ok(Task::Help),
+        "serve" => Ok(Task::Serve {
+            args: without_dashes(rest).to_vec(),
+        }),
         "policies" => alone(Task::Policies, rest),
         "lint" => alone(Task::Lint, rest),
         "tidy" => alone(Task::Tidy, rest),
@@ -78,14 +83,18 @@ fn bench(rest: &[String]) -> Result<Task> {
     if name.starts_with('-') {
         bail!("expected a benchmark's name before `{name}`; `cargo xtask bench` lists them");
     }
-    let args = match args.split_first() {
-        Some((first, rest)) if first == "--" => rest,
-        _ => args,
-    };
     Ok(Task::Bench {
         name: name.clone(),
-        args: args.to_vec(),
+        args: without_dashes(args).to_vec(),
     })
+}
+
+/// Arguments for another program, which may stand behind `--`.
+fn without_dashes(args: &[String]) -> &[String] {
+    match args.split_first() {
+        Some((first, rest)) if first == "--" => rest,
+        _ => args,
+    }
 }
 
 fn unknown_task(name: &str) -> String {
@@ -99,26 +108,10 @@ fn unknown_task(name: &str) -> String {
 pub(crate) fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     candidates
         .iter()
-        .map(|candidate| (edit_distance(name, candidate), *candidate))
+        .map(|candidate| (strsim::osa_distance(name, candidate), *candidate))
         .filter(|(distance, candidate)| *distance <= candidate.len().div_ceil(3))
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein's distance, one row at a time.
-fn edit_distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
 
 #[cfg(test)]
@@ -155,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn serve_passes_its_arguments_on() {
+        assert_eq!(parsed("serve").unwrap(), Task::Serve { args: vec![] });
+        let expected = Task::Serve {
+            args: vec!["--listen".into(), "[::1]:9000".into()],
+        };
+        assert_eq!(parsed("serve --listen [::1]:9000").unwrap(), expected);
+        assert_eq!(parsed("serve -- --listen [::1]:9000").unwrap(), expected);
+    }
+
+    #[test]
     fn bench_takes_a_name_and_arguments() {
         assert_eq!(parsed("bench").unwrap(), Task::BenchList);
         let expected = Task::Bench {
@@ -185,12 +188,5 @@ mod tests {
             assert!(parsed(task).is_ok(), "{task}");
             assert!(USAGE.contains(&format!("\n  {task} ")), "{task}");
         }
-    }
-
-    #[test]
-    fn edit_distance_counts_insertions_removals_and_replacements() {
-        assert_eq!(edit_distance("", "abc"), 3);
-        assert_eq!(edit_distance("abc", "abc"), 0);
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
     }
 }

@@ -9,11 +9,14 @@
     reason = "a command line tool talks to its user"
 )]
 
+mod apt;
 mod bench;
 mod cli;
 mod lint;
 mod policies;
 mod process;
+mod python;
+mod serve;
 mod testing;
 mod tidy;
 mod workspace;
@@ -45,6 +48,7 @@ fn run(args: &[String]) -> Result<()> {
             Ok(())
         }
         Task::Policies => policies::build(&workspace),
+        Task::Serve { args } => serve::run(&workspace, &args),
         Task::Test { guests, args } => testing::run(&workspace, guests, &args),
         Task::Lint => lint::run(&workspace),
         Task::Tidy => tidy::run(&workspace),

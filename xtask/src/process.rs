@@ -32,6 +32,21 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Shows the command and becomes it, so that signals meet it alone, and its ending is this
+/// tool's. Returns only if that cannot be done; where there is no such thing, runs it.
+pub(crate) fn replace(command: &mut Command) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+
+        let shown = show(command);
+        println!("$ {shown}");
+        Err(command.exec()).with_context(|| format!("could not start `{shown}`"))
+    }
+    #[cfg(not(unix))]
+    run(command)
+}
+
 /// Whether the command can be started and ends well. Its output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let status = command

@@ -32,7 +32,7 @@ use std::fmt;
 use pointsman_core::{Hook, Micros};
 
 use crate::component::Digest;
-use crate::instance::{Candidate, Fault, HookSet, index};
+use crate::instance::{Candidate, Fault, HookSet, PolicyDescription, index};
 use crate::limits::Patience;
 use crate::policy::{Snapshot, StartedPolicy};
 use chain::Chain;
@@ -46,9 +46,18 @@ pub struct PolicyHost {
     members: BTreeMap<u32, Member>,
     chains: [Chain; Hook::ALL.len()],
     quarantine: VecDeque<Quarantined>,
+    retired: Vec<Member>,
     shared: Shared,
     next_number: u32,
 }
+
+/// Policies that have lost their last hook. Dropping them frees their memories, which takes its
+/// time: do it where nobody waits.
+#[derive(Default)]
+pub struct Retired(Vec<Member>);
+
+/// Retired policies that are kept for [`PolicyHost::take_retired`]; past it they are dropped here.
+const RETIRED_MAX: usize = 16;
 
 /// Why a policy was not added, bound or swapped in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +106,7 @@ impl PolicyHost {
             members: BTreeMap::new(),
             chains: Default::default(),
             quarantine: VecDeque::new(),
+            retired: Vec::new(),
             shared: Shared {
                 patience,
                 events: Events::new(patience.events_max),
@@ -189,24 +199,40 @@ impl PolicyHost {
         for chain in &mut self.chains {
             chain.remove(policy);
         }
-        if self.members.remove(&policy).is_some() {
-            let kind = PolicyEventKind::Retired;
-            self.shared.events.push(now, policy, kind);
+        self.drop_member(now, policy);
+    }
+
+    fn drop_member(&mut self, now: Micros, policy: u32) {
+        let Some(member) = self.members.remove(&policy) else {
+            return;
+        };
+        if self.retired.len() < RETIRED_MAX {
+            self.retired.push(member);
         }
+        let kind = PolicyEventKind::Retired;
+        self.shared.events.push(now, policy, kind);
     }
 
     /// Drops the policies that have lost their last hook.
     fn retire(&mut self, now: Micros) {
-        let chains = &self.chains;
-        let events = &mut self.shared.events;
-        self.members.retain(|number, member| {
-            let stays = member.tenure == Tenure::Candidate
-                || chains.iter().any(|chain| chain.holds(*number));
-            if !stays {
-                events.push(now, *number, PolicyEventKind::Retired);
-            }
-            stays
-        });
+        let idle: Vec<u32> = self
+            .members
+            .values()
+            .filter(|member| {
+                let number = member.number;
+                member.tenure == Tenure::Bound
+                    && !self.chains.iter().any(|chain| chain.holds(number))
+            })
+            .map(|member| member.number)
+            .collect();
+        for policy in idle {
+            self.drop_member(now, policy);
+        }
+    }
+
+    /// The policies that have lost their last hook since the last call.
+    pub fn take_retired(&mut self) -> Retired {
+        Retired(std::mem::take(&mut self.retired))
     }
 
     /// A snapshot of `policy` as of now, or its last one, for [`StartedPolicy::restore`] of its
@@ -320,11 +346,35 @@ impl PolicyHost {
             .collect()
     }
 
+    /// The policies there are, by number.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.members.keys().copied()
+    }
+
+    /// The hooks that a policy exports.
+    #[must_use]
+    pub fn hooks(&self, policy: u32) -> Option<HookSet> {
+        Some(self.members.get(&policy)?.hooks)
+    }
+
+    /// What a policy says about itself.
+    #[must_use]
+    pub fn description(&self, policy: u32) -> Option<&PolicyDescription> {
+        Some(&self.members.get(&policy)?.description)
+    }
+
     /// The text behind a reason of an answer.
     #[must_use]
     pub fn reason(&self, policy: u32, reason: u16) -> Option<&str> {
-        let reasons = &self.members.get(&policy)?.description.reasons;
+        let reasons = &self.description(policy)?.reasons;
         reasons.get(usize::from(reason)).map(String::as_str)
+    }
+}
+
+impl fmt::Debug for Retired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = self.0.iter().map(|member| member.number);
+        f.debug_list().entries(numbers).finish()
     }
 }
 

@@ -40,11 +40,11 @@ pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, PolicyComponen
 pub use engine::{EngineError, PolicyEngine};
 pub use host::{
     BindError, ExplainError, Explanation, PerHook, PolicyEvent, PolicyEventKind, PolicyHost,
-    PolicyStats, PolicyStatus, Quarantined,
+    PolicyStats, PolicyStatus, Quarantined, Retired,
 };
 pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
-pub use limits::{Limits, LimitsError, Patience};
+pub use limits::{Limits, LimitsError, Patience, SetLimitError};
 pub use policy::{
-    DescriptionError, PolicySource, Restored, Snapshot, StartError, StartedPolicy, start,
+    Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, StartedPolicy, start,
 };
 pub use wasm::WasmInstance;

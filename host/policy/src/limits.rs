@@ -106,11 +106,8 @@ impl Limits {
     /// # Errors
     /// Names the first limit that is not.
     pub fn validated(self) -> Result<Self, LimitsError> {
-        let ceiling = Self::CEILING.rows();
-        for ((name, value), (_, max)) in self.rows().into_iter().zip(ceiling) {
-            if value == 0 || value > max {
-                return Err(LimitsError { name, value, max });
-            }
+        for ((name, value), (_, max)) in self.rows().zip(Self::CEILING.rows()) {
+            checked(name, value, max)?;
         }
         Ok(self)
     }
@@ -122,28 +119,68 @@ impl Limits {
             .saturating_add(self.row_fuel.saturating_mul(rows))
             .min(self.call_fuel_max)
     }
+}
 
-    fn rows(&self) -> [(&'static str, u64); 17] {
-        [
-            ("call_fuel", self.call_fuel),
-            ("row_fuel", self.row_fuel),
-            ("call_fuel_max", self.call_fuel_max),
-            ("lifecycle_fuel", self.lifecycle_fuel),
-            ("fuel_nanos", self.fuel_nanos),
-            ("deadline_extensions", self.deadline_extensions.into()),
-            ("memory_bytes", self.memory_bytes),
-            ("table_elements", self.table_elements),
-            ("instances", self.instances.into()),
-            ("memories", self.memories.into()),
-            ("result_bytes", self.result_bytes),
-            ("observe_rows", self.observe_rows.into()),
-            ("snapshot_bytes", self.snapshot_bytes),
-            ("log_lines", self.log_lines.into()),
-            ("log_line_bytes", self.log_line_bytes.into()),
-            ("reasons", self.reasons.into()),
-            ("text_bytes", self.text_bytes.into()),
-        ]
+/// What goes over all limits, by the names under which operators know them.
+macro_rules! named {
+    ($($field:ident $name:literal,)*) => {
+        impl Limits {
+            /// The names of all limits, as configurations write them.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// Sets the limit called `name`, to at most what `ceiling` has.
+            ///
+            /// # Errors
+            /// If there is none of that name, or `value` is zero or above the ceiling.
+            pub fn set(
+                &mut self,
+                name: &str,
+                value: u64,
+                ceiling: &Limits,
+            ) -> Result<(), SetLimitError> {
+                $(
+                    if name == $name {
+                        let max = ceiling.$field;
+                        self.$field = checked($name, value, max.into())?.try_into().unwrap_or(max);
+                        return Ok(());
+                    }
+                )*
+                Err(SetLimitError::Unknown(name.to_owned()))
+            }
+
+            fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$(($name, u64::from(self.$field))),*].into_iter()
+            }
+        }
+    };
+}
+
+named! {
+    call_fuel "call-fuel",
+    row_fuel "row-fuel",
+    call_fuel_max "call-fuel-max",
+    lifecycle_fuel "lifecycle-fuel",
+    fuel_nanos "fuel-nanos",
+    deadline_extensions "deadline-extensions",
+    memory_bytes "memory-bytes",
+    table_elements "table-elements",
+    instances "instances",
+    memories "memories",
+    result_bytes "result-bytes",
+    observe_rows "observe-rows",
+    snapshot_bytes "snapshot-bytes",
+    log_lines "log-lines",
+    log_line_bytes "log-line-bytes",
+    reasons "reasons",
+    text_bytes "text-bytes",
+}
+
+/// `value`, if it is positive and at most `max`.
+fn checked(name: &'static str, value: u64, max: u64) -> Result<u64, LimitsError> {
+    if value == 0 || value > max {
+        return Err(LimitsError { name, value, max });
     }
+    Ok(value)
 }
 
 /// A limit that is zero or above its ceiling.
@@ -156,6 +193,18 @@ pub struct LimitsError {
     pub value: u64,
     /// Its ceiling.
     pub max: u64,
+}
+
+/// Why a limit was not set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetLimitError {
+    /// There is none of that name.
+    #[error("no limit is called {0}")]
+    Unknown(String),
+    /// It cannot be as large, or as small.
+    #[error(transparent)]
+    Range(#[from] LimitsError),
 }
 
 /// How often a policy may fail, and how often its state is saved.
@@ -222,8 +271,26 @@ mod tests {
             memory_bytes: u64::MAX,
             ..Limits::default()
         };
-        assert_eq!(zero.validated().unwrap_err().name, "call_fuel");
-        assert_eq!(above.validated().unwrap_err().name, "memory_bytes");
+        assert_eq!(zero.validated().unwrap_err().name, "call-fuel");
+        assert_eq!(above.validated().unwrap_err().name, "memory-bytes");
+    }
+
+    #[test]
+    fn a_limit_is_set_by_its_name_up_to_the_ceiling_given() {
+        let ceiling = Limits::default();
+        for name in Limits::NAMES {
+            let mut limits = Limits::default();
+            assert_eq!(limits.set(name, 1, &ceiling), Ok(()));
+            let changed: Vec<&str> = (limits.rows().zip(ceiling.rows()))
+                .filter(|(set, before)| set != before)
+                .map(|((name, _), _)| name)
+                .collect();
+            assert_eq!(changed, [*name]);
+            let error = limits.set(name, u64::MAX, &ceiling).unwrap_err();
+            assert!(matches!(error, SetLimitError::Range(_)), "{error}");
+        }
+        let error = Limits::default().set("fuel", 1, &ceiling).unwrap_err();
+        assert_eq!(error.to_string(), "no limit is called fuel");
     }
 
     #[test]

@@ -11,7 +11,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pointsman_core::{FaultKind, Hook};
+use pointsman_core::rows::{Change, Extent, FeedKinds};
+use pointsman_core::{FaultKind, Feed, Hook, Micros, View};
 use serde_json::{Map, Value};
 
 use crate::component::{Digest, PolicyComponent};
@@ -175,6 +176,32 @@ pub struct Snapshot {
     pub state: Vec<u8>,
 }
 
+/// What a policy must be told before it can take over, gathered in one moment. From then on only
+/// what changed after that moment is missing.
+#[derive(Debug)]
+pub struct Briefing {
+    pub(crate) at: Micros,
+    pub(crate) feed: Feed,
+    pub(crate) extent: Extent,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl Briefing {
+    /// All that `view` shows, for a policy that wants to be told `kinds` besides what everybody is.
+    #[must_use]
+    pub fn new(view: &View<'_>, at: Micros, kinds: FeedKinds) -> Self {
+        let mut feed = Feed::new(kinds);
+        let mut changes = Vec::new();
+        let extent = feed.changes(view, &mut changes);
+        Self {
+            at,
+            feed,
+            extent,
+            changes,
+        }
+    }
+}
+
 /// A policy that is ready to be asked.
 pub struct StartedPolicy {
     pub(crate) source: PolicySource,
@@ -182,6 +209,8 @@ pub struct StartedPolicy {
     pub(crate) hooks: HookSet,
     pub(crate) explains: bool,
     pub(crate) instance: Box<dyn Instance>,
+    /// What it has been told so far.
+    pub(crate) feed: Feed,
 }
 
 /// Why a policy did not start.
@@ -191,6 +220,9 @@ pub enum StartError {
     /// It faulted.
     #[error("faulted at the start")]
     Faulted(#[from] Fault),
+    /// It faulted on its settings.
+    #[error("faulted on its settings")]
+    ConfigureFaulted(#[source] Fault),
     /// It does not take its settings.
     #[error("settings refused: {0}")]
     SettingsRefused(String),
@@ -248,10 +280,12 @@ pub fn start(source: PolicySource) -> Result<StartedPolicy, StartError> {
     let hooks = instance.hooks();
     check_texts(&description, source.limits())?;
     check_hooks(&description, hooks)?;
-    if let Err(refusal) = instance.configure(&source.settings)? {
-        return Err(StartError::SettingsRefused(refusal));
-    }
+    instance
+        .configure(&source.settings)
+        .map_err(StartError::ConfigureFaulted)?
+        .map_err(StartError::SettingsRefused)?;
     Ok(StartedPolicy {
+        feed: Feed::new(description.feed),
         source,
         description,
         hooks,
@@ -337,7 +371,26 @@ impl StartedPolicy {
         }
         let fresh = self.source.warm(Some(&snapshot.state))?;
         self.instance = fresh.instance;
+        self.feed.reset();
         Ok(fresh.restored)
+    }
+
+    /// Tells it what there is, so that it need not be told in a round. Call it after
+    /// [`Self::restore`], which forgets it.
+    ///
+    /// # Errors
+    /// If it faults on it.
+    pub fn brief(&mut self, briefing: Briefing) -> Result<(), StartError> {
+        let Briefing {
+            at,
+            feed,
+            extent,
+            changes,
+        } = briefing;
+        let limits = self.source.limits();
+        observe_all(self.instance.as_mut(), limits, (at, extent), &changes)?;
+        self.feed = feed;
+        Ok(())
     }
 }
 
@@ -349,4 +402,18 @@ impl fmt::Debug for StartedPolicy {
             .field("hooks", &self.hooks)
             .finish_non_exhaustive()
     }
+}
+
+/// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
+pub(crate) fn observe_all(
+    instance: &mut dyn Instance,
+    limits: &Limits,
+    (now, extent): (Micros, Extent),
+    changes: &[Change],
+) -> Result<(), Fault> {
+    let rows_max = usize::try_from(limits.observe_rows).unwrap_or(usize::MAX);
+    let (first, rest) = changes.split_at(changes.len().min(rows_max));
+    instance.observe(now, extent, first)?;
+    rest.chunks(rows_max)
+        .try_for_each(|chunk| instance.observe(now, Extent::SinceLast, chunk))
 }

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Package, Workspace};
 
-/// Crates whose libraries are policies, one folder each.
-const POLICIES: &str = "policies";
+/// Where crates whose libraries are policies are, one folder each.
+const POLICIES: &[&str] = &["policies", "examples"];
 /// The crate of guests that only tests load.
 const TEST_GUESTS: &str = "tests/guests";
 /// What the library of [`TEST_GUESTS`] is called.
@@ -31,11 +31,13 @@ pub(crate) enum Target {
 
 pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
     let mut guests = Vec::new();
-    for folder in folders(&workspace.root)? {
-        guests.extend(policy(&workspace.package(&folder)?));
+    for parent in POLICIES {
+        for folder in folders(&workspace.root, parent)? {
+            guests.extend(policy(&workspace.package(&folder)?));
+        }
     }
     if guests.is_empty() {
-        bail!("no crate in {POLICIES} has the crate type cdylib");
+        bail!("no crate in {} has the crate type cdylib", POLICIES.join(" or "));
     }
     if workspace.root.join(TEST_GUESTS).is_dir() {
         guests.extend(test_guests(&workspace.package(TEST_GUESTS)?));
@@ -43,19 +45,16 @@ pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
-/// `policies/*` with a manifest, sorted.
-fn folders(root: &Path) -> Result<Vec<String>> {
-    let folder = root.join(POLICIES);
+/// `PARENT/*` with a manifest, sorted.
+fn folders(root: &Path, parent: &str) -> Result<Vec<String>> {
+    let folder = root.join(parent);
     let entries =
         fs::read_dir(&folder).with_context(|| format!("{} cannot be listed", folder.display()))?;
     let mut folders = Vec::new();
     for entry in entries {
         let entry = entry?;
         if entry.path().join("Cargo.toml").is_file() {
-            folders.push(format!(
-                "{POLICIES}/{}",
-                entry.file_name().to_string_lossy()
-            ));
+            folders.push(format!("{parent}/{}", entry.file_name().to_string_lossy()));
         }
     }
     folders.sort();
@@ -173,6 +172,7 @@ mod tests {
                 .any(|guest| guest.component == Path::new(name))
         };
         assert!(found("aging.wasm") && found("memory-aware.wasm") && found("budget.wasm"));
+        assert!(found("first-policy.wasm"));
         assert!(found("test/hostile.wasm"));
     }
 }

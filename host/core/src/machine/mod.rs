@@ -44,6 +44,7 @@ use crate::ids::{
 };
 use crate::log::{ChangeLog, RowKey, Stamp};
 use crate::rows::{Health, NameKind, Presence, RequestClass, SequenceState};
+use crate::view::View;
 
 pub use check::BrokenInvariant;
 pub use handle::AttachError;
@@ -256,6 +257,12 @@ impl Machine {
     /// The next thing that happened.
     pub fn poll_fact(&mut self) -> Option<Stamped> {
         self.facts.pop_front()
+    }
+
+    /// The machine as policies are told of it.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View::new(self)
     }
 
     /// The text behind an id.

@@ -13,8 +13,8 @@ use pointsman_core::{FaultKind, Feed, Hook, Micros, Moment, PolicyFault, View};
 use crate::host::event::{Events, PolicyEventKind};
 use crate::host::status::PolicyStats;
 use crate::instance::{Fault, HookSet, Instance, LogLine, PolicyDescription};
-use crate::limits::{Limits, Patience};
-use crate::policy::{PolicySource, Restored, Snapshot, StartedPolicy};
+use crate::limits::Patience;
+use crate::policy::{PolicySource, Restored, Snapshot, StartedPolicy, observe_all};
 
 /// Where a policy's rows come from: a [`View`], or a script in tests.
 pub(crate) trait Rows {
@@ -97,7 +97,7 @@ impl Member {
     pub(crate) fn new(number: u32, policy: StartedPolicy, patience: &Patience) -> Self {
         Self {
             number,
-            feed: Feed::new(policy.description.feed),
+            feed: policy.feed,
             source: policy.source,
             description: policy.description,
             hooks: policy.hooks,
@@ -308,18 +308,4 @@ impl Member {
             state: self.state.clone()?,
         })
     }
-}
-
-/// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
-fn observe_all(
-    instance: &mut dyn Instance,
-    limits: &Limits,
-    (now, extent): (Micros, Extent),
-    changes: &[Change],
-) -> Result<(), Fault> {
-    let rows_max = usize::try_from(limits.observe_rows).unwrap_or(usize::MAX);
-    let (first, rest) = changes.split_at(changes.len().min(rows_max));
-    instance.observe(now, extent, first)?;
-    rest.chunks(rows_max)
-        .try_for_each(|chunk| instance.observe(now, Extent::SinceLast, chunk))
 }

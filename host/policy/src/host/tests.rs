@@ -11,7 +11,7 @@ use super::*;
 use crate::fixture::{Failing, Handle, scripted};
 use crate::host::member::{Question, Rows};
 use crate::limits::Limits;
-use crate::policy::{Restored, start};
+use crate::policy::{Briefing, Restored, start};
 
 /// Rows by a script: so many changes for each `observe`, the last one again and again.
 struct Feeding(RefCell<Vec<(Extent, usize)>>);

@@ -12,7 +12,9 @@ fn refusal(change: impl FnOnce(&mut Script)) -> StartError {
 fn description(change: impl FnOnce(&mut PolicyDescription)) -> DescriptionError {
     match refusal(|script| change(&mut script.description)) {
         StartError::Description(error) => error,
-        other @ (StartError::Faulted(_) | StartError::SettingsRefused(_)) => panic!("{other}"),
+        other @ (StartError::Faulted(_)
+        | StartError::ConfigureFaulted(_)
+        | StartError::SettingsRefused(_)) => panic!("{other}"),
     }
 }
 

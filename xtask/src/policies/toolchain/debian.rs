@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{bundled_linker, parse_rust_version};
+use crate::apt;
 use crate::process;
 
 const CARGO: &str = "/usr/bin/cargo";
@@ -25,10 +26,8 @@ pub(crate) struct Debian {
 }
 
 pub(super) fn install_line() -> String {
-    format!(
-        "apt-get update && apt-get install --no-install-recommends {} {LINKER_PACKAGE}",
-        PACKAGES.join(" ")
-    )
+    let packages: Vec<&str> = PACKAGES.iter().copied().chain([LINKER_PACKAGE]).collect();
+    apt::install_line(&packages)
 }
 
 // === impl Debian ===
@@ -40,7 +39,7 @@ impl Debian {
             Ok(found) => return Ok(Ok(found)),
             Err(missing) => missing,
         };
-        if !may_install()? {
+        if !apt::may_install()? {
             return Ok(Err(missing));
         }
         println!("policies: {missing}; installing it");
@@ -115,30 +114,12 @@ fn host(said: &str) -> Option<&str> {
     said.lines().find_map(|line| line.strip_prefix("host: "))
 }
 
-/// Whether this is a Debian on which we may install packages.
-fn may_install() -> Result<bool> {
-    if !Path::new("/etc/debian_version").is_file() || process::find_program("apt-get").is_none() {
-        return Ok(false);
-    }
-    let user = process::stdout_of(Command::new("id").arg("-u"))?;
-    Ok(user.is_some_and(|user| user.trim() == "0"))
-}
-
-/// Fails rather than remove a package that someone chose.
 fn install() -> Result<()> {
-    const INSTALL: &[&str] = &["install", "-y", "--no-install-recommends", "--no-remove"];
-    process::run(&mut apt_get(&["update"]))?;
-    process::run(apt_get(INSTALL).args(PACKAGES))?;
+    apt::install(PACKAGES)?;
     if linker()?.is_none() {
-        process::run(apt_get(INSTALL).arg(LINKER_PACKAGE))?;
+        apt::install(&[LINKER_PACKAGE])?;
     }
     Ok(())
-}
-
-fn apt_get(args: &[&str]) -> Command {
-    let mut command = Command::new("apt-get");
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
-    command
 }
 
 #[cfg(test)]

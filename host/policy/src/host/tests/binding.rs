@@ -308,3 +308,35 @@ fn the_machine_asks_the_policies_and_its_refusals_are_counted() {
     assert!(calls[0].starts_with("observe 0 Everything "), "{calls:?}");
     assert!(calls.contains(&"route".to_owned()), "{calls:?}");
 }
+
+#[test]
+fn a_briefed_policy_is_told_in_a_round_only_what_changed_since() {
+    let policy = scripted("a");
+    let mut machine = machine();
+    let mut started = start(policy.source()).unwrap();
+    let kinds = started.description().feed;
+    let briefing = Briefing::new(&machine.view(), Micros(1), kinds);
+    policy.calls();
+    started.brief(briefing).unwrap();
+    let calls = policy.calls();
+    assert!(calls[0].starts_with("observe 1 Everything "), "{calls:?}");
+    machine.intern_model(Micros(2), "llama");
+
+    let mut host = PolicyHost::new(PATIENCE);
+    let number = host.add(started).unwrap();
+    host.bind(Micros(2), number, HookSet::from_iter([Hook::Priority]))
+        .unwrap();
+    machine.decide(Micros(2), &mut host);
+    // The model and its name, the request, which has a stage now.
+    let calls = policy.calls();
+    assert!(calls[0].starts_with("observe 2 SinceLast "), "{calls:?}");
+}
+
+#[test]
+fn retired_policies_are_handed_out_to_be_dropped_elsewhere() {
+    let policies = [scripted("a"), scripted("b"), scripted("c")];
+    let mut host = host(&[&policies[0], &policies[1], &policies[2]]);
+    host.remove(Micros(0), 1);
+    assert_eq!(format!("{:?}", host.take_retired()), "[0, 1]");
+    assert_eq!(format!("{:?}", host.take_retired()), "[]");
+}

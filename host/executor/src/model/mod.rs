@@ -1,0 +1,8 @@
+//! A model: its files, its architecture, its weights, and the graph over them.
+
+pub mod backend;
+pub mod config;
+pub mod files;
+pub mod graph;
+pub mod ops;
+pub mod weights;

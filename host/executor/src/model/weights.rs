@@ -1,0 +1,377 @@
+//! Weights from safetensors files: `model.safetensors`, or the shards that
+//! `model.safetensors.index.json` names.
+//!
+//! Nothing is rounded: bf16 stays bf16, and f16 and f32 are kept as f32, at the price of memory.
+//! Files are read one after the other and dropped as soon as their tensors are taken out; at its
+//! peak, loading needs the memory of the weights and of the largest file.
+//!
+//! # Invariants
+//! 1. A loaded [`HostLlama`] has exactly the shapes that its configuration asks for
+//!    (`tests/weights.rs`).
+//! 2. How tensors are spread over files changes nothing (`tests/weights.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use half::{bf16, f16};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::Deserialize;
+
+use super::config::{Bias, Head, LlamaConfig};
+use super::files::{ModelFiles, ReadError};
+use super::graph::{Layer, Linear, Llama};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Weights in this machine's memory.
+pub type HostLlama = Llama<Matrix, Vec<f32>>;
+
+/// A matrix, row by row.
+#[derive(Debug)]
+pub struct Matrix {
+    /// Length of a row.
+    pub cols: usize,
+    /// The rows.
+    pub values: Values,
+}
+
+/// Numbers as they are kept.
+#[derive(Debug)]
+pub enum Values {
+    /// As in the file.
+    Bf16(Vec<bf16>),
+    /// Widened where the file has f16.
+    F32(Vec<f32>),
+}
+
+/// Why weights cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// A file is there and cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Neither a file nor an index of shards.
+    #[error(
+        "neither {single} nor {index} exists; weights in other formats must be converted to \
+         safetensors"
+    )]
+    NoWeights {
+        /// The file.
+        single: String,
+        /// The index.
+        index: String,
+    },
+    /// The index makes no sense.
+    #[error("{index} is not an index of weights")]
+    Index {
+        /// The index.
+        index: String,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A shard is not there.
+    #[error("{shard} does not exist, but {index} names it; the download may be incomplete")]
+    ShardMissing {
+        /// The shard.
+        shard: String,
+        /// The index.
+        index: String,
+    },
+    /// A file is no safetensors file, or not all of one.
+    #[error("{file} is damaged or was cut short; fetch it again")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        #[source]
+        source: SafeTensorError,
+    },
+    /// The model needs a tensor that is in no file.
+    #[error("{place} has no tensor {tensor}; it belongs to another model than config.json")]
+    TensorMissing {
+        /// The tensor.
+        tensor: String,
+        /// The file, or the index of all of them.
+        place: String,
+    },
+    /// A tensor has not the shape that the configuration asks for.
+    #[error(
+        "{file}: tensor {tensor} has shape {found:?}, and config.json asks for {expected:?}; \
+         they belong to different models"
+    )]
+    Shape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape asked for.
+        expected: Vec<usize>,
+    },
+    /// A tensor has a type that is not built.
+    #[error(
+        "{file}: tensor {tensor} has type {found}; BF16, F16 and F32 are supported, and \
+         quantised weights are not"
+    )]
+    Type {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        found: Dtype,
+    },
+}
+
+/// Loads the weights of the model that `config` describes.
+///
+/// # Errors
+/// If files are missing, cannot be read or are damaged, or are not those of this model.
+pub fn load(files: &ModelFiles, config: &LlamaConfig) -> Result<HostLlama, WeightsError> {
+    let mut tensors = Tensors::read(files)?;
+    if tensors.widened() {
+        tracing::info!("weights that are not bf16 are kept in f32");
+    }
+    let layers = (0..config.layers).map(|layer| tensors.layer(config, layer));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+    Ok(Llama {
+        embedding: tensors.matrix(&[("model.embed_tokens.weight".into(), vocab)], hidden)?,
+        layers,
+        norm: tensors.vector(&[("model.norm.weight".into(), hidden)])?,
+        head: match config.head {
+            Head::Tied => None,
+            Head::Own => Some(tensors.matrix(&[("lm_head.weight".into(), vocab)], hidden)?),
+        },
+    })
+}
+
+/// Every tensor of the files that is not yet taken.
+struct Tensors {
+    /// What errors name for a tensor that is nowhere.
+    place: String,
+    by_name: BTreeMap<String, Tensor>,
+}
+
+struct Tensor {
+    file: String,
+    shape: Vec<usize>,
+    /// The type, where it is not built: the model may not need the tensor.
+    values: Result<Values, Dtype>,
+}
+
+/// A tensor's name and its rows, or elements.
+type Part = (String, usize);
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+// === impl Tensors ===
+
+impl Tensors {
+    fn read(files: &ModelFiles) -> Result<Self, WeightsError> {
+        let (single, index) = (files.describe(SINGLE), files.describe(INDEX));
+        if let Some(bytes) = files.read(SINGLE)? {
+            let mut tensors = Self::in_place(single.clone());
+            tensors.add(single, &bytes)?;
+            return Ok(tensors);
+        }
+        let Some(json) = files.read(INDEX)? else {
+            return Err(WeightsError::NoWeights { single, index });
+        };
+        let mut tensors = Self::in_place(index);
+        for name in shards(&json, &tensors.place)? {
+            let shard = files.describe(&name);
+            let Some(bytes) = files.read(&name)? else {
+                let index = tensors.place;
+                return Err(WeightsError::ShardMissing { shard, index });
+            };
+            tensors.add(shard, &bytes)?;
+        }
+        Ok(tensors)
+    }
+
+    fn in_place(place: String) -> Self {
+        Self {
+            place,
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, file: String, bytes: &[u8]) -> Result<(), WeightsError> {
+        let content = match SafeTensors::deserialize(bytes) {
+            Ok(content) => content,
+            Err(source) => return Err(WeightsError::Damaged { file, source }),
+        };
+        for (name, view) in content.iter() {
+            let tensor = Tensor {
+                file: file.clone(),
+                shape: view.shape().to_vec(),
+                values: values(&view),
+            };
+            self.by_name.insert(name.to_owned(), tensor);
+        }
+        Ok(())
+    }
+
+    fn widened(&self) -> bool {
+        let mut tensors = self.by_name.values();
+        tensors.any(|tensor| matches!(tensor.values, Ok(Values::F32(_))))
+    }
+
+    fn layer(
+        &mut self,
+        config: &LlamaConfig,
+        layer: usize,
+    ) -> Result<Layer<Matrix, Vec<f32>>, WeightsError> {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let attention = |part: &str, rows| (name(&format!("self_attn.{part}_proj")), rows);
+        let mlp = |part: &str, rows| (name(&format!("mlp.{part}_proj")), rows);
+        let norm = |part: &str| (name(&format!("{part}_layernorm.weight")), hidden(config));
+        let (q, kv, inner) = (config.q_size(), config.kv_size(), config.intermediate_size);
+        let (attention_bias, mlp_bias) = (config.attention_bias, config.mlp_bias);
+        let qkv = [attention("q", q), attention("k", kv), attention("v", kv)];
+        let output = [attention("o", hidden(config))];
+        let gate_up = [mlp("gate", inner), mlp("up", inner)];
+        let down = [mlp("down", hidden(config))];
+        Ok(Layer {
+            attention_norm: self.vector(&[norm("input")])?,
+            qkv: self.linear(&qkv, hidden(config), attention_bias)?,
+            output: self.linear(&output, q, attention_bias)?,
+            mlp_norm: self.vector(&[norm("post_attention")])?,
+            gate_up: self.linear(&gate_up, hidden(config), mlp_bias)?,
+            down: self.linear(&down, inner, mlp_bias)?,
+        })
+    }
+
+    /// Projections of one input, stacked.
+    fn linear(
+        &mut self,
+        parts: &[Part],
+        cols: usize,
+        bias: Bias,
+    ) -> Result<Linear<Matrix, Vec<f32>>, WeightsError> {
+        let named = |suffix: &str| -> Vec<Part> {
+            let parts = parts.iter();
+            let parts = parts.map(|(name, rows)| (format!("{name}.{suffix}"), *rows));
+            parts.collect()
+        };
+        Ok(Linear {
+            weight: self.matrix(&named("weight"), cols)?,
+            bias: match bias {
+                Bias::Absent => None,
+                Bias::Present => Some(self.vector(&named("bias"))?),
+            },
+        })
+    }
+
+    /// The rows of all parts.
+    fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<Matrix, WeightsError> {
+        let parts = parts.iter();
+        let parts = parts.map(|(name, rows)| self.take(name, vec![*rows, cols]));
+        let values = parts.collect::<Result<Vec<_>, _>>()?;
+        Ok(Matrix {
+            cols,
+            values: Values::join(values),
+        })
+    }
+
+    /// The elements of all parts.
+    fn vector(&mut self, parts: &[Part]) -> Result<Vec<f32>, WeightsError> {
+        let parts = parts.iter();
+        let parts = parts.map(|(name, length)| self.take(name, vec![*length]));
+        let values = parts.collect::<Result<Vec<_>, _>>()?;
+        Ok(Values::join(values).into_f32())
+    }
+
+    fn take(&mut self, name: &str, expected: Vec<usize>) -> Result<Values, WeightsError> {
+        let Some(found) = self.by_name.remove(name) else {
+            return Err(WeightsError::TensorMissing {
+                tensor: name.to_owned(),
+                place: self.place.clone(),
+            });
+        };
+        if found.shape != expected {
+            return Err(WeightsError::Shape {
+                file: found.file,
+                tensor: name.to_owned(),
+                found: found.shape,
+                expected,
+            });
+        }
+        found.values.map_err(|dtype| WeightsError::Type {
+            file: found.file,
+            tensor: name.to_owned(),
+            found: dtype,
+        })
+    }
+}
+
+fn hidden(config: &LlamaConfig) -> usize {
+    config.hidden_size
+}
+
+/// The files that an index names, each once.
+fn shards(json: &[u8], index: &str) -> Result<BTreeSet<String>, WeightsError> {
+    match serde_json::from_slice::<Index>(json) {
+        Ok(content) => Ok(content.weight_map.into_values().collect()),
+        Err(source) => Err(WeightsError::Index {
+            index: index.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn values(tensor: &TensorView<'_>) -> Result<Values, Dtype> {
+    let (pairs, _) = tensor.data().as_chunks::<2>();
+    let dtype = tensor.dtype();
+    if dtype == Dtype::BF16 {
+        let values = pairs.iter().map(|pair| bf16::from_le_bytes(*pair));
+        Ok(Values::Bf16(values.collect()))
+    } else if dtype == Dtype::F16 {
+        let values = pairs.iter().map(|pair| f16::from_le_bytes(*pair).to_f32());
+        Ok(Values::F32(values.collect()))
+    } else if dtype == Dtype::F32 {
+        let (quads, _) = tensor.data().as_chunks::<4>();
+        let values = quads.iter().map(|quad| f32::from_le_bytes(*quad));
+        Ok(Values::F32(values.collect()))
+    } else {
+        Err(dtype)
+    }
+}
+
+// === impl Values ===
+
+impl Values {
+    /// One after the other; as bf16 if all of them are.
+    fn join(mut parts: Vec<Values>) -> Values {
+        if parts.len() == 1 {
+            return parts.swap_remove(0);
+        }
+        let bf16s: Option<Vec<&[bf16]>> = parts.iter().map(Values::as_bf16).collect();
+        match bf16s {
+            Some(parts) => Values::Bf16(parts.concat()),
+            None => Values::F32(parts.into_iter().flat_map(Values::into_f32).collect()),
+        }
+    }
+
+    fn as_bf16(&self) -> Option<&[bf16]> {
+        match self {
+            Values::Bf16(values) => Some(values),
+            Values::F32(_) => None,
+        }
+    }
+
+    fn into_f32(self) -> Vec<f32> {
+        match self {
+            Values::Bf16(values) => values.into_iter().map(bf16::to_f32).collect(),
+            Values::F32(values) => values,
+        }
+    }
+}

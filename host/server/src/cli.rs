@@ -1,0 +1,105 @@
+//! The command line: arguments in, a [`Command`] out. `main` runs it.
+//!
+//! # Not here
+//! What the flags of `serve` mean for the configuration ([`Flags`]).
+
+use clap::{Parser, Subcommand};
+
+use crate::config::Flags;
+
+/// Hosts LLM inference and lets WebAssembly policies decide how it is scheduled.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "pointsman", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Serve models over an OpenAI-compatible HTTP interface
+    #[command(
+        long_about = "Serve models over an OpenAI-compatible HTTP interface.\n\n\
+        With nothing given, the embedded demo model is served on 127.0.0.1:8080, and the embedded \
+        policies decide. A policy dropped into the policy folder takes over the decisions it makes, \
+        while the host runs. Flags override the file.",
+        after_help = "SIGINT and SIGTERM end it: nothing new is accepted, and what runs is finished \
+        first; a second signal ends it at once."
+    )]
+    Serve(Flags),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn said(line: &str) -> clap::Error {
+        Cli::try_parse_from(line.split_whitespace()).unwrap_err()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_of_serve_says_what_happens_with_nothing_given_and_what_each_flag_does() {
+        let error = said("pointsman serve --help");
+        assert_eq!(error.kind(), ErrorKind::DisplayHelp);
+        let help = error.to_string();
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "With nothing given, the embedded demo model is served on 127.0.0.1:8080",
+            "Usage: pointsman serve [OPTIONS] Options:",
+            "--config <FILE> Configuration file; examples/pointsman.toml explains every key",
+            "--listen <ADDR> Address to listen on [default: 127.0.0.1:8080]",
+            "--model <[NAME=]DIR> Model to serve: a Hugging Face folder",
+            "--policies <DIR> Folder of policies, watched for changes",
+            "--log-format <human|json> Write logs for people or for programs [default: human]",
+            "--log <FILTER> What to log",
+            "SIGINT and SIGTERM end it",
+        ] {
+            assert!(words.contains(part), "{part:?} not in\n{help}");
+        }
+        assert!(
+            help.lines().all(|line| line.chars().count() <= 100),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn the_command_is_asked_for_and_the_version_told() {
+        let help = said("pointsman");
+        let kind = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        assert_eq!(help.kind(), kind);
+        assert!(
+            help.to_string().contains("serve  Serve models over"),
+            "{help}"
+        );
+        let version = said("pointsman --version").to_string();
+        let expected = concat!("pointsman ", env!("CARGO_PKG_VERSION"), "\n");
+        assert_eq!(version, expected);
+    }
+
+    #[test]
+    fn what_is_mistyped_is_refused_with_what_was_probably_meant() {
+        for (line, part) in [
+            ("pointsman sreve", "'serve'"),
+            ("pointsman serve --lisen 1", "'--listen'"),
+            (
+                "pointsman serve --listen nowhere",
+                "invalid value 'nowhere' for '--listen <ADDR>'",
+            ),
+            ("pointsman serve --model ..", "write NAME=DIR"),
+            ("pointsman serve --log-format xml", "human, json"),
+        ] {
+            let said = said(line).to_string();
+            assert!(said.contains(part), "{part:?} not in\n{said}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The one place that reads clocks.
+//!
+//! Everything else is given the time, as [`Micros`] since the host's start.
+
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a runtime has to read a clock somewhere: here"
+)]
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use pointsman_core::Micros;
+
+/// The host's monotonic clock. Copies show the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    /// A clock that begins at zero now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+
+    /// Time since its start.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        let micros = self.start.elapsed().as_micros();
+        Micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+}
+
+/// Seconds since 1970, for what clients and operators read. Never for decisions.
+#[must_use]
+pub fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,206 @@
+//! What may be written in the file, unchecked. `validate` makes a [`super::Config`] of it.
+//!
+//! Nothing here implements `Debug`: some of it is secret.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::LogFormat;
+use super::units::{Number, Size, Time};
+
+/// A value that may be left out, with where it stands.
+pub(super) type Given<T> = Option<Spanned<T>>;
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct File {
+    pub(super) listen: Given<String>,
+    pub(super) drain: Given<Time>,
+    pub(super) http: Http,
+    pub(super) keys: Vec<Spanned<Key>>,
+    pub(super) tenants: Vec<Spanned<Tenant>>,
+    pub(super) hints: Hints,
+    pub(super) models: Vec<Spanned<Model>>,
+    pub(super) cpu: Cpu,
+    pub(super) core: Core,
+    pub(super) policies: Policies,
+    pub(super) admin: Admin,
+    pub(super) log: Log,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Http {
+    pub(super) connections_max: Given<Number>,
+    pub(super) requests_max: Given<Number>,
+    pub(super) body_max: Given<Size>,
+    pub(super) read_timeout: Given<Time>,
+    pub(super) write_timeout: Given<Time>,
+    pub(super) metrics_public: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Key {
+    pub(super) key: Given<String>,
+    pub(super) sha256: Given<String>,
+    pub(super) file: Given<String>,
+    pub(super) tenant: Given<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub(super) struct Tenant {
+    pub(super) name: Spanned<String>,
+    pub(super) weight: Given<Number>,
+    pub(super) tokens_per_minute: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Hints {
+    pub(super) label_keys: Vec<Spanned<String>>,
+    pub(super) labels_max: Given<Number>,
+    pub(super) priority_max: Given<Number>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub(super) struct Model {
+    pub(super) name: Spanned<String>,
+    pub(super) path: Given<String>,
+    pub(super) slots: Given<Number>,
+    pub(super) share_weight: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Cpu {
+    pub(super) kv_memory: Given<Size>,
+    pub(super) tokens_per_step: Given<Number>,
+    pub(super) threads: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Core {
+    pub(super) queue_max: Given<Number>,
+    pub(super) parking_max: Given<Number>,
+    pub(super) executors_max: Given<Number>,
+    pub(super) batch_max: Given<Number>,
+    pub(super) overlaps_max: Given<Number>,
+    pub(super) attempts_max: Given<Number>,
+    pub(super) wait_max: Given<Time>,
+    pub(super) unplaced_max: Given<Time>,
+    pub(super) overtaken_max: Given<Number>,
+    pub(super) tokenless_steps_max: Given<Number>,
+    pub(super) evict_retry: Given<Time>,
+    pub(super) change_log_max: Given<Number>,
+    pub(super) completions_max: Given<Number>,
+    pub(super) retry_after_secs: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Policies {
+    pub(super) folder: Given<String>,
+    pub(super) settle: Given<Time>,
+    pub(super) poll: Given<Time>,
+    pub(super) bind: Bind,
+    pub(super) settings: BTreeMap<String, Spanned<toml::Table>>,
+    /// By the names of [`pointsman_policy::Limits::NAMES`], which sidecars use as well.
+    pub(super) limits: BTreeMap<Spanned<String>, Spanned<Number>>,
+    pub(super) patience: Patience,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Bind {
+    pub(super) admission: Given<String>,
+    pub(super) priority: Given<String>,
+    pub(super) routing: Given<String>,
+    pub(super) preemption: Given<String>,
+    pub(super) budget: Given<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Patience {
+    pub(super) back_off: Given<Time>,
+    pub(super) back_off_max: Given<Time>,
+    pub(super) faults_max: Given<Number>,
+    pub(super) window: Given<Time>,
+    pub(super) snapshot_every: Given<Number>,
+    pub(super) events_max: Given<Number>,
+    pub(super) quarantine_max: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Admin {
+    pub(super) key: Given<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Log {
+    pub(super) format: Option<LogFormat>,
+    pub(super) filter: Given<String>,
+}

@@ -1,0 +1,112 @@
+//! What the command line says about the configuration.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::LogFormat;
+
+/// Flags that say where the file is, or override it.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Flags {
+    /// Configuration file; examples/pointsman.toml explains every key
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Address to listen on [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+
+    /// Model to serve: a Hugging Face folder, called NAME or as the folder is. Repeatable; replaces
+    /// the models of the file [default: the demo model, as `demo`]
+    #[arg(long = "model", value_name = "[NAME=]DIR")]
+    pub models: Vec<ModelFlag>,
+
+    /// Folder of policies, watched for changes [default: ./policies.d, if it exists]
+    #[arg(long, value_name = "DIR")]
+    pub policies: Option<PathBuf>,
+
+    /// Write logs for people or for programs [default: human]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "human|json",
+        hide_possible_values = true
+    )]
+    pub log_format: Option<LogFormat>,
+
+    /// What to log: a level, or levels by the beginning of a module's name, as in
+    /// `warn,pointsman=debug` [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+/// A value of `--model`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFlag {
+    /// The name clients use.
+    pub name: String,
+    /// Where its files are.
+    pub folder: PathBuf,
+}
+
+/// Why a value of `--model` is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelFlagError {
+    /// There is nothing to call it.
+    #[error("the folder has no name to call the model by; write NAME=DIR")]
+    NoName,
+    /// There is no folder.
+    #[error("a folder is missing after `=`")]
+    NoFolder,
+}
+
+impl FromStr for ModelFlag {
+    type Err = ModelFlagError;
+
+    fn from_str(text: &str) -> Result<Self, ModelFlagError> {
+        let (name, folder) = match text.split_once('=') {
+            Some((name, folder)) => (Some(name.to_owned()), PathBuf::from(folder)),
+            None => {
+                let folder = PathBuf::from(text);
+                let name = folder.file_name();
+                (name.map(|name| name.to_string_lossy().into_owned()), folder)
+            }
+        };
+        let name = name.filter(|name| !name.is_empty());
+        if folder.as_os_str().is_empty() {
+            return Err(ModelFlagError::NoFolder);
+        }
+        let name = name.ok_or(ModelFlagError::NoName)?;
+        Ok(Self { name, folder })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_called_like_its_folder_unless_it_is_named() {
+        for (text, name, folder) in [
+            ("models/tiny", "tiny", "models/tiny"),
+            ("models/tiny/", "tiny", "models/tiny/"),
+            ("chat=models/tiny", "chat", "models/tiny"),
+            ("chat=a=b", "chat", "a=b"),
+        ] {
+            let flag: ModelFlag = text.parse().unwrap();
+            assert_eq!((flag.name.as_str(), flag.folder), (name, folder.into()));
+        }
+        for (text, error) in [
+            ("", ModelFlagError::NoFolder),
+            ("chat=", ModelFlagError::NoFolder),
+            ("=models", ModelFlagError::NoName),
+            ("..", ModelFlagError::NoName),
+        ] {
+            assert_eq!(text.parse::<ModelFlag>(), Err(error), "{text:?}");
+        }
+    }
+}

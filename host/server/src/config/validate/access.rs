@@ -1,0 +1,166 @@
+//! API keys, and the tenants whose they are.
+
+use std::fs;
+
+use sha2::{Digest, Sha256};
+use toml::Spanned;
+
+use super::super::error::{ConfigError, Wrong};
+use super::super::file;
+use super::super::nearest::nearest;
+use super::super::{ApiKey, DEFAULT_TENANT, Tenant};
+use super::{Check, WEIGHTS};
+
+/// Who may ask, and for whom.
+pub(super) struct Access {
+    pub(super) keys: Vec<ApiKey>,
+    pub(super) tenants: Vec<Tenant>,
+}
+
+const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
+
+impl Check<'_> {
+    /// Where no tenant is listed, those that keys name are all there are. The tenant `default`
+    /// needs no listing.
+    pub(super) fn access(
+        self,
+        keys: Vec<Spanned<file::Key>>,
+        tenants: Vec<Spanned<file::Tenant>>,
+    ) -> Result<Access, ConfigError> {
+        let listed = !tenants.is_empty();
+        let mut access = Access {
+            keys: Vec::new(),
+            tenants: self.tenants(tenants)?,
+        };
+        for (index, key) in keys.into_iter().enumerate() {
+            let path = format!("keys[{index}]");
+            let sha256 = self.key_hash(&path, &key)?;
+            if let Some(other) = access.keys.iter().position(|known| known.sha256 == sha256) {
+                let other = format!("keys[{other}]");
+                return Err(self.at(&key, Wrong::SameKey { key: path, other }));
+            }
+            let tenant = match &key.get_ref().tenant {
+                Some(name) => self.name(&format!("{path}.tenant"), name)?,
+                None => DEFAULT_TENANT.to_owned(),
+            };
+            if !access.tenants.iter().any(|known| known.name == tenant) {
+                if listed && tenant != DEFAULT_TENANT {
+                    return Err(self.unknown_tenant(&path, &key, &access.tenants));
+                }
+                access.tenants.push(Tenant::new(&tenant));
+            }
+            access.keys.push(ApiKey { sha256, tenant });
+        }
+        let known = |tenant: &Tenant| tenant.name == DEFAULT_TENANT;
+        if access.keys.is_empty() && !access.tenants.iter().any(known) {
+            access.tenants.push(Tenant::new(DEFAULT_TENANT));
+        }
+        Ok(access)
+    }
+
+    fn tenants(self, given: Vec<Spanned<file::Tenant>>) -> Result<Vec<Tenant>, ConfigError> {
+        let mut names: Vec<String> = Vec::new();
+        let mut tenants = Vec::new();
+        for (index, tenant) in given.into_iter().enumerate() {
+            let path = |key: &str| format!("tenants[{index}].{key}");
+            let tenant = tenant.into_inner();
+            let name = self.new_name(&path("name"), tenant.name, &names)?;
+            names.push(name.clone());
+            let tokens = tenant.tokens_per_minute.map(|tokens| {
+                let range = 1..=TOKENS_PER_MINUTE_MAX;
+                self.number(&path("tokens-per-minute"), Some(tokens), range, 1)
+            });
+            tenants.push(Tenant {
+                name,
+                weight: self.number(&path("weight"), tenant.weight, WEIGHTS, 1)?,
+                tokens_per_minute: tokens.transpose()?,
+            });
+        }
+        Ok(tenants)
+    }
+
+    fn unknown_tenant(
+        self,
+        path: &str,
+        key: &Spanned<file::Key>,
+        tenants: &[Tenant],
+    ) -> ConfigError {
+        let given = key.get_ref().tenant.as_ref();
+        let name = given.map_or(DEFAULT_TENANT, |name| name.get_ref());
+        let known: Vec<&str> = tenants.iter().map(|tenant| &*tenant.name).collect();
+        let wrong = Wrong::UnknownTenant {
+            key: format!("{path}.tenant"),
+            name: name.to_owned(),
+            meant: nearest(name, &known).map(str::to_owned),
+            known: known.into_iter().map(str::to_owned).collect(),
+        };
+        match given {
+            Some(name) => self.at(name, wrong),
+            None => self.at(key, wrong),
+        }
+    }
+
+    /// The hash of a key that is given in one of three ways.
+    fn key_hash(self, path: &str, given: &Spanned<file::Key>) -> Result<[u8; 32], ConfigError> {
+        let file::Key {
+            key, sha256, file, ..
+        } = given.get_ref();
+        match (key, sha256, file) {
+            (Some(key), None, None) => Ok(hash(&self.key_text(&format!("{path}.key"), key)?)),
+            (None, Some(hex), None) => from_hex(hex.get_ref()).ok_or_else(|| {
+                let key = format!("{path}.sha256");
+                self.value(&key, hex, "64 hexadecimal digits")
+            }),
+            (None, None, Some(file)) => self.key_in_file(&format!("{path}.file"), file),
+            _ => {
+                let key = path.to_owned();
+                Err(self.at(given, Wrong::KeySource { key }))
+            }
+        }
+    }
+
+    fn key_in_file(self, path: &str, file: &Spanned<String>) -> Result<[u8; 32], ConfigError> {
+        let place = self.source.resolve(file.get_ref());
+        match fs::read_to_string(&place) {
+            Ok(text) => {
+                let text = Spanned::new(file.span(), text.trim().to_owned());
+                Ok(hash(&self.key_text(path, &text)?))
+            }
+            Err(error) => Err(self.at(file, Wrong::Unreadable { path: place, error })),
+        }
+    }
+
+    /// A key as a header can carry it. Errors never show it.
+    pub(super) fn key_text(
+        self,
+        path: &str,
+        given: &Spanned<String>,
+    ) -> Result<String, ConfigError> {
+        let text = given.get_ref();
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let wrong = Wrong::Value {
+                key: path.to_owned(),
+                message: "a key consists of visible ASCII characters".to_owned(),
+            };
+            return Err(self.at(given, wrong));
+        }
+        Ok(text.clone())
+    }
+}
+
+fn hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let digits = text.as_bytes();
+    if digits.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let pair = std::str::from_utf8(pair).ok()?;
+        *byte = u8::from_str_radix(pair, 16).ok()?;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,403 @@
+//! From what is written to what may be used: each value checked, at the place where it stands.
+//!
+//! # Invariants
+//! 1. Each bound is stated once: the core's and the policies' by themselves, the server's here; and
+//!    an error names key, value, range and place (`tests/config.rs`).
+
+mod access;
+mod models;
+mod policies;
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pointsman_core as core;
+use toml::Spanned;
+
+use super::error::{ConfigError, Place, Wrong};
+use super::file::{self, File, Given};
+use super::flags::Flags;
+use super::source::Source;
+use super::units::{Number, Size, Time};
+use super::{Config, CpuConfig, HintsConfig, HttpConfig, LISTEN, LogConfig, Secret};
+use crate::logging;
+
+/// Bytes of a name: of a model, tenant, label key or policy.
+const NAME_BYTES_MAX: usize = 128;
+/// Weights of tenants and models.
+const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
+/// Connections and requests.
+const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
+const DRAIN: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
+const TIMEOUT: RangeInclusive<Time> = Time::millis(10)..=Time::secs(3600);
+const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
+const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
+
+/// What the configuration takes from where the process runs.
+#[derive(Clone, Debug)]
+pub(super) struct Here {
+    /// Processors this process may use.
+    pub(super) processors: usize,
+    /// `./policies.d`, if that is a folder.
+    pub(super) policies_folder: Option<PathBuf>,
+}
+
+/// Checks values of one file.
+#[derive(Clone, Copy)]
+struct Check<'a> {
+    source: &'a Source,
+}
+
+/// The configuration that `file`, overridden by `flags`, asks for.
+pub(super) fn config(
+    source: &Source,
+    file: File,
+    flags: &Flags,
+    here: &Here,
+) -> Result<Config, ConfigError> {
+    let check = Check { source };
+    let step = file.cpu.tokens_per_step.as_ref().map(Spanned::span);
+    let models_at = file.models.first().map(Spanned::span);
+    let access::Access { keys, tenants } = check.access(file.keys, file.tenants)?;
+    let config = Config {
+        listen: check.listen(file.listen, flags)?,
+        http: check.http(file.http)?,
+        keys,
+        tenants,
+        hints: check.hints(file.hints)?,
+        models: check.models(file.models, flags)?,
+        cpu: check.cpu(file.cpu, here)?,
+        core: check.core(file.core)?,
+        policies: check.policies(file.policies, flags, here)?,
+        admin_key: check.admin(file.admin)?,
+        log: check.log(file.log, flags)?,
+        drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
+    };
+    fits(&config).map_err(|wrong| match step.or(models_at) {
+        Some(span) => check.source.error(Some(span), wrong),
+        None => ConfigError {
+            place: Place::Flag("--model"),
+            wrong,
+        },
+    })?;
+    Ok(config)
+}
+
+/// What no single value shows.
+fn fits(config: &Config) -> Result<(), Wrong> {
+    let slots = config
+        .models
+        .iter()
+        .map(|model| u64::from(model.slots))
+        .sum();
+    let tokens_per_step = config.cpu.tokens_per_step;
+    // Every running sequence has a right to a token in each step.
+    if slots > u64::from(tokens_per_step) {
+        return Err(Wrong::SlotsExceedStep {
+            slots,
+            tokens_per_step,
+        });
+    }
+    let (models, executors_max) = (config.models.len(), config.core.executors_max);
+    if u32::try_from(models).is_ok_and(|models| models <= executors_max) {
+        return Ok(());
+    }
+    Err(Wrong::ModelsExceedExecutors {
+        models,
+        executors_max,
+    })
+}
+
+// === impl Check: tables ===
+
+impl Check<'_> {
+    fn listen(self, given: Given<String>, flags: &Flags) -> Result<SocketAddr, ConfigError> {
+        let address = given.map(|given| {
+            let address = given.get_ref().parse().ok();
+            address.ok_or_else(|| self.value("listen", &given, "an address and a port"))
+        });
+        Ok(flags.listen.or(address.transpose()?).unwrap_or(LISTEN))
+    }
+
+    fn http(self, given: file::Http) -> Result<HttpConfig, ConfigError> {
+        let default = HttpConfig::default();
+        let body = u64::try_from(default.body_bytes_max).unwrap_or(u64::MAX);
+        let body = self.size("http.body-max", given.body_max, BODY, body)?;
+        Ok(HttpConfig {
+            connections_max: self.number(
+                "http.connections-max",
+                given.connections_max,
+                AT_ONCE,
+                default.connections_max,
+            )?,
+            requests_max: self.number(
+                "http.requests-max",
+                given.requests_max,
+                AT_ONCE,
+                default.requests_max,
+            )?,
+            body_bytes_max: usize::try_from(body).unwrap_or(usize::MAX),
+            read_timeout: self.time(
+                "http.read-timeout",
+                given.read_timeout,
+                TIMEOUT,
+                default.read_timeout,
+            )?,
+            write_timeout: self.time(
+                "http.write-timeout",
+                given.write_timeout,
+                TIMEOUT,
+                default.write_timeout,
+            )?,
+            metrics_public: given.metrics_public.unwrap_or(default.metrics_public),
+        })
+    }
+
+    fn hints(self, given: file::Hints) -> Result<HintsConfig, ConfigError> {
+        let default = HintsConfig::default();
+        let mut label_keys: Vec<String> = Vec::new();
+        for key in given.label_keys {
+            if key.get_ref().contains('=') {
+                return Err(self.value("hints.label-keys", &key, "a name without `=`"));
+            }
+            label_keys.push(self.new_name("hints.label-keys", key, &label_keys)?);
+        }
+        Ok(HintsConfig {
+            label_keys,
+            labels_max: self.number(
+                "hints.labels-max",
+                given.labels_max,
+                0..=1 << 16,
+                default.labels_max,
+            )?,
+            priority_max: self.number(
+                "hints.priority-max",
+                given.priority_max,
+                0..=1_000_000,
+                default.priority_max,
+            )?,
+        })
+    }
+
+    fn cpu(self, given: file::Cpu, here: &Here) -> Result<CpuConfig, ConfigError> {
+        let default = CpuConfig::with_processors(here.processors);
+        Ok(CpuConfig {
+            kv_bytes: self.size(
+                "cpu.kv-memory",
+                given.kv_memory,
+                KV_MEMORY,
+                default.kv_bytes,
+            )?,
+            tokens_per_step: self.number(
+                "cpu.tokens-per-step",
+                given.tokens_per_step,
+                1..=1 << 16,
+                default.tokens_per_step,
+            )?,
+            threads: self.number("cpu.threads", given.threads, 1..=1024, default.threads)?,
+        })
+    }
+
+    fn core(self, given: file::Core) -> Result<core::Config, ConfigError> {
+        let mut core = core::Config::default();
+        let c = &mut core;
+        self.count(c, given.queue_max, |c, value| c.queue_max = value)?;
+        self.count(c, given.parking_max, |c, value| c.parking_max = value)?;
+        self.count(c, given.executors_max, |c, value| c.executors_max = value)?;
+        self.count(c, given.batch_max, |c, value| c.batch_max = value)?;
+        self.count(c, given.overlaps_max, |c, value| c.overlaps_max = value)?;
+        self.count(c, given.attempts_max, |c, value| c.attempts_max = value)?;
+        self.pause(c, given.wait_max, |c, value| c.wait_max = value)?;
+        self.pause(c, given.unplaced_max, |c, value| c.unplaced_max = value)?;
+        self.count(c, given.overtaken_max, |c, value| c.overtaken_max = value)?;
+        self.count(c, given.tokenless_steps_max, |c, value| {
+            c.tokenless_steps_max = value
+        })?;
+        self.pause(c, given.evict_retry, |c, value| c.evict_retry = value)?;
+        self.count(c, given.change_log_max, |c, value| c.change_log_max = value)?;
+        self.count(c, given.completions_max, |c, value| {
+            c.completions_max = value
+        })?;
+        self.count(c, given.retry_after_secs, |c, value| {
+            c.retry_after_secs = value
+        })?;
+        Ok(core)
+    }
+
+    fn admin(self, given: file::Admin) -> Result<Option<Secret>, ConfigError> {
+        let key = given.key.map(|key| self.key_text("admin.key", &key));
+        Ok(key.transpose()?.map(Secret::new))
+    }
+
+    fn log(self, given: file::Log, flags: &Flags) -> Result<LogConfig, ConfigError> {
+        let default = LogConfig::default();
+        let wrong = |error: logging::FilterError| Wrong::Value {
+            key: "log.filter".to_owned(),
+            message: error.to_string(),
+        };
+        if let Some(filter) = &given.filter {
+            logging::targets(filter.get_ref()).map_err(|error| self.at(filter, wrong(error)))?;
+        }
+        if let Some(filter) = &flags.log {
+            logging::targets(filter).map_err(|error| ConfigError {
+                place: Place::Flag("--log"),
+                wrong: wrong(error),
+            })?;
+        }
+        let filter = given.filter.map(Spanned::into_inner);
+        Ok(LogConfig {
+            format: flags.log_format.or(given.format).unwrap_or(default.format),
+            filter: flags.log.clone().or(filter).unwrap_or(default.filter),
+        })
+    }
+}
+
+// === impl Check: values ===
+
+impl Check<'_> {
+    fn number<T>(
+        self,
+        key: &str,
+        given: Given<Number>,
+        range: RangeInclusive<T>,
+        default: T,
+    ) -> Result<T, ConfigError>
+    where
+        T: PartialOrd + Display + TryFrom<i64>,
+    {
+        let Some(given) = given else {
+            return Ok(default);
+        };
+        let number = T::try_from(given.get_ref().0).ok();
+        let number = number.filter(|number| range.contains(number));
+        number.ok_or_else(|| self.out_of(key, &given, &range))
+    }
+
+    fn time(
+        self,
+        key: &str,
+        given: Given<Time>,
+        range: RangeInclusive<Time>,
+        default: Duration,
+    ) -> Result<Duration, ConfigError> {
+        let time = self.within(key, given, range)?;
+        Ok(time.map_or(default, Time::duration))
+    }
+
+    fn size(
+        self,
+        key: &str,
+        given: Given<Size>,
+        range: RangeInclusive<Size>,
+        default: u64,
+    ) -> Result<u64, ConfigError> {
+        let size = self.within(key, given, range)?;
+        Ok(size.map_or(default, |size| size.0))
+    }
+
+    fn within<T: PartialOrd + Display + Copy>(
+        self,
+        key: &str,
+        given: Given<T>,
+        range: RangeInclusive<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        match given {
+            Some(given) if !range.contains(given.get_ref()) => {
+                Err(self.out_of(key, &given, &range))
+            }
+            given => Ok(given.map(Spanned::into_inner)),
+        }
+    }
+
+    /// A bound of the core, which knows its range.
+    fn count(
+        self,
+        core: &mut core::Config,
+        given: Given<Number>,
+        set: impl FnOnce(&mut core::Config, u32),
+    ) -> Result<(), ConfigError> {
+        let Some(given) = given else {
+            return Ok(());
+        };
+        // No bound may be as large as what stands for all that does not fit.
+        set(core, u32::try_from(given.get_ref().0).unwrap_or(u32::MAX));
+        core.validate().map_err(|error| {
+            let key = format!("core.{}", error.name);
+            self.out_of(&key, &given, &(error.min..=error.max))
+        })
+    }
+
+    /// A time of the core, which knows its range.
+    fn pause(
+        self,
+        core: &mut core::Config,
+        given: Given<Time>,
+        set: impl FnOnce(&mut core::Config, core::Micros),
+    ) -> Result<(), ConfigError> {
+        let Some(given) = given else {
+            return Ok(());
+        };
+        set(core, core::Micros(given.get_ref().0));
+        core.validate().map_err(|error| {
+            let key = format!("core.{}", error.name);
+            self.out_of(&key, &given, &(Time(error.min)..=Time(error.max)))
+        })
+    }
+
+    /// A name that none of `others` is.
+    fn new_name(
+        self,
+        key: &str,
+        given: Spanned<String>,
+        others: &[String],
+    ) -> Result<String, ConfigError> {
+        let name = self.name(key, &given)?;
+        if others.contains(&name) {
+            let key = key.to_owned();
+            return Err(self.at(&given, Wrong::Twice { key, name }));
+        }
+        Ok(name)
+    }
+
+    fn name(self, key: &str, given: &Spanned<String>) -> Result<String, ConfigError> {
+        let name = given.get_ref();
+        let plain = !name.chars().any(char::is_control) && name.trim() == name;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !plain {
+            let expected = "a name of 1 to 128 bytes, without control characters and outer spaces";
+            return Err(self.value(key, given, expected));
+        }
+        Ok(name.clone())
+    }
+
+    // === Errors ===
+
+    fn at<T>(self, given: &Spanned<T>, wrong: Wrong) -> ConfigError {
+        self.source.error(Some(given.span()), wrong)
+    }
+
+    fn value(self, key: &str, given: &Spanned<String>, expected: &str) -> ConfigError {
+        let wrong = Wrong::Value {
+            key: key.to_owned(),
+            message: format!("expected {expected}, not {:?}", given.get_ref()),
+        };
+        self.at(given, wrong)
+    }
+
+    fn out_of<T: Display, R: Display>(
+        self,
+        key: &str,
+        given: &Spanned<T>,
+        range: &RangeInclusive<R>,
+    ) -> ConfigError {
+        let wrong = Wrong::OutOfRange {
+            key: key.to_owned(),
+            value: given.get_ref().to_string(),
+            min: range.start().to_string(),
+            max: range.end().to_string(),
+        };
+        self.at(given, wrong)
+    }
+}

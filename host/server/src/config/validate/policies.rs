@@ -1,0 +1,176 @@
+//! The policy folder, bindings and settings, and what policies may use.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use pointsman_core::Hook;
+use pointsman_policy::{Limits, Patience, SetLimitError};
+use toml::Spanned;
+
+use super::super::error::{ConfigError, Place, Wrong};
+use super::super::file::{self, Given};
+use super::super::flags::Flags;
+use super::super::nearest::nearest;
+use super::super::settings;
+use super::super::units::{Number, Time};
+use super::super::{PoliciesConfig, Settings};
+use super::{Check, Here};
+
+const SETTLE: RangeInclusive<Time> = Time::millis(0)..=Time::secs(60);
+const POLL: RangeInclusive<Time> = Time::millis(50)..=Time::secs(3600);
+const BACK_OFF: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
+const WINDOW: RangeInclusive<Time> = Time::secs(1)..=Time::secs(24 * 3600);
+
+impl Check<'_> {
+    pub(super) fn policies(
+        self,
+        given: file::Policies,
+        flags: &Flags,
+        here: &Here,
+    ) -> Result<PoliciesConfig, ConfigError> {
+        let default = PoliciesConfig::default();
+        Ok(PoliciesConfig {
+            folder: self.folder(given.folder, flags, here)?,
+            settle: self.time("policies.settle", given.settle, SETTLE, default.settle)?,
+            poll: self.time("policies.poll", given.poll, POLL, default.poll)?,
+            bind: self.bind(given.bind)?,
+            settings: self.settings(given.settings)?,
+            limits: self.limits(given.limits)?,
+            patience: self.patience(given.patience)?,
+        })
+    }
+
+    fn folder(
+        self,
+        given: Given<String>,
+        flags: &Flags,
+        here: &Here,
+    ) -> Result<Option<PathBuf>, ConfigError> {
+        let (path, place) = match (&flags.policies, &given) {
+            (Some(path), _) => (path.clone(), Place::Flag("--policies")),
+            (None, Some(given)) => {
+                let path = self.source.resolve(given.get_ref());
+                (path, self.source.place(given.span().start))
+            }
+            (None, None) => return Ok(here.policies_folder.clone()),
+        };
+        if !path.is_dir() {
+            let key = "policies.folder".to_owned();
+            let wrong = Wrong::NoFolder { key, path };
+            return Err(ConfigError { place, wrong });
+        }
+        Ok(Some(path))
+    }
+
+    fn bind(self, given: file::Bind) -> Result<Vec<(Hook, String)>, ConfigError> {
+        let names = [
+            (Hook::Admission, given.admission),
+            (Hook::Priority, given.priority),
+            (Hook::Routing, given.routing),
+            (Hook::Preemption, given.preemption),
+            (Hook::Budget, given.budget),
+        ];
+        let bound = names
+            .into_iter()
+            .filter_map(|(hook, name)| Some((hook, name?)));
+        bound
+            .map(|(hook, name)| {
+                let key = format!("policies.bind.{}", hook.as_str());
+                Ok((hook, self.name(&key, &name)?))
+            })
+            .collect()
+    }
+
+    fn settings(
+        self,
+        given: impl IntoIterator<Item = (String, Spanned<toml::Table>)>,
+    ) -> Result<Vec<(String, Settings)>, ConfigError> {
+        let converted = given.into_iter().map(|(policy, table)| {
+            let span = table.span();
+            match settings::to_json(table.into_inner()) {
+                Ok(settings) => Ok((policy, settings)),
+                Err(error) => {
+                    let wrong = Wrong::Value {
+                        key: format!("policies.settings.{policy}"),
+                        message: error.to_string(),
+                    };
+                    Err(self.source.error(Some(span), wrong))
+                }
+            }
+        });
+        converted.collect()
+    }
+
+    /// Each below its ceiling, which the policy host knows.
+    fn limits(
+        self,
+        given: impl IntoIterator<Item = (Spanned<String>, Spanned<Number>)>,
+    ) -> Result<Limits, ConfigError> {
+        let mut limits = Limits::default();
+        for (name, value) in given {
+            let key = format!("policies.limits.{}", name.get_ref());
+            if !Limits::NAMES.contains(&name.get_ref().as_str()) {
+                let meant = nearest(name.get_ref(), Limits::NAMES).map(str::to_owned);
+                let known = Limits::NAMES.iter().map(|&name| name.to_owned()).collect();
+                return Err(self.at(&name, Wrong::UnknownKey { key, meant, known }));
+            }
+            // Zero, which no limit may be, stands for all that is less.
+            let number = u64::try_from(value.get_ref().0).unwrap_or(0);
+            let set = limits.set(name.get_ref(), number, &Limits::CEILING);
+            if let Err(SetLimitError::Range(range)) = set {
+                return Err(self.out_of(&key, &value, &(1..=range.max)));
+            }
+        }
+        Ok(limits)
+    }
+
+    fn patience(self, given: file::Patience) -> Result<Patience, ConfigError> {
+        let default = Patience::default();
+        let times = |key, time: Given<Time>, range, micros| {
+            let time = self.within(key, time, range)?;
+            Ok(time.map_or(micros, |time| time.0))
+        };
+        let first = "policies.patience.back-off";
+        let back_off_micros = times(first, given.back_off, BACK_OFF, default.back_off_micros)?;
+        let no_less = Time(back_off_micros)..=*BACK_OFF.end();
+        Ok(Patience {
+            back_off_micros,
+            back_off_max_micros: times(
+                "policies.patience.back-off-max",
+                given.back_off_max,
+                no_less,
+                default.back_off_max_micros.max(back_off_micros),
+            )?,
+            faults_max: self.number(
+                "policies.patience.faults-max",
+                given.faults_max,
+                1..=10_000,
+                default.faults_max,
+            )?,
+            window_micros: times(
+                "policies.patience.window",
+                given.window,
+                WINDOW,
+                default.window_micros,
+            )?,
+            snapshot_every: self.number(
+                "policies.patience.snapshot-every",
+                given.snapshot_every,
+                1..=1_000_000,
+                default.snapshot_every,
+            )?,
+            events_max: self.number(
+                "policies.patience.events-max",
+                given.events_max,
+                16..=1 << 16,
+                default.events_max,
+            )?,
+            quarantine_max: self.number(
+                "policies.patience.quarantine-max",
+                given.quarantine_max,
+                1..=1 << 12,
+                default.quarantine_max,
+            )?,
+        })
+    }
+}

@@ -1,0 +1,447 @@
+//! The driver: the machine, its policies, and the requests in hand, with one owner.
+//!
+//! [`Driver`] is the state and has no clock, thread or channel of its own; [`thread`] runs it.
+//! What arrived since the last turn is handed in, then [`Driver::settle`] lets the machine decide
+//! once for all of it and carries out what it orders.
+//!
+//! # Invariants
+//! 1. A request's client is told its end exactly once, or the driver stops without a word
+//!    (`driver::tests`).
+//! 2. Nothing here waits: commands that find no room stay in an outbox (`executors`).
+//!
+//! # Not here
+//! Decisions (the machine and the policies), tokens (executors), connections (`http`).
+
+mod commit;
+mod executors;
+pub mod message;
+mod record;
+mod requests;
+#[cfg(test)]
+mod tests;
+pub mod thread;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pointsman_core::rows::{Health, NameKind};
+use pointsman_core::{
+    AttachError, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, LabelId, Machine,
+    Micros, NewRequest, Round, SequenceRef, Stamped, TenantId,
+};
+use pointsman_executor::contract::{Command, Event, Events, Start};
+use pointsman_executor::delivery::Placement;
+use pointsman_policy::{Briefing, PolicyHost};
+use tokio::sync::mpsc;
+
+use crate::metrics::Metrics;
+use executors::Executors;
+use message::{Commit, CommitError, Committed, Hints, Load, Submission, Submitted, TicketId};
+use requests::{Record, Requests};
+
+/// The machine, its policies, and the requests in hand.
+#[derive(Debug)]
+pub struct Driver {
+    // Owned state.
+    machine: Machine,
+    policies: PolicyHost,
+    requests: Requests,
+    executors: Executors,
+    /// Executors by name, for hints.
+    names: BTreeMap<String, ExecutorId>,
+    labels: Labels,
+    // Told what happens.
+    metrics: Arc<Metrics>,
+}
+
+/// Rounds before the next look at what has arrived.
+const ROUNDS_MAX: u32 = 16;
+
+/// When to settle again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// At once.
+    MoreDue,
+    /// When something happens, at that time at the latest.
+    Until(Option<Micros>),
+}
+
+/// The labels that clients have used so far.
+#[derive(Debug)]
+struct Labels {
+    known: BTreeMap<String, LabelId>,
+    max: usize,
+}
+
+impl Driver {
+    /// A driver of `machine`, to which `policies` answer; it remembers `labels_max` distinct
+    /// labels.
+    #[must_use]
+    pub fn new(
+        machine: Machine,
+        policies: PolicyHost,
+        metrics: Arc<Metrics>,
+        labels_max: u32,
+    ) -> Self {
+        Self {
+            machine,
+            policies,
+            requests: Requests::default(),
+            executors: Executors::default(),
+            names: BTreeMap::new(),
+            labels: Labels {
+                known: BTreeMap::new(),
+                max: usize::try_from(labels_max).unwrap_or(usize::MAX),
+            },
+            metrics,
+        }
+    }
+
+    /// Where to send the commands of an executor that the machine knows already.
+    pub fn attach(&mut self, executor: ExecutorId, commands: mpsc::Sender<Command>) {
+        let snapshot = self.machine.executor_snapshot(executor);
+        if let Some(snapshot) = snapshot {
+            self.names.insert(snapshot.name, executor);
+            self.executors.attach(executor, commands);
+        }
+    }
+
+    /// The machine, to read from.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The policies, to read from.
+    #[must_use]
+    pub fn policies(&self) -> &PolicyHost {
+        &self.policies
+    }
+
+    /// Requests whose clients wait for their end.
+    #[must_use]
+    pub fn in_hand(&self) -> usize {
+        self.requests.len()
+    }
+
+    // === Clients ===
+
+    /// A client asks for something.
+    pub fn submit(&mut self, now: Micros, submitted: Submitted) {
+        let Submitted {
+            ticket,
+            submission,
+            sink,
+            closing,
+        } = submitted;
+        let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
+        let new = self.new_request(now, submission);
+        let request = self.machine.handle_request_arrived(now, new);
+        self.requests.insert(request, record);
+    }
+
+    /// A client has left.
+    pub fn depart(&mut self, now: Micros, ticket: TicketId) {
+        if let Some(request) = self.requests.of(ticket) {
+            self.machine.handle_request_cancelled(now, request);
+        }
+    }
+
+    fn new_request(&mut self, now: Micros, submission: Submission) -> NewRequest {
+        let tenant: TenantId = self.machine.intern_tenant(now, &submission.tenant);
+        let job = &submission.job;
+        let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
+        let Hints {
+            session,
+            priority,
+            class,
+            head_start,
+            deadline,
+            output_tokens_expected,
+            labels,
+            allowed,
+            group,
+            may_wait,
+        } = submission.hints;
+        let allowed = allowed.map(|names| {
+            let ids = names.iter().filter_map(|name| self.names.get(name));
+            ids.copied().collect()
+        });
+        NewRequest {
+            model: Some(self.machine.intern_model(now, &submission.model)),
+            session,
+            class,
+            priority,
+            head_start,
+            labels: self.intern_labels(now, &labels),
+            deadline: deadline.map(|after| now.after(after)),
+            may_wait,
+            output_tokens_expected,
+            group,
+            allowed,
+            ..NewRequest::new(tenant, prompt_tokens, job.output_tokens_max)
+        }
+    }
+
+    /// Ids of labels; those beyond the bound are ignored and counted.
+    fn intern_labels(&mut self, now: Micros, texts: &[String]) -> Vec<LabelId> {
+        let mut ids = Vec::new();
+        for text in texts {
+            if let Some(known) = self.labels.known.get(text) {
+                ids.push(*known);
+            } else if self.labels.known.len() < self.labels.max {
+                let id = self.machine.intern_label(now, text);
+                self.labels.known.insert(text.clone(), id);
+                ids.push(id);
+            } else {
+                self.metrics.label_ignored();
+            }
+        }
+        ids
+    }
+
+    // === Executors ===
+
+    /// An executor says what happened.
+    pub fn events(&mut self, now: Micros, events: Events) {
+        let Events {
+            executor,
+            incarnation,
+            list,
+        } = events;
+        if !self.executors.is_current(executor, incarnation) {
+            return;
+        }
+        for event in list {
+            match event {
+                Event::Started(sequence) => self.machine.handle_sequence_started(now, sequence),
+                Event::Stepped(report) => self.machine.handle_step(now, &report),
+                Event::Finished { sequence, stop } => {
+                    self.requests.stopped(sequence.request, stop);
+                    self.machine.handle_sequence_finished(now, sequence);
+                }
+                Event::Failed {
+                    sequence,
+                    retry,
+                    why,
+                    state,
+                } => {
+                    record::failed(sequence, &why);
+                    if let Some(state) = state {
+                        self.requests.give_back(sequence.request, *state);
+                    }
+                    self.machine.handle_sequence_failed(now, sequence, retry);
+                }
+                Event::Left { sequence, state } => {
+                    self.requests.give_back(sequence.request, *state);
+                    self.machine.handle_sequence_left(now, sequence);
+                }
+                Event::Lost { why } => {
+                    record::lost(executor, &why);
+                    self.machine.handle_executor_lost(now, executor, incarnation);
+                    self.revive(now, executor);
+                }
+            }
+        }
+    }
+
+    /// An executor that says that it was lost has begun its next life.
+    fn revive(&mut self, now: Micros, executor: ExecutorId) {
+        let Some(snapshot) = self.machine.executor_snapshot(executor) else {
+            return;
+        };
+        self.executors.reborn(executor, snapshot.incarnation);
+        let up = ExecutorUpdate::Health(Health::Up);
+        let updated = self.machine.handle_executor_update(now, executor, up);
+        debug_assert_eq!(updated, Ok::<(), AttachError>(()), "health is no shape");
+    }
+
+    // === Policies ===
+
+    /// A snapshot of `policy` for its successor.
+    pub fn handover(&mut self, now: Micros, policy: u32) -> Option<pointsman_policy::Snapshot> {
+        self.policies.handover(now, policy)
+    }
+
+    /// What a policy that wants `kinds` must be told to take over.
+    #[must_use]
+    pub fn brief(&self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
+        Briefing::new(&self.machine.view(), now, kinds)
+    }
+
+    /// Puts policies in force, all or none.
+    ///
+    /// # Errors
+    /// If the policy host refuses one.
+    pub fn commit(&mut self, now: Micros, commit: Commit) -> Result<Committed, CommitError> {
+        commit::commit(&mut self.policies, now, commit)
+    }
+
+    // === Turning ===
+
+    /// Lets the machine decide, a few times where one round makes another due, and carries out
+    /// what it orders.
+    pub fn settle(&mut self, now: Micros) -> Settled {
+        let mut rounds = 0;
+        loop {
+            self.machine.decide(now, &mut self.policies);
+            self.carry_out(now);
+            rounds += 1;
+            if !self.machine.is_due() || rounds == ROUNDS_MAX {
+                break;
+            }
+        }
+        self.note_policy_events();
+        if self.machine.is_due() {
+            Settled::MoreDue
+        } else {
+            Settled::Until(self.machine.next_timeout())
+        }
+    }
+
+    fn note_policy_events(&mut self) {
+        while let Some(event) = self.policies.poll_event() {
+            record::policy_event(&self.policies, &event);
+        }
+    }
+
+    fn carry_out(&mut self, now: Micros) {
+        while let Some(stamped) = self.machine.poll_fact() {
+            self.take_note(&stamped);
+        }
+        while let Some(effect) = self.machine.poll_effect() {
+            self.carry_out_one(effect);
+        }
+        for (executor, incarnation) in self.executors.flush() {
+            record::closed(executor);
+            self.machine.handle_executor_lost(now, executor, incarnation);
+        }
+    }
+
+    fn take_note(&mut self, stamped: &Stamped) {
+        if let Fact::Placed {
+            request,
+            executor,
+            by,
+            ..
+        } = &stamped.fact
+        {
+            let placement = self.placement(stamped.round, *executor, *by);
+            self.requests.placed(*request, placement);
+        }
+        record::fact(&self.machine, &self.policies, stamped);
+        self.metrics.fact(stamped, &self.machine, &self.policies);
+    }
+
+    fn placement(&self, round: Round, executor: ExecutorId, by: Decided) -> Placement {
+        let name = self.machine.name(NameKind::Executor, executor.0);
+        let (policy, reason) = match by.author {
+            Author::BuiltIn => ("built-in", "built-in"),
+            Author::Policy(number) => {
+                let policy = self.policies.description(number);
+                let reason = self.policies.reason(number, by.reason);
+                (policy.map_or("", |said| &said.name), reason.unwrap_or(""))
+            }
+        };
+        Placement {
+            executor: name.unwrap_or_default().to_owned(),
+            policy: policy.to_owned(),
+            decision: round.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start(order) => {
+                if let Some(sequence) = self.requests.start(order.request) {
+                    let executor = order.executor;
+                    let start = Box::new(Start { order, sequence });
+                    self.executors.send(executor, Command::Start(start));
+                }
+            }
+            Effect::Grant {
+                request,
+                executor,
+                incarnation,
+                blocks,
+            } => {
+                let sequence = SequenceRef {
+                    request,
+                    executor,
+                    incarnation,
+                };
+                self.executors
+                    .send(executor, Command::Grant { sequence, blocks });
+            }
+            Effect::Evict {
+                request,
+                executor,
+                incarnation,
+                how: _,
+            } => {
+                let sequence = SequenceRef {
+                    request,
+                    executor,
+                    incarnation,
+                };
+                self.executors.send(executor, Command::Evict(sequence));
+            }
+            Effect::Cancel {
+                request,
+                executor,
+                incarnation,
+            } => {
+                let sequence = SequenceRef {
+                    request,
+                    executor,
+                    incarnation,
+                };
+                self.executors.send(executor, Command::Cancel(sequence));
+            }
+            Effect::SetBudget {
+                executor,
+                tokens_max,
+            } => self
+                .executors
+                .send(executor, Command::SetBudget { tokens_max }),
+            Effect::Finish { request, outcome } => self.requests.end(request, outcome),
+            Effect::Detached { executor } => self.executors.detach(executor),
+        }
+    }
+
+    /// Ends every request without a word.
+    pub fn abandon(&mut self, now: Micros) {
+        let requests: Vec<_> = self.requests.ids().collect();
+        for request in requests {
+            self.requests.forget(request);
+            self.machine.handle_request_cancelled(now, request);
+        }
+    }
+
+    // === Reading ===
+
+    /// What is queued and what runs.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let queue = self.machine.queue_snapshot();
+        let mut load = Load {
+            live: self.machine.live_requests(),
+            queued: queue.queued.len(),
+            parked: queue.parked.len(),
+            ..Load::default()
+        };
+        for id in self.machine.executor_ids() {
+            let Some(executor) = self.machine.executor_snapshot(id) else {
+                continue;
+            };
+            load.slots_used += executor.slots_used;
+            load.slots_total += executor.slots_total;
+            load.executors_up += u32::from(executor.health.takes_new());
+            for (request, _) in &executor.sequences {
+                load.blocks_used += self.machine.block_table(*request).len() as u64;
+            }
+        }
+        load
+    }
+}

@@ -1,0 +1,143 @@
+//! What the driver writes to the log.
+//!
+//! info: a policy's or executor's life; debug: each request; warn: something stepped in.
+
+use pointsman_core::rows::NameKind;
+use pointsman_core::{Author, ExecutorId, Fact, Machine, SequenceRef, Stamped};
+use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost, Restored};
+use tracing::{debug, error, info, trace, warn};
+
+/// The name of whoever decided.
+fn author(policies: &PolicyHost, author: Author) -> &str {
+    match author {
+        Author::BuiltIn => "built-in",
+        Author::Policy(number) => name(policies, number),
+    }
+}
+
+fn name(policies: &PolicyHost, number: u32) -> &str {
+    let said = policies.description(number);
+    said.map_or("(retired)", |said| &said.name)
+}
+
+/// A fact of the machine.
+pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) {
+    match &stamped.fact {
+        Fact::Fault(hook, fault) => warn!(
+            hook = hook.as_str(),
+            policy = name(policies, fault.policy),
+            kind = ?fault.kind,
+            detail = fault.detail,
+            "policy faulted, the next in line answered"
+        ),
+        Fact::Refused(by, hook, refusal) => debug!(
+            hook = hook.as_str(),
+            policy = author(policies, *by),
+            %refusal,
+            "interlock refused an action"
+        ),
+        Fact::Strike(clock, hook, request) => warn!(
+            ?clock,
+            hook = hook.as_str(),
+            request = request.0,
+            "liveness clock ran out, the built-in rule stepped in"
+        ),
+        Fact::ExecutorAttached(executor, _) => {
+            info!(executor = executor_name(machine, *executor), "executor attached");
+        }
+        Fact::HealthChanged(executor, health) => info!(
+            executor = executor_name(machine, *executor),
+            ?health,
+            "executor health changed"
+        ),
+        Fact::Placed {
+            request,
+            executor,
+            by,
+            ..
+        } => debug!(
+            request = request.0,
+            executor = executor_name(machine, *executor),
+            policy = author(policies, by.author),
+            "request placed"
+        ),
+        Fact::Ended(request, outcome) => debug!(request = request.0, ?outcome, "request ended"),
+        other => trace!(fact = ?other, "fact"),
+    }
+}
+
+fn executor_name(machine: &Machine, executor: ExecutorId) -> &str {
+    machine
+        .name(NameKind::Executor, executor.0)
+        .unwrap_or_default()
+}
+
+/// Something happened to a policy.
+pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
+    let policy = name(policies, event.policy);
+    match &event.kind {
+        PolicyEventKind::Faulted(fault) => warn!(
+            policy,
+            kind = ?fault.kind,
+            detail = fault.detail,
+            "policy faulted at a snapshot"
+        ),
+        PolicyEventKind::Restarted {
+            generation,
+            restored,
+        } => info!(
+            policy,
+            generation,
+            restored = restored_as(restored),
+            "policy restarted"
+        ),
+        PolicyEventKind::SnapshotsEnded { why } => {
+            warn!(policy, why, "no more snapshots of policy");
+        }
+        PolicyEventKind::Quarantined { faults } => error!(
+            policy,
+            faults, "policy quarantined, its hooks went to the next in line"
+        ),
+        PolicyEventKind::Retired => debug!(number = event.policy, "policy retired"),
+        PolicyEventKind::Logged(line) => policy_line(policy, line.level, &line.message),
+        PolicyEventKind::LogDropped(lines) => warn!(policy, lines, "policy logged too much"),
+        other => debug!(policy, event = ?other, "policy event"),
+    }
+}
+
+fn restored_as(restored: &Restored) -> String {
+    match restored {
+        Restored::Cold => "no state".to_owned(),
+        Restored::Warm => "its state".to_owned(),
+        Restored::Refused(why) => format!("state refused: {why}"),
+        Restored::Faulted(fault) => format!("faulted on its state: {}", fault.detail),
+    }
+}
+
+fn policy_line(policy: &str, level: LogLevel, text: &str) {
+    match level {
+        LogLevel::Debug => debug!(policy, text, "policy says"),
+        LogLevel::Info => info!(policy, text, "policy says"),
+        LogLevel::Warn => warn!(policy, text, "policy says"),
+    }
+}
+
+/// An executor failed a sequence.
+pub(super) fn failed(sequence: SequenceRef, why: &str) {
+    warn!(
+        request = sequence.request.0,
+        executor = sequence.executor.0,
+        why,
+        "executor failed a sequence"
+    );
+}
+
+/// An executor has lost everything it ran.
+pub(super) fn lost(executor: ExecutorId, why: &str) {
+    error!(executor = executor.0, why, "executor lost its sequences and begins anew");
+}
+
+/// An executor has ended.
+pub(super) fn closed(executor: ExecutorId) {
+    error!(executor = executor.0, "executor has ended; restart the host to bring it back");
+}

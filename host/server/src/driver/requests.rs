@@ -1,0 +1,121 @@
+//! The requests in hand: whose they are, what they want, where their words go.
+//!
+//! The machine knows how each stands; here is what it does not need to know.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pointsman_core::{Outcome, RequestId};
+use pointsman_executor::delivery::{Closing, End, Placement, StopReason, TextSink};
+use pointsman_executor::job::{Job, Sequence};
+
+use super::message::TicketId;
+
+/// The requests that have no outcome yet.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    records: BTreeMap<RequestId, Record>,
+    tickets: BTreeMap<TicketId, RequestId>,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Record {
+    // Immutable.
+    ticket: TicketId,
+    job: Arc<Job>,
+    sink: TextSink,
+    closing: Closing,
+    // Owned state.
+    /// How far it has come, while no executor has it.
+    state: Option<Sequence>,
+    placement: Option<Arc<Placement>>,
+    stop: Option<StopReason>,
+}
+
+impl Record {
+    pub(super) fn new(ticket: TicketId, job: Arc<Job>, sink: TextSink, closing: Closing) -> Self {
+        Self {
+            ticket,
+            job,
+            sink,
+            closing,
+            state: None,
+            placement: None,
+            stop: None,
+        }
+    }
+
+    /// What an executor takes up: where it was left, or from the beginning.
+    fn take_sequence(&mut self) -> Sequence {
+        self.state
+            .take()
+            .unwrap_or_else(|| Sequence::new(Arc::clone(&self.job), self.sink.clone()))
+    }
+}
+
+impl Requests {
+    pub(super) fn insert(&mut self, request: RequestId, record: Record) {
+        self.tickets.insert(record.ticket, request);
+        self.records.insert(request, record);
+    }
+
+    pub(super) fn of(&self, ticket: TicketId) -> Option<RequestId> {
+        self.tickets.get(&ticket).copied()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.records.keys().copied()
+    }
+
+    /// Notes where it runs from now on.
+    pub(super) fn placed(&mut self, request: RequestId, placement: Placement) {
+        if let Some(record) = self.records.get_mut(&request) {
+            record.placement = Some(Arc::new(placement));
+        }
+    }
+
+    /// What to start; its client is told where. Absent if its client has left.
+    pub(super) fn start(&mut self, request: RequestId) -> Option<Sequence> {
+        let record = self.records.get_mut(&request)?;
+        if let Some(placement) = &record.placement {
+            record.sink.placed(Arc::clone(placement));
+        }
+        Some(record.take_sequence())
+    }
+
+    /// An executor gave it back.
+    pub(super) fn give_back(&mut self, request: RequestId, state: Sequence) {
+        if let Some(record) = self.records.get_mut(&request) {
+            record.state = Some(state);
+        }
+    }
+
+    /// Why its generation ended; the machine's word on it follows.
+    pub(super) fn stopped(&mut self, request: RequestId, stop: StopReason) {
+        if let Some(record) = self.records.get_mut(&request) {
+            record.stop = Some(stop);
+        }
+    }
+
+    /// Tells its client how it ended, and forgets it.
+    pub(super) fn end(&mut self, request: RequestId, outcome: Outcome) {
+        if let Some(record) = self.forget(request) {
+            record.closing.end(End {
+                outcome,
+                stop: record.stop,
+            });
+        }
+    }
+
+    /// Forgets it without a word.
+    pub(super) fn forget(&mut self, request: RequestId) -> Option<Record> {
+        let record = self.records.remove(&request)?;
+        self.tickets.remove(&record.ticket);
+        Some(record)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+}

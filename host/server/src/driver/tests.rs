@@ -1,0 +1,341 @@
+//! The driver with a real machine and a hand that plays the executor.
+
+use pointsman_core::rows::{ExecutorKind, Role};
+use pointsman_core::{
+    Config, DeviceSpec, ExecutorSpec, Incarnation, KvSpec, Outcome, Progress, RequestId,
+    RetryClass, StepReport,
+};
+use pointsman_executor::delivery::{Deliveries, Delivery, End, StopReason, channel};
+use pointsman_executor::job::Job;
+use pointsman_executor::sample::Sampling;
+use pointsman_policy::Patience;
+
+use super::*;
+
+const AT: Micros = Micros(1);
+const CPU: ExecutorId = ExecutorId(0);
+
+/// A driver with one executor of two slots, and the executor's end of the channel.
+struct Stage {
+    driver: Driver,
+    commands: mpsc::Receiver<Command>,
+    tickets: u64,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with_room_for(64)
+    }
+
+    fn with_room_for(commands_max: usize) -> Self {
+        let mut machine = Machine::new(Config::default()).unwrap();
+        let device = machine
+            .handle_device_attached(
+                AT,
+                DeviceSpec {
+                    name: "cpu0".to_owned(),
+                    kv: KvSpec::Owned {
+                        block_bytes: 1,
+                        blocks_total: 64,
+                    },
+                    tokens_per_step: Some(64),
+                },
+            )
+            .unwrap();
+        let spec = ExecutorSpec {
+            name: "cpu0/demo".to_owned(),
+            device,
+            kind: ExecutorKind::Cpu,
+            role: Role::Both,
+            group: 0,
+            share_weight: 1,
+            serves: None,
+            slots_total: 2,
+            models_max: None,
+            queue_limit: 0,
+            tokens_per_block: Some(4),
+            preempts: true,
+            model_unload_delay: Micros(0),
+        };
+        let executor = machine.handle_executor_attached(AT, spec).unwrap();
+        let policies = PolicyHost::new(Patience::default());
+        let mut driver = Driver::new(machine, policies, Arc::new(Metrics::default()), 2);
+        let (sender, commands) = mpsc::channel(commands_max);
+        driver.attach(executor, sender);
+        Self {
+            driver,
+            commands,
+            tickets: 0,
+        }
+    }
+
+    fn submit(&mut self) -> (TicketId, Deliveries) {
+        self.submit_with(Hints::default())
+    }
+
+    fn submit_with(&mut self, hints: Hints) -> (TicketId, Deliveries) {
+        let ticket = TicketId(self.tickets);
+        self.tickets += 1;
+        let job = Job {
+            prompt: vec![1, 2, 3],
+            output_tokens_max: 4,
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                seed: 0,
+            },
+            stop: Vec::new(),
+            ignore_eos: false,
+        };
+        let (sink, closing, deliveries) = channel(job.output_tokens_max);
+        let submission = Submission {
+            model: "demo".to_owned(),
+            tenant: "default".to_owned(),
+            job: Arc::new(job),
+            hints,
+        };
+        let submitted = Submitted {
+            ticket,
+            submission,
+            sink,
+            closing,
+        };
+        self.driver.submit(AT, submitted);
+        self.settle();
+        (ticket, deliveries)
+    }
+
+    fn settle(&mut self) {
+        self.driver.settle(AT);
+        self.driver.machine.check_invariants().unwrap();
+    }
+
+    fn says(&mut self, incarnation: u32, list: Vec<Event>) {
+        let events = Events {
+            executor: CPU,
+            incarnation: Incarnation(incarnation),
+            list,
+        };
+        self.driver.events(AT, events);
+        self.settle();
+    }
+
+    /// The next command but budgets.
+    fn command(&mut self) -> Option<Command> {
+        loop {
+            match self.commands.try_recv().ok()? {
+                Command::SetBudget { .. } => {}
+                command => return Some(command),
+            }
+        }
+    }
+
+    fn start(&mut self) -> Start {
+        match self.command() {
+            Some(Command::Start(start)) => *start,
+            other => panic!("no start: {other:?}"),
+        }
+    }
+}
+
+fn stepped(request: RequestId, prefilled: u32, generated: u32) -> Event {
+    Event::Stepped(StepReport {
+        executor: CPU,
+        incarnation: Incarnation(0),
+        progress: vec![Progress {
+            request,
+            prefilled,
+            generated,
+        }],
+    })
+}
+
+fn end(deliveries: &mut Deliveries) -> End {
+    loop {
+        match deliveries.try_next() {
+            Some(Delivery::End(end)) => return end,
+            Some(_) => {}
+            None => panic!("no end"),
+        }
+    }
+}
+
+#[test]
+fn a_client_is_told_where_it_runs_and_how_it_ended() {
+    let mut stage = Stage::new();
+    let (_, mut deliveries) = stage.submit();
+    let start = stage.start();
+    let sequence = start.sequence_ref();
+    assert_eq!(start.sequence.job.prompt, [1, 2, 3]);
+    let Some(Delivery::Placed(placement)) = deliveries.try_next() else {
+        panic!("not placed");
+    };
+    assert_eq!(placement.executor, "cpu0/demo");
+    assert_eq!(placement.policy, "built-in");
+    let finished = Event::Finished {
+        sequence,
+        stop: StopReason::Stop,
+    };
+    stage.says(
+        0,
+        vec![
+            Event::Started(sequence),
+            stepped(sequence.request, 3, 1),
+            finished,
+        ],
+    );
+    let expected = End {
+        outcome: Outcome::Finished { output_tokens: 1 },
+        stop: Some(StopReason::Stop),
+    };
+    assert_eq!(end(&mut deliveries), expected);
+    assert_eq!(stage.driver.in_hand(), 0);
+    assert_eq!(stage.driver.load().slots_used, 0);
+}
+
+#[test]
+fn a_client_that_leaves_while_queued_is_never_started() {
+    let mut stage = Stage::new();
+    let running = [stage.submit(), stage.submit()];
+    let (waiting, _deliveries) = stage.submit();
+    assert_eq!(stage.driver.load().queued, 1);
+    stage.driver.depart(AT, waiting);
+    stage.settle();
+    assert_eq!(stage.driver.load().queued, 0);
+    assert_eq!(stage.driver.in_hand(), running.len());
+    drop(stage.start());
+    drop(stage.start());
+    assert!(stage.command().is_none());
+}
+
+#[test]
+fn a_client_that_leaves_while_it_runs_frees_its_slot_and_blocks() {
+    let mut stage = Stage::new();
+    let (ticket, _deliveries) = stage.submit();
+    let start = stage.start();
+    let sequence = start.sequence_ref();
+    stage.driver.depart(AT, ticket);
+    stage.settle();
+    assert!(matches!(stage.command(), Some(Command::Cancel(it)) if it == sequence));
+    assert!(stage.driver.load().blocks_used > 0);
+    let state = Box::new(start.sequence);
+    stage.says(0, vec![Event::Left { sequence, state }]);
+    let load = stage.driver.load();
+    assert_eq!((load.slots_used, load.blocks_used, load.live), (0, 0, 0));
+}
+
+#[test]
+fn what_an_executor_gives_back_is_taken_up_where_it_was_left() {
+    let mut stage = Stage::new();
+    let (_, mut deliveries) = stage.submit();
+    let mut start = stage.start();
+    let sequence = start.sequence_ref();
+    start.sequence.tokens.push(7);
+    let failed = Event::Failed {
+        sequence,
+        retry: RetryClass::Elsewhere,
+        why: "a test".to_owned(),
+        state: Some(Box::new(start.sequence)),
+    };
+    // There is no other executor, so it is the end; with one it would be taken up there.
+    stage.says(0, vec![Event::Started(sequence), failed]);
+    assert!(matches!(end(&mut deliveries).outcome, Outcome::Failed(_)));
+    assert_eq!(stage.driver.in_hand(), 0);
+}
+
+#[test]
+fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start() {
+    let mut stage = Stage::new();
+    let (_, mut deliveries) = stage.submit();
+    drop(stage.start());
+    let lost = Event::Lost {
+        why: "a test".to_owned(),
+    };
+    stage.says(0, vec![lost]);
+    let executor = stage.driver.machine.executor_snapshot(CPU).unwrap();
+    assert_eq!(executor.health, Health::Up);
+    match stage.command() {
+        Some(Command::Start(start)) => {
+            assert_eq!(start.order.incarnation, Incarnation(1));
+            assert!(start.sequence.generated().is_empty());
+        }
+        None => assert!(matches!(end(&mut deliveries).outcome, Outcome::Failed(_))),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_lost_executor_still_says_changes_nothing() {
+    let mut stage = Stage::new();
+    let (_, mut deliveries) = stage.submit();
+    let start = stage.start();
+    let sequence = start.sequence_ref();
+    let finished = Event::Finished {
+        sequence,
+        stop: StopReason::Stop,
+    };
+    stage.says(7, vec![finished]);
+    assert_eq!(stage.driver.in_hand(), 1);
+    assert!(matches!(deliveries.try_next(), Some(Delivery::Placed(_))));
+    assert_eq!(deliveries.try_next(), None);
+}
+
+#[test]
+fn an_executor_that_has_ended_is_down_and_its_requests_go_on_waiting_or_fail() {
+    let mut stage = Stage::new();
+    let (_, _deliveries) = stage.submit();
+    let (_, receiver) = mpsc::channel(1);
+    drop(std::mem::replace(&mut stage.commands, receiver));
+    stage.settle();
+    let executor = stage.driver.machine.executor_snapshot(CPU).unwrap();
+    assert_eq!(executor.health, Health::Down);
+    assert_eq!(stage.driver.load().executors_up, 0);
+}
+
+#[test]
+fn commands_that_find_no_room_come_later_in_order() {
+    let mut stage = Stage::with_room_for(1);
+    let (first, _one) = stage.submit();
+    let (_, _two) = stage.submit();
+    stage.driver.depart(AT, first);
+    stage.settle();
+    let mut order = Vec::new();
+    while let Ok(command) = stage.commands.try_recv() {
+        order.push(match command {
+            Command::Start(start) => format!("start {}", start.order.request),
+            Command::Cancel(sequence) => format!("cancel {}", sequence.request),
+            Command::SetBudget { .. } => "budget".to_owned(),
+            other => format!("{other:?}"),
+        });
+        stage.settle();
+    }
+    order.retain(|command| command != "budget");
+    assert_eq!(order, ["start 0", "start 1", "cancel 0"]);
+}
+
+#[test]
+fn distinct_labels_beyond_the_bound_are_ignored() {
+    let mut stage = Stage::new();
+    let hints = |labels: &[&str]| Hints {
+        labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+        ..Hints::default()
+    };
+    stage.submit_with(hints(&["team=a", "team=b", "team=c"]));
+    stage.submit_with(hints(&["team=b", "team=d"]));
+    assert_eq!(stage.driver.labels.known.len(), 2);
+    assert_eq!(stage.driver.machine.name(NameKind::Label, 2), None);
+}
+
+#[test]
+fn a_driver_that_stops_leaves_nobody_waiting() {
+    let mut stage = Stage::new();
+    let (_, mut deliveries) = stage.submit();
+    drop(stage.start());
+    stage.driver.abandon(AT);
+    assert_eq!(stage.driver.in_hand(), 0);
+    drop(stage);
+    while let Some(delivery) = deliveries.blocking_next() {
+        assert!(matches!(delivery, Delivery::Placed(_)), "{delivery:?}");
+    }
+}

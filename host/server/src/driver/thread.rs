@@ -1,0 +1,167 @@
+//! The thread that runs a [`Driver`]: waits, gathers what has arrived, settles.
+//!
+//! A turn takes all that has arrived, up to a bound per channel, and decides once for all of it:
+//! the busier the host, the larger its batches and the fewer its rounds.
+//!
+//! # Bounds
+//! Every channel is bounded. Executors and clients may wait for the driver, never the driver for
+//! them.
+
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pointsman_core::Micros;
+use pointsman_executor::contract::Events;
+use tokio::sync::mpsc;
+
+use super::message::{Control, Inbox, Message};
+use super::{Driver, Settled};
+use crate::clock::Clock;
+
+/// Messages of one kind in one turn.
+const TURN_MAX: usize = 1024;
+
+/// Runs `driver` on a thread of its own until it is told to stop.
+///
+/// # Errors
+/// If the thread cannot be made.
+pub fn spawn(
+    driver: Driver,
+    clock: Clock,
+    inbox: Inbox,
+    events: mpsc::Receiver<Events>,
+) -> io::Result<JoinHandle<()>> {
+    let turner = Turner {
+        driver,
+        clock,
+        inbox,
+        events,
+    };
+    // One thread, one task: the runtime is there for its timer and to wait for several channels.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    std::thread::Builder::new()
+        .name("driver".to_owned())
+        .spawn(move || runtime.block_on(turner.run()))
+}
+
+struct Turner {
+    driver: Driver,
+    clock: Clock,
+    inbox: Inbox,
+    events: mpsc::Receiver<Events>,
+}
+
+/// Whether there is another turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Going {
+    On,
+    Stopped,
+}
+
+impl Turner {
+    async fn run(mut self) {
+        let mut settled = self.driver.settle(self.clock.now());
+        loop {
+            if self.wait(settled).await == Going::Stopped || self.gather() == Going::Stopped {
+                self.driver.abandon(self.clock.now());
+                return;
+            }
+            settled = self.driver.settle(self.clock.now());
+        }
+    }
+
+    /// Waits for the first thing to happen.
+    ///
+    /// Biased: the order only says who is heard first in a turn that hears everybody.
+    async fn wait(&mut self, settled: Settled) -> Going {
+        let pause = match settled {
+            Settled::MoreDue => Some(Duration::ZERO),
+            Settled::Until(at) => at.map(|at| pause(self.clock.now(), at)),
+        };
+        tokio::select! {
+            biased;
+            Some(events) = self.events.recv() => {
+                self.driver.events(self.clock.now(), events);
+                Going::On
+            }
+            Some(control) = self.inbox.control.recv() => self.control(control),
+            message = self.inbox.requests.recv() => match message {
+                Some(message) => {
+                    self.message(message);
+                    Going::On
+                }
+                // Nobody is left who could ask for anything.
+                None => Going::Stopped,
+            },
+            () = sleep(pause) => Going::On,
+        }
+    }
+
+    /// Takes what else has arrived.
+    fn gather(&mut self) -> Going {
+        for _ in 0..TURN_MAX {
+            let Ok(events) = self.events.try_recv() else {
+                break;
+            };
+            self.driver.events(self.clock.now(), events);
+        }
+        for _ in 0..TURN_MAX {
+            let Ok(message) = self.inbox.requests.try_recv() else {
+                break;
+            };
+            self.message(message);
+        }
+        while let Ok(control) = self.inbox.control.try_recv() {
+            if self.control(control) == Going::Stopped {
+                return Going::Stopped;
+            }
+        }
+        Going::On
+    }
+
+    fn message(&mut self, message: Message) {
+        let now = self.clock.now();
+        match message {
+            Message::Submit(submitted) => self.driver.submit(now, *submitted),
+            Message::Depart(ticket) => self.driver.depart(now, ticket),
+        }
+    }
+
+    /// An answer that nobody waits for any more is dropped: that is all its asker's leaving means.
+    fn control(&mut self, control: Control) -> Going {
+        let now = self.clock.now();
+        match control {
+            Control::Handover(policy, answer) => {
+                drop(answer.send(self.driver.handover(now, policy)));
+            }
+            Control::Brief(kinds, answer) => drop(answer.send(self.driver.brief(now, kinds))),
+            Control::Commit(commit, answer) => {
+                let mut committed = self.driver.commit(now, commit);
+                if let Ok(committed) = &mut committed {
+                    committed.pause_micros = self.clock.now().since(now).0;
+                }
+                drop(answer.send(committed));
+            }
+            Control::Policies(answer) => {
+                drop(answer.send(self.driver.policies().status().collect()));
+            }
+            Control::Load(answer) => drop(answer.send(self.driver.load())),
+            Control::Stop => return Going::Stopped,
+        }
+        Going::On
+    }
+}
+
+fn pause(now: Micros, at: Micros) -> Duration {
+    Duration::from_micros(at.since(now).0)
+}
+
+async fn sleep(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause).await,
+        None => std::future::pending().await,
+    }
+}

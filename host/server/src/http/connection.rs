@@ -1,0 +1,85 @@
+//! One client's connection, from its first byte to its last.
+//!
+//! # Cancellation
+//! Dropping the future closes the socket and cancels the request under way.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+
+use super::auth::Reach;
+use super::socket::{self, Watch};
+use super::{App, Phase, reached, router};
+
+/// Bytes of a request's head, and of what is buffered for a slow client before no more is taken
+/// from the executor's channel.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// Answers the requests of one connection.
+pub(super) async fn run(stream: TcpStream, app: Arc<App>, reach: Reach) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a client left before it was served");
+        return;
+    }
+    let (socket, watch) = socket::split(stream, app.http.write_timeout);
+    let served = serve(socket, &watch, Arc::clone(&app), reach).await;
+    // A drain does not wait for clients that have their answer.
+    if served == Served::Whole && app.phase() < Phase::Draining {
+        watch.linger().await;
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// With an answer, or between two.
+    Whole,
+    /// Broken off, by the client or by a timeout.
+    Broken,
+}
+
+async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, reach: Reach) -> Served {
+    let mut phase = app.watched.phase.clone();
+    let read_timeout = app.http.read_timeout;
+    let service = service_fn(move |request| {
+        let app = Arc::clone(&app);
+        async move { Ok::<_, Infallible>(router::answer(&app, reach, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(read_timeout)
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut connection = pin!(connection);
+    let mut left = pin!(watch.left());
+    // First what there is to answer; a client that is gone needs no notice of the drain.
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = left.as_mut() => return Served::Broken,
+        () = reached(&mut phase, Phase::Draining) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => ended,
+                () = left => return Served::Broken,
+            }
+        }
+    };
+    match ended {
+        Ok(()) => Served::Whole,
+        Err(error) if error.is_parse() => {
+            tracing::debug!(%error, "a client sent what is not HTTP");
+            Served::Whole
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a connection broke off");
+            Served::Broken
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What a client is told when it gets no answer: status, body in OpenAI's shape, headers.
+//!
+//! This is the one place that maps causes to them. The text is stable and says nothing of the
+//! host's inside; whoever makes an error logs what an operator needs beside it.
+//!
+//! # Invariants
+//! 1. Whoever was told to come back later was told when: 429 and drain carry `Retry-After`
+//!    (`tests::every_outcome_has_its_status`).
+//! 2. What a client sent is quoted shortened (`tests::quotes_are_short_and_printable`).
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
+use serde::Serialize;
+
+use super::Reply;
+
+/// Why a client gets no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ApiError {
+    #[error("the body {0}")]
+    Body(String),
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    #[error("{message}")]
+    Field { param: String, message: String },
+    #[error("`{param}` is not built; leave it out or at {neutral}")]
+    Unbuilt {
+        param: &'static str,
+        neutral: &'static str,
+    },
+    #[error(
+        "the model's context holds {context_tokens} tokens, the prompt has {prompt_tokens}, and \
+         {output_tokens} more are asked for"
+    )]
+    ContextExceeded {
+        param: &'static str,
+        context_tokens: u32,
+        prompt_tokens: usize,
+        output_tokens: u32,
+    },
+    #[error("the content encoding {0} is not understood; send the body as it is")]
+    Encoding(String),
+    #[error("no valid API key: send `Authorization: Bearer KEY`")]
+    Unauthorized,
+    #[error("{0}")]
+    Forbidden(&'static str),
+    #[error("there is no {path}; there are: {known}")]
+    UnknownPath { path: String, known: &'static str },
+    #[error("there is no model `{name}`; there are: {known}")]
+    UnknownModel { name: String, known: String },
+    #[error("this path answers {allow} only")]
+    MethodNotAllowed { allow: &'static str },
+    #[error("the body did not arrive in time")]
+    BodyTimeout,
+    #[error("the body is larger than {bytes_max} bytes")]
+    BodyTooLarge { bytes_max: usize },
+    #[error("as many requests are in hand as the server takes; try again in {retry_after} s")]
+    HandsFull { retry_after: u32 },
+    #[error("the server is starting")]
+    Starting { retry_after: u32 },
+    #[error("the server is shutting down")]
+    Draining { retry_after: u32 },
+    #[error("{}", outcome_message(*.0))]
+    Ended(Outcome),
+    #[error("an internal error; the server's log has more")]
+    Internal,
+}
+
+/// How an error is told, apart from its message.
+struct Terms {
+    status: StatusCode,
+    code: &'static str,
+    param: Option<String>,
+    retry_after: Option<u32>,
+}
+
+/// OpenAI's shape.
+#[derive(Serialize)]
+struct Envelope {
+    error: Detail,
+}
+
+#[derive(Serialize)]
+struct Detail {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<String>,
+    code: &'static str,
+}
+
+/// When to come back where nothing better is known.
+const RETRY_AFTER_DRAIN: u32 = 5;
+
+// === impl ApiError ===
+
+impl ApiError {
+    /// `param` is not what it has to be.
+    pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        ApiError::Field {
+            param: param.into(),
+            message: message.into(),
+        }
+    }
+
+    /// The host takes nothing new, or ended without a word about the request.
+    pub(super) fn draining() -> Self {
+        ApiError::Draining {
+            retry_after: RETRY_AFTER_DRAIN,
+        }
+    }
+
+    /// Whether it was found before the request's body was read.
+    pub(super) fn leaves_body_unread(&self) -> bool {
+        match self {
+            ApiError::Encoding(_)
+            | ApiError::Unauthorized
+            | ApiError::Forbidden(_)
+            | ApiError::UnknownPath { .. }
+            | ApiError::MethodNotAllowed { .. }
+            | ApiError::BodyTimeout
+            | ApiError::BodyTooLarge { .. }
+            | ApiError::Starting { .. }
+            | ApiError::Draining { .. } => true,
+            ApiError::Body(_)
+            | ApiError::Missing(_)
+            | ApiError::Field { .. }
+            | ApiError::Unbuilt { .. }
+            | ApiError::ContextExceeded { .. }
+            | ApiError::UnknownModel { .. }
+            | ApiError::HandsFull { .. }
+            | ApiError::Ended(_)
+            | ApiError::Internal => false,
+        }
+    }
+
+    /// The error as a response.
+    pub(super) fn into_reply(self) -> Reply {
+        let terms = self.terms();
+        let mut reply = Response::new(Either::Left(Full::new(self.json())));
+        *reply.status_mut() = terms.status;
+        let headers = reply.headers_mut();
+        headers.insert(header::CONTENT_TYPE, super::JSON);
+        if let Some(seconds) = terms.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self == ApiError::Unauthorized {
+            let challenge = HeaderValue::from_static("Bearer realm=\"pointsman\"");
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let ApiError::MethodNotAllowed { allow } = self {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        reply
+    }
+
+    /// The error as JSON, also for streams that have begun.
+    pub(super) fn json(&self) -> Bytes {
+        let terms = self.terms();
+        let envelope = Envelope {
+            error: Detail {
+                message: self.to_string(),
+                kind: kind(terms.status),
+                param: terms.param,
+                code: terms.code,
+            },
+        };
+        serde_json::to_vec(&envelope)
+            .expect("strings can be written as JSON")
+            .into()
+    }
+
+    fn terms(&self) -> Terms {
+        let (status, code) = match self {
+            ApiError::Body(_) => (StatusCode::BAD_REQUEST, "invalid_body"),
+            ApiError::Missing(_) => (StatusCode::BAD_REQUEST, "missing_required_parameter"),
+            ApiError::Field { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
+            ApiError::Unbuilt { .. } => (StatusCode::BAD_REQUEST, "unsupported_parameter"),
+            ApiError::ContextExceeded { .. } => {
+                (StatusCode::BAD_REQUEST, "context_length_exceeded")
+            }
+            ApiError::Encoding(_) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"),
+            ApiError::Unauthorized => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            ApiError::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden"),
+            ApiError::UnknownPath { .. } => (StatusCode::NOT_FOUND, "unknown_path"),
+            ApiError::UnknownModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),
+            ApiError::MethodNotAllowed { .. } => {
+                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
+            }
+            ApiError::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
+            ApiError::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            ApiError::HandsFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "hands_full"),
+            ApiError::Starting { .. } => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
+            ApiError::Draining { .. } => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+            ApiError::Ended(outcome) => outcome_status(*outcome),
+            ApiError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
+        };
+        Terms {
+            status,
+            code,
+            param: self.param(),
+            retry_after: self.retry_after(),
+        }
+    }
+
+    fn param(&self) -> Option<String> {
+        if let ApiError::Field { param, .. } = self {
+            Some(param.clone())
+        } else if let ApiError::Missing(param)
+        | ApiError::Unbuilt { param, .. }
+        | ApiError::ContextExceeded { param, .. } = self
+        {
+            Some((*param).to_owned())
+        } else if let ApiError::UnknownModel { .. } = self {
+            Some("model".to_owned())
+        } else {
+            None
+        }
+    }
+
+    fn retry_after(&self) -> Option<u32> {
+        if let ApiError::HandsFull { retry_after }
+        | ApiError::Starting { retry_after }
+        | ApiError::Draining { retry_after }
+        | ApiError::Ended(Outcome::Refused(
+            RefusedWhy::NoRoom { retry_after } | RefusedWhy::Displaced { retry_after },
+        )) = self
+        {
+            Some(*retry_after)
+        } else if let ApiError::Ended(Outcome::Cancelled) = self {
+            Some(RETRY_AFTER_DRAIN)
+        } else {
+            None
+        }
+    }
+}
+
+/// OpenAI's word for the kind of an error.
+fn kind(status: StatusCode) -> &'static str {
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        "rate_limit_error"
+    } else if status.is_server_error() {
+        "server_error"
+    } else {
+        "invalid_request_error"
+    }
+}
+
+/// The machine's word for a request that has no answer.
+fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
+    match outcome {
+        Outcome::Refused(RefusedWhy::NoRoom { .. }) => (StatusCode::TOO_MANY_REQUESTS, "no_room"),
+        Outcome::Refused(RefusedWhy::Displaced { .. }) => {
+            (StatusCode::TOO_MANY_REQUESTS, "displaced")
+        }
+        Outcome::Refused(RefusedWhy::GaveUp) => (StatusCode::SERVICE_UNAVAILABLE, "given_up"),
+        Outcome::Refused(RefusedWhy::NeverFits { .. }) => (StatusCode::BAD_REQUEST, "never_fits"),
+        Outcome::Expired(ExpiredWhy::Deadline) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "deadline_exceeded")
+        }
+        Outcome::Expired(ExpiredWhy::Wait) => (StatusCode::SERVICE_UNAVAILABLE, "wait_exceeded"),
+        // Not this client's leaving, of which nobody could be told: the host cut what was left.
+        Outcome::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+        Outcome::Failed(FailedWhy::NotRetryable) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "executor_failed")
+        }
+        Outcome::Failed(FailedWhy::Lost) => (StatusCode::BAD_GATEWAY, "executor_lost"),
+        Outcome::Failed(FailedWhy::AttemptsMax) => (StatusCode::BAD_GATEWAY, "attempts_exhausted"),
+        Outcome::Failed(FailedWhy::NowhereLeft) => (StatusCode::BAD_GATEWAY, "nowhere_left"),
+        Outcome::Finished { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
+    }
+}
+
+fn outcome_message(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Refused(RefusedWhy::NoRoom { retry_after }) => {
+            format!("there is no room; try again in {retry_after} s")
+        }
+        Outcome::Refused(RefusedWhy::Displaced { retry_after }) => {
+            format!("its place was given to a more urgent request; try again in {retry_after} s")
+        }
+        Outcome::Refused(RefusedWhy::GaveUp) => {
+            "it could not have been served in time to be of use".to_owned()
+        }
+        Outcome::Refused(RefusedWhy::NeverFits {
+            blocks_needed,
+            blocks_total,
+        }) => format!(
+            "prompt and output bound need {blocks_needed} KV blocks and can have {blocks_total}; \
+             shorten the prompt or ask for fewer tokens"
+        ),
+        Outcome::Expired(ExpiredWhy::Deadline) => {
+            "its deadline passed before it had been answered".to_owned()
+        }
+        Outcome::Expired(ExpiredWhy::Wait) => {
+            "it waited for a place as long as the server lets a request wait".to_owned()
+        }
+        Outcome::Cancelled => "the server is shutting down".to_owned(),
+        Outcome::Failed(FailedWhy::NotRetryable) => "the executor could not go on".to_owned(),
+        Outcome::Failed(FailedWhy::Lost) => {
+            "the executor was lost after part of the answer had been sent".to_owned()
+        }
+        Outcome::Failed(FailedWhy::AttemptsMax) => "every attempt to run it failed".to_owned(),
+        Outcome::Failed(FailedWhy::NowhereLeft) => {
+            "every executor that may run it has failed it".to_owned()
+        }
+        Outcome::Finished { .. } => "an internal error; the server's log has more".to_owned(),
+    }
+}
+
+/// What a client sent, for quoting it back: printable and short.
+pub(super) fn quoted(text: &str) -> String {
+    const CHARS_MAX: usize = 64;
+    let mut printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    let mut quote: String = printable.by_ref().take(CHARS_MAX).collect();
+    if printable.next().is_some() {
+        quote.push('…');
+    }
+    quote
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_has_its_status() {
+        let cases = [
+            (
+                Outcome::Refused(RefusedWhy::NoRoom { retry_after: 3 }),
+                429,
+                Some(3),
+            ),
+            (
+                Outcome::Refused(RefusedWhy::Displaced { retry_after: 2 }),
+                429,
+                Some(2),
+            ),
+            (Outcome::Refused(RefusedWhy::GaveUp), 503, None),
+            (
+                Outcome::Refused(RefusedWhy::NeverFits {
+                    blocks_needed: 9,
+                    blocks_total: 8,
+                }),
+                400,
+                None,
+            ),
+            (Outcome::Expired(ExpiredWhy::Deadline), 503, None),
+            (Outcome::Expired(ExpiredWhy::Wait), 503, None),
+            (Outcome::Cancelled, 503, Some(RETRY_AFTER_DRAIN)),
+            (Outcome::Failed(FailedWhy::NotRetryable), 500, None),
+            (Outcome::Failed(FailedWhy::Lost), 502, None),
+            (Outcome::Failed(FailedWhy::AttemptsMax), 502, None),
+            (Outcome::Failed(FailedWhy::NowhereLeft), 502, None),
+        ];
+        for (outcome, status, retry_after) in cases {
+            let reply = ApiError::Ended(outcome).into_reply();
+            assert_eq!(reply.status().as_u16(), status, "{outcome:?}");
+            let told = reply.headers().get(header::RETRY_AFTER);
+            let told = told.map(|value| value.to_str().unwrap().parse::<u32>().unwrap());
+            assert_eq!(told, retry_after, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_told_in_openais_shape() {
+        let error = ApiError::field("top_p", "`top_p` must be smaller");
+        assert_eq!(
+            error.json(),
+            r#"{"error":{"message":"`top_p` must be smaller","type":"invalid_request_error","param":"top_p","code":"invalid_value"}}"#
+        );
+        assert_eq!(
+            ApiError::HandsFull { retry_after: 1 }.json(),
+            r#"{"error":{"message":"as many requests are in hand as the server takes; try again in 1 s","type":"rate_limit_error","param":null,"code":"hands_full"}}"#
+        );
+    }
+
+    #[test]
+    fn quotes_are_short_and_printable() {
+        assert_eq!(quoted("a\nb\u{1b}[31m"), "a?b?[31m");
+        assert_eq!(quoted(&"ä".repeat(100)), format!("{}…", "ä".repeat(64)));
+    }
+}

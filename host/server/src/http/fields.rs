@@ -1,0 +1,96 @@
+//! Named JSON values of a request, each taken by whoever understands it.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::error::{ApiError, quoted};
+
+/// Named values; `null` is as good as absent.
+#[derive(Debug)]
+pub(super) struct Fields {
+    values: Map<String, Value>,
+    /// What errors call a field.
+    named: fn(&str) -> String,
+}
+
+// === impl Fields ===
+
+impl Fields {
+    pub(super) fn new(values: Map<String, Value>, named: fn(&str) -> String) -> Self {
+        Self { values, named }
+    }
+
+    /// The fields of a body, which has to be a JSON object.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let text = std::str::from_utf8(body).map_err(|error| {
+            ApiError::Body(format!("is not UTF-8 at byte {}", error.valid_up_to()))
+        })?;
+        let value = serde_json::from_str(text)
+            .map_err(|error| ApiError::Body(format!("is not JSON: {error}")))?;
+        match value {
+            Value::Object(values) => Ok(Self::new(values, str::to_owned)),
+            other @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)) => Err(ApiError::Body(format!(
+                "has to be a JSON object, not {}",
+                described(&other)
+            ))),
+        }
+    }
+
+    /// The value of `name`.
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.values.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// The value of `name`, which has to be there and of the type that is `wanted`.
+    pub(super) fn require<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        wanted: &str,
+    ) -> Result<T, ApiError> {
+        let value = self.take_as(name, wanted, |_| true)?;
+        value.ok_or(ApiError::Missing(name))
+    }
+
+    /// The value of `name`, which has to be `wanted`: of that type, and `fits`.
+    pub(super) fn take_as<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        fits: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.take(name) else {
+            return Ok(None);
+        };
+        match T::deserialize(&value).ok().filter(fits) {
+            Some(taken) => Ok(Some(taken)),
+            None => Err(mismatch((self.named)(name), wanted, &value)),
+        }
+    }
+
+    /// The names that nobody took, in order.
+    pub(super) fn left(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+}
+
+/// `param` is not what it has to be.
+pub(super) fn mismatch(param: String, wanted: &str, value: &Value) -> ApiError {
+    let message = format!("`{param}` has to be {wanted}, not {}", described(value));
+    ApiError::field(param, message)
+}
+
+fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(value) => quoted(&value.to_string()),
+        Value::String(text) => format!("the text `{}`", quoted(text)),
+        Value::Array(list) if list.is_empty() => "an empty list".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}

@@ -1,0 +1,168 @@
+use hyper::header::HeaderName;
+use serde_json::json;
+
+use super::*;
+
+fn keys() -> (Vec<String>, Vec<String>) {
+    let owned = |names: [&str; 2]| names.map(str::to_owned).to_vec();
+    (owned(["team", "env"]), owned(["cpu0", "cpu1"]))
+}
+
+fn parse_with(headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> {
+    let (label_keys, executors) = keys();
+    let rules = Rules {
+        priority_max: 10,
+        label_keys: &label_keys,
+        executors: &executors,
+        tenant: "acme",
+    };
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        let name: HeaderName = name.parse().unwrap();
+        map.append(name, HeaderValue::from_str(value).unwrap());
+    }
+    parse(&map, Some(body).filter(|body| !body.is_null()), rules)
+}
+
+fn refused(headers: &[(&str, &str)], body: Value) -> (String, String) {
+    match parse_with(headers, body) {
+        Err(ApiError::Field { param, message }) => (param, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn headers_and_body_mean_the_same() {
+    let headers = [
+        ("x-pointsman-session", "s-1"),
+        ("x-pointsman-priority", "-3"),
+        ("x-pointsman-class", "throughput"),
+        ("x-pointsman-deadline-ms", "1500"),
+        ("x-pointsman-expected-tokens", "40"),
+        ("x-pointsman-labels", "team=a, env=prod"),
+        ("x-pointsman-executors", "cpu1, cpu0, cpu1"),
+        ("x-pointsman-may-wait", "false"),
+        ("x-pointsman-head-start-ms", "20"),
+        ("x-pointsman-group", "2"),
+    ];
+    let body = json!({
+        "session": "s-1",
+        "priority": -3,
+        "class": "throughput",
+        "deadline_ms": 1500,
+        "expected_tokens": 40,
+        "labels": {"env": "prod", "team": "a"},
+        "executors": ["cpu1", "cpu0", "cpu1"],
+        "may_wait": false,
+        "head_start_ms": 20,
+        "group": 2,
+    });
+    let expected = Hints {
+        session: Some(session_key("acme", "s-1")),
+        priority: -3,
+        class: RequestClass::Throughput,
+        head_start: Micros(20_000),
+        deadline: Some(Micros(1_500_000)),
+        output_tokens_expected: Some(40),
+        labels: vec!["env=prod".to_owned(), "team=a".to_owned()],
+        allowed: Some(vec!["cpu0".to_owned(), "cpu1".to_owned()]),
+        group: Some(2),
+        may_wait: false,
+    };
+    for (headers, body) in [
+        (&headers[..], Value::Null),
+        (&[][..], body.clone()),
+        (&headers[..], body),
+    ] {
+        assert_eq!(parse_with(headers, body), Ok(expected.clone()));
+    }
+}
+
+#[test]
+fn nothing_said_is_the_default() {
+    assert_eq!(parse_with(&[], Value::Null), Ok(Hints::default()));
+    assert_eq!(parse_with(&[], json!({})), Ok(Hints::default()));
+    assert_eq!(
+        parse_with(&[("authorization", "Bearer x")], json!({"session": null})),
+        Ok(Hints::default())
+    );
+}
+
+#[test]
+fn a_hint_out_of_bounds_is_refused_by_name() {
+    for (hint, wanted) in [
+        (json!({"session": ""}), "`pointsman.session` has to be a text of 1 to 256 bytes, not the text ``"),
+        (json!({"priority": 11}), "`pointsman.priority` has to be an integer from -10 to 10, not 11"),
+        (json!({"priority": i64::MIN}), "`pointsman.priority` has to be an integer from -10 to 10, not -9223372036854775808"),
+        (json!({"priority": "high"}), "`pointsman.priority` has to be an integer from -10 to 10, not the text `high`"),
+        (json!({"class": "batch"}), "`pointsman.class` has to be `latency-critical` or `throughput`, not the text `batch`"),
+        (json!({"deadline_ms": 0}), "`pointsman.deadline_ms` has to be an integer of milliseconds from 1 to 86400000, not 0"),
+        (json!({"head_start_ms": 60_001}), "`pointsman.head_start_ms` has to be an integer of milliseconds from 0 to 60000, not 60001"),
+        (json!({"expected_tokens": 0}), "`pointsman.expected_tokens` has to be an integer of at least 1, not 0"),
+        (json!({"labels": {"team": "x".repeat(65)}}), "`pointsman.labels` has to be up to 16 keys, each with a text of 1 to 64 bytes, not an object"),
+        (json!({"labels": {"user": "x"}}), "there is no label key `user`; there are: team, env"),
+        (json!({"executors": []}), "`pointsman.executors` has to be a list of at least one name, not an empty list"),
+        (json!({"executors": ["gpu0"]}), "there is no executor `gpu0`; there are: cpu0, cpu1"),
+        (json!({"may_wait": "no"}), "`pointsman.may_wait` has to be true or false, not the text `no`"),
+        (json!({"group": -1}), "`pointsman.group` has to be an integer of at least 0, not -1"),
+    ] {
+        let (param, message) = refused(&[], hint);
+        assert_eq!(message, wanted);
+        assert!(param.starts_with("pointsman."), "{param}");
+    }
+    let (param, message) = refused(&[], json!("urgent"));
+    assert_eq!(param, "pointsman");
+    assert_eq!(message, "`pointsman` has to be an object, not the text `urgent`");
+}
+
+#[test]
+fn a_header_is_refused_under_its_own_name() {
+    for (header, value, wanted) in [
+        ("x-pointsman-priority", "soon", "`x-pointsman-priority` has to be an integer from -10 to 10, not the text `soon`"),
+        ("x-pointsman-deadline-ms", "1.5", "`x-pointsman-deadline-ms` has to be an integer of milliseconds from 1 to 86400000, not 1.5"),
+        ("x-pointsman-labels", "team", "`x-pointsman-labels` has to be `key=value,key=value`, not the text `team`"),
+        ("x-pointsman-session", "ä", "the header `x-pointsman-session` is not ASCII"),
+    ] {
+        let (param, message) = refused(&[(header, value)], Value::Null);
+        assert_eq!(message, wanted);
+        assert_eq!(param, header);
+    }
+    let twice = [("x-pointsman-priority", "1"), ("x-pointsman-priority", "1")];
+    let (_, message) = refused(&twice, Value::Null);
+    assert_eq!(message, "the header `x-pointsman-priority` is given twice");
+}
+
+#[test]
+fn a_misspelt_hint_is_refused_with_the_one_meant() {
+    let (param, message) = refused(&[], json!({"prioritty": 1}));
+    assert_eq!(param, "pointsman.prioritty");
+    assert_eq!(
+        message,
+        "there is no hint `pointsman.prioritty`; did you mean `pointsman.priority`?"
+    );
+    let (param, message) = refused(&[("x-pointsman-dead-line-ms", "1")], Value::Null);
+    assert_eq!(param, "x-pointsman-dead-line-ms");
+    assert_eq!(
+        message,
+        "there is no hint `x-pointsman-dead-line-ms`; did you mean `x-pointsman-deadline-ms`?"
+    );
+    let (_, message) = refused(&[], json!({"zzz": 1}));
+    assert!(
+        message.starts_with("there is no hint `pointsman.zzz`; there are: pointsman.session, "),
+        "{message}"
+    );
+}
+
+#[test]
+fn header_and_body_that_differ_are_refused() {
+    let (param, message) = refused(&[("x-pointsman-priority", "1")], json!({"priority": 2}));
+    assert_eq!(param, "pointsman.priority");
+    assert_eq!(message, "the hint `priority` differs between header and body");
+}
+
+#[test]
+fn a_session_has_the_same_key_in_every_process_and_another_for_each_tenant() {
+    assert_eq!(session_key("default", "s"), SessionKey(0xdf55_6c6e_e02d_b500));
+    assert_ne!(session_key("a", "s"), session_key("b", "s"));
+    assert_ne!(session_key("a", "bs"), session_key("ab", "s"));
+}

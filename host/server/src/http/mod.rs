@@ -1,0 +1,234 @@
+//! HTTP: from sockets to the driver and back.
+//!
+//! [`serve`] accepts, `connection` runs one client's connection, `router` finds what is asked for,
+//! `openai` understands requests and writes answers. Whatever decides or generates lies behind
+//! [`DriverHandle`].
+//!
+//! # Bounds
+//! Connections beyond `connections-max` wait unaccepted in the kernel's backlog: a client then
+//! waits instead of being refused, and costs nothing. Bodies, heads, reads and writes have the
+//! bounds of [`HttpConfig`].
+//!
+//! # Cancellation
+//! A client that leaves ends its connection's task. With it goes the future or body that holds the
+//! request's ticket, and dropping the ticket cancels the request wherever it is.
+//!
+//! # Invariants
+//! Held by `tests/http.rs`.
+//! 1. Every task is in the one set of [`serve`]; none outlives it
+//!    (`connections_end_with_the_server`).
+//! 2. No request is submitted before the host is ready or once it drains
+//!    (`a_draining_server_takes_nothing_new`).
+//!
+//! # Not here
+//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-executor`).
+
+mod auth;
+mod body;
+pub mod catalog;
+mod connection;
+mod error;
+mod fields;
+mod hints;
+mod openai;
+mod router;
+mod socket;
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::Response;
+use hyper::header::HeaderValue;
+use pointsman_executor::engine::stats::EngineStats;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+
+use crate::clock::Clock;
+use crate::config::{Config, HintsConfig, HttpConfig};
+use crate::driver::message::DriverHandle;
+use crate::metrics::Metrics;
+use crate::reload::report::KeeperReport;
+use auth::{Keyring, Reach};
+use catalog::Catalog;
+use error::ApiError;
+use openai::Events;
+
+/// How far the host has come in its life. It only ever goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Models are being loaded, policies put in force.
+    Starting,
+    /// Requests are served.
+    Serving,
+    /// What runs goes on, nothing new is taken.
+    Draining,
+    /// What still runs is cut off.
+    Ended,
+}
+
+/// What HTTP shows and does not own.
+#[derive(Debug)]
+pub struct Watched {
+    /// How far the host has come.
+    pub phase: watch::Receiver<Phase>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What the engines count, each by its executor's name.
+    pub engines: Vec<(String, Arc<EngineStats>)>,
+    /// What became of the policy folder.
+    pub keeper: watch::Receiver<Arc<KeeperReport>>,
+}
+
+/// What every connection shares.
+#[derive(Debug)]
+pub struct App {
+    // Immutable.
+    catalog: Catalog,
+    driver: DriverHandle,
+    keys: Keyring,
+    http: HttpConfig,
+    hints: HintsConfig,
+    /// For clients that found no room, in seconds.
+    retry_after: u32,
+    /// Tells this process's completion ids from those of others.
+    origin: u64,
+    clock: Clock,
+    // Owned.
+    /// Prompts that are tokenised at once, where that takes a thread.
+    tokenising: Semaphore,
+    // Owned by others.
+    watched: Watched,
+}
+
+/// What is sent: all at once, or as it comes.
+type Reply = Response<Either<Full<Bytes>, Events>>;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Waiting time after the machine had no file or memory for another socket.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+// === impl App ===
+
+impl App {
+    /// What connections need of `config`, and what they talk to.
+    #[must_use]
+    pub fn new(config: &Config, catalog: Catalog, driver: DriverHandle, watched: Watched) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            catalog,
+            driver,
+            keys: Keyring::new(config),
+            http: config.http.clone(),
+            hints: config.hints.clone(),
+            retry_after: config.core.retry_after_secs,
+            origin: fastrand::u64(..),
+            clock: Clock::start(),
+            tokenising: Semaphore::new(threads),
+            watched,
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        *self.watched.phase.borrow()
+    }
+
+    /// Whether a request may be taken now.
+    fn check_serving(&self) -> Result<(), ApiError> {
+        match self.phase() {
+            Phase::Serving => Ok(()),
+            Phase::Starting => Err(ApiError::Starting {
+                retry_after: self.retry_after,
+            }),
+            Phase::Draining | Phase::Ended => Err(ApiError::draining()),
+        }
+    }
+}
+
+/// Serves `listener` until the phase is [`Phase::Draining`], then lets what runs go on until it is
+/// done or the phase is [`Phase::Ended`].
+///
+/// # Errors
+/// If the listener has no address.
+///
+/// # Cancellation
+/// Dropping the future drops every connection.
+pub async fn serve(listener: TcpListener, app: Arc<App>) -> io::Result<()> {
+    let reach = Reach::of(listener.local_addr()?);
+    let places = usize::try_from(app.http.connections_max).unwrap_or(Semaphore::MAX_PERMITS);
+    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
+    let mut phase = app.watched.phase.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        // The end first, lest clients that keep coming put it off; then what makes room.
+        tokio::select! {
+            biased;
+            () = reached(&mut phase, Phase::Draining) => break,
+            Some(ended) = connections.join_next() => note(ended),
+            (stream, place) = accept(&listener, &places) => {
+                let app = Arc::clone(&app);
+                connections.spawn(async move {
+                    connection::run(stream, app, reach).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+    drop(listener);
+    loop {
+        tokio::select! {
+            biased;
+            () = reached(&mut phase, Phase::Ended) => break,
+            ended = connections.join_next() => match ended {
+                Some(ended) => note(ended),
+                None => break,
+            },
+        }
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+/// The next client, once there is a place for it.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    let place = Arc::clone(places).acquire_owned().await;
+    let place = place.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, place),
+            Err(error) if is_of_one_client(error.kind()) => {
+                tracing::debug!(%error, "a client left before it was accepted");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted for now");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+fn is_of_one_client(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused
+    )
+}
+
+/// Waits for `phase`, or for whoever announces phases to be gone.
+async fn reached(phases: &mut watch::Receiver<Phase>, phase: Phase) {
+    // Nobody left to announce the end: this is it.
+    drop(phases.wait_for(|now| *now >= phase).await);
+}
+
+fn note(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}

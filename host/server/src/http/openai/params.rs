@@ -1,0 +1,240 @@
+//! How a request wants its answer: sampling, bounds, transfer. And what is not built.
+
+use pointsman_executor::sample::Sampling;
+use pointsman_executor::text::GenerationDefaults;
+use serde_json::{Number, Value};
+
+use super::envelope::UsageField;
+use crate::http::error::ApiError;
+use crate::http::fields::{Fields, mismatch};
+
+/// How a request wants its answer.
+#[derive(Debug, PartialEq)]
+pub(super) struct Params {
+    pub(super) sampling: Sampling,
+    pub(super) stop: Vec<String>,
+    /// Most tokens to generate, if the client says.
+    pub(super) tokens_max: Option<u32>,
+    pub(super) ignore_eos: bool,
+    pub(super) transfer: Transfer,
+}
+
+/// How an answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    Whole,
+    Streamed(UsageChunk),
+}
+
+/// Whether a stream tells its tokens at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UsageChunk {
+    Sent,
+    Omitted,
+}
+
+/// A field that would change the answer if it were built.
+struct Unbuilt {
+    name: &'static str,
+    /// The value that changes nothing, as a client is told.
+    neutral: &'static str,
+    is_neutral: fn(&Value) -> bool,
+}
+
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 1024;
+
+/// OpenAI's fields first, then what vLLM adds and its users send.
+const UNBUILT: [Unbuilt; 33] = [
+    unbuilt("n", "1", |v| v == 1),
+    unbuilt("best_of", "1", |v| v == 1),
+    unbuilt("logprobs", "false", |v| v == false),
+    unbuilt("top_logprobs", "0", |v| v == 0),
+    unbuilt("prompt_logprobs", "null", |_| false),
+    unbuilt("echo", "false", |v| v == false),
+    unbuilt("suffix", "null", |v| v == ""),
+    unbuilt("store", "false", |v| v == false),
+    unbuilt("tools", "[]", is_empty),
+    unbuilt("tool_choice", "`none`", |v| v == "none" || v == "auto"),
+    unbuilt("functions", "[]", is_empty),
+    unbuilt("function_call", "`none`", |v| v == "none" || v == "auto"),
+    unbuilt("response_format", "{\"type\": \"text\"}", |v| v["type"] == "text"),
+    unbuilt("modalities", "[\"text\"]", |v| *v == Value::from(vec!["text"])),
+    unbuilt("audio", "null", |_| false),
+    unbuilt("web_search_options", "null", |_| false),
+    unbuilt("reasoning_effort", "`none`", |v| v == "none"),
+    unbuilt("verbosity", "`medium`", |v| v == "medium"),
+    unbuilt("logit_bias", "{}", is_empty),
+    unbuilt("presence_penalty", "0", is_zero),
+    unbuilt("frequency_penalty", "0", is_zero),
+    unbuilt("repetition_penalty", "1", |v| v.as_f64() == Some(1.0)),
+    unbuilt("min_p", "0", is_zero),
+    unbuilt("min_tokens", "0", |v| v == 0),
+    unbuilt("stop_token_ids", "[]", is_empty),
+    unbuilt("bad_words", "[]", is_empty),
+    unbuilt("allowed_token_ids", "null", |_| false),
+    unbuilt("include_stop_str_in_output", "false", |v| v == false),
+    unbuilt("add_generation_prompt", "true", |v| v == true),
+    unbuilt("continue_final_message", "false", |v| v == false),
+    unbuilt("chat_template", "null", |_| false),
+    unbuilt("chat_template_kwargs", "{}", is_empty),
+    unbuilt("structured_outputs", "null", |_| false),
+];
+
+const fn unbuilt(
+    name: &'static str,
+    neutral: &'static str,
+    is_neutral: fn(&Value) -> bool,
+) -> Unbuilt {
+    Unbuilt {
+        name,
+        neutral,
+        is_neutral,
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+        || value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+/// Refuses what is not built and would change the answer.
+pub(super) fn refuse_unbuilt(fields: &mut Fields) -> Result<(), ApiError> {
+    for Unbuilt {
+        name,
+        neutral,
+        is_neutral,
+    } in UNBUILT
+    {
+        if fields.take(name).is_some_and(|value| !is_neutral(&value)) {
+            return Err(ApiError::Unbuilt {
+                param: name,
+                neutral,
+            });
+        }
+    }
+    Ok(())
+}
+
+// === impl UsageChunk ===
+
+impl UsageChunk {
+    /// Field `usage` of the chunks before.
+    pub(super) fn field(self) -> UsageField {
+        match self {
+            UsageChunk::Sent => UsageField::Later,
+            UsageChunk::Omitted => UsageField::Absent,
+        }
+    }
+}
+
+// === impl Params ===
+
+impl Params {
+    pub(super) fn take(
+        fields: &mut Fields,
+        defaults: &GenerationDefaults,
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            sampling: sampling(fields, defaults)?,
+            stop: stop(fields)?,
+            tokens_max: tokens_max(fields)?,
+            ignore_eos: flag(fields, "ignore_eos")?,
+            transfer: transfer(fields)?,
+        })
+    }
+}
+
+fn sampling(fields: &mut Fields, defaults: &GenerationDefaults) -> Result<Sampling, ApiError> {
+    let temperature = fields.take_as("temperature", "a number from 0 to 2", |t| {
+        (0.0..=2.0).contains(t)
+    })?;
+    let top_p = fields.take_as("top_p", "a number above 0, at most 1", |p| {
+        *p > 0.0 && *p <= 1.0
+    })?;
+    let top_k = fields.take_as("top_k", "an integer of at least 1, or 0 or -1 for all", |k| {
+        (-1..=i64::from(u32::MAX)).contains(k)
+    })?;
+    let seed = fields.take_as("seed", "an integer of 64 bits", |seed: &Number| {
+        seed.is_u64() || seed.is_i64()
+    })?;
+    let seed = seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)));
+    Ok(Sampling {
+        temperature: temperature.unwrap_or(defaults.temperature),
+        top_p: top_p.unwrap_or(defaults.top_p),
+        top_k: top_k.map_or(defaults.top_k, |k| u32::try_from(k).unwrap_or(0)),
+        // The same request gives another answer each time, and nothing behind this is random.
+        seed: seed.unwrap_or_else(|| fastrand::u64(..)),
+    })
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let Some(value) = fields.take("stop") else {
+        return Ok(Vec::new());
+    };
+    let texts = match &value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Array(list) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    };
+    let fits = |texts: &Vec<String>| {
+        let text_fits = |text: &String| (1..=STOP_BYTES_MAX).contains(&text.len());
+        texts.len() <= STOPS_MAX && texts.iter().all(text_fits)
+    };
+    texts.filter(fits).ok_or_else(|| {
+        let wanted =
+            format!("a text or up to {STOPS_MAX} texts, each of 1 to {STOP_BYTES_MAX} bytes");
+        mismatch("stop".to_owned(), &wanted, &value)
+    })
+}
+
+fn tokens_max(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let mut bound = |name| fields.take_as(name, "an integer of at least 1", |n: &u32| *n >= 1);
+    match (bound("max_tokens")?, bound("max_completion_tokens")?) {
+        (Some(old), Some(new)) if old != new => Err(ApiError::field(
+            "max_completion_tokens",
+            "`max_completion_tokens` and `max_tokens` differ; give one of them",
+        )),
+        (old, new) => Ok(new.or(old)),
+    }
+}
+
+fn transfer(fields: &mut Fields) -> Result<Transfer, ApiError> {
+    let streamed = flag(fields, "stream")?;
+    let options = match fields.take("stream_options") {
+        None => None,
+        Some(Value::Object(options)) => Some(options),
+        Some(
+            other @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)),
+        ) => return Err(mismatch("stream_options".to_owned(), "an object", &other)),
+    };
+    match (streamed, options) {
+        (false, None) => Ok(Transfer::Whole),
+        (false, Some(_)) => Err(ApiError::field(
+            "stream_options",
+            "`stream_options` needs `stream` to be true",
+        )),
+        (true, None) => Ok(Transfer::Streamed(UsageChunk::Omitted)),
+        (true, Some(options)) => {
+            let mut options = Fields::new(options, |name| format!("stream_options.{name}"));
+            Ok(Transfer::Streamed(if flag(&mut options, "include_usage")? {
+                UsageChunk::Sent
+            } else {
+                UsageChunk::Omitted
+            }))
+        }
+    }
+}
+
+fn flag(fields: &mut Fields, name: &str) -> Result<bool, ApiError> {
+    let flag = fields.take_as(name, "true or false", |_| true)?;
+    Ok(flag.unwrap_or(false))
+}

@@ -1,0 +1,103 @@
+//! What a request asks to be continued, and its tokens.
+
+use std::sync::Arc;
+
+use pointsman_executor::text::{ChatMessage, ModelText, PromptError};
+use tokio::sync::Semaphore;
+
+use crate::http::catalog::ModelEntry;
+use crate::http::error::{ApiError, quoted};
+
+/// What a request asks to be continued.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Prompt {
+    Chat(Vec<ChatMessage>),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// Longer ones are tokenised on a thread of their own, so as not to hold up other connections:
+/// this takes well under a millisecond.
+const INLINE_BYTES_MAX: usize = 16 << 10;
+
+// === impl Prompt ===
+
+impl Prompt {
+    /// Its tokens, never none.
+    ///
+    /// # Cancellation
+    /// A tokenisation that has begun is done, and its tokens dropped.
+    pub(super) async fn into_tokens(
+        self,
+        model: &ModelEntry,
+        tokenising: &Semaphore,
+    ) -> Result<Vec<u32>, ApiError> {
+        let tokens = if self.bytes() <= INLINE_BYTES_MAX {
+            self.encode(&model.text)?
+        } else {
+            let turn = tokenising.acquire().await;
+            let _turn = turn.expect("the semaphore is never closed");
+            let text = Arc::clone(&model.text);
+            let encoded = tokio::task::spawn_blocking(move || self.encode(&text)).await;
+            encoded.map_err(|error| {
+                tracing::error!(%error, "tokenising panicked");
+                ApiError::Internal
+            })??
+        };
+        if tokens.is_empty() {
+            return Err(ApiError::field("prompt", "`prompt` has no tokens"));
+        }
+        Ok(tokens)
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Prompt::Chat(messages) => messages.iter().map(|m| m.content.len() + m.role.len()).sum(),
+            Prompt::Text(text) => text.len(),
+            // Nothing is left to do.
+            Prompt::Tokens(_) => 0,
+        }
+    }
+
+    fn encode(self, text: &ModelText) -> Result<Vec<u32>, ApiError> {
+        match self {
+            Prompt::Chat(messages) => {
+                let tokens = text.chat_prompt(&messages);
+                tokens.map_err(|error| refused("messages", &error))
+            }
+            Prompt::Text(prompt) => text.encode(&prompt).map_err(|error| refused("prompt", &error)),
+            Prompt::Tokens(ids) => {
+                let known = |id: &u32| {
+                    usize::try_from(*id).is_ok_and(|id| id < text.vocab_size())
+                        && text.missing_ids().binary_search(id).is_err()
+                };
+                match ids.iter().position(|id| !known(id)) {
+                    None => Ok(ids),
+                    Some(index) => {
+                        let param = format!("prompt[{index}]");
+                        let message = format!("`{param}`: the model has no token {}", ids[index]);
+                        Err(ApiError::field(param, message))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `param` has no tokens: the client's fault, the model's or ours.
+fn refused(param: &str, error: &PromptError) -> ApiError {
+    match error {
+        PromptError::NoChatTemplate => ApiError::field(
+            param,
+            "the model has no chat template; use /v1/completions",
+        ),
+        PromptError::Refused(why) => ApiError::field(
+            param,
+            format!("the model's chat template refuses `messages`: {}", quoted(why)),
+        ),
+        other => {
+            tracing::warn!(error = other as &dyn std::error::Error, "a prompt has no tokens");
+            ApiError::Internal
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A client's socket, as hyper sees it, with what hyper does not watch over: a client that leaves
+//! bytes unread, one that leaves while hyper is not reading, and one that still writes when it has
+//! its answer.
+//!
+//! # Invariants
+//! Held by `tests/http.rs`.
+//! 1. A write that makes no progress for the write timeout fails
+//!    (`a_client_that_does_not_read_is_cut_off`).
+//! 2. A client that closes its side has left, whatever it sent before
+//!    (`a_client_that_leaves_behind_a_pipelined_request_is_noticed`).
+//! 3. The last answer is not destroyed by what the client went on sending
+//!    (`an_oversized_body_is_answered_before_the_connection_closes`).
+
+use std::future::pending;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Sleep, sleep, timeout};
+
+/// For how long, and how much of, what a client still sends is read and thrown away.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 16 << 20;
+
+/// A socket whose writes must make progress.
+#[derive(Debug)]
+pub(super) struct Socket {
+    // Shared with whoever watches the client.
+    read: Arc<OwnedReadHalf>,
+    // Owned.
+    write: OwnedWriteHalf,
+    write_timeout: Duration,
+    /// Runs while a write waits for the client.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+/// The view of a client that is left to whoever gave its [`Socket`] away.
+#[derive(Debug)]
+pub(super) struct Watch(Arc<OwnedReadHalf>);
+
+/// A client's socket, and the means to watch it.
+pub(super) fn split(stream: TcpStream, write_timeout: Duration) -> (Socket, Watch) {
+    let (read, write) = stream.into_split();
+    let read = Arc::new(read);
+    let socket = Socket {
+        read: Arc::clone(&read),
+        write,
+        write_timeout,
+        stalled: None,
+    };
+    (socket, Watch(read))
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Waits until the client has closed its side, reading nothing. hyper notices that only while
+    /// it has no byte of a further request in its buffer.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) async fn left(&self) {
+        // Of all interests this one alone is not also roused by bytes to read. Urgent data, which
+        // it is for, is not asked for when a stream is registered.
+        match self.0.ready(tokio::io::Interest::PRIORITY).await {
+            Ok(ready) if ready.is_read_closed() => (),
+            Ok(_) | Err(_) => pending().await,
+        }
+    }
+
+    /// Cannot be told here: hyper's own watching has to do.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) async fn left(&self) {
+        pending().await
+    }
+
+    /// Reads on for a moment. Closing a socket with unread bytes resets the connection, and the
+    /// client may then lose an answer that it has not read yet.
+    pub(super) async fn linger(&self) {
+        // What a client that has its answer goes on sending is of no interest, nor how that ends.
+        drop(timeout(LINGER, self.discard()).await);
+    }
+
+    async fn discard(&self) -> io::Result<()> {
+        let mut thrown = vec![0; 16 << 10];
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            self.0.readable().await?;
+            match self.0.try_read(&mut thrown) {
+                Ok(0) => break,
+                Ok(read) => left = left.saturating_sub(read),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Socket ===
+
+impl Socket {
+    /// Passes on what a write came to, unless it has been waiting for too long.
+    fn in_time<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let write_timeout = self.write_timeout;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(sleep(write_timeout)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream: &TcpStream = (*self.read).as_ref();
+        loop {
+            ready!(stream.poll_read_ready(cx))?;
+            match stream.try_read(buffer.initialize_unfilled()) {
+                Ok(read) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => (),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.write).poll_write(cx, bytes);
+        self.in_time(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.write).poll_write_vectored(cx, slices);
+        self.in_time(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.write.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_shutdown(cx)
+    }
+}

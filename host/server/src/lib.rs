@@ -1,0 +1,24 @@
+//! The server: configuration, driver thread, HTTP, policy folder, metrics.
+//!
+//! One thread, the driver, owns the machine and the policies. Everything else talks to it through
+//! bounded channels: HTTP tasks submit requests, executors report steps, the policy keeper
+//! commits policies. Tokens go from the executor straight to the response.
+//!
+//! # Not here
+//! Decisions (`pointsman-core`, policies), wasmtime (`pointsman-policy`), models and engines
+//! (`pointsman-executor`).
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod driver;
+pub mod embedded;
+pub mod http;
+pub mod logging;
+pub mod metrics;
+pub mod models;
+pub mod reload;
+pub mod serve;
+pub mod shutdown;

@@ -1,0 +1,212 @@
+//! Logs: for people or for programs, to standard error.
+//!
+//! # Not here
+//! What is logged: constant phrases with their data in fields, said where it happens.
+
+use std::io::{self, IsTerminal};
+
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry;
+
+use crate::config::nearest::nearest;
+use crate::config::{LogConfig, LogFormat};
+
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+
+/// A filter that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// It names no level where one is needed.
+    #[error("no level is called `{0}`; {hint}", hint = levels(.0))]
+    NoLevel(String),
+    /// A level for nothing.
+    #[error("a module's name is missing before `=` in `{0}`")]
+    NoTarget(String),
+}
+
+/// Why logging cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoggingError {
+    /// The filter cannot be used.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The process logs already.
+    #[error(transparent)]
+    Begun(#[from] tracing::subscriber::SetGlobalDefaultError),
+}
+
+/// What a filter lets through: `LEVEL`, or `TARGET=LEVEL` for what begins with `TARGET`, or several
+/// of these with commas between them. The longest target that fits decides.
+///
+/// # Errors
+/// The first part that is neither. Unlike [`Targets`] itself this takes no mistyped level for a
+/// target.
+pub fn targets(filter: &str) -> Result<Targets, FilterError> {
+    let mut targets = Targets::new();
+    for part in filter.split(',').map(str::trim) {
+        targets = match part.split_once('=') {
+            Some(("", _)) => return Err(FilterError::NoTarget(part.to_owned())),
+            Some((target, level)) => targets.with_target(target.trim(), self::level(level.trim())?),
+            None => targets.with_default(level(part)?),
+        };
+    }
+    Ok(targets)
+}
+
+fn level(name: &str) -> Result<LevelFilter, FilterError> {
+    let known = LEVELS.iter().find(|(known, _)| *known == name);
+    match known {
+        Some((_, level)) => Ok(*level),
+        None => Err(FilterError::NoLevel(name.to_owned())),
+    }
+}
+
+/// What to write instead of an unknown level.
+fn levels(unknown: &str) -> String {
+    let names = LEVELS.map(|(name, _)| name);
+    match nearest(unknown, &names) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("there are: {}", names.join(", ")),
+    }
+}
+
+/// Begins to log, for as long as the process runs.
+///
+/// # Errors
+/// If the filter cannot be used, or the process logs already.
+pub fn begin(config: &LogConfig) -> Result<(), LoggingError> {
+    let colours = if io::stderr().is_terminal() {
+        Colours::Ansi
+    } else {
+        Colours::None
+    };
+    let subscriber = subscriber(config, colours, io::stderr)?;
+    tracing::subscriber::set_global_default(subscriber)?;
+    Ok(())
+}
+
+/// Whether lines are coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Colours {
+    Ansi,
+    None,
+}
+
+fn subscriber<W>(
+    config: &LogConfig,
+    colours: Colours,
+    writer: W,
+) -> Result<Box<dyn Subscriber + Send + Sync>, FilterError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filtered = registry().with(targets(&config.filter)?);
+    let lines = fmt::layer().with_writer(writer);
+    Ok(match config.format {
+        LogFormat::Human => {
+            let lines = lines.with_ansi(colours == Colours::Ansi);
+            Box::new(filtered.with(lines))
+        }
+        LogFormat::Json => Box::new(filtered.with(lines.json().flatten_event(true))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{debug, info, warn};
+
+    use super::*;
+
+    /// What is logged by `say`.
+    fn logged(format: LogFormat, filter: &str, say: impl FnOnce()) -> String {
+        let config = LogConfig {
+            format,
+            filter: filter.to_owned(),
+        };
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let writer = Sink(Arc::clone(&lines));
+        let subscriber = subscriber(&config, Colours::None, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, say);
+        let bytes = lines.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[derive(Clone)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn for_people_a_line_has_level_words_and_fields() {
+        let text = logged(LogFormat::Human, "info", || {
+            info!(model = "demo", "serving")
+        });
+        assert!(text.contains(" INFO "), "{text}");
+        assert!(text.ends_with("serving model=\"demo\"\n"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn for_programs_a_line_is_an_object() {
+        let text = logged(LogFormat::Json, "info", || info!(slots = 8, "serving"));
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["message"], "serving");
+        assert_eq!(line["slots"], 8);
+        assert!(line["timestamp"].is_string());
+    }
+
+    #[test]
+    fn a_filter_decides_by_the_beginning_of_the_target() {
+        let say = || {
+            debug!(target: "pointsman_server::reload", "one");
+            warn!(target: "hyper", "two");
+            info!(target: "hyper", "three");
+        };
+        let text = logged(LogFormat::Human, "warn, pointsman=debug", say);
+        let said = ["one", "two", "three"].map(|word| text.contains(word));
+        assert_eq!(said, [true, true, false], "{text}");
+        assert_eq!(logged(LogFormat::Human, "off", say), "");
+    }
+
+    #[test]
+    fn a_filter_that_means_nothing_is_refused() {
+        for (filter, said) in [
+            ("inof", "no level is called `inof`; did you mean `info`?"),
+            (
+                "",
+                "no level is called ``; there are: off, error, warn, info, debug, trace",
+            ),
+            (
+                "info,pointsman=loud",
+                "no level is called `loud`; there are: off, error, warn, info, debug, trace",
+            ),
+            ("=info", "a module's name is missing before `=` in `=info`"),
+        ] {
+            assert_eq!(targets(filter).unwrap_err().to_string(), said, "{filter}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A metric for each set of labels: few, and in one order in every run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+/// Sets of labels with a series of their own. What comes after them is counted together, with
+/// [`OTHER`] as each label.
+const SERIES_MAX: usize = 1024;
+
+/// Label of what found no series of its own, see [`SERIES_MAX`].
+const OTHER: &str = "(other)";
+
+/// Metrics `M` told apart by `N` labels. Cheap to clone; clones share their series.
+pub(super) struct Family<const N: usize, M> {
+    shared: Arc<Shared<N, M>>,
+}
+
+struct Shared<const N: usize, M> {
+    names: [&'static str; N],
+    make: fn() -> M,
+    /// Guards the series. A lock, since whoever counts and whoever renders share it, and held for
+    /// one look-up or one rendering.
+    series: Mutex<BTreeMap<[String; N], M>>,
+}
+
+impl<const N: usize, M: Clone> Family<N, M> {
+    pub(super) fn new(names: [&'static str; N], make: fn() -> M) -> Self {
+        let series = Mutex::default();
+        Self {
+            shared: Arc::new(Shared {
+                names,
+                make,
+                series,
+            }),
+        }
+    }
+
+    /// The metric with these labels.
+    pub(super) fn with(&self, labels: [&str; N]) -> M {
+        let mut series = self.series();
+        let mut labels = labels.map(str::to_owned);
+        if series.len() >= SERIES_MAX && !series.contains_key(&labels) {
+            labels = [OTHER; N].map(str::to_owned);
+        }
+        let metric = series.entry(labels).or_insert_with(self.shared.make);
+        metric.clone()
+    }
+
+    /// Drops every series.
+    pub(super) fn clear(&self) {
+        self.series().clear();
+    }
+
+    fn series(&self) -> MutexGuard<'_, BTreeMap<[String; N], M>> {
+        let series = self.shared.series.lock();
+        series.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<const N: usize, M> Clone for Family<N, M> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<const N: usize, M> fmt::Debug for Family<N, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Family").field(&self.shared.names).finish()
+    }
+}
+
+impl<const N: usize, M: Clone + EncodeMetric + TypedMetric> EncodeMetric for Family<N, M> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (values, metric) in self.series().iter() {
+            let labels: [(&str, &str); N] =
+                std::array::from_fn(|label| (self.shared.names[label], values[label].as_str()));
+            metric.encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        M::TYPE
+    }
+
+    fn is_empty(&self) -> bool {
+        self.series().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    fn rendered(family: &Family<2, Counter>) -> String {
+        let mut registry = Registry::default();
+        registry.register("seen", "Seen", family.clone());
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn series_come_in_the_order_of_their_labels() {
+        let family = Family::new(["where", "who"], Counter::default);
+        family.with(["b", "x"]).inc();
+        family.with(["a", "y"]).inc_by(2);
+        family.with(["b", "x"]).inc();
+        let expected = "\
+# HELP seen Seen.
+# TYPE seen counter
+seen_total{where=\"a\",who=\"y\"} 2
+seen_total{where=\"b\",who=\"x\"} 2
+# EOF
+";
+        assert_eq!(rendered(&family), expected);
+    }
+
+    #[test]
+    fn what_comes_after_the_last_series_is_counted_together() {
+        let family = Family::new(["where", "who"], Counter::default);
+        for number in 0..SERIES_MAX + 5 {
+            family.with(["a", &format!("{number:06}")]).inc();
+        }
+        family.with(["a", "000000"]).inc();
+        let text = rendered(&family);
+        assert!(text.contains("seen_total{where=\"(other)\",who=\"(other)\"} 5\n"));
+        assert!(text.contains("seen_total{where=\"a\",who=\"000000\"} 2\n"));
+        assert_eq!(text.lines().count(), SERIES_MAX + 4);
+    }
+}

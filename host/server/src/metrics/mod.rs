@@ -1,0 +1,370 @@
+//! What Prometheus is told: one registry, and a handle for whoever has something to count.
+//!
+//! What became of requests and decisions is folded from the machine's facts, nowhere else; HTTP
+//! adds what only it can see, the policy keeper its transactions. What is merely a state (loads,
+//! policies in force, memory) is set when someone asks for `/metrics`.
+//!
+//! # Invariants
+//! 1. Labels are names of the configuration and of policies, hooks and enums, never requests or
+//!    sessions; and past a bound their series are counted together (`family::tests`).
+//! 2. The same facts give the same text (`metrics::tests`).
+//!
+//! # Not here
+//! Whether `/metrics` needs a key (`http`).
+
+mod builder;
+mod facts;
+mod family;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pointsman_core::{Machine, Stamped};
+use pointsman_policy::{PolicyHost, PolicyStatus};
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::driver::message::Load;
+use builder::Builder;
+use facts::{FactMetrics, Texts};
+use family::Family;
+
+/// The content type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Characters of a digest that a label shows.
+const DIGEST_PREFIX: usize = 12;
+
+const FIRST_TOKEN_SECONDS: [f64; 12] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
+const INTER_TOKEN_SECONDS: [f64; 11] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+];
+const PAUSE_SECONDS: [f64; 11] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1,
+];
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    facts: FactMetrics,
+    labels_ignored: Counter,
+    http: HttpMetrics,
+    policies: PolicyMetrics,
+    load: LoadMetrics,
+    engines: EngineMetrics,
+    process: ProcessMetrics,
+}
+
+#[derive(Debug)]
+struct HttpMetrics {
+    responses: Family<2, Counter>,
+    first_token: Histogram,
+    inter_token: Histogram,
+}
+
+#[derive(Debug)]
+struct PolicyMetrics {
+    transactions: Family<2, Counter>,
+    pause: Histogram,
+    in_force: Family<3, Gauge>,
+}
+
+#[derive(Debug)]
+struct LoadMetrics {
+    live: Gauge,
+    queued: Gauge,
+    parked: Gauge,
+    slots: Gauge,
+    slots_used: Gauge,
+    blocks_used: Gauge,
+}
+
+#[derive(Debug)]
+struct EngineMetrics {
+    steps: Family<1, Counter>,
+    tokens: Family<2, Counter>,
+    busy: Family<1, Counter<f64, AtomicU64>>,
+    sat_out: Family<1, Counter>,
+}
+
+#[derive(Debug)]
+struct ProcessMetrics {
+    resident: Gauge,
+    started: Gauge,
+}
+
+/// What an engine has done since it began; only ever grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineTotals {
+    /// Steps it made.
+    pub steps: u64,
+    /// Tokens of prompts it read, those read again after a preemption included.
+    pub prefill_tokens: u64,
+    /// Tokens it generated.
+    pub decode_tokens: u64,
+    /// Time it spent in steps.
+    pub busy: Duration,
+    /// Turns of sequences that sat a step out for want of a block or of budget.
+    pub sat_out: u64,
+}
+
+/// How a transaction of the policy folder ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transaction<'a> {
+    /// In force, after the driver was held up for so long.
+    Committed {
+        /// How long.
+        pause: Duration,
+    },
+    /// Nothing has changed.
+    Refused {
+        /// The step that refused.
+        step: &'a str,
+    },
+}
+
+// === impl Metrics ===
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let process = ProcessMetrics::new(&mut Builder {
+            registry: &mut registry,
+        });
+        let mut to = Builder {
+            registry: registry.sub_registry_with_prefix("pointsman"),
+        };
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        to.registry
+            .register("build", "This build", Info::new(version));
+        Self {
+            facts: FactMetrics::new(&mut to),
+            labels_ignored: to.counter("labels_ignored", "Labels past the bound on labels"),
+            http: HttpMetrics::new(&mut to),
+            policies: PolicyMetrics::new(&mut to),
+            load: LoadMetrics::new(&mut to),
+            engines: EngineMetrics::new(&mut to),
+            process,
+            registry,
+        }
+    }
+}
+
+impl Metrics {
+    /// The process began at that time, in seconds since 1970.
+    pub fn started(&self, unix_seconds: u64) {
+        self.process.started.set(whole(unix_seconds));
+    }
+
+    /// A fact of the machine; to be told of each, once.
+    pub fn fact(&self, stamped: &Stamped, machine: &Machine, policies: &PolicyHost) {
+        self.facts.fact(stamped, Texts { machine, policies });
+    }
+
+    /// A client used a label past the bound on labels.
+    pub fn label_ignored(&self) {
+        self.labels_ignored.inc();
+    }
+
+    /// A response began.
+    pub fn http_response(&self, endpoint: &'static str, status: u16) {
+        let labels = [endpoint, &status.to_string()];
+        self.http.responses.with(labels).inc();
+    }
+
+    /// The first token of an answer was written, so long after its request was read.
+    pub fn time_to_first_token(&self, took: Duration) {
+        self.http.first_token.observe(took.as_secs_f64());
+    }
+
+    /// Another token of an answer was written, so long after the one before.
+    pub fn inter_token_latency(&self, took: Duration) {
+        self.http.inter_token.observe(took.as_secs_f64());
+    }
+
+    /// A transaction of the policy folder ended.
+    pub fn policy_transaction(&self, transaction: Transaction<'_>) {
+        let labels = match transaction {
+            Transaction::Committed { pause } => {
+                self.policies.pause.observe(pause.as_secs_f64());
+                ["committed", "commit"]
+            }
+            Transaction::Refused { step } => ["refused", step],
+        };
+        self.policies.transactions.with(labels).inc();
+    }
+
+    /// The policies as they stand: who is in force.
+    pub fn policies_in_force(&self, policies: impl IntoIterator<Item = PolicyStatus>) {
+        let in_force = &self.policies.in_force;
+        in_force.clear();
+        for policy in policies {
+            let digest = policy.digest.to_string();
+            let digest = digest.get(..DIGEST_PREFIX).unwrap_or(&digest);
+            for hook in policy.in_force.iter() {
+                let labels = [hook.as_str(), &policy.description.name, digest];
+                in_force.with(labels).set(1);
+            }
+        }
+    }
+
+    /// What is queued and what runs.
+    pub fn load(&self, load: &Load) {
+        self.load.live.set(whole(load.live));
+        self.load.queued.set(whole(load.queued));
+        self.load.parked.set(whole(load.parked));
+        self.load.slots.set(whole(load.slots_total));
+        self.load.slots_used.set(whole(load.slots_used));
+        self.load.blocks_used.set(whole(load.blocks_used));
+    }
+
+    /// What an engine has done so far.
+    pub fn engine(&self, executor: &str, totals: EngineTotals) {
+        let engines = &self.engines;
+        raise(&engines.steps.with([executor]), totals.steps);
+        raise(
+            &engines.tokens.with([executor, "prefill"]),
+            totals.prefill_tokens,
+        );
+        raise(
+            &engines.tokens.with([executor, "decode"]),
+            totals.decode_tokens,
+        );
+        raise(&engines.sat_out.with([executor]), totals.sat_out);
+        let busy = engines.busy.with([executor]);
+        busy.inner()
+            .store(totals.busy.as_secs_f64().to_bits(), Ordering::Relaxed);
+    }
+
+    /// Everything, as OpenMetrics text of [`CONTENT_TYPE`].
+    ///
+    /// # Panics
+    /// Never: a string takes whatever is written to it.
+    #[must_use]
+    pub fn render(&self) -> String {
+        if let Some(bytes) = process::resident_bytes() {
+            self.process.resident.set(bytes);
+        }
+        let mut rendered = String::new();
+        text::encode(&mut rendered, &self.registry).expect("a string takes everything");
+        rendered
+    }
+}
+
+/// Sets a counter to what another one, that only grows, has come to.
+fn raise(counter: &Counter, to: u64) {
+    counter.inner().store(to, Ordering::Relaxed);
+}
+
+/// A count as a gauge shows it.
+fn whole(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+// === impl the groups ===
+
+impl HttpMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            responses: to.counters("http_responses", "Responses begun", ["endpoint", "status"]),
+            first_token: to.times(
+                "time_to_first_token",
+                "From a request read to its first token written",
+                FIRST_TOKEN_SECONDS,
+            ),
+            inter_token: to.times(
+                "inter_token_latency",
+                "From one token written to the next",
+                INTER_TOKEN_SECONDS,
+            ),
+        }
+    }
+}
+
+impl PolicyMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            transactions: to.counters(
+                "policy_transactions",
+                "Changes of the policies in force, made or refused, by the last step taken",
+                ["outcome", "step"],
+            ),
+            pause: to.times(
+                "policy_swap_pause",
+                "For how long a swap held the driver up",
+                PAUSE_SECONDS,
+            ),
+            in_force: to.gauges(
+                "policy_in_force",
+                "1 for each hook and the policy that holds it",
+                ["hook", "policy", "digest"],
+            ),
+        }
+    }
+}
+
+impl LoadMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            live: to.gauge("requests_live", "Requests without an outcome"),
+            queued: to.gauge("requests_queued", "Requests in the queue"),
+            parked: to.gauge("requests_parked", "Requests outside the queue"),
+            slots: to.gauge("slots", "Slots there are"),
+            slots_used: to.gauge("slots_used", "Slots in use"),
+            blocks_used: to.gauge("kv_blocks_used", "KV blocks that sequences hold"),
+        }
+    }
+}
+
+impl EngineMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            steps: to.counters("engine_steps", "Steps an engine made", ["executor"]),
+            tokens: to.counters(
+                "engine_tokens",
+                "Tokens an engine read or generated",
+                ["executor", "phase"],
+            ),
+            busy: to.measured(
+                Unit::Seconds,
+                "engine_busy",
+                "Time an engine spent in steps",
+                Family::new(["executor"], Counter::default),
+            ),
+            sat_out: to.counters(
+                "engine_sat_out",
+                "Turns of sequences that sat a step out",
+                ["executor"],
+            ),
+        }
+    }
+}
+
+impl ProcessMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            resident: to.measured(
+                Unit::Bytes,
+                "process_resident_memory",
+                "Resident memory",
+                Gauge::default(),
+            ),
+            started: to.measured(
+                Unit::Seconds,
+                "process_start_time",
+                "When the process began, since 1970",
+                Gauge::default(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! What is rendered after real decisions of a real machine, and after each fact.
+
+use pointsman_core::rows::{Cached, Change, ExecutorKind, Extent, FeedKinds, Health, Role};
+use pointsman_core::{
+    Author, Clock, Config, Decided, DeviceSpec, Effect, EvictHow, ExecutorId, ExecutorSpec,
+    ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, KvSpec, Micros, Moment, NewRequest, Outcome,
+    PlacedIn, Progress, RefusalCause, RefusedWhy, RequestId, RequeuedWhy, Round, SequenceRef,
+    ShortageCause, StartOrder, StepReport, routing,
+};
+use pointsman_policy::{
+    Digest, Fault, HookSet, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
+};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000;
+
+// === A host ===
+
+/// Places the first request it is asked about, then breaks.
+#[derive(Default)]
+struct Once {
+    asked: bool,
+}
+
+impl Instance for Once {
+    fn hooks(&self) -> HookSet {
+        [Hook::Routing].into_iter().collect()
+    }
+
+    fn describe(&mut self) -> Result<PolicyDescription, Fault> {
+        Ok(PolicyDescription {
+            name: "once".to_owned(),
+            version: "1".to_owned(),
+            summary: String::new(),
+            feed: FeedKinds::default(),
+            reasons: vec!["first".to_owned()],
+            state_version: 0,
+        })
+    }
+
+    fn configure(&mut self, _: &str) -> Result<Result<(), String>, Fault> {
+        Ok(Ok(()))
+    }
+
+    fn observe(&mut self, _: Micros, _: Extent, _: &[Change]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn route(&mut self, _: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+        if std::mem::replace(&mut self.asked, true) {
+            return Err(Fault::new(FaultKind::Trap, "asked twice"));
+        }
+        let verdict = |_: &Cached| routing::Verdict {
+            choice: routing::Choice::Place(vec![ExecutorId(0)]),
+            reason: 0,
+        };
+        Ok(requests.iter().map(verdict).collect())
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
+        Ok(Vec::new())
+    }
+
+    fn restore(&mut self, _: &[u8]) -> Result<Result<(), String>, Fault> {
+        Ok(Ok(()))
+    }
+}
+
+/// A machine with one slot, its policies, and the metrics that are told what happens.
+struct Host {
+    machine: Machine,
+    policies: PolicyHost,
+    metrics: Metrics,
+}
+
+impl Host {
+    fn new() -> Self {
+        let mut machine = Machine::new(Config::default()).unwrap();
+        let now = Micros(0);
+        let blocks = KvSpec::Owned {
+            block_bytes: 1 << 20,
+            blocks_total: 64,
+        };
+        let device = DeviceSpec {
+            name: "cpu0".into(),
+            kv: blocks,
+            tokens_per_step: Some(256),
+        };
+        let device = machine.handle_device_attached(now, device).unwrap();
+        let executor = ExecutorSpec {
+            name: "cpu0/demo".into(),
+            device,
+            kind: ExecutorKind::Cpu,
+            role: Role::Both,
+            group: 0,
+            share_weight: 1,
+            serves: None,
+            slots_total: 1,
+            models_max: None,
+            queue_limit: 0,
+            tokens_per_block: Some(16),
+            preempts: true,
+            model_unload_delay: Micros(0),
+        };
+        machine.handle_executor_attached(now, executor).unwrap();
+        let make = || Box::new(Once::default()) as Box<dyn Instance>;
+        let settings = serde_json::Map::new();
+        let digest = Digest([0xab; 32]);
+        let source = PolicySource::native(digest, make, &settings, Limits::default());
+        let mut policies = PolicyHost::new(Patience::default());
+        let once = policies.add(start(source).unwrap()).unwrap();
+        let hooks = [Hook::Routing].into_iter().collect();
+        policies.bind(now, once, hooks).unwrap();
+        Self {
+            machine,
+            policies,
+            metrics: Metrics::default(),
+        }
+    }
+
+    fn arrive(&mut self, at: u64, tenant: &str) -> RequestId {
+        let now = Micros(at);
+        let tenant = self.machine.intern_tenant(now, tenant);
+        let model = self.machine.intern_model(now, "demo");
+        let new = NewRequest {
+            model: Some(model),
+            ..NewRequest::new(tenant, 20, 5)
+        };
+        self.machine.handle_request_arrived(now, new)
+    }
+
+    /// Decides, tells the metrics, and returns what is to be started.
+    fn decide(&mut self, at: u64) -> Vec<StartOrder> {
+        self.machine.decide(Micros(at), &mut self.policies);
+        while let Some(stamped) = self.machine.poll_fact() {
+            self.metrics.fact(&stamped, &self.machine, &self.policies);
+        }
+        let effects = std::iter::from_fn(|| self.machine.poll_effect());
+        effects
+            .filter_map(|effect| match effect {
+                Effect::Start(order) => Some(order),
+                Effect::Grant { .. }
+                | Effect::Evict { .. }
+                | Effect::Cancel { .. }
+                | Effect::SetBudget { .. }
+                | Effect::Finish { .. }
+                | Effect::Detached { .. } => None,
+            })
+            .collect()
+    }
+
+    /// The engine serves what it was ordered to in one step.
+    fn serve(&mut self, at: u64, order: &StartOrder) {
+        let now = Micros(at);
+        let sequence = SequenceRef {
+            request: order.request,
+            executor: order.executor,
+            incarnation: order.incarnation,
+        };
+        self.machine.handle_sequence_started(now, sequence);
+        let progress = Progress {
+            request: order.request,
+            prefilled: 20,
+            generated: 5,
+        };
+        let report = StepReport {
+            executor: order.executor,
+            incarnation: order.incarnation,
+            progress: vec![progress],
+        };
+        self.machine.handle_step(now, &report);
+        self.machine.handle_sequence_finished(now, sequence);
+    }
+}
+
+/// The samples of one family, without its help.
+fn samples(text: &str, family: &str) -> String {
+    let name = format!("pointsman_{family}");
+    let lines = text.lines().filter(|line| line.starts_with(&name));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn what_became_of_requests_is_told_by_tenant_executor_and_policy() {
+    let mut host = Host::new();
+    host.arrive(0, "alice");
+    let first = host.decide(0);
+    host.arrive(SECOND, "bob");
+    assert_eq!(host.decide(SECOND), []);
+    host.serve(3 * SECOND, &first[0]);
+    let second = host.decide(3 * SECOND);
+    host.machine
+        .handle_request_cancelled(Micros(5 * SECOND), second[0].request);
+    host.decide(5 * SECOND);
+
+    let text = host.metrics.render();
+    let expected = [
+        (
+            "requests_arrived",
+            "pointsman_requests_arrived_total{tenant=\"alice\",model=\"demo\"} 1\n\
+             pointsman_requests_arrived_total{tenant=\"bob\",model=\"demo\"} 1\n",
+        ),
+        (
+            "requests_decided",
+            "pointsman_requests_decided_total{decision=\"admitted\",policy=\"built-in\"} 2\n",
+        ),
+        (
+            "requests_placed",
+            "pointsman_requests_placed_total{executor=\"cpu0/demo\",policy=\"built-in\",into=\"slot\"} 1\n\
+             pointsman_requests_placed_total{executor=\"cpu0/demo\",policy=\"once\",into=\"slot\"} 1\n",
+        ),
+        (
+            "policy_faults",
+            "pointsman_policy_faults_total{hook=\"routing\",policy=\"once\",kind=\"trap\"} 1\n",
+        ),
+        (
+            "requests_ended",
+            "pointsman_requests_ended_total{tenant=\"alice\",outcome=\"finished\",why=\"\"} 1\n\
+             pointsman_requests_ended_total{tenant=\"bob\",outcome=\"cancelled\",why=\"\"} 1\n",
+        ),
+        (
+            "request_queue_time_seconds_sum",
+            "pointsman_request_queue_time_seconds_sum 2.0\n",
+        ),
+        (
+            "request_queue_time_seconds_count",
+            "pointsman_request_queue_time_seconds_count 2\n",
+        ),
+        (
+            "request_latency_seconds_sum",
+            "pointsman_request_latency_seconds_sum{outcome=\"cancelled\"} 4.0\n\
+             pointsman_request_latency_seconds_sum{outcome=\"finished\"} 3.0\n",
+        ),
+        (
+            "executor_up",
+            "pointsman_executor_up{executor=\"cpu0/demo\"} 1\n",
+        ),
+    ];
+    for (family, lines) in expected {
+        assert_eq!(samples(&text, family), lines);
+    }
+}
+
+#[test]
+fn a_request_that_has_ended_is_forgotten() {
+    let mut host = Host::new();
+    let request = host.arrive(0, "alice");
+    host.decide(0);
+    let stamped = Stamped {
+        now: Micros(SECOND),
+        round: Round(1),
+        fact: Fact::Ended(request, Outcome::Cancelled),
+    };
+    for _ in 0..2 {
+        host.metrics.fact(&stamped, &host.machine, &host.policies);
+    }
+    let text = host.metrics.render();
+    assert!(
+        text.contains("outcome=\"cancelled\",why=\"\"} 1\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_same_facts_give_the_same_text() {
+    let told = || {
+        let mut host = Host::new();
+        for request in 0..20 {
+            host.arrive(request, &format!("tenant-{}", request % 7));
+            host.decide(request);
+        }
+        let text = host.metrics.render();
+        let lines = text.lines().filter(|line| line.starts_with("pointsman_"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(told(), told());
+}
+
+#[test]
+fn each_fact_is_counted_once_by_its_bounded_labels() {
+    let (request, executor) = (RequestId(7), ExecutorId(0));
+    let by = Decided::BUILT_IN;
+    let ended = |outcome| Fact::Ended(RequestId(0), outcome);
+    let facts = [
+        (
+            Fact::Parked(request, by),
+            "requests_decided_total{decision=\"parked\",policy=\"built-in\"} 1",
+        ),
+        (
+            Fact::TurnedAway(request, by),
+            "requests_decided_total{decision=\"turned-away\",policy=\"built-in\"} 1",
+        ),
+        (
+            Fact::Held(request, None, by),
+            "requests_decided_total{decision=\"held\",policy=\"built-in\"} 1",
+        ),
+        (
+            Fact::Placed {
+                request,
+                executor,
+                into: PlacedIn::Queue,
+                by,
+            },
+            "requests_placed_total{executor=\"cpu0/demo\",policy=\"built-in\",into=\"queue\"} 1",
+        ),
+        (
+            Fact::Evicted {
+                victim: request,
+                executor,
+                needy: RequestId(8),
+                how: EvictHow::Recompute,
+                by,
+            },
+            "requests_evicted_total{executor=\"cpu0/demo\",policy=\"built-in\",how=\"recompute\"} 1",
+        ),
+        (
+            Fact::Requeued(request, RequeuedWhy::Evicted),
+            "requests_requeued_total{why=\"evicted\"} 1",
+        ),
+        (
+            Fact::Short(request, ShortageCause::Blocks),
+            "shortages_total{cause=\"blocks\"} 1",
+        ),
+        (
+            Fact::Refused(
+                Author::Policy(0),
+                Hook::Routing,
+                RefusalCause::NoSlot.of(request),
+            ),
+            "interlock_refusals_total{hook=\"routing\",policy=\"once\"} 1",
+        ),
+        (
+            Fact::Refused(
+                Author::Policy(99),
+                Hook::Budget,
+                RefusalCause::NoSlot.of(request),
+            ),
+            "interlock_refusals_total{hook=\"budget\",policy=\"(retired)\"} 1",
+        ),
+        (
+            Fact::Strike(Clock::Overtaken, Hook::Priority, request),
+            "liveness_strikes_total{hook=\"priority\",clock=\"overtaken\"} 1",
+        ),
+        (
+            Fact::HealthChanged(executor, Health::Draining),
+            "executor_up{executor=\"cpu0/demo\"} 0",
+        ),
+        (
+            Fact::HealthChanged(executor, Health::Degraded),
+            "executor_up{executor=\"cpu0/demo\"} 1",
+        ),
+        (
+            Fact::ExecutorDetached(executor),
+            "executor_up{executor=\"cpu0/demo\"} 0",
+        ),
+        (
+            Fact::ExecutorLost(executor),
+            "executors_lost_total{executor=\"cpu0/demo\"} 1",
+        ),
+        (
+            ended(Outcome::Refused(RefusedWhy::NoRoom { retry_after: 1 })),
+            "requests_ended_total{tenant=\"alice\",outcome=\"refused\",why=\"no-room\"} 1",
+        ),
+        (
+            ended(Outcome::Expired(ExpiredWhy::Wait)),
+            "requests_ended_total{tenant=\"alice\",outcome=\"expired\",why=\"wait\"} 1",
+        ),
+        (
+            ended(Outcome::Failed(FailedWhy::AttemptsMax)),
+            "requests_ended_total{tenant=\"alice\",outcome=\"failed\",why=\"attempts-max\"} 1",
+        ),
+    ];
+    for (fact, line) in facts {
+        let mut host = Host::new();
+        host.arrive(0, "alice");
+        host.decide(0);
+        let stamped = Stamped {
+            now: Micros(1),
+            round: Round(1),
+            fact,
+        };
+        host.metrics.fact(&stamped, &host.machine, &host.policies);
+        let text = host.metrics.render();
+        assert!(
+            text.contains(&format!("\npointsman_{line}\n")),
+            "{line} not in\n{text}"
+        );
+    }
+}
+
+#[test]
+fn a_return_to_the_queue_begins_a_new_wait() {
+    let mut host = Host::new();
+    let request = host.arrive(0, "alice");
+    host.decide(0);
+    let executor = ExecutorId(0);
+    let again = [
+        (10, Fact::Requeued(request, RequeuedWhy::Evicted)),
+        (
+            14,
+            Fact::Placed {
+                request,
+                executor,
+                into: PlacedIn::Slot,
+                by: Decided::BUILT_IN,
+            },
+        ),
+    ];
+    for (seconds, fact) in again {
+        let stamped = Stamped {
+            now: Micros(seconds * SECOND),
+            round: Round(1),
+            fact,
+        };
+        host.metrics.fact(&stamped, &host.machine, &host.policies);
+    }
+    let text = host.metrics.render();
+    assert!(
+        text.contains("pointsman_request_queue_time_seconds_sum 4.0\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("pointsman_request_queue_time_seconds_count 2\n"),
+        "{text}"
+    );
+}
+
+// === The others ===
+
+#[test]
+fn states_replace_what_was_set_before() {
+    let host = Host::new();
+    let metrics = &host.metrics;
+    metrics.policies_in_force(host.policies.status());
+    metrics.load(&Load {
+        queued: 9,
+        slots_total: 8,
+        slots_used: 3,
+        ..Load::default()
+    });
+    metrics.load(&Load {
+        slots_total: 8,
+        ..Load::default()
+    });
+    let text = metrics.render();
+    let in_force =
+        "pointsman_policy_in_force{hook=\"routing\",policy=\"once\",digest=\"abababababab\"} 1\n";
+    assert_eq!(samples(&text, "policy_in_force"), in_force);
+    assert_eq!(
+        samples(&text, "slots"),
+        "pointsman_slots 8\npointsman_slots_used 0\n"
+    );
+    assert_eq!(
+        samples(&text, "requests_queued"),
+        "pointsman_requests_queued 0\n"
+    );
+
+    metrics.policies_in_force([]);
+    assert_eq!(samples(&metrics.render(), "policy_in_force"), "");
+}
+
+#[test]
+fn counters_follow_the_engine_they_tell_of() {
+    let metrics = Metrics::default();
+    for steps in [1, 3] {
+        let totals = EngineTotals {
+            steps,
+            prefill_tokens: 100 * steps,
+            decode_tokens: 8 * steps,
+            busy: Duration::from_millis(500 * steps),
+            sat_out: 0,
+        };
+        metrics.engine("cpu0/demo", totals);
+    }
+    let expected = "\
+pointsman_engine_steps_total{executor=\"cpu0/demo\"} 3
+pointsman_engine_tokens_total{executor=\"cpu0/demo\",phase=\"decode\"} 24
+pointsman_engine_tokens_total{executor=\"cpu0/demo\",phase=\"prefill\"} 300
+pointsman_engine_busy_seconds_total{executor=\"cpu0/demo\"} 1.5
+pointsman_engine_sat_out_total{executor=\"cpu0/demo\"} 0
+";
+    assert_eq!(samples(&metrics.render(), "engine"), expected);
+}
+
+#[test]
+fn responses_and_transactions_are_counted_by_how_they_went() {
+    let metrics = Metrics::default();
+    metrics.http_response("/v1/chat/completions", 200);
+    metrics.http_response("/v1/chat/completions", 429);
+    metrics.http_response("/v1/chat/completions", 200);
+    metrics.time_to_first_token(Duration::from_millis(20));
+    metrics.inter_token_latency(Duration::from_millis(3));
+    let pause = Duration::from_micros(40);
+    metrics.policy_transaction(Transaction::Committed { pause });
+    metrics.policy_transaction(Transaction::Refused { step: "configure" });
+    metrics.label_ignored();
+    metrics.started(1_700_000_000);
+    let text = metrics.render();
+    for line in [
+        "pointsman_http_responses_total{endpoint=\"/v1/chat/completions\",status=\"200\"} 2",
+        "pointsman_http_responses_total{endpoint=\"/v1/chat/completions\",status=\"429\"} 1",
+        "pointsman_time_to_first_token_seconds_bucket{le=\"0.025\"} 1",
+        "pointsman_inter_token_latency_seconds_bucket{le=\"0.0025\"} 0",
+        "pointsman_inter_token_latency_seconds_bucket{le=\"0.005\"} 1",
+        "pointsman_policy_transactions_total{outcome=\"committed\",step=\"commit\"} 1",
+        "pointsman_policy_transactions_total{outcome=\"refused\",step=\"configure\"} 1",
+        "pointsman_policy_swap_pause_seconds_sum 0.00004",
+        "pointsman_labels_ignored_total 1",
+        "process_start_time_seconds 1700000000",
+    ] {
+        assert!(
+            text.contains(&format!("\n{line}\n")),
+            "{line} not in\n{text}"
+        );
+    }
+    let version = concat!(
+        "pointsman_build_info{version=\"",
+        env!("CARGO_PKG_VERSION"),
+        "\"} 1\n"
+    );
+    assert!(text.contains(version));
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn every_family_has_a_help_and_resident_memory_is_told_where_it_can_be_known() {
+    let text = Metrics::default().render();
+    for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
+        let name = line.split(' ').nth(2).unwrap();
+        let help = text
+            .lines()
+            .find(|line| line.starts_with(&format!("# HELP {name} ")));
+        assert!(
+            help.is_some_and(|help| help.len() > name.len() + 16),
+            "{name}"
+        );
+    }
+    let line = |line: &str| line.starts_with("process_resident_memory_bytes 0");
+    assert_eq!(text.lines().any(line), !cfg!(target_os = "linux"));
+}

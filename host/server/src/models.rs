@@ -1,0 +1,218 @@
+//! The models on this machine's processors: loaded, attached to the machine, and running.
+//!
+//! They share one device, the processors, and its KV blocks. A block is a fixed number of bytes:
+//! as many as 16 tokens take of the model that takes the most, and as many tokens as fit of each.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_core::rows::{ExecutorKind, Role};
+use pointsman_core::{
+    DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, KvSpec, Machine, Micros,
+};
+use pointsman_executor::contract::Events;
+use pointsman_executor::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_executor::engine::thread::{self as engine, EngineHandle, EngineSpec, Recovery};
+use pointsman_executor::model::backend::Backend;
+use pointsman_executor::model::files::ModelFiles;
+use pointsman_executor::text::ModelText;
+use tokio::sync::mpsc;
+use tracing::info;
+
+use crate::clock;
+use crate::config::{CpuConfig, ModelConfig, ModelSource};
+use crate::embedded;
+use crate::http::catalog::ModelEntry;
+
+/// Tokens a block holds of the model that takes the most memory per token.
+const TOKENS_PER_BLOCK: u64 = 16;
+/// The processors as a device.
+const DEVICE: &str = "cpu0";
+
+/// A model in memory.
+#[derive(Debug)]
+pub struct Loaded {
+    config: ModelConfig,
+    text: Arc<ModelText>,
+    model: Arc<CpuModel>,
+}
+
+/// A model's engine.
+#[derive(Debug)]
+pub struct Running {
+    /// How it is known to the machine.
+    pub executor: ExecutorId,
+    /// Its name there.
+    pub name: String,
+    /// The way to it.
+    pub engine: EngineHandle,
+}
+
+/// Blocks of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Blocks {
+    bytes: u64,
+    total: u32,
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    /// Loads a model. Slow: it reads all its weights.
+    ///
+    /// # Errors
+    /// What is wrong with its files, and which model it is.
+    pub fn load(config: &ModelConfig) -> Result<Self> {
+        let name = &config.name;
+        let files = match &config.source {
+            ModelSource::Embedded => {
+                embedded::demo_model().context("this binary was built without the demo model")?
+            }
+            ModelSource::Folder(folder) => ModelFiles::Folder(folder.clone()),
+        };
+        let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
+        let model = CpuModel::load(&files).with_context(|| format!("model {name}"))?;
+        info!(model = name, files = %describe(&config.source), "model loaded");
+        Ok(Self {
+            config: config.clone(),
+            text: Arc::new(text),
+            model: Arc::new(model),
+        })
+    }
+
+    /// As clients see it.
+    #[must_use]
+    pub fn entry(&self) -> ModelEntry {
+        let context = self.model.config().context_tokens;
+        ModelEntry {
+            name: self.config.name.clone(),
+            text: Arc::clone(&self.text),
+            context_tokens: context,
+            created: clock::unix_seconds(),
+        }
+    }
+
+    /// What its executor is called.
+    #[must_use]
+    pub fn executor_name(&self) -> String {
+        format!("{DEVICE}/{}", self.config.name)
+    }
+
+    fn kv_bytes_per_token(&self) -> u64 {
+        self.model.kv_bytes_per_token() as u64
+    }
+}
+
+fn describe(source: &ModelSource) -> String {
+    match source {
+        ModelSource::Embedded => "embedded".to_owned(),
+        ModelSource::Folder(folder) => folder.display().to_string(),
+    }
+}
+
+/// Attaches the processors and each model to `machine`, and starts the engines.
+///
+/// # Errors
+/// If a model's shape does not fit the device, or a thread cannot be made.
+pub fn start(
+    machine: &mut Machine,
+    now: Micros,
+    models: &[Loaded],
+    cpu: &CpuConfig,
+    events: &mpsc::Sender<Events>,
+) -> Result<Vec<Running>> {
+    let blocks = blocks(models, cpu)?;
+    let device = machine.handle_device_attached(
+        now,
+        DeviceSpec {
+            name: DEVICE.to_owned(),
+            kv: KvSpec::Owned {
+                block_bytes: blocks.bytes,
+                blocks_total: blocks.total,
+            },
+            tokens_per_step: Some(cpu.tokens_per_step),
+        },
+    )?;
+    let mut running = Vec::new();
+    for loaded in models {
+        let shape = shape(loaded, blocks)?;
+        let spec = executor_spec(machine, now, loaded, (device, shape));
+        let executor = machine
+            .handle_executor_attached(now, spec)
+            .with_context(|| format!("model {}", loaded.config.name))?;
+        running.push(Running {
+            executor,
+            name: loaded.executor_name(),
+            engine: spawn(loaded, executor, shape, (cpu, events))?,
+        });
+    }
+    Ok(running)
+}
+
+fn blocks(models: &[Loaded], cpu: &CpuConfig) -> Result<Blocks> {
+    let widest = models.iter().map(Loaded::kv_bytes_per_token).max();
+    let bytes = widest.context("no model is configured")? * TOKENS_PER_BLOCK;
+    let total = u32::try_from(cpu.kv_bytes / bytes).unwrap_or(u32::MAX);
+    ensure!(
+        total > 0,
+        "cpu.kv-memory of {} bytes holds no block: one takes {bytes} bytes",
+        cpu.kv_bytes
+    );
+    Ok(Blocks { bytes, total })
+}
+
+fn shape(loaded: &Loaded, blocks: Blocks) -> Result<KvShape> {
+    let tokens = blocks.bytes / loaded.kv_bytes_per_token();
+    Ok(KvShape {
+        tokens_per_block: u32::try_from(tokens)?,
+        blocks_total: blocks.total,
+    })
+}
+
+fn executor_spec(
+    machine: &mut Machine,
+    now: Micros,
+    loaded: &Loaded,
+    (device, shape): (DeviceId, KvShape),
+) -> ExecutorSpec {
+    ExecutorSpec {
+        name: loaded.executor_name(),
+        device,
+        kind: ExecutorKind::Cpu,
+        role: Role::Both,
+        group: 0,
+        share_weight: loaded.config.share_weight,
+        serves: Some(vec![machine.intern_model(now, &loaded.config.name)]),
+        slots_total: loaded.config.slots,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(shape.tokens_per_block),
+        preempts: true,
+        model_unload_delay: Micros(0),
+    }
+}
+
+fn spawn(
+    loaded: &Loaded,
+    executor: ExecutorId,
+    shape: KvShape,
+    (cpu, events): (&CpuConfig, &mpsc::Sender<Events>),
+) -> Result<EngineHandle> {
+    let model = Arc::clone(&loaded.model);
+    let threads = NonZeroUsize::new(cpu.threads).unwrap_or(NonZeroUsize::MIN);
+    let backend = move || {
+        let backend = CpuBackend::new(Arc::clone(&model), shape, threads)?;
+        Ok(Box::new(backend) as Box<dyn Backend>)
+    };
+    let spec = EngineSpec {
+        executor,
+        incarnation: Incarnation(0),
+        slots: loaded.config.slots,
+        text: Arc::clone(&loaded.text),
+        backend: Box::new(backend),
+        events: events.clone(),
+        recovery: Recovery::default(),
+    };
+    engine::spawn(spec).with_context(|| format!("engine of model {}", loaded.config.name))
+}

@@ -1,0 +1,206 @@
+//! The policy folder: which policies there are, which shall decide what, and how they come into
+//! force without anybody waiting for it.
+//!
+//! A thread of its own, the keeper, watches the folder, makes policies ready and hands them to the
+//! driver in one commit. From outside to inside: `watch` nudges, `listing` looks, `folder` says
+//! what has settled, `prepare` makes it ready, `binding` says who shall hold what, `roster` says
+//! what is missing for that, [`keeper`] brings it about, [`report`] shows it.
+//!
+//! # Invariants
+//! 1. A file that is no policy, or a bad one, changes nothing but the report
+//!    (`tests/reload`, `refused`).
+//! 2. Nothing that comes from the folder runs on the driver's thread before it has been started,
+//!    configured and told what there is on this one ([`keeper`]).
+//!
+//! # Not here
+//! Swapping itself (`driver`), and what happens to a policy that faults (`pointsman-policy`).
+
+mod binding;
+mod folder;
+pub mod keeper;
+mod listing;
+mod pass;
+pub mod port;
+mod prepare;
+pub mod report;
+mod roster;
+mod sidecar;
+mod tell;
+mod watch;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pointsman_core::Micros;
+use pointsman_policy::PolicyEngine;
+use tokio::sync::watch::Receiver as Watched;
+
+use crate::config::PoliciesConfig;
+use crate::embedded::EmbeddedPolicy;
+use crate::metrics::Metrics;
+use keeper::{Next, PolicyKeeper};
+use port::PolicyPort;
+use prepare::Now;
+use report::KeeperReport;
+use watch::FolderWatch;
+
+/// What a keeper needs.
+pub struct KeeperSpec {
+    /// What the operator wants.
+    pub policies: PoliciesConfig,
+    /// The defaults. Of two that export a hook the first has it.
+    pub embedded: Vec<EmbeddedPolicy>,
+    /// Compiles and runs policies.
+    pub engine: PolicyEngine,
+    /// Counts transactions.
+    pub metrics: Arc<Metrics>,
+    /// Reads the host's clock.
+    pub clock: Arc<dyn Fn() -> Micros + Send + Sync>,
+}
+
+/// A keeper at work. Dropped, it ends after what it is doing.
+#[derive(Debug)]
+pub struct Keeper {
+    /// What it shows.
+    pub report: Watched<Arc<KeeperReport>>,
+    stop: Stop,
+    thread: JoinHandle<()>,
+}
+
+/// Ends the keeper when it is dropped.
+#[derive(Debug)]
+struct Stop {
+    /// A flag besides the nudge, because the channel may be full of nudges.
+    stopping: Arc<AtomicBool>,
+    nudge: SyncSender<()>,
+}
+
+/// Nudges within this time are one: a file that is being written gives hundreds.
+const NUDGES_GATHERED: Micros = Micros(10_000);
+
+/// Compilers and guests are called on the keeper's thread.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Starts a keeper, which reaches the policies in force through `port`.
+///
+/// # Errors
+/// If there is no thread for it.
+pub fn spawn<P: PolicyPort + Send + 'static>(spec: KeeperSpec, port: P) -> io::Result<Keeper> {
+    let (nudge, nudged) = sync_channel(1);
+    let folder = spec.policies.folder.clone();
+    let watch = folder.map(|folder| FolderWatch::new(folder, nudge.clone()));
+    let clock = Arc::clone(&spec.clock);
+    let keeper = PolicyKeeper::new(spec, port);
+    let report = keeper.subscribe();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let at_work = AtWork {
+        keeper,
+        watch,
+        clock,
+        nudged,
+        stopping: Arc::clone(&stopping),
+    };
+    let thread = thread::Builder::new()
+        .name("policy-keeper".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || at_work.run())?;
+    Ok(Keeper {
+        report,
+        stop: Stop { stopping, nudge },
+        thread,
+    })
+}
+
+/// What runs on the keeper's thread.
+struct AtWork<P> {
+    keeper: PolicyKeeper<P>,
+    watch: Option<FolderWatch>,
+    clock: Now,
+    nudged: Receiver<()>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl<P: PolicyPort> AtWork<P> {
+    fn run(mut self) {
+        self.arm();
+        let mut next = self.keeper.begin();
+        while let Next::At(due) = next {
+            self.wait_until(due);
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            self.arm();
+            next = self.keeper.tick();
+        }
+    }
+
+    fn arm(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.arm();
+        }
+    }
+
+    /// Waits for a nudge, at most until `due`.
+    fn wait_until(&self, due: Micros) {
+        if self.nudge_before(due) {
+            let gathered = (self.clock)().after(NUDGES_GATHERED);
+            while !self.stopping.load(Ordering::Acquire) && self.nudge_before(gathered) {}
+        }
+    }
+
+    /// Whether a nudge comes before `end`.
+    fn nudge_before(&self, end: Micros) -> bool {
+        let left = end.since((self.clock)());
+        match self.nudged.recv_timeout(Duration::from_micros(left.0)) {
+            Ok(()) => true,
+            // Without a sender there is nobody left to keep policies for: `stopping` is set.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => false,
+        }
+    }
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// Waits until the first pass is over: the embedded policies, and what is in the folder at the
+    /// start, are in force or refused. False: the keeper has ended before.
+    pub async fn ready(&mut self) -> bool {
+        self.report.wait_for(|report| report.begun).await.is_ok()
+    }
+
+    /// Ends it after what it is doing, and waits for that; not for a thread of a runtime.
+    ///
+    /// # Errors
+    /// If the keeper has panicked.
+    pub fn join(self) -> thread::Result<()> {
+        drop(self.stop);
+        self.thread.join()
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        // Full: it is about to wake up anyway.
+        drop(self.nudge.try_send(()));
+    }
+}
+
+impl fmt::Debug for KeeperSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeeperSpec")
+            .field("policies", &self.policies)
+            .field("embedded", &self.embedded)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A duration on the host's clock.
+fn micros(duration: Duration) -> Micros {
+    Micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+}

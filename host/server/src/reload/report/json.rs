@@ -1,0 +1,183 @@
+//! The report beside what the driver says, as `GET /admin/policies` shows it.
+
+use pointsman_core::Hook;
+use pointsman_policy::{HookSet, PerHook, PolicyStatus, Restored};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Conflict, FolderReport, FolderState, KeeperReport, Origin, Outcome, PolicyReport, Refusal,
+    Transaction,
+};
+
+/// Everything there is to know about policies: `status` is what the driver says of each.
+#[must_use]
+pub fn policies_json(status: &[PolicyStatus], report: &KeeperReport) -> Value {
+    let policies = report.policies.iter();
+    let refused = report.refused.iter();
+    json!({
+        "hooks": hooks_by_holder(status, report),
+        "policies": policies.map(|policy| policy_json(policy, status)).collect::<Value>(),
+        "refused": refused.map(|(name, refusal)| refusal_json(name, refusal)).collect::<Value>(),
+        "conflicts": report.conflicts.iter().map(conflict_json).collect::<Value>(),
+        "folder": folder_json(&report.folder),
+        "transactions": report.transactions.iter().map(transaction_json).collect::<Value>(),
+        "components_compiled": report.compiled,
+    })
+}
+
+/// Who decides what; null: the built-in rule.
+fn hooks_by_holder(status: &[PolicyStatus], report: &KeeperReport) -> Value {
+    let holder = |hook: Hook| {
+        let in_force = status
+            .iter()
+            .find(|policy| policy.in_force.contains(hook))?;
+        let number = in_force.number;
+        let mut policies = report.policies.iter();
+        let known = policies
+            .find(|policy| policy.number == Some(number) || policy.earlier.contains(&number));
+        Some(json!({
+            "policy": known.map_or(in_force.description.name.as_str(), |policy| &policy.name),
+            "number": number,
+            "digest": in_force.digest.to_string(),
+        }))
+    };
+    let hooks = Hook::ALL.into_iter();
+    hooks
+        .map(|hook| {
+            (
+                hook.as_str().to_owned(),
+                holder(hook).unwrap_or(Value::Null),
+            )
+        })
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn policy_json(policy: &PolicyReport, status: &[PolicyStatus]) -> Value {
+    let running = |number: u32| {
+        let status = status.iter().find(|status| status.number == number);
+        status.map(status_json)
+    };
+    let source = match &policy.origin {
+        Origin::Embedded => json!({"kind": "embedded"}),
+        Origin::File(path) => json!({"kind": "file", "path": path.to_string_lossy()}),
+    };
+    json!({
+        "name": policy.name,
+        "source": source,
+        "digest": policy.digest.to_string(),
+        "fingerprint": policy.fingerprint.to_string(),
+        "settings": policy.settings,
+        "exports": names(policy.hooks),
+        "holds": names(policy.held),
+        "running": policy.number.and_then(running),
+        "earlier": policy.earlier.iter().copied().filter_map(running).collect::<Value>(),
+    })
+}
+
+fn status_json(status: &PolicyStatus) -> Value {
+    let stats = &status.stats;
+    let faults = stats.faults.iter();
+    let faults = faults.map(|(kind, count)| (format!("{kind:?}").to_lowercase(), json!(count)));
+    json!({
+        "number": status.number,
+        "calls_itself": status.description.name,
+        "version": status.description.version,
+        "digest": status.digest.to_string(),
+        "in_force": names(status.in_force),
+        "behind": names(status.behind),
+        "generation": stats.generation,
+        "down_until_micros": status.down_until.map(|until| until.0),
+        "answers": counts(&stats.answers),
+        "refusals": counts(&stats.refusals),
+        "refusal_last": stats.refusal_last.map(|refusal| refusal.cause.to_string()),
+        "faults": faults.collect::<Map<_, _>>(),
+        "fuel_last": stats.fuel_last,
+        "fuel_max": stats.fuel_max,
+        "observes": stats.observes,
+        "snapshots": stats.snapshots,
+    })
+}
+
+fn names(hooks: HookSet) -> Vec<&'static str> {
+    hooks.iter().map(Hook::as_str).collect()
+}
+
+/// The hooks that were counted at all.
+fn counts(of: &PerHook) -> Map<String, Value> {
+    let hooks = Hook::ALL.into_iter().filter(|hook| of.of(*hook) > 0);
+    hooks
+        .map(|hook| (hook.as_str().to_owned(), of.of(hook).into()))
+        .collect()
+}
+
+fn refusal_json(name: &str, refusal: &Refusal) -> Value {
+    json!({
+        "name": name,
+        "step": refusal.step.as_str(),
+        "why": refusal.why,
+        "digest": refusal.digest.map(|digest| digest.to_string()),
+        "at_micros": refusal.at.0,
+    })
+}
+
+fn conflict_json(conflict: &Conflict) -> Value {
+    let (kind, hook, policies) = match conflict {
+        Conflict::Contested { hook, claimants } => ("contested", hook, claimants.as_slice()),
+        Conflict::Absent { hook, policy } => ("absent", hook, std::slice::from_ref(policy)),
+        Conflict::NotExported { hook, policy } => {
+            ("not-exported", hook, std::slice::from_ref(policy))
+        }
+    };
+    json!({"kind": kind, "hook": hook.as_str(), "policies": policies})
+}
+
+fn folder_json(folder: &FolderReport) -> Value {
+    let why = match &folder.state {
+        FolderState::Unreadable(why) => Some(why),
+        FolderState::None | FolderState::Watched | FolderState::Missing | FolderState::Emptied => {
+            None
+        }
+    };
+    let left_out = folder.left_out.iter();
+    json!({
+        "path": folder.path.as_ref().map(|path| path.to_string_lossy()),
+        "state": folder.state.as_str(),
+        "why": why,
+        "left_out": left_out.map(|out| json!({"file": out.file, "why": out.why})).collect::<Value>(),
+    })
+}
+
+fn transaction_json(transaction: &Transaction) -> Value {
+    let (outcome, hooks, step, why) = match &transaction.outcome {
+        Outcome::InForce(hooks) => ("in-force", Some(names(*hooks)), None, None),
+        Outcome::Idle => ("idle", None, None, None),
+        Outcome::Refused { step, why } => ("refused", None, Some(step.as_str()), Some(why)),
+        Outcome::Removed => ("removed", None, None, None),
+        Outcome::Dropped => ("dropped", None, None, None),
+    };
+    let phases = transaction.phases.iter();
+    let phases = phases.map(|phase| (phase.step.to_string(), json!(phase.took.0)));
+    json!({
+        "number": transaction.number,
+        "at_micros": transaction.at.0,
+        "policy": transaction.policy,
+        "digest": transaction.digest.map(|digest| digest.to_string()),
+        "outcome": outcome,
+        "hooks": hooks,
+        "step": step,
+        "why": why,
+        "phases_micros": phases.collect::<Map<_, _>>(),
+        "state": transaction.restored.as_ref().map(restored_json),
+        "pause_micros": transaction.pause.map(|pause| pause.0),
+    })
+}
+
+fn restored_json(restored: &Restored) -> Value {
+    match restored {
+        Restored::Cold => json!("cold"),
+        Restored::Warm => json!("warm"),
+        Restored::Refused(why) => json!({ "refused": why }),
+        Restored::Faulted(fault) => json!({ "faulted": fault.detail }),
+    }
+}

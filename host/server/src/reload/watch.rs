@@ -1,0 +1,105 @@
+//! Is told by the operating system when something happens in the policy folder.
+//!
+//! What happened is not looked at: it is a nudge to look. Where no watch can be had, or events get
+//! lost, the keeper's poll finds out a little later.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
+use tracing::warn;
+
+use super::folder::FolderId;
+use super::listing;
+
+/// A watch on one folder, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct FolderWatch {
+    folder: PathBuf,
+    /// Absent: polling has to do.
+    watcher: Option<RecommendedWatcher>,
+    /// The folder that is watched; another one may have come to its path.
+    armed: Option<FolderId>,
+}
+
+impl FolderWatch {
+    /// A watch on `folder` that nudges through `nudge`, once it is armed.
+    pub(crate) fn new(folder: PathBuf, nudge: SyncSender<()>) -> Self {
+        let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            // That files are read is no news: the keeper does it.
+            if !event.is_ok_and(|event| event.kind.is_access()) {
+                // A nudge that waits already is as good as two.
+                drop(nudge.try_send(()));
+            }
+        });
+        Self {
+            watcher: watcher.inspect_err(|error| unwatched(&folder, error)).ok(),
+            folder,
+            armed: None,
+        }
+    }
+
+    /// Watches what is at the path now. Call it before each look at the folder, so that nothing
+    /// that happens after the look goes unnoticed.
+    pub(crate) fn arm(&mut self) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let there = listing::folder_id(&self.folder).ok();
+        if there == self.armed {
+            return;
+        }
+        if self.armed.is_some() {
+            // The watch may have gone with the folder.
+            drop(watcher.unwatch(&self.folder));
+        }
+        if there.is_some()
+            && let Err(error) = watcher.watch(&self.folder, RecursiveMode::NonRecursive)
+        {
+            unwatched(&self.folder, &error);
+        }
+        self.armed = there;
+    }
+}
+
+fn unwatched(folder: &Path, error: &notify::Error) {
+    let path = folder.display();
+    warn!(%path, %error, "policy folder polled only");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use super::*;
+
+    /// Waits for the operating system to tell.
+    fn nudged(inbox: &Receiver<()>) {
+        inbox.recv().unwrap();
+        while inbox.try_recv().is_ok() {}
+    }
+
+    #[test]
+    fn nudges_when_something_happens_even_in_a_folder_that_came_later() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("policies.d");
+        let (nudge, inbox) = sync_channel(1);
+        let mut watch = FolderWatch::new(folder.clone(), nudge);
+        watch.arm();
+        assert_eq!(watch.armed, None);
+        fs::create_dir(&folder).unwrap();
+        watch.arm();
+        fs::write(folder.join("a.wasm"), "a").unwrap();
+        nudged(&inbox);
+        // Another folder at the same path.
+        fs::rename(&folder, home.path().join("old")).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let before = watch.armed;
+        watch.arm();
+        assert_ne!(watch.armed, before);
+        while inbox.try_recv().is_ok() {}
+        fs::write(folder.join("b.wasm"), "b").unwrap();
+        nudged(&inbox);
+    }
+}

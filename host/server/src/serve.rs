@@ -1,0 +1,313 @@
+//! A whole server: models, machine, driver, policies and HTTP, put together and taken apart.
+//!
+//! # Shutdown
+//! [`Server::stop`]: nothing new is taken; what is in hand goes on until the drain deadline; then
+//! the driver ends what is left, HTTP says so to its clients, and every thread and task is joined.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use pointsman_core::{Hook, Machine, Micros};
+use pointsman_executor::engine::stats::EngineStats;
+use pointsman_executor::engine::thread::Ended;
+use pointsman_policy::{PolicyEngine, PolicyHost};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::clock::{self, Clock};
+use crate::config::{Config, ModelConfig};
+use crate::driver::message::{DriverHandle, channels};
+use crate::driver::{Driver, thread};
+use crate::embedded;
+use crate::http::catalog::Catalog;
+use crate::http::{self, App, Phase, Watched};
+use crate::metrics::Metrics;
+use crate::models::{self, Loaded, Running};
+use crate::reload::report::KeeperReport;
+use crate::reload::{self, Keeper, KeeperSpec};
+use crate::shutdown::{self, Signals};
+
+/// Batches of executor events on their way to the driver.
+const EVENTS_MAX: usize = 256;
+/// How long clients may take over the last words of a request that the drain deadline ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server that serves.
+#[derive(Debug)]
+pub struct Server {
+    // Immutable.
+    addr: SocketAddr,
+    drain: Duration,
+    driver: DriverHandle,
+    metrics: Arc<Metrics>,
+    engines: Vec<(String, Arc<EngineStats>)>,
+    // Lifecycle.
+    phase: watch::Sender<Phase>,
+    http: task::JoinHandle<std::io::Result<()>>,
+    keeper: Keeper,
+    threads: Threads,
+}
+
+/// The driver and what it drives.
+struct Core {
+    driver: DriverHandle,
+    engines: Vec<(String, Arc<EngineStats>)>,
+    threads: Threads,
+}
+
+/// The threads that end with the driver.
+#[derive(Debug)]
+struct Threads {
+    driver: JoinHandle<()>,
+    engines: Vec<JoinHandle<Ended>>,
+}
+
+impl Server {
+    /// Starts a server, and returns once it serves. Call it on a runtime.
+    ///
+    /// # Errors
+    /// What keeps it from serving; nothing is left running then but what ends by itself.
+    pub async fn start(config: Config) -> Result<Self> {
+        let clock = Clock::start();
+        let metrics = Arc::new(Metrics::default());
+        metrics.started(clock::unix_seconds());
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let addr = listener.local_addr()?;
+        let models = load(config.models.clone()).await?;
+        let catalog = Catalog {
+            models: models.iter().map(Loaded::entry).collect(),
+            executors: models.iter().map(Loaded::executor_name).collect(),
+        };
+        let core = start_core(&config, &models, clock, &metrics)?;
+        let (phase, phases) = watch::channel(Phase::Starting);
+        let keeper = start_keeper(&config, clock, &core.driver, &metrics).await?;
+        let watched = Watched {
+            phase: phases,
+            metrics: Arc::clone(&metrics),
+            engines: core.engines.clone(),
+            keeper: keeper.report.clone(),
+        };
+        let app = App::new(&config, catalog, core.driver.clone(), watched);
+        let http = task::spawn(http::serve(listener, Arc::new(app)));
+        phase.send_replace(Phase::Serving);
+        let server = Self {
+            addr,
+            drain: config.drain,
+            driver: core.driver,
+            metrics,
+            engines: core.engines,
+            phase,
+            http,
+            keeper,
+            threads: core.threads,
+        };
+        server.announce(&config);
+        Ok(server)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The way to its driver.
+    #[must_use]
+    pub fn driver(&self) -> &DriverHandle {
+        &self.driver
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// What its engines count, each by its executor's name.
+    #[must_use]
+    pub fn engines(&self) -> &[(String, Arc<EngineStats>)] {
+        &self.engines
+    }
+
+    /// What the policy keeper shows.
+    #[must_use]
+    pub fn reports(&self) -> watch::Receiver<Arc<KeeperReport>> {
+        self.keeper.report.clone()
+    }
+
+    /// The first lines an operator sees: what is served, who decides, and how to try it.
+    fn announce(&self, config: &Config) {
+        let report = self.keeper.report.borrow();
+        let holder = |hook: Hook| {
+            let mut policies = report.policies.iter();
+            let holder = policies.find(|policy| policy.held.contains(hook));
+            holder.map_or("built-in rule", |policy| &policy.name)
+        };
+        let models: Vec<&str> = config.models.iter().map(|model| &*model.name).collect();
+        info!(models = models.join(", "), "serving on http://{}", self.addr);
+        info!(
+            admission = holder(Hook::Admission),
+            priority = holder(Hook::Priority),
+            routing = holder(Hook::Routing),
+            preemption = holder(Hook::Preemption),
+            budget = holder(Hook::Budget),
+            "policies in force"
+        );
+        match &config.policies.folder {
+            Some(folder) => info!(folder = %folder.display(), "policy folder watched"),
+            None => info!("no policy folder; make ./policies.d and start again, or use --policies"),
+        }
+        let model = models.first().unwrap_or(&"");
+        info!(
+            "try: curl http://{}/v1/chat/completions -d '{{\"model\": \"{model}\", \"messages\": \
+             [{{\"role\": \"user\", \"content\": \"Tell me a story about a fox and an owl.\"}}]}}'",
+            self.addr
+        );
+    }
+
+    /// Stops, as the module says.
+    ///
+    /// # Errors
+    /// If a part of it had failed.
+    pub async fn stop(mut self) -> Result<()> {
+        info!(drain_s = self.drain.as_secs(), "shutting down");
+        self.phase.send_replace(Phase::Draining);
+        if timeout(self.drain, &mut self.http).await.is_err() {
+            warn!("drain deadline passed, ending what is left");
+            self.driver.stop().await;
+            if timeout(LAST_WORDS, &mut self.http).await.is_err() {
+                self.phase.send_replace(Phase::Ended);
+                (&mut self.http).await.context("HTTP panicked")??;
+            }
+        }
+        self.driver.stop().await;
+        let (keeper, threads) = (self.keeper, self.threads);
+        let joined = task::spawn_blocking(move || {
+            let keeper = keeper.join();
+            keeper.map_err(|_panic| anyhow!("the policy keeper panicked"))?;
+            threads.join()
+        });
+        joined.await.context("not joined")??;
+        info!("stopped");
+        Ok(())
+    }
+}
+
+impl Threads {
+    /// Waits for them. The driver first: it holds what the engines wait for.
+    fn join(self) -> Result<()> {
+        let driver = self.driver.join();
+        driver.map_err(|_panic| anyhow!("the driver panicked"))?;
+        for engine in self.engines {
+            let ended = engine.join();
+            match ended.map_err(|_panic| anyhow!("an engine panicked"))? {
+                Ended::Closed => {}
+                Ended::GaveUp(why) => bail!("an engine had given up: {why}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loads the models, on a thread that may be busy for long.
+async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Loaded>> {
+    let loading = task::spawn_blocking(move || configs.iter().map(Loaded::load).collect());
+    loading.await.context("loading panicked")?
+}
+
+fn start_core(
+    config: &Config,
+    models: &[Loaded],
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+) -> Result<Core> {
+    let now = clock.now();
+    let mut machine = Machine::new(config.core.clone())?;
+    set_tenants(&mut machine, now, config);
+    let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
+    let running = models::start(&mut machine, now, models, &config.cpu, &events)?;
+    let policies = PolicyHost::new(config.policies.patience);
+    let labels_max = config.hints.labels_max;
+    let mut driver = Driver::new(machine, policies, Arc::clone(metrics), labels_max);
+    let mut engines = Vec::new();
+    let mut engine_threads = Vec::new();
+    for Running {
+        executor,
+        name,
+        engine,
+    } in running
+    {
+        driver.attach(executor, engine.commands);
+        engines.push((name, engine.stats));
+        engine_threads.push(engine.thread);
+    }
+    let (handle, inbox) = channels(config.http.requests_max);
+    let driver = thread::spawn(driver, clock, inbox, events_inbox)?;
+    Ok(Core {
+        driver: handle,
+        engines,
+        threads: Threads {
+            driver,
+            engines: engine_threads,
+        },
+    })
+}
+
+fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
+    for tenant in &config.tenants {
+        let id = machine.intern_tenant(now, &tenant.name);
+        machine.handle_tenant_set(now, id, tenant.weight, tenant.tokens_per_minute);
+    }
+}
+
+/// Starts the policy keeper, and waits until its first policies are in force.
+async fn start_keeper(
+    config: &Config,
+    clock: Clock,
+    driver: &DriverHandle,
+    metrics: &Arc<Metrics>,
+) -> Result<Keeper> {
+    let spec = KeeperSpec {
+        policies: config.policies.clone(),
+        embedded: embedded::policies()?.to_vec(),
+        engine: PolicyEngine::new()?,
+        metrics: Arc::clone(metrics),
+        clock: Arc::new(move || clock.now()),
+    };
+    let mut keeper = reload::spawn(spec, driver.clone()).context("policy keeper")?;
+    ensure!(keeper.ready().await, "the policy keeper has ended");
+    Ok(keeper)
+}
+
+/// Serves until a signal comes, then stops. A second signal cuts that short.
+///
+/// # Errors
+/// What keeps the server from serving, or what of it had failed.
+pub fn run(config: Config) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()?;
+    let code = runtime.block_on(async {
+        let mut signals = Signals::catch()?;
+        let server = Server::start(config).await?;
+        signals.next().await;
+        // Biased towards the impatient.
+        tokio::select! {
+            biased;
+            () = signals.next() => Ok(shutdown::cut_short()),
+            stopped = server.stop() => stopped.map(|()| ExitCode::SUCCESS),
+        }
+    });
+    runtime.shutdown_background();
+    code
+}

@@ -1,0 +1,102 @@
+//! The server's life as its clients see it: draining and ending.
+
+use pointsman_executor::delivery::StopReason;
+use pointsman_server::http::Phase;
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::client::post;
+use crate::stage::Stage;
+
+fn once(stream: bool) -> String {
+    let body = json!({"model": "demo", "prompt": "Once", "stream": stream});
+    post("/v1/completions", &body.to_string())
+}
+
+#[tokio::test]
+async fn a_draining_server_ends_when_its_last_answer_has_ended() {
+    let mut stage = Stage::open().await;
+    let mut idle = stage.client().await;
+    assert_eq!(idle.get("/ready").await.head.status, 200);
+    let mut streaming = stage.client().await;
+    streaming.send(once(true)).await;
+    let stream = stage.submitted().await;
+    stream.text("up", 1);
+    assert_eq!(streaming.head().await.status, 200);
+    let mut waiting = stage.client().await;
+    waiting.send(once(false)).await;
+    let whole = stage.submitted().await;
+
+    stage.phase.send_replace(Phase::Draining);
+    assert!(idle.is_closed().await);
+    assert!(TcpStream::connect(stage.addr).await.is_err());
+
+    whole.text("upon", 1);
+    whole.finish(StopReason::Stop);
+    let answer = waiting.answer().await;
+    assert_eq!(answer.head.status, 200);
+    assert_eq!(answer.head.header("connection"), Some("close"));
+    assert!(waiting.is_closed().await);
+
+    stream.text("on", 1);
+    stream.finish(StopReason::Stop);
+    let mut body = String::new();
+    while let Some(chunk) = streaming.chunk().await {
+        body.push_str(&chunk);
+    }
+    assert!(body.ends_with("data: [DONE]\n\n"), "{body}");
+    assert!(streaming.is_closed().await);
+    stage.expect_silence();
+    stage.ended().await;
+}
+
+#[tokio::test]
+async fn a_draining_server_takes_nothing_new() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    // The body is still to come when the drain begins.
+    let request = once(false);
+    let (head, body) = request.split_at(request.find('{').unwrap());
+    client.send(head.replace("host: x", "host: x\r\nexpect: 100-continue")).await;
+    assert_eq!(client.head().await.status, 100);
+    stage.phase.send_replace(Phase::Draining);
+    client.send(body).await;
+    let answer = client.answer().await;
+    assert_eq!(answer.error(), (503, "shutting_down".to_owned(), None));
+    assert_eq!(answer.head.header("retry-after"), Some("5"));
+    assert!(client.is_closed().await);
+    stage.expect_silence();
+    stage.ended().await;
+}
+
+#[tokio::test]
+async fn connections_end_with_the_server() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    client.send(once(true)).await;
+    let played = stage.submitted().await;
+    played.text("upon", 1);
+    assert_eq!(client.head().await.status, 200);
+    client.chunk().await.unwrap();
+    stage.phase.send_replace(Phase::Draining);
+    stage.phase.send_replace(Phase::Ended);
+    assert!(client.is_closed().await);
+    assert_eq!(stage.departed().await, played.ticket());
+    assert!(played.is_gone());
+    stage.ended().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    for stream in [false, true, false, true] {
+        client.send(once(stream)).await;
+        let played = stage.submitted().await;
+        played.text("upon", 1);
+        played.finish(StopReason::Stop);
+        assert_eq!(client.answer().await.head.status, 200);
+    }
+    assert_eq!(client.get("/v1/models").await.head.status, 200);
+    stage.expect_silence();
+}

@@ -1,0 +1,179 @@
+//! What is bounded: bodies, heads, times, requests, connections.
+
+use pointsman_executor::delivery::StopReason;
+use serde_json::json;
+
+use crate::client::{Client, post, post_with};
+use crate::stage::Stage;
+
+const TEXTS: &str = "/v1/completions";
+const MEBIBYTE: usize = 1 << 20;
+
+fn once() -> String {
+    post(TEXTS, &json!({"model": "demo", "prompt": "Once"}).to_string())
+}
+
+#[tokio::test]
+async fn an_oversized_body_is_answered_before_the_connection_closes() {
+    let mut stage = Stage::with(|config| config.http.body_bytes_max = MEBIBYTE).await;
+    let announced = format!("content-length: {}\r\n\r\n", 8 * MEBIBYTE);
+    let chunked = "transfer-encoding: chunked\r\n\r\n800000\r\n";
+    for framing in [&*announced, chunked] {
+        let mut client = stage.client().await;
+        client.send(format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\n{framing}")).await;
+        // All of it, and only then does this client read.
+        client.send(vec![b' '; 8 * MEBIBYTE]).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.error(), (413, "body_too_large".to_owned(), None));
+        assert_eq!(answer.head.header("connection"), Some("close"));
+        assert!(client.is_closed().await);
+    }
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn who_asks_before_sending_too_much_need_not_send_it() {
+    let stage = Stage::with(|config| config.http.body_bytes_max = 10).await;
+    let mut client = stage.client().await;
+    client
+        .send("POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 11\r\n\r\n")
+        .await;
+    assert_eq!(client.answer().await.head.status, 413);
+}
+
+#[tokio::test]
+async fn a_body_of_just_the_largest_size_is_read() {
+    let body = json!({"model": "demo", "prompt": "Once"}).to_string();
+    let mut stage = Stage::with(|config| config.http.body_bytes_max = body.len()).await;
+    let mut client = stage.client().await;
+    client.send(post(TEXTS, &body)).await;
+    stage.submitted().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_answered_with_a_timeout() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    client
+        .send("POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 99\r\n\r\n")
+        .await;
+    // The server waits for the body.
+    assert_eq!(client.head().await.status, 100);
+    client.send("{\"model\": ").await;
+    tokio::time::pause();
+    let answer = client.answer().await;
+    assert_eq!(answer.error(), (408, "body_timeout".to_owned(), None));
+    assert!(client.is_closed().await);
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_closes_the_connection() {
+    let stage = Stage::open().await;
+    let mut client = stage.client().await;
+    assert_eq!(client.get("/ready").await.head.status, 200);
+    client.send("POST /v1/completions HTTP/1.1\r\nho").await;
+    tokio::time::pause();
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_in_the_end() {
+    let stage = Stage::open().await;
+    let mut client = stage.client().await;
+    assert_eq!(client.get("/ready").await.head.status, 200);
+    tokio::time::pause();
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_body_in_an_unknown_encoding_is_refused() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    client.send(post_with(TEXTS, "content-encoding: gzip\r\n", "xxxx")).await;
+    let answer = client.answer().await;
+    assert_eq!(answer.error(), (415, "unsupported_encoding".to_owned(), None));
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_told_so() {
+    let stage = Stage::open().await;
+    let mut client = stage.client().await;
+    client.send("\u{16}\u{3}\u{1}hello?\r\n\r\n").await;
+    assert_eq!(client.head().await.status, 400);
+    assert!(client.is_closed().await);
+    let mut client = stage.client().await;
+    let long = "x".repeat(100_000);
+    client.send(format!("GET /ready HTTP/1.1\r\nhost: x\r\nx-long: {long}\r\n\r\n")).await;
+    assert_eq!(client.head().await.status, 431);
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn more_requests_than_the_server_takes_are_turned_away_for_now() {
+    let mut stage = Stage::with(|config| config.http.requests_max = 1).await;
+    let mut first = stage.client().await;
+    first.send(once()).await;
+    let played = stage.submitted().await;
+    let mut second = stage.client().await;
+    second.send(once()).await;
+    let answer = second.answer().await;
+    assert_eq!(answer.error(), (429, "hands_full".to_owned(), None));
+    assert_eq!(answer.head.header("retry-after"), Some("1"));
+    played.finish(StopReason::Stop);
+    assert_eq!(first.answer().await.head.status, 200);
+    second.send(once()).await;
+    stage.submitted().await.finish(StopReason::Stop);
+    assert_eq!(second.answer().await.head.status, 200);
+}
+
+#[tokio::test]
+async fn more_connections_than_the_server_takes_wait_for_a_place() {
+    let stage = Stage::with(|config| config.http.connections_max = 1).await;
+    let mut first = stage.client().await;
+    assert_eq!(first.get("/ready").await.head.status, 200);
+    let mut second = Client::connect(stage.addr).await;
+    second.send("GET /ready HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    // The first one is served as before.
+    for _ in 0..3 {
+        assert_eq!(first.get("/ready").await.head.status, 200);
+    }
+    assert!(second.has_nothing_to_read());
+    drop(first);
+    assert_eq!(second.answer().await.head.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let mut stage = Stage::open().await;
+    let mut client = Client::connect_narrow(stage.addr).await;
+    let body = json!({"model": "demo", "prompt": "Once", "stream": true, "max_tokens": 64});
+    client.post(TEXTS, &body).await;
+    let played = stage.submitted().await;
+    // More than the kernel buffers for anybody.
+    for _ in 0..32 {
+        played.text(&"x".repeat(MEBIBYTE), 1);
+    }
+    assert_eq!(client.head().await.status, 200);
+    tokio::time::pause();
+    assert_eq!(stage.departed().await, played.ticket());
+    assert!(played.is_gone());
+}
+
+#[tokio::test]
+async fn a_client_that_reads_late_gets_everything() {
+    let mut stage = Stage::open().await;
+    let mut client = Client::connect_narrow(stage.addr).await;
+    let body = json!({"model": "demo", "prompt": "Once", "stream": true, "max_tokens": 64});
+    client.post(TEXTS, &body).await;
+    let played = stage.submitted().await;
+    for _ in 0..32 {
+        played.text(&"x".repeat(MEBIBYTE), 1);
+    }
+    played.finish(StopReason::Length);
+    let answer = client.answer().await;
+    assert_eq!(answer.body.matches('x').count(), 32 * MEBIBYTE + 1, "`text` has one more");
+    assert!(answer.body.ends_with("data: [DONE]\n\n"));
+    stage.expect_silence();
+}

@@ -1,0 +1,17 @@
+//! HTTP against a real listener, with the test in the driver's place.
+//!
+//! Answers and refusals: `answers`. What reaches the driver: `requests`. What is bounded:
+//! `limits`. Clients that leave: `leaving`. Connections and the server's life: `lifecycle`.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests, where a panic is the report"
+)]
+
+mod answers;
+mod client;
+mod leaving;
+mod lifecycle;
+mod limits;
+mod requests;
+mod stage;

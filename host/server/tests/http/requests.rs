@@ -1,0 +1,315 @@
+//! What a request has to be, and what of it reaches the driver.
+
+use pointsman_core::rows::RequestClass;
+use pointsman_core::{Micros, SessionKey};
+use pointsman_executor::job::Job;
+use pointsman_executor::sample::Sampling;
+use pointsman_executor::text::ChatMessage;
+use pointsman_server::config::{ApiKey, Config, Secret};
+use pointsman_server::driver::message::Hints;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::client::{Client, post, post_with};
+use crate::stage::{Stage, TEXT};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXTS: &str = "/v1/completions";
+
+/// What reaches the driver of a request that is understood.
+async fn job(path: &str, body: &Value) -> Job {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    client.post(path, body).await;
+    let job = stage.submitted().await.submission().job.clone();
+    (*job).clone()
+}
+
+#[tokio::test]
+async fn a_request_that_says_little_gets_the_models_defaults() {
+    let body = json!({"model": "demo", "messages": [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    ]});
+    let got = job(CHAT, &body).await;
+    let messages = [ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "Hi")];
+    let prompt = TEXT.chat_prompt(&messages).unwrap();
+    let expected = Job {
+        output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
+        prompt,
+        sampling: Sampling {
+            temperature: 0.7,
+            top_k: 0,
+            top_p: 0.95,
+            seed: got.sampling.seed,
+        },
+        stop: Vec::new(),
+        ignore_eos: false,
+    };
+    assert_eq!(got, expected);
+    let again = job(CHAT, &body).await;
+    assert_ne!(got.sampling.seed, again.sampling.seed, "seeds are random");
+}
+
+#[tokio::test]
+async fn a_request_that_says_much_is_taken_at_its_word() {
+    let got = job(
+        TEXTS,
+        &json!({
+            "model": "demo", "prompt": "Once", "temperature": 0, "top_p": 1, "top_k": 40,
+            "seed": -1, "stop": ["\n", "###"], "max_tokens": 7, "ignore_eos": true,
+            // Neutral, harmless or unknown.
+            "n": 1, "best_of": 1, "echo": false, "logprobs": null, "presence_penalty": 0.0,
+            "user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "something": "new",
+        }),
+    )
+    .await;
+    let expected = Job {
+        prompt: TEXT.encode("Once").unwrap(),
+        output_tokens_max: 7,
+        sampling: Sampling {
+            temperature: 0.0,
+            top_k: 40,
+            top_p: 1.0,
+            seed: u64::MAX,
+        },
+        stop: vec!["\n".to_owned(), "###".to_owned()],
+        ignore_eos: true,
+    };
+    assert_eq!(got, expected);
+}
+
+#[tokio::test]
+async fn a_completion_that_names_no_bound_gets_sixteen_tokens() {
+    let got = job(TEXTS, &json!({"model": "demo", "prompt": [[5, 6]], "stop": "x"})).await;
+    assert_eq!(got.output_tokens_max, 16);
+    assert_eq!(got.prompt, [5, 6]);
+    assert_eq!(got.stop, ["x"]);
+}
+
+#[tokio::test]
+async fn either_name_of_the_bound_will_do() {
+    for body in [
+        json!({"max_tokens": 9}),
+        json!({"max_completion_tokens": 9}),
+        json!({"max_tokens": 9, "max_completion_tokens": 9}),
+    ] {
+        let mut chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
+        chat.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        assert_eq!(job(CHAT, &chat).await.output_tokens_max, 9, "{body}");
+    }
+}
+
+/// Sends `more` as part of a request that is good otherwise, and says what is wrong with it.
+async fn refused(client: &mut Client, path: &str, more: &Value) -> (u16, String, Option<String>) {
+    let mut body = match path {
+        CHAT => json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}),
+        _ => json!({"model": "demo", "prompt": "Once"}),
+    };
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    client.post(path, &body).await;
+    client.answer().await.error()
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_refused_by_name() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    for (path, more, code, param) in [
+        (CHAT, json!({"model": null}), "missing_required_parameter", "model"),
+        (CHAT, json!({"model": 5}), "invalid_value", "model"),
+        (CHAT, json!({"messages": null}), "missing_required_parameter", "messages"),
+        (CHAT, json!({"messages": []}), "invalid_value", "messages"),
+        (CHAT, json!({"messages": [{"role": "tool", "content": "x"}]}), "invalid_value", "messages[0].role"),
+        (CHAT, json!({"temperature": "hot"}), "invalid_value", "temperature"),
+        (CHAT, json!({"temperature": 2.1}), "invalid_value", "temperature"),
+        (CHAT, json!({"temperature": -0.1}), "invalid_value", "temperature"),
+        (CHAT, json!({"top_p": 0}), "invalid_value", "top_p"),
+        (CHAT, json!({"top_p": 1.01}), "invalid_value", "top_p"),
+        (CHAT, json!({"top_k": -2}), "invalid_value", "top_k"),
+        (CHAT, json!({"seed": 1.5}), "invalid_value", "seed"),
+        (CHAT, json!({"stop": ["a", ""]}), "invalid_value", "stop"),
+        (CHAT, json!({"stop": 5}), "invalid_value", "stop"),
+        (CHAT, json!({"stop": vec!["x"; 17]}), "invalid_value", "stop"),
+        (CHAT, json!({"stream": "yes"}), "invalid_value", "stream"),
+        (CHAT, json!({"stream_options": {"include_usage": true}}), "invalid_value", "stream_options"),
+        (CHAT, json!({"stream": true, "stream_options": true}), "invalid_value", "stream_options"),
+        (CHAT, json!({"stream": true, "stream_options": {"include_usage": 1}}), "invalid_value", "stream_options.include_usage"),
+        (CHAT, json!({"max_tokens": 0}), "invalid_value", "max_tokens"),
+        (CHAT, json!({"max_tokens": 1e3}), "invalid_value", "max_tokens"),
+        (CHAT, json!({"max_tokens": 1, "max_completion_tokens": 2}), "invalid_value", "max_completion_tokens"),
+        (CHAT, json!({"max_tokens": 2048}), "context_length_exceeded", "messages"),
+        (CHAT, json!({"pointsman": {"prioritty": 1}}), "invalid_value", "pointsman.prioritty"),
+        (CHAT, json!({"pointsman": {"executors": ["gpu"]}}), "invalid_value", "pointsman.executors"),
+        (TEXTS, json!({"prompt": null}), "missing_required_parameter", "prompt"),
+        (TEXTS, json!({"prompt": ""}), "invalid_value", "prompt"),
+        (TEXTS, json!({"prompt": ["a", "b"]}), "invalid_value", "prompt"),
+        (TEXTS, json!({"prompt": [5, 1024]}), "invalid_value", "prompt[1]"),
+        (TEXTS, json!({"max_tokens": 2048}), "context_length_exceeded", "prompt"),
+        // Long enough for a thread of its own.
+        (TEXTS, json!({"prompt": "word ".repeat(10_000)}), "context_length_exceeded", "prompt"),
+    ] {
+        let expected = (400, code.to_owned(), Some(param.to_owned()));
+        assert_eq!(refused(&mut client, path, &more).await, expected, "{more:.200}");
+    }
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn what_is_not_built_is_refused_by_name() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    for more in [
+        json!({"n": 2}),
+        json!({"logprobs": true}),
+        json!({"top_logprobs": 3}),
+        json!({"tools": [{"type": "function"}]}),
+        json!({"tool_choice": "required"}),
+        json!({"functions": [{}]}),
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"modalities": ["text", "audio"]}),
+        json!({"audio": {"voice": "x"}}),
+        json!({"logit_bias": {"5": 1}}),
+        json!({"presence_penalty": 0.5}),
+        json!({"frequency_penalty": -1}),
+        json!({"store": true}),
+        json!({"reasoning_effort": "high"}),
+        json!({"min_p": 0.1}),
+    ] {
+        let name = more.as_object().unwrap().keys().next().unwrap().clone();
+        let expected = (400, "unsupported_parameter".to_owned(), Some(name));
+        assert_eq!(refused(&mut client, CHAT, &more).await, expected);
+    }
+    for more in [json!({"best_of": 2}), json!({"echo": true}), json!({"suffix": "end"})] {
+        let name = more.as_object().unwrap().keys().next().unwrap().clone();
+        let expected = (400, "unsupported_parameter".to_owned(), Some(name));
+        assert_eq!(refused(&mut client, TEXTS, &more).await, expected);
+    }
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn what_is_neutral_is_accepted() {
+    let body = json!({
+        "model": "demo", "messages": [{"role": "user", "content": "Hi"}], "n": 1,
+        "logprobs": false, "top_logprobs": 0, "tools": [], "tool_choice": "auto",
+        "parallel_tool_calls": true, "response_format": {"type": "text"}, "modalities": ["text"],
+        "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "store": false,
+        "temperature": null, "stop": null, "stream_options": null, "pointsman": null,
+    });
+    assert_eq!(job(CHAT, &body).await.sampling.temperature.to_bits(), 0.7_f32.to_bits());
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_there_is_told_which_are() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    client.post(CHAT, &json!({"model": "gpt-4", "messages": []})).await;
+    let answer = client.answer().await;
+    let expected = (404, "model_not_found".to_owned(), Some("model".to_owned()));
+    assert_eq!(answer.error(), expected);
+    assert!(answer.body.contains("there is no model `gpt-4`; there are: demo"));
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_object_is_told_where_it_goes_wrong() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    for (body, why) in [
+        ("", "the body is not JSON: EOF while parsing a value at line 1 column 0"),
+        ("{\"model\": }", "the body is not JSON: expected value at line 1 column 11"),
+        ("[1]", "the body has to be a JSON object, not a list"),
+        ("{} {}", "the body is not JSON: trailing characters at line 1 column 4"),
+    ] {
+        client.send(post(CHAT, body)).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.error(), (400, "invalid_body".to_owned(), None));
+        assert_eq!(answer.json()["error"]["message"], why);
+    }
+    let deep = "[".repeat(100_000);
+    client.send(post(CHAT, &deep)).await;
+    assert_eq!(client.answer().await.head.status, 400);
+    client.send("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n").await;
+    client.send(b"\"\xff\xfe\"").await;
+    let answer = client.answer().await;
+    assert_eq!(answer.json()["error"]["message"], "the body is not UTF-8 at byte 1");
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn hints_reach_the_driver_from_headers_and_body() {
+    let mut stage = Stage::with(|config| config.hints.label_keys = vec!["team".to_owned()]).await;
+    let mut client = stage.client().await;
+    let lines = "x-pointsman-priority: 3\r\nx-pointsman-labels: team=a\r\n\
+                 X-Pointsman-May-Wait: false\r\n";
+    let body = json!({
+        "model": "demo", "prompt": "Once",
+        "pointsman": {"session": "s", "class": "throughput", "deadline_ms": 1500,
+                      "executors": ["cpu1/demo"], "priority": 3},
+    });
+    client.send(post_with(TEXTS, lines, &body.to_string())).await;
+    let played = stage.submitted().await;
+    let hints = &played.submission().hints;
+    let session = hints.session;
+    assert!(session.is_some_and(|key| key != SessionKey(0)));
+    let expected = Hints {
+        session,
+        priority: 3,
+        class: RequestClass::Throughput,
+        deadline: Some(Micros(1_500_000)),
+        labels: vec!["team=a".to_owned()],
+        allowed: Some(vec!["cpu1/demo".to_owned()]),
+        may_wait: false,
+        ..Hints::default()
+    };
+    assert_eq!(*hints, expected);
+    assert_eq!(played.submission().tenant, "default");
+    assert_eq!(played.submission().model, "demo");
+}
+
+fn with_keys(config: &mut Config) {
+    let key = |text: &str, tenant: &str| ApiKey {
+        sha256: Sha256::digest(text).into(),
+        tenant: tenant.to_owned(),
+    };
+    config.keys = vec![key("sk-one", "one"), key("sk-two", "two")];
+    config.admin_key = Some(Secret::new("root".to_owned()));
+    config.http.metrics_public = false;
+}
+
+#[tokio::test]
+async fn with_keys_only_their_holders_are_served() {
+    let mut stage = Stage::with(with_keys).await;
+    let body = json!({"model": "demo", "prompt": "Once"}).to_string();
+    for lines in ["", "authorization: Bearer sk-three\r\n", "authorization: Basic sk-one\r\n"] {
+        let mut client = stage.client().await;
+        client.send(post_with(TEXTS, lines, &body)).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.error(), (401, "invalid_api_key".to_owned(), None));
+        let challenge = answer.head.header("www-authenticate");
+        assert_eq!(challenge, Some("Bearer realm=\"pointsman\""));
+    }
+    stage.expect_silence();
+    let mut client = stage.client().await;
+    client.send(post_with(TEXTS, "authorization: Bearer sk-two\r\n", &body)).await;
+    assert_eq!(stage.submitted().await.submission().tenant, "two");
+}
+
+#[tokio::test]
+async fn keys_guard_all_but_health_and_readiness() {
+    let stage = Stage::with(with_keys).await;
+    let mut client = stage.client().await;
+    for (path, authorization, status) in [
+        ("/ready", "", 200),
+        ("/v1/models", "", 401),
+        ("/v1/models", "authorization: Bearer sk-one\r\n", 200),
+        ("/metrics", "", 401),
+        ("/admin/policies", "", 401),
+        ("/admin/policies", "authorization: Bearer sk-one\r\n", 401),
+    ] {
+        client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{authorization}\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.head.status, status, "{path} {authorization}");
+    }
+}

@@ -1,0 +1,185 @@
+//! A server on a real socket, behind which the test plays the driver.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use pointsman_core::Outcome;
+use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
+use pointsman_executor::model::files::ModelFiles;
+use pointsman_executor::text::ModelText;
+use pointsman_policy::PolicyStatus;
+use pointsman_server::config::{Config, Flags};
+use pointsman_server::driver::message::{
+    Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
+};
+use pointsman_server::http::catalog::{Catalog, ModelEntry};
+use pointsman_server::http::{App, Phase, Watched, serve};
+use pointsman_server::metrics::Metrics;
+use pointsman_server::reload::report::KeeperReport;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+
+/// The demo model's text side; loaded once.
+pub(crate) static TEXT: LazyLock<Arc<ModelText>> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo-model");
+    Arc::new(ModelText::load(&ModelFiles::Folder(folder)).unwrap())
+});
+
+/// A server under test.
+pub(crate) struct Stage {
+    pub(crate) addr: SocketAddr,
+    pub(crate) phase: watch::Sender<Phase>,
+    inbox: Inbox,
+    server: JoinHandle<std::io::Result<()>>,
+    /// Kept: a report that nobody will ever change is no end of the server.
+    _keeper: watch::Sender<Arc<KeeperReport>>,
+}
+
+/// A request that the test answers.
+pub(crate) struct Played(Submitted);
+
+impl Stage {
+    pub(crate) async fn open() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    /// A server whose configuration is not quite the default one.
+    pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::load(&Flags::default()).unwrap();
+        change(&mut config);
+        let (driver, inbox) = channels(config.http.requests_max);
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let (_keeper, keeper) = watch::channel(Arc::default());
+        let watched = Watched {
+            phase: phases,
+            metrics: Arc::new(Metrics::default()),
+            engines: Vec::new(),
+            keeper,
+        };
+        let app = Arc::new(App::new(&config, catalog(), driver, watched));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self {
+            addr: listener.local_addr().unwrap(),
+            phase,
+            inbox,
+            server: tokio::spawn(serve(listener, app)),
+            _keeper,
+        }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.addr).await
+    }
+
+    /// The next request handed to the driver.
+    pub(crate) async fn submitted(&mut self) -> Played {
+        match self.inbox.requests.recv().await.unwrap() {
+            Message::Submit(submitted) => Played(*submitted),
+            Message::Depart(ticket) => panic!("{ticket:?} departs, nothing is submitted"),
+        }
+    }
+
+    /// The next request that its client has left.
+    pub(crate) async fn departed(&mut self) -> TicketId {
+        match self.inbox.requests.recv().await.unwrap() {
+            Message::Depart(ticket) => ticket,
+            Message::Submit(submitted) => panic!("nobody departs, {submitted:?} comes"),
+        }
+    }
+
+    /// Nothing was said to the driver.
+    pub(crate) fn expect_silence(&mut self) {
+        assert!(self.inbox.requests.try_recv().is_err());
+    }
+
+    /// Answers the driver's next two questions, in whatever order they come.
+    pub(crate) async fn answer(&mut self, load: Load, policies: Vec<PolicyStatus>) {
+        for _ in 0..2 {
+            self.answer_one(&load, &policies).await;
+        }
+    }
+
+    /// Answers the driver's next question.
+    pub(crate) async fn answer_one(&mut self, load: &Load, policies: &[PolicyStatus]) {
+        match self.question().await {
+            Control::Load(answer) => answer.send(load.clone()).unwrap(),
+            Control::Policies(answer) => answer.send(policies.to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The driver's next question.
+    pub(crate) async fn question(&mut self) -> Control {
+        self.inbox.control.recv().await.unwrap()
+    }
+
+    /// Nobody reads any more what the driver is told.
+    pub(crate) fn end_driver(&mut self) {
+        self.inbox = channels(1).1;
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) async fn ended(self) {
+        self.server.await.unwrap().unwrap();
+    }
+}
+
+fn catalog() -> Catalog {
+    Catalog {
+        models: vec![ModelEntry {
+            name: "demo".to_owned(),
+            text: Arc::clone(&TEXT),
+            context_tokens: 2048,
+            created: 1_700_000_000,
+        }],
+        executors: vec!["cpu0/demo".to_owned(), "cpu1/demo".to_owned()],
+    }
+}
+
+impl Played {
+    pub(crate) fn ticket(&self) -> TicketId {
+        self.0.ticket
+    }
+
+    pub(crate) fn submission(&self) -> &Submission {
+        &self.0.submission
+    }
+
+    pub(crate) fn placed(&self, executor: &str, reason: &str) {
+        self.0.sink.placed(Arc::new(Placement {
+            executor: executor.to_owned(),
+            policy: "memory-aware".to_owned(),
+            decision: "7.1".to_owned(),
+            reason: reason.to_owned(),
+        }));
+    }
+
+    /// A piece of text that took so many tokens.
+    pub(crate) fn text(&self, text: &str, tokens: u32) {
+        let text = text.to_owned();
+        self.0.sink.text(Piece { text, tokens }).unwrap();
+    }
+
+    /// Whether nobody hears what it says any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.sink.is_gone()
+    }
+
+    pub(crate) fn finish(self, stop: StopReason) {
+        self.0.closing.end(End {
+            outcome: Outcome::Finished { output_tokens: 0 },
+            stop: Some(stop),
+        });
+    }
+
+    pub(crate) fn end(self, outcome: Outcome) {
+        self.0.closing.end(End {
+            outcome,
+            stop: None,
+        });
+    }
+}

@@ -1,0 +1,263 @@
+//! An HTTP client as plain as can be: one connection per request, answers as they come.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+/// Where the server is.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    addr: SocketAddr,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// A streamed answer under way. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Stream {
+    /// Its headers.
+    pub headers: HeaderMap,
+    body: Incoming,
+    connection: JoinHandle<()>,
+    /// Bytes of an event that has not ended.
+    rest: Vec<u8>,
+}
+
+/// What a stream came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Streamed {
+    /// The text, its pieces put together.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: Option<String>,
+    /// An error that came as an event.
+    pub error: Option<Value>,
+    /// Whether the last event was `[DONE]`.
+    pub done: bool,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// For the server at `addr`.
+    #[must_use]
+    pub fn new(addr: SocketAddr) -> Self {
+        Self { addr }
+    }
+
+    /// `GET path`.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub async fn get(&self, path: &str) -> Result<Answer> {
+        let request = Request::get(path).body(Full::default())?;
+        self.whole(request).await
+    }
+
+    /// `POST path` with a JSON body.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+        let body = Full::new(Bytes::from(body.to_string()));
+        self.whole(Request::post(path).body(body)?).await
+    }
+
+    /// Chats, and waits for the whole answer.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub async fn chat(&self, message: &str) -> Result<Answer> {
+        self.post("/v1/chat/completions", &chat(message)).await
+    }
+
+    /// Chats, streaming.
+    ///
+    /// # Errors
+    /// If the answer is not a stream.
+    pub async fn stream(&self, body: &Value) -> Result<Stream> {
+        let body = Full::new(Bytes::from(body.to_string()));
+        let request = Request::post("/v1/chat/completions").body(body)?;
+        let (response, connection) = self.send(request).await?;
+        let status = response.status();
+        let (parts, body) = response.into_parts();
+        if status != StatusCode::OK {
+            let body = body.collect().await?.to_bytes();
+            anyhow::bail!("{status}: {}", String::from_utf8_lossy(&body));
+        }
+        Ok(Stream {
+            headers: parts.headers,
+            body,
+            connection,
+            rest: Vec::new(),
+        })
+    }
+
+    async fn whole(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
+        let (response, connection) = self.send(request).await?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes().to_vec();
+        connection.abort();
+        Ok(Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        })
+    }
+
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, JoinHandle<()>)> {
+        let host = self.addr.to_string().parse()?;
+        request.headers_mut().insert(hyper::header::HOST, host);
+        let stream = TcpStream::connect(self.addr).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(async move {
+            // What went wrong with it shows in the answer.
+            drop(connection.await);
+        });
+        let response = sender.send_request(request).await?;
+        Ok((response, connection))
+    }
+}
+
+/// A greedy chat of one message.
+#[must_use]
+pub fn chat(message: &str) -> Value {
+    json!({
+        "model": "demo",
+        "temperature": 0,
+        "messages": [{"role": "user", "content": message}],
+    })
+}
+
+/// The same, streamed.
+#[must_use]
+pub fn streamed_chat(message: &str) -> Value {
+    let mut body = chat(message);
+    body["stream"] = json!(true);
+    body
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Its body as JSON.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_slice(&self.body)
+            .with_context(|| format!("{}: {:?}", self.status, String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The text of a chat's answer.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn text(&self) -> Result<String> {
+        ensure!(self.status == StatusCode::OK, "{:?}", self.json());
+        let json = self.json()?;
+        let text = json["choices"][0]["message"]["content"].as_str();
+        Ok(text.context("no content")?.to_owned())
+    }
+
+    /// A header's text; empty where there is none.
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name);
+        value.and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// The data of the next event; absent at the end.
+    ///
+    /// # Errors
+    /// If the connection breaks.
+    pub async fn event(&mut self) -> Result<Option<String>> {
+        loop {
+            if let Some(end) = self.rest.windows(2).position(|pair| pair == b"\n\n") {
+                let event: Vec<u8> = self.rest.drain(..end + 2).collect();
+                let event = String::from_utf8(event)?;
+                let data = event.trim_end().strip_prefix("data: ");
+                return Ok(Some(data.context("not a data event")?.to_owned()));
+            }
+            let Some(frame) = self.body.frame().await else {
+                ensure!(self.rest.is_empty(), "the stream ends within an event");
+                return Ok(None);
+            };
+            if let Some(data) = frame?.data_ref() {
+                self.rest.extend_from_slice(data);
+            }
+        }
+    }
+
+    /// Reads until the first piece of text.
+    ///
+    /// # Errors
+    /// If the connection breaks or the stream ends before.
+    pub async fn first_text(&mut self) -> Result<String> {
+        loop {
+            let event = self.event().await?.context("no text")?;
+            let event: Value = serde_json::from_str(&event)?;
+            match event["choices"][0]["delta"]["content"].as_str() {
+                Some(text) if !text.is_empty() => return Ok(text.to_owned()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads to the end.
+    ///
+    /// # Errors
+    /// If the connection breaks.
+    pub async fn finish(mut self) -> Result<Streamed> {
+        let mut streamed = Streamed::default();
+        while let Some(event) = self.event().await? {
+            ensure!(!streamed.done, "an event after [DONE]");
+            if event == "[DONE]" {
+                streamed.done = true;
+                continue;
+            }
+            let event: Value = serde_json::from_str(&event)?;
+            if !event["error"].is_null() {
+                streamed.error = Some(event["error"].clone());
+            }
+            let choice = &event["choices"][0];
+            if let Some(text) = choice["delta"]["content"].as_str() {
+                streamed.text.push_str(text);
+            }
+            if let Some(reason) = choice["finish_reason"].as_str() {
+                streamed.finish_reason = Some(reason.to_owned());
+            }
+        }
+        Ok(streamed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}

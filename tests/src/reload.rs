@@ -1,0 +1,134 @@
+//! How long a policy takes from file to force: the benchmark `reload`.
+//!
+//! A whole server serves a crowd. A file in its folder is replaced by one policy and another in
+//! turn; timed is from the file's rename to the first answer that names the new one, and, by the
+//! server's own record, for how long the swap held up the driver.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pointsman_core::Micros;
+use pointsman_policy::Digest;
+use pointsman_server::reload::report::KeeperReport;
+
+use crate::client::streamed_chat;
+use crate::clock::clock;
+use crate::crowd::Crowd;
+use crate::serving::{Serving, component};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Replacements.
+    pub reloads: usize,
+    /// Clients that chat meanwhile.
+    pub clients: usize,
+    /// Each file's bytes differ from all before, so that each is compiled.
+    pub compiled: Compiled,
+}
+
+/// Whether each component is compiled anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compiled {
+    /// Each is.
+    Each,
+    /// Two, once each; then they are known.
+    Once,
+}
+
+/// What came out, each list sorted.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// From the file's rename to the first answer by the new policy, less the settle time.
+    pub to_first_decision: Vec<Duration>,
+    /// From the file's rename to the keeper's word, less the settle time.
+    pub to_force: Vec<Duration>,
+    /// For how long the driver was held up.
+    pub pause: Vec<Duration>,
+    /// Requests served meanwhile, none of which failed.
+    pub served: usize,
+}
+
+/// Settle time of the server that is measured.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// Replaces the policy `case.reloads` times.
+///
+/// # Errors
+/// If a request or a reload fails.
+pub async fn measure(case: Case) -> Result<Measured> {
+    let serving = Serving::start(|config| config.policies.settle = SETTLE).await?;
+    let crowd = Crowd::gather(serving.client, case.clients, |client| {
+        streamed_chat(&format!("Count from {client} to {}.", client + 5))
+    });
+    let policies = [
+        ("first-policy", component("first-policy")?),
+        ("memory-aware", component("memory-aware")?),
+    ];
+    let mut measured = Measured::default();
+    for reload in 0..case.reloads {
+        let (name, good) = &policies[reload % 2];
+        let file = match case.compiled {
+            Compiled::Each => marked(good, reload),
+            Compiled::Once => good.clone(),
+        };
+        let now = clock();
+        serving.drop_in("router.wasm", &file)?;
+        let digest = Digest::of(&file);
+        let report = serving
+            .report_until(|report| is_in_force(report, digest))
+            .await?;
+        measured.to_force.push(now().saturating_sub(SETTLE));
+        decided_by(&serving, name).await?;
+        measured.to_first_decision.push(now().saturating_sub(SETTLE));
+        measured.pause.push(pause(&report, digest)?);
+    }
+    measured.served = crowd.leave().await?;
+    measured.to_first_decision.sort_unstable();
+    measured.to_force.sort_unstable();
+    measured.pause.sort_unstable();
+    Ok(measured)
+}
+
+fn is_in_force(report: &KeeperReport, digest: Digest) -> bool {
+    let mut policies = report.policies.iter();
+    policies.any(|policy| policy.digest == digest && !policy.held.is_empty())
+}
+
+fn pause(report: &KeeperReport, digest: Digest) -> Result<Duration> {
+    let mut newest = report.transactions.iter().rev();
+    let transaction = newest.find(|transaction| transaction.digest == Some(digest));
+    let Micros(pause) = transaction
+        .and_then(|transaction| transaction.pause)
+        .context("no pause was recorded")?;
+    Ok(Duration::from_micros(pause))
+}
+
+/// Asks until the policy `name` has decided where the request runs.
+async fn decided_by(serving: &Serving, name: &str) -> Result<()> {
+    let mut body = streamed_chat("Hello");
+    body["max_tokens"] = serde_json::json!(1);
+    loop {
+        let stream = serving.client.stream(&body).await?;
+        let policy = stream.headers.get("x-pointsman-policy");
+        let decided = policy.is_some_and(|policy| policy == name);
+        stream.finish().await?;
+        if decided {
+            return Ok(());
+        }
+    }
+}
+
+/// The same component with a custom section that no other has.
+fn marked(component: &[u8], mark: usize) -> Vec<u8> {
+    let name = b"mark";
+    let content = mark.to_le_bytes();
+    let mut marked = component.to_vec();
+    // Id 0, the section's length, then a name with its own. Both lengths fit one LEB128 byte.
+    let length = 1 + name.len() + content.len();
+    marked.push(0);
+    marked.extend([length, name.len()].map(|len| u8::try_from(len).unwrap_or(u8::MAX)));
+    marked.extend(name);
+    marked.extend(content);
+    marked
+}

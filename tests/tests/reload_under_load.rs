@@ -1,0 +1,167 @@
+//! Policies replaced under a running server, by good ones, garbage and hostile ones.
+
+use anyhow::{Result, ensure};
+use pointsman_policy::Digest;
+use pointsman_server::reload::report::KeeperReport;
+use pointsman_tests::client::streamed_chat;
+use pointsman_tests::crowd::Crowd;
+use pointsman_tests::serving::{Serving, component};
+use serde_json::{Value, json};
+
+const CLIENTS: usize = 64;
+const REPLACEMENTS: usize = 100;
+/// After every fifth replacement comes garbage.
+const GARBAGE_EVERY: usize = 5;
+
+/// Whether the policy `name` is in force with this code.
+fn is_in_force(report: &KeeperReport, name: &str, digest: Digest) -> bool {
+    let mut policies = report.policies.iter();
+    policies.any(|policy| {
+        policy.name == name && policy.digest == digest && !policy.held.is_empty()
+    })
+}
+
+/// Whether code of `name` was refused, for some reason.
+fn is_refused(report: &KeeperReport, name: &str, digest: Digest) -> bool {
+    let mut refused = report.refused.iter();
+    refused.any(|(refused, refusal)| {
+        refused == name && refusal.digest == Some(digest) && !refusal.why.is_empty()
+    })
+}
+
+/// Files that are no policy, of several kinds.
+fn garbage(good: &[u8], round: usize) -> Vec<u8> {
+    match round % 4 {
+        0 => good[..good.len() / (2 + round)].to_vec(),
+        1 => format!("not a component, {round}").into_bytes(),
+        2 => {
+            // The head of a core module.
+            let mut module = b"\0asm\x01\0\0\0".to_vec();
+            module.extend(round.to_le_bytes());
+            module
+        }
+        _ => good.iter().map(|byte| byte ^ 0x55).skip(round).collect(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_replacements_and_twenty_files_of_garbage_fail_no_request() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let policies = [component("first-policy")?, component("memory-aware")?];
+    let crowd = Crowd::gather(serving.client, CLIENTS, |client| {
+        streamed_chat(&format!("Count from {client} to {}.", client + 3))
+    });
+    for replacement in 0..REPLACEMENTS {
+        let good = &policies[replacement % 2];
+        serving.drop_in("router.wasm", good)?;
+        let digest = Digest::of(good);
+        serving
+            .report_until(|report| is_in_force(report, "router", digest))
+            .await?;
+        if replacement % GARBAGE_EVERY == 0 {
+            let bad = garbage(good, replacement / GARBAGE_EVERY);
+            serving.drop_in("router.wasm", &bad)?;
+            let bad = Digest::of(&bad);
+            let report = serving
+                .report_until(|report| is_refused(report, "router", bad))
+                .await?;
+            ensure!(is_in_force(&report, "router", digest), "{report:#?}");
+        }
+    }
+    let served = crowd.leave().await?;
+    ensure!(served >= CLIENTS, "{served} requests served");
+    let load = serving.idle().await?;
+    ensure!((load.queued, load.parked) == (0, 0), "{load:?}");
+
+    let last = Digest::of(&policies[(REPLACEMENTS - 1) % 2]);
+    let admin = serving.client.get("/admin/policies").await?.json()?;
+    ensure!(admin.to_string().contains(&last.to_string()), "{admin:#}");
+    let answer = serving.client.chat("Hello").await?;
+    ensure!(answer.header("x-pointsman-policy") == "memory-aware");
+    Ok(())
+}
+
+/// A hostile guest's sidecar.
+fn sidecar(settings: &Value) -> Result<String> {
+    let settings: toml::Table = serde_json::from_value(settings.clone())?;
+    let mut file = toml::Table::new();
+    file.insert("settings".to_owned(), settings.into());
+    Ok(toml::to_string(&file)?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_policies_do_not_keep_requests_from_being_answered() -> Result<()> {
+    let serving = Serving::start(|config| {
+        // A policy that holds requests back is overruled soon.
+        config.core.unplaced_max = pointsman_core::Micros(200_000);
+    })
+    .await?;
+    let hostile = component("test/hostile")?;
+    let golden = serving.client.chat("Hello").await?.text()?;
+    let all = json!(["observe", "admit", "order", "route", "evict", "allot"]);
+    let cases = [
+        json!({"outrage": "loop", "calls": ["route"]}),
+        json!({"outrage": "trap", "calls": all}),
+        json!({"outrage": "allocate", "calls": ["observe"]}),
+        json!({"outrage": "recurse", "calls": ["order"]}),
+        json!({"outrage": "million-rows", "calls": ["route", "order", "allot"]}),
+        json!({"outrage": "trap", "calls": all, "good-calls": 20}),
+        json!({"outrage": "loop", "calls": ["snapshot", "restore"]}),
+        json!({"answers": "twice"}),
+        json!({"answers": "unknown-executors"}),
+        json!({"answers": "no-executors"}),
+        json!({"answers": "hold-for-ever"}),
+        json!({"answers": "order-nothing"}),
+        json!({"answers": "allot-nothing"}),
+        json!({"answers": "allot-too-much"}),
+        json!({"answers": "displace-unknown"}),
+    ];
+    for (round, settings) in cases.iter().enumerate() {
+        // Each under a name of its own: the first one of two that want a hook would stay.
+        let name = format!("hostile-{round}");
+        serving.drop_in(&format!("{name}.toml"), sidecar(settings)?.as_bytes())?;
+        serving.drop_in(&format!("{name}.wasm"), &hostile)?;
+        serving
+            .report_until(|report| is_in_force(report, &name, Digest::of(&hostile)))
+            .await?;
+        for _ in 0..4 {
+            let text = serving.client.chat("Hello").await?.text()?;
+            ensure!(text == golden, "{settings}: {text:?}");
+        }
+        for file in ["wasm", "toml"] {
+            std::fs::remove_file(serving.path(&format!("{name}.{file}")))?;
+        }
+        serving
+            .report_until(|report| !report.policies.iter().any(|policy| policy.name == name))
+            .await?;
+    }
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_that_trap_or_loop_in_configure_are_refused() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let hostile = component("test/hostile")?;
+    for (name, settings) in [
+        ("trap", json!({"outrage": "trap", "calls": ["configure"]})),
+        ("loop", json!({"outrage": "loop", "calls": ["configure"]})),
+        ("unknown", json!({"no-such-setting": 1})),
+    ] {
+        serving.drop_in(&format!("{name}.toml"), sidecar(&settings)?.as_bytes())?;
+        serving.drop_in(&format!("{name}.wasm"), &hostile)?;
+        let digest = Digest::of(&hostile);
+        let report = serving
+            .report_until(|report| is_refused(report, name, digest))
+            .await?;
+        ensure!(!is_in_force(&report, name, digest), "{report:#?}");
+        let admin = serving.client.get("/admin/policies").await?.json()?;
+        ensure!(admin.to_string().contains(name), "{admin:#}");
+        let answer = serving.client.chat("Hello").await?;
+        ensure!(answer.header("x-pointsman-policy") == "memory-aware");
+    }
+    let metrics = serving.client.get("/metrics").await?;
+    let metrics = String::from_utf8(metrics.body)?;
+    ensure!(metrics.contains("configure"), "{metrics}");
+    Ok(())
+}
