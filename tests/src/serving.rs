@@ -112,10 +112,10 @@ impl Serving {
     ) -> Result<Arc<KeeperReport>> {
         let mut reports = self.server.reports();
         let waited = tokio::time::timeout(PATIENCE, reports.wait_for(|report| wanted(report)));
-        match waited.await {
-            Ok(report) => Ok(report?.clone()),
-            Err(_) => bail!("the report stays {:#?}", reports.borrow()),
+        if let Ok(report) = waited.await {
+            return Ok(Arc::clone(&*report?));
         }
+        bail!("the report stays {:#?}", self.server.reports().borrow())
     }
 }
 

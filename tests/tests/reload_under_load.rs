@@ -98,10 +98,12 @@ async fn hostile_policies_do_not_keep_requests_from_being_answered() -> Result<(
     .await?;
     let hostile = component("test/hostile")?;
     let golden = serving.client.chat("Hello").await?.text()?;
-    let all = json!(["observe", "admit", "order", "route", "evict", "allot"]);
+    let all = json!(["admit", "order", "route", "evict", "allot"]);
     let cases = [
         json!({"outrage": "loop", "calls": ["route"]}),
         json!({"outrage": "trap", "calls": all}),
+        json!({"outrage": "trap", "calls": ["observe"]}),
+        json!({"outrage": "loop", "calls": ["observe"], "good-calls": 10}),
         json!({"outrage": "allocate", "calls": ["observe"]}),
         json!({"outrage": "recurse", "calls": ["order"]}),
         json!({"outrage": "million-rows", "calls": ["route", "order", "allot"]}),
@@ -121,8 +123,12 @@ async fn hostile_policies_do_not_keep_requests_from_being_answered() -> Result<(
         let name = format!("hostile-{round}");
         serving.drop_in(&format!("{name}.toml"), sidecar(settings)?.as_bytes())?;
         serving.drop_in(&format!("{name}.wasm"), &hostile)?;
+        // In force, or refused already: one that faults when it is told what there is never gets in.
+        let digest = Digest::of(&hostile);
         serving
-            .report_until(|report| is_in_force(report, &name, Digest::of(&hostile)))
+            .report_until(|report| {
+                is_in_force(report, &name, digest) || is_refused(report, &name, digest)
+            })
             .await?;
         for _ in 0..4 {
             let text = serving.client.chat("Hello").await?.text()?;
@@ -132,7 +138,10 @@ async fn hostile_policies_do_not_keep_requests_from_being_answered() -> Result<(
             std::fs::remove_file(serving.path(&format!("{name}.{file}")))?;
         }
         serving
-            .report_until(|report| !report.policies.iter().any(|policy| policy.name == name))
+            .report_until(|report| {
+                !report.policies.iter().any(|policy| policy.name == name)
+                    && !is_refused(report, &name, digest)
+            })
             .await?;
     }
     serving.idle().await?;

@@ -8,7 +8,7 @@
 mod common;
 
 use common::books::{Host, Phase, SLOTS, Subject, reference};
-use common::subjects::{Stepped, Threaded, scripted};
+use common::subjects::{Stepped, Threaded, demo, scripted};
 use common::{demo_text, job, random_job};
 use fastrand::Rng;
 use pointsman_core::{ExecutorId, Incarnation, RequestId, SequenceRef};
@@ -54,7 +54,7 @@ fn is_finished<S: Subject>(host: &Host<S>, request: RequestId) -> bool {
 
 fn several_at_once_answer_as_each_alone<S: Subject>(subject: S) {
     let mut host = Host::new(subject);
-    let requests: Vec<_> = (1..=3 * SLOTS as u32)
+    let requests: Vec<_> = (1..=3 * SLOTS)
         .map(|idx| host.arrive(long_job(idx * 3, 2 + idx * 2)))
         .collect();
     host.run_out();
@@ -134,7 +134,7 @@ fn steps_keep_to_the_budget_and_everybody_gets_on<S: Subject>(make: impl Fn() ->
     for budget in [1, 3, 5, 17] {
         let mut host = Host::new(make());
         host.set_budget(budget);
-        let requests: Vec<_> = (0..SLOTS as u32)
+        let requests: Vec<_> = (0..SLOTS)
             .map(|idx| host.start(long_job(4 + idx * 9, 10)))
             .collect();
         host.run_out();
@@ -175,8 +175,8 @@ fn commands_about_what_is_not_there_change_nothing<S: Subject>(subject: S) {
 }
 
 /// Any interleaving of commands and steps gives every request its answer or lets it go.
-fn random_runs_keep_the_books<S: Subject>(make: impl Fn() -> S) {
-    for seed in 0..30 {
+fn random_runs_keep_the_books<S: Subject>(make: impl Fn() -> S, runs: u64) {
+    for seed in 0..runs {
         let mut rng = Rng::with_seed(seed);
         let mut host = Host::new(make());
         for _ in 0..150 {
@@ -226,9 +226,9 @@ fn arrive_with_stop<S: Subject>(host: &mut Host<S>, rng: &mut Rng, job: Job, lik
     host.arrive(Job { stop, ..job });
 }
 
-/// The suite for one executor: `$make` makes a subject.
+/// The suite for one executor: `$make` makes a subject, `$runs` are its random runs.
 macro_rules! keeps_the_contract {
-    ($name:ident, $make:expr) => {
+    ($name:ident, $runs:literal, $make:expr) => {
         mod $name {
             use super::*;
 
@@ -269,11 +269,13 @@ macro_rules! keeps_the_contract {
 
             #[test]
             fn random_runs_keep_the_books() {
-                super::random_runs_keep_the_books($make);
+                super::random_runs_keep_the_books($make, $runs);
             }
         }
     };
 }
 
-keeps_the_contract!(stepped_engine, || Stepped::new(scripted));
-keeps_the_contract!(engine_on_its_thread, || Threaded::new(scripted));
+keeps_the_contract!(stepped_engine, 30, || Stepped::new(scripted));
+keeps_the_contract!(engine_on_its_thread, 30, || Threaded::new(scripted));
+keeps_the_contract!(demo_model, 3, || Stepped::new(demo));
+keeps_the_contract!(demo_model_on_its_thread, 3, || Threaded::new(demo));

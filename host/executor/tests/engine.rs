@@ -144,10 +144,12 @@ fn an_answer_ends_where_the_context_does() {
     }
 }
 
-/// What is wrong with a start, and what must be said about it.
+/// Makes a start that nobody should make.
+type Spoil = fn(&mut Start);
+
 #[test]
 fn what_cannot_be_run_is_refused_and_harms_nobody() {
-    let wrong: [(&str, fn(&mut Start)); 5] = [
+    let wrong: [(&str, Spoil); 5] = [
         ("9 tokens were ordered, and there are 2", |start| {
             start.order.prompt_tokens = 9;
         }),
@@ -187,7 +189,7 @@ fn what_cannot_be_run_is_refused_and_harms_nobody() {
 #[test]
 fn a_start_beyond_the_slots_goes_elsewhere() {
     let mut engine = bare(ScriptedBackend::new(SHAPE));
-    for request in 0..=SLOTS as u64 {
+    for request in 0..=SLOTS {
         let (start, _deliveries) = start(request, &job(&[30, 31], 5));
         engine.handle(Command::Start(Box::new(start)));
     }
@@ -198,7 +200,7 @@ fn a_start_beyond_the_slots_goes_elsewhere() {
     else {
         panic!("{events:?}")
     };
-    assert_eq!(sequence.request, RequestId(SLOTS as u64));
+    assert_eq!(sequence.request, RequestId(SLOTS.into()));
     assert_eq!(*retry, RetryClass::Elsewhere);
 }
 
@@ -232,7 +234,7 @@ fn nothing_of_a_step_that_fails_is_shown() {
     let mut engine = bare(ScriptedBackend::failing(SHAPE, faults));
     let mut clients = Vec::new();
     for request in 0..3 {
-        let (start, deliveries) = start(request, &job(&[70 + request as u32, 5], 20));
+        let (start, deliveries) = start(request, &job(&[70 + request, 5], 20));
         engine.handle(Command::Start(Box::new(start)));
         clients.push(deliveries);
     }
@@ -260,7 +262,7 @@ fn cached_tokens_are_not_computed_again() {
     };
     // The first sequence leaves its blocks to the second, of which the first two are full.
     let mut texts = [(0, 9), (8, 1)].map(|(cached_tokens, computed)| {
-        let (mut start, mut deliveries) = start(cached_tokens.into(), &job);
+        let (mut start, mut deliveries) = start(cached_tokens, &job);
         start.order.cached_tokens = cached_tokens;
         let sequence = start.sequence_ref();
         engine.handle(Command::Start(Box::new(start)));
@@ -309,10 +311,10 @@ fn bare(backend: ScriptedBackend) -> Engine {
 }
 
 /// A start of `job` with more blocks than it needs, the same whatever the request.
-fn start(request: u64, job: &Job) -> (Start, Deliveries) {
+fn start(request: u32, job: &Job) -> (Start, Deliveries) {
     let (sink, _closing, deliveries) = delivery::channel(job.output_tokens_max);
     let order = StartOrder {
-        request: RequestId(request),
+        request: RequestId(request.into()),
         executor: EXECUTOR,
         incarnation: FIRST_LIFE,
         device: DeviceId(0),
@@ -321,7 +323,7 @@ fn start(request: u64, job: &Job) -> (Start, Deliveries) {
         cached_tokens: 0,
         output_tokens_max: job.output_tokens_max,
         blocks: (0..10)
-            .map(|idx| BlockId(idx + 10 * (request as u32 % 4)))
+            .map(|idx| BlockId(idx + 10 * (request % 4)))
             .collect(),
     };
     let sequence = Sequence::new(Arc::new(job.clone()), sink);

@@ -234,7 +234,7 @@ fn models_of_every_shape_under_any_schedule_give_the_rows_of_solo_runs() {
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let model = models::demo();
-    let solos = run_all_alone(&model, &[100, 60, 80], &mut Rng::with_seed(20));
+    let solos = run_all_alone(&model, &[250, 120, 180], &mut Rng::with_seed(20));
     check(&solos, backend(&model, shape(&solos, 16), 3), 20);
 }
 

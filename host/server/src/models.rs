@@ -100,7 +100,7 @@ impl Loaded {
     }
 
     fn kv_bytes_per_token(&self) -> u64 {
-        self.model.kv_bytes_per_token() as u64
+        self.model.kv_bytes_per_token()
     }
 }
 

@@ -126,7 +126,7 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
             simd.enter(
                 #[inline(always)]
                 || {
-                    for (out, index) in out.chunks_exact_mut(unit).zip(piece..) {
+                    for (out, index) in out.chunks_exact_mut(unit).zip(piece * units..) {
                         let row = index / config.kv_heads;
                         let head = index % config.kv_heads;
                         let queries = &qkv[row * config.qkv_size() + head * unit..][..unit];

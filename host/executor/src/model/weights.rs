@@ -140,12 +140,12 @@ pub fn load(files: &ModelFiles, config: &LlamaConfig) -> Result<HostLlama, Weigh
     let layers = layers.collect::<Result<_, _>>()?;
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
     Ok(Llama {
-        embedding: tensors.matrix(&[("model.embed_tokens.weight".into(), vocab)], hidden)?,
+        embedding: tensors.matrix(&[Part::new("model.embed_tokens.weight", vocab)], hidden)?,
         layers,
-        norm: tensors.vector(&[("model.norm.weight".into(), hidden)])?,
+        norm: tensors.vector(&[Part::new("model.norm.weight", hidden)])?,
         head: match config.head {
             Head::Tied => None,
-            Head::Own => Some(tensors.matrix(&[("lm_head.weight".into(), vocab)], hidden)?),
+            Head::Own => Some(tensors.matrix(&[Part::new("lm_head.weight", vocab)], hidden)?),
         },
     })
 }
@@ -164,8 +164,12 @@ struct Tensor {
     values: Result<Values, Dtype>,
 }
 
-/// A tensor's name and its rows, or elements.
-type Part = (String, usize);
+/// A tensor that the model needs.
+struct Part {
+    name: String,
+    /// Its rows, or elements.
+    size: usize,
+}
 
 #[derive(Deserialize)]
 struct Index {
@@ -230,23 +234,25 @@ impl Tensors {
         config: &LlamaConfig,
         layer: usize,
     ) -> Result<Layer<Matrix, Vec<f32>>, WeightsError> {
-        let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let attention = |part: &str, rows| (name(&format!("self_attn.{part}_proj")), rows);
-        let mlp = |part: &str, rows| (name(&format!("mlp.{part}_proj")), rows);
-        let norm = |part: &str| (name(&format!("{part}_layernorm.weight")), hidden(config));
+        let hidden = config.hidden_size;
         let (q, kv, inner) = (config.q_size(), config.kv_size(), config.intermediate_size);
-        let (attention_bias, mlp_bias) = (config.attention_bias, config.mlp_bias);
-        let qkv = [attention("q", q), attention("k", kv), attention("v", kv)];
-        let output = [attention("o", hidden(config))];
-        let gate_up = [mlp("gate", inner), mlp("up", inner)];
-        let down = [mlp("down", hidden(config))];
+        let part = |name: &str, size| Part::new(format!("model.layers.{layer}.{name}"), size);
+        let norm = |name: &str| [part(&format!("{name}_layernorm.weight"), hidden)];
+        let qkv = [
+            part("self_attn.q_proj", q),
+            part("self_attn.k_proj", kv),
+            part("self_attn.v_proj", kv),
+        ];
+        let output = [part("self_attn.o_proj", hidden)];
+        let gate_up = [part("mlp.gate_proj", inner), part("mlp.up_proj", inner)];
+        let down = [part("mlp.down_proj", hidden)];
         Ok(Layer {
-            attention_norm: self.vector(&[norm("input")])?,
-            qkv: self.linear(&qkv, hidden(config), attention_bias)?,
-            output: self.linear(&output, q, attention_bias)?,
-            mlp_norm: self.vector(&[norm("post_attention")])?,
-            gate_up: self.linear(&gate_up, hidden(config), mlp_bias)?,
-            down: self.linear(&down, inner, mlp_bias)?,
+            attention_norm: self.vector(&norm("input"))?,
+            qkv: self.linear(&qkv, hidden, config.attention_bias)?,
+            output: self.linear(&output, q, config.attention_bias)?,
+            mlp_norm: self.vector(&norm("post_attention"))?,
+            gate_up: self.linear(&gate_up, hidden, config.mlp_bias)?,
+            down: self.linear(&down, inner, config.mlp_bias)?,
         })
     }
 
@@ -257,16 +263,16 @@ impl Tensors {
         cols: usize,
         bias: Bias,
     ) -> Result<Linear<Matrix, Vec<f32>>, WeightsError> {
-        let named = |suffix: &str| -> Vec<Part> {
+        let of_each = |kind: &str| -> Vec<Part> {
             let parts = parts.iter();
-            let parts = parts.map(|(name, rows)| (format!("{name}.{suffix}"), *rows));
+            let parts = parts.map(|part| Part::new(format!("{}.{kind}", part.name), part.size));
             parts.collect()
         };
         Ok(Linear {
-            weight: self.matrix(&named("weight"), cols)?,
+            weight: self.matrix(&of_each("weight"), cols)?,
             bias: match bias {
                 Bias::Absent => None,
-                Bias::Present => Some(self.vector(&named("bias"))?),
+                Bias::Present => Some(self.vector(&of_each("bias"))?),
             },
         })
     }
@@ -274,7 +280,7 @@ impl Tensors {
     /// The rows of all parts.
     fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<Matrix, WeightsError> {
         let parts = parts.iter();
-        let parts = parts.map(|(name, rows)| self.take(name, vec![*rows, cols]));
+        let parts = parts.map(|part| self.take(&part.name, vec![part.size, cols]));
         let values = parts.collect::<Result<Vec<_>, _>>()?;
         Ok(Matrix {
             cols,
@@ -285,7 +291,7 @@ impl Tensors {
     /// The elements of all parts.
     fn vector(&mut self, parts: &[Part]) -> Result<Vec<f32>, WeightsError> {
         let parts = parts.iter();
-        let parts = parts.map(|(name, length)| self.take(name, vec![*length]));
+        let parts = parts.map(|part| self.take(&part.name, vec![part.size]));
         let values = parts.collect::<Result<Vec<_>, _>>()?;
         Ok(Values::join(values).into_f32())
     }
@@ -311,10 +317,6 @@ impl Tensors {
             found: dtype,
         })
     }
-}
-
-fn hidden(config: &LlamaConfig) -> usize {
-    config.hidden_size
 }
 
 /// The files that an index names, each once.
@@ -343,6 +345,13 @@ fn values(tensor: &TensorView<'_>) -> Result<Values, Dtype> {
         Ok(Values::F32(values.collect()))
     } else {
         Err(dtype)
+    }
+}
+
+impl Part {
+    fn new(name: impl Into<String>, size: usize) -> Self {
+        let name = name.into();
+        Self { name, size }
     }
 }
 

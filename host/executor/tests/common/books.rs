@@ -31,7 +31,7 @@ pub trait Subject {
 }
 
 /// Sequences that subjects run at once.
-pub const SLOTS: usize = 4;
+pub const SLOTS: u32 = 4;
 
 pub struct Host<S> {
     pub subject: S,
@@ -157,7 +157,7 @@ impl<S: Subject> Host<S> {
         };
         let prompt_tokens = u32::try_from(sequence.tokens.len()).unwrap();
         let needed = prompt_tokens.div_ceil(self.tokens_per_block) as usize;
-        if running == SLOTS || needed > self.free.len() {
+        if running == SLOTS as usize || needed > self.free.len() {
             return false;
         }
         let blocks = self.free.split_off(self.free.len() - needed);

@@ -85,6 +85,16 @@ impl ScriptedBackend {
         (block.0 * per_block + position % per_block) as usize
     }
 
+    fn write(&mut self, chunk: &Chunk<'_>) {
+        assert!(!chunk.tokens.is_empty(), "a chunk without tokens");
+        let end = chunk.start + count(chunk.tokens);
+        assert!(end <= self.shape.context_tokens, "beyond the context");
+        for (position, token) in (chunk.start..).zip(chunk.tokens) {
+            let place = self.place(chunk.blocks, position);
+            self.pool[place] = Some(kv(*token, position));
+        }
+    }
+
     fn row(&self, chunk: &Chunk<'_>) -> impl Iterator<Item = f32> + use<> {
         let last = chunk.start + count(chunk.tokens);
         let read = |position| {
@@ -123,19 +133,12 @@ impl Backend for ScriptedBackend {
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         match self.faults.next() {
             Some(Fault::Error) => return Err(DeviceError("the device fell off the bus".into())),
-            Some(Fault::Panic) => panic!("the kernel met a NaN"),
+            Some(Fault::Panic) => burn(),
             None => {}
         }
-        assert!(!chunks.is_empty(), "a step without work");
         logits.clear();
         for chunk in chunks {
-            assert!(!chunk.tokens.is_empty(), "a chunk without tokens");
-            let last = chunk.start + count(chunk.tokens);
-            assert!(last <= self.shape.context_tokens, "beyond the context");
-            for (position, token) in (chunk.start..).zip(chunk.tokens) {
-                let place = self.place(chunk.blocks, position);
-                self.pool[place] = Some(kv(*token, position));
-            }
+            self.write(chunk);
         }
         // Read after everything was written: so what one chunk writes into another's blocks shows.
         for chunk in chunks.iter().filter(|c| c.logits == Logits::Last) {
@@ -143,6 +146,10 @@ impl Backend for ScriptedBackend {
         }
         Ok(())
     }
+}
+
+fn burn() {
+    panic!("the kernel met a NaN")
 }
 
 fn count(tokens: &[u32]) -> u32 {

@@ -34,16 +34,17 @@ pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> Answer {
         let token = Sampler::default().choose(known, &job.sampling, generated);
         tokens.push(token.unwrap());
         let ids = &tokens[job.prompt.len()..];
-        let is_last = ids.len() == job.output_tokens_max as usize
-            || tokens.len() >= backend.context_tokens() as usize;
-        if let Some(answer) = ended(text, job, ids, is_last) {
+        let room = backend.context_tokens() as usize - job.prompt.len();
+        let ids_max = room.clamp(1, job.output_tokens_max as usize);
+        if let Some(answer) = ended(text, job, ids, ids_max) {
             return answer;
         }
     }
 }
 
 /// The answer, if generation ends with the last of `ids`.
-fn ended(text: &ModelText, job: &Job, ids: &[u32], is_last: bool) -> Option<Answer> {
+fn ended(text: &ModelText, job: &Job, ids: &[u32], ids_max: usize) -> Option<Answer> {
+    let is_last = ids.len() == ids_max;
     let (last, before) = ids.split_last().unwrap();
     let is_eos = !job.ignore_eos && text.eos().contains(last);
     let shown = text.decode(if is_eos { before } else { ids }).unwrap();

@@ -1,9 +1,11 @@
 //! Engines as executors under test: one that works when it is asked to, and one on its thread.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pointsman_executor::contract::{Command, Events};
+use pointsman_executor::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_executor::engine::stats::EngineStats;
 use pointsman_executor::engine::thread::{
     BackendFactory, EngineHandle, EngineSpec, Recovery, spawn,
@@ -15,13 +17,25 @@ use tokio::sync::mpsc;
 
 use super::books::{SLOTS, Subject};
 use super::scripted::{Faults, SHAPE, ScriptedBackend, Shape};
-use super::{EXECUTOR, FIRST_LIFE, demo_text};
+use super::{EXECUTOR, FIRST_LIFE, demo_model, demo_text};
 
 /// Makes backends, each with a pool of its own.
 pub type MakeBackend = fn() -> Box<dyn Backend>;
 
 pub fn scripted() -> Box<dyn Backend> {
     Box::new(ScriptedBackend::new(SHAPE))
+}
+
+/// The demo model, with a pool of the same shape.
+pub fn demo() -> Box<dyn Backend> {
+    static MODEL: OnceLock<Arc<CpuModel>> = OnceLock::new();
+    let model = MODEL.get_or_init(|| Arc::new(CpuModel::load(&demo_model()).unwrap()));
+    let shape = KvShape {
+        tokens_per_block: SHAPE.tokens_per_block,
+        blocks_total: SHAPE.blocks_total,
+    };
+    let backend = CpuBackend::new(Arc::clone(model), shape, NonZeroUsize::MIN);
+    Box::new(backend.unwrap())
 }
 
 /// An engine that makes a step when it is asked for events.
@@ -41,7 +55,7 @@ impl Stepped {
     pub fn on(backend: Box<dyn Backend>, make_alone: MakeBackend) -> Self {
         let stats = Arc::new(EngineStats::default());
         let parts = EngineParts {
-            slots: SLOTS as u32,
+            slots: SLOTS,
             backend,
             text: demo_text(),
             stats: Arc::clone(&stats),
@@ -102,7 +116,7 @@ impl Threaded {
         let spec = EngineSpec {
             executor: EXECUTOR,
             incarnation: FIRST_LIFE,
-            slots: SLOTS as u32,
+            slots: SLOTS,
             text: demo_text(),
             backend,
             events: sender,

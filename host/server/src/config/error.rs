@@ -10,7 +10,14 @@ pub struct ConfigError {
     /// Where it says so.
     pub place: Place,
     /// What is wrong.
-    pub wrong: Wrong,
+    pub wrong: Box<Wrong>,
+}
+
+impl ConfigError {
+    pub(crate) fn new(place: Place, wrong: Wrong) -> Self {
+        let wrong = Box::new(wrong);
+        Self { place, wrong }
+    }
 }
 
 /// Where something is configured.

@@ -3,8 +3,12 @@
 //! Nothing here implements `Debug`: some of it is secret.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
 use super::LogFormat;
@@ -12,6 +16,9 @@ use super::units::{Number, Size, Time};
 
 /// A value that may be left out, with where it stands.
 pub(super) type Given<T> = Option<Spanned<T>>;
+
+/// Tables that are written `[[like this]]`, each with where it begins.
+pub(super) struct Tables<T>(pub(super) Vec<Spanned<T>>);
 
 #[derive(Default, Deserialize)]
 #[serde(
@@ -24,10 +31,10 @@ pub(super) struct File {
     pub(super) listen: Given<String>,
     pub(super) drain: Given<Time>,
     pub(super) http: Http,
-    pub(super) keys: Vec<Spanned<Key>>,
-    pub(super) tenants: Vec<Spanned<Tenant>>,
+    pub(super) keys: Tables<Key>,
+    pub(super) tenants: Tables<Tenant>,
     pub(super) hints: Hints,
-    pub(super) models: Vec<Spanned<Model>>,
+    pub(super) models: Tables<Model>,
     pub(super) cpu: Cpu,
     pub(super) core: Core,
     pub(super) policies: Policies,
@@ -203,4 +210,30 @@ pub(super) struct Admin {
 pub(super) struct Log {
     pub(super) format: Option<LogFormat>,
     pub(super) filter: Given<String>,
+}
+
+// === impl Tables ===
+
+impl<T> Default for Tables<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Tables<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Each<T> {
+            type Value = Tables<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("tables, each in two brackets: [[...]]")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, tables: A) -> Result<Tables<T>, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(tables)).map(Tables)
+            }
+        }
+        deserializer.deserialize_seq(Each(PhantomData))
+    }
 }

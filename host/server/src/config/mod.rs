@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! 1. A [`Config`] in use has passed every check: bounds, names that are there, names that are
-//!    there once (`tests/config.rs`).
-//! 2. `examples/pointsman.toml` has every key, with its default (`tests/config.rs`).
+//!    there once (`tests/config`).
+//! 2. `examples/pointsman.toml` has every key, with its default (`tests/config`).
 //!
 //! # Not here
 //! What stands beside a policy (`reload`), and what a policy makes of its settings.

@@ -33,13 +33,11 @@ impl Source {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         match fs::read_to_string(path) {
             Ok(text) => Ok(Self::new(path, &text)),
-            Err(error) => Err(ConfigError {
-                place: Place::Flag("--config"),
-                wrong: Wrong::Unreadable {
-                    path: path.to_owned(),
-                    error,
-                },
-            }),
+            Err(error) => {
+                let path = path.to_owned();
+                let wrong = Wrong::Unreadable { path, error };
+                Err(ConfigError::new(Place::Flag("--config"), wrong))
+            }
         }
     }
 
@@ -68,7 +66,7 @@ impl Source {
             Some(span) => self.place(span.start),
             None => Place::File(self.path.clone()),
         };
-        ConfigError { place, wrong }
+        ConfigError::new(place, wrong)
     }
 
     /// A path that the file names, relative to the folder it is in.

@@ -2,7 +2,7 @@
 
 use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
-    Config, DeviceSpec, ExecutorSpec, Incarnation, KvSpec, Outcome, Progress, RequestId,
+    Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, KvSpec, Outcome, Progress, RequestId,
     RetryClass, StepReport,
 };
 use pointsman_executor::delivery::{Deliveries, Delivery, End, StopReason, channel};
@@ -28,6 +28,11 @@ impl Stage {
     }
 
     fn with_room_for(commands_max: usize) -> Self {
+        Self::with_executors(&["cpu0/demo"], commands_max)
+    }
+
+    /// All executors have one channel.
+    fn with_executors(names: &[&str], commands_max: usize) -> Self {
         let mut machine = Machine::new(Config::default()).unwrap();
         let device = machine
             .handle_device_attached(
@@ -42,8 +47,8 @@ impl Stage {
                 },
             )
             .unwrap();
-        let spec = ExecutorSpec {
-            name: "cpu0/demo".to_owned(),
+        let spec = |name: &str| ExecutorSpec {
+            name: name.to_owned(),
             device,
             kind: ExecutorKind::Cpu,
             role: Role::Both,
@@ -57,11 +62,16 @@ impl Stage {
             preempts: true,
             model_unload_delay: Micros(0),
         };
-        let executor = machine.handle_executor_attached(AT, spec).unwrap();
+        let executors: Vec<ExecutorId> = names
+            .iter()
+            .map(|name| machine.handle_executor_attached(AT, spec(name)).unwrap())
+            .collect();
         let policies = PolicyHost::new(Patience::default());
         let mut driver = Driver::new(machine, policies, Arc::new(Metrics::default()), 2);
         let (sender, commands) = mpsc::channel(commands_max);
-        driver.attach(executor, sender);
+        for executor in executors {
+            driver.attach(executor, sender.clone());
+        }
         Self {
             driver,
             commands,
@@ -226,8 +236,8 @@ fn a_client_that_leaves_while_it_runs_frees_its_slot_and_blocks() {
 }
 
 #[test]
-fn what_an_executor_gives_back_is_taken_up_where_it_was_left() {
-    let mut stage = Stage::new();
+fn what_an_executor_gives_back_is_taken_up_elsewhere_where_it_was_left() {
+    let mut stage = Stage::with_executors(&["cpu0/demo", "cpu1/demo"], 64);
     let (_, mut deliveries) = stage.submit();
     let mut start = stage.start();
     let sequence = start.sequence_ref();
@@ -238,16 +248,24 @@ fn what_an_executor_gives_back_is_taken_up_where_it_was_left() {
         why: "a test".to_owned(),
         state: Some(Box::new(start.sequence)),
     };
-    // There is no other executor, so it is the end; with one it would be taken up there.
     stage.says(0, vec![Event::Started(sequence), failed]);
-    assert!(matches!(end(&mut deliveries).outcome, Outcome::Failed(_)));
-    assert_eq!(stage.driver.in_hand(), 0);
+    let resumed = stage.start();
+    assert_eq!(resumed.order.executor, ExecutorId(1));
+    assert_eq!(resumed.sequence.generated(), [7]);
+    let places: Vec<_> = std::iter::from_fn(|| deliveries.try_next()).collect();
+    let [Delivery::Placed(first), Delivery::Placed(second)] = places.as_slice() else {
+        panic!("{places:?}");
+    };
+    assert_eq!(
+        (&*first.executor, &*second.executor),
+        ("cpu0/demo", "cpu1/demo")
+    );
 }
 
 #[test]
-fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start() {
-    let mut stage = Stage::new();
-    let (_, mut deliveries) = stage.submit();
+fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start_elsewhere() {
+    let mut stage = Stage::with_executors(&["cpu0/demo", "cpu1/demo"], 64);
+    let (_, _deliveries) = stage.submit();
     drop(stage.start());
     let lost = Event::Lost {
         why: "a test".to_owned(),
@@ -255,14 +273,24 @@ fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start() {
     stage.says(0, vec![lost]);
     let executor = stage.driver.machine.executor_snapshot(CPU).unwrap();
     assert_eq!(executor.health, Health::Up);
-    match stage.command() {
-        Some(Command::Start(start)) => {
-            assert_eq!(start.order.incarnation, Incarnation(1));
-            assert!(start.sequence.generated().is_empty());
-        }
-        None => assert!(matches!(end(&mut deliveries).outcome, Outcome::Failed(_))),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(executor.incarnation, Incarnation(1));
+    let again = stage.start();
+    assert_eq!(again.order.executor, ExecutorId(1));
+    assert!(again.sequence.generated().is_empty());
+}
+
+#[test]
+fn a_request_that_the_only_executor_was_lost_with_has_failed() {
+    let mut stage = Stage::new();
+    let (_, mut deliveries) = stage.submit();
+    drop(stage.start());
+    let lost = Event::Lost {
+        why: "a test".to_owned(),
+    };
+    stage.says(0, vec![lost]);
+    let failed = Outcome::Failed(FailedWhy::NowhereLeft);
+    assert_eq!(end(&mut deliveries).outcome, failed);
+    assert_eq!(stage.driver.in_hand(), 0);
 }
 
 #[test]

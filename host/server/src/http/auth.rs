@@ -144,10 +144,7 @@ mod tests {
 
     fn with(authorization: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            AUTHORIZATION,
-            HeaderValue::from_str(authorization).unwrap(),
-        );
+        headers.insert(AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
         headers
     }
 
@@ -156,17 +153,20 @@ mod tests {
         let ring = ring(&[("one", "a"), ("two", "b")], None, Metrics::Everybody);
         assert_eq!(ring.tenant(&with("Bearer one")), Ok("a"));
         assert_eq!(ring.tenant(&with("bearer two")), Ok("b"));
-        for unknown in ["Bearer three", "Bearer ", "Basic one", "one", "Bearer one two"] {
+        for unknown in [
+            "Bearer three",
+            "Bearer ",
+            "Basic one",
+            "one",
+            "Bearer one two",
+        ] {
             assert_eq!(
                 ring.tenant(&with(unknown)),
                 Err(ApiError::Unauthorized),
                 "{unknown}"
             );
         }
-        assert_eq!(
-            ring.tenant(&HeaderMap::new()),
-            Err(ApiError::Unauthorized)
-        );
+        assert_eq!(ring.tenant(&HeaderMap::new()), Err(ApiError::Unauthorized));
     }
 
     #[test]
@@ -205,10 +205,7 @@ mod tests {
         let public = ring(&[("one", "a")], Some("root"), Metrics::Everybody);
         assert_eq!(public.may_see_metrics(&nobody), Ok(()));
         let closed = ring(&[("one", "a")], Some("root"), Metrics::Tenants);
-        assert_eq!(
-            closed.may_see_metrics(&nobody),
-            Err(ApiError::Unauthorized)
-        );
+        assert_eq!(closed.may_see_metrics(&nobody), Err(ApiError::Unauthorized));
         assert_eq!(closed.may_see_metrics(&with("Bearer one")), Ok(()));
         assert_eq!(closed.may_see_metrics(&with("Bearer root")), Ok(()));
     }

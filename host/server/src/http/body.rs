@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::CONTENT_ENCODING;
-use hyper::Request;
 use tokio::time::timeout;
 
 use super::error::{ApiError, quoted};
@@ -14,10 +14,7 @@ use crate::config::HttpConfig;
 ///
 /// # Cancellation
 /// What was read is dropped.
-pub(super) async fn read(
-    request: Request<Incoming>,
-    http: &HttpConfig,
-) -> Result<Bytes, ApiError> {
+pub(super) async fn read(request: Request<Incoming>, http: &HttpConfig) -> Result<Bytes, ApiError> {
     let too_large = ApiError::BodyTooLarge {
         bytes_max: http.body_bytes_max,
     };

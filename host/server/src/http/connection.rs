@@ -16,8 +16,9 @@ use super::auth::Reach;
 use super::socket::{self, Watch};
 use super::{App, Phase, reached, router};
 
-/// Bytes of a request's head, and of what is buffered for a slow client before no more is taken
-/// from the executor's channel.
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// What is buffered for a slow client before no more is taken from its executor's channel.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Answers the requests of one connection.
@@ -53,6 +54,7 @@ async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, reach: Reac
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(read_timeout)
+        .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(socket), service);
     let mut connection = pin!(connection);

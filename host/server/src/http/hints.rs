@@ -203,7 +203,11 @@ impl Form {
             ApiError::field(header, format!("the header `{header}` is not ASCII"))
         })?;
         let text = text.trim();
-        let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let items = || {
+            text.split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+        };
         match self {
             Form::Text => Ok(Value::from(text)),
             // Whatever else it is will be refused as such.
@@ -265,9 +269,8 @@ impl Given {
     }
 
     fn labels(&mut self, keys: &[String]) -> Result<Vec<String>, ApiError> {
-        let wanted = format!(
-            "up to {LABELS_MAX} keys, each with a text of 1 to {LABEL_BYTES_MAX} bytes"
-        );
+        let wanted =
+            format!("up to {LABELS_MAX} keys, each with a text of 1 to {LABEL_BYTES_MAX} bytes");
         let labels = self.take("labels", &wanted, |labels: &BTreeMap<String, String>| {
             let fits = |value: &String| (1..=LABEL_BYTES_MAX).contains(&value.len());
             labels.len() <= LABELS_MAX && labels.values().all(fits)
@@ -277,13 +280,18 @@ impl Given {
             let key = quoted(key);
             return Err(unknown("labels", "label key", &key, keys));
         }
-        Ok(labels.iter().map(|(key, value)| format!("{key}={value}")).collect())
+        Ok(labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect())
     }
 
     fn executors(&mut self, known: &[String]) -> Result<Option<Vec<String>>, ApiError> {
-        let names = self.take("executors", "a list of at least one name", |names: &Vec<String>| {
-            !names.is_empty()
-        })?;
+        let names = self.take(
+            "executors",
+            "a list of at least one name",
+            |names: &Vec<String>| !names.is_empty(),
+        )?;
         let Some(mut names) = names else {
             return Ok(None);
         };

@@ -180,7 +180,9 @@ fn json(status: StatusCode, value: &impl Serialize) -> Reply {
 
 fn whole(content_type: HeaderValue, text: impl Into<Bytes>) -> Reply {
     let mut reply = Response::new(Either::Left(Full::new(text.into())));
-    reply.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    reply
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
     reply
 }
 

@@ -52,7 +52,7 @@ impl Instance for Once {
             return Err(Fault::new(FaultKind::Trap, "asked twice"));
         }
         let verdict = |_: &Cached| routing::Verdict {
-            choice: routing::Choice::Place(vec![ExecutorId(0)]),
+            choice: routing::Choice::Place(vec![EXECUTOR]),
             reason: 0,
         };
         Ok(requests.iter().map(verdict).collect())
@@ -277,115 +277,142 @@ fn the_same_facts_give_the_same_text() {
     assert_eq!(told(), told());
 }
 
+/// A host in which one request was placed is told of one more fact, and says `line`.
+fn told(fact: Fact, line: &str) {
+    let mut host = Host::new();
+    host.arrive(0, "alice");
+    host.decide(0);
+    let stamped = Stamped {
+        now: Micros(1),
+        round: Round(1),
+        fact,
+    };
+    host.metrics.fact(&stamped, &host.machine, &host.policies);
+    let text = host.metrics.render();
+    let line = format!("\npointsman_{line}\n");
+    assert!(text.contains(&line), "{line} not in\n{text}");
+}
+
+const REQUEST: RequestId = RequestId(7);
+const EXECUTOR: ExecutorId = ExecutorId(0);
+
 #[test]
-fn each_fact_is_counted_once_by_its_bounded_labels() {
-    let (request, executor) = (RequestId(7), ExecutorId(0));
+fn decisions_are_counted_by_what_they_were_and_whose() {
     let by = Decided::BUILT_IN;
-    let ended = |outcome| Fact::Ended(RequestId(0), outcome);
-    let facts = [
+    let placed = Fact::Placed {
+        request: REQUEST,
+        executor: EXECUTOR,
+        into: PlacedIn::Queue,
+        by,
+    };
+    let evicted = Fact::Evicted {
+        victim: REQUEST,
+        executor: EXECUTOR,
+        needy: RequestId(8),
+        how: EvictHow::Recompute,
+        by,
+    };
+    for (fact, line) in [
         (
-            Fact::Parked(request, by),
+            Fact::Parked(REQUEST, by),
             "requests_decided_total{decision=\"parked\",policy=\"built-in\"} 1",
         ),
         (
-            Fact::TurnedAway(request, by),
+            Fact::TurnedAway(REQUEST, by),
             "requests_decided_total{decision=\"turned-away\",policy=\"built-in\"} 1",
         ),
         (
-            Fact::Held(request, None, by),
+            Fact::Held(REQUEST, None, by),
             "requests_decided_total{decision=\"held\",policy=\"built-in\"} 1",
         ),
         (
-            Fact::Placed {
-                request,
-                executor,
-                into: PlacedIn::Queue,
-                by,
-            },
+            placed,
             "requests_placed_total{executor=\"cpu0/demo\",policy=\"built-in\",into=\"queue\"} 1",
         ),
         (
-            Fact::Evicted {
-                victim: request,
-                executor,
-                needy: RequestId(8),
-                how: EvictHow::Recompute,
-                by,
-            },
+            evicted,
             "requests_evicted_total{executor=\"cpu0/demo\",policy=\"built-in\",how=\"recompute\"} 1",
         ),
         (
-            Fact::Requeued(request, RequeuedWhy::Evicted),
+            Fact::Requeued(REQUEST, RequeuedWhy::Evicted),
             "requests_requeued_total{why=\"evicted\"} 1",
         ),
         (
-            Fact::Short(request, ShortageCause::Blocks),
+            Fact::Short(REQUEST, ShortageCause::Blocks),
             "shortages_total{cause=\"blocks\"} 1",
         ),
+    ] {
+        told(fact, line);
+    }
+}
+
+#[test]
+fn endings_are_counted_by_their_reason() {
+    for (outcome, labels) in [
         (
-            Fact::Refused(
-                Author::Policy(0),
-                Hook::Routing,
-                RefusalCause::NoSlot.of(request),
-            ),
+            Outcome::Refused(RefusedWhy::NoRoom { retry_after: 1 }),
+            "outcome=\"refused\",why=\"no-room\"",
+        ),
+        (
+            Outcome::Expired(ExpiredWhy::Wait),
+            "outcome=\"expired\",why=\"wait\"",
+        ),
+        (
+            Outcome::Failed(FailedWhy::AttemptsMax),
+            "outcome=\"failed\",why=\"attempts-max\"",
+        ),
+    ] {
+        let line = format!("requests_ended_total{{tenant=\"alice\",{labels}}} 1");
+        told(Fact::Ended(RequestId(0), outcome), &line);
+    }
+}
+
+#[test]
+fn what_the_host_did_not_let_pass_is_counted_by_policy() {
+    let no_slot = || RefusalCause::NoSlot.of(REQUEST);
+    for (fact, line) in [
+        (
+            Fact::Refused(Author::Policy(0), Hook::Routing, no_slot()),
             "interlock_refusals_total{hook=\"routing\",policy=\"once\"} 1",
         ),
         (
-            Fact::Refused(
-                Author::Policy(99),
-                Hook::Budget,
-                RefusalCause::NoSlot.of(request),
-            ),
+            Fact::Refused(Author::Policy(99), Hook::Budget, no_slot()),
             "interlock_refusals_total{hook=\"budget\",policy=\"(retired)\"} 1",
         ),
         (
-            Fact::Strike(Clock::Overtaken, Hook::Priority, request),
+            Fact::Strike(Clock::Overtaken, Hook::Priority, REQUEST),
             "liveness_strikes_total{hook=\"priority\",clock=\"overtaken\"} 1",
         ),
+    ] {
+        told(fact, line);
+    }
+}
+
+#[test]
+fn executors_are_up_while_they_take_something_new() {
+    for (fact, line) in [
         (
-            Fact::HealthChanged(executor, Health::Draining),
-            "executor_up{executor=\"cpu0/demo\"} 0",
-        ),
-        (
-            Fact::HealthChanged(executor, Health::Degraded),
+            Fact::HealthChanged(EXECUTOR, Health::Degraded),
             "executor_up{executor=\"cpu0/demo\"} 1",
         ),
         (
-            Fact::ExecutorDetached(executor),
+            Fact::HealthChanged(EXECUTOR, Health::Draining),
             "executor_up{executor=\"cpu0/demo\"} 0",
         ),
         (
-            Fact::ExecutorLost(executor),
+            Fact::ExecutorDetached(EXECUTOR),
+            "executor_up{executor=\"cpu0/demo\"} 0",
+        ),
+        (
+            Fact::ExecutorLost(EXECUTOR),
+            "executor_up{executor=\"cpu0/demo\"} 0",
+        ),
+        (
+            Fact::ExecutorLost(EXECUTOR),
             "executors_lost_total{executor=\"cpu0/demo\"} 1",
         ),
-        (
-            ended(Outcome::Refused(RefusedWhy::NoRoom { retry_after: 1 })),
-            "requests_ended_total{tenant=\"alice\",outcome=\"refused\",why=\"no-room\"} 1",
-        ),
-        (
-            ended(Outcome::Expired(ExpiredWhy::Wait)),
-            "requests_ended_total{tenant=\"alice\",outcome=\"expired\",why=\"wait\"} 1",
-        ),
-        (
-            ended(Outcome::Failed(FailedWhy::AttemptsMax)),
-            "requests_ended_total{tenant=\"alice\",outcome=\"failed\",why=\"attempts-max\"} 1",
-        ),
-    ];
-    for (fact, line) in facts {
-        let mut host = Host::new();
-        host.arrive(0, "alice");
-        host.decide(0);
-        let stamped = Stamped {
-            now: Micros(1),
-            round: Round(1),
-            fact,
-        };
-        host.metrics.fact(&stamped, &host.machine, &host.policies);
-        let text = host.metrics.render();
-        assert!(
-            text.contains(&format!("\npointsman_{line}\n")),
-            "{line} not in\n{text}"
-        );
+    ] {
+        told(fact, line);
     }
 }
 
@@ -394,7 +421,7 @@ fn a_return_to_the_queue_begins_a_new_wait() {
     let mut host = Host::new();
     let request = host.arrive(0, "alice");
     host.decide(0);
-    let executor = ExecutorId(0);
+    let executor = EXECUTOR;
     let again = [
         (10, Fact::Requeued(request, RequeuedWhy::Evicted)),
         (

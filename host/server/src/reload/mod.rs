@@ -47,7 +47,7 @@ use keeper::{Next, PolicyKeeper};
 use port::PolicyPort;
 use prepare::Now;
 use report::KeeperReport;
-use watch::FolderWatch;
+use watch::{FolderWatch, Nudge};
 
 /// What a keeper needs.
 pub struct KeeperSpec {
@@ -77,7 +77,7 @@ pub struct Keeper {
 struct Stop {
     /// A flag besides the nudge, because the channel may be full of nudges.
     stopping: Arc<AtomicBool>,
-    nudge: SyncSender<()>,
+    nudge: SyncSender<Nudge>,
 }
 
 /// Nudges within this time are one: a file that is being written gives hundreds.
@@ -121,7 +121,7 @@ struct AtWork<P> {
     keeper: PolicyKeeper<P>,
     watch: Option<FolderWatch>,
     clock: Now,
-    nudged: Receiver<()>,
+    nudged: Receiver<Nudge>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -157,7 +157,7 @@ impl<P: PolicyPort> AtWork<P> {
     fn nudge_before(&self, end: Micros) -> bool {
         let left = end.since((self.clock)());
         match self.nudged.recv_timeout(Duration::from_micros(left.0)) {
-            Ok(()) => true,
+            Ok(Nudge) => true,
             // Without a sender there is nobody left to keep policies for: `stopping` is set.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => false,
         }
@@ -187,7 +187,7 @@ impl Drop for Stop {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
         // Full: it is about to wake up anyway.
-        drop(self.nudge.try_send(()));
+        drop(self.nudge.try_send(Nudge));
     }
 }
 

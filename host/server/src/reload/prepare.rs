@@ -259,10 +259,11 @@ impl Workshop {
         let component = match known.and_then(|idx| self.components.remove(idx)) {
             Some(component) => component,
             None => {
+                let load = || PolicyComponent::load(&self.engine, bytes);
+                let component = attempt.time(Step::Compile, load);
+                let component = component.map_err(|error| Failure::load(&error))?;
                 self.compiled += 1;
-                attempt
-                    .time(Step::Compile, || PolicyComponent::load(&self.engine, bytes))
-                    .map_err(|error| Failure::load(&error))?
+                component
             }
         };
         if self.components.len() >= COMPONENTS_MAX {

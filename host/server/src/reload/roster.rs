@@ -148,11 +148,9 @@ impl Known {
                 .as_ref()
                 .is_some_and(|version| version.is_same(failed))
         {
-            let older = self.standing.iter().rev().map(|standing| &standing.version);
-            file.version = older
-                .filter(|older| older.place() == Place::Folder && !older.is_same(failed))
-                .next()
-                .cloned();
+            let mut standing = self.standing.iter().rev().map(|standing| &standing.version);
+            let older = standing.find(|it| it.place() == Place::Folder && !it.is_same(failed));
+            file.version = older.cloned();
         }
         self.embedded.take_if(|embedded| embedded.is_same(failed));
     }

@@ -16,6 +16,7 @@ use pointsman_policy::{Limits, SetLimitError};
 use serde_json::{Map, Value};
 
 use crate::config::nearest::nearest;
+use crate::config::settings::{SettingError, to_json};
 
 /// Bytes of a sidecar that are read.
 pub(crate) const SIDECAR_BYTES_MAX: usize = 64 << 10;
@@ -46,7 +47,7 @@ pub(crate) enum SidecarError {
         message: String,
     },
     /// It says what nobody asks.
-    #[error("unknown key {key}{}", meant(.nearest.as_ref()))]
+    #[error("unknown key {key}{}", meant(.nearest))]
     Unknown {
         /// What it says.
         key: String,
@@ -63,12 +64,15 @@ pub(crate) enum SidecarError {
         /// What should be.
         wanted: &'static str,
     },
+    /// JSON has no value for a setting.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The server does not allow the limit.
     #[error(transparent)]
     Limit(#[from] SetLimitError),
 }
 
-fn meant(nearest: Option<&&'static str>) -> String {
+fn meant(nearest: &Option<&'static str>) -> String {
     nearest.map_or_else(String::new, |name| format!(", did you mean {name}?"))
 }
 
@@ -82,7 +86,7 @@ pub(crate) fn parse(bytes: Vec<u8>, ceiling: &Limits) -> Result<Sidecar, Sidecar
     };
     for (key, value) in table {
         match key.as_str() {
-            "settings" => sidecar.settings = Some(settings(of_table(key, value)?)?),
+            "settings" => sidecar.settings = Some(to_json(of_table(key, value)?)?),
             "limits" => set_limits(&mut sidecar.limits, of_table(key, value)?, ceiling)?,
             _ => return Err(unknown(key, &KNOWN)),
         }
@@ -106,14 +110,15 @@ fn unknown(key: String, known: &[&'static str]) -> SidecarError {
 }
 
 fn of_table(key: String, value: toml::Value) -> Result<toml::Table, SidecarError> {
-    match value {
-        toml::Value::Table(table) => Ok(table),
-        other => Err(SidecarError::Type {
-            key,
-            found: other.type_str(),
-            wanted: "a table",
-        }),
+    let found = value.type_str();
+    if let toml::Value::Table(table) = value {
+        return Ok(table);
     }
+    Err(SidecarError::Type {
+        key,
+        found,
+        wanted: "a table",
+    })
 }
 
 fn set_limits(
@@ -138,37 +143,6 @@ fn set_limits(
     Ok(())
 }
 
-/// TOML as the JSON that policies are given. What JSON cannot say is refused.
-fn settings(table: toml::Table) -> Result<Map<String, Value>, SidecarError> {
-    table
-        .into_iter()
-        .map(|(key, value)| {
-            let value = json(&key, value)?;
-            Ok((key, value))
-        })
-        .collect()
-}
-
-fn json(key: &str, value: toml::Value) -> Result<Value, SidecarError> {
-    let number = |float| serde_json::Number::from_f64(float).map(Value::Number);
-    Ok(match value {
-        toml::Value::String(text) => Value::from(text),
-        toml::Value::Integer(number) => Value::from(number),
-        toml::Value::Float(float) => number(float).ok_or_else(|| SidecarError::Type {
-            key: key.to_owned(),
-            found: "not finite",
-            wanted: "a number",
-        })?,
-        toml::Value::Boolean(flag) => Value::from(flag),
-        toml::Value::Datetime(time) => Value::from(time.to_string()),
-        toml::Value::Array(list) => {
-            let list = list.into_iter().map(|value| json(key, value));
-            Value::Array(list.collect::<Result<_, _>>()?)
-        }
-        toml::Value::Table(table) => Value::Object(settings(table)?),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,14 +158,8 @@ mod tests {
 
     #[test]
     fn settings_are_passed_on_as_json() {
-        let sidecar = parsed(
-            "[settings]\nbonus = 2\nshare = 0.5\nnames = ['a', 'b']\non = true\n\
-             since = 2024-05-01\n[settings.deep]\nx = 1\n",
-        );
-        let expected = json!({
-            "bonus": 2, "share": 0.5, "names": ["a", "b"], "on": true, "since": "2024-05-01",
-            "deep": {"x": 1},
-        });
+        let sidecar = parsed("[settings]\nbonus = 2\n[settings.deep]\nx = 1\n");
+        let expected = json!({"bonus": 2, "deep": {"x": 1}});
         assert_eq!(sidecar.unwrap().settings.map(Value::Object), Some(expected));
     }
 
@@ -230,10 +198,7 @@ mod tests {
                 "unknown key cal-fuel, did you mean call-fuel?",
             ),
             ("settings = 3", "settings is integer, it must be a table"),
-            (
-                "[settings]\nx = [nan]",
-                "x is not finite, it must be a number",
-            ),
+            ("[settings]\nx = [nan]", "x is no finite number"),
         ] {
             assert_eq!(parsed(text).unwrap_err(), said, "{text}");
         }

@@ -12,6 +12,10 @@ use tracing::warn;
 use super::folder::FolderId;
 use super::listing;
 
+/// Something may have changed: look.
+#[derive(Debug)]
+pub(crate) struct Nudge;
+
 /// A watch on one folder, for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct FolderWatch {
@@ -24,12 +28,12 @@ pub(crate) struct FolderWatch {
 
 impl FolderWatch {
     /// A watch on `folder` that nudges through `nudge`, once it is armed.
-    pub(crate) fn new(folder: PathBuf, nudge: SyncSender<()>) -> Self {
+    pub(crate) fn new(folder: PathBuf, nudge: SyncSender<Nudge>) -> Self {
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             // That files are read is no news: the keeper does it.
             if !event.is_ok_and(|event| event.kind.is_access()) {
                 // A nudge that waits already is as good as two.
-                drop(nudge.try_send(()));
+                drop(nudge.try_send(Nudge));
             }
         });
         Self {
@@ -75,7 +79,7 @@ mod tests {
     use super::*;
 
     /// Waits for the operating system to tell.
-    fn nudged(inbox: &Receiver<()>) {
+    fn nudged(inbox: &Receiver<Nudge>) {
         inbox.recv().unwrap();
         while inbox.try_recv().is_ok() {}
     }

@@ -38,7 +38,10 @@ fn anonymous(text: &str, prefix: &str) -> String {
     };
     let (id, created) = (field("\"id\":\""), field("\"created\":"));
     let hex = id.strip_prefix(prefix).unwrap();
-    assert!(hex.len() == 24 && hex.chars().all(|c| c.is_ascii_hexdigit()), "{id}");
+    assert!(
+        hex.len() == 24 && hex.chars().all(|c| c.is_ascii_hexdigit()),
+        "{id}"
+    );
     assert!(created.parse::<u64>().unwrap() > 1_700_000_000, "{created}");
     text.replace(id, "ID").replace(created, "0")
 }
@@ -71,7 +74,9 @@ async fn a_chat_is_answered_as_openai_does() {
 async fn a_completion_is_answered_as_openai_does() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.post(TEXT, &completion(&json!({"prompt": [5, 6, 7]}))).await;
+    client
+        .post(TEXT, &completion(&json!({"prompt": [5, 6, 7]})))
+        .await;
     let played = stage.submitted().await;
     played.text(" upon", 16);
     played.finish(StopReason::Length);
@@ -91,9 +96,7 @@ fn chat_chunk(choices: &str, usage: &str) -> String {
 }
 
 fn delta(delta: &str, finish_reason: &str) -> String {
-    format!(
-        r#"{{"index":0,"delta":{{{delta}}},"logprobs":null,"finish_reason":{finish_reason}}}"#
-    )
+    format!(r#"{{"index":0,"delta":{{{delta}}},"logprobs":null,"finish_reason":{finish_reason}}}"#)
 }
 
 #[tokio::test]
@@ -135,7 +138,9 @@ async fn a_chat_streams_role_text_stop_usage_and_done() {
 async fn a_completion_streams_text_and_stop() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.post(TEXT, &completion(&json!({"stream": true}))).await;
+    client
+        .post(TEXT, &completion(&json!({"stream": true})))
+        .await;
     let played = stage.submitted().await;
     played.text(" upon", 2);
     played.finish(StopReason::Length);
@@ -182,7 +187,11 @@ async fn what_comes_while_a_client_is_slow_is_sent_as_one_chunk() {
     client.head().await;
     let chunk = client.chunk().await.unwrap();
     assert_eq!(chunk.matches(r#""content":"abä""#).count(), 1, "{chunk}");
-    assert_eq!(chunk.matches(r#""completion_tokens":7"#).count(), 1, "{chunk}");
+    assert_eq!(
+        chunk.matches(r#""completion_tokens":7"#).count(),
+        1,
+        "{chunk}"
+    );
     assert_eq!(client.chunk().await, None);
 }
 
@@ -221,17 +230,52 @@ async fn a_failure_before_the_first_text_has_its_status() {
         blocks_total: 4,
     };
     for (outcome, status, code, retry_after) in [
-        (Outcome::Refused(RefusedWhy::NoRoom { retry_after: 3 }), 429, "no_room", Some("3")),
-        (Outcome::Refused(RefusedWhy::Displaced { retry_after: 2 }), 429, "displaced", Some("2")),
+        (
+            Outcome::Refused(RefusedWhy::NoRoom { retry_after: 3 }),
+            429,
+            "no_room",
+            Some("3"),
+        ),
+        (
+            Outcome::Refused(RefusedWhy::Displaced { retry_after: 2 }),
+            429,
+            "displaced",
+            Some("2"),
+        ),
         (Outcome::Refused(RefusedWhy::GaveUp), 503, "given_up", None),
         (Outcome::Refused(never_fits), 400, "never_fits", None),
-        (Outcome::Expired(ExpiredWhy::Deadline), 503, "deadline_exceeded", None),
-        (Outcome::Expired(ExpiredWhy::Wait), 503, "wait_exceeded", None),
+        (
+            Outcome::Expired(ExpiredWhy::Deadline),
+            503,
+            "deadline_exceeded",
+            None,
+        ),
+        (
+            Outcome::Expired(ExpiredWhy::Wait),
+            503,
+            "wait_exceeded",
+            None,
+        ),
         (Outcome::Cancelled, 503, "shutting_down", Some("5")),
-        (Outcome::Failed(FailedWhy::NotRetryable), 500, "executor_failed", None),
+        (
+            Outcome::Failed(FailedWhy::NotRetryable),
+            500,
+            "executor_failed",
+            None,
+        ),
         (Outcome::Failed(FailedWhy::Lost), 502, "executor_lost", None),
-        (Outcome::Failed(FailedWhy::AttemptsMax), 502, "attempts_exhausted", None),
-        (Outcome::Failed(FailedWhy::NowhereLeft), 502, "nowhere_left", None),
+        (
+            Outcome::Failed(FailedWhy::AttemptsMax),
+            502,
+            "attempts_exhausted",
+            None,
+        ),
+        (
+            Outcome::Failed(FailedWhy::NowhereLeft),
+            502,
+            "nowhere_left",
+            None,
+        ),
     ] {
         for stream in [false, true] {
             client.post(CHAT, &chat(&json!({"stream": stream}))).await;
@@ -240,9 +284,20 @@ async fn a_failure_before_the_first_text_has_its_status() {
             played.text("", 1);
             played.end(outcome);
             let answer = client.answer().await;
-            assert_eq!(answer.error(), (status, code.to_owned(), None), "{outcome:?}");
-            assert_eq!(answer.head.header("retry-after"), retry_after, "{outcome:?}");
-            assert_eq!(answer.head.header("x-pointsman-executor"), Some("cpu0/demo"));
+            assert_eq!(
+                answer.error(),
+                (status, code.to_owned(), None),
+                "{outcome:?}"
+            );
+            assert_eq!(
+                answer.head.header("retry-after"),
+                retry_after,
+                "{outcome:?}"
+            );
+            assert_eq!(
+                answer.head.header("x-pointsman-executor"),
+                Some("cpu0/demo")
+            );
         }
     }
     stage.expect_silence();
@@ -312,11 +367,17 @@ async fn models_are_listed_and_found() {
     let mut client = stage.client().await;
     let model = r#"{"id":"demo","object":"model","created":1700000000,"owned_by":"pointsman","max_model_len":2048}"#;
     let list = client.get("/v1/models").await;
-    assert_eq!(list.body, format!(r#"{{"object":"list","data":[{model}]}}"#));
+    assert_eq!(
+        list.body,
+        format!(r#"{{"object":"list","data":[{model}]}}"#)
+    );
     let one = client.get("/v1/models/demo?verbose=1").await;
     assert_eq!(one.body, model);
     let none = client.get("/v1/models/gpt-4").await;
-    assert_eq!(none.error(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
+    assert_eq!(
+        none.error(),
+        (404, "model_not_found".to_owned(), Some("model".to_owned()))
+    );
     assert!(none.body.contains("there are: demo"), "{}", none.body);
 }
 
@@ -324,10 +385,16 @@ async fn models_are_listed_and_found() {
 async fn a_head_request_gets_the_head_of_the_answer() {
     let stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.send("HEAD /v1/models HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    client
+        .send("HEAD /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
     let head = client.head().await;
     assert_eq!(head.status, 200);
-    let length = head.header("content-length").unwrap().parse::<usize>().unwrap();
+    let length = head
+        .header("content-length")
+        .unwrap()
+        .parse::<usize>()
+        .unwrap();
     assert_eq!(client.get("/v1/models").await.body.len(), length);
 }
 
@@ -337,11 +404,17 @@ async fn an_unknown_path_or_method_is_told_what_there_is() {
     let mut client = stage.client().await;
     let answer = client.get("/v1/embeddings").await;
     assert_eq!(answer.error(), (404, "unknown_path".to_owned(), None));
-    assert!(answer.body.contains("POST /v1/chat/completions"), "{}", answer.body);
+    assert!(
+        answer.body.contains("POST /v1/chat/completions"),
+        "{}",
+        answer.body
+    );
     let answer = client.get(CHAT).await;
     assert_eq!(answer.error(), (405, "method_not_allowed".to_owned(), None));
     assert_eq!(answer.head.header("allow"), Some("POST"));
-    client.send("DELETE /v1/models HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    client
+        .send("DELETE /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
     let answer = client.answer().await;
     assert_eq!(answer.head.status, 405);
     assert_eq!(answer.head.header("allow"), Some("GET, HEAD"));
@@ -352,7 +425,11 @@ async fn health_is_whether_some_executor_is_up() {
     let mut stage = Stage::open().await;
     for (executors_up, status, body) in [
         (1, 200, r#"{"status":"ok"}"#),
-        (0, 503, r#"{"status":"unhealthy","reason":"no executor is up"}"#),
+        (
+            0,
+            503,
+            r#"{"status":"unhealthy","reason":"no executor is up"}"#,
+        ),
     ] {
         let mut client = stage.client().await;
         let load = Load {
@@ -365,7 +442,11 @@ async fn health_is_whether_some_executor_is_up() {
     stage.end_driver();
     let answer = stage.client().await.get("/health").await;
     assert_eq!(answer.head.status, 503);
-    assert!(answer.body.contains("the driver has ended"), "{}", answer.body);
+    assert!(
+        answer.body.contains("the driver has ended"),
+        "{}",
+        answer.body
+    );
 }
 
 #[tokio::test]
@@ -377,7 +458,11 @@ async fn a_driver_that_does_not_answer_is_not_healthy() {
     tokio::time::pause();
     let answer = client.answer().await;
     assert_eq!(answer.head.status, 503);
-    assert!(answer.body.contains("the driver does not answer"), "{}", answer.body);
+    assert!(
+        answer.body.contains("the driver does not answer"),
+        "{}",
+        answer.body
+    );
 }
 
 #[tokio::test]
@@ -387,7 +472,13 @@ async fn ready_is_whether_the_host_serves() {
     stage.phase.send_replace(Phase::Starting);
     let answer = client.get("/ready").await;
     assert_eq!(answer.head.status, 503);
-    assert!(answer.body.starts_with(r#"{"status":"not ready","reason":"#), "{}", answer.body);
+    assert!(
+        answer
+            .body
+            .starts_with(r#"{"status":"not ready","reason":"#),
+        "{}",
+        answer.body
+    );
     client.post(CHAT, &chat(&json!({}))).await;
     let answer = client.answer().await;
     assert_eq!(answer.error(), (503, "starting".to_owned(), None));
@@ -395,7 +486,10 @@ async fn ready_is_whether_the_host_serves() {
     let mut client = stage.client().await;
     stage.phase.send_replace(Phase::Serving);
     let answer = client.get("/ready").await;
-    assert_eq!((answer.head.status, &*answer.body), (200, r#"{"status":"ready"}"#));
+    assert_eq!(
+        (answer.head.status, &*answer.body),
+        (200, r#"{"status":"ready"}"#)
+    );
 }
 
 #[tokio::test]
@@ -425,7 +519,11 @@ async fn metrics_show_what_http_and_the_driver_say() {
         "pointsman_time_to_first_token_seconds_count 1",
         "pointsman_inter_token_latency_seconds_count 1",
     ] {
-        assert!(answer.body.lines().any(|found| found == line), "{line} in {}", answer.body);
+        assert!(
+            answer.body.lines().any(|found| found == line),
+            "{line} in {}",
+            answer.body
+        );
     }
     assert!(answer.body.contains("queued 3"), "{}", answer.body);
 }
@@ -446,7 +544,9 @@ async fn pipelined_requests_are_answered_in_order() {
     let mut client: Client = stage.client().await;
     let first = post(CHAT, &chat(&json!({"seed": 1})).to_string());
     let second = post(CHAT, &chat(&json!({"seed": 2})).to_string());
-    client.send(first + &second + "GET /ready HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    client
+        .send(first + &second + "GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
     for (seed, text) in [(1, "one"), (2, "two")] {
         let played = stage.submitted().await;
         assert_eq!(played.submission().job.sampling.seed, seed);

@@ -51,7 +51,8 @@ impl Client {
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"))
+            .await;
         self.answer().await
     }
 
@@ -72,7 +73,9 @@ impl Client {
 
     pub(crate) async fn head(&mut self) -> Head {
         let status = self.line().await;
-        let status = status.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap();
+        let status = status.strip_prefix("HTTP/1.1 ").unwrap()[..3]
+            .parse()
+            .unwrap();
         let mut headers = BTreeMap::new();
         loop {
             let line = self.line().await;
@@ -105,7 +108,9 @@ impl Client {
     pub(crate) fn has_nothing_to_read(&self) -> bool {
         let stream = self.0.get_ref();
         self.0.buffer().is_empty()
-            && stream.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            && stream
+                .try_read(&mut [0])
+                .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
     async fn line(&mut self) -> String {

@@ -57,7 +57,9 @@ async fn a_draining_server_takes_nothing_new() {
     // The body is still to come when the drain begins.
     let request = once(false);
     let (head, body) = request.split_at(request.find('{').unwrap());
-    client.send(head.replace("host: x", "host: x\r\nexpect: 100-continue")).await;
+    client
+        .send(head.replace("host: x", "host: x\r\nexpect: 100-continue"))
+        .await;
     assert_eq!(client.head().await.status, 100);
     stage.phase.send_replace(Phase::Draining);
     client.send(body).await;

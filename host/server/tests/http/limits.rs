@@ -10,7 +10,10 @@ const TEXTS: &str = "/v1/completions";
 const MEBIBYTE: usize = 1 << 20;
 
 fn once() -> String {
-    post(TEXTS, &json!({"model": "demo", "prompt": "Once"}).to_string())
+    post(
+        TEXTS,
+        &json!({"model": "demo", "prompt": "Once"}).to_string(),
+    )
 }
 
 #[tokio::test]
@@ -20,7 +23,9 @@ async fn an_oversized_body_is_answered_before_the_connection_closes() {
     let chunked = "transfer-encoding: chunked\r\n\r\n800000\r\n";
     for framing in [&*announced, chunked] {
         let mut client = stage.client().await;
-        client.send(format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\n{framing}")).await;
+        client
+            .send(format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\n{framing}"))
+            .await;
         // All of it, and only then does this client read.
         client.send(vec![b' '; 8 * MEBIBYTE]).await;
         let answer = client.answer().await;
@@ -90,9 +95,14 @@ async fn an_idle_connection_is_closed_in_the_end() {
 async fn a_body_in_an_unknown_encoding_is_refused() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.send(post_with(TEXTS, "content-encoding: gzip\r\n", "xxxx")).await;
+    client
+        .send(post_with(TEXTS, "content-encoding: gzip\r\n", "xxxx"))
+        .await;
     let answer = client.answer().await;
-    assert_eq!(answer.error(), (415, "unsupported_encoding".to_owned(), None));
+    assert_eq!(
+        answer.error(),
+        (415, "unsupported_encoding".to_owned(), None)
+    );
     stage.expect_silence();
 }
 
@@ -105,7 +115,11 @@ async fn what_is_not_http_is_told_so() {
     assert!(client.is_closed().await);
     let mut client = stage.client().await;
     let long = "x".repeat(100_000);
-    client.send(format!("GET /ready HTTP/1.1\r\nhost: x\r\nx-long: {long}\r\n\r\n")).await;
+    client
+        .send(format!(
+            "GET /ready HTTP/1.1\r\nhost: x\r\nx-long: {long}\r\n\r\n"
+        ))
+        .await;
     assert_eq!(client.head().await.status, 431);
     assert!(client.is_closed().await);
 }
@@ -169,11 +183,11 @@ async fn a_client_that_reads_late_gets_everything() {
     client.post(TEXTS, &body).await;
     let played = stage.submitted().await;
     for _ in 0..32 {
-        played.text(&"x".repeat(MEBIBYTE), 1);
+        played.text(&"Z".repeat(MEBIBYTE), 1);
     }
     played.finish(StopReason::Length);
     let answer = client.answer().await;
-    assert_eq!(answer.body.matches('x').count(), 32 * MEBIBYTE + 1, "`text` has one more");
+    assert_eq!(answer.body.matches('Z').count(), 32 * MEBIBYTE);
     assert!(answer.body.ends_with("data: [DONE]\n\n"));
     stage.expect_silence();
 }

@@ -32,7 +32,10 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
     ]});
     let got = job(CHAT, &body).await;
-    let messages = [ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "Hi")];
+    let messages = [
+        ChatMessage::new("system", "Be brief."),
+        ChatMessage::new("user", "Hi"),
+    ];
     let prompt = TEXT.chat_prompt(&messages).unwrap();
     let expected = Job {
         output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
@@ -81,7 +84,11 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
 
 #[tokio::test]
 async fn a_completion_that_names_no_bound_gets_sixteen_tokens() {
-    let got = job(TEXTS, &json!({"model": "demo", "prompt": [[5, 6]], "stop": "x"})).await;
+    let got = job(
+        TEXTS,
+        &json!({"model": "demo", "prompt": [[5, 6]], "stop": "x"}),
+    )
+    .await;
     assert_eq!(got.output_tokens_max, 16);
     assert_eq!(got.prompt, [5, 6]);
     assert_eq!(got.stop, ["x"]);
@@ -95,7 +102,9 @@ async fn either_name_of_the_bound_will_do() {
         json!({"max_tokens": 9, "max_completion_tokens": 9}),
     ] {
         let mut chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
-        chat.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        chat.as_object_mut()
+            .unwrap()
+            .extend(body.as_object().unwrap().clone());
         assert_eq!(job(CHAT, &chat).await.output_tokens_max, 9, "{body}");
     }
 }
@@ -106,7 +115,9 @@ async fn refused(client: &mut Client, path: &str, more: &Value) -> (u16, String,
         CHAT => json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}),
         _ => json!({"model": "demo", "prompt": "Once"}),
     };
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     client.post(path, &body).await;
     client.answer().await.error()
 }
@@ -116,41 +127,150 @@ async fn what_is_wrong_is_refused_by_name() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
     for (path, more, code, param) in [
-        (CHAT, json!({"model": null}), "missing_required_parameter", "model"),
+        (
+            CHAT,
+            json!({"model": null}),
+            "missing_required_parameter",
+            "model",
+        ),
         (CHAT, json!({"model": 5}), "invalid_value", "model"),
-        (CHAT, json!({"messages": null}), "missing_required_parameter", "messages"),
+        (
+            CHAT,
+            json!({"messages": null}),
+            "missing_required_parameter",
+            "messages",
+        ),
         (CHAT, json!({"messages": []}), "invalid_value", "messages"),
-        (CHAT, json!({"messages": [{"role": "tool", "content": "x"}]}), "invalid_value", "messages[0].role"),
-        (CHAT, json!({"temperature": "hot"}), "invalid_value", "temperature"),
-        (CHAT, json!({"temperature": 2.1}), "invalid_value", "temperature"),
-        (CHAT, json!({"temperature": -0.1}), "invalid_value", "temperature"),
+        (
+            CHAT,
+            json!({"messages": [{"role": "tool", "content": "x"}]}),
+            "invalid_value",
+            "messages[0].role",
+        ),
+        (
+            CHAT,
+            json!({"temperature": "hot"}),
+            "invalid_value",
+            "temperature",
+        ),
+        (
+            CHAT,
+            json!({"temperature": 2.1}),
+            "invalid_value",
+            "temperature",
+        ),
+        (
+            CHAT,
+            json!({"temperature": -0.1}),
+            "invalid_value",
+            "temperature",
+        ),
         (CHAT, json!({"top_p": 0}), "invalid_value", "top_p"),
         (CHAT, json!({"top_p": 1.01}), "invalid_value", "top_p"),
         (CHAT, json!({"top_k": -2}), "invalid_value", "top_k"),
         (CHAT, json!({"seed": 1.5}), "invalid_value", "seed"),
         (CHAT, json!({"stop": ["a", ""]}), "invalid_value", "stop"),
         (CHAT, json!({"stop": 5}), "invalid_value", "stop"),
-        (CHAT, json!({"stop": vec!["x"; 17]}), "invalid_value", "stop"),
+        (
+            CHAT,
+            json!({"stop": vec!["x"; 17]}),
+            "invalid_value",
+            "stop",
+        ),
         (CHAT, json!({"stream": "yes"}), "invalid_value", "stream"),
-        (CHAT, json!({"stream_options": {"include_usage": true}}), "invalid_value", "stream_options"),
-        (CHAT, json!({"stream": true, "stream_options": true}), "invalid_value", "stream_options"),
-        (CHAT, json!({"stream": true, "stream_options": {"include_usage": 1}}), "invalid_value", "stream_options.include_usage"),
-        (CHAT, json!({"max_tokens": 0}), "invalid_value", "max_tokens"),
-        (CHAT, json!({"max_tokens": 1e3}), "invalid_value", "max_tokens"),
-        (CHAT, json!({"max_tokens": 1, "max_completion_tokens": 2}), "invalid_value", "max_completion_tokens"),
-        (CHAT, json!({"max_tokens": 2048}), "context_length_exceeded", "messages"),
-        (CHAT, json!({"pointsman": {"prioritty": 1}}), "invalid_value", "pointsman.prioritty"),
-        (CHAT, json!({"pointsman": {"executors": ["gpu"]}}), "invalid_value", "pointsman.executors"),
-        (TEXTS, json!({"prompt": null}), "missing_required_parameter", "prompt"),
+        (
+            CHAT,
+            json!({"stream_options": {"include_usage": true}}),
+            "invalid_value",
+            "stream_options",
+        ),
+        (
+            CHAT,
+            json!({"stream": true, "stream_options": true}),
+            "invalid_value",
+            "stream_options",
+        ),
+        (
+            CHAT,
+            json!({"stream": true, "stream_options": {"include_usage": 1}}),
+            "invalid_value",
+            "stream_options.include_usage",
+        ),
+        (
+            CHAT,
+            json!({"max_tokens": 0}),
+            "invalid_value",
+            "max_tokens",
+        ),
+        (
+            CHAT,
+            json!({"max_tokens": 1e3}),
+            "invalid_value",
+            "max_tokens",
+        ),
+        (
+            CHAT,
+            json!({"max_tokens": 1, "max_completion_tokens": 2}),
+            "invalid_value",
+            "max_completion_tokens",
+        ),
+        (
+            CHAT,
+            json!({"max_tokens": 2048}),
+            "context_length_exceeded",
+            "messages",
+        ),
+        (
+            CHAT,
+            json!({"pointsman": {"prioritty": 1}}),
+            "invalid_value",
+            "pointsman.prioritty",
+        ),
+        (
+            CHAT,
+            json!({"pointsman": {"executors": ["gpu"]}}),
+            "invalid_value",
+            "pointsman.executors",
+        ),
+        (
+            TEXTS,
+            json!({"prompt": null}),
+            "missing_required_parameter",
+            "prompt",
+        ),
         (TEXTS, json!({"prompt": ""}), "invalid_value", "prompt"),
-        (TEXTS, json!({"prompt": ["a", "b"]}), "invalid_value", "prompt"),
-        (TEXTS, json!({"prompt": [5, 1024]}), "invalid_value", "prompt[1]"),
-        (TEXTS, json!({"max_tokens": 2048}), "context_length_exceeded", "prompt"),
+        (
+            TEXTS,
+            json!({"prompt": ["a", "b"]}),
+            "invalid_value",
+            "prompt",
+        ),
+        (
+            TEXTS,
+            json!({"prompt": [5, 1024]}),
+            "invalid_value",
+            "prompt[1]",
+        ),
+        (
+            TEXTS,
+            json!({"max_tokens": 2048}),
+            "context_length_exceeded",
+            "prompt",
+        ),
         // Long enough for a thread of its own.
-        (TEXTS, json!({"prompt": "word ".repeat(10_000)}), "context_length_exceeded", "prompt"),
+        (
+            TEXTS,
+            json!({"prompt": "word ".repeat(10_000)}),
+            "context_length_exceeded",
+            "prompt",
+        ),
     ] {
         let expected = (400, code.to_owned(), Some(param.to_owned()));
-        assert_eq!(refused(&mut client, path, &more).await, expected, "{more:.200}");
+        assert_eq!(
+            refused(&mut client, path, &more).await,
+            expected,
+            "{more:.200}"
+        );
     }
     stage.expect_silence();
 }
@@ -180,7 +300,11 @@ async fn what_is_not_built_is_refused_by_name() {
         let expected = (400, "unsupported_parameter".to_owned(), Some(name));
         assert_eq!(refused(&mut client, CHAT, &more).await, expected);
     }
-    for more in [json!({"best_of": 2}), json!({"echo": true}), json!({"suffix": "end"})] {
+    for more in [
+        json!({"best_of": 2}),
+        json!({"echo": true}),
+        json!({"suffix": "end"}),
+    ] {
         let name = more.as_object().unwrap().keys().next().unwrap().clone();
         let expected = (400, "unsupported_parameter".to_owned(), Some(name));
         assert_eq!(refused(&mut client, TEXTS, &more).await, expected);
@@ -197,18 +321,27 @@ async fn what_is_neutral_is_accepted() {
         "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "store": false,
         "temperature": null, "stop": null, "stream_options": null, "pointsman": null,
     });
-    assert_eq!(job(CHAT, &body).await.sampling.temperature.to_bits(), 0.7_f32.to_bits());
+    assert_eq!(
+        job(CHAT, &body).await.sampling.temperature.to_bits(),
+        0.7_f32.to_bits()
+    );
 }
 
 #[tokio::test]
 async fn a_model_that_is_not_there_is_told_which_are() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.post(CHAT, &json!({"model": "gpt-4", "messages": []})).await;
+    client
+        .post(CHAT, &json!({"model": "gpt-4", "messages": []}))
+        .await;
     let answer = client.answer().await;
     let expected = (404, "model_not_found".to_owned(), Some("model".to_owned()));
     assert_eq!(answer.error(), expected);
-    assert!(answer.body.contains("there is no model `gpt-4`; there are: demo"));
+    assert!(
+        answer
+            .body
+            .contains("there is no model `gpt-4`; there are: demo")
+    );
     stage.expect_silence();
 }
 
@@ -217,10 +350,19 @@ async fn a_body_that_is_no_json_object_is_told_where_it_goes_wrong() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
     for (body, why) in [
-        ("", "the body is not JSON: EOF while parsing a value at line 1 column 0"),
-        ("{\"model\": }", "the body is not JSON: expected value at line 1 column 11"),
+        (
+            "",
+            "the body is not JSON: EOF while parsing a value at line 1 column 0",
+        ),
+        (
+            "{\"model\": }",
+            "the body is not JSON: expected value at line 1 column 11",
+        ),
         ("[1]", "the body has to be a JSON object, not a list"),
-        ("{} {}", "the body is not JSON: trailing characters at line 1 column 4"),
+        (
+            "{} {}",
+            "the body is not JSON: trailing characters at line 1 column 4",
+        ),
     ] {
         client.send(post(CHAT, body)).await;
         let answer = client.answer().await;
@@ -230,10 +372,15 @@ async fn a_body_that_is_no_json_object_is_told_where_it_goes_wrong() {
     let deep = "[".repeat(100_000);
     client.send(post(CHAT, &deep)).await;
     assert_eq!(client.answer().await.head.status, 400);
-    client.send("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n").await;
+    client
+        .send("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n")
+        .await;
     client.send(b"\"\xff\xfe\"").await;
     let answer = client.answer().await;
-    assert_eq!(answer.json()["error"]["message"], "the body is not UTF-8 at byte 1");
+    assert_eq!(
+        answer.json()["error"]["message"],
+        "the body is not UTF-8 at byte 1"
+    );
     stage.expect_silence();
 }
 
@@ -248,7 +395,9 @@ async fn hints_reach_the_driver_from_headers_and_body() {
         "pointsman": {"session": "s", "class": "throughput", "deadline_ms": 1500,
                       "executors": ["cpu1/demo"], "priority": 3},
     });
-    client.send(post_with(TEXTS, lines, &body.to_string())).await;
+    client
+        .send(post_with(TEXTS, lines, &body.to_string()))
+        .await;
     let played = stage.submitted().await;
     let hints = &played.submission().hints;
     let session = hints.session;
@@ -282,7 +431,11 @@ fn with_keys(config: &mut Config) {
 async fn with_keys_only_their_holders_are_served() {
     let mut stage = Stage::with(with_keys).await;
     let body = json!({"model": "demo", "prompt": "Once"}).to_string();
-    for lines in ["", "authorization: Bearer sk-three\r\n", "authorization: Basic sk-one\r\n"] {
+    for lines in [
+        "",
+        "authorization: Bearer sk-three\r\n",
+        "authorization: Basic sk-one\r\n",
+    ] {
         let mut client = stage.client().await;
         client.send(post_with(TEXTS, lines, &body)).await;
         let answer = client.answer().await;
@@ -292,7 +445,9 @@ async fn with_keys_only_their_holders_are_served() {
     }
     stage.expect_silence();
     let mut client = stage.client().await;
-    client.send(post_with(TEXTS, "authorization: Bearer sk-two\r\n", &body)).await;
+    client
+        .send(post_with(TEXTS, "authorization: Bearer sk-two\r\n", &body))
+        .await;
     assert_eq!(stage.submitted().await.submission().tenant, "two");
 }
 
@@ -308,7 +463,11 @@ async fn keys_guard_all_but_health_and_readiness() {
         ("/admin/policies", "", 401),
         ("/admin/policies", "authorization: Bearer sk-one\r\n", 401),
     ] {
-        client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{authorization}\r\n")).await;
+        client
+            .send(format!(
+                "GET {path} HTTP/1.1\r\nhost: x\r\n{authorization}\r\n"
+            ))
+            .await;
         let answer = client.answer().await;
         assert_eq!(answer.head.status, status, "{path} {authorization}");
     }

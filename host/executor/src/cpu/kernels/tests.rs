@@ -1,3 +1,5 @@
+//! Kernels against their definitions, and against themselves with other instructions.
+
 use super::*;
 use crate::cpu::simd::Portable;
 

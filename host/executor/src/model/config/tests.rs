@@ -1,3 +1,5 @@
+//! What becomes of a `config.json`.
+
 use std::error::Error;
 
 use serde_json::{Value, json};

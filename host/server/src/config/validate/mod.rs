@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. Each bound is stated once: the core's and the policies' by themselves, the server's here; and
-//!    an error names key, value, range and place (`tests/config.rs`).
+//!    an error names key, value, range and place (`tests/config`).
 
 mod access;
 mod models;
@@ -60,15 +60,15 @@ pub(super) fn config(
 ) -> Result<Config, ConfigError> {
     let check = Check { source };
     let step = file.cpu.tokens_per_step.as_ref().map(Spanned::span);
-    let models_at = file.models.first().map(Spanned::span);
-    let access::Access { keys, tenants } = check.access(file.keys, file.tenants)?;
+    let models_at = file.models.0.first().map(Spanned::span);
+    let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0)?;
     let config = Config {
         listen: check.listen(file.listen, flags)?,
         http: check.http(file.http)?,
         keys,
         tenants,
         hints: check.hints(file.hints)?,
-        models: check.models(file.models, flags)?,
+        models: check.models(file.models.0, flags)?,
         cpu: check.cpu(file.cpu, here)?,
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
@@ -78,10 +78,7 @@ pub(super) fn config(
     };
     fits(&config).map_err(|wrong| match step.or(models_at) {
         Some(span) => check.source.error(Some(span), wrong),
-        None => ConfigError {
-            place: Place::Flag("--model"),
-            wrong,
-        },
+        None => ConfigError::new(Place::Flag("--model"), wrong),
     })?;
     Ok(config)
 }
@@ -242,10 +239,8 @@ impl Check<'_> {
             logging::targets(filter.get_ref()).map_err(|error| self.at(filter, wrong(error)))?;
         }
         if let Some(filter) = &flags.log {
-            logging::targets(filter).map_err(|error| ConfigError {
-                place: Place::Flag("--log"),
-                wrong: wrong(error),
-            })?;
+            logging::targets(filter)
+                .map_err(|error| ConfigError::new(Place::Flag("--log"), wrong(error)))?;
         }
         let filter = given.filter.map(Spanned::into_inner);
         Ok(LogConfig {

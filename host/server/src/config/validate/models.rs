@@ -25,11 +25,7 @@ impl Check<'_> {
             return of_flags(&flags.models);
         }
         if given.is_empty() {
-            let wrong = |wrong| ConfigError {
-                place: Place::Defaults,
-                wrong,
-            };
-            let source = demo().map_err(wrong)?;
+            let source = demo().map_err(|wrong| ConfigError::new(Place::Defaults, wrong))?;
             return Ok(vec![ModelConfig::new(DEMO, source)]);
         }
         let mut names: Vec<String> = Vec::new();
@@ -68,10 +64,7 @@ fn of_flags(flags: &[ModelFlag]) -> Result<Vec<ModelConfig>, ConfigError> {
                 key: "models".to_owned(),
                 name: flag.name.clone(),
             };
-            return Err(ConfigError {
-                place: Place::Flag("--model"),
-                wrong,
-            });
+            return Err(ConfigError::new(Place::Flag("--model"), wrong));
         }
         let source = ModelSource::Folder(flag.folder.clone());
         models.push(ModelConfig::new(&flag.name, source));

@@ -56,8 +56,7 @@ impl Check<'_> {
         };
         if !path.is_dir() {
             let key = "policies.folder".to_owned();
-            let wrong = Wrong::NoFolder { key, path };
-            return Err(ConfigError { place, wrong });
+            return Err(ConfigError::new(place, Wrong::NoFolder { key, path }));
         }
         Ok(Some(path))
     }

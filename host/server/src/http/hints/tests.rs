@@ -91,20 +91,62 @@ fn nothing_said_is_the_default() {
 #[test]
 fn a_hint_out_of_bounds_is_refused_by_name() {
     for (hint, wanted) in [
-        (json!({"session": ""}), "`pointsman.session` has to be a text of 1 to 256 bytes, not the text ``"),
-        (json!({"priority": 11}), "`pointsman.priority` has to be an integer from -10 to 10, not 11"),
-        (json!({"priority": i64::MIN}), "`pointsman.priority` has to be an integer from -10 to 10, not -9223372036854775808"),
-        (json!({"priority": "high"}), "`pointsman.priority` has to be an integer from -10 to 10, not the text `high`"),
-        (json!({"class": "batch"}), "`pointsman.class` has to be `latency-critical` or `throughput`, not the text `batch`"),
-        (json!({"deadline_ms": 0}), "`pointsman.deadline_ms` has to be an integer of milliseconds from 1 to 86400000, not 0"),
-        (json!({"head_start_ms": 60_001}), "`pointsman.head_start_ms` has to be an integer of milliseconds from 0 to 60000, not 60001"),
-        (json!({"expected_tokens": 0}), "`pointsman.expected_tokens` has to be an integer of at least 1, not 0"),
-        (json!({"labels": {"team": "x".repeat(65)}}), "`pointsman.labels` has to be up to 16 keys, each with a text of 1 to 64 bytes, not an object"),
-        (json!({"labels": {"user": "x"}}), "there is no label key `user`; there are: team, env"),
-        (json!({"executors": []}), "`pointsman.executors` has to be a list of at least one name, not an empty list"),
-        (json!({"executors": ["gpu0"]}), "there is no executor `gpu0`; there are: cpu0, cpu1"),
-        (json!({"may_wait": "no"}), "`pointsman.may_wait` has to be true or false, not the text `no`"),
-        (json!({"group": -1}), "`pointsman.group` has to be an integer of at least 0, not -1"),
+        (
+            json!({"session": ""}),
+            "`pointsman.session` has to be a text of 1 to 256 bytes, not the text ``",
+        ),
+        (
+            json!({"priority": 11}),
+            "`pointsman.priority` has to be an integer from -10 to 10, not 11",
+        ),
+        (
+            json!({"priority": i64::MIN}),
+            "`pointsman.priority` has to be an integer from -10 to 10, not -9223372036854775808",
+        ),
+        (
+            json!({"priority": "high"}),
+            "`pointsman.priority` has to be an integer from -10 to 10, not the text `high`",
+        ),
+        (
+            json!({"class": "batch"}),
+            "`pointsman.class` has to be `latency-critical` or `throughput`, not the text `batch`",
+        ),
+        (
+            json!({"deadline_ms": 0}),
+            "`pointsman.deadline_ms` has to be an integer of milliseconds from 1 to 86400000, not 0",
+        ),
+        (
+            json!({"head_start_ms": 60_001}),
+            "`pointsman.head_start_ms` has to be an integer of milliseconds from 0 to 60000, not 60001",
+        ),
+        (
+            json!({"expected_tokens": 0}),
+            "`pointsman.expected_tokens` has to be an integer of at least 1, not 0",
+        ),
+        (
+            json!({"labels": {"team": "x".repeat(65)}}),
+            "`pointsman.labels` has to be up to 16 keys, each with a text of 1 to 64 bytes, not an object",
+        ),
+        (
+            json!({"labels": {"user": "x"}}),
+            "there is no label key `user`; there are: team, env",
+        ),
+        (
+            json!({"executors": []}),
+            "`pointsman.executors` has to be a list of at least one name, not an empty list",
+        ),
+        (
+            json!({"executors": ["gpu0"]}),
+            "there is no executor `gpu0`; there are: cpu0, cpu1",
+        ),
+        (
+            json!({"may_wait": "no"}),
+            "`pointsman.may_wait` has to be true or false, not the text `no`",
+        ),
+        (
+            json!({"group": -1}),
+            "`pointsman.group` has to be an integer of at least 0, not -1",
+        ),
     ] {
         let (param, message) = refused(&[], hint);
         assert_eq!(message, wanted);
@@ -112,16 +154,35 @@ fn a_hint_out_of_bounds_is_refused_by_name() {
     }
     let (param, message) = refused(&[], json!("urgent"));
     assert_eq!(param, "pointsman");
-    assert_eq!(message, "`pointsman` has to be an object, not the text `urgent`");
+    assert_eq!(
+        message,
+        "`pointsman` has to be an object, not the text `urgent`"
+    );
 }
 
 #[test]
 fn a_header_is_refused_under_its_own_name() {
     for (header, value, wanted) in [
-        ("x-pointsman-priority", "soon", "`x-pointsman-priority` has to be an integer from -10 to 10, not the text `soon`"),
-        ("x-pointsman-deadline-ms", "1.5", "`x-pointsman-deadline-ms` has to be an integer of milliseconds from 1 to 86400000, not 1.5"),
-        ("x-pointsman-labels", "team", "`x-pointsman-labels` has to be `key=value,key=value`, not the text `team`"),
-        ("x-pointsman-session", "ä", "the header `x-pointsman-session` is not ASCII"),
+        (
+            "x-pointsman-priority",
+            "soon",
+            "`x-pointsman-priority` has to be an integer from -10 to 10, not the text `soon`",
+        ),
+        (
+            "x-pointsman-deadline-ms",
+            "1.5",
+            "`x-pointsman-deadline-ms` has to be an integer of milliseconds from 1 to 86400000, not 1.5",
+        ),
+        (
+            "x-pointsman-labels",
+            "team",
+            "`x-pointsman-labels` has to be `key=value,key=value`, not the text `team`",
+        ),
+        (
+            "x-pointsman-session",
+            "ä",
+            "the header `x-pointsman-session` is not ASCII",
+        ),
     ] {
         let (param, message) = refused(&[(header, value)], Value::Null);
         assert_eq!(message, wanted);
@@ -157,12 +218,18 @@ fn a_misspelt_hint_is_refused_with_the_one_meant() {
 fn header_and_body_that_differ_are_refused() {
     let (param, message) = refused(&[("x-pointsman-priority", "1")], json!({"priority": 2}));
     assert_eq!(param, "pointsman.priority");
-    assert_eq!(message, "the hint `priority` differs between header and body");
+    assert_eq!(
+        message,
+        "the hint `priority` differs between header and body"
+    );
 }
 
 #[test]
 fn a_session_has_the_same_key_in_every_process_and_another_for_each_tenant() {
-    assert_eq!(session_key("default", "s"), SessionKey(0xdf55_6c6e_e02d_b500));
+    assert_eq!(
+        session_key("default", "s"),
+        SessionKey(0xdf55_6c6e_e02d_b500)
+    );
     assert_ne!(session_key("a", "s"), session_key("b", "s"));
     assert_ne!(session_key("a", "bs"), session_key("ab", "s"));
 }

@@ -217,19 +217,55 @@ mod tests {
     fn what_is_no_conversation_is_refused_where_it_goes_wrong() {
         for (messages, why) in [
             (Value::Null, "`messages` is missing"),
-            (json!([]), "`messages` has to be a list of at least one message, not an empty list"),
-            (json!("hi"), "`messages` has to be a list of at least one message, not the text `hi`"),
-            (json!(["hi"]), "`messages[0]` has to be an object, not the text `hi`"),
+            (
+                json!([]),
+                "`messages` has to be a list of at least one message, not an empty list",
+            ),
+            (
+                json!("hi"),
+                "`messages` has to be a list of at least one message, not the text `hi`",
+            ),
+            (
+                json!(["hi"]),
+                "`messages[0]` has to be an object, not the text `hi`",
+            ),
             (json!([{"content": "hi"}]), "`messages[0].role` is missing"),
-            (json!([{"role": "user"}]), "`messages[0].content` is missing"),
-            (json!([{"role": 1, "content": "hi"}]), "`messages[0].role` has to be a text, not 1"),
-            (json!([{"role": "tool", "content": "hi"}]), "`messages[0].role` has to be `system`, `developer`, `user` or `assistant`, not the text `tool`"),
-            (json!([{"role": "assistant", "tool_calls": [{}]}]), "`messages[0].tool_calls` is not built; leave it out"),
-            (json!([{"role": "user", "content": 5}]), "`messages[0].content` has to be a text or a list of text parts, not 5"),
-            (json!([{"role": "user", "content": [{"type": "image_url"}]}]), "`messages[0].content[0]` has to be a part of type `text`, which alone is built, not the text `image_url`"),
-            (json!([{"role": "user", "content": ["hi"]}]), "`messages[0].content[0]` has to be a part of type `text`, which alone is built, not null"),
-            (json!([{"role": "user", "content": [{"type": "text"}]}]), "`messages[0].content[0].text` has to be a text, not null"),
-            (json!([{"role": "user", "content": "hi", "name": {}}]), "`messages[0].name` has to be a text, not an object"),
+            (
+                json!([{"role": "user"}]),
+                "`messages[0].content` is missing",
+            ),
+            (
+                json!([{"role": 1, "content": "hi"}]),
+                "`messages[0].role` has to be a text, not 1",
+            ),
+            (
+                json!([{"role": "tool", "content": "hi"}]),
+                "`messages[0].role` has to be `system`, `developer`, `user` or `assistant`, not the text `tool`",
+            ),
+            (
+                json!([{"role": "assistant", "tool_calls": [{}]}]),
+                "`messages[0].tool_calls` is not built; leave it out",
+            ),
+            (
+                json!([{"role": "user", "content": 5}]),
+                "`messages[0].content` has to be a text or a list of text parts, not 5",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "image_url"}]}]),
+                "`messages[0].content[0]` has to be a part of type `text`, which alone is built, not the text `image_url`",
+            ),
+            (
+                json!([{"role": "user", "content": ["hi"]}]),
+                "`messages[0].content[0]` has to be a part of type `text`, which alone is built, not null",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "text"}]}]),
+                "`messages[0].content[0].text` has to be a text, not null",
+            ),
+            (
+                json!([{"role": "user", "content": "hi", "name": {}}]),
+                "`messages[0].name` has to be a text, not an object",
+            ),
         ] {
             assert_eq!(read(messages), Err(why.to_owned()));
         }

@@ -101,13 +101,28 @@ mod tests {
     fn what_is_no_prompt_is_refused() {
         for (prompt, why) in [
             (Value::Null, "`prompt` is missing"),
-            (json!(5), "`prompt` has to be a text or a list of token ids, not 5"),
-            (json!([]), "`prompt` has to be a text or a list of token ids, not an empty list"),
-            (json!([[]]), "`prompt` has to be a text or a list of token ids, not an empty list"),
+            (
+                json!(5),
+                "`prompt` has to be a text or a list of token ids, not 5",
+            ),
+            (
+                json!([]),
+                "`prompt` has to be a text or a list of token ids, not an empty list",
+            ),
+            (
+                json!([[]]),
+                "`prompt` has to be a text or a list of token ids, not an empty list",
+            ),
             (json!([1, -1]), "`prompt[1]` has to be a token id, not -1"),
             (json!([null]), "`prompt[0]` has to be a token id, not null"),
-            (json!(["a", "b"]), "`prompt` holds 2 prompts; several in one request are not built: send a request for each"),
-            (json!([[1], [2], [3]]), "`prompt` holds 3 prompts; several in one request are not built: send a request for each"),
+            (
+                json!(["a", "b"]),
+                "`prompt` holds 2 prompts; several in one request are not built: send a request for each",
+            ),
+            (
+                json!([[1], [2], [3]]),
+                "`prompt` holds 3 prompts; several in one request are not built: send a request for each",
+            ),
         ] {
             assert_eq!(read(prompt), Err(why.to_owned()));
         }

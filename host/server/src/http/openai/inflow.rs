@@ -172,7 +172,13 @@ impl Inflow {
 /// A header's value: what is no visible ASCII becomes a question mark, what is too long is cut.
 fn header_text(text: &str) -> HeaderValue {
     const CHARS_MAX: usize = 256;
-    let visible = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let visible = |c: char| {
+        if c == ' ' || c.is_ascii_graphic() {
+            c
+        } else {
+            '?'
+        }
+    };
     let text: String = text.chars().take(CHARS_MAX).map(visible).collect();
     HeaderValue::try_from(text).expect("visible ASCII can be a header's value")
 }

@@ -116,12 +116,14 @@ pub(super) async fn complete(
 }
 
 /// Hands a request to the driver.
-async fn submit(
-    app: &App,
-    tenant: &str,
-    asked: Asked<'_>,
-) -> Result<(Envelope, Inflow), ApiError> {
-    let Asked { kind, model, prompt, params, hints } = asked;
+async fn submit(app: &App, tenant: &str, asked: Asked<'_>) -> Result<(Envelope, Inflow), ApiError> {
+    let Asked {
+        kind,
+        model,
+        prompt,
+        params,
+        hints,
+    } = asked;
     let prompt = prompt.into_tokens(model, &app.tokenising).await?;
     let prompt_tokens = prompt.len();
     let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
@@ -187,7 +189,9 @@ fn output_bound(
 
 fn sent(content_type: HeaderValue, body: Either<Full<Bytes>, Events>) -> Reply {
     let mut reply = Response::new(body);
-    reply.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    reply
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
     reply
 }
 
@@ -218,7 +222,10 @@ impl<'a> Asked<'a> {
         };
         let ignored: Vec<String> = fields.left().map(quoted).collect();
         if !ignored.is_empty() {
-            tracing::debug!(fields = ignored.join(" "), "fields of a request are ignored");
+            tracing::debug!(
+                fields = ignored.join(" "),
+                "fields of a request are ignored"
+            );
         }
         Ok(Self {
             kind,

@@ -58,8 +58,12 @@ const UNBUILT: [Unbuilt; 33] = [
     unbuilt("tool_choice", "`none`", |v| v == "none" || v == "auto"),
     unbuilt("functions", "[]", is_empty),
     unbuilt("function_call", "`none`", |v| v == "none" || v == "auto"),
-    unbuilt("response_format", "{\"type\": \"text\"}", |v| v["type"] == "text"),
-    unbuilt("modalities", "[\"text\"]", |v| *v == Value::from(vec!["text"])),
+    unbuilt("response_format", "{\"type\": \"text\"}", |v| {
+        v["type"] == "text"
+    }),
+    unbuilt("modalities", "[\"text\"]", |v| {
+        *v == Value::from(vec!["text"])
+    }),
     unbuilt("audio", "null", |_| false),
     unbuilt("web_search_options", "null", |_| false),
     unbuilt("reasoning_effort", "`none`", |v| v == "none"),
@@ -156,9 +160,11 @@ fn sampling(fields: &mut Fields, defaults: &GenerationDefaults) -> Result<Sampli
     let top_p = fields.take_as("top_p", "a number above 0, at most 1", |p| {
         *p > 0.0 && *p <= 1.0
     })?;
-    let top_k = fields.take_as("top_k", "an integer of at least 1, or 0 or -1 for all", |k| {
-        (-1..=i64::from(u32::MAX)).contains(k)
-    })?;
+    let top_k = fields.take_as(
+        "top_k",
+        "an integer of at least 1, or 0 or -1 for all",
+        |k| (-1..=i64::from(u32::MAX)).contains(k),
+    )?;
     let seed = fields.take_as("seed", "an integer of 64 bits", |seed: &Number| {
         seed.is_u64() || seed.is_i64()
     })?;
@@ -178,7 +184,10 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     };
     let texts = match &value {
         Value::String(text) => Some(vec![text.clone()]),
-        Value::Array(list) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+        Value::Array(list) => list
+            .iter()
+            .map(|text| text.as_str().map(str::to_owned))
+            .collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
     };
     let fits = |texts: &Vec<String>| {
@@ -225,11 +234,13 @@ fn transfer(fields: &mut Fields) -> Result<Transfer, ApiError> {
         (true, None) => Ok(Transfer::Streamed(UsageChunk::Omitted)),
         (true, Some(options)) => {
             let mut options = Fields::new(options, |name| format!("stream_options.{name}"));
-            Ok(Transfer::Streamed(if flag(&mut options, "include_usage")? {
-                UsageChunk::Sent
-            } else {
-                UsageChunk::Omitted
-            }))
+            Ok(Transfer::Streamed(
+                if flag(&mut options, "include_usage")? {
+                    UsageChunk::Sent
+                } else {
+                    UsageChunk::Omitted
+                },
+            ))
         }
     }
 }

@@ -52,7 +52,10 @@ impl Prompt {
 
     fn bytes(&self) -> usize {
         match self {
-            Prompt::Chat(messages) => messages.iter().map(|m| m.content.len() + m.role.len()).sum(),
+            Prompt::Chat(messages) => messages
+                .iter()
+                .map(|m| m.content.len() + m.role.len())
+                .sum(),
             Prompt::Text(text) => text.len(),
             // Nothing is left to do.
             Prompt::Tokens(_) => 0,
@@ -65,7 +68,9 @@ impl Prompt {
                 let tokens = text.chat_prompt(&messages);
                 tokens.map_err(|error| refused("messages", &error))
             }
-            Prompt::Text(prompt) => text.encode(&prompt).map_err(|error| refused("prompt", &error)),
+            Prompt::Text(prompt) => text
+                .encode(&prompt)
+                .map_err(|error| refused("prompt", &error)),
             Prompt::Tokens(ids) => {
                 let known = |id: &u32| {
                     usize::try_from(*id).is_ok_and(|id| id < text.vocab_size())
@@ -87,16 +92,21 @@ impl Prompt {
 /// `param` has no tokens: the client's fault, the model's or ours.
 fn refused(param: &str, error: &PromptError) -> ApiError {
     match error {
-        PromptError::NoChatTemplate => ApiError::field(
-            param,
-            "the model has no chat template; use /v1/completions",
-        ),
+        PromptError::NoChatTemplate => {
+            ApiError::field(param, "the model has no chat template; use /v1/completions")
+        }
         PromptError::Refused(why) => ApiError::field(
             param,
-            format!("the model's chat template refuses `messages`: {}", quoted(why)),
+            format!(
+                "the model's chat template refuses `messages`: {}",
+                quoted(why)
+            ),
         ),
         other => {
-            tracing::warn!(error = other as &dyn std::error::Error, "a prompt has no tokens");
+            tracing::warn!(
+                error = other as &dyn std::error::Error,
+                "a prompt has no tokens"
+            );
             ApiError::Internal
         }
     }

@@ -130,7 +130,8 @@ impl Body for Events {
         let mut written = Vec::new();
         let said = match mem::replace(&mut self.progress, Progress::Flowing) {
             Progress::Opening(first) => {
-                self.envelope.write_opening(&mut written, self.usage.field());
+                self.envelope
+                    .write_opening(&mut written, self.usage.field());
                 first
             }
             Progress::Flowing => ready!(self.inflow.poll_next(cx)),

@@ -1,0 +1,97 @@
+//! `examples/pointsman.toml` has every key, with its default.
+
+use std::fs;
+use std::path::Path;
+
+use pointsman_server::config::Tenant;
+use tempfile::TempDir;
+
+use super::{folder, known, load, load_in};
+
+fn example() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pointsman.toml");
+    fs::read_to_string(path).unwrap()
+}
+
+/// The example with all its settings in force, in a folder that has what it names.
+fn example_in_force() -> (TempDir, String) {
+    let lines = example()
+        .lines()
+        .map(setting)
+        .collect::<Vec<_>>()
+        .join("\n");
+    let folder = folder(&lines);
+    for name in ["policies.d", "keys"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("keys/carol"), "key-of-carol").unwrap();
+    (folder, lines)
+}
+
+/// A line of the example without the sign that keeps a setting from being one.
+fn setting(line: &str) -> String {
+    match line.strip_prefix('#') {
+        Some(setting) if !setting.is_empty() && !setting.starts_with(' ') => setting.to_owned(),
+        _ => line.to_owned(),
+    }
+}
+
+#[test]
+fn the_example_changes_nothing_as_it_is() {
+    let (example, default) = (load(&example()).unwrap(), load("").unwrap());
+    assert_eq!(format!("{example:?}"), format!("{default:?}"));
+}
+
+#[test]
+fn the_example_shows_the_defaults() {
+    let (folder, _) = example_in_force();
+    let shown = load_in(folder.path(), "").unwrap();
+    let default = load("").unwrap();
+    assert_eq!(shown.listen, default.listen);
+    assert_eq!(shown.drain, default.drain);
+    assert_eq!(shown.http, default.http);
+    assert_eq!(shown.models[0], default.models[0]);
+    assert_eq!(shown.cpu.kv_bytes, default.cpu.kv_bytes);
+    assert_eq!(shown.cpu.tokens_per_step, default.cpu.tokens_per_step);
+    assert_eq!(shown.tenants[0].weight, Tenant::new("alice").weight);
+    assert_eq!(shown.hints, default.hints);
+    assert_eq!(shown.core, default.core);
+    assert_eq!(shown.log, default.log);
+    let (shown, default) = (shown.policies, default.policies);
+    assert_eq!((shown.settle, shown.poll), (default.settle, default.poll));
+    assert_eq!(
+        (shown.limits, shown.patience),
+        (default.limits, default.patience)
+    );
+}
+
+#[test]
+fn the_example_has_every_key() {
+    let (_folder, text) = example_in_force();
+    let example: toml::Table = text.parse().unwrap();
+    let mut keys = 0;
+    let mut tables = vec![(String::new(), String::new(), vec![example])];
+    while let Some((path, header, shown)) = tables.pop() {
+        for key in known(&header) {
+            keys += 1;
+            let path = format!("{path}{key}");
+            let values = shown.iter().filter_map(|table| table.get(&key));
+            let mut values = values.peekable();
+            let value = *values.peek().unwrap_or_else(|| panic!("no {path}"));
+            // Settings are the policies' own.
+            if path == "policies.settings" {
+                continue;
+            }
+            if value.is_table() {
+                let inner = values.filter_map(|value| value.as_table().cloned());
+                tables.push((format!("{path}."), format!("[{path}]\n"), inner.collect()));
+            } else if let Some(list) = value.as_array()
+                && list.iter().any(toml::Value::is_table)
+            {
+                let inner = list.iter().filter_map(|value| value.as_table().cloned());
+                tables.push((format!("{path}."), format!("[[{path}]]\n"), inner.collect()));
+            }
+        }
+    }
+    assert!(keys > 70, "{keys}");
+}

@@ -1,0 +1,202 @@
+//! What the configuration takes and makes of it (here), what it says of the rest (`refused`), and
+//! that the example is right (`example`).
+
+// Without a model in the binary the defaults are refused, see `config::validate::models`.
+#![cfg(feature = "demo-model")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests; a panic there is a failed test"
+)]
+
+mod example;
+mod refused;
+
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use pointsman_core::Hook;
+use pointsman_server::cli::{Cli, Command};
+use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, ModelSource, Tenant, Wrong};
+use tempfile::TempDir;
+
+// === Helpers ===
+
+/// The flags of a command line.
+fn flags(line: &str) -> Flags {
+    let line = format!("pointsman serve {line}");
+    let Command::Serve(flags) = Cli::try_parse_from(line.split_whitespace())
+        .unwrap()
+        .command;
+    flags
+}
+
+/// A folder with `text` as its `pointsman.toml`.
+fn folder(text: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pointsman.toml"), text).unwrap();
+    folder
+}
+
+fn load_in(folder: &Path, line: &str) -> Result<Config, ConfigError> {
+    let flags = Flags {
+        config: Some(folder.join("pointsman.toml")),
+        ..flags(line)
+    };
+    Config::load(&flags)
+}
+
+fn load(text: &str) -> Result<Config, ConfigError> {
+    load_in(folder(text).path(), "")
+}
+
+/// The keys that are known after `before`, which opens a table.
+fn known(before: &str) -> Vec<String> {
+    match *load(&format!("{before}no-such-key = 0")).unwrap_err().wrong {
+        Wrong::UnknownKey { known, .. } => known,
+        other => panic!("after {before:?}: {other}"),
+    }
+}
+
+// === What is taken ===
+
+#[test]
+fn with_nothing_given_the_demo_model_is_served_on_loopback_to_everybody() {
+    let config = Config::load(&Flags::default()).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.models.len(), 1);
+    assert_eq!(config.models[0].name, "demo");
+    assert_eq!(config.models[0].source, ModelSource::Embedded);
+    assert!(config.keys.is_empty());
+    assert_eq!(config.tenants, [Tenant::new("default")]);
+    assert_eq!(config.core, pointsman_core::Config::default());
+    assert_eq!(config.policies.limits, pointsman_policy::Limits::default());
+    assert_eq!(config.log.format, LogFormat::Human);
+}
+
+#[test]
+fn what_is_written_replaces_the_default_and_nothing_else() {
+    let config = load(
+        "listen = '[::1]:9000'\ndrain = '2min'\n\
+         [http]\nbody-max = '1MiB'\nread-timeout = '500ms'\nmetrics-public = false\n\
+         [[models]]\nname = 'llama'\npath = 'models/llama'\nslots = 2\n\
+         [core]\nwait-max = '5s'\nparking-max = 0\n\
+         [policies]\nsettle = '0s'\n\
+         [policies.bind]\nrouting = 'mine'\npriority = 'aging'\n\
+         [policies.settings.aging]\naffinity-bonus = 3\n\
+         [policies.limits]\nmemory-bytes = 1_000_000\n\
+         [policies.patience]\nback-off = '20s'\n\
+         [log]\nformat = 'json'\nfilter = 'warn,pointsman=trace'\n",
+    )
+    .unwrap();
+    assert_eq!(config.listen.to_string(), "[::1]:9000");
+    assert_eq!(config.drain.as_secs(), 120);
+    assert_eq!(config.http.body_bytes_max, 1 << 20);
+    assert_eq!(config.http.read_timeout.as_millis(), 500);
+    assert_eq!(config.http.write_timeout.as_secs(), 30);
+    assert!(!config.http.metrics_public);
+    assert_eq!(
+        (config.models[0].slots, config.models[0].share_weight),
+        (2, 1)
+    );
+    assert_eq!(config.core.wait_max.0, 5_000_000);
+    assert_eq!((config.core.parking_max, config.core.queue_max), (0, 4096));
+    let policies = &config.policies;
+    assert!(policies.settle.is_zero());
+    let bound = [
+        (Hook::Priority, "aging".to_owned()),
+        (Hook::Routing, "mine".to_owned()),
+    ];
+    assert_eq!(policies.bind, bound);
+    assert_eq!(policies.settings[0].1["affinity-bonus"], 3);
+    assert_eq!(policies.limits.memory_bytes, 1_000_000);
+    // What is not written grows with what is.
+    assert_eq!(policies.patience.back_off_max_micros, 20_000_000);
+    assert_eq!(config.log.format, LogFormat::Json);
+}
+
+#[test]
+fn paths_of_the_file_are_relative_to_its_folder() {
+    let folder = folder(
+        "[[models]]\nname = 'llama'\npath = 'models/llama'\n\
+         [policies]\nfolder = 'mine'\n\
+         [[keys]]\nfile = 'keys/alice'\n",
+    );
+    let here = |path: &str| folder.path().join(path);
+    fs::create_dir_all(here("mine")).unwrap();
+    fs::create_dir_all(here("keys")).unwrap();
+    fs::write(here("keys/alice"), "sesame\n").unwrap();
+    let config = load_in(folder.path(), "").unwrap();
+    assert_eq!(
+        config.models[0].source,
+        ModelSource::Folder(here("models/llama"))
+    );
+    assert_eq!(config.policies.folder, Some(here("mine")));
+    let same = load("[[keys]]\nkey = 'sesame'").unwrap();
+    assert_eq!(config.keys[0].sha256, same.keys[0].sha256);
+}
+
+#[test]
+fn a_key_is_given_as_text_hash_or_file_and_never_shown() {
+    let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+    let text = format!(
+        "[[keys]]\nkey = 'secret'\n[[keys]]\nsha256 = '{}'\ntenant = 'bob'\n\
+         [admin]\nkey = 'super-secret'",
+        hash.replace('2', "3"),
+    );
+    let config = load(&text).unwrap();
+    let hex: String = config.keys[0]
+        .sha256
+        .map(|byte| format!("{byte:02x}"))
+        .concat();
+    assert_eq!(hex, hash);
+    let tenants: Vec<_> = config.keys.iter().map(|key| key.tenant.as_str()).collect();
+    assert_eq!(tenants, ["default", "bob"]);
+    assert_eq!(config.tenants, [Tenant::new("default"), Tenant::new("bob")]);
+    assert_eq!(config.admin_key.as_deref(), Some("super-secret"));
+    assert!(!format!("{config:?}").contains("secret"));
+}
+
+#[test]
+fn tenants_that_are_listed_keep_their_rights() {
+    let config = load(
+        "[[tenants]]\nname = 'alice'\nweight = 3\ntokens-per-minute = 1000\n\
+         [[keys]]\nkey = 'a'\ntenant = 'alice'\n[[keys]]\nkey = 'b'",
+    );
+    let alice = Tenant {
+        weight: 3,
+        tokens_per_minute: Some(1000),
+        ..Tenant::new("alice")
+    };
+    assert_eq!(config.unwrap().tenants, [alice, Tenant::new("default")]);
+}
+
+#[test]
+fn flags_override_the_file() {
+    let folder = folder(
+        "listen = '127.0.0.1:1'\n[policies]\nfolder = 'of-the-file'\n\
+         [[models]]\nname = 'llama'\npath = 'models/llama'\nslots = 2\n\
+         [log]\nformat = 'human'\nfilter = 'warn'",
+    );
+    for name in ["of-the-file", "of-the-flag"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let mine = folder.path().join("of-the-flag");
+    let line = format!(
+        "--listen 127.0.0.1:2 --policies {} --model chat=/a/b --model /c/d \
+         --log-format json --log debug",
+        mine.display(),
+    );
+    let config = load_in(folder.path(), &line).unwrap();
+    assert_eq!(config.listen.port(), 2);
+    assert_eq!(config.policies.folder, Some(mine));
+    let models: Vec<_> = config
+        .models
+        .iter()
+        .map(|model| (&*model.name, model.slots))
+        .collect();
+    assert_eq!(models, [("chat", 8), ("d", 8)]);
+    assert_eq!(config.models[0].source, ModelSource::Folder("/a/b".into()));
+    assert_eq!(config.log.format, LogFormat::Json);
+    assert_eq!(config.log.filter, "debug");
+}

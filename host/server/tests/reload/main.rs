@@ -1,0 +1,229 @@
+//! The policy keeper over a real folder, real components and a real driver: whatever happens in
+//! the folder, the right policy is in force, and what was refused says why.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+mod folder;
+
+mod refused;
+mod replaced;
+mod shown;
+mod stage;
+
+use pointsman_core::Hook;
+use pointsman_policy::Digest;
+use pointsman_server::reload::report::{Conflict, Outcome};
+use stage::{Stage, component, version};
+
+/// Who holds admission, priority, routing, preemption and budget.
+const DEFAULTS: [&str; 5] = ["budget", "aging", "memory-aware", "budget", "budget"];
+
+fn bound(policies: &mut pointsman_server::config::PoliciesConfig, hook: Hook, name: &str) {
+    policies.bind.push((hook, name.to_owned()));
+}
+
+#[test]
+fn the_defaults_are_in_force_at_the_start() {
+    let stage = Stage::new();
+    assert_eq!(stage.holders(), DEFAULTS);
+    let report = stage.report();
+    assert!(report.begun);
+    assert_eq!(report.refused, []);
+    assert_eq!(report.compiled, 3);
+    let outcomes = report.transactions.iter().map(|made| &made.outcome);
+    assert!(
+        outcomes
+            .clone()
+            .all(|outcome| matches!(outcome, Outcome::InForce(_)))
+    );
+    assert_eq!(outcomes.count(), 3);
+}
+
+#[test]
+fn a_file_that_is_dropped_in_holds_every_hook_it_exports() {
+    let mut stage = Stage::new();
+    let bytes = component("aging");
+    stage.write("mine.wasm", &bytes);
+    stage.look();
+    assert_eq!(stage.holders(), DEFAULTS, "it has not settled");
+    stage.settle();
+    let (name, digest) = stage.holder(Hook::Priority).unwrap();
+    assert_eq!((name.as_str(), digest), ("mine", Digest::of(&bytes)));
+    stage.write("everything.wasm", component("test/hostile"));
+    stage.settle();
+    let holders = [
+        "everything",
+        "mine",
+        "everything",
+        "everything",
+        "everything",
+    ];
+    assert_eq!(stage.holders(), holders);
+    // The defaults stand behind.
+    let behind = stage
+        .statuses()
+        .iter()
+        .filter(|it| !it.behind.is_empty())
+        .count();
+    assert_eq!(behind, 3);
+}
+
+#[test]
+fn a_file_that_is_there_at_the_start_is_not_waited_for() {
+    let bytes = component("aging");
+    let stage = Stage::with(|folder, _| std::fs::write(folder.join("mine.wasm"), &bytes).unwrap());
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+}
+
+#[test]
+fn a_bad_file_at_the_start_means_the_defaults_and_says_so() {
+    let stage = Stage::with(|folder, _| {
+        std::fs::write(folder.join("mine.wasm"), "no").unwrap();
+        std::fs::write(folder.join("aging.wasm"), "no").unwrap();
+    });
+    assert_eq!(stage.holders(), DEFAULTS);
+    assert!(stage.refusal("mine").is_some());
+    assert!(stage.refusal("aging").is_some());
+}
+
+#[test]
+fn removing_a_file_gives_its_hooks_back() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    stage.write("mine.wasm", version(&component("test/hostile"), 1));
+    stage.settle();
+    // The defaults had to make place: they are started again.
+    assert_eq!(stage.statuses().len(), 2);
+    stage.remove("mine.wasm");
+    stage.settle();
+    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.statuses().len(), 3);
+    assert_eq!(stage.policy("mine"), None);
+    assert_eq!(stage.report().compiled, 5, "nothing was compiled again");
+}
+
+#[test]
+fn what_stood_behind_comes_back_as_it_was() {
+    let mut stage = Stage::new();
+    let before = stage.policy("aging").unwrap().number;
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    stage.remove("mine.wasm");
+    stage.settle();
+    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.policy("aging").unwrap().number, before);
+}
+
+#[test]
+fn of_two_files_that_claim_a_hook_the_one_in_force_stays() {
+    let mut stage = Stage::new();
+    stage.write("one.wasm", component("aging"));
+    stage.settle();
+    stage.write("two.wasm", version(&component("aging"), 2));
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("one"));
+    assert_eq!(stage.last().outcome, Outcome::Idle);
+    let contested = Conflict::Contested {
+        hook: Hook::Priority,
+        claimants: vec!["one".to_owned(), "two".to_owned()],
+    };
+    assert_eq!(stage.report().conflicts, [contested]);
+    // Once the other is gone there is nothing to contest.
+    stage.remove("one.wasm");
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("two"));
+    assert_eq!(stage.report().conflicts, []);
+}
+
+#[test]
+fn of_two_files_at_the_start_neither_is_in_force() {
+    let stage = Stage::with(|folder, _| {
+        for name in ["one.wasm", "two.wasm"] {
+            std::fs::write(folder.join(name), component("aging")).unwrap();
+        }
+    });
+    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.report().conflicts.len(), 1);
+}
+
+#[test]
+fn a_file_named_like_a_default_replaces_it() {
+    let mut stage = Stage::new();
+    let bytes = version(&component("aging"), 1);
+    stage.write("aging.wasm", &bytes);
+    stage.settle();
+    let expected = ("aging".to_owned(), Digest::of(&bytes));
+    assert_eq!(stage.holder(Hook::Priority), Some(expected));
+    stage.remove("aging.wasm");
+    stage.settle();
+    let embedded = ("aging".to_owned(), Digest::of(&component("aging")));
+    assert_eq!(stage.holder(Hook::Priority), Some(embedded));
+    assert_eq!(stage.statuses().len(), 3);
+}
+
+#[test]
+fn what_replaces_a_default_need_not_have_its_hooks() {
+    let mut stage = Stage::new();
+    stage.write("budget.wasm", component("aging"));
+    stage.settle();
+    assert_eq!(stage.holders(), ["-", "budget", "memory-aware", "-", "-"]);
+    stage.remove("budget.wasm");
+    stage.settle();
+    assert_eq!(stage.holders(), DEFAULTS);
+}
+
+#[test]
+fn a_hook_bound_by_name_goes_before_the_folder() {
+    let mut stage = Stage::with(|_, policies| bound(policies, Hook::Priority, "aging"));
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine", "aging", "mine", "mine", "mine"]);
+    assert_eq!(stage.report().conflicts, []);
+}
+
+#[test]
+fn a_hook_bound_to_a_file_waits_for_it() {
+    let mut stage = Stage::with(|_, policies| {
+        bound(policies, Hook::Priority, "mine");
+        bound(policies, Hook::Budget, "aging");
+    });
+    assert_eq!(stage.holders(), DEFAULTS);
+    let absent = Conflict::Absent {
+        hook: Hook::Priority,
+        policy: "mine".to_owned(),
+    };
+    let not_exported = Conflict::NotExported {
+        hook: Hook::Budget,
+        policy: "aging".to_owned(),
+    };
+    assert_eq!(stage.report().conflicts, [absent, not_exported.clone()]);
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    assert_eq!(stage.report().conflicts, [not_exported]);
+}
+
+#[test]
+fn settings_of_the_configuration_go_to_defaults_and_to_files_without_their_own() {
+    let settings = |bonus: u32| {
+        let mut settings = serde_json::Map::new();
+        settings.insert("affinity-bonus".to_owned(), bonus.into());
+        settings
+    };
+    let mut stage = Stage::with(|_, policies| {
+        policies.settings.push(("aging".to_owned(), settings(1)));
+        policies.settings.push(("mine".to_owned(), settings(2)));
+    });
+    assert_eq!(stage.policy("aging").unwrap().settings, settings(1));
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    assert_eq!(stage.policy("mine").unwrap().settings, settings(2));
+    stage.write("mine.toml", "[settings]\naffinity-bonus = 3\n");
+    stage.settle();
+    assert_eq!(stage.policy("mine").unwrap().settings, settings(3));
+}

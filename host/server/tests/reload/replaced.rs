@@ -1,0 +1,203 @@
+//! One version after another: nothing of it is left over, nothing it learned is lost, and nothing
+//! is done twice.
+
+use pointsman_core::Hook;
+use pointsman_policy::{Digest, Restored};
+use pointsman_server::reload::report::{Outcome, Step};
+
+use crate::DEFAULTS;
+use crate::stage::{Stage, component, version};
+
+#[test]
+fn a_new_version_takes_over_with_what_the_old_one_learned() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    let first = stage.last();
+    assert_eq!(first.restored, Some(Restored::Cold));
+    let next = version(&component("test/hostile"), 1);
+    stage.write("mine.wasm", &next);
+    stage.settle();
+    let second = stage.last();
+    assert_eq!(second.digest, Some(Digest::of(&next)));
+    assert_eq!(second.restored, Some(Restored::Warm));
+    assert!(second.pause.is_some());
+    let steps: Vec<Step> = second.phases.iter().map(|phase| phase.step).collect();
+    let expected = [
+        Step::Read,
+        Step::Compile,
+        Step::Start,
+        Step::Restore,
+        Step::Observe,
+    ];
+    assert_eq!(steps, expected);
+    // The one it displaced stands behind it.
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!(mine.earlier.len(), 1);
+    assert_eq!(stage.statuses().len(), 2);
+}
+
+#[test]
+fn a_policy_that_cannot_take_over_the_state_starts_without() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    stage.write(
+        "mine.toml",
+        "[settings]\noutrage = 'trap'\ncalls = ['restore']",
+    );
+    stage.settle();
+    let restored = stage.last().restored.unwrap();
+    assert!(matches!(restored, Restored::Faulted(_)), "{restored:?}");
+    assert_eq!(stage.holders(), ["mine"; 5]);
+}
+
+/// It is told what there is while the old one still answers; a policy that does not survive that
+/// is not put in force.
+#[test]
+fn a_policy_that_faults_when_it_is_told_what_there_is_is_refused() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    let before = stage.policy("mine").unwrap();
+    stage.write(
+        "mine.toml",
+        "[settings]\noutrage = 'trap'\ncalls = ['observe']",
+    );
+    stage.settle();
+    assert_eq!(stage.refusal("mine").unwrap().step, Step::Observe);
+    assert_eq!(stage.policy("mine").unwrap(), before);
+    assert_eq!(stage.holders(), ["mine"; 5]);
+}
+
+#[test]
+fn settings_alone_are_applied_without_compiling() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    let compiled = stage.report().compiled;
+    for bonus in 1..20 {
+        stage.write("mine.toml", format!("[settings]\naffinity-bonus = {bonus}"));
+        stage.settle();
+        let mine = stage.policy("mine").unwrap();
+        assert_eq!(mine.settings["affinity-bonus"], bonus);
+        assert_eq!(mine.held.iter().collect::<Vec<_>>(), [Hook::Priority]);
+        let read = stage
+            .last()
+            .phases
+            .iter()
+            .any(|phase| phase.step == Step::Read);
+        assert!(!read, "the component was not even read");
+    }
+    stage.remove("mine.toml");
+    stage.settle();
+    assert!(stage.policy("mine").unwrap().settings.is_empty());
+    assert_eq!(stage.report().compiled, compiled);
+}
+
+#[test]
+fn a_file_that_is_touched_or_written_again_changes_nothing() {
+    let mut stage = Stage::new();
+    let bytes = component("aging");
+    stage.write("mine.wasm", &bytes);
+    stage.settle();
+    let before = (stage.policy("mine"), stage.last());
+    stage.touch(&stage.path("mine.wasm"));
+    stage.settle();
+    stage.write("mine.wasm", &bytes);
+    stage.settle();
+    assert_eq!((stage.policy("mine"), stage.last()), before);
+}
+
+#[test]
+fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
+    let mut stage = Stage::new();
+    let hostile = component("test/hostile");
+    let versions = [version(&hostile, 1), version(&hostile, 2)];
+    for round in 0..100 {
+        stage.write("mine.wasm", &versions[round % 2]);
+        stage.settle();
+        if round % 5 == 0 {
+            stage.write("mine.wasm", "garbage");
+            stage.settle();
+            assert!(stage.refusal("mine").is_some());
+        }
+    }
+    stage.write("mine.wasm", &versions[1]);
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    let (_, digest) = stage.holder(Hook::Routing).unwrap();
+    assert_eq!(digest, Digest::of(&versions[1]));
+    let standing: Vec<u32> = stage.statuses().iter().map(|it| it.number).collect();
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!(standing, [mine.earlier[0], mine.number.unwrap()]);
+    assert_eq!(stage.report().compiled, 5, "three defaults, two versions");
+    assert_eq!(stage.report().transactions.len(), 64);
+    stage.remove("mine.wasm");
+    stage.settle();
+    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.statuses().len(), 3);
+}
+
+// === Faults ===
+
+const TRAPS: &str = "[settings]\noutrage = 'trap'\ncalls = ['admit']";
+
+#[test]
+fn a_policy_that_the_host_drops_is_done_without_and_not_tried_again() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.write("mine.toml", TRAPS);
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    stage.ask();
+    stage.poll();
+    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.last().outcome, Outcome::Dropped);
+    assert_eq!(stage.refusal("mine").unwrap().step, Step::Serve);
+    let made = stage.last().number;
+    stage.poll();
+    assert_eq!(stage.last().number, made);
+    // Other settings get their own chance, the same ones do not.
+    stage.remove("mine.toml");
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    stage.write("mine.toml", TRAPS);
+    stage.settle();
+    let refusal = stage.refusal("mine").unwrap();
+    assert_eq!(refusal.step, Step::Bind);
+    assert!(refusal.why.contains("quarantine"), "{refusal:?}");
+    assert_eq!(stage.holders(), ["mine"; 5], "the good one stays");
+    assert!(stage.policy("mine").unwrap().settings.is_empty());
+}
+
+#[test]
+fn the_version_before_steps_in_for_one_that_the_host_drops() {
+    let mut stage = Stage::new();
+    let good = component("test/hostile");
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    let number = stage.policy("mine").unwrap().number;
+    stage.write("mine.wasm", version(&good, 1));
+    stage.write("mine.toml", TRAPS);
+    stage.settle();
+    assert_ne!(stage.policy("mine").unwrap().number, number);
+    stage.ask();
+    stage.poll();
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!((mine.number, mine.digest), (number, Digest::of(&good)));
+    assert_eq!(stage.holders(), ["mine"; 5]);
+}
+
+#[test]
+fn the_embedded_default_steps_in_for_a_file_of_its_name_that_the_host_drops() {
+    let mut stage = Stage::with(|folder, _| {
+        std::fs::write(folder.join("budget.wasm"), component("test/hostile")).unwrap();
+        std::fs::write(folder.join("budget.toml"), TRAPS).unwrap();
+    });
+    assert_eq!(stage.holders(), ["budget"; 5]);
+    stage.ask();
+    stage.poll();
+    // The embedded one of the same name has not failed.
+    assert_eq!(stage.holders(), DEFAULTS);
+}

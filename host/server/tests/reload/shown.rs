@@ -1,0 +1,158 @@
+//! What operators and programs are shown, and the keeper as it runs in a server.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pointsman_core::Hook;
+use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost};
+use pointsman_server::clock::Clock;
+use pointsman_server::config::PoliciesConfig;
+use pointsman_server::driver::message::channels;
+use pointsman_server::driver::{Driver, thread};
+use pointsman_server::embedded;
+use pointsman_server::metrics::Metrics;
+use pointsman_server::reload::report::policies_json;
+use pointsman_server::reload::{KeeperSpec, spawn};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use crate::stage::{Stage, component, machine};
+
+#[test]
+fn everything_about_policies_is_shown_in_one_place() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("aging"));
+    stage.write("mine.toml", "[settings]\naffinity-bonus = 7");
+    stage.write("other.wasm", component("aging"));
+    stage.write("bad.wasm", "no");
+    stage.write("lonely.toml", "");
+    stage.settle();
+    stage.remove("other.wasm");
+    stage.settle();
+    stage.ask();
+    let shown = policies_json(&stage.statuses(), &stage.report());
+    assert_eq!(shown["hooks"]["priority"]["policy"], "mine");
+    assert_eq!(shown["hooks"]["routing"]["policy"], "memory-aware");
+    let policies = shown["policies"].as_array().unwrap();
+    let named = |name: &str| policies.iter().find(|it| it["name"] == name).unwrap();
+    let mine = named("mine");
+    assert_eq!(mine["source"]["kind"], "file");
+    assert_eq!(mine["settings"], json!({"affinity-bonus": 7}));
+    assert_eq!(mine["exports"], json!(["priority"]));
+    assert_eq!(mine["holds"], json!(["priority"]));
+    assert_eq!(mine["running"]["calls_itself"], "aging");
+    assert_eq!(mine["running"]["generation"], 1);
+    assert_eq!(mine["running"]["answers"], json!({"priority": 1}));
+    assert_eq!(mine["running"]["faults"], json!({}));
+    assert!(mine["running"]["fuel_last"].as_u64().unwrap() > 0);
+    assert_eq!(mine["earlier"], json!([]));
+    let aging = named("aging");
+    assert_eq!(aging["source"], json!({"kind": "embedded"}));
+    assert_eq!(aging["holds"], json!([]));
+    assert_eq!(aging["running"]["behind"], json!(["priority"]));
+    assert_eq!(shown["refused"][0]["name"], "bad");
+    assert_eq!(shown["refused"][0]["step"], "validate");
+    assert_eq!(shown["conflicts"], json!([]));
+    assert_eq!(shown["folder"]["state"], "watched");
+    assert_eq!(shown["folder"]["left_out"][0]["file"], "lonely.toml");
+    let transactions = shown["transactions"].as_array().unwrap();
+    let outcomes: Vec<&str> = transactions
+        .iter()
+        .map(|made| made["outcome"].as_str().unwrap())
+        .collect();
+    let start = ["in-force"; 3];
+    assert_eq!(outcomes[..3], start);
+    assert_eq!(
+        outcomes[3..],
+        ["refused", "idle", "idle", "removed", "in-force"]
+    );
+}
+
+#[test]
+fn what_two_files_contest_is_shown() {
+    let mut stage = Stage::new();
+    for file in ["one.wasm", "two.wasm"] {
+        stage.write(file, component("aging"));
+    }
+    stage.settle();
+    let shown = policies_json(&stage.statuses(), &stage.report());
+    let contested = json!([{
+        "kind": "contested",
+        "hook": "priority",
+        "policies": ["one", "two"],
+    }]);
+    assert_eq!(shown["conflicts"], contested);
+    assert_eq!(shown["hooks"]["priority"]["policy"], "aging");
+}
+
+/// The whole of it: a keeper on its thread, a driver on its own, the operating system's events.
+#[tokio::test]
+async fn a_keeper_at_work_notices_files_and_ends_when_it_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Clock::start();
+    let metrics = Arc::new(Metrics::default());
+    let host = PolicyHost::new(Patience::default());
+    let driver = Driver::new(machine(), host, Arc::clone(&metrics), 8);
+    let (handle, inbox) = channels(8);
+    let (_events, events_inbox) = mpsc::channel(1);
+    let driver = thread::spawn(driver, clock, inbox, events_inbox).unwrap();
+    let spec = KeeperSpec {
+        policies: PoliciesConfig {
+            folder: Some(home.path().to_owned()),
+            settle: Duration::from_millis(1),
+            poll: Duration::from_millis(20),
+            bind: Vec::new(),
+            settings: Vec::new(),
+            limits: Limits::default(),
+            patience: Patience::default(),
+        },
+        embedded: embedded::policies().unwrap().to_vec(),
+        engine: PolicyEngine::new().unwrap(),
+        metrics,
+        clock: Arc::new(move || clock.now()),
+    };
+    let mut keeper = spawn(spec, handle.clone()).unwrap();
+    assert!(keeper.ready().await);
+    assert_eq!(keeper.report.borrow().policies.len(), 3);
+    fs::write(home.path().join("mine.wasm"), component("aging")).unwrap();
+    let mut report = keeper.report.clone();
+    let is_held = |report: &Arc<pointsman_server::reload::report::KeeperReport>| {
+        let mut policies = report.policies.iter();
+        policies.any(|policy| policy.name == "mine" && policy.held.contains(Hook::Priority))
+    };
+    report.wait_for(is_held).await.unwrap();
+    let status = handle.policies().await.unwrap();
+    assert_eq!(status.len(), 4);
+    spawn_blocking(|| keeper.join().unwrap()).await.unwrap();
+    handle.stop().await;
+    spawn_blocking(|| driver.join().unwrap()).await.unwrap();
+}
+
+/// A keeper whose host has ended ends too.
+#[tokio::test]
+async fn a_keeper_without_a_host_ends() {
+    let (handle, inbox) = channels(8);
+    drop(inbox);
+    let clock = Clock::start();
+    let spec = KeeperSpec {
+        policies: PoliciesConfig {
+            folder: None,
+            settle: Duration::ZERO,
+            poll: Duration::from_secs(3600),
+            bind: Vec::new(),
+            settings: Vec::new(),
+            limits: Limits::default(),
+            patience: Patience::default(),
+        },
+        embedded: embedded::policies().unwrap().to_vec(),
+        engine: PolicyEngine::new().unwrap(),
+        metrics: Arc::new(Metrics::default()),
+        clock: Arc::new(move || clock.now()),
+    };
+    let mut keeper = spawn(spec, handle).unwrap();
+    assert!(keeper.ready().await);
+    while keeper.report.changed().await.is_ok() {}
+    spawn_blocking(|| keeper.join().unwrap()).await.unwrap();
+}

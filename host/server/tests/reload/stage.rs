@@ -1,0 +1,334 @@
+//! A keeper with everything real but the clock: a folder, components, a driver with its policies.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use pointsman_core::rows::{ExecutorKind, FeedKinds, Role};
+use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, KvSpec, Machine, Micros};
+use pointsman_executor::delivery::{Deliveries, channel};
+use pointsman_executor::job::Job;
+use pointsman_executor::sample::Sampling;
+use pointsman_policy::{
+    Briefing, Digest, Limits, Patience, PolicyEngine, PolicyHost, PolicyStatus, Snapshot,
+};
+use pointsman_server::config::PoliciesConfig;
+use pointsman_server::driver::Driver;
+use pointsman_server::driver::message::{
+    Commit, CommitError, Committed, Hints, Submission, Submitted, TicketId,
+};
+use pointsman_server::embedded;
+use pointsman_server::metrics::Metrics;
+use pointsman_server::reload::KeeperSpec;
+use pointsman_server::reload::keeper::{Next, PolicyKeeper};
+use pointsman_server::reload::port::PolicyPort;
+use pointsman_server::reload::report::{KeeperReport, PolicyReport, Refusal, Transaction};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+pub(crate) const SETTLE: Duration = Duration::from_millis(200);
+pub(crate) const POLL: Duration = Duration::from_secs(2);
+
+/// The driver without its thread.
+#[derive(Clone)]
+pub(crate) struct Port {
+    pub(crate) driver: Rc<RefCell<Driver>>,
+    clock: Arc<AtomicU64>,
+}
+
+impl Port {
+    fn now(&self) -> Micros {
+        Micros(self.clock.load(Ordering::Relaxed))
+    }
+}
+
+impl PolicyPort for Port {
+    fn handover(&self, policy: u32) -> Option<Snapshot> {
+        self.driver.borrow_mut().handover(self.now(), policy)
+    }
+
+    fn brief(&self, kinds: FeedKinds) -> Option<Briefing> {
+        Some(self.driver.borrow().brief(self.now(), kinds))
+    }
+
+    fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {
+        self.driver.borrow_mut().commit(self.now(), commit)
+    }
+}
+
+/// A keeper, its folder, and what it keeps policies for.
+pub(crate) struct Stage {
+    pub port: Port,
+    pub(crate) metrics: Arc<Metrics>,
+    keeper: PolicyKeeper<Port>,
+    report: watch::Receiver<Arc<KeeperReport>>,
+    next: Next,
+    clock: Arc<AtomicU64>,
+    home: TempDir,
+    /// Files written so far, each a second after the one before.
+    written: u64,
+    /// Kept so that the clients do not leave.
+    asked: Vec<Deliveries>,
+}
+
+impl Stage {
+    /// A stage whose first pass is over: an empty folder, the defaults in force.
+    pub(crate) fn new() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    /// A stage whose folder and configuration are `prepare`d before the first pass.
+    pub(crate) fn with(prepare: impl FnOnce(&Path, &mut PoliciesConfig)) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("policies.d");
+        fs::create_dir(&folder).unwrap();
+        let mut policies = PoliciesConfig {
+            folder: Some(folder.clone()),
+            settle: SETTLE,
+            poll: POLL,
+            bind: Vec::new(),
+            settings: Vec::new(),
+            limits: Limits::default(),
+            // One fault is enough to see what quarantine does.
+            patience: Patience {
+                faults_max: 1,
+                ..Patience::default()
+            },
+        };
+        prepare(&folder, &mut policies);
+        let clock = Arc::new(AtomicU64::new(1));
+        let metrics = Arc::new(Metrics::default());
+        let host = PolicyHost::new(policies.patience);
+        let driver = Driver::new(machine(), host, Arc::clone(&metrics), 8);
+        let port = Port {
+            driver: Rc::new(RefCell::new(driver)),
+            clock: Arc::clone(&clock),
+        };
+        let reading = Arc::clone(&clock);
+        let spec = KeeperSpec {
+            policies,
+            embedded: embedded::policies().unwrap().to_vec(),
+            engine: PolicyEngine::new().unwrap(),
+            metrics: Arc::clone(&metrics),
+            clock: Arc::new(move || Micros(reading.load(Ordering::Relaxed))),
+        };
+        let mut keeper = PolicyKeeper::new(spec, port.clone());
+        let report = keeper.subscribe();
+        let next = keeper.begin();
+        Self {
+            port,
+            metrics,
+            keeper,
+            report,
+            next,
+            clock,
+            home,
+            written: 0,
+            asked: Vec::new(),
+        }
+    }
+
+    // === The folder ===
+
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.home.path().join("policies.d").join(file)
+    }
+
+    /// Writes a file of the folder in place.
+    pub(crate) fn write(&mut self, file: &str, bytes: impl AsRef<[u8]>) {
+        let path = self.path(file);
+        self.write_at(&path, bytes);
+    }
+
+    pub(crate) fn write_at(&mut self, path: &Path, bytes: impl AsRef<[u8]>) {
+        fs::write(path, bytes).unwrap();
+        self.touch(path);
+    }
+
+    /// Gives a file a time of its own, however fast the test writes.
+    pub(crate) fn touch(&mut self, path: &Path) {
+        self.written += 1;
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(self.written);
+        let file = File::options().append(true).open(path).unwrap();
+        file.set_modified(modified).unwrap();
+    }
+
+    pub(crate) fn remove(&self, file: &str) {
+        fs::remove_file(self.path(file)).unwrap();
+    }
+
+    // === Time ===
+
+    /// A nudge: the keeper looks.
+    pub(crate) fn look(&mut self) {
+        assert_ne!(self.next, Next::Ended);
+        self.next = self.keeper.tick();
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap();
+        self.clock.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// What changed is noticed, and has settled.
+    pub(crate) fn settle(&mut self) {
+        self.look();
+        self.advance(SETTLE);
+        self.look();
+    }
+
+    /// The next poll.
+    pub(crate) fn poll(&mut self) {
+        self.advance(POLL);
+        self.look();
+    }
+
+    // === Requests ===
+
+    /// A request arrives, and the policies are asked about it.
+    pub(crate) fn ask(&mut self) {
+        let job = Job {
+            prompt: vec![1, 2, 3],
+            output_tokens_max: 4,
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                seed: 0,
+            },
+            stop: Vec::new(),
+            ignore_eos: false,
+        };
+        let (sink, closing, deliveries) = channel(job.output_tokens_max);
+        self.asked.push(deliveries);
+        let submission = Submission {
+            model: "model".to_owned(),
+            tenant: "tenant".to_owned(),
+            job: Arc::new(job),
+            hints: Hints::default(),
+        };
+        let submitted = Submitted {
+            ticket: TicketId(u64::try_from(self.asked.len()).unwrap()),
+            submission,
+            sink,
+            closing,
+        };
+        let mut driver = self.port.driver.borrow_mut();
+        driver.submit(self.port.now(), submitted);
+        driver.settle(self.port.now());
+    }
+
+    // === What came of it ===
+
+    pub(crate) fn report(&self) -> Arc<KeeperReport> {
+        Arc::clone(&self.report.borrow())
+    }
+
+    pub(crate) fn policy(&self, name: &str) -> Option<PolicyReport> {
+        let report = self.report();
+        let mut policies = report.policies.iter();
+        policies.find(|policy| policy.name == name).cloned()
+    }
+
+    pub(crate) fn refusal(&self, name: &str) -> Option<Refusal> {
+        let report = self.report();
+        let mut refused = report.refused.iter();
+        let (_, refusal) = refused.find(|(refused, _)| refused == name)?;
+        Some(refusal.clone())
+    }
+
+    pub(crate) fn last(&self) -> Transaction {
+        self.report().transactions.back().unwrap().clone()
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {
+        self.port.driver.borrow().policies().status().collect()
+    }
+
+    /// The policy in force for `hook`, by the name the keeper knows it, and its code; absent: the
+    /// built-in rule.
+    pub(crate) fn holder(&self, hook: Hook) -> Option<(String, Digest)> {
+        let statuses = self.statuses();
+        let status = statuses.iter().find(|it| it.in_force.contains(hook))?;
+        let report = self.report();
+        let mut policies = report.policies.iter();
+        let known = policies.find(|policy| policy.number == Some(status.number));
+        let known = known.unwrap_or_else(|| panic!("{hook:?} is held by {status:?}"));
+        assert!(known.held.contains(hook), "the report says who holds what");
+        assert_eq!(known.digest, status.digest);
+        assert_eq!(known.fingerprint, status.fingerprint);
+        Some((known.name.clone(), status.digest))
+    }
+
+    pub(crate) fn holder_name(&self, hook: Hook) -> Option<String> {
+        self.holder(hook).map(|(name, _)| name)
+    }
+
+    /// Who holds each hook, `-` for the built-in rule.
+    pub(crate) fn holders(&self) -> Vec<String> {
+        let names = Hook::ALL.into_iter().map(|hook| self.holder_name(hook));
+        names
+            .map(|name| name.unwrap_or_else(|| "-".into()))
+            .collect()
+    }
+}
+
+/// A machine with something to tell policies of: an executor.
+pub(crate) fn machine() -> Machine {
+    let mut machine = Machine::new(Config::default()).unwrap();
+    let device = DeviceSpec {
+        name: "device".to_owned(),
+        kv: KvSpec::Owned {
+            block_bytes: 1,
+            blocks_total: 64,
+        },
+        tokens_per_step: Some(64),
+    };
+    let device = machine.handle_device_attached(Micros(0), device).unwrap();
+    let executor = ExecutorSpec {
+        name: "executor".to_owned(),
+        device,
+        kind: ExecutorKind::Simulated,
+        role: Role::Both,
+        group: 0,
+        share_weight: 1,
+        serves: None,
+        slots_total: 2,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(4),
+        preempts: true,
+        model_unload_delay: Micros(0),
+    };
+    machine
+        .handle_executor_attached(Micros(0), executor)
+        .unwrap();
+    machine
+}
+
+// === Components ===
+
+/// A component that `cargo xtask policies` has built.
+pub(crate) fn component(name: &str) -> Vec<u8> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let path = target.join("policies").join(format!("{name}.wasm"));
+    fs::read(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}: run `cargo xtask policies`", path.display());
+    })
+}
+
+/// The same policy with another digest: a custom section more.
+pub(crate) fn version(bytes: &[u8], number: u8) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    // Section 0 of three bytes: a name of one byte, and a byte.
+    bytes.extend([0, 3, 1, b'v', number]);
+    bytes
+}
