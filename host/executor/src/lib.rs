@@ -1,7 +1,7 @@
 //! What runs sequences: the contract every executor keeps, and the engine on this machine's
 //! processors.
 //!
-//! An executor takes [`Command`]s and says [`Event`]s, both through bounded channels. Tokens do
+//! An executor takes [`contract::Command`]s and says [`contract::Event`]s, both through bounded channels. Tokens do
 //! not pass the host's driver: they go from the executor straight to the response, through a
 //! [`delivery`] channel.
 //!

@@ -8,26 +8,18 @@ use std::sync::Arc;
 use common::books::{Host, Phase, SLOTS};
 use common::scripted::{Fault, Faults, POISON, SHAPE, ScriptedBackend, Shape};
 use common::subjects::{Stepped, scripted};
+use common::texts::{model, tokenizer};
 use common::{EXECUTOR, FIRST_LIFE, job, random_job};
 use fastrand::Rng;
 use pointsman_core::{BlockId, DeviceId, RequestId, RetryClass, StartOrder};
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Deliveries, Delivery};
-use pointsman_executor::engine::{Engine, Worked};
+use pointsman_executor::engine::{Engine, EngineParts, Worked};
 use pointsman_executor::job::{Job, Sequence};
 use pointsman_executor::model::backend::DeviceError;
 
 fn is_finished(host: &Host<Stepped>, request: RequestId) -> bool {
     matches!(host.requests[&request].phase, Phase::Finished(_))
-}
-
-/// A subject whose rows are longer than the vocabulary, and likeliest where no token is.
-fn padded() -> Stepped {
-    let shape = Shape {
-        vocab_size: 1100,
-        ..SHAPE
-    };
-    Stepped::on(Box::new(ScriptedBackend::new(shape)), scripted)
 }
 
 /// The books compare each answer with that of the same job alone.
@@ -75,13 +67,50 @@ fn a_sequence_preempted_after_any_step_answers_as_alone() {
 }
 
 #[test]
-fn tokens_that_the_tokenizer_lacks_are_never_generated() {
+fn tokens_beyond_the_tokenizer_are_never_generated() {
+    let padded = Shape {
+        vocab_size: 1100,
+        ..SHAPE
+    };
     let mut rng = Rng::with_seed(13);
-    let mut host = Host::new(padded());
+    let mut host = Host::new(Stepped::on(
+        Box::new(ScriptedBackend::new(padded)),
+        scripted,
+    ));
     let jobs = (0..20).map(|_| random_job(&mut rng, 20, 40));
     let requests: Vec<RequestId> = jobs.map(|job| host.arrive(job)).collect();
     host.run_out();
     assert!(requests.iter().all(|request| is_finished(&host, *request)));
+}
+
+#[test]
+fn tokens_that_the_tokenizer_leaves_out_are_never_generated() {
+    let text = Arc::new(model(&[tokenizer()]).unwrap());
+    let favoured = Shape {
+        vocab_size: text.vocab_size(),
+        favoured_from: 260,
+        ..SHAPE
+    };
+    assert_eq!((text.missing_ids(), text.vocab_size()), (&[260][..], 262));
+    let parts = EngineParts {
+        slots: 1,
+        backend: Box::new(ScriptedBackend::new(favoured)),
+        text,
+        stats: Arc::default(),
+    };
+    let mut engine = Engine::new(EXECUTOR, FIRST_LIFE, parts);
+    let (start, _deliveries) = start(1, &job(&[30, 31], 5));
+    let sequence = start.sequence_ref();
+    engine.handle(Command::Start(Box::new(start)));
+    for _ in 0..3 {
+        assert_eq!(engine.step(), Ok(Worked::Stepped));
+    }
+    engine.handle(Command::Evict(sequence));
+    let left = engine.take_events().pop();
+    let Some(Event::Left { state, .. }) = left else {
+        panic!("{left:?}")
+    };
+    assert_eq!(state.generated(), [261; 3]);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! and sequences that lose their blocks and begin anew. Blocks that nobody has are full of NaN.
 #![expect(
     clippy::unwrap_used,
-    reason = "a test that cannot set itself up has failed"
+    clippy::print_stdout,
+    reason = "a test that cannot set itself up has failed, and one that fails shows its seed"
 )]
 
 mod models;

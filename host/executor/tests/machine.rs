@@ -286,7 +286,6 @@ impl Host {
             let expected = [
                 Outcome::Cancelled,
                 Outcome::Failed(FailedWhy::Lost),
-                Outcome::Failed(FailedWhy::NotRetryable),
             ];
             assert!(expected.contains(&outcome), "{id} ended as {outcome:?}");
             assert!(request.alone.text.starts_with(&shown));

@@ -5,10 +5,10 @@ mod common;
 
 use common::demo_text;
 use common::solo::first_stop;
+use common::texts::{model, tokenizer};
 use fastrand::Rng;
-use pointsman_executor::model::files::ModelFiles;
 use pointsman_executor::text::stream::{Decoded, TextStream, UNREAD_MAX};
-use pointsman_executor::text::{ChatMessage, ModelText, PromptError, TextError};
+use pointsman_executor::text::{ChatMessage, ModelText, PromptError};
 use serde_json::{Value, json};
 
 /// Everything that `tokens` say, as it would be shown, and whether a stop string came up.
@@ -189,74 +189,6 @@ fn tokens_that_never_become_text_do_not_pile_up() {
 
 // === Other models ===
 
-/// A tokenizer in the manner of Llama 2: bytes for what it has no word for, a space before the
-/// first word, and a token around every text. Id 260 is missing.
-fn llama_2() -> Value {
-    let mut vocab = serde_json::Map::new();
-    for byte in 0..=255 {
-        vocab.insert(format!("<0x{byte:02X}>"), json!(byte));
-    }
-    for (id, word) in [
-        (256, "<s>"),
-        (257, "</s>"),
-        (258, "▁"),
-        (259, "a"),
-        (261, "▁a"),
-    ] {
-        vocab.insert(word.to_owned(), json!(id));
-    }
-    let special = |id, content| {
-        json!({
-            "id": id, "content": content, "special": true, "single_word": false,
-            "lstrip": false, "rstrip": false, "normalized": false,
-        })
-    };
-    json!({
-        "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
-        "padding": {
-            "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": null,
-            "pad_id": 0, "pad_type_id": 0, "pad_token": "</s>",
-        },
-        "added_tokens": [special(256, "<s>"), special(257, "</s>")],
-        "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "Prepend", "prepend": "▁"},
-            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        ]},
-        "pre_tokenizer": null,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}},
-        },
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"},
-            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-        ]},
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true,
-            "vocab": vocab, "merges": [["▁", "a"]],
-        },
-    })
-}
-
-/// A model of these files, leaked: embedded files live as long as the program.
-fn model(files: &[(&'static str, String)]) -> Result<ModelText, TextError> {
-    let files = files.iter().map(|(name, text)| {
-        let content: &'static [u8] = Box::leak(text.clone().into_boxed_str()).as_bytes();
-        (*name, content)
-    });
-    let files: Vec<_> = files.collect();
-    ModelText::load(&ModelFiles::Embedded(Box::leak(files.into_boxed_slice())))
-}
-
-fn tokenizer() -> (&'static str, String) {
-    ("tokenizer.json", llama_2().to_string())
-}
-
 #[test]
 fn what_the_tokenizer_puts_around_a_text_is_put_there_once() {
     let config = json!({
@@ -299,6 +231,16 @@ fn a_tokenizer_that_falls_back_to_bytes_streams_whole_characters() {
             "{phrase:?}"
         );
     }
+}
+
+/// A space before the first word is stripped: a word after special tokens is not the first.
+#[test]
+fn special_tokens_leave_no_trace() {
+    let text = model(&[tokenizer()]).unwrap();
+    let mut tokens = vec![259];
+    tokens.extend([257; 2 * UNREAD_MAX]);
+    tokens.push(261);
+    assert_eq!(stream(&text, &[], &tokens).0, "a a");
 }
 
 #[test]

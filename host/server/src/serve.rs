@@ -285,7 +285,22 @@ async fn start_keeper(
     };
     let mut keeper = reload::spawn(spec, driver.clone()).context("policy keeper")?;
     ensure!(keeper.ready().await, "the policy keeper has ended");
+    check_defaults(&keeper.report.borrow())?;
     Ok(keeper)
+}
+
+/// A default that does not start has wrong settings, which the operator wants to hear of now. A
+/// file that is no policy does no harm: the defaults are in force.
+fn check_defaults(report: &KeeperReport) -> Result<()> {
+    for default in embedded::policies()? {
+        let is_there = report.policies.iter().any(|known| known.name == default.name);
+        let mut refused = report.refused.iter();
+        let refused = refused.find(|(name, _)| !is_there && name == default.name);
+        if let Some((name, refusal)) = refused {
+            bail!("policy {name} does not start: {}", refusal.why);
+        }
+    }
+    Ok(())
 }
 
 /// Serves until a signal comes, then stops. A second signal cuts that short.

@@ -9,7 +9,7 @@ use common::{
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
-    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, NewRequest, Outcome, RefusalCause,
+    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, FailedWhy, NewRequest, Outcome, RefusalCause,
     RequestId, RequeuedWhy,
 };
 
@@ -279,6 +279,19 @@ fn a_lost_executor_ends_the_reservations_on_it() {
     assert_eq!(placements(&world, needy), [other]);
     assert_eq!(placements(&world, victim), [executor, other]);
     assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_victim_whose_tokens_are_lost_on_its_way_out_has_failed() {
+    let (mut world, executor) = slow_to_leave(1, 64);
+    let victim = arrive(&mut world, background(10, 20));
+    steps(&mut world, executor, 3);
+    arrive(&mut world, request(10, 5));
+    assert!(is_leaving(&world, victim));
+    world.lose(executor);
+    world.settle();
+    let failed = Outcome::Failed(FailedWhy::Lost);
+    assert_eq!(world.outcome(victim), Some(failed));
 }
 
 #[test]

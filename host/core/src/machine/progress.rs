@@ -420,9 +420,19 @@ impl Machine {
         };
         match after {
             Some(AfterLeaving::Gone) => self.forget_placed(id),
-            Some(AfterLeaving::Requeue) => self.requeue(id, RequeuedWhy::Evicted),
-            None => self.retry_or_fail(sequence, RequeuedWhy::Lost, RetryClass::Elsewhere),
+            // On its way out, and has not failed: unless the tokens it had not given back are lost.
+            Some(AfterLeaving::Requeue) if !self.has_generated(id) => {
+                self.requeue(id, RequeuedWhy::Evicted);
+            }
+            Some(AfterLeaving::Requeue) | None => {
+                self.retry_or_fail(sequence, RequeuedWhy::Lost, RetryClass::Elsewhere);
+            }
         }
+    }
+
+    fn has_generated(&self, id: RequestId) -> bool {
+        let request = self.requests.get(&id);
+        request.is_some_and(|request| request.generated > 0)
     }
 
     /// What becomes of a request whose executor failed it and whose stay there is closed.

@@ -5,9 +5,11 @@
 //! between two steps. It ends when the driver drops the command channel or the events.
 //!
 //! # Invariants
+//! Held by `tests/engine_thread.rs`.
 //! 1. A failing device or a panic takes one life of the engine, and never the host
-//!    (`a_panic_loses_what_ran_and_the_next_life_serves` and others in `tests/engine_thread.rs`).
-//! 2. A device that keeps failing is given up after [`Recovery::losses_max`] lives.
+//!    (`a_panic_loses_what_ran_and_the_next_life_serves`).
+//! 2. A device that keeps failing is given up after [`Recovery::losses_max`] lives
+//!    (`a_device_that_keeps_failing_is_given_up`).
 
 use std::any::Any;
 use std::convert::Infallible;

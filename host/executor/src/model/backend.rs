@@ -46,6 +46,10 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// If the device fails. What is in the pool is then lost.
+    ///
+    /// # Panics
+    /// Before anything is written, if a chunk is none: empty, past the context or its own blocks,
+    /// with a token outside the vocabulary or a block outside the pool.
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
 }
 

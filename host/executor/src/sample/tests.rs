@@ -1,3 +1,5 @@
+//! The sampler against distributions computed by hand.
+
 use super::*;
 
 const BASE: Sampling = Sampling {

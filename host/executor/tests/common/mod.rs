@@ -12,6 +12,7 @@ pub mod books;
 pub mod scripted;
 pub mod solo;
 pub mod subjects;
+pub mod texts;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

@@ -18,8 +18,9 @@ pub struct Shape {
     pub tokens_per_block: u32,
     pub blocks_total: u32,
     pub context_tokens: u32,
-    /// Rows longer than the tokenizer's vocabulary are likeliest beyond it.
     pub vocab_size: usize,
+    /// From this id on tokens are likelier than any other.
+    pub favoured_from: u64,
 }
 
 pub const SHAPE: Shape = Shape {
@@ -27,6 +28,7 @@ pub const SHAPE: Shape = Shape {
     blocks_total: 48,
     context_tokens: 128,
     vocab_size: 1024,
+    favoured_from: 1024,
 };
 
 /// What goes wrong, and in which step from now on, the first being 1. Shared by all lives.
@@ -103,11 +105,12 @@ impl ScriptedBackend {
         };
         let all = (0..last).map(read).fold(0, |all, kv| mix(all ^ kv));
         let is_poisoned = read(0) == kv(POISON, 0);
+        let Shape { favoured_from, .. } = self.shape;
         (0..self.shape.vocab_size as u64).map(move |id| match id {
             _ if is_poisoned => f32::NAN,
             // The demo model's end of sequence, now and then.
             4 if all.is_multiple_of(13) => 9.0,
-            1024.. => 20.0,
+            _ if id >= favoured_from => 20.0,
             _ => (mix(all ^ (id << 32)) >> 40) as f32 / (1 << 21) as f32,
         })
     }

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. Whoever was told to come back later was told when: 429 and drain carry `Retry-After`
-//!    (`tests::every_outcome_has_its_status`).
+//!    (`a_failure_before_the_first_text_has_its_status` in `tests/http`).
 //! 2. What a client sent is quoted shortened (`tests::quotes_are_short_and_printable`).
 
 use bytes::Bytes;
@@ -26,10 +26,11 @@ pub(super) enum ApiError {
     Missing(&'static str),
     #[error("{message}")]
     Field { param: String, message: String },
-    #[error("`{param}` is not built; leave it out or at {neutral}")]
+    #[error("`{param}` is not built; leave it out{}", alternatives(.neutral))]
     Unbuilt {
         param: &'static str,
-        neutral: &'static str,
+        /// What it may be all the same.
+        neutral: &'static [&'static str],
     },
     #[error(
         "the model's context holds {context_tokens} tokens, the prompt has {prompt_tokens}, and \
@@ -311,6 +312,13 @@ fn outcome_message(outcome: Outcome) -> String {
     }
 }
 
+fn alternatives(neutral: &[&str]) -> String {
+    neutral
+        .iter()
+        .map(|value| format!(" or at {value}"))
+        .collect()
+}
+
 /// What a client sent, for quoting it back: printable and short.
 pub(super) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 64;
@@ -325,45 +333,6 @@ pub(super) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_outcome_has_its_status() {
-        let cases = [
-            (
-                Outcome::Refused(RefusedWhy::NoRoom { retry_after: 3 }),
-                429,
-                Some(3),
-            ),
-            (
-                Outcome::Refused(RefusedWhy::Displaced { retry_after: 2 }),
-                429,
-                Some(2),
-            ),
-            (Outcome::Refused(RefusedWhy::GaveUp), 503, None),
-            (
-                Outcome::Refused(RefusedWhy::NeverFits {
-                    blocks_needed: 9,
-                    blocks_total: 8,
-                }),
-                400,
-                None,
-            ),
-            (Outcome::Expired(ExpiredWhy::Deadline), 503, None),
-            (Outcome::Expired(ExpiredWhy::Wait), 503, None),
-            (Outcome::Cancelled, 503, Some(RETRY_AFTER_DRAIN)),
-            (Outcome::Failed(FailedWhy::NotRetryable), 500, None),
-            (Outcome::Failed(FailedWhy::Lost), 502, None),
-            (Outcome::Failed(FailedWhy::AttemptsMax), 502, None),
-            (Outcome::Failed(FailedWhy::NowhereLeft), 502, None),
-        ];
-        for (outcome, status, retry_after) in cases {
-            let reply = ApiError::Ended(outcome).into_reply();
-            assert_eq!(reply.status().as_u16(), status, "{outcome:?}");
-            let told = reply.headers().get(header::RETRY_AFTER);
-            let told = told.map(|value| value.to_str().unwrap().parse::<u32>().unwrap());
-            assert_eq!(told, retry_after, "{outcome:?}");
-        }
-    }
 
     #[test]
     fn an_error_is_told_in_openais_shape() {

@@ -14,7 +14,7 @@
 //! request's ticket, and dropping the ticket cancels the request wherever it is.
 //!
 //! # Invariants
-//! Held by `tests/http.rs`.
+//! Held by `tests/http`.
 //! 1. Every task is in the one set of [`serve`]; none outlives it
 //!    (`connections_end_with_the_server`).
 //! 2. No request is submitted before the host is ready or once it drains

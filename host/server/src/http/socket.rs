@@ -3,7 +3,7 @@
 //! its answer.
 //!
 //! # Invariants
-//! Held by `tests/http.rs`.
+//! Held by `tests/http`.
 //! 1. A write that makes no progress for the write timeout fails
 //!    (`a_client_that_does_not_read_is_cut_off`).
 //! 2. A client that closes its side has left, whatever it sent before

@@ -65,7 +65,7 @@ pub(crate) struct FolderId {
 }
 
 /// One look at the folder.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) folder: FolderId,
     /// By file name.

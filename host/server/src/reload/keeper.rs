@@ -10,7 +10,7 @@
 //!    (`tests/reload`, `refused`).
 //! 2. A version that failed, or that the host dropped, is not tried again before its file or
 //!    its sidecar changes (`tests/reload`).
-//! 3. What is believed to be in force is what the host said last ([`Roster::note`]).
+//! 3. What is believed to be in force is what the host said last (`roster`).
 //!
 //! # Not here
 //! A thread, a watch and a clock (`reload`): whoever calls [`PolicyKeeper::tick`] has them.
@@ -105,7 +105,10 @@ impl<P: PolicyPort> PolicyKeeper<P> {
     pub fn begin(&mut self) -> Next {
         let mut pass = Pass::new(&self.clock);
         self.polled_at = pass.at;
-        for policy in std::mem::take(&mut self.embedded) {
+        let embedded = std::mem::take(&mut self.embedded);
+        let codes: Vec<&[u8]> = embedded.iter().map(|policy| policy.wasm).collect();
+        self.workshop.compile_ahead(&codes);
+        for policy in embedded {
             self.take_embedded(policy, &mut pass);
         }
         self.look(pass.at);
@@ -149,7 +152,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
 
     fn take_embedded(&mut self, policy: EmbeddedPolicy, pass: &mut Pass) {
         let EmbeddedPolicy { name, wasm } = policy;
-        match self.workshop.embedded(name, wasm, pass.attempt(name)) {
+        match self.workshop.embedded(name, wasm, pass.open(name)) {
             Ok(ready) => {
                 self.roster.entry(name).embedded = Some(Arc::clone(&ready.version));
                 pass.keep(name, ready);
@@ -174,7 +177,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
         let path = folder.join(format!("{name}.wasm"));
         let known = self.roster.entry(name);
         let file = known.file.get_or_insert_default();
-        let attempt = pass.attempt(name);
+        let attempt = pass.open(name);
         match self
             .workshop
             .file((name, path), pair, &mut file.loaded, attempt)

@@ -43,6 +43,12 @@ impl Pass {
         }
     }
 
+    /// Something new is being done about `name`.
+    pub(crate) fn open(&mut self, name: &str) -> &mut Attempt {
+        self.forgo(name);
+        self.attempt(name)
+    }
+
     /// What is being done about `name`.
     pub(crate) fn attempt(&mut self, name: &str) -> &mut Attempt {
         let Self { open, clock, .. } = self;

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use pointsman_core::Micros;
 use pointsman_policy::{
@@ -31,6 +32,9 @@ use super::sidecar::{self, SIDECAR_BYTES_MAX, Sidecar};
 
 /// Compiled components kept for when their bytes come back.
 const COMPONENTS_MAX: usize = 16;
+
+/// Bytes of a reason.
+const WHY_BYTES_MAX: usize = 4096;
 
 /// Reads the host's clock.
 pub(crate) type Now = Arc<dyn Fn() -> Micros + Send + Sync>;
@@ -118,6 +122,7 @@ impl Failure {
             why = format!("{why}: {cause}");
             source = cause.source();
         }
+        why.truncate(why.floor_char_boundary(WHY_BYTES_MAX));
         Self { step, why }
     }
 
@@ -266,11 +271,32 @@ impl Workshop {
                 component
             }
         };
+        self.shelve(component.clone());
+        Ok(component)
+    }
+
+    /// Compiles all of `codes` at once. What cannot be compiled says so when it is its turn.
+    pub(crate) fn compile_ahead(&mut self, codes: &[&[u8]]) {
+        let engine = &self.engine;
+        let loaded: Vec<_> = thread::scope(|scope| {
+            let load = |code| scope.spawn(move || PolicyComponent::load(engine, code));
+            let threads: Vec<_> = codes.iter().copied().map(load).collect();
+            threads
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .collect()
+        });
+        for component in loaded.into_iter().flatten().flatten() {
+            self.compiled += 1;
+            self.shelve(component);
+        }
+    }
+
+    fn shelve(&mut self, component: PolicyComponent) {
         if self.components.len() >= COMPONENTS_MAX {
             self.components.pop_front();
         }
-        self.components.push_back(component.clone());
-        Ok(component)
+        self.components.push_back(component);
     }
 
     fn ready(

@@ -6,8 +6,8 @@
 //! was put in force last and, behind it, the one that this displaced.
 //!
 //! # Invariants
-//! 1. A plan that was carried out leaves nothing to do
-//!    (`keeper` carries plans out until one is empty, a bounded number of times).
+//! 1. A plan that was carried out leaves nothing to do: where it does not, the host was asked
+//!    for something else than it did (`tests/reload`).
 //!
 //! # Not here
 //! Starting policies and talking to the host (`keeper`); who shall hold what (`binding`).
@@ -155,8 +155,20 @@ impl Known {
         self.embedded.take_if(|embedded| embedded.is_same(failed));
     }
 
-    fn is_withdrawn(&self, standing: &Standing) -> bool {
-        self.file.is_none() && standing.version.place() == Place::Folder
+    fn is_serving(&self, standing: &Standing) -> bool {
+        let serving = self.serving();
+        serving.is_some_and(|serving| serving.number == standing.number)
+    }
+
+    /// Whether `standing` has no place behind the current version: its file is gone, or it would
+    /// stay behind others, for hooks that the current version has given up.
+    fn has_outgrown(&self, standing: &Standing) -> bool {
+        let withdrawn = self.file.is_none() && standing.version.place() == Place::Folder;
+        let given_up = self.current().is_some_and(|current| {
+            let mut hooks = standing.version.hooks.iter();
+            hooks.any(|hook| !current.hooks.contains(hook))
+        });
+        withdrawn || given_up
     }
 
     fn is_forgotten(&self) -> bool {
@@ -233,15 +245,13 @@ impl Roster {
         let mut plan = Plan::default();
         for (name, known) in self.iter() {
             let hooks = hooks_of(bindings, name);
-            let serving = known.serving();
             if !hooks.is_empty() {
                 plan.give(name, known, hooks);
             }
             let gone = known.standing.iter().filter(|standing| {
                 let mut held = standing.held.iter();
                 let unwanted = held.any(|hook| !bindings.holders.contains_key(&hook));
-                let serves = serving.is_some_and(|serving| serving.number == standing.number);
-                known.is_withdrawn(standing) || unwanted && !serves
+                !known.is_serving(standing) && (unwanted || known.has_outgrown(standing))
             });
             plan.remove.extend(gone.map(|standing| standing.number));
         }

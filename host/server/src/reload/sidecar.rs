@@ -24,7 +24,7 @@ pub(crate) const SIDECAR_BYTES_MAX: usize = 64 << 10;
 const KNOWN: [&str; 2] = ["settings", "limits"];
 
 /// What a sidecar says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Sidecar {
     /// Absent: those of the configuration.
     pub(crate) settings: Option<Map<String, Value>>,

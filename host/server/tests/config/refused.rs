@@ -293,7 +293,7 @@ fn what_does_not_fit_together_is_refused() {
         (
             "[core]\nexecutors-max = 1\n[[models]]\nname = 'a'\npath = 'a'\n\
              [[models]]\nname = 'b'\npath = 'b'",
-            "pointsman.toml:3:1: 2 models need as many executors, but core.executors-max is 1",
+            "pointsman.toml:2:17: 2 models need as many executors, but core.executors-max is 1",
         ),
     ]);
 }
@@ -317,6 +317,9 @@ fn what_a_flag_asks_for_is_refused_at_the_flag() {
     ] {
         assert_eq!(refusal("", line), said);
     }
+    let many: String = (0..33).map(|model| format!("--model m{model} ")).collect();
+    let said = "--model: 264 slots, all models together, need as many tokens per step, not 256";
+    assert_eq!(refusal("", &many), said);
 }
 
 #[test]

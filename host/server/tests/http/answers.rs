@@ -221,62 +221,44 @@ async fn headers_tell_where_an_answer_began_and_who_decided() {
     }
 }
 
-#[tokio::test]
-async fn a_failure_before_the_first_text_has_its_status() {
-    let mut stage = Stage::open().await;
-    let mut client = stage.client().await;
-    let never_fits = RefusedWhy::NeverFits {
-        blocks_needed: 9,
-        blocks_total: 4,
-    };
-    for (outcome, status, code, retry_after) in [
-        (
-            Outcome::Refused(RefusedWhy::NoRoom { retry_after: 3 }),
-            429,
-            "no_room",
-            Some("3"),
-        ),
-        (
-            Outcome::Refused(RefusedWhy::Displaced { retry_after: 2 }),
-            429,
-            "displaced",
-            Some("2"),
-        ),
-        (Outcome::Refused(RefusedWhy::GaveUp), 503, "given_up", None),
-        (Outcome::Refused(never_fits), 400, "never_fits", None),
-        (
-            Outcome::Expired(ExpiredWhy::Deadline),
-            503,
-            "deadline_exceeded",
-            None,
-        ),
-        (
-            Outcome::Expired(ExpiredWhy::Wait),
-            503,
-            "wait_exceeded",
-            None,
-        ),
+/// Each end without an answer, with its status, code and `Retry-After`.
+fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 11] {
+    let (no_room, displaced, never_fits) = (
+        RefusedWhy::NoRoom { retry_after: 3 },
+        RefusedWhy::Displaced { retry_after: 2 },
+        RefusedWhy::NeverFits {
+            blocks_needed: 9,
+            blocks_total: 4,
+        },
+    );
+    let (deadline, wait) = (ExpiredWhy::Deadline, ExpiredWhy::Wait);
+    let (refused, expired, failed) = (Outcome::Refused, Outcome::Expired, Outcome::Failed);
+    let (attempts, nowhere) = (FailedWhy::AttemptsMax, FailedWhy::NowhereLeft);
+    [
+        (refused(no_room), 429, "no_room", Some("3")),
+        (refused(displaced), 429, "displaced", Some("2")),
+        (refused(RefusedWhy::GaveUp), 503, "given_up", None),
+        (refused(never_fits), 400, "never_fits", None),
+        (expired(deadline), 503, "deadline_exceeded", None),
+        (expired(wait), 503, "wait_exceeded", None),
         (Outcome::Cancelled, 503, "shutting_down", Some("5")),
         (
-            Outcome::Failed(FailedWhy::NotRetryable),
+            failed(FailedWhy::NotRetryable),
             500,
             "executor_failed",
             None,
         ),
-        (Outcome::Failed(FailedWhy::Lost), 502, "executor_lost", None),
-        (
-            Outcome::Failed(FailedWhy::AttemptsMax),
-            502,
-            "attempts_exhausted",
-            None,
-        ),
-        (
-            Outcome::Failed(FailedWhy::NowhereLeft),
-            502,
-            "nowhere_left",
-            None,
-        ),
-    ] {
+        (failed(FailedWhy::Lost), 502, "executor_lost", None),
+        (failed(attempts), 502, "attempts_exhausted", None),
+        (failed(nowhere), 502, "nowhere_left", None),
+    ]
+}
+
+#[tokio::test]
+async fn a_failure_before_the_first_text_has_its_status() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    for (outcome, status, code, retry_after) in failures() {
         for stream in [false, true] {
             client.post(CHAT, &chat(&json!({"stream": stream}))).await;
             let played = stage.submitted().await;
@@ -284,20 +266,10 @@ async fn a_failure_before_the_first_text_has_its_status() {
             played.text("", 1);
             played.end(outcome);
             let answer = client.answer().await;
-            assert_eq!(
-                answer.error(),
-                (status, code.to_owned(), None),
-                "{outcome:?}"
-            );
-            assert_eq!(
-                answer.head.header("retry-after"),
-                retry_after,
-                "{outcome:?}"
-            );
-            assert_eq!(
-                answer.head.header("x-pointsman-executor"),
-                Some("cpu0/demo")
-            );
+            assert_eq!(answer.error(), (status, code.to_owned(), None));
+            let head = answer.head;
+            assert_eq!(head.header("retry-after"), retry_after, "{code}");
+            assert_eq!(head.header("x-pointsman-executor"), Some("cpu0/demo"));
         }
     }
     stage.expect_silence();

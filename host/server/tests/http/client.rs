@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -123,6 +123,24 @@ impl Client {
         let mut bytes = vec![0; length];
         self.0.read_exact(&mut bytes).await.unwrap();
         String::from_utf8(bytes).unwrap()
+    }
+}
+
+/// How an answer is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    Whole,
+    Streamed,
+}
+
+impl Transfer {
+    pub(crate) const BOTH: [Transfer; 2] = [Transfer::Whole, Transfer::Streamed];
+
+    /// A small completion.
+    pub(crate) fn request(self) -> String {
+        let stream = self == Transfer::Streamed;
+        let body = json!({"model": "demo", "prompt": "Once", "stream": stream});
+        post("/v1/completions", &body.to_string())
     }
 }
 

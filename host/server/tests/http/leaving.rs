@@ -1,19 +1,9 @@
 //! Clients that leave: whatever phase their request is in, the driver hears of it.
 
 use pointsman_executor::delivery::StopReason;
-use serde_json::json;
 
-use crate::client::{Client, post};
+use crate::client::{Client, Transfer};
 use crate::stage::{Played, Stage};
-
-const TEXTS: &str = "/v1/completions";
-
-fn once(stream: bool) -> String {
-    post(
-        TEXTS,
-        &json!({"model": "demo", "prompt": "Once", "stream": stream}).to_string(),
-    )
-}
 
 /// The server has heard that its client has left the request.
 async fn expect_departure(stage: &mut Stage, played: &Played) {
@@ -24,9 +14,9 @@ async fn expect_departure(stage: &mut Stage, played: &Played) {
 #[tokio::test]
 async fn a_client_that_leaves_while_its_request_waits_is_noticed() {
     let mut stage = Stage::open().await;
-    for stream in [false, true] {
+    for transfer in Transfer::BOTH {
         let mut client = stage.client().await;
-        client.send(once(stream)).await;
+        client.send(transfer.request()).await;
         let played = stage.submitted().await;
         drop(client);
         expect_departure(&mut stage, &played).await;
@@ -36,9 +26,9 @@ async fn a_client_that_leaves_while_its_request_waits_is_noticed() {
 #[tokio::test]
 async fn a_client_that_leaves_while_its_prompt_is_read_is_noticed() {
     let mut stage = Stage::open().await;
-    for stream in [false, true] {
+    for transfer in Transfer::BOTH {
         let mut client = stage.client().await;
-        client.send(once(stream)).await;
+        client.send(transfer.request()).await;
         let played = stage.submitted().await;
         played.placed("cpu0/demo", "");
         played.text("", 1);
@@ -50,12 +40,12 @@ async fn a_client_that_leaves_while_its_prompt_is_read_is_noticed() {
 #[tokio::test]
 async fn a_client_that_leaves_amid_its_answer_is_noticed() {
     let mut stage = Stage::open().await;
-    for stream in [false, true] {
+    for transfer in Transfer::BOTH {
         let mut client = stage.client().await;
-        client.send(once(stream)).await;
+        client.send(transfer.request()).await;
         let played = stage.submitted().await;
         played.text("upon", 1);
-        if stream {
+        if transfer == Transfer::Streamed {
             client.head().await;
             client.chunk().await.unwrap();
         }
@@ -67,9 +57,9 @@ async fn a_client_that_leaves_amid_its_answer_is_noticed() {
 #[tokio::test]
 async fn a_client_that_only_closes_its_side_has_left() {
     let mut stage = Stage::open().await;
-    for stream in [false, true] {
+    for transfer in Transfer::BOTH {
         let mut client = stage.client().await;
-        client.send(once(stream)).await;
+        client.send(transfer.request()).await;
         let played = stage.submitted().await;
         client.close_write().await;
         expect_departure(&mut stage, &played).await;
@@ -81,9 +71,9 @@ async fn a_client_that_only_closes_its_side_has_left() {
 #[cfg(target_os = "linux")]
 async fn a_client_that_leaves_behind_a_pipelined_request_is_noticed() {
     let mut stage = Stage::open().await;
-    for stream in [false, true] {
+    for transfer in Transfer::BOTH {
         let mut client = stage.client().await;
-        client.send(once(stream) + &once(stream)).await;
+        client.send(transfer.request() + &transfer.request()).await;
         let played = stage.submitted().await;
         drop(client);
         expect_departure(&mut stage, &played).await;
@@ -94,14 +84,14 @@ async fn a_client_that_leaves_behind_a_pipelined_request_is_noticed() {
 #[tokio::test]
 async fn a_client_that_leaves_amid_its_request_leaves_nothing() {
     let mut stage = Stage::open().await;
-    for sent in ["", "POST /v1/comp", &once(true)[..100]] {
+    for sent in ["", "POST /v1/comp", &Transfer::Streamed.request()[..100]] {
         let mut client = stage.client().await;
         client.send(sent).await;
         drop(client);
     }
     // A later request is served, and nothing was said to the driver before it.
     let mut client = stage.client().await;
-    client.send(once(false)).await;
+    client.send(Transfer::Whole.request()).await;
     stage.submitted().await.finish(StopReason::Stop);
     assert_eq!(client.answer().await.head.status, 200);
     stage.expect_silence();
@@ -112,7 +102,7 @@ async fn a_client_that_leaves_between_requests_leaves_nothing() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
     for _ in 0..2 {
-        client.send(once(true)).await;
+        client.send(Transfer::Streamed.request()).await;
         let played = stage.submitted().await;
         played.text("upon", 1);
         played.finish(StopReason::Stop);

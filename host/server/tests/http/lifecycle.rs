@@ -2,16 +2,10 @@
 
 use pointsman_executor::delivery::StopReason;
 use pointsman_server::http::Phase;
-use serde_json::json;
 use tokio::net::TcpStream;
 
-use crate::client::post;
+use crate::client::Transfer;
 use crate::stage::Stage;
-
-fn once(stream: bool) -> String {
-    let body = json!({"model": "demo", "prompt": "Once", "stream": stream});
-    post("/v1/completions", &body.to_string())
-}
 
 #[tokio::test]
 async fn a_draining_server_ends_when_its_last_answer_has_ended() {
@@ -19,12 +13,12 @@ async fn a_draining_server_ends_when_its_last_answer_has_ended() {
     let mut idle = stage.client().await;
     assert_eq!(idle.get("/ready").await.head.status, 200);
     let mut streaming = stage.client().await;
-    streaming.send(once(true)).await;
+    streaming.send(Transfer::Streamed.request()).await;
     let stream = stage.submitted().await;
     stream.text("up", 1);
     assert_eq!(streaming.head().await.status, 200);
     let mut waiting = stage.client().await;
-    waiting.send(once(false)).await;
+    waiting.send(Transfer::Whole.request()).await;
     let whole = stage.submitted().await;
 
     stage.phase.send_replace(Phase::Draining);
@@ -55,7 +49,7 @@ async fn a_draining_server_takes_nothing_new() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
     // The body is still to come when the drain begins.
-    let request = once(false);
+    let request = Transfer::Whole.request();
     let (head, body) = request.split_at(request.find('{').unwrap());
     client
         .send(head.replace("host: x", "host: x\r\nexpect: 100-continue"))
@@ -75,7 +69,7 @@ async fn a_draining_server_takes_nothing_new() {
 async fn connections_end_with_the_server() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.send(once(true)).await;
+    client.send(Transfer::Streamed.request()).await;
     let played = stage.submitted().await;
     played.text("upon", 1);
     assert_eq!(client.head().await.status, 200);
@@ -92,8 +86,8 @@ async fn connections_end_with_the_server() {
 async fn a_connection_is_used_again() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    for stream in [false, true, false, true] {
-        client.send(once(stream)).await;
+    for transfer in [Transfer::BOTH, Transfer::BOTH].concat() {
+        client.send(transfer.request()).await;
         let played = stage.submitted().await;
         played.text("upon", 1);
         played.finish(StopReason::Stop);

@@ -10,7 +10,7 @@ use pointsman_server::driver::message::Hints;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::client::{Client, post, post_with};
+use crate::client::{post, post_with};
 use crate::stage::{Stage, TEXT};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -37,13 +37,14 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         ChatMessage::new("user", "Hi"),
     ];
     let prompt = TEXT.chat_prompt(&messages).unwrap();
+    let defaults = TEXT.defaults();
     let expected = Job {
         output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
         prompt,
         sampling: Sampling {
-            temperature: 0.7,
-            top_k: 0,
-            top_p: 0.95,
+            temperature: defaults.temperature,
+            top_k: defaults.top_k,
+            top_p: defaults.top_p,
             seed: got.sampling.seed,
         },
         stop: Vec::new(),
@@ -109,207 +110,133 @@ async fn either_name_of_the_bound_will_do() {
     }
 }
 
-/// Sends `more` as part of a request that is good otherwise, and says what is wrong with it.
-async fn refused(client: &mut Client, path: &str, more: &Value) -> (u16, String, Option<String>) {
-    let mut body = match path {
-        CHAT => json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}),
-        _ => json!({"model": "demo", "prompt": "Once"}),
-    };
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    client.post(path, &body).await;
-    client.answer().await.error()
+/// Adds fields to a request that is good as it is; each addition is refused with `code`, naming
+/// its field.
+async fn expect_refused(path: &str, code: &str, additions: &[(&str, &str)]) {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    for (param, addition) in additions {
+        let mut body = json!({"model": "demo"});
+        let (name, good) = if path == CHAT {
+            ("messages", json!([{"role": "user", "content": "Hi"}]))
+        } else {
+            ("prompt", json!("Once"))
+        };
+        body[name] = good;
+        let addition: Value = serde_json::from_str(addition).unwrap();
+        let more = addition.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        client.post(path, &body).await;
+        let expected = (400, code.to_owned(), Some((*param).to_owned()));
+        assert_eq!(client.answer().await.error(), expected);
+    }
+    stage.expect_silence();
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_by_name() {
-    let mut stage = Stage::open().await;
-    let mut client = stage.client().await;
-    for (path, more, code, param) in [
+async fn what_is_missing_is_named() {
+    let code = "missing_required_parameter";
+    let chat = [
+        ("model", r#"{"model": null}"#),
+        ("messages", r#"{"messages": null}"#),
+    ];
+    expect_refused(CHAT, code, &chat).await;
+    expect_refused(TEXTS, code, &[("prompt", r#"{"prompt": null}"#)]).await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named() {
+    let additions = [
+        ("model", r#"{"model": 5}"#),
+        ("messages", r#"{"messages": []}"#),
         (
-            CHAT,
-            json!({"model": null}),
-            "missing_required_parameter",
-            "model",
-        ),
-        (CHAT, json!({"model": 5}), "invalid_value", "model"),
-        (
-            CHAT,
-            json!({"messages": null}),
-            "missing_required_parameter",
-            "messages",
-        ),
-        (CHAT, json!({"messages": []}), "invalid_value", "messages"),
-        (
-            CHAT,
-            json!({"messages": [{"role": "tool", "content": "x"}]}),
-            "invalid_value",
             "messages[0].role",
+            r#"{"messages": [{"role": "tool", "content": "x"}]}"#,
         ),
+        ("temperature", r#"{"temperature": "hot"}"#),
+        ("temperature", r#"{"temperature": 2.1}"#),
+        ("temperature", r#"{"temperature": -0.1}"#),
+        ("top_p", r#"{"top_p": 0}"#),
+        ("top_p", r#"{"top_p": 1.01}"#),
+        ("top_k", r#"{"top_k": -2}"#),
+        ("seed", r#"{"seed": 1.5}"#),
+        ("stop", r#"{"stop": ["a", ""]}"#),
+        ("stop", r#"{"stop": 5}"#),
+        ("stop", r#"{"stop": [1]}"#),
+        ("stream", r#"{"stream": "yes"}"#),
         (
-            CHAT,
-            json!({"temperature": "hot"}),
-            "invalid_value",
-            "temperature",
-        ),
-        (
-            CHAT,
-            json!({"temperature": 2.1}),
-            "invalid_value",
-            "temperature",
-        ),
-        (
-            CHAT,
-            json!({"temperature": -0.1}),
-            "invalid_value",
-            "temperature",
-        ),
-        (CHAT, json!({"top_p": 0}), "invalid_value", "top_p"),
-        (CHAT, json!({"top_p": 1.01}), "invalid_value", "top_p"),
-        (CHAT, json!({"top_k": -2}), "invalid_value", "top_k"),
-        (CHAT, json!({"seed": 1.5}), "invalid_value", "seed"),
-        (CHAT, json!({"stop": ["a", ""]}), "invalid_value", "stop"),
-        (CHAT, json!({"stop": 5}), "invalid_value", "stop"),
-        (
-            CHAT,
-            json!({"stop": vec!["x"; 17]}),
-            "invalid_value",
-            "stop",
-        ),
-        (CHAT, json!({"stream": "yes"}), "invalid_value", "stream"),
-        (
-            CHAT,
-            json!({"stream_options": {"include_usage": true}}),
-            "invalid_value",
             "stream_options",
+            r#"{"stream_options": {"include_usage": true}}"#,
         ),
         (
-            CHAT,
-            json!({"stream": true, "stream_options": true}),
-            "invalid_value",
             "stream_options",
+            r#"{"stream": true, "stream_options": true}"#,
         ),
         (
-            CHAT,
-            json!({"stream": true, "stream_options": {"include_usage": 1}}),
-            "invalid_value",
             "stream_options.include_usage",
+            r#"{"stream": true, "stream_options": {"include_usage": 1}}"#,
         ),
+        ("max_tokens", r#"{"max_tokens": 0}"#),
+        ("max_tokens", r#"{"max_tokens": 1e3}"#),
         (
-            CHAT,
-            json!({"max_tokens": 0}),
-            "invalid_value",
-            "max_tokens",
-        ),
-        (
-            CHAT,
-            json!({"max_tokens": 1e3}),
-            "invalid_value",
-            "max_tokens",
-        ),
-        (
-            CHAT,
-            json!({"max_tokens": 1, "max_completion_tokens": 2}),
-            "invalid_value",
             "max_completion_tokens",
+            r#"{"max_tokens": 1, "max_completion_tokens": 2}"#,
         ),
+        ("pointsman", r#"{"pointsman": "urgent"}"#),
+        ("pointsman.prioritty", r#"{"pointsman": {"prioritty": 1}}"#),
         (
-            CHAT,
-            json!({"max_tokens": 2048}),
-            "context_length_exceeded",
-            "messages",
-        ),
-        (
-            CHAT,
-            json!({"pointsman": {"prioritty": 1}}),
-            "invalid_value",
-            "pointsman.prioritty",
-        ),
-        (
-            CHAT,
-            json!({"pointsman": {"executors": ["gpu"]}}),
-            "invalid_value",
             "pointsman.executors",
+            r#"{"pointsman": {"executors": ["gpu"]}}"#,
         ),
-        (
-            TEXTS,
-            json!({"prompt": null}),
-            "missing_required_parameter",
-            "prompt",
-        ),
-        (TEXTS, json!({"prompt": ""}), "invalid_value", "prompt"),
-        (
-            TEXTS,
-            json!({"prompt": ["a", "b"]}),
-            "invalid_value",
-            "prompt",
-        ),
-        (
-            TEXTS,
-            json!({"prompt": [5, 1024]}),
-            "invalid_value",
-            "prompt[1]",
-        ),
-        (
-            TEXTS,
-            json!({"max_tokens": 2048}),
-            "context_length_exceeded",
-            "prompt",
-        ),
-        // Long enough for a thread of its own.
-        (
-            TEXTS,
-            json!({"prompt": "word ".repeat(10_000)}),
-            "context_length_exceeded",
-            "prompt",
-        ),
-    ] {
-        let expected = (400, code.to_owned(), Some(param.to_owned()));
-        assert_eq!(
-            refused(&mut client, path, &more).await,
-            expected,
-            "{more:.200}"
-        );
-    }
-    stage.expect_silence();
+    ];
+    expect_refused(CHAT, "invalid_value", &additions).await;
+    let additions = [
+        ("prompt", r#"{"prompt": ""}"#),
+        ("prompt", r#"{"prompt": ["a", "b"]}"#),
+        ("prompt[1]", r#"{"prompt": [5, 4000000000]}"#),
+    ];
+    expect_refused(TEXTS, "invalid_value", &additions).await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_context_is_refused() {
+    let code = "context_length_exceeded";
+    expect_refused(CHAT, code, &[("messages", r#"{"max_tokens": 2048}"#)]).await;
+    // Long enough to be tokenised on a thread of its own.
+    let long = json!({"prompt": "word ".repeat(10_000)}).to_string();
+    expect_refused(TEXTS, code, &[("prompt", &long)]).await;
 }
 
 #[tokio::test]
 async fn what_is_not_built_is_refused_by_name() {
-    let mut stage = Stage::open().await;
-    let mut client = stage.client().await;
-    for more in [
-        json!({"n": 2}),
-        json!({"logprobs": true}),
-        json!({"top_logprobs": 3}),
-        json!({"tools": [{"type": "function"}]}),
-        json!({"tool_choice": "required"}),
-        json!({"functions": [{}]}),
-        json!({"response_format": {"type": "json_object"}}),
-        json!({"modalities": ["text", "audio"]}),
-        json!({"audio": {"voice": "x"}}),
-        json!({"logit_bias": {"5": 1}}),
-        json!({"presence_penalty": 0.5}),
-        json!({"frequency_penalty": -1}),
-        json!({"store": true}),
-        json!({"reasoning_effort": "high"}),
-        json!({"min_p": 0.1}),
-    ] {
-        let name = more.as_object().unwrap().keys().next().unwrap().clone();
-        let expected = (400, "unsupported_parameter".to_owned(), Some(name));
-        assert_eq!(refused(&mut client, CHAT, &more).await, expected);
-    }
-    for more in [
-        json!({"best_of": 2}),
-        json!({"echo": true}),
-        json!({"suffix": "end"}),
-    ] {
-        let name = more.as_object().unwrap().keys().next().unwrap().clone();
-        let expected = (400, "unsupported_parameter".to_owned(), Some(name));
-        assert_eq!(refused(&mut client, TEXTS, &more).await, expected);
-    }
-    stage.expect_silence();
+    let additions = [
+        ("n", r#"{"n": 2}"#),
+        ("logprobs", r#"{"logprobs": true}"#),
+        ("top_logprobs", r#"{"top_logprobs": 3}"#),
+        ("tools", r#"{"tools": [{"type": "function"}]}"#),
+        ("tool_choice", r#"{"tool_choice": "required"}"#),
+        ("functions", r#"{"functions": [{}]}"#),
+        (
+            "response_format",
+            r#"{"response_format": {"type": "json_object"}}"#,
+        ),
+        ("modalities", r#"{"modalities": ["text", "audio"]}"#),
+        ("audio", r#"{"audio": {"voice": "x"}}"#),
+        ("logit_bias", r#"{"logit_bias": {"5": 1}}"#),
+        ("presence_penalty", r#"{"presence_penalty": 0.5}"#),
+        ("frequency_penalty", r#"{"frequency_penalty": -1}"#),
+        ("store", r#"{"store": true}"#),
+        ("reasoning_effort", r#"{"reasoning_effort": "high"}"#),
+        ("min_p", r#"{"min_p": 0.1}"#),
+    ];
+    expect_refused(CHAT, "unsupported_parameter", &additions).await;
+    let additions = [
+        ("best_of", r#"{"best_of": 2}"#),
+        ("echo", r#"{"echo": true}"#),
+        ("logprobs", r#"{"logprobs": 0}"#),
+        ("suffix", r#"{"suffix": "end"}"#),
+    ];
+    expect_refused(TEXTS, "unsupported_parameter", &additions).await;
 }
 
 #[tokio::test]
@@ -323,7 +250,7 @@ async fn what_is_neutral_is_accepted() {
     });
     assert_eq!(
         job(CHAT, &body).await.sampling.temperature.to_bits(),
-        0.7_f32.to_bits()
+        TEXT.defaults().temperature.to_bits()
     );
 }
 

@@ -108,7 +108,10 @@ impl Stage {
         match self.question().await {
             Control::Load(answer) => answer.send(load.clone()).unwrap(),
             Control::Policies(answer) => answer.send(policies.to_vec()).unwrap(),
-            other => panic!("{other:?}"),
+            question @ (Control::Handover(..)
+            | Control::Commit(..)
+            | Control::Brief(..)
+            | Control::Stop) => panic!("{question:?}"),
         }
     }
 

@@ -8,7 +8,7 @@ use pointsman_core::Hook;
 use pointsman_policy::Digest;
 use pointsman_server::reload::report::FolderState;
 
-use crate::DEFAULTS;
+use crate::SMALL;
 use crate::stage::{SETTLE, Stage, component, version};
 
 fn priority(stage: &Stage) -> (String, Digest) {
@@ -21,7 +21,7 @@ fn mine(bytes: &[u8]) -> (String, Digest) {
 
 #[test]
 fn a_file_that_is_renamed_over_another_is_a_new_version() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let (one, two) = (component("aging"), version(&component("aging"), 2));
     stage.write("mine.wasm", &one);
     stage.settle();
@@ -39,28 +39,28 @@ fn a_file_that_is_renamed_over_another_is_a_new_version() {
 
 #[test]
 fn a_file_that_is_still_being_written_is_waited_for() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let bytes = component("aging");
     for end in [1, bytes.len() / 3, bytes.len() / 2, bytes.len()] {
         stage.write("mine.wasm", &bytes[..end]);
         stage.look();
         stage.advance(SETTLE / 2);
         stage.look();
-        assert_eq!(stage.holders(), DEFAULTS);
+        assert_eq!(stage.holders(), SMALL);
     }
     stage.advance(SETTLE / 2);
     stage.look();
     assert_eq!(priority(&stage), mine(&bytes));
     assert_eq!(
         stage.report().transactions.len(),
-        4,
+        2,
         "no half file was tried"
     );
 }
 
 #[test]
 fn what_editors_and_copying_tools_leave_is_not_looked_at() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     for name in [
         ".mine.wasm.swp",
         ".mine.wasm",
@@ -75,7 +75,7 @@ fn what_editors_and_copying_tools_leave_is_not_looked_at() {
         stage.write(name, "not yet");
     }
     stage.settle();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     assert_eq!(stage.report().refused, []);
     assert_eq!(stage.report().folder.left_out, []);
 }
@@ -84,7 +84,7 @@ fn what_editors_and_copying_tools_leave_is_not_looked_at() {
 /// swapped.
 #[test]
 fn a_swap_of_links_is_one_change() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let bytes = component("aging");
     let publish = |stage: &mut Stage, version: &str, bonus: u32| {
         let folder = stage.path(version);
@@ -108,12 +108,12 @@ fn a_swap_of_links_is_one_change() {
     stage.settle();
     assert_eq!(stage.policy("mine").unwrap().settings["affinity-bonus"], 2);
     assert_eq!(stage.report().transactions.len(), before + 1);
-    assert_eq!(stage.report().compiled, 3, "the bytes are the default's");
+    assert_eq!(stage.report().compiled, 1, "the bytes are the default's");
 }
 
 #[test]
 fn a_folder_that_vanishes_and_returns_changes_nothing() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let bytes = component("aging");
     stage.write("mine.wasm", &bytes);
     stage.settle();
@@ -138,13 +138,13 @@ fn a_folder_that_vanishes_and_returns_changes_nothing() {
     assert_eq!(stage.last().number, made, "there was nothing to do");
     stage.remove("mine.wasm");
     stage.settle();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
 }
 
 #[test]
 fn a_folder_that_is_not_there_yet_is_waited_for() {
-    let mut stage = Stage::with(|folder, _| fs::remove_dir(folder).unwrap());
-    assert_eq!(stage.holders(), DEFAULTS);
+    let mut stage = Stage::with(&["aging"], |folder, _| fs::remove_dir(folder).unwrap());
+    assert_eq!(stage.holders(), SMALL);
     assert_eq!(stage.report().folder.state, FolderState::Missing);
     fs::create_dir(stage.path("")).unwrap();
     stage.write("mine.wasm", component("aging"));
@@ -155,10 +155,10 @@ fn a_folder_that_is_not_there_yet_is_waited_for() {
 
 #[test]
 fn without_a_folder_the_defaults_decide() {
-    let mut stage = Stage::with(|_, policies| policies.folder = None);
+    let mut stage = Stage::with(&["aging"], |_, policies| policies.folder = None);
     stage.write("mine.wasm", component("aging"));
     stage.poll();
     stage.poll();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     assert_eq!(stage.report().folder.state, FolderState::None);
 }

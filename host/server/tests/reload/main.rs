@@ -14,12 +14,14 @@ mod shown;
 mod stage;
 
 use pointsman_core::Hook;
-use pointsman_policy::Digest;
+use pointsman_policy::{Digest, PolicyStatus};
 use pointsman_server::reload::report::{Conflict, Outcome};
-use stage::{Stage, component, version};
+use stage::{DEFAULTS, Stage, component, version};
 
 /// Who holds admission, priority, routing, preemption and budget.
-const DEFAULTS: [&str; 5] = ["budget", "aging", "memory-aware", "budget", "budget"];
+const HELD: [&str; 5] = ["budget", "aging", "memory-aware", "budget", "budget"];
+/// The same, on a small stage.
+const SMALL: [&str; 5] = ["-", "aging", "-", "-", "-"];
 
 fn bound(policies: &mut pointsman_server::config::PoliciesConfig, hook: Hook, name: &str) {
     policies.bind.push((hook, name.to_owned()));
@@ -28,7 +30,7 @@ fn bound(policies: &mut pointsman_server::config::PoliciesConfig, hook: Hook, na
 #[test]
 fn the_defaults_are_in_force_at_the_start() {
     let stage = Stage::new();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), HELD);
     let report = stage.report();
     assert!(report.begun);
     assert_eq!(report.refused, []);
@@ -48,7 +50,7 @@ fn a_file_that_is_dropped_in_holds_every_hook_it_exports() {
     let bytes = component("aging");
     stage.write("mine.wasm", &bytes);
     stage.look();
-    assert_eq!(stage.holders(), DEFAULTS, "it has not settled");
+    assert_eq!(stage.holders(), HELD, "it has not settled");
     stage.settle();
     let (name, digest) = stage.holder(Hook::Priority).unwrap();
     assert_eq!((name.as_str(), digest), ("mine", Digest::of(&bytes)));
@@ -74,17 +76,19 @@ fn a_file_that_is_dropped_in_holds_every_hook_it_exports() {
 #[test]
 fn a_file_that_is_there_at_the_start_is_not_waited_for() {
     let bytes = component("aging");
-    let stage = Stage::with(|folder, _| std::fs::write(folder.join("mine.wasm"), &bytes).unwrap());
+    let stage = Stage::with(&["aging"], |folder, _| {
+        std::fs::write(folder.join("mine.wasm"), &bytes).unwrap()
+    });
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
 }
 
 #[test]
 fn a_bad_file_at_the_start_means_the_defaults_and_says_so() {
-    let stage = Stage::with(|folder, _| {
+    let stage = Stage::with(&["aging"], |folder, _| {
         std::fs::write(folder.join("mine.wasm"), "no").unwrap();
         std::fs::write(folder.join("aging.wasm"), "no").unwrap();
     });
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     assert!(stage.refusal("mine").is_some());
     assert!(stage.refusal("aging").is_some());
 }
@@ -101,27 +105,45 @@ fn removing_a_file_gives_its_hooks_back() {
     assert_eq!(stage.statuses().len(), 2);
     stage.remove("mine.wasm");
     stage.settle();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), HELD);
     assert_eq!(stage.statuses().len(), 3);
     assert_eq!(stage.policy("mine"), None);
     assert_eq!(stage.report().compiled, 5, "nothing was compiled again");
 }
 
 #[test]
-fn what_stood_behind_comes_back_as_it_was() {
+fn hooks_that_a_new_version_has_given_up_go_back() {
     let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    stage.write("mine.wasm", version(&component("aging"), 1));
+    stage.settle();
+    assert_eq!(
+        stage.holders(),
+        ["budget", "mine", "memory-aware", "budget", "budget"]
+    );
+    let calls_itself = |status: &PolicyStatus| status.description.name == "hostile";
+    assert!(
+        !stage.statuses().iter().any(calls_itself),
+        "it stands behind nobody"
+    );
+}
+
+#[test]
+fn what_stood_behind_comes_back_as_it_was() {
+    let mut stage = Stage::small();
     let before = stage.policy("aging").unwrap().number;
     stage.write("mine.wasm", component("aging"));
     stage.settle();
     stage.remove("mine.wasm");
     stage.settle();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     assert_eq!(stage.policy("aging").unwrap().number, before);
 }
 
 #[test]
 fn of_two_files_that_claim_a_hook_the_one_in_force_stays() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("one.wasm", component("aging"));
     stage.settle();
     stage.write("two.wasm", version(&component("aging"), 2));
@@ -142,18 +164,18 @@ fn of_two_files_that_claim_a_hook_the_one_in_force_stays() {
 
 #[test]
 fn of_two_files_at_the_start_neither_is_in_force() {
-    let stage = Stage::with(|folder, _| {
+    let stage = Stage::with(&["aging"], |folder, _| {
         for name in ["one.wasm", "two.wasm"] {
             std::fs::write(folder.join(name), component("aging")).unwrap();
         }
     });
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     assert_eq!(stage.report().conflicts.len(), 1);
 }
 
 #[test]
 fn a_file_named_like_a_default_replaces_it() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let bytes = version(&component("aging"), 1);
     stage.write("aging.wasm", &bytes);
     stage.settle();
@@ -163,7 +185,7 @@ fn a_file_named_like_a_default_replaces_it() {
     stage.settle();
     let embedded = ("aging".to_owned(), Digest::of(&component("aging")));
     assert_eq!(stage.holder(Hook::Priority), Some(embedded));
-    assert_eq!(stage.statuses().len(), 3);
+    assert_eq!(stage.statuses().len(), 1);
 }
 
 #[test]
@@ -174,12 +196,14 @@ fn what_replaces_a_default_need_not_have_its_hooks() {
     assert_eq!(stage.holders(), ["-", "budget", "memory-aware", "-", "-"]);
     stage.remove("budget.wasm");
     stage.settle();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), HELD);
 }
 
 #[test]
 fn a_hook_bound_by_name_goes_before_the_folder() {
-    let mut stage = Stage::with(|_, policies| bound(policies, Hook::Priority, "aging"));
+    let mut stage = Stage::with(&DEFAULTS, |_, policies| {
+        bound(policies, Hook::Priority, "aging")
+    });
     stage.write("mine.wasm", component("test/hostile"));
     stage.settle();
     assert_eq!(stage.holders(), ["mine", "aging", "mine", "mine", "mine"]);
@@ -188,11 +212,11 @@ fn a_hook_bound_by_name_goes_before_the_folder() {
 
 #[test]
 fn a_hook_bound_to_a_file_waits_for_it() {
-    let mut stage = Stage::with(|_, policies| {
+    let mut stage = Stage::with(&["aging"], |_, policies| {
         bound(policies, Hook::Priority, "mine");
         bound(policies, Hook::Budget, "aging");
     });
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     let absent = Conflict::Absent {
         hook: Hook::Priority,
         policy: "mine".to_owned(),
@@ -215,7 +239,7 @@ fn settings_of_the_configuration_go_to_defaults_and_to_files_without_their_own()
         settings.insert("affinity-bonus".to_owned(), bonus.into());
         settings
     };
-    let mut stage = Stage::with(|_, policies| {
+    let mut stage = Stage::with(&["aging"], |_, policies| {
         policies.settings.push(("aging".to_owned(), settings(1)));
         policies.settings.push(("mine".to_owned(), settings(2)));
     });

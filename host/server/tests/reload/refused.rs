@@ -61,7 +61,7 @@ fn check(stage: &mut Stage, bad: Bad, step: Step, why: &str) {
 
 /// A stage where a good policy is in force.
 fn stage() -> Stage {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("aging"));
     stage.settle();
     stage
@@ -217,7 +217,7 @@ fn what_cannot_be_read() {
 /// The next change of either file is a new chance.
 #[test]
 fn a_sidecar_can_make_a_refused_file_good() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("aging"));
     stage.write("mine.toml", "[settings]\nnonsense = 1");
     stage.settle();
@@ -232,7 +232,7 @@ fn a_sidecar_can_make_a_refused_file_good() {
 
 #[test]
 fn a_refused_version_that_is_removed_is_forgotten() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", "no");
     stage.settle();
     assert!(stage.refusal("mine").is_some());
@@ -244,7 +244,7 @@ fn a_refused_version_that_is_removed_is_forgotten() {
 
 #[test]
 fn one_bad_file_does_not_keep_another_one_out() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("bad.wasm", "no");
     stage.write("good.wasm", version(&component("aging"), 1));
     stage.settle();

@@ -3,14 +3,16 @@
 
 use pointsman_core::Hook;
 use pointsman_policy::{Digest, Restored};
+use pointsman_server::embedded::EmbeddedPolicy;
 use pointsman_server::reload::report::{Outcome, Step};
+use serde_json::json;
 
-use crate::DEFAULTS;
+use crate::SMALL;
 use crate::stage::{Stage, component, version};
 
 #[test]
 fn a_new_version_takes_over_with_what_the_old_one_learned() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
     stage.settle();
     let first = stage.last();
@@ -39,7 +41,7 @@ fn a_new_version_takes_over_with_what_the_old_one_learned() {
 
 #[test]
 fn a_policy_that_cannot_take_over_the_state_starts_without() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
     stage.settle();
     stage.write(
@@ -56,7 +58,7 @@ fn a_policy_that_cannot_take_over_the_state_starts_without() {
 /// is not put in force.
 #[test]
 fn a_policy_that_faults_when_it_is_told_what_there_is_is_refused() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
     stage.settle();
     let before = stage.policy("mine").unwrap();
@@ -72,7 +74,7 @@ fn a_policy_that_faults_when_it_is_told_what_there_is_is_refused() {
 
 #[test]
 fn settings_alone_are_applied_without_compiling() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("aging"));
     stage.settle();
     let compiled = stage.report().compiled;
@@ -97,7 +99,7 @@ fn settings_alone_are_applied_without_compiling() {
 
 #[test]
 fn a_file_that_is_touched_or_written_again_changes_nothing() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let bytes = component("aging");
     stage.write("mine.wasm", &bytes);
     stage.settle();
@@ -111,7 +113,7 @@ fn a_file_that_is_touched_or_written_again_changes_nothing() {
 
 #[test]
 fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let hostile = component("test/hostile");
     let versions = [version(&hostile, 1), version(&hostile, 2)];
     for round in 0..100 {
@@ -131,12 +133,12 @@ fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
     let standing: Vec<u32> = stage.statuses().iter().map(|it| it.number).collect();
     let mine = stage.policy("mine").unwrap();
     assert_eq!(standing, [mine.earlier[0], mine.number.unwrap()]);
-    assert_eq!(stage.report().compiled, 5, "three defaults, two versions");
+    assert_eq!(stage.report().compiled, 3, "the default and two versions");
     assert_eq!(stage.report().transactions.len(), 64);
     stage.remove("mine.wasm");
     stage.settle();
-    assert_eq!(stage.holders(), DEFAULTS);
-    assert_eq!(stage.statuses().len(), 3);
+    assert_eq!(stage.holders(), SMALL);
+    assert_eq!(stage.statuses().len(), 1);
 }
 
 // === Faults ===
@@ -145,14 +147,14 @@ const TRAPS: &str = "[settings]\noutrage = 'trap'\ncalls = ['admit']";
 
 #[test]
 fn a_policy_that_the_host_drops_is_done_without_and_not_tried_again() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
     stage.write("mine.toml", TRAPS);
     stage.settle();
     assert_eq!(stage.holders(), ["mine"; 5]);
     stage.ask();
     stage.poll();
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
     assert_eq!(stage.last().outcome, Outcome::Dropped);
     assert_eq!(stage.refusal("mine").unwrap().step, Step::Serve);
     let made = stage.last().number;
@@ -173,7 +175,7 @@ fn a_policy_that_the_host_drops_is_done_without_and_not_tried_again() {
 
 #[test]
 fn the_version_before_steps_in_for_one_that_the_host_drops() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::small();
     let good = component("test/hostile");
     stage.write("mine.wasm", &good);
     stage.settle();
@@ -191,13 +193,33 @@ fn the_version_before_steps_in_for_one_that_the_host_drops() {
 
 #[test]
 fn the_embedded_default_steps_in_for_a_file_of_its_name_that_the_host_drops() {
-    let mut stage = Stage::with(|folder, _| {
-        std::fs::write(folder.join("budget.wasm"), component("test/hostile")).unwrap();
-        std::fs::write(folder.join("budget.toml"), TRAPS).unwrap();
+    let mut stage = Stage::with(&["aging"], |folder, _| {
+        std::fs::write(folder.join("aging.wasm"), component("test/hostile")).unwrap();
+        std::fs::write(folder.join("aging.toml"), TRAPS).unwrap();
     });
-    assert_eq!(stage.holders(), ["budget"; 5]);
+    assert_eq!(stage.holders(), ["aging"; 5]);
     stage.ask();
     stage.poll();
-    // The embedded one of the same name has not failed.
-    assert_eq!(stage.holders(), DEFAULTS);
+    assert_eq!(stage.holders(), SMALL);
+    let embedded = Digest::of(&component("aging"));
+    assert_eq!(stage.policy("aging").unwrap().digest, embedded);
+}
+
+#[test]
+fn a_default_that_the_host_drops_leaves_its_hooks_to_the_built_in_rule() {
+    let traps = EmbeddedPolicy {
+        name: "aging",
+        wasm: component("test/hostile").leak(),
+    };
+    let mut stage = Stage::embedding(vec![traps], |_, policies| {
+        let settings = json!({"outrage": "trap", "calls": ["admit"]});
+        let settings = settings.as_object().unwrap().clone();
+        policies.settings.push(("aging".to_owned(), settings));
+    });
+    assert_eq!(stage.holders(), ["aging"; 5]);
+    stage.ask();
+    stage.poll();
+    assert_eq!(stage.holders(), ["-"; 5]);
+    assert_eq!(stage.refusal("aging").unwrap().step, Step::Serve);
+    assert_eq!(stage.policy("aging"), None);
 }

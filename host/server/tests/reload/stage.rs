@@ -21,7 +21,7 @@ use pointsman_server::driver::Driver;
 use pointsman_server::driver::message::{
     Commit, CommitError, Committed, Hints, Submission, Submitted, TicketId,
 };
-use pointsman_server::embedded;
+use pointsman_server::embedded::{self, EmbeddedPolicy};
 use pointsman_server::metrics::Metrics;
 use pointsman_server::reload::KeeperSpec;
 use pointsman_server::reload::keeper::{Next, PolicyKeeper};
@@ -32,6 +32,9 @@ use tokio::sync::watch;
 
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 pub(crate) const POLL: Duration = Duration::from_secs(2);
+
+/// The policies that a server embeds.
+pub(crate) const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 /// The driver without its thread.
 #[derive(Clone)]
@@ -78,11 +81,29 @@ pub(crate) struct Stage {
 impl Stage {
     /// A stage whose first pass is over: an empty folder, the defaults in force.
     pub(crate) fn new() -> Self {
-        Self::with(|_, _| {})
+        Self::with(&DEFAULTS, |_, _| {})
     }
 
-    /// A stage whose folder and configuration are `prepare`d before the first pass.
-    pub(crate) fn with(prepare: impl FnOnce(&Path, &mut PoliciesConfig)) -> Self {
+    /// A stage with one default only, which holds `priority`: less to compile.
+    pub(crate) fn small() -> Self {
+        Self::with(&["aging"], |_, _| {})
+    }
+
+    /// A stage with these defaults, whose folder and configuration are `prepare`d before the
+    /// first pass.
+    pub(crate) fn with(
+        defaults: &[&str],
+        prepare: impl FnOnce(&Path, &mut PoliciesConfig),
+    ) -> Self {
+        let embedded = embedded::policies().unwrap().iter().copied();
+        let embedded = embedded.filter(|policy| defaults.contains(&policy.name));
+        Self::embedding(embedded.collect(), prepare)
+    }
+
+    pub(crate) fn embedding(
+        embedded: Vec<EmbeddedPolicy>,
+        prepare: impl FnOnce(&Path, &mut PoliciesConfig),
+    ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("policies.d");
         fs::create_dir(&folder).unwrap();
@@ -111,7 +132,7 @@ impl Stage {
         let reading = Arc::clone(&clock);
         let spec = KeeperSpec {
             policies,
-            embedded: embedded::policies().unwrap().to_vec(),
+            embedded,
             engine: PolicyEngine::new().unwrap(),
             metrics: Arc::clone(&metrics),
             clock: Arc::new(move || Micros(reading.load(Ordering::Relaxed))),

@@ -10,7 +10,7 @@ mod policies;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,7 +60,9 @@ pub(super) fn config(
 ) -> Result<Config, ConfigError> {
     let check = Check { source };
     let step = file.cpu.tokens_per_step.as_ref().map(Spanned::span);
-    let models_at = file.models.0.first().map(Spanned::span);
+    let executors = file.core.executors_max.as_ref().map(Spanned::span);
+    let models = file.models.0.first().map(Spanned::span);
+    let models = models.filter(|_| flags.models.is_empty());
     let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0)?;
     let config = Config {
         listen: check.listen(file.listen, flags)?,
@@ -76,28 +78,30 @@ pub(super) fn config(
         log: check.log(file.log, flags)?,
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
     };
-    fits(&config).map_err(|wrong| match step.or(models_at) {
-        Some(span) => check.source.error(Some(span), wrong),
+    let at = |span: Option<Range<usize>>, wrong| match span.or(models.clone()) {
+        Some(span) => source.error(Some(span), wrong),
         None => ConfigError::new(Place::Flag("--model"), wrong),
-    })?;
+    };
+    slots_fit_step(&config).map_err(|wrong| at(step, wrong))?;
+    models_fit_executors(&config).map_err(|wrong| at(executors, wrong))?;
     Ok(config)
 }
 
-/// What no single value shows.
-fn fits(config: &Config) -> Result<(), Wrong> {
-    let slots = config
-        .models
-        .iter()
-        .map(|model| u64::from(model.slots))
-        .sum();
-    let tokens_per_step = config.cpu.tokens_per_step;
-    // Every running sequence has a right to a token in each step.
+/// Every running sequence has a right to a token in each step.
+fn slots_fit_step(config: &Config) -> Result<(), Wrong> {
+    let slots = config.models.iter().map(|model| u64::from(model.slots));
+    let (slots, tokens_per_step) = (slots.sum(), config.cpu.tokens_per_step);
     if slots > u64::from(tokens_per_step) {
         return Err(Wrong::SlotsExceedStep {
             slots,
             tokens_per_step,
         });
     }
+    Ok(())
+}
+
+/// Each model has an executor.
+fn models_fit_executors(config: &Config) -> Result<(), Wrong> {
     let (models, executors_max) = (config.models.len(), config.core.executors_max);
     if u32::try_from(models).is_ok_and(|models| models <= executors_max) {
         return Ok(());

@@ -1,3 +1,5 @@
+//! What hints say, wherever and however badly they are said.
+
 use hyper::header::HeaderName;
 use serde_json::json;
 

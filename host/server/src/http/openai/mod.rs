@@ -7,7 +7,7 @@
 //! 1. Prompt and output bound of a submitted job fit the model's context
 //!    (`tests::what_does_not_fit_the_context_is_refused`).
 //! 2. A client is told status and headers only when its answer begins or has failed
-//!    (`a_failure_before_the_first_text_has_its_status`, in `tests/http.rs`).
+//!    (`a_failure_before_the_first_text_has_its_status`, in `tests/http`).
 
 mod chat;
 mod completions;
@@ -104,7 +104,7 @@ pub(super) async fn complete(
         }
         Ok(Begun::Stream(said, usage)) => {
             let pace = Pace::new(app.clock, arrived, Arc::clone(&app.watched.metrics));
-            let events = Events::new(envelope, usage, (said, inflow), pace);
+            let events = Events::new(envelope, usage, said, inflow, pace);
             let mut reply = sent(EVENT_STREAM, Either::Right(events));
             reply.headers_mut().insert(header::CACHE_CONTROL, NO_CACHE);
             reply

@@ -33,95 +33,69 @@ pub(super) enum UsageChunk {
     Omitted,
 }
 
-/// A field that would change the answer if it were built.
-struct Unbuilt {
-    name: &'static str,
-    /// The value that changes nothing, as a client is told.
-    neutral: &'static str,
-    is_neutral: fn(&Value) -> bool,
-}
-
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 1024;
 
-/// OpenAI's fields first, then what vLLM adds and its users send.
-const UNBUILT: [Unbuilt; 33] = [
-    unbuilt("n", "1", |v| v == 1),
-    unbuilt("best_of", "1", |v| v == 1),
-    unbuilt("logprobs", "false", |v| v == false),
-    unbuilt("top_logprobs", "0", |v| v == 0),
-    unbuilt("prompt_logprobs", "null", |_| false),
-    unbuilt("echo", "false", |v| v == false),
-    unbuilt("suffix", "null", |v| v == ""),
-    unbuilt("store", "false", |v| v == false),
-    unbuilt("tools", "[]", is_empty),
-    unbuilt("tool_choice", "`none`", |v| v == "none" || v == "auto"),
-    unbuilt("functions", "[]", is_empty),
-    unbuilt("function_call", "`none`", |v| v == "none" || v == "auto"),
-    unbuilt("response_format", "{\"type\": \"text\"}", |v| {
-        v["type"] == "text"
-    }),
-    unbuilt("modalities", "[\"text\"]", |v| {
-        *v == Value::from(vec!["text"])
-    }),
-    unbuilt("audio", "null", |_| false),
-    unbuilt("web_search_options", "null", |_| false),
-    unbuilt("reasoning_effort", "`none`", |v| v == "none"),
-    unbuilt("verbosity", "`medium`", |v| v == "medium"),
-    unbuilt("logit_bias", "{}", is_empty),
-    unbuilt("presence_penalty", "0", is_zero),
-    unbuilt("frequency_penalty", "0", is_zero),
-    unbuilt("repetition_penalty", "1", |v| v.as_f64() == Some(1.0)),
-    unbuilt("min_p", "0", is_zero),
-    unbuilt("min_tokens", "0", |v| v == 0),
-    unbuilt("stop_token_ids", "[]", is_empty),
-    unbuilt("bad_words", "[]", is_empty),
-    unbuilt("allowed_token_ids", "null", |_| false),
-    unbuilt("include_stop_str_in_output", "false", |v| v == false),
-    unbuilt("add_generation_prompt", "true", |v| v == true),
-    unbuilt("continue_final_message", "false", |v| v == false),
-    unbuilt("chat_template", "null", |_| false),
-    unbuilt("chat_template_kwargs", "{}", is_empty),
-    unbuilt("structured_outputs", "null", |_| false),
+/// Fields that would change the answer if they were built, each with the JSON values that change
+/// nothing. OpenAI's first, then what vLLM adds and its users send.
+const UNBUILT: [(&str, &[&str]); 38] = [
+    ("n", &["1"]),
+    ("best_of", &["1"]),
+    ("logprobs", &["false"]),
+    ("top_logprobs", &["0"]),
+    ("prompt_logprobs", &[]),
+    ("echo", &["false"]),
+    ("suffix", &[r#""""#]),
+    ("store", &["false"]),
+    ("tools", &["[]"]),
+    ("tool_choice", &[r#""none""#, r#""auto""#]),
+    ("functions", &["[]"]),
+    ("function_call", &[r#""none""#, r#""auto""#]),
+    ("response_format", &[r#"{"type": "text"}"#]),
+    ("modalities", &[r#"["text"]"#]),
+    ("audio", &[]),
+    ("web_search_options", &[]),
+    ("reasoning_effort", &[r#""none""#]),
+    ("verbosity", &[r#""medium""#]),
+    ("logit_bias", &["{}"]),
+    ("presence_penalty", &["0"]),
+    ("frequency_penalty", &["0"]),
+    ("repetition_penalty", &["1"]),
+    ("min_p", &["0"]),
+    ("min_tokens", &["0"]),
+    ("stop_token_ids", &["[]"]),
+    ("bad_words", &["[]"]),
+    ("allowed_token_ids", &[]),
+    ("include_stop_str_in_output", &["false"]),
+    ("add_generation_prompt", &["true"]),
+    ("continue_final_message", &["false"]),
+    ("chat_template", &[]),
+    ("chat_template_kwargs", &["{}"]),
+    ("structured_outputs", &[]),
+    ("guided_json", &[]),
+    ("guided_regex", &[]),
+    ("guided_choice", &[]),
+    ("guided_grammar", &[]),
+    ("use_beam_search", &["false"]),
 ];
-
-const fn unbuilt(
-    name: &'static str,
-    neutral: &'static str,
-    is_neutral: fn(&Value) -> bool,
-) -> Unbuilt {
-    Unbuilt {
-        name,
-        neutral,
-        is_neutral,
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
-        || value.as_object().is_some_and(serde_json::Map::is_empty)
-}
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
 
 /// Refuses what is not built and would change the answer.
 pub(super) fn refuse_unbuilt(fields: &mut Fields) -> Result<(), ApiError> {
-    for Unbuilt {
-        name,
-        neutral,
-        is_neutral,
-    } in UNBUILT
-    {
-        if fields.take(name).is_some_and(|value| !is_neutral(&value)) {
-            return Err(ApiError::Unbuilt {
-                param: name,
-                neutral,
-            });
+    for (param, neutral) in UNBUILT {
+        let Some(value) = fields.take(param) else {
+            continue;
+        };
+        if !neutral.iter().any(|neutral| is_same(&value, neutral)) {
+            return Err(ApiError::Unbuilt { param, neutral });
         }
     }
     Ok(())
+}
+
+/// Whether `value` is what the JSON text `neutral` says; 0.0 is 0.
+fn is_same(value: &Value, neutral: &str) -> bool {
+    let neutral: Value = serde_json::from_str(neutral).expect("the table holds JSON");
+    *value == neutral || value.is_number() && value.as_f64() == neutral.as_f64()
 }
 
 // === impl UsageChunk ===
@@ -248,4 +222,29 @@ fn transfer(fields: &mut Fields) -> Result<Transfer, ApiError> {
 fn flag(fields: &mut Fields, name: &str) -> Result<bool, ApiError> {
     let flag = fields.take_as(name, "true or false", |_| true)?;
     Ok(flag.unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_is_not_built_says_what_it_may_be() {
+        for (param, neutral) in UNBUILT {
+            for value in neutral {
+                let body = format!("{{\"{param}\": {value}}}");
+                let mut fields = Fields::parse(body.as_bytes()).unwrap();
+                assert_eq!(refuse_unbuilt(&mut fields), Ok(()), "{body}");
+            }
+            let body = format!("{{\"{param}\": \"something else\"}}");
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            let error = refuse_unbuilt(&mut fields).unwrap_err();
+            assert_eq!(error, ApiError::Unbuilt { param, neutral });
+        }
+        let error = ApiError::Unbuilt {
+            param: "n",
+            neutral: &["1"],
+        };
+        assert_eq!(error.to_string(), "`n` is not built; leave it out or at 1");
+    }
 }

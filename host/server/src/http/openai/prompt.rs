@@ -89,25 +89,22 @@ impl Prompt {
     }
 }
 
-/// `param` has no tokens: the client's fault, the model's or ours.
+/// There are no tokens for `param`.
 fn refused(param: &str, error: &PromptError) -> ApiError {
-    match error {
-        PromptError::NoChatTemplate => {
-            ApiError::field(param, "the model has no chat template; use /v1/completions")
-        }
-        PromptError::Refused(why) => ApiError::field(
-            param,
-            format!(
-                "the model's chat template refuses `messages`: {}",
-                quoted(why)
-            ),
-        ),
-        other => {
-            tracing::warn!(
-                error = other as &dyn std::error::Error,
-                "a prompt has no tokens"
-            );
-            ApiError::Internal
-        }
+    if let PromptError::NoChatTemplate = error {
+        return ApiError::field(param, "the model has no chat template; use /v1/completions");
     }
+    if let PromptError::Refused(why) = error {
+        let message = format!("the chat template refuses `{param}`: {}", quoted(why));
+        return ApiError::field(param, message);
+    }
+    tracing::warn!(
+        error = error as &dyn std::error::Error,
+        "a prompt has no tokens"
+    );
+    if let PromptError::Template(_) = error {
+        // Other messages may well pass, and the same ones never will.
+        return ApiError::field(param, format!("the chat template fails on `{param}`"));
+    }
+    ApiError::Internal
 }

@@ -61,7 +61,8 @@ impl Events {
     pub(super) fn new(
         envelope: Envelope,
         usage: UsageChunk,
-        (first, inflow): (Said, Inflow),
+        first: Said,
+        inflow: Inflow,
         pace: Pace,
     ) -> Self {
         Self {

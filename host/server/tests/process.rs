@@ -1,0 +1,230 @@
+//! The binary as a process: how it starts, what it says, and how it ends.
+
+#![expect(clippy::unwrap_used, reason = "in tests")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A server and what it says.
+struct Process {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    /// Where it listens.
+    addr: String,
+    /// The lines it began with, up to the one to try.
+    first_lines: Vec<String>,
+    _folder: TempDir,
+}
+
+impl Process {
+    fn start(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(args)
+            .current_dir(folder.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut first_lines = Vec::new();
+        while !first_lines.last().is_some_and(|line: &String| line.contains("try: curl")) {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended: {first_lines:?}");
+            first_lines.push(line);
+        }
+        let addr = first_lines.iter().find_map(|line| {
+            let (_, rest) = line.split_once("serving on http://")?;
+            rest.split([' ', '"', '\n']).next().map(str::to_owned)
+        });
+        Self {
+            child,
+            log,
+            addr: addr.unwrap(),
+            first_lines,
+            _folder: folder,
+        }
+    }
+
+    /// Begins a chat of so many tokens.
+    fn chat(&self, tokens: u32) -> TcpStream {
+        let body = format!(
+            r#"{{"model": "demo", "stream": true, "ignore_eos": true, "max_tokens": {tokens},
+                "messages": [{{"role": "user", "content": "Hello"}}]}}"#
+        );
+        let mut socket = TcpStream::connect(&self.addr).unwrap();
+        write!(
+            socket,
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        socket
+    }
+
+    /// Waits until requests are queued, as the metrics tell.
+    fn wait_for_a_queue(&self) {
+        loop {
+            let mut socket = TcpStream::connect(&self.addr).unwrap();
+            let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            socket.write_all(request.as_bytes()).unwrap();
+            let metrics = rest(socket);
+            let mut queued = metrics.lines().filter_map(|line| {
+                let count = line.strip_prefix("pointsman_requests_queued ")?;
+                Some(count.parse::<u32>().unwrap())
+            });
+            if queued.next().unwrap() > 0 {
+                return;
+            }
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// How it ended, and what it said last.
+    fn end(mut self) -> (ExitStatus, String) {
+        let mut said = String::new();
+        self.log.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+}
+
+/// Reads until the answer has begun to flow.
+fn first_text(socket: &mut TcpStream) {
+    let mut read = String::new();
+    let mut buffer = [0; 1024];
+    while !read.contains(r#""content":""#) {
+        let bytes = socket.read(&mut buffer).unwrap();
+        assert!(bytes > 0, "{read}");
+        read.push_str(&String::from_utf8_lossy(&buffer[..bytes]));
+    }
+}
+
+fn rest(mut socket: TcpStream) -> String {
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn the_first_lines_say_what_is_served_by_whom_and_how_to_try_it() {
+    let process = Process::start(&[]);
+    let said = process.first_lines.concat();
+    for expected in [
+        "models=\"demo\"",
+        "policies in force",
+        "routing=\"memory-aware\"",
+        "priority=\"aging\"",
+        "admission=\"budget\"",
+        "/v1/chat/completions",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    process.signal("TERM");
+    let (status, said) = process.end();
+    assert!(status.success(), "{said}");
+}
+
+#[test]
+fn logs_for_programs_are_an_object_a_line() {
+    let process = Process::start(&["--log-format", "json"]);
+    process.signal("TERM");
+    let first = process.first_lines.concat();
+    let (_, last) = process.end();
+    for line in first.lines().chain(last.lines()) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert!(line["level"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn a_terminated_server_finishes_what_runs_and_takes_nothing_new() {
+    let process = Process::start(&[]);
+    let mut running = process.chat(1500);
+    first_text(&mut running);
+    process.signal("TERM");
+    let text = rest(running);
+    assert!(text.contains("[DONE]"), "{text}");
+    assert!(text.contains(r#""finish_reason":"length""#), "{text}");
+    let addr = process.addr.clone();
+    let (status, said) = process.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("stopped"), "{said}");
+    assert!(TcpStream::connect(addr).is_err());
+}
+
+#[test]
+fn past_the_drain_deadline_what_runs_is_ended_with_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("pointsman.toml");
+    // A token per slot and step: more work than the deadline leaves time for.
+    std::fs::write(&config, "drain = \"50ms\"\n[cpu]\ntokens-per-step = 8\n").unwrap();
+    let process = Process::start(&["--config", config.to_str().unwrap()]);
+    let mut clients = vec![process.chat(1900)];
+    first_text(&mut clients[0]);
+    clients.extend((0..16).map(|_| process.chat(1900)));
+    process.wait_for_a_queue();
+    process.signal("TERM");
+    let (status, said) = process.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("drain deadline passed"), "{said}");
+    let last_words: Vec<String> = clients.into_iter().map(rest).collect();
+    // Who had begun is told so in the stream, who had not by the status.
+    assert!(last_words[0].contains("\"error\""), "{last_words:?}");
+    assert!(!last_words[0].contains("[DONE]"), "{last_words:?}");
+    let unserved = |text: &String| text.starts_with("HTTP/1.1 503");
+    assert!(last_words.iter().any(unserved), "{last_words:?}");
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let process = Process::start(&[]);
+    let mut running = process.chat(1900);
+    first_text(&mut running);
+    process.signal("INT");
+    process.signal("INT");
+    let (status, said) = process.end();
+    // The first one's work may have been done by then.
+    assert!(matches!(status.code(), Some(130 | 0)), "{status}: {said}");
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_said_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("pointsman.toml");
+    std::fs::write(&config, "listn = \"127.0.0.1:0\"\n").unwrap();
+    let path = config.to_str().unwrap();
+    let settings = folder.path().join("settings.toml");
+    std::fs::write(&settings, "[policies.settings.aging]\nbonus = 1\n").unwrap();
+    let settings = settings.to_str().unwrap();
+    let free = "127.0.0.1:0";
+    for (args, expected) in [
+        (vec!["serve", "--config", path], "did you mean `listen`"),
+        (vec!["serve", "--config", "/no/such/file"], "/no/such/file"),
+        (
+            vec!["serve", "--listen", free, "--model", "x=/no/such/folder"],
+            "/no/such/folder",
+        ),
+        (
+            vec!["serve", "--listen", free, "--config", settings],
+            "policy aging does not start",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(&args)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
