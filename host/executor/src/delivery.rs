@@ -10,6 +10,7 @@
 
 use pointsman_core::Outcome;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
 /// One thing a response is told.
@@ -146,11 +147,8 @@ pub struct Deliveries(mpsc::Receiver<Delivery>);
 
 impl Deliveries {
     /// The next one; absent where the host ended without a word.
-    ///
-    /// # Cancellation
-    /// Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Option<Delivery> {
-        self.0.recv().await
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        self.0.poll_recv(cx)
     }
 
     /// The next one, if it is there already.

@@ -45,6 +45,8 @@ pub struct Running {
     pub executor: ExecutorId,
     /// Its name there.
     pub name: String,
+    /// How clients know its model.
+    pub entry: ModelEntry,
     /// The way to it.
     pub engine: EngineHandle,
 }
@@ -72,7 +74,14 @@ impl Loaded {
             ModelSource::Folder(folder) => ModelFiles::Folder(folder.clone()),
         };
         let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
+        let text = text.with_clock(clock::unix_seconds);
         let model = CpuModel::load(&files).with_context(|| format!("model {name}"))?;
+        let (ids, rows) = (text.vocab_size(), model.config().vocab_size);
+        ensure!(
+            ids <= rows,
+            "model {name}: the tokenizer has {ids} tokens, the model {rows}; they do not belong \
+             together"
+        );
         info!(model = name, files = %describe(&config.source), "model loaded");
         Ok(Self {
             config: config.clone(),
@@ -81,21 +90,18 @@ impl Loaded {
         })
     }
 
-    /// As clients see it.
-    #[must_use]
-    pub fn entry(&self) -> ModelEntry {
-        let context = self.model.config().context_tokens;
+    /// As clients see it: a sequence is no longer than the whole pool, were it alone.
+    fn entry(&self, shape: KvShape) -> ModelEntry {
+        let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
         ModelEntry {
             name: self.config.name.clone(),
             text: Arc::clone(&self.text),
-            context_tokens: context,
+            context_tokens: self.model.config().context_tokens.min(pool),
             created: clock::unix_seconds(),
         }
     }
 
-    /// What its executor is called.
-    #[must_use]
-    pub fn executor_name(&self) -> String {
+    fn executor_name(&self) -> String {
         format!("{DEVICE}/{}", self.config.name)
     }
 
@@ -144,6 +150,7 @@ pub fn start(
         running.push(Running {
             executor,
             name: loaded.executor_name(),
+            entry: loaded.entry(shape),
             engine: spawn(loaded, executor, shape, (cpu, events))?,
         });
     }

@@ -57,6 +57,7 @@ pub struct Server {
 
 /// The driver and what it drives.
 struct Core {
+    catalog: Catalog,
     driver: DriverHandle,
     engines: Vec<(String, Arc<EngineStats>)>,
     threads: Threads,
@@ -83,10 +84,6 @@ impl Server {
             .with_context(|| format!("cannot listen on {}", config.listen))?;
         let addr = listener.local_addr()?;
         let models = load(config.models.clone()).await?;
-        let catalog = Catalog {
-            models: models.iter().map(Loaded::entry).collect(),
-            executors: models.iter().map(Loaded::executor_name).collect(),
-        };
         let core = start_core(&config, &models, clock, &metrics)?;
         let (phase, phases) = watch::channel(Phase::Starting);
         let keeper = start_keeper(&config, clock, &core.driver, &metrics).await?;
@@ -96,7 +93,7 @@ impl Server {
             engines: core.engines.clone(),
             keeper: keeper.report.clone(),
         };
-        let app = App::new(&config, catalog, core.driver.clone(), watched);
+        let app = App::new(&config, core.catalog, core.driver.clone(), watched);
         let http = task::spawn(http::serve(listener, Arc::new(app)));
         phase.send_replace(Phase::Serving);
         let server = Self {
@@ -238,21 +235,29 @@ fn start_core(
     let policies = PolicyHost::new(config.policies.patience);
     let labels_max = config.hints.labels_max;
     let mut driver = Driver::new(machine, policies, Arc::clone(metrics), labels_max);
+    let mut catalog = Catalog {
+        models: Vec::new(),
+        executors: Vec::new(),
+    };
     let mut engines = Vec::new();
     let mut engine_threads = Vec::new();
     for Running {
         executor,
         name,
+        entry,
         engine,
     } in running
     {
         driver.attach(executor, engine.commands);
+        catalog.models.push(entry);
+        catalog.executors.push(name.clone());
         engines.push((name, engine.stats));
         engine_threads.push(engine.thread);
     }
     let (handle, inbox) = channels(config.http.requests_max);
     let driver = thread::spawn(driver, clock, inbox, events_inbox)?;
     Ok(Core {
+        catalog,
         driver: handle,
         engines,
         threads: Threads {

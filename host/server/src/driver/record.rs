@@ -21,6 +21,10 @@ fn name(policies: &PolicyHost, number: u32) -> &str {
 }
 
 /// A fact of the machine.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "what has no words of its own is traced as it is"
+)]
 pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) {
     match &stamped.fact {
         Fact::Fault(hook, fault) => warn!(

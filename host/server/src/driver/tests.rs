@@ -134,9 +134,9 @@ impl Stage {
     /// The next command but budgets.
     fn command(&mut self) -> Option<Command> {
         loop {
-            match self.commands.try_recv().ok()? {
-                Command::SetBudget { .. } => {}
-                command => return Some(command),
+            let command = self.commands.try_recv().ok()?;
+            if !matches!(command, Command::SetBudget { .. }) {
+                return Some(command);
             }
         }
     }
@@ -330,11 +330,11 @@ fn commands_that_find_no_room_come_later_in_order() {
     stage.settle();
     let mut order = Vec::new();
     while let Ok(command) = stage.commands.try_recv() {
-        order.push(match command {
+        order.push(match &command {
             Command::Start(start) => format!("start {}", start.order.request),
             Command::Cancel(sequence) => format!("cancel {}", sequence.request),
             Command::SetBudget { .. } => "budget".to_owned(),
-            other => format!("{other:?}"),
+            Command::Grant { .. } | Command::Evict(_) => format!("{command:?}"),
         });
         stage.settle();
     }

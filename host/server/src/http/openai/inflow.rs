@@ -5,7 +5,6 @@
 //! nothing when they are dropped.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -76,12 +75,7 @@ impl Inflow {
     /// The next thing said. Not to be asked again once the end has come.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Said> {
         loop {
-            // The channel keeps the waker of a future that is dropped.
-            let next = {
-                let next = pin!(self.deliveries.next());
-                next.poll(cx)
-            };
-            match next {
+            match self.deliveries.poll_next(cx) {
                 Poll::Ready(Some(delivery)) => {
                     if let Some(said) = self.hear(delivery) {
                         return Poll::Ready(said);

@@ -1,0 +1,97 @@
+//! What clients are told when there is no room, or no time.
+
+use anyhow::{Result, ensure};
+use pointsman_server::config::Config;
+use pointsman_tests::client::{Stream, chat, streamed_chat};
+use pointsman_tests::serving::Serving;
+use serde_json::{Value, json};
+use tokio::task;
+
+/// One slot and one place in the queue.
+fn small(config: &mut Config) {
+    config.models[0].slots = 1;
+    config.core.queue_max = 1;
+    config.core.parking_max = 0;
+}
+
+/// A request that holds its slot for long.
+fn long() -> Value {
+    let mut body = streamed_chat("Hello");
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(1900);
+    body
+}
+
+async fn running(serving: &Serving) -> Result<Stream> {
+    let mut stream = serving.client.stream(&long()).await?;
+    stream.first_text().await?;
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn a_full_queue_is_a_429_that_says_when_to_come_back() -> Result<()> {
+    let serving = Serving::start(small).await?;
+    let stream = running(&serving).await?;
+    let client = serving.client;
+    let queued = task::spawn(async move { client.stream(&long()).await });
+    serving.load_until(|load| load.queued == 1).await?;
+    let answer = serving.client.chat("Hello").await?;
+    ensure!(answer.status == 429, "{answer:?}");
+    ensure!(answer.header("retry-after") == "1", "{answer:?}");
+    let error = &answer.json()?["error"];
+    ensure!(error["type"] == "rate_limit_error", "{error}");
+    drop(stream);
+    drop(queued.await??);
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
+    let serving = Serving::start(small).await?;
+    let stream = running(&serving).await?;
+    let mut body = chat("Hello");
+    body["pointsman"] = json!({"deadline_ms": 50});
+    let answer = serving.client.post("/v1/chat/completions", &body).await?;
+    ensure!(answer.status == 503, "{answer:?}");
+    ensure!(answer.json()?["error"]["code"] == "deadline_exceeded");
+    drop(stream);
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_small_pool_is_a_short_context() -> Result<()> {
+    // 21 blocks of 16 tokens.
+    let serving = Serving::start(|config| config.cpu.kv_bytes = 1 << 20).await?;
+    let answer = serving
+        .client
+        .post("/v1/chat/completions", &long())
+        .await?;
+    ensure!(answer.status == 400, "{answer:?}");
+    let error = &answer.json()?["error"];
+    ensure!(error["code"] == "context_length_exceeded", "{error}");
+    ensure!(error["message"].to_string().contains("336"), "{error}");
+    // Who names no bound gets what there is room for.
+    serving.client.chat("Hello").await?.text()?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> Result<()> {
+    // 16 blocks of 16 tokens: room for eight prompts, and for two whole answers.
+    let serving = Serving::start(|config| config.cpu.kv_bytes = (16 * 48) << 10).await?;
+    let alone = serving.client.chat("Count from 1 to 30.").await?.text()?;
+    let mut clients = task::JoinSet::new();
+    for _ in 0..8 {
+        let client = serving.client;
+        clients.spawn(async move { client.chat("Count from 1 to 30.").await?.text() });
+    }
+    while let Some(text) = clients.join_next().await {
+        ensure!(text?? == alone);
+    }
+    let metrics = String::from_utf8(serving.client.get("/metrics").await?.body)?;
+    ensure!(metrics.contains("why=\"evicted\""), "nobody was evicted: {metrics}");
+    serving.idle().await?;
+    Ok(())
+}
