@@ -16,9 +16,13 @@ fn main() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    println!("A policy replaced {reloads} times under streaming clients. Milliseconds, settle time");
+    println!(
+        "A policy replaced {reloads} times under streaming clients. Milliseconds, settle time"
+    );
     println!("taken out: p50 / p99. Pause: microseconds in which the driver made the swap.");
-    println!("compiled  clients     to force       to first decision     pause p50 / p99 / max  served");
+    println!(
+        "compiled  clients     to force       to first decision     pause p50 / p99 / max  served"
+    );
     for compiled in [Compiled::Each, Compiled::Once] {
         for clients in [0, 4] {
             let case = Case {

@@ -65,14 +65,22 @@ pub fn measure(model: &Arc<CpuModel>, case: Case) -> Result<Speed> {
         blocks_total: blocks_each * case.batch,
     };
     let mut backend = CpuBackend::new(Arc::clone(model), shape, case.threads)?;
-    let prompt: Vec<u32> = (0..case.context).map(|idx| idx % 700 + 5).collect();
+    let prompt = |seq: u32| -> Vec<u32> {
+        let ids = 0..case.context;
+        ids.map(|idx| (idx + 31 * seq) % 700 + 5).collect()
+    };
+    let prompts: Vec<Vec<u32>> = (0..case.batch).map(prompt).collect();
     let tables: Vec<Vec<BlockId>> = (0..case.batch)
-        .map(|seq| (seq * blocks_each..(seq + 1) * blocks_each).map(BlockId).collect())
+        .map(|seq| {
+            (seq * blocks_each..(seq + 1) * blocks_each)
+                .map(BlockId)
+                .collect()
+        })
         .collect();
     let mut logits = Vec::new();
     let now = clock();
-    for blocks in &tables {
-        backend.forward(&[chunk(&prompt, 0, blocks)], &mut logits)?;
+    for (prompt, blocks) in prompts.iter().zip(&tables) {
+        backend.forward(&[chunk(prompt, 0, blocks)], &mut logits)?;
     }
     let prefilled = now();
     for step in 0..case.steps {

@@ -80,7 +80,9 @@ pub async fn measure(case: Case) -> Result<Measured> {
             .await?;
         measured.to_force.push(now().saturating_sub(SETTLE));
         decided_by(&serving, name).await?;
-        measured.to_first_decision.push(now().saturating_sub(SETTLE));
+        measured
+            .to_first_decision
+            .push(now().saturating_sub(SETTLE));
         measured.pause.push(pause(&report, digest)?);
     }
     measured.served = crowd.leave().await?;

@@ -132,5 +132,9 @@ pub fn component(name: &str) -> Result<Vec<u8>> {
 #[must_use]
 pub fn target() -> PathBuf {
     let component = pointsman_testkit::component::component_path("any");
-    component.ancestors().nth(2).map(PathBuf::from).unwrap_or_default()
+    component
+        .ancestors()
+        .nth(2)
+        .map(PathBuf::from)
+        .unwrap_or_default()
 }

@@ -155,7 +155,10 @@ async fn nonsense_is_answered_clearly() -> Result<()> {
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).await?;
         let answer = String::from_utf8(answer)?;
-        ensure!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        ensure!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
         ensure!(answer.contains(word), "{word}: {answer}");
     }
     serving.idle().await?;

@@ -64,10 +64,7 @@ async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
 async fn a_small_pool_is_a_short_context() -> Result<()> {
     // 21 blocks of 16 tokens.
     let serving = Serving::start(|config| config.cpu.kv_bytes = 1 << 20).await?;
-    let answer = serving
-        .client
-        .post("/v1/chat/completions", &long())
-        .await?;
+    let answer = serving.client.post("/v1/chat/completions", &long()).await?;
     ensure!(answer.status == 400, "{answer:?}");
     let error = &answer.json()?["error"];
     ensure!(error["code"] == "context_length_exceeded", "{error}");
@@ -91,7 +88,10 @@ async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> R
         ensure!(text?? == alone);
     }
     let metrics = String::from_utf8(serving.client.get("/metrics").await?.body)?;
-    ensure!(metrics.contains("why=\"evicted\""), "nobody was evicted: {metrics}");
+    ensure!(
+        metrics.contains("why=\"evicted\""),
+        "nobody was evicted: {metrics}"
+    );
     serving.idle().await?;
     Ok(())
 }

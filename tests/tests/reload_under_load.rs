@@ -16,9 +16,7 @@ const GARBAGE_EVERY: usize = 5;
 /// Whether the policy `name` is in force with this code.
 fn is_in_force(report: &KeeperReport, name: &str, digest: Digest) -> bool {
     let mut policies = report.policies.iter();
-    policies.any(|policy| {
-        policy.name == name && policy.digest == digest && !policy.held.is_empty()
-    })
+    policies.any(|policy| policy.name == name && policy.digest == digest && !policy.held.is_empty())
 }
 
 /// Whether code of `name` was refused, for some reason.

@@ -26,10 +26,19 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
     if fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
         return Ok(());
     }
-    println!("clients: installing {REQUIREMENTS} into {}", folder.display());
+    println!(
+        "clients: installing {REQUIREMENTS} into {}",
+        folder.display()
+    );
     make(&folder)?;
     let mut install = Command::new(folder.join("bin/python"));
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]);
     install.arg("--requirement");
     process::run(install.arg(workspace.root.join(REQUIREMENTS)))?;
     fs::write(&stamp, wanted).with_context(|| format!("{} cannot be written", stamp.display()))

@@ -283,10 +283,7 @@ impl Host {
                 assert_eq!(output_tokens as usize, request.alone.ids.len());
                 continue;
             }
-            let expected = [
-                Outcome::Cancelled,
-                Outcome::Failed(FailedWhy::Lost),
-            ];
+            let expected = [Outcome::Cancelled, Outcome::Failed(FailedWhy::Lost)];
             assert!(expected.contains(&outcome), "{id} ended as {outcome:?}");
             assert!(request.alone.text.starts_with(&shown));
         }

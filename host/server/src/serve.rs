@@ -150,7 +150,10 @@ impl Server {
             holder.map_or("built-in rule", |policy| &policy.name)
         };
         let models: Vec<&str> = config.models.iter().map(|model| &*model.name).collect();
-        info!(models = models.join(", "), "serving on http://{}", self.addr);
+        info!(
+            models = models.join(", "),
+            "serving on http://{}", self.addr
+        );
         info!(
             admission = holder(Hook::Admission),
             priority = holder(Hook::Priority),
@@ -298,7 +301,10 @@ async fn start_keeper(
 /// file that is no policy does no harm: the defaults are in force.
 fn check_defaults(report: &KeeperReport) -> Result<()> {
     for default in embedded::policies()? {
-        let is_there = report.policies.iter().any(|known| known.name == default.name);
+        let is_there = report
+            .policies
+            .iter()
+            .any(|known| known.name == default.name);
         let mut refused = report.refused.iter();
         let refused = refused.find(|(name, _)| !is_there && name == default.name);
         if let Some((name, refusal)) = refused {

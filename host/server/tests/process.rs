@@ -32,9 +32,15 @@ impl Process {
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut first_lines = Vec::new();
-        while !first_lines.last().is_some_and(|line: &String| line.contains("try: curl")) {
+        while !first_lines
+            .last()
+            .is_some_and(|line: &String| line.contains("try: curl"))
+        {
             let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "it ended: {first_lines:?}");
+            assert!(
+                log.read_line(&mut line).unwrap() > 0,
+                "it ended: {first_lines:?}"
+            );
             first_lines.push(line);
         }
         let addr = first_lines.iter().find_map(|line| {

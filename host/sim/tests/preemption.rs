@@ -9,8 +9,8 @@ use common::{
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
-    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, FailedWhy, NewRequest, Outcome, RefusalCause,
-    RequestId, RequeuedWhy,
+    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, FailedWhy, NewRequest, Outcome,
+    RefusalCause, RequestId, RequeuedWhy,
 };
 
 /// One executor whose sequences take three steps to leave.

@@ -37,7 +37,10 @@ pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
         }
     }
     if guests.is_empty() {
-        bail!("no crate in {} has the crate type cdylib", POLICIES.join(" or "));
+        bail!(
+            "no crate in {} has the crate type cdylib",
+            POLICIES.join(" or ")
+        );
     }
     if workspace.root.join(TEST_GUESTS).is_dir() {
         guests.extend(test_guests(&workspace.package(TEST_GUESTS)?));

@@ -60,5 +60,7 @@ fn check(host: &PolicyHost, commit: &Commit) -> Result<(), CommitError> {
 
 fn held(host: &PolicyHost) -> Vec<(u32, HookSet)> {
     let numbers = host.numbers();
-    numbers.map(|number| (number, host.in_force(number))).collect()
+    numbers
+        .map(|number| (number, host.in_force(number)))
+        .collect()
 }

@@ -287,7 +287,9 @@ impl DriverHandle {
     #[must_use]
     pub fn handover(&self, policy: u32) -> Option<Snapshot> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.control.blocking_send(Control::Handover(policy, answer));
+        let sent = self
+            .control
+            .blocking_send(Control::Handover(policy, answer));
         sent.ok()?;
         answered.blocking_recv().ok().flatten()
     }

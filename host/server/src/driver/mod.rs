@@ -238,7 +238,8 @@ impl Driver {
                 }
                 Event::Lost { why } => {
                     record::lost(executor, &why);
-                    self.machine.handle_executor_lost(now, executor, incarnation);
+                    self.machine
+                        .handle_executor_lost(now, executor, incarnation);
                     self.revive(now, executor);
                 }
             }
@@ -314,7 +315,8 @@ impl Driver {
         }
         for (executor, incarnation) in self.executors.flush() {
             record::closed(executor);
-            self.machine.handle_executor_lost(now, executor, incarnation);
+            self.machine
+                .handle_executor_lost(now, executor, incarnation);
         }
     }
 

@@ -47,7 +47,10 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
             "liveness clock ran out, the built-in rule stepped in"
         ),
         Fact::ExecutorAttached(executor, _) => {
-            info!(executor = executor_name(machine, *executor), "executor attached");
+            info!(
+                executor = executor_name(machine, *executor),
+                "executor attached"
+            );
         }
         Fact::HealthChanged(executor, health) => info!(
             executor = executor_name(machine, *executor),
@@ -138,10 +141,16 @@ pub(super) fn failed(sequence: SequenceRef, why: &str) {
 
 /// An executor has lost everything it ran.
 pub(super) fn lost(executor: ExecutorId, why: &str) {
-    error!(executor = executor.0, why, "executor lost its sequences and begins anew");
+    error!(
+        executor = executor.0,
+        why, "executor lost its sequences and begins anew"
+    );
 }
 
 /// An executor has ended.
 pub(super) fn closed(executor: ExecutorId) {
-    error!(executor = executor.0, "executor has ended; restart the host to bring it back");
+    error!(
+        executor = executor.0,
+        "executor has ended; restart the host to bring it back"
+    );
 }

@@ -52,10 +52,11 @@ fn load(text: &str) -> Result<Config, ConfigError> {
 
 /// The keys that are known after `before`, which opens a table.
 fn known(before: &str) -> Vec<String> {
-    match *load(&format!("{before}no-such-key = 0")).unwrap_err().wrong {
-        Wrong::UnknownKey { known, .. } => known,
-        other => panic!("after {before:?}: {other}"),
-    }
+    let error = load(&format!("{before}no-such-key = 0")).unwrap_err();
+    let Wrong::UnknownKey { known, .. } = *error.wrong else {
+        panic!("after {before:?}: {}", error.wrong)
+    };
+    known
 }
 
 // === What is taken ===
