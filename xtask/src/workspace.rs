@@ -65,11 +65,33 @@ impl Workspace {
     /// Every member, in the order of the root manifest.
     pub(crate) fn packages(&self) -> Result<Vec<Package>> {
         let root = self.root_manifest()?;
-        root.workspace
-            .members
-            .iter()
-            .map(|folder| self.package_with(&root, folder))
-            .collect()
+        let mut packages = Vec::new();
+        for member in &root.workspace.members {
+            let folders = match member.strip_suffix("/*") {
+                Some(parent) => self.folders(parent)?,
+                None => vec![member.clone()],
+            };
+            for folder in folders {
+                packages.push(self.package_with(&root, &folder)?);
+            }
+        }
+        Ok(packages)
+    }
+
+    /// `PARENT/*` with a manifest, relative to the root, sorted.
+    pub(crate) fn folders(&self, parent: &str) -> Result<Vec<String>> {
+        let folder = self.root.join(parent);
+        let entries = fs::read_dir(&folder)
+            .with_context(|| format!("{} cannot be listed", folder.display()))?;
+        let mut folders = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            if entry.path().join("Cargo.toml").is_file() {
+                folders.push(format!("{parent}/{}", entry.file_name().to_string_lossy()));
+            }
+        }
+        folders.sort();
+        Ok(folders)
     }
 
     /// The package in one folder, relative to the root.

@@ -1,9 +1,8 @@
 //! Which guests there are, and what their files are called.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::workspace::{Package, Workspace};
 
@@ -32,7 +31,7 @@ pub(crate) enum Target {
 pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
     let mut guests = Vec::new();
     for parent in POLICIES {
-        for folder in folders(&workspace.root, parent)? {
+        for folder in workspace.folders(parent)? {
             guests.extend(policy(&workspace.package(&folder)?));
         }
     }
@@ -46,22 +45,6 @@ pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
         guests.extend(test_guests(&workspace.package(TEST_GUESTS)?));
     }
     Ok(guests)
-}
-
-/// `PARENT/*` with a manifest, sorted.
-fn folders(root: &Path, parent: &str) -> Result<Vec<String>> {
-    let folder = root.join(parent);
-    let entries =
-        fs::read_dir(&folder).with_context(|| format!("{} cannot be listed", folder.display()))?;
-    let mut folders = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.path().join("Cargo.toml").is_file() {
-            folders.push(format!("{parent}/{}", entry.file_name().to_string_lossy()));
-        }
-    }
-    folders.sort();
-    Ok(folders)
 }
 
 fn policy(package: &Package) -> Option<Guest> {
