@@ -6,6 +6,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Flags;
+use crate::policy::PolicyCommand;
 
 /// Hosts LLM inference and lets WebAssembly policies decide how it is scheduled.
 #[derive(Clone, Debug, Parser)]
@@ -29,6 +30,14 @@ pub enum Command {
         first; a second signal ends it at once."
     )]
     Serve(Flags),
+
+    /// Make, build, check and measure a policy, without a server
+    #[command(
+        subcommand,
+        after_help = "Exit status: 0 where all is well, 1 where the policy has to be changed, 2 where the command \
+        could not be carried out."
+    )]
+    Policy(PolicyCommand),
 }
 
 #[cfg(test)]
@@ -78,7 +87,7 @@ mod tests {
         let kind = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
         assert_eq!(help.kind(), kind);
         assert!(
-            help.to_string().contains("serve  Serve models over"),
+            help.to_string().contains("serve   Serve models over"),
             "{help}"
         );
         let version = said("pointsman --version").to_string();
@@ -97,6 +106,23 @@ mod tests {
             ),
             ("pointsman serve --model ..", "write NAME=DIR"),
             ("pointsman serve --log-format xml", "human, json"),
+            ("pointsman policy chekc x.wasm", "'check'"),
+            (
+                "pointsman policy new x --hooks routng",
+                "invalid value 'routng' for '--hooks <HOOKS>'",
+            ),
+            (
+                "pointsman policy new x --hooks routng",
+                "admission, priority, routing, preemption, budget, explanation",
+            ),
+            (
+                "pointsman policy new X",
+                "'X' in it: a name is of lower-case",
+            ),
+            (
+                "pointsman policy bench x.wasm --executors 0",
+                "0 is not in 1..=100000",
+            ),
         ] {
             let said = said(line).to_string();
             assert!(said.contains(part), "{part:?} not in\n{said}");

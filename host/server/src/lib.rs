@@ -19,6 +19,7 @@ pub mod http;
 pub mod logging;
 pub mod metrics;
 pub mod models;
+pub mod policy;
 pub mod reload;
 pub mod serve;
 pub mod shutdown;

@@ -2,7 +2,8 @@
 //!
 //! Everything is measured in microseconds of waiting: a request's score is how long it has
 //! waited, and whatever puts it ahead is worth so much more waiting. Since that is bounded, a
-//! request that has waited longer than the bound goes before every later one.
+//! request that has waited longer than the bound goes before every later one, but for those that
+//! start a model: one of each model that is warm nowhere goes before everything else.
 //!
 //! # Not here
 //! Which executor it goes to, and whether one is free: this order covers what the host asks for.
@@ -10,6 +11,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod diversity;
 mod settings;
 mod warmth;
 
@@ -17,6 +19,7 @@ use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::types::{Request, RequestClass};
 use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
 
+use diversity::Diversity;
 pub use settings::Settings;
 use settings::Weights;
 use warmth::Warmth;
@@ -27,6 +30,7 @@ pub struct Aging {
     weights: Weights,
     // Kept between calls for their memory alone.
     warmth: Warmth,
+    diversity: Diversity,
     ranking: Vec<Rank>,
 }
 
@@ -36,6 +40,17 @@ struct Rank {
     score_negated: i64,
     arrived: u64,
     id: u64,
+    temperature: Temperature,
+}
+
+/// What a request's model is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Temperature {
+    Warm,
+    /// Warm nowhere.
+    Cold,
+    /// It names no model, or warmth does not count.
+    Indifferent,
 }
 
 impl Policy for Aging {
@@ -45,9 +60,10 @@ impl Policy for Aging {
         Description {
             name: "aging".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            summary: "Class, client priority, head start and warm models first; waiting outweighs \
-                      them all in the end."
-                .into(),
+            summary:
+                "A model that is warm nowhere is started; then class, client priority, head start \
+                      and warm models first; waiting outweighs them all in the end."
+                    .into(),
             feed: Feed::WAITING,
             reasons: Vec::new(),
             state_version: 1,
@@ -58,6 +74,7 @@ impl Policy for Aging {
         Ok(Self {
             weights: settings.weights()?,
             warmth: Warmth::default(),
+            diversity: Diversity::default(),
             ranking: Vec::new(),
         })
     }
@@ -65,28 +82,48 @@ impl Policy for Aging {
 
 impl Priority for Aging {
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
-        let Self {
-            weights,
-            warmth,
-            ranking,
-        } = self;
-        warmth.begin();
-        ranking.clear();
-        ranking.extend(requests.iter().filter_map(|&id| {
-            let request = mirror.request(id)?;
-            let warm = weights.warm > 0
-                && request
-                    .model
-                    .is_some_and(|model| warmth.is_warm(mirror, model, at.now));
-            Some(Rank {
-                score_negated: -(weights.score(request, at.now)
-                    + if warm { weights.warm } else { 0 }),
-                arrived: request.arrived,
-                id,
-            })
-        }));
-        ranking.sort_unstable();
-        ranking.iter().map(|rank| rank.id).collect()
+        self.warmth.begin();
+        self.diversity.begin();
+        self.ranking.clear();
+        for request in requests.iter().filter_map(|&id| mirror.request(id)) {
+            let rank = self.rank(mirror, request, at.now);
+            self.ranking.push(rank);
+        }
+        self.ranking.sort_unstable();
+        let diversity = &mut self.diversity;
+        let mut starts = |rank: &&Rank| {
+            rank.temperature == Temperature::Cold
+                && mirror
+                    .request(rank.id)
+                    .is_some_and(|request| diversity.starts(mirror, request, at.now))
+        };
+        let (first, rest): (Vec<&Rank>, Vec<&Rank>) = self.ranking.iter().partition(&mut starts);
+        first.into_iter().chain(rest).map(|rank| rank.id).collect()
+    }
+}
+
+impl Aging {
+    fn rank(&mut self, mirror: &Mirror, request: &Request, now: u64) -> Rank {
+        let temperature = match request.model {
+            Some(model) if self.weights.warm > 0 => {
+                if self.warmth.is_warm(mirror, model, now) {
+                    Temperature::Warm
+                } else {
+                    Temperature::Cold
+                }
+            }
+            Some(_) | None => Temperature::Indifferent,
+        };
+        let warm = match temperature {
+            Temperature::Warm => self.weights.warm,
+            Temperature::Cold | Temperature::Indifferent => 0,
+        };
+        Rank {
+            score_negated: -(self.weights.score(request, now) + warm),
+            arrived: request.arrived,
+            id: request.id,
+            temperature,
+        }
     }
 }
 

@@ -171,6 +171,112 @@ fn waiting_outweighs_every_advantage() {
     assert_eq!(order(bound + 1), [1, 2]);
 }
 
+/// Executors 0 and 1 with one free slot each, and number 2 where model 0 runs in its only one.
+fn two_free_slots() -> Vec<Change> {
+    let mut fleet = Vec::new();
+    for (id, slots_used) in [(0, 0), (1, 0), (2, 1)] {
+        let mut info = executor(id);
+        info.slots_total = 1;
+        let load = ExecutorLoad {
+            slots_used,
+            ..load(id)
+        };
+        fleet.extend([Change::Executor(info), Change::Load(load)]);
+    }
+    fleet.push(Change::Residency(residency(2, 0)));
+    fleet
+}
+
+fn pinned(request: Request, executor: u32) -> Request {
+    Request {
+        allowed: Some(vec![executor]),
+        ..request
+    }
+}
+
+#[test]
+fn one_request_of_each_cold_model_that_finds_room_goes_first() {
+    // Points, in seconds: 90 + 30, 80, 10, 5, 4, 3.
+    let requests = || {
+        vec![
+            of_model(1, 10, 0),
+            arrived(2, 20),
+            of_model(3, 90, 1),
+            of_model(4, 95, 1),
+            of_model(5, 96, 2),
+            of_model(6, 97, 3),
+        ]
+    };
+    // Models 1 and 2 take the two free slots; for model 3 there is none.
+    let expected = [3, 5, 1, 2, 4, 6];
+    check(AFFINITY_ONLY, two_free_slots(), requests(), &expected);
+    // Without a bonus nothing is warm or cold.
+    check(PLAIN, two_free_slots(), requests(), &[1, 2, 3, 4, 5, 6]);
+    // The first of model 1 could go to the full executor only: the second one starts it.
+    let mut pinned_to_full = requests();
+    pinned_to_full[2] = pinned(of_model(3, 90, 1), 2);
+    let expected = [4, 5, 1, 2, 3, 6];
+    check(AFFINITY_ONLY, two_free_slots(), pinned_to_full, &expected);
+    // Two first ones want the same slot.
+    let mut rivals = requests();
+    rivals[2] = pinned(of_model(3, 90, 1), 0);
+    rivals[4] = pinned(of_model(5, 96, 2), 0);
+    check(AFFINITY_ONLY, two_free_slots(), rivals, &[3, 6, 1, 2, 4, 5]);
+}
+
+#[test]
+fn a_warm_hold_alone_does_not_keep_a_cold_model_from_going_first() {
+    let kept = |slots_used, models_max| {
+        let mut fleet = two_free_slots();
+        fleet.truncate(2);
+        let mut info = executor(0);
+        info.models_max = models_max;
+        info.slots_total = 2;
+        let load = ExecutorLoad {
+            slots_used,
+            ..load(0)
+        };
+        let held = Residency {
+            sequences: 0,
+            warm_until: Some(200 * SECOND),
+            ..residency(0, 0)
+        };
+        fleet.extend([Change::Executor(info), Change::Load(load)]);
+        fleet.push(Change::Residency(held));
+        fleet
+    };
+    let requests = || vec![of_model(1, 90, 0), of_model(2, 100, 1)];
+    check(AFFINITY_ONLY, kept(1, Some(1)), requests(), &[2, 1]);
+    check(AFFINITY_ONLY, kept(2, Some(1)), requests(), &[1, 2]);
+    check(AFFINITY_ONLY, kept(0, Some(0)), requests(), &[1, 2]);
+}
+
+#[test]
+fn only_so_many_executors_are_looked_at_for_a_question() {
+    // 499 full ones and a free one.
+    let mut fleet = Vec::new();
+    for id in 0..500 {
+        let load = ExecutorLoad {
+            slots_used: if id == 499 { 0 } else { 4 },
+            ..load(id)
+        };
+        fleet.extend([Change::Executor(executor(id)), Change::Load(load)]);
+    }
+    let order = |in_vain: u64| {
+        let mut requests: Vec<Request> = (0..in_vain)
+            .map(|id| pinned(of_model(id, 10, 1), 0))
+            .collect();
+        requests.push(of_model(in_vain, 20, 2));
+        let ids = requests.iter().map(|request| request.id).collect();
+        let mut changes = fleet.clone();
+        changes.extend(requests.into_iter().map(Change::Waiting));
+        policy("{}", changes).order(at(100 * SECOND), ids)
+    };
+    // 500 each: the last one is number 100 that is looked at, or number 101.
+    assert_eq!(order(99).first(), Some(&99));
+    assert_eq!(order(100).last(), Some(&100));
+}
+
 #[test]
 fn a_request_it_was_not_told_of_is_left_out() {
     let mut policy = policy("{}", vec![Change::Waiting(request(1))]);

@@ -1,53 +1,149 @@
-//! Who may wait: room is given in order of arrival, then the operator's choice of overflow decides.
+//! Who may wait: by what its tenant has used, then room in order of arrival, then the operator's
+//! choice of overflow.
+//!
+//! # Bounds
+//! At most [`CHECKS_MAX`] executors are looked at for one question, to find out whether others
+//! want the room of a tenant that is over its tokens per minute; past that nobody is refused for
+//! it.
+
+mod others;
+
+use std::cell::OnceCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_sdk::wire::admission::{Choice, Verdict};
+use pointsman_sdk::wire::types::Request;
 use pointsman_sdk::{Mirror, Urgency};
 
-use crate::queue::Queue;
+use crate::queue::{Queue, Standing};
 use crate::reason::Reason;
 use crate::settings::{Overflow, Settings};
+use crate::tenants::{Contest, Tenants};
 
-/// One verdict per arrival.
-pub(crate) fn verdicts(
-    mirror: &Mirror,
-    queue: &Queue,
-    settings: &Settings,
-    arrivals: &[u64],
+/// Executors looked at for one question.
+const CHECKS_MAX: u32 = 50_000;
+
+/// What is known of those who wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Books<'a> {
+    pub(crate) mirror: &'a Mirror,
+    pub(crate) queue: &'a Queue,
+    pub(crate) tenants: &'a Tenants,
+    pub(crate) now: u64,
+}
+
+/// Answers one question, arrival by arrival.
+#[derive(Debug)]
+pub(crate) struct Door<'a> {
+    books: Books<'a>,
+    settings: &'a Settings,
+    contest: Contest,
+    /// The tenants beyond their share; found when somebody asks.
+    furthest_beyond: OnceCell<Vec<(Reverse<u128>, u32)>>,
     room: u32,
-) -> Vec<Verdict> {
-    let mut room = room;
-    let mut displaceable = queue.iter().peekable();
-    let mut verdict = |&id: &u64| {
-        if room > 0 {
-            room -= 1;
-            return given(Choice::Admit, Reason::Room);
+    /// Displaced in this answer: nobody is twice.
+    displaced: BTreeSet<u64>,
+    /// Let in by this answer, by tenant.
+    entered: BTreeMap<u32, usize>,
+    checks_left: u32,
+}
+
+impl<'a> Door<'a> {
+    pub(crate) fn new(books: Books<'a>, settings: &'a Settings, room: u32) -> Self {
+        Self {
+            books,
+            settings,
+            contest: books.tenants.contest(books.mirror.tenants(), books.now),
+            furthest_beyond: OnceCell::new(),
+            room,
+            displaced: BTreeSet::new(),
+            entered: BTreeMap::new(),
+            checks_left: CHECKS_MAX,
         }
-        let shed = Choice::Shed(settings.retry_after);
-        let Some(request) = mirror.request(id) else {
-            return given(shed, Reason::Unknown);
-        };
-        if !request.may_wait {
-            return given(shed, Reason::Background);
+    }
+
+    pub(crate) fn verdict(&mut self, id: u64) -> Verdict {
+        let (choice, reason) = self.choice(id);
+        Verdict {
+            choice,
+            reason: reason.index(),
         }
-        match settings.overflow {
-            Overflow::Block => given(Choice::Park, Reason::Parked),
-            Overflow::DropNewest => given(shed, Reason::Full),
-            // The iterator goes on through the batch: nobody is displaced twice.
+    }
+
+    fn choice(&mut self, id: u64) -> (Choice, Reason) {
+        let request = self.books.mirror.request(id);
+        let retry_after = request.and_then(|request| self.overdrawn_secs(request));
+        if let Some(secs) = retry_after {
+            let secs = secs.max(self.settings.retry_after);
+            return (Choice::Shed(secs), Reason::Overdrawn);
+        }
+        if self.room > 0 {
+            self.room -= 1;
+            self.enters(request);
+            return (Choice::Admit, Reason::Room);
+        }
+        let shed = Choice::Shed(self.settings.retry_after);
+        match request {
+            None => (shed, Reason::Unknown),
+            Some(request) if !request.may_wait => (shed, Reason::Background),
+            Some(request) => self.without_room(request, shed),
+        }
+    }
+
+    fn without_room(&mut self, request: &Request, shed: Choice) -> (Choice, Reason) {
+        if let Some(standing) = self.place_of_another(request) {
+            return self.displace(request, standing, Reason::PlaceOfAnother);
+        }
+        match self.settings.overflow {
+            Overflow::Block => (Choice::Park, Reason::Parked),
+            Overflow::DropNewest => (shed, Reason::Full),
             Overflow::DropOldest => {
+                let beyond =
+                    self.beyond_share(request.tenant, 1000 + self.settings.share_tolerance);
+                let (oldest, otherwise) = match beyond {
+                    Some(_) => (self.oldest_of(request.tenant), Reason::BeyondShare),
+                    None => (self.oldest(), Reason::LeastUrgent),
+                };
                 let urgency = Urgency::from(request);
-                match displaceable.next_if(|standing| standing.urgency <= urgency) {
-                    Some(standing) => given(Choice::Displace(standing.request), Reason::Displaced),
-                    None => given(shed, Reason::LeastUrgent),
+                match oldest.filter(|standing| standing.urgency <= urgency) {
+                    Some(standing) => self.displace(request, standing, Reason::Displaced),
+                    None => (shed, otherwise),
                 }
             }
         }
-    };
-    arrivals.iter().map(&mut verdict).collect()
-}
+    }
 
-fn given(choice: Choice, reason: Reason) -> Verdict {
-    Verdict {
-        choice,
-        reason: reason.index(),
+    fn displace(
+        &mut self,
+        request: &Request,
+        standing: Standing,
+        reason: Reason,
+    ) -> (Choice, Reason) {
+        self.displaced.insert(standing.request);
+        self.enters(Some(request));
+        (Choice::Displace(standing.request), reason)
+    }
+
+    fn enters(&mut self, request: Option<&Request>) {
+        if let Some(request) = request {
+            *self.entered.entry(request.tenant).or_default() += 1;
+        }
+    }
+
+    /// The oldest of the least urgent in the queue.
+    fn oldest(&self) -> Option<Standing> {
+        let lanes = self.books.queue.lanes();
+        lanes
+            .filter_map(|(_, lane)| lane.oldest(&self.displaced))
+            .min()
+    }
+
+    /// The same of one tenant's.
+    fn oldest_of(&self, tenant: u32) -> Option<Standing> {
+        self.books.queue.lane(tenant)?.oldest(&self.displaced)
     }
 }
+
+#[cfg(test)]
+mod tests;

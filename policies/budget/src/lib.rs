@@ -1,7 +1,8 @@
-//! Admission, token budgets per engine, and who gives way.
+//! Admission, token budgets per tenant and per engine, and who gives way.
 //!
-//! Three decisions about room that is short: who may wait when the queue is full, how engines on one
-//! device share its tokens, and whose sequences leave when a more urgent request finds no place.
+//! Three decisions about room that is short: who may wait, by what its tenant has used and when
+//! the queue is full; how engines on one device share its tokens; and whose sequences leave
+//! when a more urgent request finds no place.
 //!
 //! # Not here
 //! The bounds themselves (queue, tokens, blocks) are the host's; this shares out what is within
@@ -17,6 +18,7 @@ mod queue;
 mod reason;
 mod settings;
 mod shares;
+mod tenants;
 
 use pointsman_sdk::wire::admission::Verdict;
 use pointsman_sdk::wire::budget::Allotment;
@@ -25,16 +27,20 @@ use pointsman_sdk::wire::preemption::{Eviction, Shortage};
 use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{Admission, Mirror, Moment, Policy, Preemption, export};
 
+use admit::{Books, Door};
 use evict::YieldToOlder;
 use queue::Queue;
 use reason::Reason;
 pub use settings::{Overflow, Settings};
+use tenants::Tenants;
 
 /// Who waits, who gets how many tokens, who gives way.
 #[derive(Debug)]
 pub struct Budget {
     settings: Settings,
     queue: Queue,
+    /// Outlives the mirror: what was used is not in its rows alone.
+    tenants: Tenants,
 }
 
 impl Policy for Budget {
@@ -44,12 +50,12 @@ impl Policy for Budget {
         Description {
             name: "budget".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            summary: "What a full queue does, how engines share a device's tokens, and who gives \
-                      way."
+            summary: "What tenants may use and a full queue does, how engines share a device's \
+                      tokens, and who gives way."
                 .into(),
             feed: Feed::WAITING | Feed::SEQUENCES,
             reasons: Reason::texts(),
-            state_version: 1,
+            state_version: 2,
         }
     }
 
@@ -57,7 +63,17 @@ impl Policy for Budget {
         Ok(Self {
             settings: settings.validated()?,
             queue: Queue::default(),
+            tenants: Tenants::default(),
         })
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.tenants.snapshot()
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        self.tenants = Tenants::restore(state)?;
+        Ok(())
     }
 
     fn cleared(&mut self) {
@@ -65,15 +81,23 @@ impl Policy for Budget {
     }
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        if self.settings.overflow == Overflow::DropOldest {
-            self.queue.changed(mirror, change);
+        self.queue.changed(mirror, change);
+        if let Change::Tenant(row) = change {
+            self.tenants.changed(mirror.now(), row);
         }
     }
 }
 
 impl Admission for Budget {
-    fn admit(&mut self, mirror: &Mirror, _at: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
-        admit::verdicts(mirror, &self.queue, &self.settings, arrivals, room)
+    fn admit(&mut self, mirror: &Mirror, at: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
+        let books = Books {
+            mirror,
+            queue: &self.queue,
+            tenants: &self.tenants,
+            now: at.now,
+        };
+        let mut door = Door::new(books, &self.settings, room);
+        arrivals.iter().map(|&id| door.verdict(id)).collect()
     }
 }
 

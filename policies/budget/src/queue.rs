@@ -1,4 +1,4 @@
-//! The queued requests in the order they would be displaced.
+//! The queued requests by tenant, in the order they would be displaced.
 //!
 //! Kept from change to change: a full queue is when nobody has time to sort it.
 //!
@@ -6,15 +6,23 @@
 //! 1. It holds the requests of the mirror whose stage is queued
 //!    (`tests::the_queue_follows_the_mirror`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_sdk::wire::types::{Change, Request, Stage};
 use pointsman_sdk::{Mirror, Urgency};
 
-/// The queued requests, the first to be displaced first.
+/// The queued requests, by tenant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
+    lanes: BTreeMap<u32, Lane>,
+    length: usize,
+}
+
+/// One tenant's queued requests; never empty.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lane {
     standing: BTreeSet<Standing>,
+    demands: BTreeMap<Demand, u32>,
 }
 
 /// A queued request: the least urgent come first, among them the oldest.
@@ -25,9 +33,18 @@ pub(crate) struct Standing {
     pub(crate) request: u64,
 }
 
+/// What says which executors a request may go to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Demand {
+    pub(crate) model: Option<u32>,
+    pub(crate) allowed: Option<Vec<u32>>,
+}
+
+// === impl Queue ===
+
 impl Queue {
     pub(crate) fn clear(&mut self) {
-        self.standing.clear();
+        *self = Self::default();
     }
 
     /// `mirror` still holds what `change` replaces.
@@ -49,26 +66,107 @@ impl Queue {
             | Change::SequenceGone(_)
             | Change::Completed(_) => return,
         };
-        if let Some(standing) = before.and_then(Standing::of) {
-            self.standing.remove(&standing);
+        let queued = |request: &&Request| request.stage == Stage::Queued;
+        if let Some(request) = before.filter(queued) {
+            self.remove(request);
         }
-        if let Some(standing) = after.and_then(Standing::of) {
-            self.standing.insert(standing);
+        if let Some(request) = after.filter(queued) {
+            self.insert(request);
         }
     }
 
-    /// The first to be displaced first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Standing> {
-        self.standing.iter()
+    /// Requests of all tenants.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn lane(&self, tenant: u32) -> Option<&Lane> {
+        self.lanes.get(&tenant)
+    }
+
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (u32, &Lane)> {
+        self.lanes.iter().map(|(tenant, lane)| (*tenant, lane))
+    }
+
+    fn insert(&mut self, request: &Request) {
+        let lane = self.lanes.entry(request.tenant).or_default();
+        if lane.standing.insert(Standing::of(request)) {
+            self.length += 1;
+            *lane.demands.entry(Demand::of(request)).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, request: &Request) {
+        let Some(lane) = self.lanes.get_mut(&request.tenant) else {
+            return;
+        };
+        if lane.standing.remove(&Standing::of(request)) {
+            self.length -= 1;
+            let demand = Demand::of(request);
+            if let Some(count) = lane.demands.get_mut(&demand) {
+                *count -= 1;
+                if *count == 0 {
+                    lane.demands.remove(&demand);
+                }
+            }
+        }
+        if lane.standing.is_empty() {
+            self.lanes.remove(&request.tenant);
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    pub(crate) fn len(&self) -> usize {
+        self.standing.len()
+    }
+
+    /// The oldest of the least urgent that is not `taken`.
+    pub(crate) fn oldest(&self, taken: &BTreeSet<u64>) -> Option<Standing> {
+        let mut left = self
+            .standing
+            .iter()
+            .filter(|row| !taken.contains(&row.request));
+        left.next().copied()
+    }
+
+    /// The newest of the least urgent that is not `taken`: it has waited least.
+    pub(crate) fn newest(&self, taken: &BTreeSet<u64>) -> Option<Standing> {
+        let last = Standing {
+            arrived: u64::MAX,
+            request: u64::MAX,
+            ..self.oldest(taken)?
+        };
+        let as_urgent = self.standing.range(..=last).rev();
+        as_urgent
+            .filter(|row| !taken.contains(&row.request))
+            .copied()
+            .next()
+    }
+
+    /// What its requests ask for, each once.
+    pub(crate) fn demands(&self) -> impl Iterator<Item = &Demand> {
+        self.demands.keys()
     }
 }
 
 impl Standing {
-    fn of(request: &Request) -> Option<Self> {
-        (request.stage == Stage::Queued).then(|| Self {
+    fn of(request: &Request) -> Self {
+        Self {
             urgency: Urgency::from(request),
             arrived: request.arrived,
             request: request.id,
-        })
+        }
+    }
+}
+
+impl Demand {
+    fn of(request: &Request) -> Self {
+        Self {
+            model: request.model,
+            allowed: request.allowed.clone(),
+        }
     }
 }

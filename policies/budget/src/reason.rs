@@ -10,6 +10,9 @@ pub(crate) enum Reason {
     LeastUrgent,
     Background,
     Unknown,
+    Overdrawn,
+    PlaceOfAnother,
+    BeyondShare,
     SlotTaken,
     BlocksFromNeighbour,
     BlocksFromOwn,
@@ -17,7 +20,7 @@ pub(crate) enum Reason {
     ModelDriven,
 }
 
-const ALL: [(Reason, &str); 12] = [
+const ALL: [(Reason, &str); 15] = [
     (Reason::Room, "there is room"),
     (Reason::Parked, "the queue is full: waits outside"),
     (Reason::Full, "the queue is full"),
@@ -34,6 +37,18 @@ const ALL: [(Reason, &str); 12] = [
         "the queue is full, and it would not wait",
     ),
     (Reason::Unknown, "not told about this request"),
+    (
+        Reason::Overdrawn,
+        "its tenant is over its tokens per minute, and others wait",
+    ),
+    (
+        Reason::PlaceOfAnother,
+        "the queue is full: takes the place of a tenant beyond its share",
+    ),
+    (
+        Reason::BeyondShare,
+        "the queue is full, and its tenant is beyond its share",
+    ),
     (Reason::SlotTaken, "a less urgent sequence gives its slot"),
     (
         Reason::BlocksFromNeighbour,

@@ -12,6 +12,9 @@ pub struct Settings {
     pub overflow: Overflow,
     /// Seconds after which a refused client is told to come back.
     pub retry_after: u32,
+    /// Permille of its share of the tokens served that a tenant may go beyond it before its
+    /// waiting requests make place for others.
+    pub share_tolerance: u32,
     /// Permille of a device's tokens that one engine gets at most.
     pub max_single_engine: u32,
     /// Whether a running sequence that cannot grow may take the blocks of one that is as urgent
@@ -36,6 +39,7 @@ impl Default for Settings {
         Self {
             overflow: Overflow::Block,
             retry_after: 1,
+            share_tolerance: 250,
             max_single_engine: 900,
             yield_to_older: true,
         }
@@ -45,6 +49,7 @@ impl Default for Settings {
 impl Settings {
     pub(crate) fn validated(self) -> Result<Self, String> {
         check("retry-after", self.retry_after, 1..=3600)?;
+        check("share-tolerance", self.share_tolerance, 0..=1_000_000)?;
         check("max-single-engine", self.max_single_engine, 100..=1000)?;
         Ok(self)
     }

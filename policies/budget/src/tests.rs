@@ -208,6 +208,10 @@ fn settings_out_of_range_are_refused() {
         "`retry-after`: 0 is not between 1 and 3600",
     );
     check(
+        r#"{"share-tolerance": 1000001}"#,
+        "`share-tolerance`: 1000001 is not between 0 and 1000000",
+    );
+    check(
         r#"{"overflow": "drop"}"#,
         "`overflow`: unknown variant `drop`, expected one of `block`, `drop-newest`, `drop-oldest`",
     );

@@ -2,64 +2,72 @@
 
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::types::{NameKind, Request};
-use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative, fit};
+use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative};
 
-use crate::View;
-use crate::choose;
-use crate::rank::{Pool, Rank, tier};
+use crate::choose::{Case, Found, Hurdle, Lead, Why};
+use crate::rank::{Pool, tier};
+use crate::roster::Scope;
 
 /// The executors in attach order. The cost of one is its place in the order of choice; those that
 /// cannot take the request all come after.
-pub(crate) fn candidates(
-    mirror: &Mirror,
-    request: &Request,
-    now: u64,
-    view: View,
-) -> Vec<Candidate> {
-    let placed = Tentative::default();
-    let need = Need::new(mirror, &placed, request, now);
-    let ordered = choose::find(mirror, &placed, &need, &view).ordered();
-    let first = ordered.filter(|ordered| ordered.by_session);
-    let first = first.map(|ordered| ordered.first);
-    let session = first.map(|choice| choice.executor);
-
-    let seat_of = |executor: &Executor<'_>| fit(mirror, &placed, &need, executor);
+pub(crate) fn candidates(case: &Case<'_>, found: &Found, scope: &Scope) -> Vec<Candidate> {
+    let lead = found.lead(case);
     let place = |executor: &Executor<'_>, seat| {
-        let rank = Rank::new(mirror, &placed, executor, seat, view.scale);
-        (session != Some(executor.id()), rank)
+        let leading = lead.seated.iter();
+        let leading = leading.take_while(|seated| seated.executor != executor.id());
+        (leading.count(), case.choice(executor, seat).rank)
     };
-    let mut order: Vec<_> = mirror
-        .executors()
+    let seat_of = |executor: &Executor<'_>| match lead.seat_of(executor.id()) {
+        Some(seat) => Ok(seat),
+        None => case.seat(executor),
+    };
+    let fits = scope.executors(case.mirror);
+    let mut order: Vec<_> = fits
         .filter_map(|executor| Some(place(&executor, seat_of(&executor).ok()?)))
         .collect();
     order.sort_unstable();
 
-    mirror
+    case.mirror
         .executors()
         .map(|executor| {
             let fitted = seat_of(&executor);
-            let cost = match fitted {
-                Ok(seat) => order.partition_point(|other| *other < place(&executor, seat)),
-                Err(_) => order.len(),
+            let (eligible, cost, note) = match fitted {
+                _ if !scope.contains(executor.id()) && !is_pinned_elsewhere(case, &executor) => {
+                    let note = format!("it is of group {}", executor.info.group);
+                    (false, order.len(), note)
+                }
+                Ok(seat) => {
+                    let placed = place(&executor, seat);
+                    let before = order.partition_point(|other| *other < placed);
+                    (true, before, eligible(case, &executor, seat, &lead))
+                }
+                Err(hurdle) => (false, order.len(), ineligible(case, &executor, hurdle)),
             };
             Candidate {
                 executor: executor.id(),
-                eligible: fitted.is_ok(),
+                eligible,
                 cost: i64::try_from(cost).unwrap_or(i64::MAX),
-                note: match fitted {
-                    Ok(seat) => eligible(mirror, &executor, seat, session),
-                    Err(obstacle) => ineligible(mirror, &executor, request, obstacle),
-                },
+                note,
             }
         })
         .collect()
 }
 
-fn eligible(mirror: &Mirror, executor: &Executor<'_>, seat: Seat, session: Option<u32>) -> String {
-    let session = if session == Some(executor.id()) {
-        "the session's; "
-    } else {
-        ""
+fn is_pinned_elsewhere(case: &Case<'_>, executor: &Executor<'_>) -> bool {
+    let allowed = case.need.request.allowed.as_ref();
+    allowed.is_some_and(|allowed| !allowed.contains(&executor.id()))
+}
+
+fn eligible(case: &Case<'_>, executor: &Executor<'_>, seat: Seat, lead: &Lead) -> String {
+    let is_first = lead
+        .seated
+        .first()
+        .is_some_and(|first| first.executor == executor.id());
+    let why = match lead.why {
+        Why::Session if is_first => "the session's; ",
+        Why::Hash if is_first => "its session is hashed to it; ",
+        Why::Waiver if is_first => "a warm hold is waived; ",
+        Why::Rank | Why::Overlap | Why::Session | Why::Hash | Why::Waiver => "",
     };
     let seat = match seat {
         Seat::Slot => "a slot is free",
@@ -67,7 +75,7 @@ fn eligible(mirror: &Mirror, executor: &Executor<'_>, seat: Seat, session: Optio
     };
     let load = executor.load;
     let slots = format!("{}/{} slots", load.slots_used, executor.info.slots_total);
-    let memory = match Pool::of(mirror, &Tentative::default(), executor) {
+    let memory = match Pool::of(case.mirror, case.placed, executor) {
         Some(pool) => format!(
             "tier {} ({} permille), {} blocks free",
             tier(pool.permille()),
@@ -76,15 +84,32 @@ fn eligible(mirror: &Mirror, executor: &Executor<'_>, seat: Seat, session: Optio
         ),
         None => "no paged KV".to_owned(),
     };
+    let credit = case.view.weights.credit(case.asked, executor);
+    let overlap = match credit.tokens() {
+        0 => String::new(),
+        tokens => format!("; holds {tokens} tokens of the prompt"),
+    };
     format!(
-        "{session}{}, {seat}; {slots}, depth {}; {memory}; {} placed",
+        "{why}{}, {seat}; {slots}, depth {}; {memory}; {} placed{overlap}",
         health(executor),
         executor.depth(),
         load.placed_total
     )
 }
 
-fn ineligible(
+fn ineligible(case: &Case<'_>, executor: &Executor<'_>, hurdle: Hurdle) -> String {
+    match hurdle {
+        Hurdle::Obstacle(obstacle) => blocked(case.mirror, executor, case.need.request, obstacle),
+        Hurdle::Drained => {
+            let model = case.view.drains.model_at(executor.id());
+            let name = model.and_then(|model| case.mirror.name(NameKind::Model, model));
+            let name = name.unwrap_or("another model");
+            format!("kept free for {name}, which is warm nowhere")
+        }
+    }
+}
+
+fn blocked(
     mirror: &Mirror,
     executor: &Executor<'_>,
     request: &Request,

@@ -1,8 +1,9 @@
-//! Routing by KV pressure, load and warm models.
+//! Routing by KV pressure, cached prefixes, load, sessions, topology groups and warm models.
 //!
 //! Executors are kept in order of how good a place they are, and a request goes to the first that
-//! can take it at all. Earlier placements of the same batch count as made. What cannot be placed
-//! is held, until a warm hold ends if that is all that stands in its way.
+//! can take it at all; its session's executor, and those that hold much of its prompt, are
+//! compared with that one. Earlier placements of the same batch count as made. What cannot be
+//! placed is held, until a warm hold ends if that is all that stands in its way.
 //!
 //! # Not here
 //! The order requests come in, and who gives way when nothing fits: those are other hooks.
@@ -11,10 +12,13 @@
 #![forbid(unsafe_code)]
 
 mod choose;
+mod cold;
+mod credit;
 mod explain;
 mod index;
 mod rank;
 mod reason;
+mod roster;
 mod rotation;
 mod settings;
 
@@ -24,20 +28,29 @@ use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{Explanation, Mirror, Moment, Need, Policy, Routing, Tentative, export};
 
-use choose::{Blocked, Lack, Ordered};
+use choose::{Blocked, Case, Found, Lack, Ordered, Why};
+use cold::Drains;
+use credit::{Booking, Weights};
 use index::Index;
 use rank::Scale;
 use reason::Reason;
+use roster::{Roster, Scope};
 use rotation::Rotation;
-pub use settings::{Balance, Settings};
+pub use settings::{Balance, ColdModels, GroupHint, Rendezvous, Settings};
 
 /// Where requests go.
 #[derive(Debug)]
 pub struct MemoryAware {
     settings: Settings,
     candidates: usize,
+    weights: Weights,
     rotation: Rotation,
     index: Index,
+    roster: Roster,
+    /// As of the last `observe`.
+    drains: Drains,
+    /// Placed since the last `observe`.
+    booked: Vec<Booking>,
 }
 
 impl Policy for MemoryAware {
@@ -47,8 +60,8 @@ impl Policy for MemoryAware {
         Description {
             name: "memory-aware".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            summary: "The least pressed, least loaded executor; sessions stay, warm models are \
-                      waited for."
+            summary: "The least pressed, least loaded executor, or one that holds the prompt; \
+                      sessions and groups stay together, warm models are waited for."
                 .into(),
             feed: Feed::WAITING,
             reasons: Reason::texts(),
@@ -60,24 +73,37 @@ impl Policy for MemoryAware {
         Ok(Self {
             settings,
             candidates: settings.candidates()?,
+            weights: settings.weights()?,
             rotation: Rotation::default(),
             index: Index::default(),
+            roster: Roster::default(),
+            drains: Drains::default(),
+            booked: Vec::new(),
         })
     }
 
     fn cleared(&mut self) {
         self.index.clear();
+        self.roster = Roster::default();
     }
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.roster.note(mirror, change);
         if self.settings.balance == Balance::Memory {
             self.index.note(mirror, change);
         }
     }
 
     fn observed(&mut self, mirror: &Mirror) {
+        self.booked.clear();
         self.index.begin();
         self.index.refresh(mirror, &Tentative::default());
+        let drains = self.settings.cold_models == ColdModels::Drain && self.roster.limits_models();
+        self.drains = if drains {
+            self.find_drains(mirror)
+        } else {
+            Drains::default()
+        };
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -99,7 +125,10 @@ impl Routing for MemoryAware {
         requests: &[Cached],
     ) -> Vec<Verdict> {
         let verdict = |asked: &Cached| match mirror.request(asked.request) {
-            Some(request) => self.route_one(mirror, placed, at, request),
+            Some(request) => {
+                let need = Need::new(mirror, placed, request, at.now);
+                self.route_one(mirror, placed, &need, asked)
+            }
             None => hold(None, Reason::Unknown),
         };
         requests.iter().map(verdict).collect()
@@ -112,9 +141,19 @@ impl Explanation for MemoryAware {
         mirror: &Mirror,
         at: Moment,
         request: &Request,
-        _cached: &Cached,
+        cached: &Cached,
     ) -> Vec<Candidate> {
-        explain::candidates(mirror, request, at.now, self.view(request))
+        let placed = Tentative::default();
+        let need = Need::new(mirror, &placed, request, at.now);
+        let case = Case {
+            mirror,
+            placed: &placed,
+            need: &need,
+            asked: cached,
+            view: self.view(request),
+        };
+        let (found, scope) = self.search(&case);
+        explain::candidates(&case, &found, &scope)
     }
 }
 
@@ -123,36 +162,40 @@ impl MemoryAware {
         &mut self,
         mirror: &Mirror,
         placed: &mut Tentative,
-        at: Moment,
-        request: &Request,
+        need: &Need<'_>,
+        asked: &Cached,
     ) -> Verdict {
-        let need = Need::new(mirror, placed, request, at.now);
-        let view = self.view(request);
-        let indexed = self.find_indexed(mirror, placed, &need, &view);
-        let ordered = match indexed {
-            Some(ordered) => ordered,
-            None => {
-                let found = choose::find(mirror, placed, &need, &view);
-                match found.ordered() {
-                    Some(ordered) => ordered,
-                    None => return held(found.blocked),
-                }
-            }
+        self.index.refresh(mirror, placed);
+        let case = Case {
+            mirror,
+            placed,
+            need,
+            asked,
+            view: self.view(need.request),
+        };
+        let ordered = match self.ordered(&case) {
+            Ok(ordered) => ordered,
+            Err(blocked) => return held(blocked),
         };
         let Ordered {
             executors,
             first,
-            by_session,
+            why,
         } = ordered;
         if let Some(executor) = mirror.executor_at(first.position) {
-            placed.place(mirror, &need, &executor, first.seat);
+            placed.place(mirror, need, &executor, first.seat);
             self.index.placed(executor.info.device);
+            let booking = self.weights.booking(need, asked, &executor);
+            self.booked.push(booking);
         }
-        self.rotation.chosen(request.model, first.executor);
-        let reason = match (by_session, self.settings.balance) {
-            (true, _) => Reason::Session,
-            (false, Balance::Memory) => Reason::LeastPressed,
-            (false, Balance::Slots) => Reason::LeastUsed,
+        self.rotation.chosen(need.request.model, first.executor);
+        let reason = match (why, self.settings.balance) {
+            (Why::Session, _) => Reason::Session,
+            (Why::Hash, _) => Reason::Hash,
+            (Why::Overlap, _) => Reason::Overlap,
+            (Why::Waiver, _) => Reason::Waiver,
+            (Why::Rank, Balance::Memory) => Reason::LeastPressed,
+            (Why::Rank, Balance::Slots) => Reason::LeastUsed,
         };
         Verdict {
             choice: Choice::Place(executors),
@@ -161,22 +204,49 @@ impl MemoryAware {
     }
 
     /// By the index, where there is one that serves: slots are balanced by turns, which differ by
-    /// model, and a pinned request is better looked up where it may go.
-    fn find_indexed(
-        &mut self,
-        mirror: &Mirror,
-        placed: &Tentative,
-        need: &Need<'_>,
-        view: &View,
-    ) -> Option<Ordered> {
-        if self.settings.balance != Balance::Memory || need.request.allowed.is_some() {
-            return None;
+    /// model, a request pinned or kept to a group is better looked up where it may go, and a hash
+    /// is compared with that of every executor.
+    fn ordered(&self, case: &Case<'_>) -> Result<Ordered, Blocked> {
+        let request = case.need.request;
+        let indexed = self.settings.balance == Balance::Memory
+            && request.allowed.is_none()
+            && self.group_of(request).is_none()
+            && case.view.session.is_none();
+        if indexed && let Some(ordered) = choose::find_indexed(case, &self.index) {
+            return Ok(ordered);
         }
-        self.index.refresh(mirror, placed);
-        choose::find_indexed(mirror, placed, need, view, &self.index)
+        let (found, _) = self.search(case);
+        found.ordered(case).ok_or(found.blocked)
     }
 
-    fn view(&self, request: &Request) -> View {
+    /// Looks at every executor the request may go to: those of its group, and where none of these
+    /// will ever do, or the hint is only a preference, all.
+    fn search(&self, case: &Case<'_>) -> (Found, Scope) {
+        let request = case.need.request;
+        if let Some(group) = self.group_of(request) {
+            let scope = self.roster.group(group, request);
+            let found = choose::find(case, scope.executors(case.mirror));
+            let waits = self.settings.group_hint == GroupHint::Keep && found.blocked.passes();
+            if waits || found.ordered(case).is_some() {
+                return (found, scope);
+            }
+        }
+        let scope = Scope::of(request);
+        (choose::find(case, scope.executors(case.mirror)), scope)
+    }
+
+    /// The group that counts.
+    fn group_of(&self, request: &Request) -> Option<u32> {
+        let counts = self.settings.group_hint != GroupHint::Ignore;
+        request.group.filter(|_| counts)
+    }
+
+    fn view(&self, request: &Request) -> View<'_> {
+        let hashes = match self.settings.rendezvous {
+            Rendezvous::Never => false,
+            Rendezvous::Groups => self.group_of(request).is_some(),
+            Rendezvous::Always => true,
+        };
         View {
             scale: Scale {
                 balance: self.settings.balance,
@@ -185,6 +255,11 @@ impl MemoryAware {
             preferred: request
                 .preferred
                 .filter(|_| self.settings.session_preference),
+            session: request.session.filter(|_| hashes),
+            waives_holds: self.settings.cold_models != ColdModels::Wait,
+            drains: &self.drains,
+            weights: &self.weights,
+            booked: &self.booked,
             candidates: self.candidates,
         }
     }
@@ -192,10 +267,17 @@ impl MemoryAware {
 
 /// How one request is looked at.
 #[derive(Clone, Copy, Debug)]
-struct View {
+struct View<'a> {
     scale: Scale,
     /// The session's executor, where that counts.
     preferred: Option<u32>,
+    /// The session, where it is hashed to an executor.
+    session: Option<u64>,
+    /// Whether a warm hold does not bind a request whose model is warm nowhere.
+    waives_holds: bool,
+    drains: &'a Drains,
+    weights: &'a Weights,
+    booked: &'a [Booking],
     candidates: usize,
 }
 
@@ -207,6 +289,7 @@ fn held(blocked: Blocked) -> Verdict {
     }
     let reason = match blocked.lack {
         Some(Lack::ModelLimit) => Reason::ModelLimit,
+        Some(Lack::Drain) => Reason::Drain,
         Some(Lack::Slot) => Reason::NoSlot,
         Some(Lack::Blocks) => Reason::NoBlocks,
         Some(Lack::Model) => Reason::ModelsMax,

@@ -79,16 +79,33 @@ impl Rank {
         }
     }
 
-    #[inline]
-    pub(crate) fn standing(&self) -> Standing {
-        Standing {
+    pub(crate) fn grade(&self) -> Grade {
+        let (tier, seat) = match self.load {
+            Load::Memory(memory) if memory.unpaged => (u8::MAX, memory.seat),
+            Load::Memory(memory) => (memory.tier, memory.seat),
+            Load::Slots(slots) => (0, slots.seat),
+        };
+        Grade {
             degraded: self.degraded,
-            seat: match self.load {
-                Load::Memory(memory) => memory.seat,
-                Load::Slots(slots) => slots.seat,
-            },
+            tier,
+            seat,
         }
     }
+
+    #[inline]
+    pub(crate) fn standing(&self) -> Standing {
+        let Grade { degraded, seat, .. } = self.grade();
+        Standing { degraded, seat }
+    }
+}
+
+/// What a cached prefix does not outweigh; the smaller is the better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Grade {
+    degraded: bool,
+    /// Of pressure; above all tiers where no paged KV is reported.
+    tier: u8,
+    seat: Seat,
 }
 
 /// What a session's preference does not override; the smaller is the better.

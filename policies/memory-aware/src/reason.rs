@@ -13,9 +13,13 @@ pub(crate) enum Reason {
     ModelsMax,
     Nowhere,
     Unknown,
+    Hash,
+    Overlap,
+    Waiver,
+    Drain,
 }
 
-const ALL: [(Reason, &str); 10] = [
+const ALL: [(Reason, &str); 14] = [
     (Reason::LeastPressed, "least KV pressure, then least load"),
     (Reason::LeastUsed, "smallest share of slots in use"),
     (Reason::Session, "the session's executor"),
@@ -29,6 +33,19 @@ const ALL: [(Reason, &str); 10] = [
     (Reason::ModelsMax, "as many models run as may"),
     (Reason::Nowhere, "no live executor serves it"),
     (Reason::Unknown, "not told about this request"),
+    (Reason::Hash, "the executor its session is hashed to"),
+    (
+        Reason::Overlap,
+        "least cost for what it holds of the prompt",
+    ),
+    (
+        Reason::Waiver,
+        "its model is warm nowhere: another's warm hold is waived",
+    ),
+    (
+        Reason::Drain,
+        "where there is room is kept free for a model that is warm nowhere",
+    ),
 ];
 
 impl Reason {

@@ -1,7 +1,10 @@
 //! Routing, by hand-computed fleets.
 
+mod cold;
+mod groups;
 mod held;
 mod indexed;
+mod overlap;
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, cached, device, executor, load, request};

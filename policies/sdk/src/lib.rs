@@ -69,6 +69,7 @@ mod instance;
 pub mod log;
 mod mirror;
 mod policy;
+pub mod rendezvous;
 mod rows;
 mod settings;
 mod tentative;

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pointsman_policy::PolicySource;
+use serde_json::{Map, Value};
 
 use crate::component::Components;
 use crate::native::{self, Make};
+use crate::report::{Case, Problem, Suite, Verdict};
 use crate::run::{self, Ran, RunError};
-use crate::scenario::{PolicyBinding, Scenario};
+use crate::scenario::{Place, PolicyBinding, Scenario};
 
 /// How a policy is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +27,27 @@ pub enum Flavour {
 /// The policies that scenarios may bind, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    makes: BTreeMap<String, Make>,
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone)]
+enum Entry {
+    /// Its component is where `cargo xtask policies` puts it.
+    Make(Make),
+    /// Of whatever flavour it is.
+    Source(Configure),
+}
+
+/// Makes a policy's source of a scenario's settings.
+type Configure = Arc<dyn Fn(&Map<String, Value>) -> PolicySource + Send + Sync>;
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Component => "component",
+        })
+    }
 }
 
 /// Runs scenarios. Keeps components compiled from one to the next.
@@ -69,7 +92,20 @@ impl Registry {
     /// `NAME.wasm`.
     #[must_use]
     pub fn with(mut self, name: &str, make: Make) -> Self {
-        self.makes.insert(name.to_owned(), make);
+        self.entries.insert(name.to_owned(), Entry::Make(make));
+        self
+    }
+
+    /// Adds a policy that was loaded already; `source` configures it with a scenario's settings.
+    /// Its flavour is what it is.
+    #[must_use]
+    pub fn with_source(
+        mut self,
+        name: &str,
+        source: impl Fn(&Map<String, Value>) -> PolicySource + Send + Sync + 'static,
+    ) -> Self {
+        let entry = Entry::Source(Arc::new(source));
+        self.entries.insert(name.to_owned(), entry);
         self
     }
 }
@@ -111,18 +147,42 @@ impl Kit {
         flavour: Flavour,
     ) -> Result<PolicySource, RunError> {
         let PolicyBinding { name, settings, .. } = binding;
-        let Some(make) = self.registry.makes.get(name) else {
-            let given: Vec<String> = self.registry.makes.keys().cloned().collect();
+        let Some(entry) = self.registry.entries.get(name) else {
+            let given: Vec<String> = self.registry.entries.keys().cloned().collect();
             return Err(RunError::UnknownPolicy {
                 place: scenario.source.place(binding.at),
                 name: name.clone(),
                 given: given.join(", "),
             });
         };
-        match flavour {
-            Flavour::Native => Ok(native::source(name, *make, settings)),
-            Flavour::Component => Ok(self.components.source(name, settings)?),
+        match (entry, flavour) {
+            (Entry::Source(source), Flavour::Native | Flavour::Component) => Ok(source(settings)),
+            (Entry::Make(make), Flavour::Native) => Ok(native::source(name, *make, settings)),
+            (Entry::Make(_), Flavour::Component) => Ok(self.components.source(name, settings)?),
         }
+    }
+
+    /// Runs scenarios one by one and reports each: what is unmet has failed, what cannot be read
+    /// or run is broken.
+    pub fn suite(&mut self, name: &str, paths: &[PathBuf], flavour: Flavour) -> Suite {
+        Suite {
+            name: name.to_owned(),
+            cases: paths.iter().map(|path| self.case(path, flavour)).collect(),
+        }
+    }
+
+    fn case(&mut self, path: &Path, flavour: Flavour) -> Case {
+        let start = Place {
+            file: path.to_owned(),
+            line: 1,
+            column: 1,
+        };
+        let scenario = match read(path) {
+            Ok(scenario) => scenario,
+            Err(error) => return case(&path.display().to_string(), start, Some(&error)),
+        };
+        let ran = self.run_scenario(&scenario, flavour);
+        case(scenario.title(), start, ran.err().as_ref())
     }
 
     /// Runs every scenario of a folder, natively and as components, which must decide alike.
@@ -131,7 +191,7 @@ impl Kit {
     /// Everything that went wrong. A folder without scenarios is wrong too.
     pub fn check_dir(&mut self, folder: &Path) -> Result<(), Failures> {
         let mut failures = Vec::new();
-        match scenarios(folder) {
+        match scenario_files(folder) {
             Ok(paths) if paths.is_empty() => {
                 failures.push(format!("{} has no scenario", folder.display()));
             }
@@ -188,10 +248,16 @@ fn read(path: &Path) -> Result<Scenario, RunError> {
     Ok(Scenario::parse(path, &text)?)
 }
 
-/// The `.toml` files of a folder, sorted.
-fn scenarios(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+/// The scenarios a path stands for: the `.toml` files of a folder, sorted, or the file itself.
+///
+/// # Errors
+/// If there is nothing of that name, or it cannot be listed.
+pub fn scenario_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if fs::metadata(path)?.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
     let mut paths = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(path)? {
         let path = entry?.path();
         if path
             .extension()
@@ -204,6 +270,27 @@ fn scenarios(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// A scenario that starts at `start`, and what went wrong, if anything did.
+fn case(name: &str, start: Place, error: Option<&RunError>) -> Case {
+    let place = error.and_then(RunError::place).cloned().unwrap_or(start);
+    let verdict = match error {
+        None => Verdict::Passed(String::new()),
+        Some(RunError::Unmet(unmet)) => Verdict::Failed(Problem {
+            summary: unmet.misses.join("; "),
+            detail: unmet.to_string(),
+        }),
+        Some(error) => Verdict::Broken(Problem {
+            summary: chain(error),
+            detail: String::new(),
+        }),
+    };
+    Case {
+        name: name.to_owned(),
+        place: Some(place),
+        verdict,
+    }
+}
+
 /// An error with what caused it.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -214,6 +301,17 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+// === impl Entry ===
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Make(_) => "Make",
+            Self::Source(_) => "Source",
+        })
+    }
 }
 
 // === impl Failures ===

@@ -23,8 +23,11 @@
 //! A scenario has no seed and no clock: two runs make the same facts, so one that failed is run
 //! again to have it explained.
 //!
+//! What a policy is for, its scenarios say; what any policy must be, [`properties`] checks on
+//! random fleets and loads. Either is a [`report`] for people, CI and programs.
+//!
 //! # Not here
-//! Random workloads, traces and latency models: the simulator's.
+//! Traces and latency models: the simulator's.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -32,9 +35,11 @@
 pub mod component;
 mod kit;
 pub mod native;
+pub mod properties;
+pub mod report;
 mod run;
 mod scenario;
 
-pub use kit::{Failures, Flavour, Kit, Registry, check_dir, run};
+pub use kit::{Failures, Flavour, Kit, Registry, check_dir, run, scenario_files};
 pub use run::{Ran, RunError, Unmet};
 pub use scenario::{FormatError, Place, Scenario};

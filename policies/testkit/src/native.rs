@@ -45,8 +45,12 @@ pub type Make = fn() -> Box<dyn sdk::Instance>;
 #[must_use]
 pub fn source(name: &str, make: Make, settings: &Map<String, Value>) -> PolicySource {
     let digest = Digest::of(format!("native {name}").as_bytes());
-    let instance = move || -> Box<dyn Instance> { Box::new(Native::new(make)) };
-    PolicySource::native(digest, instance, settings, Limits::default())
+    PolicySource::native(digest, move || boxed(make), settings, Limits::default())
+}
+
+/// One instance, as the host asks it.
+pub(crate) fn boxed(make: Make) -> Box<dyn Instance> {
+    Box::new(Native::new(make))
 }
 
 /// One native instance.

@@ -97,6 +97,24 @@ pub enum RunError {
     },
 }
 
+impl RunError {
+    /// Where in a scenario it is, if it is in one.
+    #[must_use]
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Format(error) => Some(&error.place),
+            Self::Unmet(unmet) => Some(&unmet.place),
+            Self::UnknownPolicy { place, .. }
+            | Self::Start(place, _)
+            | Self::Bind(place, _)
+            | Self::TwoHolders { place, .. }
+            | Self::Impossible { place, .. }
+            | Self::HostBroke { place, .. } => Some(place),
+            Self::Read(..) | Self::Component(_) => None,
+        }
+    }
+}
+
 /// Where a policy under test comes from.
 pub(crate) type Sources<'a> = &'a mut dyn FnMut(&PolicyBinding) -> Result<PolicySource, RunError>;
 

@@ -11,6 +11,8 @@
 pub(crate) mod expect;
 pub(crate) mod fleet;
 pub(crate) mod names;
+mod nearest;
+pub(crate) mod prompt;
 mod source;
 pub(crate) mod step;
 pub(crate) mod units;
@@ -139,7 +141,8 @@ impl Scenario {
     pub fn parse(file: &Path, text: &str) -> Result<Self, FormatError> {
         let source = Source::new(file, text);
         let file: File = toml::from_str(text).map_err(|error| {
-            source.error(error.span().map_or(0, |span| span.start), error.message())
+            let at = error.span().map_or(0, |span| span.start);
+            source.error(at, &nearest::with_hint(error.message()))
         })?;
         let config = match &file.machine {
             Some(table) => config(&source, table)?,

@@ -25,9 +25,10 @@ use tempfile::TempDir;
 /// The flags of a command line.
 fn flags(line: &str) -> Flags {
     let line = format!("pointsman serve {line}");
-    let Command::Serve(flags) = Cli::try_parse_from(line.split_whitespace())
-        .unwrap()
-        .command;
+    let parsed = Cli::try_parse_from(line.split_whitespace()).unwrap();
+    let Command::Serve(flags) = parsed.command else {
+        panic!("{line} is no `serve`");
+    };
     flags
 }
 

@@ -7,6 +7,8 @@ use pointsman_sdk::wire::types::{Change, ExecutorInfo, Name, NameKind, Request, 
 use super::{Fleet, MEMORY, for_model, instance, placed, slots, used};
 use crate::reason::Reason;
 
+const WAIT: &str = r#"{"cold-models": "wait"}"#;
+
 fn warm(executor: u32, model: u32, until: u64) -> Change {
     Change::Residency(Residency {
         sequences: 0,
@@ -20,18 +22,18 @@ fn a_warm_hold_is_waited_for_only_where_nobody_else_can_take_it() {
     Fleet::of_three()
         .and(warm(0, 7, 500))
         .and(warm(2, 7, 400))
-        .check(MEMORY, placed(&[1]), Reason::LeastPressed);
+        .check(WAIT, placed(&[1]), Reason::LeastPressed);
     Fleet::new()
         .with(load(0), device(0))
         .with(slots(1, 4), device(1))
         .with(load(2), device(2))
         .and(warm(0, 7, 500))
         .and(warm(2, 7, 400))
-        .check(MEMORY, Choice::Hold(Some(400)), Reason::WarmHold);
+        .check(WAIT, Choice::Hold(Some(400)), Reason::WarmHold);
     Fleet::new()
         .with(load(0), device(0))
         .and(warm(0, 7, 100))
-        .check(MEMORY, placed(&[0]), Reason::LeastPressed);
+        .check(WAIT, placed(&[0]), Reason::LeastPressed);
 }
 
 #[test]

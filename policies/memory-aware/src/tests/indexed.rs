@@ -1,11 +1,13 @@
 //! The index finds what a look at every executor finds.
 
-use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, cached, device, executor, load, request};
 use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::{Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health};
+use pointsman_sdk::wire::types::{
+    Cached, Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Overlap,
+};
 
 use super::super::instance;
+use crate::reason::Reason;
 
 /// A small generator, so that a failing case can be made again from its number.
 struct Dice(u64);
@@ -38,6 +40,8 @@ impl Dice {
             slots_used: self.roll(5),
             queued_critical: self.roll(3),
             queued_throughput: self.roll(3),
+            prefill_tokens_pending: u64::from(self.roll(3)) * 40,
+            blocks_used: u64::from(self.roll(10)),
             placed_total: u64::from(self.roll(4)),
             ..load(id)
         }
@@ -47,6 +51,30 @@ impl Dice {
         Device {
             blocks_free: self.roll(1001),
             ..device(id)
+        }
+    }
+
+    /// Of every third request something is cached on up to three executors.
+    fn cached(&mut self, id: u64, executors: u32) -> Cached {
+        let mut overlaps = Vec::new();
+        for _ in 0..self.roll(3) * self.roll(3) {
+            let executor = self.roll(executors);
+            if overlaps
+                .iter()
+                .all(|row: &Overlap| row.executor != executor)
+            {
+                overlaps.push(Overlap {
+                    executor,
+                    device_tokens: self.roll(5) * 16,
+                    host_tokens: self.roll(2) * 16,
+                    disk_tokens: self.roll(2) * 16,
+                });
+            }
+        }
+        Cached {
+            overlaps: Some(overlaps).filter(|overlaps| !overlaps.is_empty()),
+            floor_tokens: self.roll(2) * 16,
+            ..cached(id)
         }
     }
 
@@ -61,16 +89,13 @@ impl Dice {
     }
 }
 
-fn ask(policy: &mut dyn Instance, requests: std::ops::Range<u64>) -> Vec<Verdict> {
-    policy.route(at(100), requests.map(cached).collect())
-}
-
 /// One policy lives through all the changes with its index; beside it, for each question, a
 /// fresh one is told everything. A pinned request, which is not looked up in the index, pinned
 /// to every executor there is must go where an unpinned one goes.
 #[test]
 fn the_index_finds_what_a_scan_finds() {
     const EXECUTORS: u32 = 24;
+    let mut by_overlap = 0;
     for seed in 0..40 {
         let mut dice = Dice(seed);
         let mut policy = instance();
@@ -86,17 +111,27 @@ fn the_index_finds_what_a_scan_finds() {
                 .collect();
             let ids = round * 8..round * 8 + 1 + u64::from(dice.roll(6));
             let mut pinned = changes.clone();
-            for id in ids.clone() {
-                changes.push(Change::Waiting(request(id)));
-                let mut everywhere = request(id);
-                everywhere.allowed = Some((0..EXECUTORS).collect());
+            let mut asked = Vec::new();
+            for id in ids {
+                let mut anywhere = request(id);
+                anywhere.preferred = (dice.roll(4) == 0).then(|| dice.roll(EXECUTORS));
+                let mut everywhere = anywhere.clone();
+                everywhere.allowed = Some((0..EXECUTORS).rev().collect());
+                changes.push(Change::Waiting(anywhere));
                 pinned.push(Change::Waiting(everywhere));
+                asked.push(dice.cached(id, EXECUTORS));
             }
             policy.observe(100, Extent::SinceLast, changes);
             scanning.observe(100, Extent::SinceLast, pinned);
-            let indexed = ask(policy.as_mut(), ids.clone());
-            let scanned = ask(scanning.as_mut(), ids);
+            let indexed = policy.route(at(100), asked.clone());
+            let scanned = scanning.route(at(100), asked);
             assert_eq!(indexed, scanned, "seed {seed}, round {round}");
+            let overlap = |verdict: &&Verdict| verdict.reason == Reason::Overlap.index();
+            by_overlap += indexed.iter().filter(overlap).count();
         }
     }
+    assert!(
+        by_overlap > 100,
+        "only {by_overlap} went where they are cached"
+    );
 }

@@ -9,7 +9,7 @@ use pointsman_core::{ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestI
 use super::history;
 use super::stage::Stage;
 use crate::scenario::Name;
-use crate::scenario::expect::{End, Expect, Expiry};
+use crate::scenario::expect::{End, Expect, Expiry, Fair};
 use crate::scenario::units::Seconds;
 
 /// Something that is not as expected.
@@ -43,6 +43,7 @@ pub(super) fn step(stage: &Stage, expect: &Expect) -> Vec<Miss> {
     check.outcomes(expect);
     check.preemption(expect);
     check.budgets(expect);
+    check.tenants(expect);
     check.reasons(expect);
     let counts = [
         ("refusals", expect.refusals),
@@ -331,6 +332,36 @@ impl Check<'_> {
         let expected = expect.tokens.iter();
         let expected = expected.map(|(name, tokens)| (name, *tokens));
         self.numbers("tokens", &expected.collect(), &scheduled);
+    }
+
+    fn tenants(&mut self, expect: &Expect) {
+        let stage = self.stage;
+        for (name, expected) in &expect.served {
+            let got = stage.served(name).tokens;
+            if got != *expected {
+                let expected = format!("{} {expected}", name.get_ref());
+                self.miss("served", expected, got.to_string(), Vec::new());
+            }
+        }
+        let Some(Fair { tenants, within }) = &expect.fair else {
+            return;
+        };
+        let shares: Vec<u64> = tenants
+            .iter()
+            .map(|name| stage.served(name))
+            .map(|served| served.tokens / u64::from(served.weight.max(1)))
+            .collect();
+        let (least, most) = (shares.iter().min(), shares.iter().max());
+        if most
+            .zip(least)
+            .is_some_and(|(most, least)| most - least > *within)
+        {
+            let shown = tenants.iter().zip(&shares);
+            let shown = shown.map(|(name, share)| format!("{} {share}", name.get_ref()));
+            let got = shown.collect::<Vec<_>>().join(", ");
+            let expected = format!("tokens by weight within {within} of each other");
+            self.miss("fair", expected, got, Vec::new());
+        }
     }
 
     /// A number of each executor.

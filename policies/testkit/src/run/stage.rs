@@ -1,10 +1,10 @@
 //! A world with the names a scenario gives to what is in it, and the actions done to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::rows::Health;
+use pointsman_core::rows::{Change, FeedKinds, Health, Tenant};
 use pointsman_core::{
-    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros, ModelId, NewRequest,
+    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Feed, Input, Micros, ModelId, NewRequest,
     RequestId, SessionKey, TenantId,
 };
 use pointsman_sim::World;
@@ -28,6 +28,8 @@ pub(super) struct Stage {
     /// By id: requests are numbered in order of arrival.
     pub(super) requests: Vec<String>,
     pub(super) mark: Mark,
+    /// The sizes of a block on the devices whose blocks are the host's, in tokens.
+    tokens_per_block: BTreeSet<u32>,
     devices: BTreeMap<String, DeviceId>,
     models: BTreeMap<String, ModelId>,
     tenants: BTreeMap<String, TenantId>,
@@ -38,6 +40,14 @@ pub(super) struct Stage {
 pub(super) struct Mark {
     pub(super) facts: usize,
     pub(super) tokens: BTreeMap<ExecutorId, u64>,
+    served: BTreeMap<TenantId, u64>,
+}
+
+/// What was done for a tenant since the last `expect`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Served {
+    pub(super) weight: u32,
+    pub(super) tokens: u64,
 }
 
 // === impl Stage: the fleet ===
@@ -55,6 +65,7 @@ impl Stage {
             executors: BTreeMap::new(),
             requests: Vec::new(),
             mark: Mark::default(),
+            tokens_per_block: BTreeSet::new(),
             devices: BTreeMap::new(),
             models: BTreeMap::new(),
             tenants: BTreeMap::new(),
@@ -64,18 +75,9 @@ impl Stage {
             step: 0,
             why,
         };
-        stage.add_tenant(DEFAULT_TENANT, 1, None);
-        for TenantTable {
-            name,
-            weight,
-            tokens_per_minute,
-        } in &scenario.fleet.tenants
-        {
-            stage.add_tenant(name.get_ref(), *weight, *tokens_per_minute);
-        }
-        for model in &scenario.fleet.models {
-            stage.add_model(model);
-        }
+        stage.set_tenant(DEFAULT_TENANT, 1, None);
+        stage.set_tenants(&scenario.fleet.tenants);
+        stage.set_models(&scenario.fleet.models);
         for device in &scenario.fleet.devices {
             let added = stage.add_device(device);
             added.map_err(|why| impossible(&device.name, why))?;
@@ -87,19 +89,30 @@ impl Stage {
         Ok(stage)
     }
 
-    fn add_tenant(&mut self, name: &str, weight: u32, tokens_per_minute: Option<u64>) {
+    /// New, or as the table says from now on.
+    fn set_tenants(&mut self, tenants: &[TenantTable]) {
+        for tenant in tenants {
+            let name = tenant.name.get_ref();
+            self.set_tenant(name, tenant.weight, tenant.tokens_per_minute);
+        }
+    }
+
+    fn set_tenant(&mut self, name: &str, weight: u32, tokens_per_minute: Option<u64>) {
         let id = self.world.machine.intern_tenant(self.world.now(), name);
         let set = Input::TenantSet(id, weight, tokens_per_minute);
         self.world.input(set);
         self.tenants.insert(name.to_owned(), id);
     }
 
-    fn add_model(&mut self, model: &ModelTable) {
-        let name = model.name.get_ref();
-        let id = self.world.machine.intern_model(self.world.now(), name);
-        self.world
-            .input(Input::ModelLimitSet(id, model.running_max));
-        self.models.insert(name.clone(), id);
+    /// New, or as the table says from now on.
+    fn set_models(&mut self, models: &[ModelTable]) {
+        for model in models {
+            let name = model.name.get_ref();
+            let id = self.world.machine.intern_model(self.world.now(), name);
+            self.world
+                .input(Input::ModelLimitSet(id, model.running_max));
+            self.models.insert(name.clone(), id);
+        }
     }
 
     fn add_device(&mut self, device: &DeviceTable) -> Result<(), String> {
@@ -124,6 +137,9 @@ impl Stage {
             }
         };
         let owned = self.world.machine.owns_kv(device);
+        let tokens_per_block = executor
+            .tokens_per_block
+            .or(owned.then_some(TOKENS_PER_BLOCK));
         let spec = ExecutorSpec {
             name: name.clone(),
             device,
@@ -138,15 +154,15 @@ impl Stage {
             slots_total: executor.slots,
             models_max: executor.models_max,
             queue_limit: executor.queue_limit,
-            tokens_per_block: executor
-                .tokens_per_block
-                .or(owned.then_some(TOKENS_PER_BLOCK)),
+            tokens_per_block,
             preempts: executor.preempts,
             model_unload_delay: executor.model_unload_delay.0,
         };
         let attached = self.world.attach_executor(spec, executor.engine.profile());
         let id = attached.map_err(|error| error.to_string())?;
         self.executors.insert(name.clone(), id);
+        self.tokens_per_block
+            .extend(tokens_per_block.filter(|_| owned));
         if executor.health != HealthName::Up {
             self.set_health(id, executor.health.into());
         }
@@ -210,13 +226,49 @@ impl Stage {
         self.mark = Mark {
             facts: self.world.facts().len(),
             tokens: self.executors.values().map(scheduled).collect(),
+            served: self
+                .tenant_rows()
+                .into_iter()
+                .map(|row| (row.id, computed(&row)))
+                .collect(),
         };
+    }
+
+    pub(super) fn served(&self, name: &Name) -> Served {
+        let id = self.tenants[name.get_ref()];
+        let before = self.mark.served.get(&id).copied().unwrap_or(0);
+        let row = self.tenant_rows().into_iter().find(|row| row.id == id);
+        row.map_or(
+            Served {
+                weight: 1,
+                tokens: 0,
+            },
+            |row| Served {
+                weight: row.weight,
+                tokens: computed(&row).saturating_sub(before),
+            },
+        )
+    }
+
+    /// The tenants as a policy is told of them.
+    fn tenant_rows(&self) -> Vec<Tenant> {
+        let mut rows = Vec::new();
+        let view = self.world.machine.view();
+        Feed::new(FeedKinds::default()).changes(&view, &mut rows);
+        let rows = rows.into_iter().filter_map(|change| {
+            if let Change::Tenant(row) = change {
+                Some(row)
+            } else {
+                None
+            }
+        });
+        rows.collect()
     }
 
     /// Does an action; the error says why it cannot be done.
     pub(super) fn act(&mut self, action: &Action) -> Result<(), String> {
         match action {
-            Action::Arrive(arrivals) => arrivals.iter().for_each(|new| self.arrive(new)),
+            Action::Arrive(arrivals) => arrivals.iter().try_for_each(|new| self.arrive(new))?,
             Action::Advance(time) => self.world.run_until(self.world.now().after(time.0)),
             Action::EngineStep(names) => self.engine_step(names),
             Action::Settle => self.settle(),
@@ -244,6 +296,8 @@ impl Stage {
                 }
             }
             Action::Update(updates) => updates.iter().try_for_each(|update| self.update(update))?,
+            Action::SetTenant(tenants) => self.set_tenants(tenants),
+            Action::SetModel(models) => self.set_models(models),
             Action::Report(reports) => {
                 for report in reports {
                     let device = self.devices[report.device.get_ref()];
@@ -255,14 +309,45 @@ impl Stage {
         Ok(())
     }
 
-    fn arrive(&mut self, arrival: &Arrival) {
+    fn arrive(&mut self, arrival: &Arrival) -> Result<(), String> {
+        let new = self.new_request(arrival);
+        let block = arrival
+            .prompt
+            .is_in_pieces()
+            .then(|| self.block_of_pieces())
+            .transpose()?;
+        for name in arrival.names() {
+            let new = NewRequest {
+                prompt_hashes: block
+                    .map_or(Vec::new(), |tokens| arrival.prompt.hashes(&name, tokens)),
+                ..new.clone()
+            };
+            self.world.arrive(new, arrival.output);
+            self.requests.push(name);
+        }
+        Ok(())
+    }
+
+    /// The size of the blocks by which prompts in pieces are compared, in tokens.
+    fn block_of_pieces(&self) -> Result<u32, &'static str> {
+        let mut sizes = self.tokens_per_block.iter();
+        match (sizes.next(), sizes.next()) {
+            (Some(tokens), None) => Ok(*tokens),
+            (None, _) => Err("a prompt in pieces needs an executor on a device with `kv-blocks`"),
+            (Some(_), Some(_)) => {
+                Err("a prompt in pieces needs executors with the same `tokens-per-block`")
+            }
+        }
+    }
+
+    fn new_request(&mut self, arrival: &Arrival) -> NewRequest {
         let now = self.world.now();
         let tenant = arrival
             .tenant
             .as_ref()
             .map_or(DEFAULT_TENANT, |name| name.get_ref());
         let machine = &mut self.world.machine;
-        let new = NewRequest {
+        NewRequest {
             model: arrival
                 .model
                 .as_ref()
@@ -294,13 +379,9 @@ impl Stage {
                 .map(|name| self.executors[name.get_ref()]),
             ..NewRequest::new(
                 self.tenants[tenant],
-                arrival.prompt,
+                arrival.prompt.tokens(),
                 arrival.output_max.unwrap_or(arrival.output),
             )
-        };
-        for name in arrival.names() {
-            self.world.arrive(new.clone(), arrival.output);
-            self.requests.push(name);
         }
     }
 
@@ -382,6 +463,11 @@ impl Stage {
             machine.decide(now, policies);
         }
     }
+}
+
+fn computed(row: &Tenant) -> u64 {
+    row.prompt_tokens_total
+        .saturating_add(row.output_tokens_total)
 }
 
 /// A stable hash of the session's name (FNV-1a), as the server's keyed one is.

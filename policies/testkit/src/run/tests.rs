@@ -11,6 +11,8 @@ use sdk::wire::types::{Cached, Request};
 use super::*;
 use crate::kit::{Flavour, Kit, Registry, check_dir};
 
+mod tenants;
+
 /// Two executors with a slot each on one device, where the built-in rules place `a` and `b`, and
 /// `c` waits.
 const TWO_PLACED: &str = r#"
@@ -314,7 +316,7 @@ fn a_failure_tells_where_what_happened_and_why() {
         "a is placed on x, by odd: as ever",
         "h is held until 2s, by odd: less than nothing",
         "odd on `h` at 0s:",
-        "x: cost 5: priority -1",
+        "x: cost 5: priority -1, 0 tokens cached",
     ] {
         assert!(text.contains(line), "{line}\nis not in\n{text}");
     }
@@ -435,13 +437,15 @@ impl sdk::Explanation for Odd {
         _: &sdk::Mirror,
         _: sdk::Moment,
         request: &Request,
-        _: &Cached,
+        cached: &Cached,
     ) -> Vec<Candidate> {
+        let overlaps = cached.overlaps.iter().flatten();
+        let cached: u32 = overlaps.map(|overlap| overlap.device_tokens).sum();
         vec![Candidate {
             executor: 0,
             eligible: true,
             cost: 5,
-            note: format!("priority {}", request.priority),
+            note: format!("priority {}, {cached} tokens cached", request.priority),
         }]
     }
 }

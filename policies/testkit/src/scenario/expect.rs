@@ -54,6 +54,9 @@ pub(crate) struct Expect {
     pub(crate) allotted: BTreeMap<Name, u32>,
     /// Tokens an executor has scheduled since the last `expect`.
     pub(crate) tokens: BTreeMap<Name, u64>,
+    /// Tokens computed for a tenant since the last `expect`.
+    pub(crate) served: BTreeMap<Name, u64>,
+    pub(crate) fair: Option<Fair>,
     // Why.
     /// The reason given for the newest decision about a request.
     pub(crate) reasons: BTreeMap<Name, String>,
@@ -66,6 +69,15 @@ pub(crate) struct Expect {
     pub(crate) strikes: Option<usize>,
     /// Calls that ended without an answer.
     pub(crate) faults: Option<usize>,
+}
+
+/// Tenants that were served alike, by weight, since the last `expect`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Fair {
+    pub(crate) tenants: Vec<Name>,
+    /// Tokens per unit of weight by which they may differ.
+    pub(crate) within: u64,
 }
 
 /// Which time ran out.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::expect::Expect;
 use super::fleet::{ExecutorTable, Thing};
+use super::nearest::did_you_mean;
 use super::source::{FormatError, Source};
 use super::step::{Action, Arrival};
 use super::{Name, Scenario};
@@ -94,7 +95,11 @@ impl Known<'_> {
         } else {
             format!("there are {}", known.join(", "))
         };
-        let text = format!("no {thing} is called `{}` by then; {there}", name.get_ref());
+        let hint = did_you_mean(name.get_ref(), self.of(thing).map(String::as_str));
+        let text = format!(
+            "no {thing} is called `{}` by then; {there}{hint}",
+            name.get_ref()
+        );
         Err(self.source.error(name.span().start, &text))
     }
 
@@ -149,6 +154,12 @@ impl Known<'_> {
                 self.need(Thing::Executor, &update.executor)?;
                 self.need_all(Thing::Model, update.serves.iter().flatten())
             }),
+            Action::SetTenant(tenants) => {
+                self.need_all(Thing::Tenant, tenants.iter().map(|tenant| &tenant.name))
+            }
+            Action::SetModel(models) => {
+                self.need_all(Thing::Model, models.iter().map(|model| &model.name))
+            }
             Action::Report(reports) => {
                 self.need_all(Thing::Device, reports.iter().map(|report| &report.device))
             }
@@ -191,6 +202,9 @@ impl Known<'_> {
             self.need_all(Thing::Request, texts.keys())?;
         }
         self.need_all(Thing::Executor, expect.allotted.keys())?;
+        self.need_all(Thing::Tenant, expect.served.keys())?;
+        let fair = expect.fair.iter().flat_map(|fair| &fair.tenants);
+        self.need_all(Thing::Tenant, fair)?;
         self.need_all(Thing::Executor, expect.tokens.keys())
     }
 }

@@ -7,7 +7,8 @@ use toml::Spanned;
 
 use super::Name;
 use super::expect::Expect;
-use super::fleet::{CountsTable, ExecutorTable};
+use super::fleet::{CountsTable, ExecutorTable, ModelTable, TenantTable};
+use super::prompt::Prompt;
 use super::source::{FormatError, Source};
 use super::units::{Many, Names, Time};
 
@@ -38,6 +39,8 @@ pub(crate) enum Action {
     Attach(Vec<ExecutorTable>),
     Detach(Vec<Name>),
     Update(Vec<UpdateTable>),
+    SetTenant(Vec<TenantTable>),
+    SetModel(Vec<ModelTable>),
     Report(Vec<ReportTable>),
 }
 
@@ -59,6 +62,8 @@ pub(crate) struct StepTable {
     attach: Option<Many<ExecutorTable>>,
     detach: Option<Names>,
     update: Option<Many<UpdateTable>>,
+    set_tenant: Option<Many<TenantTable>>,
+    set_model: Option<Many<ModelTable>>,
     report: Option<Many<ReportTable>>,
     expect: Option<Expect>,
 }
@@ -88,8 +93,8 @@ pub(crate) struct Arrival {
     pub(crate) deadline: Option<Time>,
     #[serde(default = "yes")]
     pub(crate) may_wait: bool,
-    #[serde(default = "sixteen")]
-    pub(crate) prompt: u32,
+    #[serde(default)]
+    pub(crate) prompt: Prompt,
     /// Tokens it will generate.
     #[serde(default = "sixteen")]
     pub(crate) output: u32,
@@ -188,7 +193,7 @@ impl Step {
 
 impl StepTable {
     /// The actions, each under its key.
-    fn actions(self) -> [Option<(&'static str, Action)>; 15] {
+    fn actions(self) -> [Option<(&'static str, Action)>; 17] {
         fn many<T>(
             key: &'static str,
             items: Option<Many<T>>,
@@ -214,6 +219,8 @@ impl StepTable {
             many("attach", self.attach, Action::Attach),
             names("detach", self.detach, Action::Detach),
             many("update", self.update, Action::Update),
+            many("set-tenant", self.set_tenant, Action::SetTenant),
+            many("set-model", self.set_model, Action::SetModel),
             many("report", self.report, Action::Report),
         ]
     }

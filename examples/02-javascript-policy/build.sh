@@ -1,0 +1,16 @@
+#!/bin/sh
+# Makes javascript-policy.wasm, with the toolchain that package.json names.
+set -eu
+cd "$(dirname "$0")"
+
+npm install --no-package-lock --no-audit --no-fund --loglevel=error
+
+# The world of this policy, and the interfaces it is made of.
+rm -rf build
+mkdir -p build/wit/deps/scheduling
+cp world.wit build/wit/
+cp ../../wit/*.wit build/wit/deps/scheduling/
+
+# What a policy may import is `log`: no WASI, and no asynchronous calls.
+node_modules/.bin/componentize-qjs --stub-wasi --sync \
+    --wit build/wit --world policy --js policy.js --output javascript-policy.wasm

@@ -1,0 +1,165 @@
+// What the host has told, what this policy has placed since, and what fits where.
+//
+// The SDK does this for policies in Rust. Here are the rows that a routing policy without affinity
+// needs; to follow more (sequences, tenants, names), ask for them in `describe` and add a case.
+
+// Where on an executor a request goes; a smaller number is better.
+const SLOT = 0;
+const QUEUE = 1;
+
+export class Mirror {
+  constructor() {
+    this.#forget();
+  }
+
+  // By id. An executor is `{ id, info, load, residencies, placed }`, the others are rows as in
+  // `wit/types.wit`.
+  #forget() {
+    this.executors = new Map();
+    this.devices = new Map();
+    this.models = new Map();
+    this.waiting = new Map();
+    this.#void();
+  }
+
+  // The host may have refused what was placed. What it took is in the rows that come.
+  #void() {
+    for (const executor of this.executors.values()) executor.placed = null;
+    this.blocksPlaced = new Map();
+    this.modelsPlaced = new Map();
+  }
+
+  observe(extent, changes) {
+    if (extent === "everything") this.#forget();
+    else this.#void();
+    for (const { tag, val } of changes) this.#apply(tag, val);
+  }
+
+  #apply(tag, row) {
+    switch (tag) {
+      case "executor":
+        this.#executor(row.id).info = row;
+        break;
+      case "load":
+        this.#executor(row.id).load = row;
+        break;
+      case "executor-gone":
+        this.executors.delete(row);
+        break;
+      case "residency":
+        this.#executor(row.executor).residencies.set(row.model, row);
+        break;
+      case "residency-gone":
+        this.#executor(row.executor).residencies.delete(row.model);
+        break;
+      case "device":
+        this.devices.set(row.id, row);
+        break;
+      case "model":
+        this.models.set(row.id, row);
+        break;
+      case "waiting":
+        this.waiting.set(row.id, row);
+        break;
+      case "waiting-gone":
+        this.waiting.delete(row);
+        break;
+    }
+  }
+
+  // Its rows come in any order.
+  #executor(id) {
+    let executor = this.executors.get(id);
+    if (executor === undefined) {
+      executor = { id, info: null, load: null, residencies: new Map(), placed: null };
+      this.executors.set(id, executor);
+    }
+    return executor;
+  }
+
+  // What a request needs, worked out once for all executors.
+  need(request, now) {
+    const model = this.models.get(request.model);
+    const max = model?.runningMax ?? Infinity;
+    const isLimitReached = model && model.running + count(this.modelsPlaced, model.id) >= max;
+    return { request, now, isLimitReached };
+  }
+
+  // The seat an executor has for what is needed, or null: what the host checks, beforehand.
+  fit(need, executor) {
+    const { id, info, load } = executor;
+    if (info === null || load === null || need.isLimitReached) return null;
+    if (load.health !== "up" && load.health !== "degraded") return null;
+    const { request } = need;
+    if (request.model !== null && info.serves?.includes(request.model) === false) return null;
+    if (request.allowed?.includes(id) === false || request.failedOn?.includes(id)) return null;
+    if (!modelFits(need, executor) || !this.#blocksFit(request, info)) return null;
+    return seat(request, executor);
+  }
+
+  #blocksFit(request, info) {
+    const device = this.devices.get(info.device);
+    const blocks = blocksOn(request, info);
+    if (device === undefined || blocks === 0) return true;
+    const free = device.blocksFree + device.blocksCached;
+    return blocks + count(this.blocksPlaced, device.id) <= free;
+  }
+
+  // Counts a placement of this answer, which later ones must reckon with.
+  place({ request }, executor, seat) {
+    executor.placed ??= {
+      slots: 0,
+      queued: { "latency-critical": 0, throughput: 0 },
+      // Models that did not run there.
+      started: new Set(),
+    };
+    if (seat === SLOT) executor.placed.slots += 1;
+    else executor.placed.queued[request.class] += 1;
+    if (request.model !== null) {
+      if (!runs(request.model, executor)) executor.placed.started.add(request.model);
+      add(this.modelsPlaced, request.model, 1);
+    }
+    add(this.blocksPlaced, executor.info.device, blocksOn(request, executor.info));
+  }
+}
+
+export function freeSlots({ info, load, placed }) {
+  return Math.max(0, info.slotsTotal - load.slotsUsed - (placed?.slots ?? 0));
+}
+
+// A slot, a place in the queue of its class, or null.
+function seat(request, executor) {
+  if (freeSlots(executor) > 0) return SLOT;
+  const { info, load, placed } = executor;
+  const before = request.class === "throughput" ? load.queuedThroughput : load.queuedCritical;
+  return before + (placed?.queued[request.class] ?? 0) < info.queueLimit ? QUEUE : null;
+}
+
+// No more models than may run there, and none drives out another that is kept warm.
+function modelFits({ request: { model }, now }, executor) {
+  const { info, residencies, placed } = executor;
+  if (model === null || runs(model, executor) || placed?.started.has(model)) return true;
+  const rows = [...residencies.values()];
+  const started = placed?.started.size ?? 0;
+  const running = rows.filter((row) => row.sequences > 0).length;
+  if (info.modelsMax !== null && running + started >= info.modelsMax) return false;
+  const isHeld = (row) => row.model !== model && row.sequences === 0 && row.warmUntil > now;
+  return started > 0 || !rows.some(isHeld);
+}
+
+function runs(model, executor) {
+  return executor.residencies.get(model)?.sequences > 0;
+}
+
+// Blocks that the prompt and the first token take.
+function blocksOn(request, info) {
+  return info.tokensPerBlock ? Math.ceil((request.promptTokens + 1) / info.tokensPerBlock) : 0;
+}
+
+function count(counts, id) {
+  return counts.get(id) ?? 0;
+}
+
+function add(counts, id, n) {
+  counts.set(id, count(counts, id) + n);
+}

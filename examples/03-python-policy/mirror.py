@@ -1,0 +1,198 @@
+"""What the host has told, what this policy has placed since, and what fits where.
+
+The SDK does this for policies in Rust. Here are the rows that a routing policy without affinity
+needs; to follow more (sequences, tenants, names), ask for them in `describe` and add a case.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from wit_world.imports.types import (
+    Change_Device,
+    Change_Executor,
+    Change_ExecutorGone,
+    Change_Load,
+    Change_Model,
+    Change_Residency,
+    Change_ResidencyGone,
+    Change_Waiting,
+    Change_WaitingGone,
+    ExecutorInfo,
+    ExecutorLoad,
+    Extent,
+    Health,
+    Request,
+    RequestClass,
+)
+
+
+class Seat(IntEnum):
+    """Where on an executor a request goes; a smaller number is better."""
+
+    SLOT = 0
+    QUEUE = 1
+
+
+class Need(NamedTuple):
+    """What a request needs, worked out once for all executors."""
+
+    request: Request
+    now: int
+    is_limit_reached: bool
+
+
+@dataclass
+class Placed:
+    """What the present answer has placed on one executor."""
+
+    slots: int = 0
+    queued: Counter = field(default_factory=Counter)
+    # Models that did not run there.
+    started: set = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Executor:
+    """Its rows, which come in any order."""
+
+    id: int
+    info: ExecutorInfo = None
+    load: ExecutorLoad = None
+    residencies: dict = field(default_factory=dict)
+    placed: Placed = None
+
+    @property
+    def free_slots(self):
+        placed = self.placed.slots if self.placed else 0
+        return max(0, self.info.slots_total - self.load.slots_used - placed)
+
+    def seat(self, request):
+        """A slot, a place in the queue of its class, or None."""
+        if self.free_slots > 0:
+            return Seat.SLOT
+        throughput = request.class_ == RequestClass.THROUGHPUT
+        queued = self.load.queued_throughput if throughput else self.load.queued_critical
+        if self.placed:
+            queued += self.placed.queued[request.class_]
+        return Seat.QUEUE if queued < self.info.queue_limit else None
+
+    def model_fits(self, model, now):
+        """No more models than may run there, and none drives out another that is kept warm."""
+        started = self.placed.started if self.placed else ()
+        if model is None or self.runs(model) or model in started:
+            return True
+        rows = self.residencies.values()
+        running = sum(row.sequences > 0 for row in rows)
+        if self.info.models_max is not None and running + len(started) >= self.info.models_max:
+            return False
+        others = (row for row in rows if row.model != model and row.sequences == 0)
+        return bool(started) or not any((row.warm_until or 0) > now for row in others)
+
+    def runs(self, model):
+        return model in self.residencies and self.residencies[model].sequences > 0
+
+    def blocks(self, request):
+        """Blocks that the prompt and the first token take."""
+        if not self.info.tokens_per_block:
+            return 0
+        return -(-(request.prompt_tokens + 1) // self.info.tokens_per_block)
+
+
+class Mirror:
+    def __init__(self):
+        self._forget()
+
+    def _forget(self):
+        # By id. All but executors are rows as in `wit/types.wit`.
+        self.executors = {}
+        self.devices = {}
+        self.models = {}
+        self.waiting = {}
+        self._void()
+
+    def _void(self):
+        """The host may have refused what was placed. What it took is in the rows that come."""
+        for executor in self.executors.values():
+            executor.placed = None
+        self.blocks_placed = Counter()
+        self.models_placed = Counter()
+
+    def observe(self, extent, changes):
+        if extent == Extent.EVERYTHING:
+            self._forget()
+        else:
+            self._void()
+        for change in changes:
+            self._apply(change)
+
+    def _apply(self, change):
+        match change:
+            case Change_Executor(row):
+                self._executor(row.id).info = row
+            case Change_Load(row):
+                self._executor(row.id).load = row
+            case Change_ExecutorGone(executor_id):
+                self.executors.pop(executor_id, None)
+            case Change_Residency(row):
+                self._executor(row.executor).residencies[row.model] = row
+            case Change_ResidencyGone(gone):
+                self._executor(gone.executor).residencies.pop(gone.model, None)
+            case Change_Device(row):
+                self.devices[row.id] = row
+            case Change_Model(row):
+                self.models[row.id] = row
+            case Change_Waiting(row):
+                self.waiting[row.id] = row
+            case Change_WaitingGone(request_id):
+                self.waiting.pop(request_id, None)
+
+    def _executor(self, executor_id):
+        if executor_id not in self.executors:
+            self.executors[executor_id] = Executor(executor_id)
+        return self.executors[executor_id]
+
+    def need(self, request, now):
+        model = self.models.get(request.model)
+        limited = model is not None and model.running_max is not None
+        reached = limited and model.running + self.models_placed[model.id] >= model.running_max
+        return Need(request, now, reached)
+
+    def fit(self, need, executor):
+        """The seat an executor has for what is needed, or None: what the host checks, beforehand."""
+        request, info, load = need.request, executor.info, executor.load
+        if info is None or load is None or need.is_limit_reached:
+            return None
+        if load.health not in (Health.UP, Health.DEGRADED):
+            return None
+        if None not in (request.model, info.serves) and request.model not in info.serves:
+            return None
+        if request.allowed is not None and executor.id not in request.allowed:
+            return None
+        if request.failed_on is not None and executor.id in request.failed_on:
+            return None
+        if not executor.model_fits(request.model, need.now):
+            return None
+        return executor.seat(request) if self._blocks_fit(request, executor) else None
+
+    def _blocks_fit(self, request, executor):
+        device = self.devices.get(executor.info.device)
+        blocks = executor.blocks(request)
+        if device is None or blocks == 0:
+            return True
+        return blocks + self.blocks_placed[device.id] <= device.blocks_free + device.blocks_cached
+
+    def place(self, need, executor, seat):
+        """Counts a placement of this answer, which later ones must reckon with."""
+        request = need.request
+        executor.placed = placed = executor.placed or Placed()
+        if seat == Seat.SLOT:
+            placed.slots += 1
+        else:
+            placed.queued[request.class_] += 1
+        if request.model is not None:
+            if not executor.runs(request.model):
+                placed.started.add(request.model)
+            self.models_placed[request.model] += 1
+        self.blocks_placed[executor.info.device] += executor.blocks(request)

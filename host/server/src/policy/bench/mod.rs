@@ -1,0 +1,230 @@
+//! `policy bench`: what a question costs, by the size of the fleet, beside the default policy.
+//!
+//! Each question is asked as the driver asks it: first the policy is told what changed, then it is
+//! asked. Timed is the question; what it is told is made beforehand. Fuel is the same on every
+//! machine, time is not.
+//!
+//! # Not here
+//! What a whole round costs (`cargo xtask bench decide`).
+
+mod fleet;
+mod stopwatch;
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use pointsman_core::rows::{Change, Extent};
+use pointsman_core::{Hook, Micros};
+use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance};
+use serde_json::Value;
+
+use super::settings::{self, Given};
+use super::table::grouped;
+use super::{Done, PolicyFileArg, SettingsArg, file};
+use crate::embedded;
+use fleet::Fleet;
+use stopwatch::stopwatch;
+
+/// What is measured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    file: PolicyFileArg,
+    #[command(flatten)]
+    settings: SettingsArg,
+    /// Sizes of the fleet
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,64,1024",
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    executors: Vec<u32>,
+    /// Questions of each kind to each policy
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    questions: u32,
+}
+
+/// A policy to be asked.
+struct Contender {
+    label: String,
+    component: PolicyComponent,
+    given: Given,
+}
+
+/// What questions of one kind cost.
+#[derive(Debug, PartialEq, Eq)]
+struct Cost {
+    median: Duration,
+    /// Of a hundred questions at most one takes longer.
+    p99: Duration,
+    /// The most any of them used.
+    fuel: u64,
+}
+
+pub(super) fn run(args: &Args) -> Result<Done> {
+    let path = &args.file.file;
+    let bytes = file::read(path)?;
+    let given = settings::given(&args.settings)?;
+    let component = match file::load(&bytes)? {
+        Ok(component) => component,
+        Err(error) => {
+            return Ok(Done::not_good(format!(
+                "{}: no policy: {error}\n",
+                path.display()
+            )));
+        }
+    };
+    let contender = Contender {
+        label: file::stem(path),
+        component,
+        given,
+    };
+    let mut text = format!(
+        "{:<10} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
+        "hook", "executors", "policy", "p50 us", "p99 us", "fuel at most"
+    );
+    for hook in contender.component.hooks().iter() {
+        let default = default_for(hook)?;
+        for &executors in &args.executors {
+            for contender in [&contender, &default] {
+                match measure(contender, hook, executors, args.questions) {
+                    Ok(cost) => row(&mut text, (hook, executors), &contender.label, &cost)?,
+                    Err(fault) => {
+                        let label = &contender.label;
+                        writeln!(text, "{label} faulted with {executors} executors: {fault}")?;
+                        return Ok(Done::not_good(text));
+                    }
+                }
+            }
+        }
+    }
+    Ok(Done::good(text))
+}
+
+/// The policy that has the hook where nobody says otherwise.
+fn default_for(hook: Hook) -> Result<Contender> {
+    for policy in embedded::policies()? {
+        let component = file::load(policy.wasm)?;
+        let component = component.map_err(|error| anyhow::anyhow!("{}: {error}", policy.name))?;
+        if component.hooks().contains(hook) {
+            let label = format!("{} (default)", policy.name);
+            return Ok(Contender {
+                label,
+                component,
+                given: Given::default(),
+            });
+        }
+    }
+    anyhow::bail!("no default policy exports {}", hook.as_str())
+}
+
+fn row(
+    text: &mut String,
+    (hook, executors): (Hook, u32),
+    label: &str,
+    cost: &Cost,
+) -> std::fmt::Result {
+    let (hook, fuel) = (hook.as_str(), grouped(cost.fuel));
+    let (median, p99) = (micros(cost.median), micros(cost.p99));
+    writeln!(
+        text,
+        "{hook:<10} {executors:>9}  {label:<32} {median:>8} {p99:>8} {fuel:>12}"
+    )
+}
+
+fn micros(time: Duration) -> String {
+    let nanos = time.as_nanos();
+    format!("{}.{:02}", nanos / 1000, nanos % 1000 / 10)
+}
+
+fn measure(
+    contender: &Contender,
+    hook: Hook,
+    executors: u32,
+    questions: u32,
+) -> Result<Cost, Fault> {
+    let Contender {
+        component, given, ..
+    } = contender;
+    let mut policy = WasmInstance::new(component, given.limits)?;
+    let feed = policy.describe()?.feed;
+    let settings = Value::Object(given.settings.clone()).to_string();
+    policy.configure(&settings)?.map_err(|refusal| Fault {
+        kind: pointsman_core::FaultKind::Start,
+        detail: format!("settings refused: {refusal}"),
+    })?;
+    let mut fleet = Fleet::new(executors, feed);
+    tell(&mut policy, given, Extent::Everything, &fleet.everything())?;
+    let time = stopwatch();
+    let mut times = Vec::new();
+    let mut fuel = 0;
+    let warm_up = questions / 10;
+    for question in 0..questions + warm_up {
+        tell(&mut policy, given, Extent::SinceLast, &fleet.change())?;
+        let begun = time();
+        fleet.ask(&mut policy, hook)?;
+        let took = time().saturating_sub(begun);
+        if question >= warm_up {
+            times.push(took);
+            fuel = fuel.max(policy.last_fuel().unwrap_or(0));
+        }
+    }
+    times.sort_unstable();
+    Ok(Cost {
+        median: quantile(&times, 50),
+        p99: quantile(&times, 99),
+        fuel,
+    })
+}
+
+/// In as many calls as the limit on their rows makes of it.
+fn tell(
+    policy: &mut WasmInstance,
+    given: &Given,
+    extent: Extent,
+    rows: &[Change],
+) -> Result<(), Fault> {
+    let most = usize::try_from(given.limits.observe_rows).unwrap_or(usize::MAX);
+    let (first, rest) = rows.split_at(rows.len().min(most));
+    policy.observe(Micros(0), extent, first)?;
+    rest.chunks(most)
+        .try_for_each(|rows| policy.observe(Micros(0), Extent::SinceLast, rows))
+}
+
+/// The value that `percent` of the sorted ones do not exceed: the nearest rank.
+fn quantile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_value_of_the_nearest_rank() {
+        let times: Vec<_> = (1..=200).map(Duration::from_nanos).collect();
+        assert_eq!(quantile(&times, 50), Duration::from_nanos(100));
+        assert_eq!(quantile(&times, 99), Duration::from_nanos(198));
+        assert_eq!(quantile(&times[..1], 99), Duration::from_nanos(1));
+    }
+
+    #[test]
+    fn times_are_shown_in_hundredths_of_a_microsecond() {
+        assert_eq!(micros(Duration::from_nanos(12_349)), "12.34");
+        assert_eq!(micros(Duration::from_nanos(50)), "0.05");
+    }
+
+    #[test]
+    fn every_default_policy_answers_its_hooks_and_uses_the_same_fuel_each_time() {
+        for hook in Hook::ALL {
+            let contender = default_for(hook).unwrap();
+            let fuel = |executors| measure(&contender, hook, executors, 10).unwrap().fuel;
+            assert!(fuel(1) > 0, "{hook:?}");
+            assert_eq!(fuel(20), fuel(20), "{hook:?}");
+        }
+    }
+}

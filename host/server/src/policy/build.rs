@@ -1,0 +1,213 @@
+//! `policy build`: from a policy's crate to its component.
+//!
+//! Cargo says what it built and where, so that target folders, workspaces and toolchains of the
+//! author's choice work. What the author says of the policy in the manifest goes with it.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use wit_component::ComponentEncoder;
+
+use super::facts::AuthorFacts;
+use super::table::grouped;
+use super::{Done, file};
+
+const TARGET: &str = "wasm32-unknown-unknown";
+
+/// What is built.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The folder of the policy's crate
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// Where to write the component [default: NAME.wasm in the folder]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// What `cargo metadata` says.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+/// The manifest, with what it inherits.
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    manifest_path: PathBuf,
+    description: Option<String>,
+    authors: Vec<String>,
+    license: Option<String>,
+    repository: Option<String>,
+}
+
+/// A line of what cargo says while it builds. Lines of other kinds lack the fields.
+#[derive(Deserialize)]
+struct Message {
+    manifest_path: Option<PathBuf>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Result<Done> {
+    let folder = &args.dir;
+    let shown = folder.display();
+    let folder = fs::canonicalize(folder).with_context(|| format!("no folder {shown}"))?;
+    let manifest = folder.join("Cargo.toml");
+    anyhow::ensure!(
+        manifest.is_file(),
+        "{shown} has no Cargo.toml: `pointsman policy new NAME` makes a folder that has one",
+    );
+    ensure_target(&folder)?;
+    let package = package(&folder, &manifest)?;
+    let Some(messages) = cargo_build(&folder)? else {
+        return Ok(Done::not_good(format!("{shown} does not build\n")));
+    };
+    let Some(module) = module(&messages, &manifest) else {
+        return Ok(Done::not_good(format!(
+            "{shown} makes no module: `[lib]` of its Cargo.toml needs crate-type = [\"rlib\", \"cdylib\"]\n"
+        )));
+    };
+    let component = match component(&module, &package.facts())? {
+        Ok(component) => component,
+        Err(why) => return Ok(Done::not_good(format!("{shown} makes no policy: {why}\n"))),
+    };
+    let output = args.output.clone();
+    let output = output.unwrap_or_else(|| args.dir.join(format!("{}.wasm", package.name)));
+    replace(&output, &component).with_context(|| format!("{} not written", output.display()))?;
+    let size = grouped(u64::try_from(component.len()).unwrap_or(u64::MAX));
+    Ok(Done::good(format!("{}: {size} bytes\n", output.display())))
+}
+
+/// Says what to type where the compiler has no library for the target.
+fn ensure_target(folder: &Path) -> Result<()> {
+    let said = output(
+        "rustc",
+        &["--print", "target-libdir", "--target", TARGET],
+        folder,
+    )?;
+    let libraries = String::from_utf8_lossy(&said.stdout);
+    anyhow::ensure!(
+        said.status.success() && Path::new(libraries.trim()).is_dir(),
+        "the Rust compiler cannot build for {TARGET} yet: type `rustup target add {TARGET}`",
+    );
+    Ok(())
+}
+
+fn package(folder: &Path, manifest: &Path) -> Result<Package> {
+    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+    let said = output("cargo", &arguments, folder)?;
+    if !said.status.success() {
+        bail!("{}", String::from_utf8_lossy(&said.stderr).trim());
+    }
+    let metadata: Metadata = serde_json::from_slice(&said.stdout)?;
+    let found = metadata
+        .packages
+        .into_iter()
+        .find(|package| package.manifest_path == manifest);
+    found.with_context(|| format!("{} has no [package]", manifest.display()))
+}
+
+/// What cargo said of what it built; absent: it could not, and has said why.
+fn cargo_build(folder: &Path) -> Result<Option<Vec<Message>>> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--lib", "--target", TARGET]);
+    cargo.arg("--message-format=json-render-diagnostics");
+    cargo
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    let said = cargo.output().map_err(|error| not_run("cargo", error))?;
+    if !said.status.success() {
+        return Ok(None);
+    }
+    let lines = said
+        .stdout
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
+    let messages = lines.map(serde_json::from_slice).collect::<Result<_, _>>();
+    Ok(Some(
+        messages.context("cargo's messages are not as expected")?,
+    ))
+}
+
+/// The module that was built of the package with that manifest.
+fn module(messages: &[Message], manifest: &Path) -> Option<PathBuf> {
+    let own = messages
+        .iter()
+        .filter(|message| message.manifest_path.as_deref() == Some(manifest));
+    let mut files = own.flat_map(|message| &message.filenames);
+    files
+        .find(|file| file.extension().is_some_and(|is| is == "wasm"))
+        .cloned()
+}
+
+/// The component, which a host loads; the inner error says why there is none, and what to do.
+fn component(module: &Path, facts: &AuthorFacts) -> Result<Result<Vec<u8>, String>> {
+    let encoded = fs::read(module)
+        .map_err(anyhow::Error::from)
+        .and_then(|module| ComponentEncoder::default().module(&module))
+        .and_then(|encoder| encoder.validate(true).encode());
+    let mut component = match encoded {
+        Ok(component) => component,
+        Err(error) => {
+            return Ok(Err(format!(
+                "{error:#}\nto fix it: a policy needs nothing but the SDK; what asks for files, a clock or \
+                 randomness cannot be in it"
+            )));
+        }
+    };
+    facts.append_to(&mut component);
+    Ok(file::load(&component)?.map(|_| component))
+}
+
+/// In one step, so that no server that watches the folder reads half a file.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension(format!("wasm.{}", std::process::id()));
+    fs::write(&draft, bytes)?;
+    fs::rename(&draft, path)
+}
+
+fn output(program: &str, arguments: &[&str], folder: &Path) -> Result<std::process::Output> {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    command.output().map_err(|error| not_run(program, error))
+}
+
+fn not_run(program: &str, error: io::Error) -> anyhow::Error {
+    let missing = error.kind() == ErrorKind::NotFound;
+    let error = anyhow::Error::from(error);
+    if missing {
+        return error.context(format!(
+            "{program} is not there: install Rust, see https://rustup.rs"
+        ));
+    }
+    error.context(format!("{program} cannot be run"))
+}
+
+// === impl Package ===
+
+impl Package {
+    fn facts(&self) -> AuthorFacts {
+        let authors = (!self.authors.is_empty()).then(|| self.authors.join(", "));
+        AuthorFacts {
+            name: Some(self.name.clone()),
+            texts: [
+                Some(self.version.clone()),
+                self.description.clone(),
+                authors,
+                self.license.clone(),
+                self.repository.clone(),
+            ],
+        }
+    }
+}

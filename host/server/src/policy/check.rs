@@ -1,0 +1,155 @@
+//! `policy check`: whether a server would take a policy, and what to fix where it would not.
+
+use std::path::Path;
+
+use anyhow::Result;
+use pointsman_core::rows::FeedKinds;
+use pointsman_policy::{LogLine, PolicyComponent, PolicySource, StartError, StartedPolicy, start};
+
+use super::facts::FileFacts;
+use super::settings::{self, Given};
+use super::table::{Facts, grouped};
+use super::{Done, PolicyFileArg, SettingsArg, chain, file, inspect};
+
+/// What is checked.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    file: PolicyFileArg,
+    #[command(flatten)]
+    settings: SettingsArg,
+}
+
+/// Memory grows by pages of this size.
+const PAGE: u64 = 64 << 10;
+
+pub(super) fn run(args: &Args) -> Result<Done> {
+    let path = &args.file.file;
+    let bytes = file::read(path)?;
+    let given = settings::given(&args.settings)?;
+    let head = format!("{}\n", path.display());
+    let component = match file::load(&bytes)? {
+        Ok(component) => component,
+        Err(error) => return Ok(Done::not_good(format!("{head}no policy: {error}\n"))),
+    };
+    let mut facts = inspect::identity(&bytes);
+    let interfaces = FileFacts::read(&bytes)?.component.unwrap_or_default();
+    facts.list("imports", interfaces.imports);
+    facts.list("exports", interfaces.exports);
+    let hooks: Vec<_> = component.hooks().iter().map(|hook| hook.as_str()).collect();
+    facts.add("decides", hooks.join(", "));
+    let mut started = match start(source(&component, &given)) {
+        Ok(started) => started,
+        Err(error) => {
+            let (facts, why) = (facts.text(), explained(&error));
+            return Ok(Done::not_good(format!(
+                "{head}{facts}does not start: {why}\n"
+            )));
+        }
+    };
+    describe(&mut facts, &started);
+    let (used, most) = (
+        memory(&component, &given) >> 10,
+        given.limits.memory_bytes >> 10,
+    );
+    let (used, most) = (grouped(used), grouped(most));
+    facts.add(
+        "memory",
+        format!("starts with {used} KiB of the {most} KiB it may have"),
+    );
+    let facts = facts.text();
+    let notes = notes(path, &component, &mut started);
+    Ok(Done::good(format!(
+        "{head}{facts}{notes}good: a server takes it\n"
+    )))
+}
+
+fn source(component: &PolicyComponent, given: &Given) -> PolicySource {
+    PolicySource::component(component, &given.settings, given.limits)
+}
+
+/// What it says of itself.
+fn describe(facts: &mut Facts, started: &StartedPolicy) {
+    let said = started.description();
+    facts.add("name", format!("{} {}", said.name, said.version));
+    facts.add("summary", said.summary.as_str());
+    facts.list("feeds", feeds(said.feed));
+    facts.list("reasons", &said.reasons);
+}
+
+fn feeds(feed: FeedKinds) -> impl Iterator<Item = &'static str> {
+    let FeedKinds {
+        waiting,
+        sequences,
+        completed,
+    } = feed;
+    let named = [
+        ("waiting", waiting),
+        ("sequences", sequences),
+        ("completed", completed),
+    ];
+    named
+        .into_iter()
+        .filter_map(|(name, wanted)| wanted.then_some(name))
+}
+
+/// What is worth knowing of a policy that is good.
+fn notes(path: &Path, component: &PolicyComponent, started: &mut StartedPolicy) -> String {
+    let mut notes = Vec::new();
+    let (stem, name) = (file::stem(path), &started.description().name);
+    if stem != *name {
+        notes.push(format!(
+            "in a policy folder it is called {stem}, after its file, not {name}"
+        ));
+    }
+    let unknown = component.unknown_exports().iter();
+    notes.extend(unknown.map(|interface| format!("this host does not ask {interface}")));
+    let mut log: Vec<LogLine> = Vec::new();
+    let dropped = started.take_log(&mut log);
+    notes.extend(
+        log.into_iter()
+            .map(|line| format!("it logged: {}", line.message)),
+    );
+    if dropped > 0 {
+        notes.push(format!("{dropped} more log lines were dropped"));
+    }
+    notes.iter().map(|note| format!("note: {note}\n")).collect()
+}
+
+/// What is wrong, and what to do where the message does not say it.
+fn explained(error: &StartError) -> String {
+    let advice = if matches!(
+        error,
+        StartError::SettingsRefused(_) | StartError::ConfigureFaulted(_)
+    ) {
+        "change what `--settings` names; without it the settings are empty"
+    } else if matches!(error, StartError::Description(_)) {
+        "change what `describe` returns"
+    } else {
+        return chain(error);
+    };
+    format!("{}\nto fix it: {advice}", chain(error))
+}
+
+/// The smallest memory, in bytes, that it starts with: more is needed the more it is told.
+fn memory(component: &PolicyComponent, given: &Given) -> u64 {
+    let starts = |pages: u64| {
+        let mut limits = given.limits;
+        limits.memory_bytes = pages * PAGE;
+        let less = Given {
+            settings: given.settings.clone(),
+            limits,
+        };
+        start(source(component, &less)).is_ok()
+    };
+    let (mut too_few, mut enough) = (0, given.limits.memory_bytes.div_ceil(PAGE));
+    while too_few + 1 < enough {
+        let middle = too_few.midpoint(enough);
+        if starts(middle) {
+            enough = middle;
+        } else {
+            too_few = middle;
+        }
+    }
+    enough * PAGE
+}

@@ -1,0 +1,57 @@
+//! `policy inspect`: what a file is. Nothing of it is run, so it need not be a policy.
+
+use anyhow::Result;
+use pointsman_policy::Digest;
+
+use super::facts::{FileFacts, SECTIONS};
+use super::table::{Facts, grouped};
+use super::{Done, PolicyFileArg, file};
+
+/// What is inspected.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    file: PolicyFileArg,
+}
+
+pub(super) fn run(args: &Args) -> Result<Done> {
+    let path = &args.file.file;
+    let bytes = file::read(path)?;
+    let mut text = format!("{}\n", path.display());
+    match FileFacts::read(&bytes) {
+        Ok(FileFacts {
+            component: Some(interfaces),
+            author,
+        }) => {
+            let mut facts = identity(&bytes);
+            facts.list("imports", interfaces.imports);
+            facts.list("exports", interfaces.exports);
+            facts.list("name", author.name);
+            for (section, text) in SECTIONS.into_iter().zip(author.texts) {
+                facts.list(section, text);
+            }
+            text.push_str(&facts.text());
+            Ok(Done::good(text))
+        }
+        Ok(FileFacts {
+            component: None, ..
+        })
+        | Err(_) => {
+            text.push_str(&identity(&bytes).text());
+            // Compiling nothing: what is no component is refused before that.
+            if let Err(error) = file::load(&bytes)? {
+                text.push_str(&format!("no component: {error}\n"));
+            }
+            Ok(Done::not_good(text))
+        }
+    }
+}
+
+/// Its size and digest.
+pub(super) fn identity(bytes: &[u8]) -> Facts {
+    let mut facts = Facts::default();
+    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    facts.add("size", format!("{} bytes", grouped(size)));
+    facts.add("sha256", Digest::of(bytes).to_string());
+    facts
+}

@@ -1,0 +1,22 @@
+//! Whether requests may wait at all.
+
+use pointsman_sdk::wire::admission::{Choice, Verdict};
+use pointsman_sdk::{Admission, Mirror, Moment};
+
+use crate::{Decisions, reason};
+
+impl Admission for Decisions {
+    /// As many as there is room for; the others wait outside the queue.
+    fn admit(&mut self, _: &Mirror, _: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let verdict = |index| {
+            let (choice, reason) = if index < room {
+                (Choice::Admit, reason::ROOM)
+            } else {
+                (Choice::Park, reason::FULL)
+            };
+            Verdict { choice, reason }
+        };
+        (0..arrivals.len()).map(verdict).collect()
+    }
+}

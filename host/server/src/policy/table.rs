@@ -1,0 +1,81 @@
+//! Text in columns.
+
+/// Rows of "what  value", the values one below the other.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    rows: Vec<(&'static str, String)>,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    pub(super) fn add(&mut self, what: &'static str, value: impl Into<String>) {
+        self.rows.push((what, value.into()));
+    }
+
+    /// One row for each value; `none` where there is none.
+    pub(super) fn list<T: Into<String>>(
+        &mut self,
+        what: &'static str,
+        values: impl IntoIterator<Item = T>,
+    ) {
+        let before = self.rows.len();
+        for value in values {
+            let what = if self.rows.len() == before { what } else { "" };
+            self.add(what, value);
+        }
+        if self.rows.len() == before {
+            self.add(what, "none");
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let widths = self.rows.iter().map(|(what, _)| what.len());
+        let width = widths.max().unwrap_or(0);
+        let lines = self
+            .rows
+            .iter()
+            .map(|(what, value)| format!("  {what:width$}  {value}\n"));
+        lines.collect()
+    }
+}
+
+/// A number with its thousands apart.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (idx, digit) in digits.chars().enumerate() {
+        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_one_below_the_other() {
+        let mut facts = Facts::default();
+        facts.add("name", "x");
+        facts.list("reasons", ["a", "b"]);
+        facts.list("feeds", Vec::<String>::new());
+        let text = "  name     x\n  reasons  a\n           b\n  feeds    none\n";
+        assert_eq!(facts.text(), text);
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `policy test`: a policy's file against scenarios, for people, for CI and for programs.
+//!
+//! What a scenario is and how it is run is the testkit's; here a file takes the place of the
+//! policy of its name, and the default policies stand ready beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use pointsman_policy::{
+    Instance, Limits, PolicyComponent, PolicyEngine, PolicySource, WasmInstance,
+};
+use pointsman_testkit::report::{self, Case, Problem, Report, Suite, Verdict};
+use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};
+
+use super::{Done, PolicyFileArg, file};
+use crate::embedded;
+
+/// What is tested.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    file: PolicyFileArg,
+    /// Scenarios, or folders of them
+    #[arg(required = true, value_name = "SCENARIOS")]
+    scenarios: Vec<PathBuf>,
+    /// How the outcome is written
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+    /// Writes it there; people are told on the terminal all the same
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// For whom the outcome is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Human,
+    Junit,
+    Json,
+}
+
+/// The policy under test, and whether the scenario that runs has bound it.
+struct Subject {
+    names: [String; 2],
+    component: PolicyComponent,
+    bound: Arc<AtomicBool>,
+}
+
+pub(super) fn run(args: &Args) -> Result<Done> {
+    let path = &args.file.file;
+    let bytes = file::read(path)?;
+    let scenarios = scenarios(&args.scenarios)?;
+    let subject = match subject(path, &bytes)? {
+        Ok(subject) => subject,
+        Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
+    };
+    let mut kit = Kit::new(registry(&subject));
+    let cases = scenarios
+        .iter()
+        .flat_map(|path| case(&mut kit, &subject, path));
+    let cases = cases.collect();
+    let suite = Suite {
+        name: file::stem(path),
+        cases,
+    };
+    let report = Report {
+        suites: vec![suite],
+    };
+    let mut text = args.format.write(&report);
+    if let Some(output) = &args.output {
+        fs::write(output, &text).with_context(|| format!("{} not written", output.display()))?;
+        text = report::human(&report);
+    }
+    if report.is_passed() {
+        return Ok(Done::good(text));
+    }
+    Ok(Done::not_good(text))
+}
+
+/// All files that are meant.
+fn scenarios(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let shown = path.display();
+        let found = scenario_files(path).with_context(|| format!("scenarios {shown}"))?;
+        anyhow::ensure!(
+            !found.is_empty(),
+            "{shown} has no scenario: a scenario is a .toml file"
+        );
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+/// Loads the policy and asks for its name; the inner error says what is wrong with it.
+fn subject(path: &Path, bytes: &[u8]) -> Result<Result<Subject, String>> {
+    let component = match file::load(bytes)? {
+        Ok(component) => component,
+        Err(why) => return Ok(Err(format!("no policy: {why}"))),
+    };
+    let described = WasmInstance::new(&component, Limits::default())
+        .and_then(|mut instance| instance.describe());
+    Ok(match described {
+        Ok(said) => Ok(Subject {
+            names: [said.name, file::stem(path)],
+            component,
+            bound: Arc::default(),
+        }),
+        Err(fault) => Err(format!("faulted at the start: {fault}")),
+    })
+}
+
+/// The subject under its own name and its file's, and the default policies.
+fn registry(subject: &Subject) -> Registry {
+    let mut registry = Registry::new();
+    for policy in embedded::policies().unwrap_or_default() {
+        let loaded = OnceLock::new();
+        registry = registry.with_source(policy.name, move |settings| {
+            let component = loaded.get_or_init(|| default(policy.wasm));
+            PolicySource::component(component, settings, Limits::default())
+        });
+    }
+    for name in &subject.names {
+        let (component, bound) = (subject.component.clone(), Arc::clone(&subject.bound));
+        registry = registry.with_source(name, move |settings| {
+            bound.store(true, Ordering::Relaxed);
+            PolicySource::component(&component, settings, Limits::default())
+        });
+    }
+    registry
+}
+
+fn default(wasm: &[u8]) -> PolicyComponent {
+    let engine = PolicyEngine::new().expect("an engine was made for the policy under test");
+    PolicyComponent::load(&engine, wasm).expect("what is embedded was built with this host")
+}
+
+/// Runs one scenario. One that does not bind the policy says nothing about it.
+fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
+    subject.bound.store(false, Ordering::Relaxed);
+    let mut cases = kit.suite("", &[path.to_owned()], Flavour::Component).cases;
+    if !subject.bound.load(Ordering::Relaxed) {
+        let passed = |case: &&mut Case| matches!(case.verdict, Verdict::Passed(_));
+        for case in cases.iter_mut().filter(passed) {
+            case.verdict = Verdict::Broken(Problem {
+                summary: format!(
+                    "it is not about this policy: bind it with [policy.{}]",
+                    subject.names[0]
+                ),
+                detail: String::new(),
+            });
+        }
+    }
+    cases
+}
+
+// === impl Format ===
+
+impl Format {
+    fn write(self, report: &Report) -> String {
+        match self {
+            Self::Human => report::human(report),
+            Self::Junit => report::junit(report),
+            Self::Json => report::json(report),
+        }
+    }
+}

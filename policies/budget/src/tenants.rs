@@ -1,0 +1,188 @@
+//! What each tenant has used: its tokens per minute, and its share of what is served.
+//!
+//! Both are counted from the totals that the host tells, so that nothing is counted twice or
+//! lost: what was served while this policy was not looking is in the next total. A bucket is in
+//! units of a token over a minute of microseconds, so that what flows in between is exact.
+//!
+//! # Invariants
+//! 1. A fresh instance with the last snapshot and the present totals stands where the old one
+//!    did (`tests::a_restored_ledger_stands_where_the_old_one_did`).
+//! 2. A tenant alone is never beyond its share (`tests::shares_are_by_weight`).
+//!
+//! # Not here
+//! What becomes of a tenant that is beyond its own: see `admit`.
+
+mod snapshot;
+
+use std::collections::BTreeMap;
+
+use pointsman_sdk::wire::types::Tenant;
+
+const MINUTE: u64 = 60_000_000;
+
+/// What the tenants have used, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tenants {
+    accounts: BTreeMap<u32, Account>,
+}
+
+/// One tenant's use, as of its last row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Account {
+    /// Tokens served since the host started.
+    total: u64,
+    /// When that was.
+    seen: u64,
+    /// Taken from its bucket and not flowed back, in tokens × microseconds of a minute.
+    spent: u128,
+    /// Number of the minute it was last served in.
+    minute: u64,
+    /// Served in that minute, and in the one before.
+    served: u64,
+    served_before: u64,
+}
+
+/// What the tenants that have work in hand used of late, and their weights.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Contest {
+    now: u64,
+    used: u128,
+    weight: u128,
+}
+
+// === impl Tenants ===
+
+impl Tenants {
+    /// A tenant's row has come.
+    pub(crate) fn changed(&mut self, now: u64, row: &Tenant) {
+        let total = row
+            .prompt_tokens_total
+            .saturating_add(row.output_tokens_total);
+        // With more than now, it is of an earlier life of the host.
+        let known = self.accounts.get(&row.id);
+        let known = known.filter(|known| known.total <= total && known.seen <= now);
+        let account = known.copied().unwrap_or_default();
+        let account = account.told(now, row.tokens_per_minute, total);
+        self.accounts.insert(row.id, account);
+    }
+
+    /// Seconds after which a tenant is within its tokens per minute; absent: it is.
+    pub(crate) fn overdrawn_secs(&self, tenant: &Tenant, now: u64) -> Option<u32> {
+        let rate = tenant.tokens_per_minute?;
+        let beyond = self.account(tenant, now).spent.checked_sub(full(rate))?;
+        // Tokens × micros of a minute, by tokens per minute: micros.
+        let micros = beyond / u128::from(rate.max(1)) + 1;
+        Some(u32::try_from(micros.div_ceil(1_000_000)).unwrap_or(u32::MAX))
+    }
+
+    /// What there is to share: of the tenants that have work in hand.
+    pub(crate) fn contest<'a>(
+        &self,
+        tenants: impl Iterator<Item = &'a Tenant>,
+        now: u64,
+    ) -> Contest {
+        let at_work = tenants.filter(|tenant| tenant.running > 0 || tenant.waiting > 0);
+        at_work.fold(
+            Contest {
+                now,
+                ..Contest::default()
+            },
+            |contest, tenant| Contest {
+                used: contest.used + self.used(tenant, now),
+                weight: contest.weight + weight(tenant),
+                ..contest
+            },
+        )
+    }
+
+    /// By how much a tenant's use is more than `permille` of its share; absent: it is not.
+    /// Comparable between tenants: it is per weight.
+    pub(crate) fn beyond_share(
+        &self,
+        tenant: &Tenant,
+        contest: Contest,
+        permille: u32,
+    ) -> Option<u128> {
+        // used / weight > contest.used / contest.weight × permille / 1000, without fractions.
+        let used = self.used(tenant, contest.now);
+        let per_weight = used.saturating_mul(contest.weight).saturating_mul(1000) / weight(tenant);
+        let allowed = contest.used.saturating_mul(u128::from(permille));
+        (per_weight > allowed).then(|| per_weight - allowed)
+    }
+
+    /// Tokens served within the last minute, times a minute.
+    fn used(&self, tenant: &Tenant, now: u64) -> u128 {
+        let account = self.account(tenant, now);
+        // What was served in the minute before counts as spread evenly over it.
+        let left = u128::from(MINUTE - now % MINUTE);
+        full(account.served) + u128::from(account.served_before) * left
+    }
+
+    fn account(&self, tenant: &Tenant, now: u64) -> Account {
+        let account = self.accounts.get(&tenant.id).copied();
+        account
+            .unwrap_or_default()
+            .at(now, tenant.tokens_per_minute)
+    }
+}
+
+// === impl Contest ===
+
+impl Contest {
+    /// Whether a tenant that holds `places` of `total` has fewer than its weight is due.
+    pub(crate) fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {
+        (places as u128).saturating_mul(self.weight) < weight(tenant).saturating_mul(total as u128)
+    }
+}
+
+fn weight(tenant: &Tenant) -> u128 {
+    u128::from(tenant.weight.max(1))
+}
+
+// === impl Account ===
+
+impl Account {
+    /// With the total of `now`. What was served since the last one counts as served evenly, for
+    /// that is all that can be said: of an account without a past, since the host started.
+    fn told(self, now: u64, rate: Option<u64>, total: u64) -> Self {
+        let tokens = total.saturating_sub(self.total);
+        let since = u128::from(now.saturating_sub(self.seen).max(MINUTE));
+        let within_minute = u64::try_from(full(tokens) / since).unwrap_or(tokens);
+        let spent = self.spent + full(tokens);
+        let account = Self { spent, ..self }.at(now, rate);
+        Self {
+            total,
+            served: account.served.saturating_add(within_minute),
+            ..account
+        }
+    }
+
+    /// With what has passed by `now`. Two minutes' tokens can be spent, though only one is
+    /// there: who used what nobody wanted is in order again a minute later.
+    fn at(self, now: u64, rate: Option<u64>) -> Self {
+        let rate = rate.unwrap_or(0);
+        let flowed = u128::from(rate) * u128::from(now.saturating_sub(self.seen));
+        let minute = now / MINUTE;
+        let (served, served_before) = match minute.saturating_sub(self.minute) {
+            0 => (self.served, self.served_before),
+            1 => (0, self.served),
+            _ => (0, 0),
+        };
+        Self {
+            total: self.total,
+            seen: now.max(self.seen),
+            spent: self.spent.saturating_sub(flowed).min(2 * full(rate)),
+            minute: minute.max(self.minute),
+            served,
+            served_before,
+        }
+    }
+}
+
+/// So many tokens in the unit of a bucket: what one of so many tokens per minute holds.
+fn full(tokens: u64) -> u128 {
+    u128::from(tokens) * u128::from(MINUTE)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The accounts as bytes, for a fresh instance.
+
+use super::{Account, Tenants};
+
+/// Bytes of one account: its tenant's id, five counters, and the bucket.
+const ENTRY_BYTES: usize = 4 + 5 * 8 + 16;
+
+impl Tenants {
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.accounts.len() * ENTRY_BYTES);
+        for (tenant, account) in &self.accounts {
+            bytes.extend(tenant.to_le_bytes());
+            for counter in [
+                account.total,
+                account.seen,
+                account.minute,
+                account.served,
+                account.served_before,
+            ] {
+                bytes.extend(counter.to_le_bytes());
+            }
+            bytes.extend(account.spent.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What [`Tenants::snapshot`] made.
+    ///
+    /// # Errors
+    ///
+    /// The length, if it cannot be of one.
+    pub(crate) fn restore(bytes: &[u8]) -> Result<Self, String> {
+        let mut accounts = std::collections::BTreeMap::new();
+        let mut left = bytes;
+        while !left.is_empty() {
+            let entry = entry(&mut left).ok_or_else(|| {
+                let bytes = bytes.len();
+                format!("a snapshot of {bytes} bytes is no multiple of {ENTRY_BYTES}")
+            })?;
+            accounts.extend([entry]);
+        }
+        Ok(Self { accounts })
+    }
+}
+
+/// The first entry, taken off.
+fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
+    let tenant = u32::from_le_bytes(take(left)?);
+    let account = Account {
+        total: u64::from_le_bytes(take(left)?),
+        seen: u64::from_le_bytes(take(left)?),
+        minute: u64::from_le_bytes(take(left)?),
+        served: u64::from_le_bytes(take(left)?),
+        served_before: u64::from_le_bytes(take(left)?),
+        spent: u128::from_le_bytes(take(left)?),
+    };
+    Some((tenant, account))
+}
+
+fn take<const N: usize>(left: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = left.split_first_chunk::<N>()?;
+    *left = rest;
+    Some(*first)
+}

@@ -1,0 +1,45 @@
+//! The order: by the latest start that still makes the deadline.
+
+use pointsman_sdk::Mirror;
+use pointsman_sdk::wire::types::Request;
+
+use crate::pace::{Paces, Standing, output_tokens};
+use crate::settings::Settings;
+
+/// The place of one request; the smaller comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    standing: Standing,
+    latest_start: u64,
+    arrived: u64,
+    id: u64,
+}
+
+/// These requests in order.
+pub(crate) fn order(mirror: &Mirror, settings: &Settings, now: u64, requests: &[u64]) -> Vec<u64> {
+    let mut paces = Paces::default();
+    let known = requests.iter().filter_map(|&id| mirror.request(id));
+    let mut ranking: Vec<Rank> = known
+        .map(|request| {
+            let micros = paces
+                .best(mirror, request.model)
+                .micros(output_tokens(settings, request));
+            rank(settings, now, request, micros)
+        })
+        .collect();
+    ranking.sort_unstable();
+    ranking.into_iter().map(|rank| rank.id).collect()
+}
+
+fn rank(settings: &Settings, now: u64, request: &Request, micros: u64) -> Rank {
+    let latest_start = match request.deadline {
+        Some(deadline) => deadline.saturating_sub(micros),
+        None => request.arrived.saturating_add(settings.patience_micros()),
+    };
+    Rank {
+        standing: Standing::of(request, now, micros),
+        latest_start,
+        arrived: request.arrived,
+        id: request.id,
+    }
+}

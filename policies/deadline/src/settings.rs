@@ -1,0 +1,62 @@
+//! The operator's settings.
+
+use serde::Deserialize;
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+const DAY_SECONDS: u32 = 86_400;
+
+/// Settings; see the README for what they do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Seconds after its arrival at which a request without a deadline should have started.
+    pub patience: u32,
+    /// Permille of the bound that an answer is taken to have where its length is not hinted.
+    pub output_share: u32,
+    /// What routing does with a request that no executor can end in time.
+    pub late: Late,
+}
+
+/// What becomes of a request that no executor can end in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Late {
+    /// It is given up.
+    #[default]
+    GiveUp,
+    /// It runs when nothing else can.
+    RunLast,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            patience: 30,
+            output_share: 0,
+            late: Late::GiveUp,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn validated(self) -> Result<Self, String> {
+        check("patience", self.patience, 0..=DAY_SECONDS)?;
+        check("output-share", self.output_share, 0..=1000)?;
+        Ok(self)
+    }
+
+    pub(crate) fn patience_micros(&self) -> u64 {
+        u64::from(self.patience) * MICROS_PER_SECOND
+    }
+}
+
+fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{key}`: {value} is not between {} and {}",
+        range.start(),
+        range.end()
+    ))
+}

@@ -1,0 +1,90 @@
+//! Order of the queue: tenants share the tokens served by their weights.
+//!
+//! A virtual token counter for each tenant, as in "Fairness in Serving Large Language Models"
+//! (VTC): whoever has been served least goes first, and a tenant that comes back gets no credit
+//! for the time it was away. Only the order is decided, so that no slot stays empty for fairness.
+//!
+//! # Not here
+//! Limits (`tokens-per-minute`): a tenant without rivals gets all there is.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod accounts;
+mod queue;
+mod settings;
+mod snapshot;
+
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::types::Change;
+use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
+
+use accounts::Accounts;
+pub use settings::Settings;
+
+/// The order of the queue.
+#[derive(Debug)]
+pub struct FairShare {
+    settings: Settings,
+    accounts: Accounts,
+    /// Tenants whose rows came in this `observe`.
+    told: Vec<u32>,
+}
+
+impl Policy for FairShare {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "fair-share".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            summary: "The tenant first that was served the fewest tokens for its weight; waiting \
+                      counts, too."
+                .into(),
+            feed: Feed::WAITING,
+            reasons: Vec::new(),
+            state_version: 1,
+        }
+    }
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        Ok(Self {
+            settings: settings.validated()?,
+            accounts: Accounts::default(),
+            told: Vec::new(),
+        })
+    }
+
+    fn changed(&mut self, _mirror: &Mirror, change: &Change) {
+        if let Change::Tenant(row) = change {
+            self.told.push(row.id);
+        }
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.told.sort_unstable();
+        self.told.dedup();
+        self.accounts.update(mirror, &self.settings, &self.told);
+        self.told.clear();
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        snapshot::write(&self.accounts)
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        self.accounts = snapshot::read(state)?;
+        Ok(())
+    }
+}
+
+impl Priority for FairShare {
+    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
+        queue::order(mirror, &self.settings, &self.accounts, requests)
+    }
+}
+
+export!(FairShare: priority);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! The operator's settings, and what tokens cost by them.
+
+use pointsman_sdk::wire::types::Tenant;
+use serde::Deserialize;
+
+/// Parts of a token that counters are kept in: a token each second is one part each microsecond.
+const PARTS: i128 = 1_000_000;
+
+/// Settings; see the README for what they do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// What a prompt token counts.
+    pub prompt_token_cost: u32,
+    /// What a generated token counts.
+    pub output_token_cost: u32,
+    /// Tokens that a second of waiting counts.
+    pub aging: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prompt_token_cost: 1,
+            output_token_cost: 2,
+            aging: 100,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn validated(self) -> Result<Self, String> {
+        check("prompt-token-cost", self.prompt_token_cost, 0..=1000)?;
+        check("output-token-cost", self.output_token_cost, 0..=1000)?;
+        check("aging", self.aging, 0..=1_000_000)?;
+        if self.prompt_token_cost == 0 && self.output_token_cost == 0 {
+            return Err(
+                "`prompt-token-cost` and `output-token-cost`: one must be above 0".to_owned(),
+            );
+        }
+        Ok(self)
+    }
+
+    /// What a tenant was served since the host started, in parts of a token for its weight.
+    pub(crate) fn served(&self, tenant: &Tenant) -> i128 {
+        let prompt = i128::from(tenant.prompt_tokens_total) * i128::from(self.prompt_token_cost);
+        let output = i128::from(tenant.output_tokens_total) * i128::from(self.output_token_cost);
+        (prompt + output) * PARTS / i128::from(tenant.weight.max(1))
+    }
+
+    /// What a prompt will add to that.
+    pub(crate) fn prompt(&self, tokens: u32, weight: u32) -> i128 {
+        i128::from(tokens) * i128::from(self.prompt_token_cost) * PARTS / i128::from(weight.max(1))
+    }
+
+    /// What having come at this time adds to a request's turn.
+    pub(crate) fn lateness(&self, arrived: u64) -> i128 {
+        i128::from(arrived) * i128::from(self.aging)
+    }
+}
+
+fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{key}`: {value} is not between {} and {}",
+        range.start(),
+        range.end()
+    ))
+}

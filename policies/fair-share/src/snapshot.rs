@@ -1,0 +1,64 @@
+//! The accounts as bytes, little-endian: the tenant that waited last, then each tenant.
+//!
+//! A byte says whether there is what follows it, or whether the tenant waits.
+
+use std::collections::BTreeMap;
+
+use crate::accounts::{Account, Accounts};
+
+/// Whether there is one, and the last tenant that waited.
+const HEADER_BYTES: usize = 5;
+/// Tenant, weight, whether it waits, lift.
+const ENTRY_BYTES: usize = 25;
+
+pub(crate) fn write(accounts: &Accounts) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + accounts.tenants.len() * ENTRY_BYTES);
+    bytes.push(u8::from(accounts.last.is_some()));
+    bytes.extend(accounts.last.unwrap_or(0).to_le_bytes());
+    for (tenant, account) in &accounts.tenants {
+        bytes.extend(tenant.to_le_bytes());
+        bytes.extend(account.weight.to_le_bytes());
+        bytes.push(u8::from(account.waits));
+        bytes.extend(account.lift.to_le_bytes());
+    }
+    bytes
+}
+
+/// # Errors
+///
+/// What is wrong with bytes that [`write`] did not make.
+pub(crate) fn read(bytes: &[u8]) -> Result<Accounts, String> {
+    let mut rest = bytes;
+    let last = flag(&mut rest)?;
+    let tenant = u32::from_le_bytes(take(&mut rest)?);
+    let mut tenants = BTreeMap::new();
+    while !rest.is_empty() {
+        let tenant = u32::from_le_bytes(take(&mut rest)?);
+        let account = Account {
+            weight: u32::from_le_bytes(take(&mut rest)?),
+            waits: flag(&mut rest)?,
+            lift: i128::from_le_bytes(take(&mut rest)?),
+        };
+        tenants.insert(tenant, account);
+    }
+    Ok(Accounts {
+        tenants,
+        last: last.then_some(tenant),
+    })
+}
+
+fn flag(rest: &mut &[u8]) -> Result<bool, String> {
+    match take(rest)? {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        [other] => Err(format!("a snapshot says {other} where 0 or 1 belongs")),
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], String> {
+    let (taken, after) = rest
+        .split_first_chunk()
+        .ok_or_else(|| format!("a snapshot ends {} bytes early", N - rest.len()))?;
+    *rest = after;
+    Ok(*taken)
+}

@@ -1,0 +1,119 @@
+//! Executors by what seldom changes about them: their topology group, and whether they limit how
+//! many models run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pointsman_sdk::wire::types::{Change, Request};
+use pointsman_sdk::{Executor, Mirror};
+
+/// Executors by group.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    /// Executor ids by group.
+    groups: BTreeMap<u32, BTreeSet<u32>>,
+    /// Those with a `models-max`.
+    limited: BTreeSet<u32>,
+}
+
+/// Where a request may be looked for a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Everywhere,
+    /// On these, by ascending id.
+    Among(Vec<u32>),
+}
+
+// === impl Roster ===
+
+impl Roster {
+    /// Notes what a row changes, before it does.
+    pub(crate) fn note(&mut self, mirror: &Mirror, change: &Change) {
+        match change {
+            Change::Executor(info) => {
+                self.leave(mirror, info.id);
+                self.groups.entry(info.group).or_default().insert(info.id);
+                if info.models_max.is_some() {
+                    self.limited.insert(info.id);
+                }
+            }
+            Change::ExecutorGone(id) => self.leave(mirror, *id),
+            Change::Name(_)
+            | Change::Load(_)
+            | Change::Residency(_)
+            | Change::ResidencyGone(_)
+            | Change::Device(_)
+            | Change::Model(_)
+            | Change::Tenant(_)
+            | Change::Waiting(_)
+            | Change::WaitingGone(_)
+            | Change::Sequence(_)
+            | Change::SequenceGone(_)
+            | Change::Completed(_) => {}
+        }
+    }
+
+    fn leave(&mut self, mirror: &Mirror, id: u32) {
+        self.limited.remove(&id);
+        let group = mirror.executor(id).map(|executor| executor.info.group);
+        if let Some(group) = group
+            && let Some(ids) = self.groups.get_mut(&group)
+        {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.groups.remove(&group);
+            }
+        }
+    }
+
+    /// Whether any executor has a `models-max`.
+    pub(crate) fn limits_models(&self) -> bool {
+        !self.limited.is_empty()
+    }
+
+    /// The executors of the group that the request may go to.
+    pub(crate) fn group(&self, group: u32, request: &Request) -> Scope {
+        let members = self.groups.get(&group).into_iter().flatten().copied();
+        let allowed = |id: &u32| match &request.allowed {
+            Some(allowed) => allowed.contains(id),
+            None => true,
+        };
+        Scope::Among(members.filter(allowed).collect())
+    }
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// The executors the request is pinned to, or all.
+    pub(crate) fn of(request: &Request) -> Self {
+        match &request.allowed {
+            Some(allowed) => {
+                let mut ids = allowed.clone();
+                ids.sort_unstable();
+                ids.dedup();
+                Self::Among(ids)
+            }
+            None => Self::Everywhere,
+        }
+    }
+
+    /// Its executors, in attach order.
+    pub(crate) fn executors<'a>(
+        &'a self,
+        mirror: &'a Mirror,
+    ) -> impl Iterator<Item = Executor<'a>> {
+        let (all, some) = match self {
+            Self::Everywhere => (Some(mirror.executors()), &[][..]),
+            Self::Among(ids) => (None, ids.as_slice()),
+        };
+        let some = some.iter().filter_map(|id| mirror.executor(*id));
+        all.into_iter().flatten().chain(some)
+    }
+
+    pub(crate) fn contains(&self, executor: u32) -> bool {
+        match self {
+            Self::Everywhere => true,
+            Self::Among(ids) => ids.binary_search(&executor).is_ok(),
+        }
+    }
+}

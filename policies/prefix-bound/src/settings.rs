@@ -1,0 +1,56 @@
+//! The operator's settings. The defaults of the thresholds are those of SGLang's cache-aware
+//! router.
+
+use serde::Deserialize;
+
+/// Settings; see the README.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// The part of a prompt, in permille, of which more must be cached to be worth a detour.
+    pub cache_threshold: u32,
+    /// Requests by which a load may exceed the one it is measured against.
+    pub balance_abs: u32,
+    /// Permille of that load up to which it may grow beyond.
+    pub balance_rel: u32,
+    /// What a load is measured against.
+    pub against: Against,
+}
+
+/// What a load is measured against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Against {
+    /// The least load of all executors that serve the request.
+    Least,
+    /// Their mean load.
+    Mean,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            cache_threshold: 300,
+            balance_abs: 64,
+            balance_rel: 1500,
+            against: Against::Least,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn checked(self) -> Result<Self, String> {
+        let bounds = [
+            ("cache-threshold", self.cache_threshold, 0, 1000),
+            ("balance-abs", self.balance_abs, 0, 1_000_000),
+            ("balance-rel", self.balance_rel, 1000, 1_000_000),
+        ];
+        let outside = |&(_, value, min, max): &(_, u32, u32, u32)| !(min..=max).contains(&value);
+        match bounds.into_iter().find(outside) {
+            Some((key, value, min, max)) => {
+                Err(format!("`{key}`: {value} is not between {min} and {max}"))
+            }
+            None => Ok(self),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Order of the queue by one of three classic disciplines, which the operator chooses.
+//!
+//! Urgency (class, then client priority) is strict and comes before every discipline; the
+//! discipline orders requests of one urgency by a score, the greater first.
+//!
+//! # Not here
+//! Aging: a discipline is what it says, and lets requests starve where it does. That no request
+//! waits for ever is then up to the host's liveness bounds. See `aging` for an order that does not.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+use std::cmp::Reverse;
+
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::{Mirror, Moment, Policy, Priority, Urgency, export};
+use serde::Deserialize;
+
+/// One second, in micros: the weight of a request without a head start.
+const SECOND: u64 = 1_000_000;
+
+/// Settings; see the README.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// How requests of one urgency are ordered.
+    pub discipline: Discipline,
+}
+
+/// How requests of one urgency are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Discipline {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// Last come, first served.
+    Lcfs,
+    /// Weighted shortest processing time: the most weight per prompt token.
+    Wspt,
+}
+
+/// The order of the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueOrder {
+    discipline: Discipline,
+}
+
+/// The place of one request; the smaller comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    urgency: Reverse<Urgency>,
+    score: Reverse<u128>,
+    arrived: u64,
+    id: u64,
+}
+
+impl Policy for QueueOrder {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "queue-order".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            summary: "First come, last come, or the most weight per prompt token first; within \
+                      class and client priority."
+                .into(),
+            feed: Feed::WAITING,
+            reasons: Vec::new(),
+            state_version: 1,
+        }
+    }
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        Ok(Self {
+            discipline: settings.discipline,
+        })
+    }
+}
+
+impl Priority for QueueOrder {
+    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
+        let known = requests.iter().filter_map(|&id| mirror.request(id));
+        let mut ranking: Vec<Rank> = known.map(|request| self.discipline.rank(request)).collect();
+        ranking.sort_unstable();
+        ranking.into_iter().map(|rank| rank.id).collect()
+    }
+}
+
+// === impl Discipline ===
+
+impl Discipline {
+    fn rank(self, request: &Request) -> Rank {
+        Rank {
+            urgency: Reverse(Urgency::from(request)),
+            score: Reverse(self.score(request)),
+            arrived: request.arrived,
+            id: request.id,
+        }
+    }
+
+    fn score(self, request: &Request) -> u128 {
+        /// More than any time: keeps the difference of two positive.
+        const OFFSET: u128 = 1 << 64;
+        let head_start = u128::from(request.head_start);
+        let arrived = u128::from(request.arrived);
+        match self {
+            Self::Fcfs => OFFSET + head_start - arrived,
+            Self::Lcfs => head_start + arrived,
+            // Two different quotients by 32-bit numbers are more than 2^-64 apart, so that 64
+            // binary places tell them apart, and equal ones are equal.
+            Self::Wspt => {
+                let weight = u128::from(SECOND.saturating_add(request.head_start));
+                (weight << 64) / u128::from(request.prompt_tokens.max(1))
+            }
+        }
+    }
+}
+
+export!(QueueOrder: priority);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Order of the queue: the shortest answer first, aged so that nothing starves.
+//!
+//! Everything is a time: a request counts as having come so much later as its answer is longer.
+//! That is bounded, so that whatever has waited longer than the bound goes before every later one,
+//! and it does not change while a request waits.
+//!
+//! # Not here
+//! How long an answer will be is the client's to say; the policy learns nothing.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod settings;
+
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
+
+pub use settings::Settings;
+use settings::Weights;
+
+/// The order of the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortestFirst {
+    weights: Weights,
+}
+
+/// The place of one request; the smaller comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    due: u64,
+    arrived: u64,
+    id: u64,
+}
+
+impl Policy for ShortestFirst {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "shortest-first".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            summary: "The shortest expected answer first; waiting outweighs any length in the end."
+                .into(),
+            feed: Feed::WAITING,
+            reasons: Vec::new(),
+            state_version: 1,
+        }
+    }
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        Ok(Self {
+            weights: settings.weights()?,
+        })
+    }
+}
+
+impl Priority for ShortestFirst {
+    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
+        let known = requests.iter().filter_map(|&id| mirror.request(id));
+        let mut ranking: Vec<Rank> = known.map(|request| self.weights.rank(request)).collect();
+        ranking.sort_unstable();
+        ranking.into_iter().map(|rank| rank.id).collect()
+    }
+}
+
+impl Weights {
+    fn rank(&self, request: &Request) -> Rank {
+        // A head start that was not granted delays, rather than one that was going before time
+        // began.
+        let ungranted = self.head_start_max - request.head_start.min(self.head_start_max);
+        let length = u64::from(output_tokens(request).min(self.tokens_max)) * self.wait_per_token;
+        Rank {
+            due: request.arrived.saturating_add(ungranted + length),
+            arrived: request.arrived,
+            id: request.id,
+        }
+    }
+}
+
+/// As many as the client expects; without a hint, as many as it allows.
+fn output_tokens(request: &Request) -> u32 {
+    let bound = request.output_tokens_max;
+    request.output_tokens_expected.unwrap_or(bound).min(bound)
+}
+
+export!(ShortestFirst: priority);
+
+#[cfg(test)]
+mod tests;

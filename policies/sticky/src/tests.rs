@@ -1,0 +1,88 @@
+//! Sessions over fleets, by the hash computed independently.
+
+use pointsman_sdk::Instance;
+use pointsman_sdk::fixture::{at, cached, executor, load, request};
+use pointsman_sdk::wire::routing::Choice;
+use pointsman_sdk::wire::types::{Change, Extent, Health, Name, NameKind, Request};
+
+use super::instance;
+
+/// Where the sessions 0 to 9 belong, by the hash written down in another language.
+const HOMES_OF_THREE: [u32; 10] = [0, 2, 2, 0, 0, 2, 1, 1, 1, 2];
+/// With one more executor: those it took over are all that changed.
+const HOMES_OF_FOUR: [u32; 10] = [3, 2, 2, 3, 0, 3, 1, 1, 3, 3];
+
+/// Executors `gpu-0`, `gpu-1` and so on with room for everything, and whoever asks.
+fn policy(executors: &[u32], requests: Vec<Request>) -> Box<dyn Instance> {
+    let mut policy = instance();
+    policy.configure("{}").unwrap();
+    let rows = executors.iter().flat_map(|&id| {
+        let mut info = executor(id);
+        info.slots_total = 10_000;
+        info.tokens_per_block = None;
+        let name = Name {
+            kind: NameKind::Executor,
+            id,
+            text: format!("gpu-{id}"),
+        };
+        [
+            Change::Name(name),
+            Change::Executor(info),
+            Change::Load(load(id)),
+        ]
+    });
+    let waiting = requests.into_iter().map(Change::Waiting);
+    policy.observe(0, Extent::Everything, rows.chain(waiting).collect());
+    policy
+}
+
+fn of_session(session: u64) -> Request {
+    Request {
+        session: Some(session),
+        ..request(session)
+    }
+}
+
+fn route(policy: &mut Box<dyn Instance>, requests: std::ops::Range<u64>) -> Vec<u32> {
+    let verdicts = policy.route(at(0), requests.map(cached).collect());
+    let placed = verdicts.into_iter().map(|verdict| match verdict.choice {
+        Choice::Place(executors) => executors[0],
+        Choice::Hold(_) | Choice::GiveUp => panic!("not placed: {verdict:?}"),
+    });
+    placed.collect()
+}
+
+/// Where the sessions 0 to 9 go.
+fn homes(executors: &[u32]) -> Vec<u32> {
+    let mut policy = policy(executors, (0..10).map(of_session).collect());
+    route(&mut policy, 0..10)
+}
+
+#[test]
+fn sessions_go_where_the_named_hash_says() {
+    assert_eq!(homes(&[0, 1, 2]), HOMES_OF_THREE);
+    assert_eq!(homes(&[0, 1, 2, 3]), HOMES_OF_FOUR);
+    // The order of attachment is no part of it.
+    assert_eq!(homes(&[2, 0, 1]), HOMES_OF_THREE);
+}
+
+#[test]
+fn only_the_sessions_of_an_executor_that_is_down_move() {
+    let mut policy = policy(&[0, 1, 2], (0..10).map(of_session).collect());
+    let mut down = load(1);
+    down.health = Health::Down;
+    policy.observe(0, Extent::SinceLast, vec![Change::Load(down)]);
+    for (home, now) in HOMES_OF_THREE.into_iter().zip(route(&mut policy, 0..10)) {
+        assert_eq!(home == 1, now != home);
+    }
+}
+
+#[test]
+fn whose_turn_it_is_survives_a_reload() {
+    let requests = || (0..4).map(request).collect();
+    let mut before = policy(&[0, 1, 2], requests());
+    assert_eq!(route(&mut before, 0..2), [0, 1]);
+    let mut after = policy(&[0, 1, 2], requests());
+    after.restore(before.snapshot()).unwrap();
+    assert_eq!(route(&mut after, 2..4), [2, 0]);
+}

@@ -1,0 +1,217 @@
+//! The policy that is put through the properties.
+
+use std::fmt;
+
+use fastrand::Rng;
+use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::{
+    Allotment, DeviceId, Eviction, Micros, Moment, RequestId, Shortage, admission, routing,
+};
+use pointsman_policy::{
+    Candidate, Fault, HookSet, Instance, Limits, LogLine, PolicyComponent, PolicyDescription,
+    PolicySource, WasmInstance,
+};
+use serde_json::{Map, Value};
+
+use crate::kit::Flavour;
+use crate::native::{self, Make};
+
+/// A policy with its settings.
+#[derive(Clone)]
+pub struct Subject {
+    maker: Maker,
+    settings: Map<String, Value>,
+}
+
+#[derive(Clone)]
+enum Maker {
+    Native(String, Make),
+    Component(PolicyComponent, Limits),
+}
+
+// === impl Subject ===
+
+impl Subject {
+    /// A policy compiled natively; `make` is the `instance` that `export!` of the SDK made.
+    #[must_use]
+    pub fn native(name: &str, make: Make, settings: &Map<String, Value>) -> Self {
+        Self {
+            maker: Maker::Native(name.to_owned(), make),
+            settings: settings.clone(),
+        }
+    }
+
+    /// A component under these limits.
+    #[must_use]
+    pub fn component(
+        component: &PolicyComponent,
+        settings: &Map<String, Value>,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            maker: Maker::Component(component.clone(), limits),
+            settings: settings.clone(),
+        }
+    }
+
+    /// What it is compiled to.
+    #[must_use]
+    pub fn flavour(&self) -> Flavour {
+        match self.maker {
+            Maker::Native(..) => Flavour::Native,
+            Maker::Component(..) => Flavour::Component,
+        }
+    }
+
+    pub(super) fn source(&self) -> PolicySource {
+        match &self.maker {
+            Maker::Native(name, make) => native::source(name, *make, &self.settings),
+            Maker::Component(component, limits) => {
+                PolicySource::component(component, &self.settings, *limits)
+            }
+        }
+    }
+
+    /// The same policy, told its rows in an order that `seed` makes.
+    pub(super) fn shuffled(&self, seed: u64) -> PolicySource {
+        let source = self.source();
+        let (digest, limits) = (source.digest(), *source.limits());
+        let maker = self.maker.clone();
+        let make = move || -> Box<dyn Instance> {
+            Box::new(Shuffled {
+                inner: maker.instance(),
+                rng: Rng::with_seed(seed),
+            })
+        };
+        PolicySource::native(digest, make, &self.settings, limits)
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("flavour", &self.flavour())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Maker ===
+
+impl Maker {
+    /// An error is a policy that instantiated before and does not now.
+    fn instance(&self) -> Result<Box<dyn Instance>, Fault> {
+        match self {
+            Self::Native(_, make) => Ok(native::boxed(*make)),
+            Self::Component(component, limits) => {
+                Ok(Box::new(WasmInstance::new(component, *limits)?))
+            }
+        }
+    }
+}
+
+/// Passes everything on, rows in another order. Names still come first, as the interface says.
+struct Shuffled {
+    inner: Result<Box<dyn Instance>, Fault>,
+    rng: Rng,
+}
+
+// === impl Shuffled ===
+
+impl Shuffled {
+    fn inner(&mut self) -> Result<&mut dyn Instance, Fault> {
+        match &mut self.inner {
+            Ok(instance) => Ok(instance.as_mut()),
+            Err(fault) => Err(fault.clone()),
+        }
+    }
+}
+
+impl Instance for Shuffled {
+    fn hooks(&self) -> HookSet {
+        let inner = self.inner.as_ref();
+        inner.map_or(HookSet::EMPTY, |instance| instance.hooks())
+    }
+
+    fn explains(&self) -> bool {
+        self.inner
+            .as_ref()
+            .is_ok_and(|instance| instance.explains())
+    }
+
+    fn describe(&mut self) -> Result<PolicyDescription, Fault> {
+        self.inner()?.describe()
+    }
+
+    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
+        self.inner()?.configure(settings)
+    }
+
+    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+        let (mut shuffled, mut rest): (Vec<Change>, Vec<Change>) = changes
+            .iter()
+            .cloned()
+            .partition(|change| matches!(change, Change::Name(_)));
+        self.rng.shuffle(&mut shuffled);
+        self.rng.shuffle(&mut rest);
+        shuffled.extend(rest);
+        self.inner()?.observe(now, extent, &shuffled)
+    }
+
+    fn admit(
+        &mut self,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Result<Vec<admission::Verdict>, Fault> {
+        self.inner()?.admit(at, arrivals, room)
+    }
+
+    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
+        self.inner()?.order(at, requests)
+    }
+
+    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+        self.inner()?.route(at, requests)
+    }
+
+    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
+        self.inner()?.evict(at, shortage)
+    }
+
+    fn allot(
+        &mut self,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Result<Vec<Allotment>, Fault> {
+        self.inner()?.allot(at, device, tokens_total)
+    }
+
+    fn explain(
+        &mut self,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Result<Vec<Candidate>, Fault> {
+        self.inner()?.explain(at, request, cached)
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
+        self.inner()?.snapshot()
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
+        self.inner()?.restore(state)
+    }
+
+    fn last_fuel(&self) -> Option<u64> {
+        self.inner.as_ref().ok()?.last_fuel()
+    }
+
+    fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        self.inner
+            .as_mut()
+            .map_or(0, |instance| instance.take_log(out))
+    }
+}
