@@ -78,6 +78,22 @@ impl Said {
     }
 }
 
+/// Whether the Rust compiler on this machine has the library for policies. Where `cargo xtask`
+/// compiles the shipped ones with Debian's compiler instead, it has not.
+fn can_build() -> bool {
+    let said = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target"])
+        .arg("wasm32-unknown-unknown")
+        .output()
+        .unwrap();
+    let libraries = String::from_utf8(said.stdout).unwrap();
+    let can = said.status.success() && Path::new(libraries.trim()).is_dir();
+    if !can {
+        println!("skipped: rustc has no wasm32-unknown-unknown on this machine");
+    }
+    can
+}
+
 const EVERY_HOOK: &str =
     "new mine --hooks admission,priority,routing,preemption,budget,explanation";
 
@@ -94,6 +110,9 @@ expect.placed = { one = 'gpu' }
 
 #[test]
 fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
+    if !can_build() {
+        return;
+    }
     let place = Place::new();
     place
         .say(EVERY_HOOK)
@@ -245,6 +264,9 @@ fn what_cannot_be_made_or_built_is_explained() {
         .say("new other --dir here")
         .says(2, &["here is there and not empty"]);
 
+    if !can_build() {
+        return;
+    }
     let library = place.path("here/src/lib.rs");
     let good = fs::read_to_string(&library).unwrap();
     fs::write(&library, good.replace("export!(Decisions: routing);", "")).unwrap();
