@@ -2,7 +2,8 @@
 
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests; a panic there is a failed test"
+    clippy::print_stdout,
+    reason = "helpers of tests; a panic there is a failed test, and who skips one says so"
 )]
 
 use std::ffi::OsStr;
