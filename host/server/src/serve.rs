@@ -46,7 +46,6 @@ pub struct Server {
     addr: SocketAddr,
     drain: Duration,
     driver: DriverHandle,
-    metrics: Arc<Metrics>,
     engines: Vec<(String, Arc<EngineStats>)>,
     // Lifecycle.
     phase: watch::Sender<Phase>,
@@ -100,7 +99,6 @@ impl Server {
             addr,
             drain: config.drain,
             driver: core.driver,
-            metrics,
             engines: core.engines,
             phase,
             http,
@@ -121,12 +119,6 @@ impl Server {
     #[must_use]
     pub fn driver(&self) -> &DriverHandle {
         &self.driver
-    }
-
-    /// What it counts.
-    #[must_use]
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
     }
 
     /// What its engines count, each by its executor's name.

@@ -19,9 +19,9 @@ mod index;
 mod rank;
 mod reason;
 mod roster;
-mod rotation;
 mod settings;
 
+use pointsman_sdk::rendezvous::Turns;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
@@ -35,7 +35,6 @@ use index::Index;
 use rank::Scale;
 use reason::Reason;
 use roster::{Roster, Scope};
-use rotation::Rotation;
 pub use settings::{Balance, ColdModels, GroupHint, Rendezvous, Settings};
 
 /// Where requests go.
@@ -44,7 +43,7 @@ pub struct MemoryAware {
     settings: Settings,
     candidates: usize,
     weights: Weights,
-    rotation: Rotation,
+    turns: Turns,
     index: Index,
     roster: Roster,
     /// As of the last `observe`.
@@ -74,7 +73,7 @@ impl Policy for MemoryAware {
             settings,
             candidates: settings.candidates()?,
             weights: settings.weights()?,
-            rotation: Rotation::default(),
+            turns: Turns::default(),
             index: Index::default(),
             roster: Roster::default(),
             drains: Drains::default(),
@@ -107,11 +106,11 @@ impl Policy for MemoryAware {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        self.rotation.snapshot()
+        self.turns.snapshot()
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
-        self.rotation = Rotation::restore(state)?;
+        self.turns = Turns::restore(state)?;
         Ok(())
     }
 }
@@ -188,7 +187,7 @@ impl MemoryAware {
             let booking = self.weights.booking(need, asked, &executor);
             self.booked.push(booking);
         }
-        self.rotation.chosen(need.request.model, first.executor);
+        self.turns.took(need.request.model, first.executor);
         let reason = match (why, self.settings.balance) {
             (Why::Session, _) => Reason::Session,
             (Why::Hash, _) => Reason::Hash,
@@ -250,7 +249,7 @@ impl MemoryAware {
         View {
             scale: Scale {
                 balance: self.settings.balance,
-                last: self.rotation.last(request.model),
+                last: self.turns.last(request.model),
             },
             preferred: request
                 .preferred

@@ -82,9 +82,15 @@ impl Turns {
     /// Bytes of one entry of a snapshot: whether there is a model, the model, the executor.
     const ENTRY_BYTES: usize = 9;
 
+    /// The executor that took the model's last request.
+    #[must_use]
+    pub fn last(&self, model: Option<u32>) -> Option<u32> {
+        self.last.get(&model).copied()
+    }
+
     /// The places of executors in the present turn of a model; the least is next.
     pub fn places(&self, model: Option<u32>) -> impl Fn(u32) -> (bool, u32) + use<> {
-        let last = self.last.get(&model).copied();
+        let last = self.last(model);
         move |executor| (last.is_some_and(|last| executor <= last), executor)
     }
 

@@ -106,12 +106,6 @@ impl Driver {
         }
     }
 
-    /// The machine, to read from.
-    #[must_use]
-    pub fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
     /// The policies, to read from.
     #[must_use]
     pub fn policies(&self) -> &PolicyHost {
