@@ -4,6 +4,7 @@ use crate::ids::Micros;
 
 /// Every bound the machine keeps. [`Config::validate`] is called by [`crate::Machine::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Config {
     /// Requests that may be queued. Past it admission must refuse, park or displace.
     pub queue_max: u32,
@@ -15,6 +16,9 @@ pub struct Config {
     pub batch_max: u32,
     /// Executors named in one request's `overlaps`.
     pub overlaps_max: u32,
+    /// Prompt blocks remembered per tier of a device, and of a shared cache, as reported. What is
+    /// stored past it is not known here.
+    pub tier_blocks_max: u32,
     /// Placements of one request that may end because an executor failed it or died; then it
     /// has failed. Evictions do not count.
     pub attempts_max: u32,
@@ -49,6 +53,7 @@ impl Default for Config {
             executors_max: 16_384,
             batch_max: 64,
             overlaps_max: 8,
+            tier_blocks_max: 1 << 18,
             attempts_max: 8,
             wait_max: Micros(60_000_000),
             unplaced_max: Micros(10_000_000),
@@ -91,6 +96,12 @@ impl Config {
             ("executors-max", u64::from(self.executors_max), 1, 1 << 20),
             ("batch-max", u64::from(self.batch_max), 1, 4096),
             ("overlaps-max", u64::from(self.overlaps_max), 0, 1024),
+            (
+                "tier-blocks-max",
+                u64::from(self.tier_blocks_max),
+                0,
+                1 << 26,
+            ),
             ("attempts-max", u64::from(self.attempts_max), 1, 1000),
             ("wait-max", self.wait_max.0, 1, DAY),
             ("unplaced-max", self.unplaced_max.0, 1, DAY),

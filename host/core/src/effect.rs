@@ -6,6 +6,7 @@ use crate::policies::EvictHow;
 
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Effect {
     /// Take a sequence up in a slot.
     Start(StartOrder),
@@ -64,6 +65,7 @@ pub enum Effect {
 
 /// Everything an engine needs to take up a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StartOrder {
     /// Which request.
     pub request: RequestId,

@@ -8,6 +8,7 @@ use crate::rows::Health;
 
 /// A fact with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stamped {
     /// When.
     pub now: Micros,
@@ -19,6 +20,7 @@ pub struct Stamped {
 
 /// How a request ended. Set once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Outcome {
     /// It was served.
     Finished {
@@ -37,6 +39,7 @@ pub enum Outcome {
 
 /// Why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RefusedWhy {
     /// No room; try again in so many seconds.
     NoRoom {
@@ -45,6 +48,12 @@ pub enum RefusedWhy {
     },
     /// Admission gave its place in the queue to another.
     Displaced {
+        /// Seconds.
+        retry_after: u32,
+    },
+    /// Admission is closed: its policy does not answer, and nobody else may. Try again in so many
+    /// seconds.
+    Closed {
         /// Seconds.
         retry_after: u32,
     },
@@ -61,6 +70,7 @@ pub enum RefusedWhy {
 
 /// Which time ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ExpiredWhy {
     /// The client's deadline.
     Deadline,
@@ -70,6 +80,7 @@ pub enum ExpiredWhy {
 
 /// Why no further try is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FailedWhy {
     /// The failure was not one to retry.
     NotRetryable,
@@ -83,6 +94,7 @@ pub enum FailedWhy {
 
 /// Why a request is back in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RequeuedWhy {
     /// It was evicted.
     Evicted,
@@ -94,6 +106,7 @@ pub enum RequeuedWhy {
 
 /// Which bound on a policy ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Clock {
     /// It could have been placed all that time.
     Unplaced,
@@ -107,6 +120,7 @@ pub enum Clock {
 
 /// Where a request was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PlacedIn {
     /// Into a slot; it starts at once.
     Slot,
@@ -116,6 +130,7 @@ pub enum PlacedIn {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Fact {
     /// A device was attached.
     DeviceAttached(DeviceId),
@@ -203,6 +218,7 @@ pub enum Fact {
 
 /// Who decided, and for which of its reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Decided {
     /// Who.
     pub author: Author,

@@ -8,8 +8,10 @@
 //! 1. After [`Feed::changes`] the policy's mirror equals the machine's rows
 //!    (`tests/feed.rs` folds random runs and compares).
 //! 2. A row named by an answer is among the next changes (`tests/feed.rs`).
+//! 3. With a [`Relay`], a policy elsewhere is told what it would be told here (`tests/relay.rs`).
+//!    But what lags in a row ([`crate::rows::Sequence`]) is as old as the row's last news.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Wanted};
@@ -23,8 +25,22 @@ pub struct Feed {
     kinds: FeedKinds,
     /// Where to go on; absent: it knows nothing yet.
     position: Option<u64>,
-    /// Rows the last answer named.
-    named: BTreeSet<RowKey>,
+    /// What the last answer named.
+    pub named: Named,
+}
+
+/// Rows that an answer named, and that its policy is told again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named(BTreeSet<RowKey>);
+
+/// The far end of a feed, where the machine cannot be seen: it tells a policy that answers later
+/// and elsewhere again what that policy's own answers named.
+#[derive(Debug, Default)]
+pub struct Relay {
+    /// What the last answer named.
+    pub named: Named,
+    /// As they were told last, those rows that an answer can name.
+    rows: BTreeMap<RowKey, Change>,
 }
 
 impl Feed {
@@ -34,14 +50,20 @@ impl Feed {
         Self {
             kinds,
             position: None,
-            named: BTreeSet::new(),
+            named: Named::default(),
         }
+    }
+
+    /// How far in the machine's changes its policy has been told; absent: it knows nothing.
+    #[must_use]
+    pub fn told(&self) -> Option<u64> {
+        self.position
     }
 
     /// The policy has forgotten everything: a fresh instance took its place.
     pub fn reset(&mut self) {
         self.position = None;
-        self.named.clear();
+        self.named.0.clear();
     }
 
     /// Writes to `out` what the policy must be told now, and takes it as told. With nothing to
@@ -55,7 +77,7 @@ impl Feed {
                 out.extend(
                     entries.filter_map(|(stamp, key)| view.row(key, Wanted::Entry(stamp), kinds)),
                 );
-                let named = self.named.iter();
+                let named = self.named.0.iter();
                 out.extend(named.filter_map(|key| view.row(*key, Wanted::Untold(position), kinds)));
                 Extent::SinceLast
             }
@@ -65,50 +87,88 @@ impl Feed {
             }
         };
         self.position = Some(view.end());
-        self.named.clear();
+        self.named.0.clear();
         extent
     }
+}
 
+impl Named {
     /// An answer named this request.
-    pub fn named_request(&mut self, request: RequestId) {
-        self.named.insert(RowKey::Waiting(request));
-        self.named.insert(RowKey::Sequence(request));
+    pub fn request(&mut self, request: RequestId) {
+        self.0.insert(RowKey::Waiting(request));
+        self.0.insert(RowKey::Sequence(request));
     }
 
     /// An answer named this executor.
-    pub fn named_executor(&mut self, executor: ExecutorId) {
-        self.named.insert(RowKey::Load(executor));
+    pub fn executor(&mut self, executor: ExecutorId) {
+        self.0.insert(RowKey::Load(executor));
     }
 
     /// Notes what an answer of the hook `admission` named.
-    pub fn named_by_admit(&mut self, arrivals: &[RequestId], verdicts: &[admission::Verdict]) {
+    pub fn by_admit(&mut self, arrivals: &[RequestId], verdicts: &[admission::Verdict]) {
         for request in arrivals {
-            self.named_request(*request);
+            self.request(*request);
         }
         for verdict in verdicts {
             if let admission::Choice::Displace(request) = verdict.choice {
-                self.named_request(request);
+                self.request(request);
             }
         }
     }
 
     /// Notes what an answer of the hook `routing` named.
-    pub fn named_by_route(&mut self, requests: &[RequestId], verdicts: &[routing::Verdict]) {
+    pub fn by_route(&mut self, requests: &[RequestId], verdicts: &[routing::Verdict]) {
         for (request, verdict) in requests.iter().zip(verdicts) {
             if let routing::Choice::Place(executors) = &verdict.choice {
-                self.named_request(*request);
+                self.request(*request);
                 for executor in executors {
-                    self.named_executor(*executor);
+                    self.executor(*executor);
                 }
             }
         }
     }
 
     /// Notes what an answer of the hook `preemption` named.
-    pub fn named_by_evict(&mut self, eviction: &Eviction) {
-        self.named_executor(eviction.executor);
+    pub fn by_evict(&mut self, eviction: &Eviction) {
+        self.executor(eviction.executor);
         for victim in &eviction.victims {
-            self.named_request(victim.request);
+            self.request(victim.request);
         }
+    }
+}
+
+impl Relay {
+    /// Takes note of what a feed says, and adds what the last answer named and the feed does not
+    /// speak of.
+    pub fn pass(&mut self, extent: Extent, changes: &mut Vec<Change>) {
+        if extent == Extent::Everything {
+            self.rows.clear();
+            self.named.0.clear();
+        }
+        for change in changes.iter() {
+            let (key, row) = match change {
+                Change::Load(row) => (RowKey::Load(row.id), Some(change)),
+                Change::Waiting(row) => (RowKey::Waiting(row.id), Some(change)),
+                Change::Sequence(row) => (RowKey::Sequence(row.request), Some(change)),
+                Change::ExecutorGone(id) => (RowKey::Load(*id), None),
+                Change::WaitingGone(id) => (RowKey::Waiting(*id), None),
+                Change::SequenceGone(id) => (RowKey::Sequence(*id), None),
+                Change::Name(_)
+                | Change::Executor(_)
+                | Change::Residency(_)
+                | Change::ResidencyGone(_)
+                | Change::Device(_)
+                | Change::Model(_)
+                | Change::Tenant(_)
+                | Change::Completed(_) => continue,
+            };
+            self.named.0.remove(&key);
+            match row {
+                Some(row) => self.rows.insert(key, row.clone()),
+                None => self.rows.remove(&key),
+            };
+        }
+        let named = std::mem::take(&mut self.named.0);
+        changes.extend(named.iter().filter_map(|key| self.rows.get(key)).cloned());
     }
 }

@@ -11,6 +11,7 @@ use crate::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 
 /// A memory that executors share.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceSpec {
     /// Unique among devices.
     pub name: String,
@@ -22,6 +23,7 @@ pub struct DeviceSpec {
 
 /// Who keeps the books of a device's KV blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum KvSpec {
     /// The machine: it hands out block ids.
     Owned {
@@ -36,6 +38,7 @@ pub enum KvSpec {
 
 /// Counts reported by a device whose blocks somebody else manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KvReport {
     /// Bytes of one block; 1 where not told.
     pub block_bytes: u64,
@@ -49,8 +52,38 @@ pub struct KvReport {
     pub blocks_evicted_total: u64,
 }
 
+/// Where prompt blocks are held, other than in a pool of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Tier {
+    /// In the memory of a device whose books somebody else keeps.
+    Device(DeviceId),
+    /// In host memory, to be had by the engines of that device.
+    Host(DeviceId),
+    /// On disk or outside, to be had by the engines of that device.
+    Disk(DeviceId),
+    /// In a cache that any executor can read.
+    Shared {
+        /// Tokens one of its blocks holds.
+        tokens_per_block: u32,
+    },
+}
+
+/// What became of blocks in a [`Tier`]. Hashes are those of [`NewRequest::prompt_hashes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum PrefixEvent {
+    /// It holds these now.
+    Stored(Vec<BlockHash>),
+    /// It no longer holds these.
+    Removed(Vec<BlockHash>),
+    /// It holds nothing any more.
+    Cleared,
+}
+
 /// Something that runs sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExecutorSpec {
     /// Unique among attached executors.
     pub name: String,
@@ -82,6 +115,7 @@ pub struct ExecutorSpec {
 
 /// What may change about an attached executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ExecutorUpdate {
     /// It serves, or does not. From `Down` this begins a new incarnation.
     Health(Health),
@@ -97,6 +131,7 @@ pub enum ExecutorUpdate {
 
 /// A client's request, as far as scheduling is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NewRequest {
     /// Which model; absent: any live executor will do.
     pub model: Option<ModelId>,
@@ -162,6 +197,7 @@ impl NewRequest {
 
 /// What one engine did in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepReport {
     /// Which executor.
     pub executor: ExecutorId,
@@ -173,6 +209,7 @@ pub struct StepReport {
 
 /// What one sequence made in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Progress {
     /// Which.
     pub request: RequestId,
@@ -184,6 +221,7 @@ pub struct Progress {
 
 /// A message of an executor about one of its sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SequenceRef {
     /// Which request.
     pub request: RequestId,
@@ -195,6 +233,7 @@ pub struct SequenceRef {
 
 /// What may be done after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RetryClass {
     /// The request itself is at fault, or the client has seen part of the answer.
     Never,
@@ -204,6 +243,7 @@ pub enum RetryClass {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Input {
     /// A name is used for the first time.
     NameInterned {
@@ -220,6 +260,8 @@ pub enum Input {
     DeviceAttached(DeviceSpec),
     /// A device reported its KV counts.
     KvReported(DeviceId, KvReport),
+    /// An engine or a cache said which prompt blocks it holds, or no longer does.
+    PrefixesReported(Tier, PrefixEvent),
     /// An executor was attached.
     ExecutorAttached(ExecutorSpec),
     /// Something about an executor changed.

@@ -70,6 +70,7 @@ mod machine;
 mod policies;
 mod refusal;
 pub mod rows;
+mod tap;
 mod view;
 
 pub use config::{Config, ConfigError};
@@ -78,20 +79,21 @@ pub use fact::{
     Clock, Decided, ExpiredWhy, Fact, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
     Stamped,
 };
-pub use feed::Feed;
+pub use feed::{Feed, Named, Relay};
 pub use ids::{
     AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
     RequestId, Round, SessionKey, TenantId,
 };
 pub use input::{
-    DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, KvReport, KvSpec, NewRequest, Progress,
-    RetryClass, SequenceRef, StepReport,
+    DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, KvReport, KvSpec, NewRequest, PrefixEvent,
+    Progress, RetryClass, SequenceRef, StepReport, Tier,
 };
 pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, QueueSnapshot};
 pub use policies::{
-    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Hook, NoPolicies, Policies,
-    PolicyFault, Shortage, ShortageCause, Victim, admission, routing,
+    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Hook, NoPolicies, Otherwise,
+    Policies, PolicyFault, Shortage, ShortageCause, Victim, admission, routing,
 };
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;
+pub use tap::{Asked, Question, Reply, Sink, Tap};
 pub use view::View;

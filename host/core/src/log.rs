@@ -10,6 +10,7 @@ use crate::rows::{NameKind, Presence};
 
 /// Which row changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum RowKey {
     Name(NameKind, u32),
     Executor(ExecutorId),
@@ -25,6 +26,7 @@ pub(crate) enum RowKey {
 
 /// Position of a row's newest entry in the log; an older entry of the same row is skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Stamp(u64);
 
 /// Which of a row's states a reader asks for.
@@ -54,11 +56,11 @@ impl Wanted {
 /// The newest row changes.
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
-    entries: VecDeque<RowKey>,
-    entries_max: usize,
+    pub(crate) entries: VecDeque<RowKey>,
+    pub(crate) entries_max: usize,
     /// Position of the first entry kept. Positions start at 1, so that a default stamp is older
     /// than every entry.
-    base: u64,
+    pub(crate) base: u64,
 }
 
 impl ChangeLog {

@@ -7,6 +7,7 @@
 //! # Not here
 //! Whether an answer may take effect: that is the interlock's, in [`crate::Machine::decide`].
 
+use crate::fact::Clock;
 use crate::ids::{DeviceId, ExecutorId, Micros, RequestId};
 use crate::refusal::Refusal;
 use crate::rows::{Cached, Moment};
@@ -14,6 +15,7 @@ use crate::view::View;
 
 /// A decision a policy can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Hook {
     /// Whether requests may wait at all.
     Admission,
@@ -52,6 +54,7 @@ impl Hook {
 
 /// Who made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Author {
     /// The machine's own rule: nobody else answered, or the answer was refused.
     BuiltIn,
@@ -61,6 +64,7 @@ pub enum Author {
 
 /// What came back from a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Answer<T> {
     /// Who answered. [`Author::BuiltIn`] exactly where `value` is absent.
     pub author: Author,
@@ -68,6 +72,19 @@ pub struct Answer<T> {
     pub value: Option<T>,
     /// Policies that were asked before this answer came and failed, in that order.
     pub faults: Vec<PolicyFault>,
+    /// Who decides where `value` is absent, or of no use.
+    pub otherwise: Otherwise,
+}
+
+/// Who decides where no policy gave a usable answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Otherwise {
+    /// The built-in rule.
+    #[default]
+    BuiltIn,
+    /// Nobody: the arrivals are refused. Of the other hooks' answers this says nothing.
+    Closed,
 }
 
 impl<T> Answer<T> {
@@ -78,6 +95,7 @@ impl<T> Answer<T> {
             author: Author::BuiltIn,
             value: None,
             faults: Vec::new(),
+            otherwise: Otherwise::BuiltIn,
         }
     }
 
@@ -88,12 +106,25 @@ impl<T> Answer<T> {
             author: Author::Policy(policy),
             value: Some(value),
             faults: Vec::new(),
+            otherwise: Otherwise::BuiltIn,
+        }
+    }
+
+    /// The same with another value.
+    #[must_use]
+    pub fn map<R>(self, change: impl FnOnce(T) -> R) -> Answer<R> {
+        Answer {
+            author: self.author,
+            value: self.value.map(change),
+            faults: self.faults,
+            otherwise: self.otherwise,
         }
     }
 }
 
 /// A policy that failed instead of answering.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PolicyFault {
     /// The policy's number.
     pub policy: u32,
@@ -105,6 +136,7 @@ pub struct PolicyFault {
 
 /// Why a policy did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FaultKind {
     /// It trapped: a panic, an out-of-bounds access, a stack overflow.
     Trap,
@@ -118,6 +150,9 @@ pub enum FaultKind {
     Oversize,
     /// It cannot be instantiated, configured or restored any more.
     Start,
+    /// It answered, and let a liveness bound run out all the same. Counted by policies' hosts;
+    /// the machine's fact is [`crate::Fact::Strike`].
+    Struck,
 }
 
 /// Answers of the hook `admission`.
@@ -126,6 +161,7 @@ pub mod admission {
 
     /// What becomes of an arrival.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub enum Choice {
         /// Into the queue.
         Admit,
@@ -139,6 +175,7 @@ pub mod admission {
 
     /// One answer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Verdict {
         /// What.
         pub choice: Choice,
@@ -153,6 +190,7 @@ pub mod routing {
 
     /// Where a request goes.
     #[derive(Clone, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub enum Choice {
         /// On the first of these that is in order.
         Place(Vec<ExecutorId>),
@@ -164,6 +202,7 @@ pub mod routing {
 
     /// One answer.
     #[derive(Clone, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Verdict {
         /// What.
         pub choice: Choice,
@@ -174,6 +213,7 @@ pub mod routing {
 
 /// What is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ShortageCause {
     /// A slot.
     Slots,
@@ -185,6 +225,7 @@ pub enum ShortageCause {
 
 /// A request that cannot go on for want of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Shortage {
     /// What is missing.
     pub cause: ShortageCause,
@@ -199,6 +240,7 @@ pub struct Shortage {
 
 /// How a victim leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EvictHow {
     /// Its blocks are dropped; it waits again and is prefilled anew.
     Recompute,
@@ -208,6 +250,7 @@ pub enum EvictHow {
 
 /// One that gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Victim {
     /// Who.
     pub request: RequestId,
@@ -217,6 +260,7 @@ pub struct Victim {
 
 /// Victims whose leaving covers a shortage.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Eviction {
     /// Where the needy one goes.
     pub executor: ExecutorId,
@@ -228,6 +272,7 @@ pub struct Eviction {
 
 /// One engine's tokens per step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Allotment {
     /// Which engine.
     pub executor: ExecutorId,
@@ -282,9 +327,81 @@ pub trait Policies {
         tokens_total: u32,
     ) -> Answer<Vec<Allotment>>;
 
+    /// Of these requests, how many from the first on one policy answers together. The machine
+    /// asks `hook` about those, and about the rest once that answer has been applied: a policy that
+    /// answers for a part of the requests knows by then what became of those before them. Only
+    /// [`Hook::Admission`] and [`Hook::Routing`] are asked in such runs.
+    fn run(&self, view: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
+        let _ = (view, hook);
+        requests.len()
+    }
+
     /// The interlock refused an answer of `author`.
     fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
         let _ = (author, hook, refusal);
+    }
+
+    /// Under whoever is in force for `hook` a liveness bound ran out, and the built-in rule
+    /// steps in.
+    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
+        let _ = (now, hook, clock);
+    }
+}
+
+/// Whoever is lent answers as who lent it.
+impl<P: Policies + ?Sized> Policies for &mut P {
+    fn admit(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        arrivals: &[RequestId],
+        room: u32,
+    ) -> Answer<Vec<admission::Verdict>> {
+        (**self).admit(view, at, arrivals, room)
+    }
+
+    fn order(&mut self, view: &View<'_>, at: Moment, ids: &[RequestId]) -> Answer<Vec<RequestId>> {
+        (**self).order(view, at, ids)
+    }
+
+    fn route(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Answer<Vec<routing::Verdict>> {
+        (**self).route(view, at, requests)
+    }
+
+    fn evict(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        shortage: &Shortage,
+    ) -> Answer<Option<Eviction>> {
+        (**self).evict(view, at, shortage)
+    }
+
+    fn allot(
+        &mut self,
+        view: &View<'_>,
+        at: Moment,
+        device: DeviceId,
+        tokens_total: u32,
+    ) -> Answer<Vec<Allotment>> {
+        (**self).allot(view, at, device, tokens_total)
+    }
+
+    fn run(&self, view: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
+        (**self).run(view, hook, requests)
+    }
+
+    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
+        (**self).refused(author, hook, refusal);
+    }
+
+    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
+        (**self).struck(now, hook, clock);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::rows::Health;
 
 /// One refused action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[error("{cause} (request {request:?}, executor {executor:?})")]
 pub struct Refusal {
     /// The request the action was about; absent: the whole answer.
@@ -21,6 +22,7 @@ pub struct Refusal {
 
 /// Why an action is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum RefusalCause {
     /// An answer has a different number of verdicts than there were questions.

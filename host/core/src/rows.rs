@@ -12,6 +12,7 @@ use crate::ids::{
 
 /// When a question is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moment {
     /// The round's one time.
     pub now: Micros,
@@ -21,6 +22,7 @@ pub struct Moment {
 
 /// What kind of thing a name belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NameKind {
     /// An executor.
     Executor,
@@ -38,6 +40,7 @@ pub enum NameKind {
 
 /// The text behind an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Name {
     /// Which kind of id.
     pub kind: NameKind,
@@ -49,6 +52,7 @@ pub struct Name {
 
 /// What an executor runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ExecutorKind {
     /// An engine on an NVIDIA device.
     Cuda,
@@ -62,6 +66,7 @@ pub enum ExecutorKind {
 
 /// What an executor is for, where prefill and decode run apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Role {
     /// Prefill and decode.
     Both,
@@ -73,6 +78,7 @@ pub enum Role {
 
 /// Whether an executor serves. The better, the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Health {
     /// Serving.
     Up,
@@ -100,6 +106,7 @@ impl Health {
 
 /// What rarely changes about an executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
     missing_docs,
     reason = "documented in wit/types.wit, record executor-info"
@@ -120,6 +127,7 @@ pub struct ExecutorInfo {
 
 /// What changes all the time about an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
     missing_docs,
     reason = "documented in wit/types.wit, record executor-load"
@@ -139,6 +147,7 @@ pub struct ExecutorLoad {
 
 /// A model's presence on one executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record residency")]
 pub struct Residency {
     pub executor: ExecutorId,
@@ -149,6 +158,7 @@ pub struct Residency {
 
 /// A model and an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record presence")]
 pub struct Presence {
     pub executor: ExecutorId,
@@ -157,6 +167,7 @@ pub struct Presence {
 
 /// The KV pool of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record device")]
 pub struct Device {
     pub id: DeviceId,
@@ -169,6 +180,7 @@ pub struct Device {
 
 /// A model and its global limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record model")]
 pub struct Model {
     pub id: ModelId,
@@ -179,6 +191,7 @@ pub struct Model {
 
 /// Who pays, and what they used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record tenant")]
 pub struct Tenant {
     pub id: TenantId,
@@ -192,6 +205,7 @@ pub struct Tenant {
 
 /// What a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RequestClass {
     /// Only total throughput matters.
     Throughput,
@@ -201,6 +215,7 @@ pub enum RequestClass {
 
 /// How far a request that has no place yet has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Stage {
     /// New in this round.
     Arrived,
@@ -212,6 +227,7 @@ pub enum Stage {
 
 /// A request without a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record request")]
 pub struct Request {
     pub id: RequestId,
@@ -241,6 +257,7 @@ pub struct Request {
 
 /// Prompt tokens an executor already holds, by tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record overlap")]
 pub struct Overlap {
     pub executor: ExecutorId,
@@ -251,6 +268,7 @@ pub struct Overlap {
 
 /// What is cached of one request's prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record cached")]
 pub struct Cached {
     pub request: RequestId,
@@ -262,6 +280,7 @@ pub struct Cached {
 
 /// What a placed request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SequenceState {
     /// In the executor's queue.
     Queued,
@@ -273,6 +292,7 @@ pub enum SequenceState {
 
 /// A placed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record sequence")]
 #[expect(
     clippy::struct_excessive_bools,
@@ -297,6 +317,7 @@ pub struct Sequence {
 
 /// How a request ended on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
     missing_docs,
     reason = "documented in wit/types.wit, record completion"
@@ -317,6 +338,7 @@ pub struct Completion {
 
 /// What a list of changes covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Extent {
     /// What changed since the last one.
     SinceLast,
@@ -326,6 +348,7 @@ pub enum Extent {
 
 /// One row that is new or has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Change {
     /// The text behind an id.
     Name(Name),
@@ -360,6 +383,7 @@ pub enum Change {
 
 /// The optional kinds of change a policy asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent switches: `flags feed` of wit/hooks.wit"

@@ -3,7 +3,7 @@
 use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Stamp, Wanted};
 use crate::machine::Machine;
-use crate::rows::{Cached, Change, FeedKinds, Request};
+use crate::rows::{Cached, Change, FeedKinds, NameKind, Request};
 
 /// A read-only view of a [`Machine`].
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,12 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn request(&self, request: RequestId) -> Option<&'a Request> {
         self.machine.waiting_row(request)
+    }
+
+    /// The text behind an id.
+    #[must_use]
+    pub fn name(&self, kind: NameKind, id: u32) -> Option<&'a str> {
+        self.machine.name(kind, id)
     }
 
     /// What is cached of a waiting request's prompt, where.

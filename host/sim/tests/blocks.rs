@@ -5,10 +5,12 @@ mod common;
 use common::{
     END, SECOND, World, add_device, add_executor, arrive, assert_nothing_held, blocks_idle,
     executor_with, is_queued, is_running, request, single, starts, steps, with_hashes, world,
+    world_with,
 };
 use pointsman_core::rows::{Health, Overlap};
 use pointsman_core::{
-    BlockId, DeviceId, Effect, ExecutorId, ExecutorUpdate, Micros, Outcome, RequestId,
+    BlockHash, BlockId, Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Input, Micros,
+    Outcome, PrefixEvent, RequestId, Tier,
 };
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -173,6 +175,81 @@ fn a_policy_is_told_which_executor_holds_how_much_of_a_prompt() {
     };
     assert_eq!(asked.1.request, id);
     assert_eq!(asked.1.overlaps, [overlap(second, 8), overlap(first, 4)]);
+}
+
+fn stored(world: &mut World, tier: Tier, hashes: &[u128]) {
+    let hashes = hashes.iter().copied().map(BlockHash).collect();
+    let event = PrefixEvent::Stored(hashes);
+    world.input(Input::PrefixesReported(tier, event));
+}
+
+/// What the policy was last told of a prompt: executor and tokens on device, in host memory, on
+/// disk; the floor; the shared cache.
+fn told(world: &World) -> (Vec<(ExecutorId, [u32; 3])>, u32, u32) {
+    let (_, cached) = world.policies.asked.route.last().unwrap();
+    let overlaps = cached.overlaps.iter();
+    let overlaps = overlaps.map(|it| {
+        (
+            it.executor,
+            [it.device_tokens, it.host_tokens, it.disk_tokens],
+        )
+    });
+    (
+        overlaps.collect(),
+        cached.floor_tokens,
+        cached.shared_tokens,
+    )
+}
+
+#[test]
+fn a_policy_is_told_what_engines_and_caches_report_to_hold_beside_the_pool() {
+    let (mut world, first) = single(1, 16);
+    let device = add_device(&mut world, 16);
+    let second = add_executor(&mut world, device, 1);
+    world.policies.route_to(&[first]);
+    serve(&mut world, &PREFIX[..1], 6);
+    // The pool knows what is on its device, whatever is said.
+    stored(&mut world, Tier::Device(DEVICE), &[10, 11, 12]);
+    stored(&mut world, Tier::Host(DEVICE), &[10, 11]);
+    stored(&mut world, Tier::Disk(device), &[10, 11, 12, 14]);
+    let shared = Tier::Shared {
+        tokens_per_block: 4,
+    };
+    stored(&mut world, shared, &[10, 11]);
+    arrive(&mut world, with_hashes(&[10, 11, 12, 13], request(17, 1)));
+    let expected = vec![(second, [0, 0, 12]), (first, [4, 4, 0])];
+    assert_eq!(told(&world), (expected, 0, 8));
+    assert!(world.run_out(END));
+
+    let removed = PrefixEvent::Removed(vec![BlockHash(11)]);
+    world.input(Input::PrefixesReported(Tier::Disk(device), removed));
+    world.input(Input::PrefixesReported(shared, PrefixEvent::Cleared));
+    world.lose(first);
+    world.update(first, ExecutorUpdate::Health(Health::Up));
+    arrive(&mut world, with_hashes(&[10, 11, 12, 13], request(17, 1)));
+    assert_eq!(told(&world), (vec![(second, [0, 0, 4])], 0, 0));
+}
+
+#[test]
+fn what_executors_beyond_those_listed_hold_at_least_is_the_floor() {
+    let mut world = world_with(Config {
+        overlaps_max: 1,
+        ..Config::default()
+    });
+    let devices = [(); 3].map(|()| add_device(&mut world, 16));
+    let executors = devices.map(|device| add_executor(&mut world, device, 1));
+    for (executor, hashes) in executors.into_iter().zip([1, 2, 2]) {
+        world.policies.route_to(&[executor]);
+        serve(&mut world, &PREFIX[..hashes], 10);
+    }
+    arrive(&mut world, with_hashes(&PREFIX, request(10, 1)));
+    assert_eq!(told(&world), (vec![(executors[1], [8, 0, 0])], 4, 0));
+    let fourth = add_device(&mut world, 16);
+    add_executor(&mut world, fourth, 1);
+    assert!(world.run_out(END));
+    arrive(&mut world, with_hashes(&PREFIX, request(10, 1)));
+    let (_, floor, _) = told(&world);
+    assert_eq!(floor, 0, "the last one holds nothing");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, RequestClass, Role};
 use pointsman_core::{
     BlockHash, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Input,
-    KvReport, KvSpec, Micros, ModelId, NewRequest, NoPolicies, Policies, RequestId, RetryClass,
-    TenantId,
+    KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Policies, PrefixEvent,
+    RequestId, RetryClass, TenantId, Tier,
 };
 use pointsman_sim::{Adversary, EngineProfile, World, replay};
 
@@ -194,12 +194,32 @@ impl<P: Policies> Run<P> {
                 };
                 self.world.input(Input::KvReported(device, report));
             }
+            60..62 => self.prefix_event(),
             _ => {
                 let pause = Micros(self.rng.u64(0..SECOND));
                 let until = self.world.now().after(pause);
                 self.world.run_until(until);
             }
         }
+    }
+
+    fn prefix_event(&mut self) {
+        let device = self.devices[self.rng.usize(0..self.devices.len())];
+        let tier = match self.rng.u32(0..4) {
+            0 => Tier::Device(device),
+            1 => Tier::Host(device),
+            2 => Tier::Disk(device),
+            _ => Tier::Shared {
+                tokens_per_block: 4,
+            },
+        };
+        let hashes = (0..self.rng.u128(1..8)).map(BlockHash).collect();
+        let event = match self.rng.u32(0..3) {
+            0 => PrefixEvent::Removed(hashes),
+            1 => PrefixEvent::Cleared,
+            _ => PrefixEvent::Stored(hashes),
+        };
+        self.world.input(Input::PrefixesReported(tier, event));
     }
 
     fn fleet_event(&mut self) {
@@ -256,9 +276,19 @@ impl<P: Policies> Run<P> {
 }
 
 fn run<P: Policies>(seed: u64, policies: P) -> World<P> {
+    run_with(seed, policies, |_| {})
+}
+
+/// A run between whose events something is done to the world.
+fn run_with<P: Policies>(
+    seed: u64,
+    policies: P,
+    mut between: impl FnMut(&mut World<P>),
+) -> World<P> {
     let mut run = Run::new(seed, policies);
     for _ in 0..200 {
         run.event();
+        between(&mut run.world);
         run.world.settle();
     }
     run.drain();
@@ -311,5 +341,53 @@ fn a_recorded_run_gives_the_same_facts_and_effects_again() {
         assert_eq!(differs, None, "the first fact that differs");
         assert_eq!(facts.len(), world.facts().len());
         assert_eq!(effects, world.effects());
+    });
+}
+
+#[test]
+fn a_machine_that_was_written_down_and_read_again_goes_on_the_same() {
+    for_seeds(0..40, |seed| {
+        let plain = run(seed, Adversary::new(seed, 80));
+        let mut points = Rng::with_seed(!seed);
+        let again = run_with(seed, Adversary::new(seed, 80), |world| {
+            if points.u32(0..10) == 0 {
+                let written = postcard::to_stdvec(&world.machine).unwrap();
+                world.machine = postcard::from_bytes(&written).unwrap();
+            }
+        });
+        let mut facts = plain.facts().iter().zip(again.facts());
+        let differs = facts.find(|(a, b)| a != b);
+        assert_eq!(differs, None, "the first fact that differs");
+        assert_eq!(plain.facts().len(), again.facts().len());
+        assert_eq!(plain.effects(), again.effects());
+    });
+}
+
+#[test]
+fn a_damaged_keyframe_is_refused_or_reads_as_a_machine_that_holds_together() {
+    for_seeds(0..20, |seed| {
+        let mut written = Vec::new();
+        let mut events = 0;
+        run_with(seed, Adversary::new(seed, 80), |world| {
+            events += 1;
+            if events == 100 {
+                written = postcard::to_stdvec(&world.machine).unwrap();
+            }
+        });
+        let mut rng = Rng::with_seed(seed);
+        for _ in 0..200 {
+            let mut damaged = written.clone();
+            let at = rng.usize(0..damaged.len());
+            damaged[at] = rng.u8(..);
+            damaged.truncate(if rng.bool() {
+                damaged.len()
+            } else {
+                rng.usize(0..damaged.len())
+            });
+            let read: Result<Machine, _> = postcard::from_bytes(&damaged);
+            if let Ok(machine) = read {
+                machine.check_invariants().unwrap();
+            }
+        }
     });
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::effect::Effect;
-use crate::fact::Fact;
+use crate::fact::{Clock, Fact};
 use crate::ids::{DeviceId, ExecutorId};
 use crate::policies::{Allotment, Answer, Author, Hook, Policies};
 use crate::refusal::{Refusal, RefusalCause};
@@ -28,6 +28,7 @@ impl Machine {
                 continue;
             }
             let answer = if self.allot_built_in.remove(&device) {
+                policies.struck(self.now, Hook::Budget, Clock::Tokenless);
                 Answer::unbound()
             } else {
                 policies.allot(&View::new(self), at, device, tokens_total)

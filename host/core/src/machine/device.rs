@@ -8,9 +8,11 @@ use crate::log::Stamp;
 use crate::rows;
 
 use super::pool::BlockPool;
+use super::tiers::Tiers;
 
 /// The KV blocks of a device, as far as the machine knows them.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Kv {
     /// The machine keeps the books.
     Owned(BlockPool),
@@ -20,6 +22,7 @@ pub(super) enum Kv {
 
 /// Counts of blocks that somebody else manages.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct ReportedKv {
     pub(super) report: Option<KvReport>,
     /// Blocks of what was placed since the report, which it cannot contain yet.
@@ -37,10 +40,13 @@ impl ReportedKv {
 
 /// Everything the machine keeps about one device.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Device {
     pub(super) id: DeviceId,
     pub(super) spec: DeviceSpec,
     pub(super) kv: Kv,
+    /// What is held of prompts beside the pool.
+    pub(super) tiers: Tiers,
     /// Attached executors, in attach order.
     pub(super) executors: Vec<ExecutorId>,
     /// Running sequences that lack a block.
@@ -63,6 +69,7 @@ impl Device {
             id,
             spec,
             kv,
+            tiers: Tiers::default(),
             executors: Vec::new(),
             short: BTreeSet::new(),
             claims: Vec::new(),

@@ -14,6 +14,7 @@ use crate::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
 
 /// What a slot is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum SlotUse {
     /// Its owner runs.
     Running,
@@ -25,6 +26,7 @@ pub(super) enum SlotUse {
 
 /// Whether an executor that is asked to leave is still wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Attachment {
     Attached,
     /// Removed as soon as nothing is placed there.
@@ -33,6 +35,7 @@ pub(super) enum Attachment {
 
 /// A model's presence: every placed or reserved sequence of it, queued ones too.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Presence {
     pub(super) sequences: u32,
     pub(super) warm_until: Option<Micros>,
@@ -40,6 +43,7 @@ pub(super) struct Presence {
 
 /// Placed requests that wait for a slot, by class.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct DeviceQueue {
     critical: VecDeque<RequestId>,
     throughput: VecDeque<RequestId>,
@@ -90,6 +94,7 @@ impl DeviceQueue {
 
 /// Everything the machine keeps about one executor.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Executor {
     // Set from outside.
     pub(super) id: ExecutorId,
@@ -251,6 +256,7 @@ impl Executor {
 
 /// An exponentially weighted average with weight 1/8 for the newest value.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Average(Option<u64>);
 
 impl Average {

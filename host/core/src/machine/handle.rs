@@ -519,6 +519,7 @@ impl Machine {
             Input::TenantSet(id, weight, limit) => self.handle_tenant_set(now, id, weight, limit),
             Input::DeviceAttached(spec) => drop(self.handle_device_attached(now, spec)),
             Input::KvReported(device, report) => self.handle_kv_report(now, device, report),
+            Input::PrefixesReported(tier, event) => self.handle_prefix_event(now, tier, event),
             Input::ExecutorAttached(spec) => drop(self.handle_executor_attached(now, spec)),
             Input::ExecutorUpdated(id, update) => {
                 drop(self.handle_executor_update(now, id, update));

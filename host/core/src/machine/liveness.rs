@@ -21,6 +21,7 @@ use super::{CLASSES, Machine};
 
 /// Whose timer it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 enum Timer {
     Request(RequestId),
     Executor(ExecutorId),
@@ -30,6 +31,7 @@ enum Timer {
 
 /// When something may fall due, at most once per thing.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Timers {
     by_time: BTreeSet<(Micros, Timer)>,
     armed: BTreeMap<Timer, Micros>,
@@ -39,6 +41,7 @@ pub(super) struct Timers {
 
 /// Keeps `evict` from being asked in every round of an overloaded host.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct EvictGate {
     pub(super) until: Micros,
     /// Somebody more urgent than this passes.
@@ -218,7 +221,7 @@ impl Machine {
     }
 
     /// Places what the first two clocks say must go first, where the built-in rule finds room.
-    pub(super) fn place_overdue(&mut self, record: &mut RoundRecord) {
+    pub(super) fn place_overdue(&mut self, policies: &mut dyn Policies, record: &mut RoundRecord) {
         for id in self.watched.clone() {
             let Some(request) = self.requests.get(&id) else {
                 continue;
@@ -230,6 +233,7 @@ impl Machine {
                 continue;
             };
             self.fact(Fact::Strike(clock, Hook::Routing, id));
+            policies.struck(self.now, Hook::Routing, clock);
             self.place(id, executor, into, Decided::BUILT_IN);
             record.placements.push((id, executor));
         }
@@ -306,7 +310,8 @@ impl Machine {
         }
     }
 
-    /// Third clock: the next allotment of the device is the built-in one.
+    /// Third clock: the next allotment of the device is the built-in one, and its policy is told
+    /// of the strike then.
     pub(super) fn strike_tokenless(&mut self, id: RequestId, device: DeviceId) {
         if self.devices[device.0 as usize]
             .spec

@@ -14,6 +14,8 @@
 //! | `built_in` | the rules for when no policy answers |
 //! | `rows` | what policies are told |
 //! | `check` | the whole-state checker |
+//! | `keyframe` | the whole state, written down and read again |
+//! | `tiers` | what is held of prompts outside the pools, as reported |
 //! | `pool`, `device`, `executor`, `request`, `names` | the records |
 
 mod allot;
@@ -23,6 +25,8 @@ mod device;
 mod evict;
 mod executor;
 mod handle;
+#[cfg(feature = "serde")]
+mod keyframe;
 mod liveness;
 mod names;
 mod place;
@@ -33,6 +37,7 @@ mod request;
 mod reserve;
 mod round;
 mod rows;
+mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -55,9 +60,11 @@ use liveness::Timers;
 use names::Names;
 use request::{Request, Urgency};
 use rows::Completions;
+use tiers::SharedCache;
 
 /// A model and how many requests of it are where.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Model {
     running_max: Option<u32>,
     running: u32,
@@ -67,6 +74,7 @@ struct Model {
 
 /// A tenant and what it used.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Tenant {
     weight: u32,
     tokens_per_minute: Option<u64>,
@@ -79,6 +87,7 @@ struct Tenant {
 
 /// Attached executors by id. Ids count up, so a removed one leaves a hole.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Executors {
     by_id: Vec<Option<Box<Executor>>>,
     attached: u32,
@@ -114,6 +123,27 @@ impl Executors {
         self.by_id.iter().filter_map(Option::as_deref)
     }
 
+    #[cfg(feature = "serde")]
+    fn check_ids(&self, devices: usize) -> Result<(), String> {
+        let attached = self.iter().count();
+        if attached != self.attached as usize {
+            return Err(format!(
+                "{attached} executors are counted as {}",
+                self.attached
+            ));
+        }
+        for (idx, executor) in self.by_id.iter().enumerate() {
+            let Some(executor) = executor else { continue };
+            let (id, device) = (executor.id, executor.spec.device);
+            if id.0 as usize != idx || device.0 as usize >= devices {
+                return Err(format!(
+                    "executor {id} is the {idx}th and on device {device}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Ids of the attached executors, in attach order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ExecutorId> + '_ {
         self.iter().map(|executor| executor.id)
@@ -122,11 +152,14 @@ impl Executors {
 
 /// The state machine of the host. See the crate's documentation for its four method families.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(remote = "Self"))]
 pub struct Machine {
     config: Config,
     // Who there is.
     names: Names,
     devices: Vec<Device>,
+    shared_cache: SharedCache,
     pub(crate) executors: Executors,
     models: BTreeMap<ModelId, Model>,
     tenants: BTreeMap<TenantId, Tenant>,
@@ -161,6 +194,7 @@ pub struct Machine {
 
 /// An executor as monitors and tests see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExecutorSnapshot {
     /// Which.
     pub id: ExecutorId,
@@ -184,6 +218,7 @@ pub struct ExecutorSnapshot {
 
 /// The queue as monitors and tests see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueSnapshot {
     /// Queued requests, in order of arrival.
     pub queued: Vec<RequestId>,
@@ -205,6 +240,7 @@ impl Machine {
         Ok(Self {
             names: Names::default(),
             devices: Vec::new(),
+            shared_cache: SharedCache::default(),
             executors: Executors::default(),
             models: BTreeMap::new(),
             tenants: BTreeMap::new(),
@@ -269,6 +305,18 @@ impl Machine {
     #[must_use]
     pub fn name(&self, kind: NameKind, id: u32) -> Option<&str> {
         self.names.text(kind, id)
+    }
+
+    /// The id behind a text, the newest of that name; absent: it was never used.
+    #[must_use]
+    pub fn id_of(&self, kind: NameKind, text: &str) -> Option<u32> {
+        self.names.find(kind, text)
+    }
+
+    /// The round of the last [`Self::decide`].
+    #[must_use]
+    pub fn round(&self) -> Round {
+        self.round
     }
 
     /// Live requests: everything that has no outcome yet.

@@ -6,6 +6,7 @@ use crate::rows::{Name, NameKind};
 
 /// Names by kind and id. An id is the position of its name among those of its kind.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Names {
     ids: BTreeMap<(NameKind, String), u32>,
     texts: BTreeMap<(NameKind, u32), String>,

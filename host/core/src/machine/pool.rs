@@ -18,12 +18,14 @@ use crate::ids::{BlockHash, BlockId, RequestId};
 
 /// One request's blocks, in the order of its tokens.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Lease {
     blocks: Vec<BlockId>,
 }
 
 /// What the pool knows of one block.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Block {
     /// Leases that list it.
     holders: u32,
@@ -35,6 +37,7 @@ struct Block {
 
 /// The block ledger of one device.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct BlockPool {
     block_bytes: u64,
     blocks: Vec<Block>,
@@ -279,6 +282,21 @@ impl BlockPool {
     /// Requests with a lease.
     pub(super) fn holders(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.leases.keys().copied()
+    }
+
+    /// Every block that is named is there.
+    #[cfg(feature = "serde")]
+    pub(super) fn check_ids(&self) -> Result<(), String> {
+        let leased = self.leases.values().flat_map(|lease| &lease.blocks);
+        let cached = self.cached.iter().map(|(_, block)| block);
+        let mut named = leased
+            .chain(cached)
+            .chain(self.index.values())
+            .chain(&self.free);
+        match named.find(|block| block.0 as usize >= self.blocks.len()) {
+            Some(block) => Err(format!("block {block} is not there")),
+            None => Ok(()),
+        }
     }
 
     /// Checks the ledger against itself.

@@ -385,9 +385,7 @@ impl Machine {
         for request in placed {
             self.lose(request, id, incarnation);
         }
-        if let Some(pool) = self.devices[device.0 as usize].pool_mut() {
-            pool.forget_contents();
-        }
+        self.devices[device.0 as usize].forget_contents();
         let warm = self
             .executors
             .get(id)

@@ -74,6 +74,7 @@ impl Machine {
         self.fact(Fact::Short(id, shortage.cause));
         if self.now.since(since) >= self.config.unplaced_max {
             self.fact(Fact::Strike(Clock::Stalled, Hook::Preemption, id));
+            policies.struck(self.now, Hook::Preemption, Clock::Stalled);
             if let Some(eviction) = self.evict_built_in(&shortage, Insistence::Arrival) {
                 self.evict(&shortage, &eviction, Decided::BUILT_IN);
             }

@@ -14,6 +14,7 @@ use crate::rows::{Request as RequestRow, RequestClass};
 
 /// How urgent a request is, before any policy: the greater, the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Urgency {
     pub(super) class: RequestClass,
     pub(super) priority: i32,
@@ -21,6 +22,7 @@ pub(super) struct Urgency {
 
 /// Everything the machine keeps about one live request.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Request {
     /// As policies see it while it has no place.
     pub(super) row: Arc<RequestRow>,
@@ -41,6 +43,7 @@ pub(super) struct Request {
 
 /// Where a request is.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Phase {
     /// Without a place.
     Waiting(Waiting),
@@ -52,6 +55,7 @@ pub(super) enum Phase {
 
 /// What becomes of a request when it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum AfterLeaving {
     /// It waits again.
     Requeue,
@@ -61,6 +65,7 @@ pub(super) enum AfterLeaving {
 
 /// A request without a place.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Waiting {
     /// Since when, for the bound on waiting.
     pub(super) since: Micros,
@@ -88,6 +93,7 @@ impl Waiting {
 
 /// Room kept on an executor for a request that others give way to.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Reservation {
     pub(super) executor: ExecutorId,
     pub(super) since: Micros,
@@ -97,6 +103,7 @@ pub(super) struct Reservation {
 
 /// A request on an executor.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Placed {
     pub(super) executor: ExecutorId,
     pub(super) incarnation: Incarnation,
@@ -117,6 +124,7 @@ pub(super) struct Placed {
 
 /// Whether a placed request has its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum InSlot {
     /// It waits in the device queue.
     Queued,
@@ -126,6 +134,7 @@ pub(super) enum InSlot {
 
 /// A running sequence that cannot grow.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Short {
     pub(super) since: Micros,
     /// When somebody was last asked who gives way.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::fact::{Decided, Fact, Outcome, RefusedWhy};
 use crate::ids::{ExecutorId, Micros, ModelId, RequestId, Round};
-use crate::policies::{Answer, Author, Hook, Policies, admission, routing};
+use crate::policies::{Answer, Author, Hook, Otherwise, Policies, admission, routing};
 use crate::refusal::RefusalCause;
 use crate::rows::{Cached, Moment, RequestClass, Stage};
 use crate::view::View;
@@ -104,7 +104,7 @@ impl Machine {
         let mut record = RoundRecord::default();
         self.unpark(&mut record);
         self.ask_admission(at, policies, &mut record);
-        self.place_overdue(&mut record);
+        self.place_overdue(policies, &mut record);
         self.ask_order_and_routing(at, policies, &mut record);
         self.count_overtaken(&record);
         self.relieve(at, policies, &record);
@@ -161,26 +161,48 @@ impl Machine {
         }
         let arrivals = std::mem::take(&mut self.arrivals);
         for batch in arrivals.chunks(self.config.batch_max as usize) {
-            let room = self.room();
-            let answer = policies.admit(&View::new(self), at, batch, room);
-            let (author, verdicts) = self.take_answer(Hook::Admission, answer);
-            let asked = (Hook::Admission, batch.len());
-            let verdicts = self.in_count(policies, author, asked, verdicts);
-            let mut verdicts = verdicts.into_iter();
-            for id in batch {
-                match verdicts.next() {
-                    Some(verdict) => {
-                        let by = Decided {
-                            author,
-                            reason: verdict.reason,
-                        };
-                        if let Err(cause) = self.admit(*id, verdict.choice, by, record) {
-                            self.refuse(policies, author, Hook::Admission, cause.of(*id));
-                            self.admit_built_in(*id, record);
-                        }
+            let mut left = batch;
+            while !left.is_empty() {
+                let (run, rest) = left.split_at(self.run(policies, Hook::Admission, left));
+                self.ask_admit(at, policies, run, record);
+                left = rest;
+            }
+        }
+    }
+
+    /// How many of these requests, from the first on, one policy is asked about together.
+    fn run(&self, policies: &dyn Policies, hook: Hook, requests: &[RequestId]) -> usize {
+        let run = policies.run(&View::new(self), hook, requests);
+        run.clamp(1, requests.len())
+    }
+
+    fn ask_admit(
+        &mut self,
+        at: Moment,
+        policies: &mut dyn Policies,
+        batch: &[RequestId],
+        record: &mut RoundRecord,
+    ) {
+        let room = self.room();
+        let answer = policies.admit(&View::new(self), at, batch, room);
+        let otherwise = answer.otherwise;
+        let (author, verdicts) = self.take_answer(Hook::Admission, answer);
+        let asked = (Hook::Admission, batch.len());
+        let verdicts = self.in_count(policies, author, asked, verdicts);
+        let mut verdicts = verdicts.into_iter();
+        for id in batch {
+            match verdicts.next() {
+                Some(verdict) => {
+                    let by = Decided {
+                        author,
+                        reason: verdict.reason,
+                    };
+                    if let Err(cause) = self.admit(*id, verdict.choice, by, record) {
+                        self.refuse(policies, author, Hook::Admission, cause.of(*id));
+                        self.admit_otherwise(*id, otherwise, record);
                     }
-                    None => self.admit_built_in(*id, record),
                 }
+                None => self.admit_otherwise(*id, otherwise, record),
             }
         }
     }
@@ -262,6 +284,18 @@ impl Machine {
         }
     }
 
+    /// Decides about an arrival for which there is no usable verdict.
+    fn admit_otherwise(&mut self, id: RequestId, otherwise: Otherwise, record: &mut RoundRecord) {
+        match otherwise {
+            Otherwise::BuiltIn => self.admit_built_in(id, record),
+            Otherwise::Closed => {
+                self.fact(Fact::TurnedAway(id, Decided::BUILT_IN));
+                let retry_after = self.config.retry_after_secs;
+                self.end(id, Outcome::Refused(RefusedWhy::Closed { retry_after }));
+            }
+        }
+    }
+
     /// Admits while there is room.
     fn admit_built_in(&mut self, id: RequestId, record: &mut RoundRecord) {
         let choice = if self.room() > 0 {
@@ -294,9 +328,14 @@ impl Machine {
         let ordered = self.ask_order(at, policies, &record.asked);
         let mut left: VecDeque<RequestId> = ordered.into();
         while !self.open.is_empty() {
-            let batch = self.next_batch(&mut left);
+            let mut batch = self.next_batch(&mut left);
             if batch.is_empty() {
                 break;
+            }
+            let run = self.run(policies, Hook::Routing, &batch);
+            // After this run has taken its room, the rest is looked at anew.
+            for id in batch.drain(run..).rev() {
+                left.push_front(id);
             }
             self.ask_route(at, policies, &batch, record);
         }

@@ -11,13 +11,14 @@ use crate::rows::{
 
 use super::Machine;
 use super::request::{InSlot, Phase};
+use super::tiers::Hits;
 
 /// The newest completions, numbered.
 #[derive(Debug)]
 pub(super) struct Completions {
-    kept: VecDeque<Completion>,
-    kept_max: usize,
-    first: u64,
+    pub(super) kept: VecDeque<Completion>,
+    pub(super) kept_max: usize,
+    pub(super) first: u64,
 }
 
 impl Completions {
@@ -36,7 +37,12 @@ impl Completions {
             self.first += 1;
         }
         self.kept.push_back(completion);
-        self.first + self.kept.len() as u64 - 1
+        self.end() - 1
+    }
+
+    /// The number of the next.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.kept.len() as u64
     }
 
     fn get(&self, number: u64) -> Option<Completion> {
@@ -79,47 +85,50 @@ impl Machine {
         })
     }
 
-    /// What is cached of a waiting request's prompt: by owned pools, the devices' leading hits.
+    /// What is cached of a waiting request's prompt.
     pub(crate) fn cached_row(&self, id: RequestId) -> Option<Cached> {
         let request = self.requests.get(&id)?;
-        let overlaps = if request.prompt_hashes.is_empty() {
-            Vec::new()
-        } else {
-            self.overlaps(request)
-        };
-        Some(Cached {
+        let mut cached = Cached {
             request: id,
-            overlaps,
+            overlaps: Vec::new(),
             floor_tokens: 0,
             shared_tokens: 0,
-        })
+        };
+        if !request.prompt_hashes.is_empty() {
+            let shared = self.shared_cache.tokens(&request.prompt_hashes);
+            cached.shared_tokens = shared.min(request.row.prompt_tokens);
+            (cached.overlaps, cached.floor_tokens) = self.overlaps(request);
+        }
+        Some(cached)
     }
 
-    fn overlaps(&self, request: &super::Request) -> Vec<Overlap> {
+    /// What executors hold of the prompt, a bounded number of those that hold most, and what each
+    /// of the others holds on its device at least.
+    fn overlaps(&self, request: &super::Request) -> (Vec<Overlap>, u32) {
         let mut overlaps = Vec::new();
+        let mut holds_nothing = false;
         for device in &self.devices {
-            let Some(pool) = device.pool() else { continue };
-            let hits = pool.leading_hits(&request.prompt_hashes);
-            if hits == 0 {
-                continue;
-            }
-            for executor in &device.executors {
-                let executor = self.executors.get(*executor);
-                let Some(executor) = executor.filter(|e| e.serves(request.row.model)) else {
-                    continue;
-                };
-                let held = hits.saturating_mul(executor.spec.tokens_per_block.unwrap_or(0));
-                overlaps.push(Overlap {
-                    executor: executor.id,
-                    device_tokens: held.min(request.row.prompt_tokens),
-                    host_tokens: 0,
-                    disk_tokens: 0,
-                });
+            let hits = device.hits(&request.prompt_hashes);
+            let ids = device.executors.iter();
+            let mut serving = ids
+                .filter_map(|id| self.executors.get(*id))
+                .filter(|executor| executor.serves(request.row.model));
+            if hits.total() > 0 {
+                overlaps.extend(serving.map(|executor| overlap(request, executor, hits)));
+            } else if !holds_nothing {
+                holds_nothing = serving.next().is_some();
             }
         }
-        overlaps.sort_by_key(|overlap| std::cmp::Reverse(overlap.device_tokens));
-        overlaps.truncate(self.config.overlaps_max as usize);
-        overlaps
+        let total = |it: &Overlap| {
+            let tiers = [it.device_tokens, it.host_tokens, it.disk_tokens];
+            tiers.map(u64::from).iter().sum::<u64>()
+        };
+        overlaps.sort_by_key(|it| std::cmp::Reverse((total(it), it.device_tokens)));
+        let listed = overlaps.len().min(self.config.overlaps_max as usize);
+        let unlisted = overlaps[listed..].iter().map(|it| it.device_tokens);
+        let floor = unlisted.min().filter(|_| !holds_nothing);
+        overlaps.truncate(listed);
+        (overlaps, floor.unwrap_or(0))
     }
 
     /// The row behind a key as it is now, if it is wanted.
@@ -257,5 +266,20 @@ fn tenant_row(id: crate::TenantId, tenant: &super::Tenant) -> crate::rows::Tenan
         waiting: tenant.waiting,
         prompt_tokens_total: tenant.prompt_tokens_total,
         output_tokens_total: tenant.output_tokens_total,
+    }
+}
+
+/// What `executor` holds of the prompt of `request`, of which its device holds `hits`.
+fn overlap(request: &super::Request, executor: &super::Executor, hits: Hits) -> Overlap {
+    let prompt = request.row.prompt_tokens;
+    let per_block = executor.spec.tokens_per_block.unwrap_or(0);
+    let tokens = |blocks: u32| blocks.saturating_mul(per_block);
+    let device = tokens(hits.device).min(prompt);
+    let host = tokens(hits.host).min(prompt - device);
+    Overlap {
+        executor: executor.id,
+        device_tokens: device,
+        host_tokens: host,
+        disk_tokens: tokens(hits.disk).min(prompt - device - host),
     }
 }

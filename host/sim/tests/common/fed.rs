@@ -183,7 +183,7 @@ impl<P: Policies> Policies for Fed<P> {
         self.observe(view);
         let answer = self.policies.admit(view, at, arrivals, room);
         if let Some(verdicts) = &answer.value {
-            self.feed.named_by_admit(arrivals, verdicts);
+            self.feed.named.by_admit(arrivals, verdicts);
         }
         answer
     }
@@ -208,7 +208,7 @@ impl<P: Policies> Policies for Fed<P> {
         let answer = self.policies.route(view, at, requests);
         if let Some(verdicts) = &answer.value {
             let requests: Vec<_> = requests.iter().map(|cached| cached.request).collect();
-            self.feed.named_by_route(&requests, verdicts);
+            self.feed.named.by_route(&requests, verdicts);
         }
         answer
     }
@@ -222,7 +222,7 @@ impl<P: Policies> Policies for Fed<P> {
         self.observe(view);
         let answer = self.policies.evict(view, at, shortage);
         if let Some(Some(eviction)) = &answer.value {
-            self.feed.named_by_evict(eviction);
+            self.feed.named.by_evict(eviction);
         }
         answer
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pointsman_core::rows::{Change, FeedKinds, Health, Tenant};
 use pointsman_core::{
     DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Feed, Input, Micros, ModelId, NewRequest,
-    RequestId, SessionKey, TenantId,
+    PrefixEvent, RequestId, SessionKey, TenantId, Tier,
 };
 use pointsman_sim::World;
 
@@ -15,7 +15,8 @@ use crate::scenario::fleet::{
     DeviceTable, ExecutorTable, HealthName, ModelTable, TOKENS_PER_BLOCK, TenantTable,
 };
 use crate::scenario::names::DEFAULT_TENANT;
-use crate::scenario::step::{Action, Arrival, Failure, UpdateTable};
+use crate::scenario::prompt::Prompt;
+use crate::scenario::step::{Action, Arrival, CacheTable, Failure, TierName, UpdateTable};
 use crate::scenario::{Name, Scenario};
 
 /// A world and its names.
@@ -305,6 +306,7 @@ impl Stage {
                     self.world.input(Input::KvReported(device, counts));
                 }
             }
+            Action::Cache(caches) => caches.iter().try_for_each(|cache| self.cache(cache))?,
         }
         Ok(())
     }
@@ -338,6 +340,34 @@ impl Stage {
                 Err("a prompt in pieces needs executors with the same `tokens-per-block`")
             }
         }
+    }
+
+    fn cache(&mut self, cache: &CacheTable) -> Result<(), String> {
+        let tokens_per_block = self.block_of_pieces()?;
+        let device = cache
+            .device
+            .as_ref()
+            .map(|name| self.devices[name.get_ref()]);
+        let tier = match (cache.tier, device) {
+            (TierName::Device, Some(device)) => Tier::Device(device),
+            (TierName::Host, Some(device)) => Tier::Host(device),
+            (TierName::Disk, Some(device)) => Tier::Disk(device),
+            (TierName::Shared, None) => Tier::Shared { tokens_per_block },
+            (TierName::Shared, Some(_)) => return Err("a shared cache has no `device`".into()),
+            (TierName::Device | TierName::Host | TierName::Disk, None) => {
+                return Err("a tier that is not shared needs a `device`".into());
+            }
+        };
+        // Only what prompts have in common is worth telling: no request is called "".
+        let hashes = |prompt: &Prompt| prompt.hashes("", tokens_per_block);
+        let event = match (&cache.stored, &cache.removed, cache.cleared) {
+            (Some(stored), None, false) => PrefixEvent::Stored(hashes(stored)),
+            (None, Some(removed), false) => PrefixEvent::Removed(hashes(removed)),
+            (None, None, true) => PrefixEvent::Cleared,
+            _ => return Err("write one of `stored`, `removed` and `cleared = true`".into()),
+        };
+        self.world.input(Input::PrefixesReported(tier, event));
+        Ok(())
     }
 
     fn new_request(&mut self, arrival: &Arrival) -> NewRequest {

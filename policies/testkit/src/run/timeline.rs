@@ -175,6 +175,9 @@ pub(super) fn outcome_words(outcome: &Outcome) -> String {
         Outcome::Refused(RefusedWhy::Displaced { retry_after }) => {
             format!("displaced, retry after {retry_after} seconds")
         }
+        Outcome::Refused(RefusedWhy::Closed { retry_after }) => {
+            format!("refused, admission is closed, come back in {retry_after} s")
+        }
         Outcome::Refused(RefusedWhy::GaveUp) => "given up".to_owned(),
         Outcome::Refused(RefusedWhy::NeverFits {
             blocks_needed,

@@ -163,6 +163,10 @@ impl Known<'_> {
             Action::Report(reports) => {
                 self.need_all(Thing::Device, reports.iter().map(|report| &report.device))
             }
+            Action::Cache(caches) => {
+                let devices = caches.iter().filter_map(|cache| cache.device.as_ref());
+                self.need_all(Thing::Device, devices)
+            }
         }
     }
 

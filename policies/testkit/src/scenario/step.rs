@@ -42,6 +42,7 @@ pub(crate) enum Action {
     SetTenant(Vec<TenantTable>),
     SetModel(Vec<ModelTable>),
     Report(Vec<ReportTable>),
+    Cache(Vec<CacheTable>),
 }
 
 /// A step as it is written.
@@ -65,6 +66,7 @@ pub(crate) struct StepTable {
     set_tenant: Option<Many<TenantTable>>,
     set_model: Option<Many<ModelTable>>,
     report: Option<Many<ReportTable>>,
+    cache: Option<Many<CacheTable>>,
     expect: Option<Expect>,
 }
 
@@ -151,6 +153,28 @@ pub(crate) struct ReportTable {
     pub(crate) counts: CountsTable,
 }
 
+/// The action `cache`: an engine or a shared cache says what it holds of prompts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct CacheTable {
+    pub(crate) tier: TierName,
+    /// Absent: the cache is shared.
+    pub(crate) device: Option<Name>,
+    pub(crate) stored: Option<Prompt>,
+    pub(crate) removed: Option<Prompt>,
+    #[serde(default)]
+    pub(crate) cleared: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TierName {
+    Device,
+    Host,
+    Disk,
+    Shared,
+}
+
 fn yes() -> bool {
     true
 }
@@ -193,7 +217,7 @@ impl Step {
 
 impl StepTable {
     /// The actions, each under its key.
-    fn actions(self) -> [Option<(&'static str, Action)>; 17] {
+    fn actions(self) -> [Option<(&'static str, Action)>; 18] {
         fn many<T>(
             key: &'static str,
             items: Option<Many<T>>,
@@ -222,6 +246,7 @@ impl StepTable {
             many("set-tenant", self.set_tenant, Action::SetTenant),
             many("set-model", self.set_model, Action::SetModel),
             many("report", self.report, Action::Report),
+            many("cache", self.cache, Action::Cache),
         ]
     }
 }
