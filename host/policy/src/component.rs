@@ -15,6 +15,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use sha2::Digest as _;
@@ -23,6 +24,7 @@ use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 use crate::bindings::{
     admission, budget, explanation, lifecycle, log, preemption, priority, routing,
 };
+use crate::cache::{CompileCache, Made};
 use crate::engine::PolicyEngine;
 use crate::instance::HookSet;
 pub use crate::scan::Hint;
@@ -50,6 +52,32 @@ impl Digest {
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text that is no SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a SHA-256 has 64 hexadecimal digits")]
+pub struct NoDigest;
+
+impl FromStr for Digest {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoDigest> {
+        let digits: Vec<u8> = text
+            .chars()
+            .map(|digit| {
+                digit
+                    .to_digit(16)
+                    .and_then(|digit| u8::try_from(digit).ok())
+            })
+            .collect::<Option<_>>()
+            .ok_or(NoDigest)?;
+        let (pairs, []) = digits.as_chunks() else {
+            return Err(NoDigest);
+        };
+        let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+        bytes.try_into().map(Self).map_err(|_length| NoDigest)
     }
 }
 
@@ -160,22 +188,51 @@ impl PolicyComponent {
         if bytes.len() > COMPONENT_BYTES_MAX {
             return Err(LoadError::TooLarge { bytes: bytes.len() });
         }
-        catch_unwind(AssertUnwindSafe(|| Self::load_checked(engine, bytes)))
-            .unwrap_or_else(|panic| Err(LoadError::Panicked(message_of(panic.as_ref()))))
+        catching(|| {
+            let exports = scan::scan(bytes)?;
+            Self::link(engine, Digest::of(bytes), exports, &compile(engine, bytes)?)
+        })
     }
 
-    fn load_checked(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, LoadError> {
-        let exports = scan::scan(bytes)?;
-        let wasmtime = engine.wasmtime();
-        let component = Component::from_binary(wasmtime, bytes)
-            .map_err(|error| LoadError::Compile(format!("{error:#}")))?;
-        let pre =
-            link(wasmtime, &component).map_err(|error| LoadError::Link(format!("{error:#}")))?;
+    /// The same, but what is in `cache` is not compiled again, and what is not is kept there.
+    ///
+    /// # Errors
+    /// As [`Self::load`]: a cache that does not work is slow, and no error.
+    pub fn load_cached(
+        engine: &PolicyEngine,
+        bytes: &[u8],
+        cache: &CompileCache,
+    ) -> Result<(Self, Made), LoadError> {
+        if bytes.len() > COMPONENT_BYTES_MAX {
+            return Err(LoadError::TooLarge { bytes: bytes.len() });
+        }
+        catching(|| {
+            let exports = scan::scan(bytes)?;
+            let digest = Digest::of(bytes);
+            if let Some(component) = cache.find(engine, digest) {
+                let linked = Self::link(engine, digest, exports, &component)?;
+                return Ok((linked, Made::Cached));
+            }
+            let component = compile(engine, bytes)?;
+            let linked = Self::link(engine, digest, exports, &component)?;
+            let kept = cache.keep(engine, digest, &component);
+            Ok((linked, kept.map_or_else(Made::Unkept, |()| Made::Compiled)))
+        })
+    }
+
+    fn link(
+        engine: &PolicyEngine,
+        digest: Digest,
+        exports: Exports,
+        component: &Component,
+    ) -> Result<Self, LoadError> {
+        let pre = link(engine.wasmtime(), component)
+            .map_err(|error| LoadError::Link(format!("{error:#}")))?;
         let indices = Indices::find(&pre, &exports)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 engine: engine.clone(),
-                digest: Digest::of(bytes),
+                digest,
                 exports,
                 pre,
                 indices,
@@ -227,6 +284,16 @@ impl fmt::Debug for PolicyComponent {
             .field("exports", &self.inner.exports)
             .finish_non_exhaustive()
     }
+}
+
+fn catching<R>(load: impl FnOnce() -> Result<R, LoadError>) -> Result<R, LoadError> {
+    catch_unwind(AssertUnwindSafe(load))
+        .unwrap_or_else(|panic| Err(LoadError::Panicked(message_of(panic.as_ref()))))
+}
+
+fn compile(engine: &PolicyEngine, bytes: &[u8]) -> Result<Component, LoadError> {
+    Component::from_binary(engine.wasmtime(), bytes)
+        .map_err(|error| LoadError::Compile(format!("{error:#}")))
 }
 
 fn link(

@@ -9,8 +9,7 @@
 //! # Invariants
 //! 1. A question has exactly one answer or none, and a fault is reported with the answer of
 //!    that question (`host::tests`).
-//! 2. A policy in quarantine holds no hook, and is not added again (`host::tests`).
-//! 3. Policy numbers are never reused.
+//! 2. Policy numbers are never reused.
 //!
 //! # Determinism
 //! Nothing here reads a clock: back-off and windows go by the `now` of the questions.
@@ -20,8 +19,12 @@
 
 mod ask;
 mod chain;
+mod closed;
+mod dump;
 mod event;
 mod member;
+mod probation;
+mod quarantine;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -36,9 +39,14 @@ use crate::instance::{Candidate, Fault, HookSet, PolicyDescription, index};
 use crate::limits::Patience;
 use crate::policy::{Snapshot, StartedPolicy};
 use chain::Chain;
+pub use closed::{CannotClose, OnFailure};
+use dump::Dumps;
+pub use dump::{DumpedCall, FaultDump, MirrorDigest};
 use event::Events;
 pub use event::{PolicyEvent, PolicyEventKind};
 use member::{Member, Shared, Tenure};
+pub use probation::{Probation, RollbackWhy};
+pub use quarantine::Cause;
 pub use status::{PerHook, PolicyStats, PolicyStatus, Quarantined};
 
 /// The policies of one host.
@@ -46,6 +54,9 @@ pub struct PolicyHost {
     members: BTreeMap<u32, Member>,
     chains: [Chain; Hook::ALL.len()],
     quarantine: VecDeque<Quarantined>,
+    on_failure: [OnFailure; Hook::ALL.len()],
+    /// Closed hooks that nobody answers for before another policy is bound.
+    shut: HookSet,
     retired: Vec<Member>,
     shared: Shared,
     next_number: u32,
@@ -63,7 +74,7 @@ const RETIRED_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// It faulted too often, with these settings.
+    /// It faulted too often or was rolled back, with these settings.
     #[error("policy with fingerprint {0} is in quarantine")]
     Quarantined(Digest),
     /// No such policy, or it was retired.
@@ -106,10 +117,13 @@ impl PolicyHost {
             members: BTreeMap::new(),
             chains: Default::default(),
             quarantine: VecDeque::new(),
+            on_failure: Default::default(),
+            shut: HookSet::EMPTY,
             retired: Vec::new(),
             shared: Shared {
                 patience,
                 events: Events::new(patience.events_max),
+                dumps: Dumps::default(),
                 changes: Vec::new(),
                 lines: Vec::new(),
             },
@@ -157,6 +171,7 @@ impl PolicyHost {
         }
         for hook in hooks.iter() {
             self.chains[index(hook)].put(policy);
+            self.shut.remove(hook);
         }
         self.retire(now);
         Ok(())
@@ -173,14 +188,16 @@ impl PolicyHost {
             return Err(BindError::Unknown(old));
         }
         let member = self.members.get(&new).ok_or(BindError::Unknown(new))?;
-        let taken: HookSet = held
-            .iter()
-            .filter(|hook| member.hooks.contains(*hook))
-            .collect();
-        for hook in held.iter().filter(|hook| !taken.contains(*hook)) {
+        let (taken, left): (Vec<Hook>, Vec<Hook>) =
+            held.iter().partition(|hook| member.hooks.contains(*hook));
+        let (taken, left) = (HookSet::from_iter(taken), HookSet::from_iter(left));
+        for hook in left.iter() {
             self.chains[index(hook)].remove(old);
         }
         self.bind(now, new, taken)?;
+        if let Some(member) = self.members.get_mut(&new) {
+            member.gave_up = Some((old, left));
+        }
         Ok(taken)
     }
 
@@ -241,62 +258,8 @@ impl PolicyHost {
         let member = self.members.get_mut(&policy)?;
         member.save(&mut self.shared, now);
         let snapshot = member.handover();
-        self.quarantine_if_hopeless(now, policy, "faulted at a snapshot");
+        self.settle(now, policy, "faulted at a snapshot");
         snapshot
-    }
-
-    // === Quarantine ===
-
-    /// Policies that faulted too often, oldest first.
-    pub fn quarantined(&self) -> impl Iterator<Item = &Quarantined> {
-        self.quarantine.iter()
-    }
-
-    /// Puts entries back that an earlier run wrote down.
-    pub fn restore_quarantine(&mut self, entries: impl IntoIterator<Item = Quarantined>) {
-        for entry in entries {
-            self.note_quarantined(entry);
-        }
-    }
-
-    /// Lets the policy with `fingerprint` be added again; whether it was in quarantine.
-    pub fn release(&mut self, fingerprint: Digest) -> bool {
-        let before = self.quarantine.len();
-        self.quarantine
-            .retain(|entry| entry.fingerprint != fingerprint);
-        self.quarantine.len() < before
-    }
-
-    fn note_quarantined(&mut self, entry: Quarantined) {
-        self.release(entry.fingerprint);
-        let max = usize::try_from(self.shared.patience.quarantine_max).unwrap_or(usize::MAX);
-        if self.quarantine.len() >= max {
-            self.quarantine.pop_front();
-        }
-        self.quarantine.push_back(entry);
-    }
-
-    /// Takes `policy` out of everything if it has faulted too often.
-    fn quarantine_if_hopeless(&mut self, now: Micros, policy: u32, detail: &str) {
-        let faults_max = usize::try_from(self.shared.patience.faults_max).unwrap_or(usize::MAX);
-        let Some(member) = self.members.get(&policy) else {
-            return;
-        };
-        let faults = member.faults();
-        if faults < faults_max {
-            return;
-        }
-        let entry = Quarantined {
-            fingerprint: member.source.fingerprint(),
-            digest: member.source.digest(),
-            name: member.description.name.clone(),
-            at: now,
-            detail: detail.to_owned(),
-        };
-        self.note_quarantined(entry);
-        let kind = PolicyEventKind::Quarantined { faults };
-        self.shared.events.push(now, policy, kind);
-        self.remove(now, policy);
     }
 
     // === Outputs ===

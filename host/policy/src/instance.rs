@@ -242,6 +242,11 @@ impl HookSet {
         self.0 |= bit(hook);
     }
 
+    /// Takes `hook` out.
+    pub fn remove(&mut self, hook: Hook) {
+        self.0 &= !bit(hook);
+    }
+
     /// The hooks in the set, in the order of a round.
     pub fn iter(self) -> impl Iterator<Item = Hook> {
         Hook::ALL

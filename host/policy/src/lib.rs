@@ -16,9 +16,10 @@
 //! # Not here
 //! Folders, files and configuration (the server); what an answer may do (the core's interlock).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bindings;
+mod cache;
 mod component;
 mod convert;
 mod engine;
@@ -27,8 +28,11 @@ mod fixture;
 mod host;
 mod instance;
 mod limits;
+mod mode;
 mod policy;
 mod scan;
+mod selftest;
+mod stats;
 mod store;
 mod wasm;
 
@@ -36,15 +40,20 @@ mod wasm;
 #[doc(hidden)]
 pub use pointsman_core;
 
-pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, PolicyComponent};
+pub use cache::{CacheError, CompileCache, Made};
+pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine};
 pub use host::{
-    BindError, ExplainError, Explanation, PerHook, PolicyEvent, PolicyEventKind, PolicyHost,
-    PolicyStats, PolicyStatus, Quarantined, Retired,
+    BindError, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump, MirrorDigest,
+    OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus,
+    Probation, Quarantined, Retired, RollbackWhy,
 };
 pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};
+pub use mode::{Mode, ModeError, Percent};
 pub use policy::{
     Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, StartedPolicy, start,
 };
+pub use selftest::{Scene, SelfTestError, self_test};
+pub use stats::{Spread, Spreads};
 pub use wasm::WasmInstance;

@@ -93,6 +93,12 @@ impl PolicySource {
         self.fingerprint
     }
 
+    /// Its settings, a JSON object.
+    #[must_use]
+    pub fn settings(&self) -> &str {
+        &self.settings
+    }
+
     /// The limits its instances run under.
     #[must_use]
     pub fn limits(&self) -> &Limits {

@@ -1,14 +1,14 @@
 //! Asking: down the chain of a hook, and a throw-away copy for an explanation.
 
+use pointsman_core as core;
 use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
-    Allotment, Answer, Author, DeviceId, Eviction, Feed, Hook, Moment, Policies, Refusal,
-    RequestId, Shortage, View, admission, routing,
+    Allotment, Answer, Author, Clock, DeviceId, Eviction, Feed, Hook, Micros, Moment, Policies,
+    Refusal, RequestId, Shortage, View, admission, routing,
 };
 
 use crate::host::member::{Ask, Asked, Question, Rows};
 use crate::host::{ExplainError, Explanation, PolicyHost};
-use crate::instance::index;
 
 impl PolicyHost {
     /// Asks a throw-away copy of the policy that routes why `request` would go where it would
@@ -56,8 +56,10 @@ impl PolicyHost {
         named: &dyn Fn(&mut Feed, &R),
     ) -> Answer<R> {
         let now = question.at.now;
+        let hook = question.asked.hook();
+        let otherwise = self.otherwise(hook);
         let mut faults = Vec::new();
-        for policy in self.chains[index(question.hook)].iter() {
+        for policy in self.askable(hook).iter() {
             let Some(member) = self.members.get_mut(&policy) else {
                 continue;
             };
@@ -65,14 +67,15 @@ impl PolicyHost {
                 Asked::Answered(value) => {
                     named(&mut member.feed, &value);
                     member.save_in_turn(&mut self.shared, now);
-                    self.quarantine_if_hopeless(now, policy, "faulted at a snapshot");
+                    self.settle(now, policy, "faulted at a snapshot");
                     return Answer {
                         faults,
+                        otherwise,
                         ..Answer::by(policy, value)
                     };
                 }
                 Asked::Faulted(fault) => {
-                    self.quarantine_if_hopeless(now, policy, &fault.detail);
+                    self.settle(now, policy, &fault.detail);
                     faults.push(fault);
                 }
                 Asked::TooEarly => {}
@@ -80,17 +83,8 @@ impl PolicyHost {
         }
         Answer {
             faults,
+            otherwise,
             ..Answer::unbound()
-        }
-    }
-
-    fn count_refusal(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
-        let Author::Policy(policy) = author else {
-            return;
-        };
-        if let Some(member) = self.members.get_mut(&policy) {
-            member.stats.refusals.count(hook);
-            member.stats.refusal_last = Some(*refusal);
         }
     }
 }
@@ -107,12 +101,12 @@ impl Policies for PolicyHost {
     ) -> Answer<Vec<admission::Verdict>> {
         self.ask(
             &Question {
-                hook: Hook::Admission,
+                asked: core::Question::Admission { arrivals, room },
                 at,
                 rows: view,
             },
             &mut |policy| policy.admit(at, arrivals, room),
-            &|feed, verdicts| feed.named_by_admit(arrivals, verdicts),
+            &|feed, verdicts| feed.named.by_admit(arrivals, verdicts),
         )
     }
 
@@ -124,7 +118,7 @@ impl Policies for PolicyHost {
     ) -> Answer<Vec<RequestId>> {
         self.ask(
             &Question {
-                hook: Hook::Priority,
+                asked: core::Question::Priority(requests),
                 at,
                 rows: view,
             },
@@ -142,14 +136,14 @@ impl Policies for PolicyHost {
     ) -> Answer<Vec<routing::Verdict>> {
         self.ask(
             &Question {
-                hook: Hook::Routing,
+                asked: core::Question::Routing(requests),
                 at,
                 rows: view,
             },
             &mut |policy| policy.route(at, requests),
             &|feed, verdicts| {
                 let ids: Vec<RequestId> = requests.iter().map(|cached| cached.request).collect();
-                feed.named_by_route(&ids, verdicts);
+                feed.named.by_route(&ids, verdicts);
             },
         )
     }
@@ -162,14 +156,14 @@ impl Policies for PolicyHost {
     ) -> Answer<Option<Eviction>> {
         self.ask(
             &Question {
-                hook: Hook::Preemption,
+                asked: core::Question::Preemption(shortage),
                 at,
                 rows: view,
             },
             &mut |policy| policy.evict(at, shortage),
             &|feed, eviction| {
                 if let Some(eviction) = eviction {
-                    feed.named_by_evict(eviction);
+                    feed.named.by_evict(eviction);
                 }
             },
         )
@@ -184,7 +178,10 @@ impl Policies for PolicyHost {
     ) -> Answer<Vec<Allotment>> {
         self.ask(
             &Question {
-                hook: Hook::Budget,
+                asked: core::Question::Budget {
+                    device,
+                    tokens_total,
+                },
                 at,
                 rows: view,
             },
@@ -195,6 +192,15 @@ impl Policies for PolicyHost {
     }
 
     fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
-        self.count_refusal(author, hook, refusal);
+        let Author::Policy(policy) = author else {
+            return;
+        };
+        if let Some(member) = self.members.get_mut(&policy) {
+            member.count_refusal(hook, refusal);
+        }
+    }
+
+    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
+        self.strike(now, hook, clock);
     }
 }

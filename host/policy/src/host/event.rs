@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 
-use pointsman_core::Micros;
+use pointsman_core::{Clock, Hook, Micros};
 
+use crate::host::probation::RollbackWhy;
 use crate::instance::{Fault, LogLine};
 use crate::policy::Restored;
 
@@ -43,6 +44,30 @@ pub enum PolicyEventKind {
         /// Faults in the window.
         faults: usize,
     },
+    /// It was put in force on probation.
+    OnProbation,
+    /// It stood its probation.
+    Proven {
+        /// Questions it answered meanwhile.
+        questions: u32,
+    },
+    /// It was taken out, and whom it displaced is in force again.
+    RolledBack {
+        /// Who that is, by number; nobody: the built-in rules.
+        to: Vec<u32>,
+        /// Why.
+        why: RollbackWhy,
+    },
+    /// A liveness bound ran out while it was in force. Counts as a fault.
+    Struck {
+        /// At which of its decisions.
+        hook: Hook,
+        /// Which bound.
+        clock: Clock,
+    },
+    /// It went into quarantine and nobody may answer in its stead: the hook refuses until
+    /// another policy is bound.
+    Shut(Hook),
     /// It has no hook left and was dropped.
     Retired,
     /// It logged a line.

@@ -7,14 +7,18 @@
 
 use std::collections::VecDeque;
 
+use pointsman_core as core;
 use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{FaultKind, Feed, Hook, Micros, Moment, PolicyFault, View};
+use pointsman_core::{FaultKind, Feed, Hook, Micros, Moment, PolicyFault, Refusal, View};
 
+use crate::host::dump::{DumpedCall, Dumps, FaultDump, MirrorDigest};
 use crate::host::event::{Events, PolicyEventKind};
+use crate::host::probation::{Booked, Record, Trial, Whole};
 use crate::host::status::PolicyStats;
 use crate::instance::{Fault, HookSet, Instance, LogLine, PolicyDescription};
 use crate::limits::Patience;
 use crate::policy::{PolicySource, Restored, Snapshot, StartedPolicy, observe_all};
+use crate::stats::Stopwatch;
 
 /// Where a policy's rows come from: a [`View`], or a script in tests.
 pub(crate) trait Rows {
@@ -30,7 +34,7 @@ impl Rows for View<'_> {
 
 /// What is asked, but for its arguments.
 pub(crate) struct Question<'a> {
-    pub(crate) hook: Hook,
+    pub(crate) asked: core::Question<'a>,
     pub(crate) at: Moment,
     pub(crate) rows: &'a dyn Rows,
 }
@@ -39,6 +43,7 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Shared {
     pub(crate) patience: Patience,
     pub(crate) events: Events,
+    pub(crate) dumps: Dumps,
     /// Kept between questions, like the next.
     pub(crate) changes: Vec<Change>,
     pub(crate) lines: Vec<LogLine>,
@@ -66,6 +71,12 @@ pub(crate) struct Member {
     // Owned state.
     pub(crate) feed: Feed,
     pub(crate) stats: PolicyStats,
+    /// What a successor is held against.
+    pub(crate) record: Record,
+    /// While it is on probation.
+    pub(crate) trial: Option<Trial>,
+    /// Hooks that went to others when it took the rest from that policy.
+    pub(crate) gave_up: Option<(u32, HookSet)>,
     state: Option<Vec<u8>>,
     saving: Saving,
     // Lifecycle.
@@ -106,6 +117,9 @@ impl Member {
                 generation: 1,
                 ..PolicyStats::default()
             },
+            record: Record::default(),
+            trial: None,
+            gave_up: None,
             state: None,
             saving: Saving::After {
                 questions: patience.snapshot_every,
@@ -140,18 +154,64 @@ impl Member {
         if self.down_until().is_some_and(|until| now < until) {
             return Asked::TooEarly;
         }
-        let answer = self
+        let told = self
             .wake(shared, now)
-            .and_then(|()| self.tell(shared, question))
-            .and_then(|()| ask(self.instance()?));
+            .and_then(|()| self.tell(shared, question));
+        let stopwatch = Stopwatch::start();
+        let answer = told.and_then(|()| ask(self.instance()?));
+        let nanos = stopwatch.nanos();
         self.count_fuel();
         self.fetch_log(shared, now);
         match answer {
             Ok(value) => {
-                self.stats.answers.count(question.hook);
+                self.book(question, nanos);
                 Asked::Answered(value)
             }
-            Err(fault) => Asked::Faulted(self.fault(fault, now, &shared.patience)),
+            Err(fault) => {
+                shared.dumps.keep(|| FaultDump {
+                    round: Some(question.at.round),
+                    mirror: Some(MirrorDigest::of_rows(question.rows, self.description.feed)),
+                    ..self.dump(now, question.asked.into(), &fault)
+                });
+                Asked::Faulted(self.fault(fault, now, &shared.patience))
+            }
+        }
+    }
+
+    /// Counts an answered question.
+    fn book(&mut self, question: &Question<'_>, nanos: u64) {
+        let hook = question.asked.hook();
+        let fuel = match &self.life {
+            Life::Up(instance) => instance.last_fuel(),
+            Life::Down { .. } => None,
+        };
+        self.stats.answers.count(hook);
+        self.stats.latency.count(hook, nanos);
+        if let Some(fuel) = fuel {
+            self.stats.fuel.count(hook, fuel);
+        }
+        let booked = Booked {
+            hook,
+            rows: rows_of(&question.asked),
+            fuel,
+        };
+        self.record.book(booked);
+        if let Some(trial) = &mut self.trial {
+            trial.book(booked);
+        }
+    }
+
+    /// Counts what the interlock refused.
+    pub(crate) fn count_refusal(&mut self, hook: Hook, refusal: &Refusal) {
+        self.stats.refusals.count(hook);
+        self.stats.refusal_last = Some(*refusal);
+        let whole = match (refusal.request, refusal.executor) {
+            (None, None) => Whole::Answer,
+            (Some(_), _) | (None, Some(_)) => Whole::Action,
+        };
+        let rows = self.record.book_refusal(hook, whole);
+        if let Some(trial) = &mut self.trial {
+            trial.book_refusal(rows);
         }
     }
 
@@ -227,22 +287,44 @@ impl Member {
 
     /// Drops the instance and backs off.
     fn fault(&mut self, fault: Fault, now: Micros, patience: &Patience) -> PolicyFault {
+        self.back_off(fault.kind, now, patience);
+        PolicyFault {
+            policy: self.number,
+            kind: fault.kind,
+            detail: fault.detail,
+        }
+    }
+
+    /// Counts a strike as a fault. What it knows is not trusted any more either: its instance
+    /// goes, and the next one is told everything.
+    pub(crate) fn strike(&mut self, now: Micros, patience: &Patience) {
+        self.back_off(FaultKind::Struck, now, patience);
+    }
+
+    fn back_off(&mut self, kind: FaultKind, now: Micros, patience: &Patience) {
         while let Some(first) = self.faults.front()
             && now.since(*first).0 >= patience.window_micros
         {
             self.faults.pop_front();
         }
         self.faults.push_back(now);
-        *self.stats.faults.entry(fault.kind).or_default() += 1;
+        *self.stats.faults.entry(kind).or_default() += 1;
+        if let Some(trial) = &mut self.trial {
+            trial.book_fault();
+        }
         let back_off = Micros(patience.back_off(self.faults.len()));
         self.life = Life::Down {
             until: now.after(back_off),
         };
-        PolicyFault {
-            policy: self.number,
-            kind: fault.kind,
-            detail: fault.detail,
-        }
+    }
+
+    /// Lets a fresh instance take its place, with `state`, or with none, at the next question.
+    pub(crate) fn rewind(&mut self, state: Option<Vec<u8>>, now: Micros) {
+        self.state = state;
+        self.life = match self.life {
+            Life::Up(_) => Life::Down { until: now },
+            Life::Down { until } => Life::Down { until },
+        };
     }
 
     /// A copy with its last saved state that has been told everything.
@@ -292,6 +374,9 @@ impl Member {
             Err(fault) => {
                 let kind = PolicyEventKind::Faulted(fault.clone());
                 shared.events.push(now, self.number, kind);
+                shared
+                    .dumps
+                    .keep(|| self.dump(now, DumpedCall::Snapshot, &fault));
                 self.fault(fault, now, &shared.patience).detail
             }
         };
@@ -308,4 +393,15 @@ impl Member {
             state: self.state.clone()?,
         })
     }
+}
+
+/// How many rows a question passes.
+fn rows_of(question: &core::Question<'_>) -> u64 {
+    let rows = match question {
+        core::Question::Admission { arrivals, .. } => arrivals.len(),
+        core::Question::Priority(requests) => requests.len(),
+        core::Question::Routing(requests) => requests.len(),
+        core::Question::Preemption(_) | core::Question::Budget { .. } => 1,
+    };
+    u64::try_from(rows).unwrap_or(u64::MAX)
 }

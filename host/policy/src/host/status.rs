@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use pointsman_core::{FaultKind, Hook, Micros, Refusal};
 
 use crate::component::Digest;
+use crate::host::quarantine::Cause;
 use crate::instance::{HookSet, PolicyDescription, index};
+use crate::stats::Spreads;
 
 /// One policy as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,10 @@ pub struct PolicyStats {
     pub refusals: PerHook,
     /// The newest of them.
     pub refusal_last: Option<Refusal>,
+    /// Fuel of the questions it answered, if it is metered.
+    pub fuel: Spreads,
+    /// How long they took, in nanoseconds.
+    pub latency: Spreads,
     /// Fuel of its last question, if it is metered.
     pub fuel_last: u64,
     /// Most fuel of one question.
@@ -75,7 +81,7 @@ impl PerHook {
     }
 }
 
-/// A policy that faulted too often. It is not added again before it is released.
+/// A policy that is not added again before it is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantined {
     /// Digest of its code and settings, by which it is known.
@@ -86,6 +92,8 @@ pub struct Quarantined {
     pub name: String,
     /// Since when, on the host's clock.
     pub at: Micros,
-    /// Its last fault, for the operator.
+    /// Why it is here.
+    pub cause: Cause,
+    /// Its last fault, or what was out of line, for the operator.
     pub detail: String,
 }

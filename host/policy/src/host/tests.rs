@@ -4,6 +4,7 @@ mod binding;
 
 use std::cell::RefCell;
 
+use pointsman_core as core;
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{Answer, Author, ExecutorId, FaultKind, Feed, Moment, RequestId, Round};
 
@@ -72,12 +73,12 @@ fn moment(now: u64) -> Moment {
 
 /// Asks for an order at `now`.
 fn order_from(host: &mut PolicyHost, rows: &dyn Rows, now: u64) -> Answer<Vec<RequestId>> {
+    let requests = [RequestId(1), RequestId(2)];
     let question = Question {
-        hook: Hook::Priority,
+        asked: core::Question::Priority(&requests),
         at: moment(now),
         rows,
     };
-    let requests = [RequestId(1), RequestId(2)];
     host.ask(
         &question,
         &mut |policy| policy.order(moment(now), &requests),
@@ -269,6 +270,7 @@ fn quarantine_outlives_the_host_and_is_bounded() {
         digest: Digest::of(b"code"),
         name: name.to_owned(),
         at: Micros(0),
+        cause: Cause::Faulted,
         detail: String::new(),
     };
     let mut host = host(&[]);

@@ -1,0 +1,126 @@
+//! What is a hit, and that everything else is a miss.
+
+use super::*;
+use crate::component::PolicyComponent;
+use crate::fixture::Guest;
+
+fn made(cache: &CompileCache, engine: &PolicyEngine, bytes: &[u8]) -> Made {
+    let (component, made) = PolicyComponent::load_cached(engine, bytes, cache).unwrap();
+    assert_eq!(component.digest(), Digest::of(bytes));
+    made
+}
+
+fn is_hit(made: &Made) -> bool {
+    match made {
+        Made::Cached => true,
+        Made::Compiled => false,
+        Made::Unkept(error) => panic!("{error}"),
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o777
+}
+
+fn entry(cache: &CompileCache) -> PathBuf {
+    let [(_, entry)] = &cache.entries().unwrap()[..] else {
+        panic!("one entry is there");
+    };
+    entry.clone()
+}
+
+#[test]
+fn what_was_compiled_is_found_by_another_engine() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("deep/code");
+    let bytes = Guest::default().bytes();
+    let cache = CompileCache::open(&folder).unwrap();
+    assert!(!is_hit(&made(
+        &cache,
+        &PolicyEngine::new().unwrap(),
+        &bytes
+    )));
+    assert_eq!((mode(&folder), mode(&entry(&cache))), (0o700, 0o600));
+    let cache = CompileCache::open(&folder).unwrap();
+    assert!(is_hit(&made(&cache, &PolicyEngine::new().unwrap(), &bytes)));
+    let other = Guest {
+        observe: "(nop)",
+        ..Guest::default()
+    };
+    let other = made(&cache, &PolicyEngine::new().unwrap(), &other.bytes());
+    assert!(!is_hit(&other));
+}
+
+/// Each of its bytes is flipped in turn, a few at a time, and each end is tried.
+#[test]
+fn a_damaged_entry_is_a_miss_and_replaced() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = PolicyEngine::new().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    let bytes = Guest::default().bytes();
+    assert!(!is_hit(&made(&cache, &engine, &bytes)));
+    let path = entry(&cache);
+    let whole = fs::read(&path).unwrap();
+    let digest = Digest::of(&bytes);
+    for at in (0..whole.len()).step_by(997) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        fs::write(&path, damaged).unwrap();
+        assert!(cache.find(&engine, digest).is_none(), "byte {at}");
+        fs::write(&path, &whole[..at]).unwrap();
+        assert!(cache.find(&engine, digest).is_none(), "{at} bytes");
+    }
+    let longer = [whole.as_slice(), b"x"].concat();
+    fs::write(&path, longer).unwrap();
+    assert!(!is_hit(&made(&cache, &engine, &bytes)));
+    assert_eq!(fs::read(&path).unwrap(), whole);
+    assert!(is_hit(&made(&cache, &engine, &bytes)));
+}
+
+/// Whole, but not machine code of this wasmtime: it is what checks that.
+#[test]
+fn an_entry_of_another_wasmtime_is_a_miss() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = PolicyEngine::new().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    let digest = Digest::of(b"");
+    let code = b"\x7fELF";
+    let mut entry = MAGIC.to_vec();
+    entry.extend(Sha256::digest(code));
+    entry.extend(code);
+    fs::write(cache.path(&engine, digest), entry).unwrap();
+    assert!(cache.find(&engine, digest).is_none());
+}
+
+#[test]
+fn a_folder_of_others_is_made_private_or_not_used() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = PolicyEngine::new().unwrap();
+    let bytes = Guest::default().bytes();
+    let cache = CompileCache::open(home.path()).unwrap();
+    made(&cache, &engine, &bytes);
+    fs::set_permissions(home.path(), Permissions::from_mode(0o770)).unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    assert_eq!(mode(home.path()), 0o700);
+    assert!(cache.entries().unwrap().is_empty(), "it may be anybody's");
+    let file = home.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(matches!(CompileCache::open(&file), Err(CacheError::Io(_))));
+}
+
+#[test]
+fn the_oldest_entries_go_first() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = PolicyEngine::new().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    for number in 0..ENTRIES_MAX {
+        let path = home.path().join(format!("{number}{SUFFIX}"));
+        let file = create(&path).unwrap();
+        let since = std::time::Duration::from_secs(u64::try_from(number).unwrap());
+        file.set_modified(SystemTime::UNIX_EPOCH + since).unwrap();
+    }
+    made(&cache, &engine, &Guest::default().bytes());
+    assert_eq!(cache.entries().unwrap().len(), ENTRIES_MAX);
+    assert!(!home.path().join(format!("0{SUFFIX}")).exists());
+    assert!(home.path().join(format!("1{SUFFIX}")).exists());
+}

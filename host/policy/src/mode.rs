@@ -1,0 +1,183 @@
+//! How far a policy's answers count: always, for a share of the tenants, or only on paper.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How a policy stands to the hooks it exports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Mode {
+    /// Its answers count.
+    #[default]
+    Enforce,
+    /// It is asked what the policy in force is asked, and its answers are only compared.
+    Shadow,
+    /// Its answers about the requests of this share of the tenants count.
+    Canary(Percent),
+}
+
+/// A share of the tenants, from 1 to 100 of a hundred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Percent(u8);
+
+/// Why a text is no [`Mode`], or a number no [`Percent`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModeError {
+    /// None of the modes.
+    #[error("mode is {0:?}, it must be enforce, shadow, or canary with a share such as canary 10%")]
+    Unknown(String),
+    /// No share that a canary can have.
+    #[error("a canary has from 1% to 100% of the tenants, not {0:?}")]
+    NoShare(String),
+}
+
+impl Percent {
+    /// Every tenant.
+    pub const ALL: Percent = Percent(100);
+
+    /// `percent` of a hundred.
+    ///
+    /// # Errors
+    /// If it is not from 1 to 100.
+    pub fn new(percent: u8) -> Result<Self, ModeError> {
+        Self::try_from(percent)
+    }
+
+    /// Of a hundred tenants, about so many.
+    #[must_use]
+    pub fn of_hundred(self) -> u8 {
+        self.0
+    }
+}
+
+impl TryFrom<u8> for Percent {
+    type Error = ModeError;
+
+    fn try_from(percent: u8) -> Result<Self, ModeError> {
+        if (1..=100).contains(&percent) {
+            Ok(Self(percent))
+        } else {
+            Err(ModeError::NoShare(format!("{percent}%")))
+        }
+    }
+}
+
+impl From<Percent> for u8 {
+    fn from(percent: Percent) -> Self {
+        percent.0
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+impl FromStr for Percent {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        let number = text.strip_suffix('%').map(str::trim_end);
+        let digits = number.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+        digits
+            .and_then(|digits| digits.parse::<u8>().ok())
+            .and_then(|percent| Self::try_from(percent).ok())
+            .ok_or_else(|| ModeError::NoShare(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Enforce => f.write_str("enforce"),
+            Mode::Shadow => f.write_str("shadow"),
+            Mode::Canary(percent) => write!(f, "canary {percent}"),
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        match text.trim() {
+            "enforce" => Ok(Mode::Enforce),
+            "shadow" => Ok(Mode::Shadow),
+            other => match other.split_once(char::is_whitespace) {
+                Some(("canary", share)) => Ok(Mode::Canary(share.trim_start().parse()?)),
+                Some(_) | None => Err(ModeError::Unknown(text.to_owned())),
+            },
+        }
+    }
+}
+
+impl TryFrom<String> for Mode {
+    type Error = ModeError;
+
+    fn try_from(text: String) -> Result<Self, ModeError> {
+        text.parse()
+    }
+}
+
+impl From<Mode> for String {
+    fn from(mode: Mode) -> Self {
+        mode.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_reads_as_it_is_written() {
+        for text in [
+            "enforce",
+            "shadow",
+            "canary 1%",
+            "canary 10%",
+            "canary 100%",
+        ] {
+            let mode: Mode = text.parse().unwrap();
+            assert_eq!(mode.to_string(), text);
+            let json = serde_json::to_string(&mode).unwrap();
+            assert_eq!(json, format!("{text:?}"));
+            assert_eq!(serde_json::from_str::<Mode>(&json).unwrap(), mode);
+        }
+        assert_eq!(" canary  10 % ".parse(), "canary 10%".parse::<Mode>());
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_a_mode() {
+        let say = |text: &str| text.parse::<Mode>().unwrap_err().to_string();
+        let unknown = ["", "canary", "canary10%", "Enforce", "shadow 10%"];
+        for text in unknown {
+            assert!(say(text).starts_with("mode is "), "{text}: {}", say(text));
+        }
+        for text in [
+            "canary 0%",
+            "canary 101%",
+            "canary 10",
+            "canary +5%",
+            "canary 300%",
+        ] {
+            assert!(
+                say(text).contains("from 1% to 100%"),
+                "{text}: {}",
+                say(text)
+            );
+        }
+    }
+
+    #[test]
+    fn a_share_is_from_1_to_100() {
+        assert!(Percent::new(0).is_err() && Percent::new(101).is_err());
+        assert_eq!(Percent::new(100), Ok(Percent::ALL));
+        assert!(serde_json::from_str::<Percent>("0").is_err());
+    }
+}
