@@ -1,0 +1,129 @@
+//! Where a journal's files are: [`Store`], and [`Folder`], which is one on disk.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Keeps a journal's files, which have numbers. Called by the writer's thread alone.
+pub trait Store: Send + 'static {
+    /// The numbers there are, ascending.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    fn numbers(&mut self) -> io::Result<Vec<u32>>;
+
+    /// A new file; one that exists is never overwritten.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn create(&mut self, number: u32) -> io::Result<Box<dyn Write + Send>>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    fn remove(&mut self, number: u32) -> io::Result<()>;
+}
+
+/// A folder with files `0000000001.pmj` and so on, and a lock, so that it has one writer.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+/// Why a folder cannot be written to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderError {
+    /// It cannot be made or opened.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process writes its journal there.
+    #[error("{}: another process writes its journal here", path.display())]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+}
+
+impl Folder {
+    /// Makes the folder where there is none, and locks it.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn open(path: &Path) -> Result<Self, FolderError> {
+        let io = |source| FolderError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        fs::create_dir_all(path).map_err(io)?;
+        let lock = private(OpenOptions::new().write(true).create(true))
+            .open(path.join("lock"))
+            .map_err(io)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: lock,
+            }),
+            Err(TryLockError::WouldBlock) => Err(FolderError::InUse {
+                path: path.to_owned(),
+            }),
+            Err(TryLockError::Error(source)) => Err(io(source)),
+        }
+    }
+
+    fn file(&self, number: u32) -> PathBuf {
+        self.path.join(format!("{number:010}.{EXTENSION}"))
+    }
+}
+
+impl Store for Folder {
+    fn numbers(&mut self) -> io::Result<Vec<u32>> {
+        Ok(list(&self.path)?.into_keys().collect())
+    }
+
+    fn create(&mut self, number: u32) -> io::Result<Box<dyn Write + Send>> {
+        let file =
+            private(OpenOptions::new().write(true).create_new(true)).open(self.file(number))?;
+        Ok(Box::new(file))
+    }
+
+    fn remove(&mut self, number: u32) -> io::Result<()> {
+        fs::remove_file(self.file(number))
+    }
+}
+
+const EXTENSION: &str = "pmj";
+
+/// For its owner's eyes: a journal tells who asked for what, and when.
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options
+}
+
+/// A folder's journal files by number. Others are left alone.
+pub(crate) fn list(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if let Some(number) = number(&path) {
+            files.insert(number, path);
+        }
+    }
+    Ok(files)
+}
+
+fn number(path: &Path) -> Option<u32> {
+    let (stem, extension) = path.file_name()?.to_str()?.split_once('.')?;
+    let is_ours = extension == EXTENSION && stem.len() == 10;
+    stem.parse().ok().filter(|_| is_ours)
+}

@@ -1,0 +1,306 @@
+//! The thread that owns a journal's files.
+//!
+//! # Invariants
+//! 1. A file begins with a header, a gap where entries are missing before it, and a keyframe.
+//!    Without a keyframe there is no file.
+//! 2. A file that could not be written to is not written to again: what may be half an entry is
+//!    its end.
+//! 3. An older file is removed only when a newer one has something in it: a disk that is full
+//!    costs no history.
+
+use std::io::{self, Write};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, PoisonError};
+
+use crate::entry::{Entry, Gap, Header};
+use crate::folder::Store;
+use crate::frame::{file_head, write_frame};
+use crate::writer::{Batch, BatchKind, JournalSettings, JournalStats, Shared};
+
+/// Batches lost for want of a keyframe before the next is asked for: doubled with each failure, so
+/// that a disk which stays full costs the driver ever less.
+const LOST_BATCHES_MAX: u32 = 1 << 12;
+
+pub(crate) struct Worker<S> {
+    store: S,
+    settings: JournalSettings,
+    shared: Arc<Shared>,
+    /// Of the next file.
+    header: Header,
+    number: u32,
+    file: Option<OpenFile>,
+    stats: JournalStats,
+    /// Entries missing at the end of what is written.
+    missing: u64,
+    need: Need,
+    back_off: BackOff,
+}
+
+struct OpenFile {
+    to: Box<dyn Write + Send>,
+    bytes: u64,
+}
+
+/// Whether a keyframe is needed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    No,
+    /// After a gap, and there is no hurry.
+    Some,
+    /// It is asked for.
+    Asked,
+}
+
+/// How often to ask in vain.
+#[derive(Clone, Copy)]
+struct BackOff {
+    /// Lost batches before the next question but one.
+    batches: u32,
+    /// Lost batches before the next question.
+    left: u32,
+}
+
+impl BackOff {
+    const NONE: BackOff = BackOff {
+        batches: 1,
+        left: 1,
+    };
+
+    fn lengthen(&mut self) {
+        self.left = self.batches;
+        self.batches = self.batches.saturating_mul(2).min(LOST_BATCHES_MAX);
+    }
+}
+
+/// Why a batch is not written.
+enum Unwritten {
+    /// There is no file that could take it.
+    NoFile,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl<S: Store> Worker<S> {
+    pub(crate) fn new(
+        store: S,
+        (header, number): (Header, u32),
+        settings: JournalSettings,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            store,
+            settings,
+            shared,
+            header,
+            number,
+            file: None,
+            stats: JournalStats::default(),
+            missing: 0,
+            need: Need::Asked,
+            back_off: BackOff::NONE,
+        }
+    }
+
+    /// Writes until the other side has ended and its last batch is written.
+    pub(crate) fn run(mut self, batches: &Receiver<Batch>, spares: &SyncSender<Vec<u8>>) {
+        while let Some(batch) = self.next(batches) {
+            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+            let mut bytes = self.take(batch);
+            bytes.clear();
+            // One that finds no room is one too many.
+            drop(spares.try_send(bytes));
+        }
+        let last = self.shared.last.lock();
+        let last = last.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(batch) = last {
+            self.take(batch);
+        }
+    }
+
+    fn next(&mut self, batches: &Receiver<Batch>) -> Option<Batch> {
+        match batches.try_recv() {
+            Ok(batch) => return Some(batch),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
+        }
+        // Now there is time for the keyframe that a gap makes necessary. While there is not, it
+        // would only make things worse.
+        if self.need == Need::Some {
+            self.ask_for_keyframe();
+        }
+        batches.recv().ok()
+    }
+
+    /// Writes a batch, or counts it as missing. Gives its buffer back.
+    fn take(&mut self, batch: Batch) -> Vec<u8> {
+        self.missing += batch.dropped_before;
+        if let Err(why) = self.write(&batch) {
+            self.missing += batch.entries;
+            self.stats.lost += batch.entries;
+            match why {
+                Unwritten::NoFile => self.wait_for_keyframe(),
+                Unwritten::Io(error) => self.fail(&error),
+            }
+        }
+        self.tell();
+        batch.bytes
+    }
+
+    fn write(&mut self, batch: &Batch) -> Result<(), Unwritten> {
+        match batch.kind {
+            BatchKind::Keyframe => {
+                if self.is_full() {
+                    self.begin_file(batch)?;
+                } else {
+                    self.append(batch)?;
+                }
+                self.need = Need::No;
+                self.back_off = BackOff::NONE;
+                self.shared.keyframe_due.store(false, Ordering::Relaxed);
+            }
+            BatchKind::Entries => {
+                let gap = self.append(batch)?;
+                if gap > 0 && self.need == Need::No {
+                    self.need = Need::Some;
+                }
+                if self.is_full() && self.need != Need::Asked {
+                    self.ask_for_keyframe();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the next keyframe begins a file.
+    fn is_full(&self) -> bool {
+        let bytes = self.file.as_ref().map(|file| file.bytes);
+        bytes.is_none_or(|bytes| bytes >= self.settings.file_bytes)
+    }
+
+    /// Writes to the open file. How many gaps were to be noted, 0 or 1.
+    fn append(&mut self, batch: &Batch) -> Result<u64, Unwritten> {
+        let hard_limit = self.settings.file_bytes.saturating_mul(2);
+        let Some(file) = self.file.as_mut().filter(|file| file.bytes < hard_limit) else {
+            return Err(Unwritten::NoFile);
+        };
+        let mut gap = Vec::new();
+        let gaps = note_gap(&mut gap, self.missing)?;
+        file.put(&gap)?;
+        file.put(&batch.bytes)?;
+        self.count(gaps + batch.entries, gap.len() + batch.bytes.len());
+        self.missing = 0;
+        Ok(gaps)
+    }
+
+    /// A new file, with a keyframe.
+    fn begin_file(&mut self, keyframe: &Batch) -> io::Result<()> {
+        self.file = None;
+        let mut head = file_head().to_vec();
+        let header = Entry::Header(self.header.clone());
+        write_frame(&mut head, &header).map_err(io::Error::other)?;
+        // What is missing is so between two files; a replay starts anew with this one's keyframe.
+        let gaps = note_gap(&mut head, self.missing)?;
+        let mut file = OpenFile {
+            to: self.store.create(self.number)?,
+            bytes: 0,
+        };
+        let put = file.put(&head).and_then(|()| file.put(&keyframe.bytes));
+        if let Err(error) = put {
+            drop(file);
+            self.remove(self.number);
+            return Err(error);
+        }
+        self.file = Some(file);
+        self.header.file = self.header.file.saturating_add(1);
+        self.number = self.number.saturating_add(1);
+        self.stats.files += 1;
+        self.count(
+            1 + gaps + keyframe.entries,
+            head.len() + keyframe.bytes.len(),
+        );
+        self.missing = 0;
+        self.remove_oldest();
+        Ok(())
+    }
+
+    fn count(&mut self, entries: u64, bytes: usize) {
+        self.stats.written += entries;
+        self.stats.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+    }
+
+    fn remove_oldest(&mut self) {
+        let numbers = match self.store.numbers() {
+            Ok(numbers) => numbers,
+            Err(error) => return self.note_error(&error),
+        };
+        let kept = usize::try_from(self.settings.files_max).unwrap_or(usize::MAX);
+        let surplus = numbers.len().saturating_sub(kept);
+        for number in numbers.into_iter().take(surplus) {
+            self.remove(number);
+        }
+    }
+
+    fn remove(&mut self, number: u32) {
+        if let Err(error) = self.store.remove(number) {
+            self.note_error(&error);
+        }
+    }
+
+    /// Gives the file up.
+    fn fail(&mut self, error: &io::Error) {
+        self.file = None;
+        self.note_error(error);
+        self.back_off.lengthen();
+        self.need = Need::Some;
+        self.shared.keyframe_due.store(false, Ordering::Relaxed);
+    }
+
+    /// A batch was lost for want of a keyframe.
+    fn wait_for_keyframe(&mut self) {
+        self.back_off.left -= 1;
+        if self.back_off.left == 0 {
+            self.back_off.lengthen();
+            self.ask_for_keyframe();
+        }
+    }
+
+    fn ask_for_keyframe(&mut self) {
+        self.need = Need::Asked;
+        self.shared.keyframe_due.store(true, Ordering::Relaxed);
+    }
+
+    fn note_error(&mut self, error: &io::Error) {
+        self.stats.errors += 1;
+        self.stats.last_error = Some(error.to_string());
+    }
+
+    fn tell(&self) {
+        let told = self.shared.told.lock();
+        told.unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&self.stats);
+    }
+}
+
+impl OpenFile {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_all(bytes)?;
+        self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+}
+
+/// Writes how many entries are missing, if any are. How many entries that is.
+fn note_gap(out: &mut Vec<u8>, dropped: u64) -> io::Result<u64> {
+    if dropped == 0 {
+        return Ok(0);
+    }
+    let gap = Entry::Gap(Gap { dropped });
+    write_frame(out, &gap).map_err(io::Error::other)?;
+    Ok(1)
+}
