@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bell;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -23,3 +24,4 @@ pub mod policy;
 pub mod reload;
 pub mod serve;
 pub mod shutdown;
+pub mod state;

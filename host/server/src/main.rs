@@ -14,7 +14,7 @@ use clap::Parser;
 use pointsman_server::cli::{Cli, Command};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::policy::{self, PolicyCommand};
-use pointsman_server::{logging, serve};
+use pointsman_server::{logging, serve, state};
 
 /// What could not be done, as against what was done and found wanting; clap's own status too.
 const NOT_DONE: u8 = 2;
@@ -32,7 +32,8 @@ fn main() -> ExitCode {
 }
 
 fn serve(flags: &Flags) -> Result<ExitCode> {
-    let config = Config::load(flags)?;
+    let mut config = Config::load(flags)?;
+    config.state_folder = config.state_folder.or_else(state::default_folder);
     logging::begin(&config.log)?;
     serve::run(config)
 }

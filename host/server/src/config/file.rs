@@ -30,6 +30,7 @@ pub(super) struct Tables<T>(pub(super) Vec<Spanned<T>>);
 pub(super) struct File {
     pub(super) listen: Given<String>,
     pub(super) drain: Given<Time>,
+    pub(super) state_folder: Given<String>,
     pub(super) http: Http,
     pub(super) keys: Tables<Key>,
     pub(super) tenants: Tables<Tenant>,
@@ -128,6 +129,7 @@ pub(super) struct Core {
     pub(super) executors_max: Given<Number>,
     pub(super) batch_max: Given<Number>,
     pub(super) overlaps_max: Given<Number>,
+    pub(super) tier_blocks_max: Given<Number>,
     pub(super) attempts_max: Given<Number>,
     pub(super) wait_max: Given<Time>,
     pub(super) unplaced_max: Given<Time>,

@@ -28,6 +28,11 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub policies: Option<PathBuf>,
 
+    /// Folder for what outlives the server: orders, quarantine, last good and compiled policies
+    /// [default: $STATE_DIRECTORY, or pointsman in $XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
     /// Write logs for people or for programs [default: human]
     #[arg(
         long,

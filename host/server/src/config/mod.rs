@@ -16,8 +16,8 @@ mod file;
 mod flags;
 pub(crate) mod nearest;
 pub(crate) mod settings;
-mod source;
-mod units;
+pub(crate) mod source;
+pub(crate) mod units;
 mod validate;
 
 use std::fmt;
@@ -70,6 +70,9 @@ pub struct Config {
     pub log: LogConfig,
     /// How long running requests may take once shutdown has begun. Default 30 s.
     pub drain: Duration,
+    /// What outlives the server. Absent: nothing does. Where neither file nor flag names one, that
+    /// is for whoever starts a server to choose: [`crate::state::default_folder`].
+    pub state_folder: Option<PathBuf>,
 }
 
 /// HTTP bounds.

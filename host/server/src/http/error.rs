@@ -227,7 +227,9 @@ impl ApiError {
         | ApiError::Starting { retry_after }
         | ApiError::Draining { retry_after }
         | ApiError::Ended(Outcome::Refused(
-            RefusedWhy::NoRoom { retry_after } | RefusedWhy::Displaced { retry_after },
+            RefusedWhy::NoRoom { retry_after }
+            | RefusedWhy::Displaced { retry_after }
+            | RefusedWhy::Closed { retry_after },
         )) = self
         {
             Some(*retry_after)
@@ -257,6 +259,9 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
         Outcome::Refused(RefusedWhy::Displaced { .. }) => {
             (StatusCode::TOO_MANY_REQUESTS, "displaced")
         }
+        Outcome::Refused(RefusedWhy::Closed { .. }) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "admission_closed")
+        }
         Outcome::Refused(RefusedWhy::GaveUp) => (StatusCode::SERVICE_UNAVAILABLE, "given_up"),
         Outcome::Refused(RefusedWhy::NeverFits { .. }) => (StatusCode::BAD_REQUEST, "never_fits"),
         Outcome::Expired(ExpiredWhy::Deadline) => {
@@ -282,6 +287,9 @@ fn outcome_message(outcome: Outcome) -> String {
         }
         Outcome::Refused(RefusedWhy::Displaced { retry_after }) => {
             format!("its place was given to a more urgent request; try again in {retry_after} s")
+        }
+        Outcome::Refused(RefusedWhy::Closed { retry_after }) => {
+            format!("new requests are not taken for the moment; try again in {retry_after} s")
         }
         Outcome::Refused(RefusedWhy::GaveUp) => {
             "it could not have been served in time to be of use".to_owned()

@@ -321,6 +321,7 @@ fn ending(outcome: Outcome) -> Ending {
         Outcome::Cancelled => ("cancelled", ""),
         Outcome::Refused(RefusedWhy::NoRoom { .. }) => ("refused", "no-room"),
         Outcome::Refused(RefusedWhy::Displaced { .. }) => ("refused", "displaced"),
+        Outcome::Refused(RefusedWhy::Closed { .. }) => ("refused", "closed"),
         Outcome::Refused(RefusedWhy::GaveUp) => ("refused", "gave-up"),
         Outcome::Refused(RefusedWhy::NeverFits { .. }) => ("refused", "never-fits"),
         Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "deadline"),
@@ -371,6 +372,7 @@ fn fault_kind(kind: FaultKind) -> &'static str {
         FaultKind::Memory => "memory",
         FaultKind::Oversize => "oversize",
         FaultKind::Start => "start",
+        FaultKind::Struck => "struck",
     }
 }
 

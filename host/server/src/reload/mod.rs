@@ -24,7 +24,7 @@ pub mod port;
 mod prepare;
 pub mod report;
 mod roster;
-mod sidecar;
+pub(crate) mod sidecar;
 mod tell;
 mod watch;
 

@@ -201,10 +201,7 @@ impl Workshop {
         attempt: &mut Attempt,
     ) -> Result<Ready, Failure> {
         let component = self.component(wasm, attempt)?;
-        let said = Sidecar {
-            settings: None,
-            limits: self.limits,
-        };
+        let said = Sidecar::absent(&self.limits);
         self.ready((name, Origin::Embedded), &component, said, attempt)
     }
 
@@ -223,7 +220,8 @@ impl Workshop {
             Some(seen) => listing::read(file(seen)?, SIDECAR_BYTES_MAX)?,
             None => Vec::new(),
         };
-        let said = sidecar::parse(sidecar, &self.limits)
+        let said_by = format!("{name}.toml");
+        let said = sidecar::parse(said_by.as_ref(), sidecar, &self.limits)
             .map_err(|error| Failure::new(Step::Validate, &error))?;
         Ok(self.ready((name, Origin::File(path)), &component, said, attempt)?)
     }

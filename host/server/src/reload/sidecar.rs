@@ -1,6 +1,11 @@
-//! What an operator may say about a policy beside its file, in `NAME.toml`.
+//! What an operator may say about a policy beside its file, in `NAME.toml`, and an author with
+//! `pointsman policy ... --settings`.
 //!
 //! ```toml
+//! mode = "shadow"       # enforce, shadow, or canary 10%
+//! sha256 = "2bb8…"      # of the policy's file: another one is waited for
+//! on-failure = { admission = "closed" }   # or fallback
+//!
 //! [settings]            # for the policy, in its own words
 //! affinity-bonus = 200
 //!
@@ -12,16 +17,24 @@
 //! 1. No limit exceeds the server's (`limits_are_up_to_those_of_the_server`).
 //! 2. What is not known is refused, not passed over (`what_is_not_known_is_refused`).
 
-use pointsman_policy::{Limits, SetLimitError};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::str::FromStr;
+
+use pointsman_policy::{Digest, Limits, Mode, OnFailure, SetLimitError};
+use serde::Deserialize;
 use serde_json::{Map, Value};
+use toml::Spanned;
 
 use crate::config::nearest::nearest;
-use crate::config::settings::{SettingError, to_json};
+use crate::config::settings::to_json;
+use crate::config::source::Source;
+use crate::config::units::Number;
+use crate::config::{ConfigError, Place, Wrong};
 
 /// Bytes of a sidecar that are read.
 pub(crate) const SIDECAR_BYTES_MAX: usize = 64 << 10;
-
-const KNOWN: [&str; 2] = ["settings", "limits"];
 
 /// What a sidecar says.
 #[derive(Debug)]
@@ -30,117 +43,130 @@ pub(crate) struct Sidecar {
     pub(crate) settings: Option<Map<String, Value>>,
     /// Those of the server where it says nothing.
     pub(crate) limits: Limits,
+    /// How far the policy's answers count.
+    pub(crate) mode: Mode,
+    /// The file it is about; absent: whatever there is.
+    pub(crate) sha256: Option<Digest>,
+    /// What happens to arrivals that the policy does not answer for.
+    pub(crate) on_failure: OnFailure,
 }
 
-/// Why a sidecar is refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SidecarError {
-    /// It is not text.
-    #[error("not UTF-8 text")]
-    NotText(#[from] std::string::FromUtf8Error),
-    /// It is not TOML.
-    #[error("line {line}: {message}")]
-    Syntax {
-        /// Counted from one.
-        line: usize,
-        /// What the parser says.
-        message: String,
-    },
-    /// It says what nobody asks.
-    #[error("unknown key {key}{}", meant(.nearest))]
-    Unknown {
-        /// What it says.
-        key: String,
-        /// What it may have meant.
-        nearest: Option<&'static str>,
-    },
-    /// A value of another type is needed.
-    #[error("{key} is {found}, it must be {wanted}")]
-    Type {
-        /// Where.
-        key: String,
-        /// What is there.
-        found: &'static str,
-        /// What should be.
-        wanted: &'static str,
-    },
-    /// JSON has no value for a setting.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// The server does not allow the limit.
-    #[error(transparent)]
-    Limit(#[from] SetLimitError),
+impl Sidecar {
+    /// What holds where nothing is said.
+    pub(crate) fn absent(limits: &Limits) -> Self {
+        Self {
+            settings: None,
+            limits: *limits,
+            mode: Mode::default(),
+            sha256: None,
+            on_failure: OnFailure::default(),
+        }
+    }
 }
 
-fn meant(nearest: &Option<&'static str>) -> String {
-    nearest.map_or_else(String::new, |name| format!(", did you mean {name}?"))
+/// What may be written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+struct File {
+    mode: Option<Spanned<String>>,
+    sha256: Option<Spanned<String>>,
+    #[serde(default)]
+    on_failure: Failing,
+    settings: Option<Spanned<toml::Table>>,
+    #[serde(default)]
+    limits: BTreeMap<Spanned<String>, Spanned<Number>>,
 }
 
-/// What `bytes` say, where the server allows `ceiling`.
-pub(crate) fn parse(bytes: Vec<u8>, ceiling: &Limits) -> Result<Sidecar, SidecarError> {
-    let text = String::from_utf8(bytes)?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| syntax(&text, &error))?;
+/// Only admission can be closed: with any other hook requests would be taken and never served.
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+struct Failing {
+    admission: OnFailure,
+}
+
+/// What `bytes` say, where the server allows `ceiling`. Errors call them `file`.
+///
+/// # Errors
+/// If they are no text, no TOML, or say what no policy can be given; with the place.
+pub(crate) fn parse(file: &Path, bytes: Vec<u8>, ceiling: &Limits) -> Result<Sidecar, ConfigError> {
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let wrong = Wrong::Syntax(error.to_string());
+        ConfigError::new(Place::File(file.to_owned()), wrong)
+    })?;
+    let source = Source::new(file, &text);
+    let File {
+        mode,
+        sha256,
+        on_failure,
+        settings,
+        limits,
+    } = source.parse()?;
+    let settings = settings.map(|given| {
+        let span = given.span();
+        to_json(given.into_inner()).map_err(|error| {
+            let (key, message) = ("settings".to_owned(), error.to_string());
+            source.error(Some(span), Wrong::Value { key, message })
+        })
+    });
     let mut sidecar = Sidecar {
-        settings: None,
+        settings: settings.transpose()?,
+        mode: parsed(&source, "mode", mode)?.unwrap_or_default(),
+        sha256: parsed(&source, "sha256", sha256)?,
+        on_failure: on_failure.admission,
         limits: *ceiling,
     };
-    for (key, value) in table {
-        match key.as_str() {
-            "settings" => sidecar.settings = Some(to_json(of_table(key, value)?)?),
-            "limits" => set_limits(&mut sidecar.limits, of_table(key, value)?, ceiling)?,
-            _ => return Err(unknown(key, &KNOWN)),
-        }
+    for (name, value) in limits {
+        set(&mut sidecar.limits, (&name, &value), ceiling).map_err(|wrong| {
+            let unknown = matches!(wrong, Wrong::UnknownKey { .. });
+            let span = if unknown { name.span() } else { value.span() };
+            source.error(Some(span), wrong)
+        })?;
     }
     Ok(sidecar)
 }
 
-fn syntax(text: &str, error: &toml::de::Error) -> SidecarError {
-    let before = error.span().and_then(|span| text.get(..span.start));
-    SidecarError::Syntax {
-        line: before.unwrap_or_default().matches('\n').count() + 1,
-        message: error.message().replace('\n', ", "),
-    }
-}
-
-fn unknown(key: String, known: &[&'static str]) -> SidecarError {
-    SidecarError::Unknown {
-        nearest: nearest(&key, known),
-        key,
-    }
-}
-
-fn of_table(key: String, value: toml::Value) -> Result<toml::Table, SidecarError> {
-    let found = value.type_str();
-    if let toml::Value::Table(table) = value {
-        return Ok(table);
-    }
-    Err(SidecarError::Type {
-        key,
-        found,
-        wanted: "a table",
+/// What `given` means, if it is given.
+fn parsed<T: FromStr<Err: Display>>(
+    source: &Source,
+    key: &str,
+    given: Option<Spanned<String>>,
+) -> Result<Option<T>, ConfigError> {
+    let Some(given) = given else {
+        return Ok(None);
+    };
+    given.get_ref().parse().map(Some).map_err(|error: T::Err| {
+        let (key, message) = (key.to_owned(), error.to_string());
+        source.error(Some(given.span()), Wrong::Value { key, message })
     })
 }
 
-fn set_limits(
+fn set(
     limits: &mut Limits,
-    table: toml::Table,
+    (name, value): (&Spanned<String>, &Spanned<Number>),
     ceiling: &Limits,
-) -> Result<(), SidecarError> {
-    for (name, value) in table {
-        if !Limits::NAMES.contains(&name.as_str()) {
-            return Err(unknown(name, Limits::NAMES));
-        }
-        let number = value.as_integer().map(u64::try_from);
-        let number = number
-            .and_then(Result::ok)
-            .ok_or_else(|| SidecarError::Type {
-                key: name.clone(),
-                found: number.map_or(value.type_str(), |_| "negative"),
-                wanted: "a positive integer",
-            })?;
-        limits.set(&name, number, ceiling)?;
+) -> Result<(), Wrong> {
+    let (name, number) = (name.get_ref(), value.get_ref().0);
+    let key = format!("limits.{name}");
+    // Zero, which no limit may be, stands for all that is less.
+    match limits.set(name, u64::try_from(number).unwrap_or(0), ceiling) {
+        Ok(()) => Ok(()),
+        Err(SetLimitError::Range(range)) => Err(Wrong::OutOfRange {
+            key,
+            value: number.to_string(),
+            min: "1".to_owned(),
+            max: range.max.to_string(),
+        }),
+        Err(_) => Err(Wrong::UnknownKey {
+            key,
+            meant: nearest(name, Limits::NAMES).map(str::to_owned),
+            known: Limits::NAMES.iter().map(|&name| name.to_owned()).collect(),
+        }),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -153,7 +179,7 @@ mod tests {
             call_fuel: 1000,
             ..Limits::default()
         };
-        parse(text.into(), &ceiling).map_err(|error| error.to_string())
+        parse(Path::new("x.toml"), text.into(), &ceiling).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -176,39 +202,91 @@ mod tests {
             .limits;
         assert_eq!((limits.call_fuel, limits.log_lines), (1000, 1));
         assert_eq!(limits.row_fuel, Limits::default().row_fuel);
-        for (value, said) in [
-            ("1001", "limit call-fuel is 1001, it must be from 1 to 1000"),
-            ("0", "limit call-fuel is 0, it must be from 1 to 1000"),
-            ("-1", "call-fuel is negative, it must be a positive integer"),
-            ("'x'", "call-fuel is string, it must be a positive integer"),
-        ] {
+        for value in ["1001", "0", "-1"] {
             let error = parsed(&format!("[limits]\ncall-fuel = {value}")).unwrap_err();
-            assert_eq!(error, said);
+            let said = format!("limits.call-fuel must be from 1 to 1000, not {value}");
+            assert_eq!(error, format!("x.toml:2:13: {said}"));
         }
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
         for (text, said) in [
-            ("[setting]", "unknown key setting, did you mean settings?"),
-            ("mode = 'shadow'", "unknown key mode"),
-            ("sha256 = 'ab'", "unknown key sha256"),
             (
-                "[limits]\ncal-fuel = 1",
-                "unknown key cal-fuel, did you mean call-fuel?",
+                "[setting]",
+                "1:2: unknown key `setting`; did you mean `settings`?",
             ),
-            ("settings = 3", "settings is integer, it must be a table"),
-            ("[settings]\nx = [nan]", "x is no finite number"),
+            (
+                "\nlimit-x = 1",
+                "2:1: unknown key `limit-x`; there are: mode, sha256, on-failure, settings, limits",
+            ),
+            (
+                "[limits]\n log-lines = 1\n cal-fuel = 1",
+                "3:2: unknown key `limits.cal-fuel`; did you mean `call-fuel`?",
+            ),
+            (
+                "limits = { call-fuel = 'x' }",
+                "1:24: limits.call-fuel: invalid type: string \"x\", expected a whole number",
+            ),
+            (
+                "settings = 3",
+                "1:12: settings: invalid type: integer `3`, expected a map",
+            ),
+            (
+                "[settings]\nx = [nan]",
+                "1:1: settings: x is no finite number",
+            ),
         ] {
-            assert_eq!(parsed(text).unwrap_err(), said, "{text}");
+            assert_eq!(
+                parsed(text).unwrap_err(),
+                format!("x.toml:{said}"),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn what_is_no_toml_is_refused_with_its_line() {
+    fn mode_pin_and_failing_are_read() {
+        let sidecar = parsed("").unwrap();
+        assert_eq!((sidecar.mode, sidecar.sha256), (Mode::Enforce, None));
+        assert_eq!(sidecar.on_failure, OnFailure::Fallback);
+        let digest = Digest::of(b"a policy");
+        let text = format!(
+            "mode = 'canary 10%'\nsha256 = '{digest}'\non-failure = {{ admission = 'closed' }}"
+        );
+        let sidecar = parsed(&text).unwrap();
+        assert_eq!(sidecar.mode.to_string(), "canary 10%");
+        assert_eq!(sidecar.sha256, Some(digest));
+        assert_eq!(sidecar.on_failure, OnFailure::Closed);
+        for (text, part) in [
+            (
+                "mode = 'shadows'",
+                "1:8: mode: mode is \"shadows\", it must be enforce",
+            ),
+            (
+                "sha256 = 'ab'",
+                "1:10: sha256: a SHA-256 has 64 hexadecimal digits",
+            ),
+            (
+                "on-failure = { admission = 'open' }",
+                "on-failure.admission: ",
+            ),
+            (
+                "on-failure = { routing = 'closed' }",
+                "unknown key `on-failure.routing`",
+            ),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_toml_is_refused_with_its_place() {
         let error = parsed("[settings]\nx = \n").unwrap_err();
-        assert!(error.starts_with("line 2: "), "{error}");
-        let error = parse(vec![0xff, 0xfe], &Limits::default()).unwrap_err();
-        assert_eq!(error.to_string(), "not UTF-8 text");
+        assert!(error.starts_with("x.toml:2:5: "), "{error}");
+        let error = parse(Path::new("x.toml"), vec![0xff, 0xfe], &Limits::default()).unwrap_err();
+        let said = "x.toml: invalid utf-8 sequence of 1 bytes from index 0";
+        assert_eq!(error.to_string(), said);
     }
 }

@@ -222,7 +222,7 @@ async fn headers_tell_where_an_answer_began_and_who_decided() {
 }
 
 /// Each end without an answer, with its status, code and `Retry-After`.
-fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 11] {
+fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 12] {
     let (no_room, displaced, never_fits) = (
         RefusedWhy::NoRoom { retry_after: 3 },
         RefusedWhy::Displaced { retry_after: 2 },
@@ -237,6 +237,12 @@ fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 11] {
     [
         (refused(no_room), 429, "no_room", Some("3")),
         (refused(displaced), 429, "displaced", Some("2")),
+        (
+            refused(RefusedWhy::Closed { retry_after: 1 }),
+            503,
+            "admission_closed",
+            Some("1"),
+        ),
         (refused(RefusedWhy::GaveUp), 503, "given_up", None),
         (refused(never_fits), 400, "never_fits", None),
         (expired(deadline), 503, "deadline_exceeded", None),

@@ -189,12 +189,12 @@ fn settings_that_a_policy_does_not_take() {
 fn sidecars_that_make_no_sense() {
     let mut stage = stage();
     for (sidecar, why) in [
-        ("[settings", "line 1: "),
-        ("[setings]", "did you mean settings?"),
-        ("mode = 'shadow'", "unknown key mode"),
+        ("[settings", "mine.toml:1:"),
+        ("[setings]", "did you mean `settings`?"),
+        ("colour = 'red'", "unknown key `colour`"),
         (
             "[limits]\nmemory-bytes = 1_000_000_000",
-            "it must be from 1 to",
+            "limits.memory-bytes must be from 1 to",
         ),
     ] {
         check(&mut stage, Bad::Sidecar(sidecar), Step::Validate, why);

@@ -77,6 +77,7 @@ pub(super) fn config(
         admin_key: check.admin(file.admin)?,
         log: check.log(file.log, flags)?,
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
+        state_folder: check.state_folder(file.state_folder, flags),
     };
     let at = |span: Option<Range<usize>>, wrong| match span.or(models.clone()) {
         Some(span) => source.error(Some(span), wrong),
@@ -115,6 +116,12 @@ fn models_fit_executors(config: &Config) -> Result<(), Wrong> {
 // === impl Check: tables ===
 
 impl Check<'_> {
+    /// It need not be there yet.
+    fn state_folder(self, given: Given<String>, flags: &Flags) -> Option<PathBuf> {
+        let given = given.map(|given| self.source.resolve(given.get_ref()));
+        flags.state.clone().or(given)
+    }
+
     fn listen(self, given: Given<String>, flags: &Flags) -> Result<SocketAddr, ConfigError> {
         let address = given.map(|given| {
             let address = given.get_ref().parse().ok();
@@ -210,6 +217,9 @@ impl Check<'_> {
         self.count(c, given.executors_max, |c, value| c.executors_max = value)?;
         self.count(c, given.batch_max, |c, value| c.batch_max = value)?;
         self.count(c, given.overlaps_max, |c, value| c.overlaps_max = value)?;
+        self.count(c, given.tier_blocks_max, |c, value| {
+            c.tier_blocks_max = value
+        })?;
         self.count(c, given.attempts_max, |c, value| c.attempts_max = value)?;
         self.pause(c, given.wait_max, |c, value| c.wait_max = value)?;
         self.pause(c, given.unplaced_max, |c, value| c.unplaced_max = value)?;

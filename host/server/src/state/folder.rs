@@ -1,0 +1,229 @@
+//! The folder on disk.
+//!
+//! ```text
+//! lock              held by the server that uses it
+//! state.json        orders, quarantine, digests of the last good policies
+//! state.damaged     what state.json was when it could not be read
+//! policies/         last good components, by digest
+//! dumps/            faults, the newest last
+//! code/             compiled components, private
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
+
+use super::Remembered;
+use super::file::{self, Unreadable};
+
+/// Dumps that are kept.
+pub(super) const DUMPS_MAX: usize = 64;
+
+/// Bytes of the state file: what is in it is bounded, and far smaller.
+const STATE_BYTES_MAX: u64 = 16 << 20;
+
+/// What policies learn of tenants may be in it.
+const PRIVATE: u32 = 0o700;
+
+/// Why the state folder does not serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// Another server uses it.
+    #[error("{} is in use by another server", .0.display())]
+    Locked(PathBuf),
+    /// The operating system refused.
+    #[error("{}", .0.display())]
+    Io(PathBuf, #[source] io::Error),
+}
+
+/// Why a state file was set aside.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .aside.display())]
+pub struct UnreadableState {
+    /// Where it is now.
+    aside: PathBuf,
+    source: Unreadable,
+}
+
+/// A folder that this process alone uses.
+#[derive(Debug)]
+pub(super) struct StateFolder {
+    path: PathBuf,
+    /// Number of the next dump.
+    dump_next: u64,
+    /// Locked until it is dropped.
+    _lock: File,
+}
+
+impl StateFolder {
+    /// The folder at `path`, made if it is not there, and what it remembers.
+    pub(super) fn open(
+        path: &Path,
+    ) -> Result<(Self, Result<Remembered, UnreadableState>), StateError> {
+        let at = |error| StateError::Io(path.to_owned(), error);
+        for part in ["policies", "dumps"] {
+            make(&path.join(part)).map_err(at)?;
+        }
+        let lock = create(&path.join("lock")).map_err(at)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StateError::Locked(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(at(error)),
+        }
+        let mut folder = Self {
+            path: path.to_owned(),
+            dump_next: 0,
+            _lock: lock,
+        };
+        let dumps = folder.dumps().map_err(at)?;
+        folder.dump_next = dumps.last().map_or(0, |(number, _)| number + 1);
+        let read = folder.read()?;
+        Ok((folder, read))
+    }
+
+    pub(super) fn cache(&self) -> PathBuf {
+        self.path.join("code")
+    }
+
+    // === The state file ===
+
+    fn read(&self) -> Result<Result<Remembered, UnreadableState>, StateError> {
+        let path = self.path.join("state.json");
+        let read = match read_bounded(&path, STATE_BYTES_MAX) {
+            Ok(bytes) => file::parse(&bytes),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Remembered::default()),
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => Err(Unreadable::TooLarge),
+            Err(error) => return Err(StateError::Io(path, error)),
+        };
+        let Err(source) = read else {
+            return Ok(read.map_err(|source| self.aside(source)));
+        };
+        let aside = self.aside(source);
+        fs::rename(&path, &aside.aside).map_err(|error| StateError::Io(path, error))?;
+        Ok(Err(aside))
+    }
+
+    fn aside(&self, source: Unreadable) -> UnreadableState {
+        let aside = self.path.join("state.damaged");
+        UnreadableState { aside, source }
+    }
+
+    /// Writes down all of `state`, and forgets components that it does not name.
+    pub(super) fn write(&self, state: &Remembered) -> Result<(), StateError> {
+        let path = self.path.join("state.json");
+        let written = replace(&path, &file::text(state));
+        written.map_err(|error| StateError::Io(path, error))?;
+        let policies = self.path.join("policies");
+        let named = |path: &Path| {
+            state
+                .good
+                .values()
+                .any(|good| self.code_at(good.digest) == path)
+        };
+        let swept = sweep(&policies, |path| !named(path));
+        swept.map_err(|error| StateError::Io(policies, error))
+    }
+
+    // === Components ===
+
+    fn code_at(&self, digest: Digest) -> PathBuf {
+        self.path.join("policies").join(format!("{digest}.wasm"))
+    }
+
+    pub(super) fn keep_code(&self, digest: Digest, code: &[u8]) -> Result<(), StateError> {
+        if self.code(digest).is_some() {
+            return Ok(());
+        }
+        let path = self.code_at(digest);
+        replace(&path, code).map_err(|error| StateError::Io(path, error))
+    }
+
+    pub(super) fn code(&self, digest: Digest) -> Option<Vec<u8>> {
+        let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
+        let code = read_bounded(&self.code_at(digest), max).ok()?;
+        (Digest::of(&code) == digest).then_some(code)
+    }
+
+    // === Dumps ===
+
+    pub(super) fn keep_dump(&mut self, dump: &[u8]) -> Result<(), StateError> {
+        let number = self.dump_next;
+        let path = self.path.join("dumps").join(format!("{number:08}.json"));
+        replace(&path, dump).map_err(|error| StateError::Io(path.clone(), error))?;
+        self.dump_next += 1;
+        let pruned = self.dumps().and_then(|dumps| {
+            let past = dumps.len().saturating_sub(DUMPS_MAX);
+            let past = dumps.iter().take(past);
+            past.into_iter()
+                .try_for_each(|(_, path)| fs::remove_file(path))
+        });
+        pruned.map_err(|error| StateError::Io(path, error))
+    }
+
+    /// By number.
+    fn dumps(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let mut dumps = Vec::new();
+        for entry in fs::read_dir(self.path.join("dumps"))? {
+            let path = entry?.path();
+            let number = path
+                .file_stem()
+                .and_then(|stem| stem.to_str()?.parse().ok());
+            dumps.extend(number.map(|number| (number, path)));
+        }
+        dumps.sort_unstable();
+        Ok(dumps)
+    }
+}
+
+// === Files ===
+
+fn make(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(PRIVATE)
+        .create(folder)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)
+}
+
+/// The whole of a file of at most `max` bytes.
+fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    if fs::metadata(path)?.len() > max {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    fs::read(path)
+}
+
+/// Puts a file with `bytes` at `path`: whole, or not at all.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let mut file = create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    // That it was moved is known to the disk once the folder is.
+    path.parent()
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Removes the files of `folder` that are `unwanted`.
+fn sweep(folder: &Path, unwanted: impl Fn(&Path) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if unwanted(&path) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
