@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::wire::types::{Cached, Request};
+use pointsman_sdk::wire::types::{Cached, Overlap};
 use pointsman_sdk::{Executor, Need, Tentative};
 
 use crate::Settings;
@@ -32,30 +32,25 @@ struct Tokens {
     decode: u64,
 }
 
-/// Tokens of a prompt that an executor holds, by where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    device: u32,
-    host: u32,
-    disk: u32,
-    /// In a shared cache, beyond those on the device.
-    shared: u32,
+/// A request by what counts in its cost. Without any, that of what is there already remains.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) prompt_tokens: u32,
+    /// What is cached of it saves, in thousandths of a token.
+    pub(crate) credit: u64,
 }
 
 /// What the request costs there, in thousandths of a token.
 pub(crate) fn cost(
     settings: &Settings,
-    asked: &Asked<'_>,
+    asked: Asked,
     executor: &Executor<'_>,
     (placed, added): (&Tentative, &Added),
 ) -> u64 {
     let load = executor.load;
     let added = added.of(executor);
-    let prefill =
-        load.prefill_tokens_pending + added.prefill + u64::from(asked.request.prompt_tokens);
-    let uncached = prefill
-        .saturating_mul(1000)
-        .saturating_sub(Held::on(executor, asked.cached).credit(settings));
+    let prefill = load.prefill_tokens_pending + added.prefill + u64::from(asked.prompt_tokens);
+    let uncached = prefill.saturating_mul(1000).saturating_sub(asked.credit);
     let decode = tokens_in(load.blocks_used, executor).saturating_add(added.decode);
     let requests = executor.depth() + placed.counts(executor).total();
     let others = decode.saturating_add(requests.saturating_mul(u64::from(settings.request_cost)));
@@ -65,45 +60,33 @@ pub(crate) fn cost(
         .saturating_add(others.saturating_mul(1000))
 }
 
-/// A request and what is cached of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) request: &'a Request,
-    pub(crate) cached: &'a Cached,
+/// What an executor is listed as holding of the prompt.
+pub(crate) fn overlap(cached: &Cached, executor: u32) -> Option<&Overlap> {
+    let mut listed = cached.overlaps.iter().flatten();
+    listed.find(|row| row.executor == executor)
+}
+
+/// What is saved where so much is held, in thousandths of a token.
+pub(crate) fn credit(settings: &Settings, held: Option<&Overlap>, cached: &Cached) -> u64 {
+    let device = held.map_or(cached.floor_tokens, |row| row.device_tokens);
+    let parts = [
+        (device, settings.device_credit),
+        (held.map_or(0, |row| row.host_tokens), settings.host_credit),
+        (held.map_or(0, |row| row.disk_tokens), settings.disk_credit),
+        // In a shared cache, beyond those on the device.
+        (
+            cached.shared_tokens.saturating_sub(device),
+            settings.shared_credit,
+        ),
+    ];
+    let credit = |(tokens, each)| u64::from(tokens) * u64::from(each);
+    parts.into_iter().map(credit).sum()
 }
 
 /// Tokens that so many blocks of an executor hold; none where it reports no paged KV.
 fn tokens_in(blocks: u64, executor: &Executor<'_>) -> u64 {
     let tokens_per_block = executor.info.tokens_per_block.unwrap_or(0);
     blocks.saturating_mul(u64::from(tokens_per_block))
-}
-
-// === impl Held ===
-
-impl Held {
-    fn on(executor: &Executor<'_>, cached: &Cached) -> Self {
-        let listed = cached.overlaps.iter().flatten();
-        let overlap = listed.clone().find(|row| row.executor == executor.id());
-        let device = overlap.map_or(cached.floor_tokens, |row| row.device_tokens);
-        Self {
-            device,
-            host: overlap.map_or(0, |row| row.host_tokens),
-            disk: overlap.map_or(0, |row| row.disk_tokens),
-            shared: cached.shared_tokens.saturating_sub(device),
-        }
-    }
-
-    /// What it saves, in thousandths of a token.
-    fn credit(self, settings: &Settings) -> u64 {
-        let parts = [
-            (self.device, settings.device_credit),
-            (self.host, settings.host_credit),
-            (self.disk, settings.disk_credit),
-            (self.shared, settings.shared_credit),
-        ];
-        let credit = |(tokens, each)| u64::from(tokens) * u64::from(each);
-        parts.into_iter().map(credit).sum()
-    }
 }
 
 // === impl Added ===
@@ -116,8 +99,10 @@ impl Added {
     /// Counts a placement, as the host's own counts will have it.
     pub(crate) fn place(&mut self, need: &Need<'_>, cached: &Cached, executor: &Executor<'_>) {
         let prompt = need.request.prompt_tokens;
+        let held = overlap(cached, executor.id());
+        let device = held.map_or(cached.floor_tokens, |row| row.device_tokens);
         let tokens = self.by_executor.entry(executor.id()).or_default();
-        tokens.prefill += u64::from(prompt.saturating_sub(Held::on(executor, cached).device));
+        tokens.prefill += u64::from(prompt.saturating_sub(device));
         tokens.decode += tokens_in(need.blocks_on(executor).unwrap_or(0), executor);
     }
 

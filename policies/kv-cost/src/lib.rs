@@ -17,13 +17,14 @@ mod settings;
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Health, Request};
+use pointsman_sdk::wire::routing::Verdict;
+use pointsman_sdk::wire::types::{Cached, Change, Health, Overlap, Request};
 use pointsman_sdk::{
-    Executor, Explanation, Mirror, Moment, Need, Policy, Routing, Seat, Tentative, export, fit,
+    Case, Executor, Explanation, Mirror, Moment, Need, Pick, Policy, Ranking, Router, Seat,
+    Tentative, export, fit, open_seat,
 };
 
-use cost::{Added, Asked, cost};
+use cost::{Added, Asked, cost, credit, overlap};
 pub use settings::{Settings, Ties};
 
 /// Where requests go.
@@ -31,13 +32,15 @@ pub use settings::{Settings, Ties};
 pub struct KvCost {
     settings: Settings,
     added: Added,
+    /// By what each would cost a request of no tokens: among executors that hold the same of a
+    /// prompt that is the order for any request.
+    ranking: Ranking<Rank>,
 }
 
+/// Whether it is degraded, and the cost; the smaller is the better.
+type Rank = (bool, u64);
+
 const REASONS: [&str; 3] = ["least cost", "drawn by cost", "no room anywhere"];
-const HOLD: Verdict = Verdict {
-    choice: Choice::Hold(None),
-    reason: 2,
-};
 
 impl Policy for KvCost {
     type Settings = Settings;
@@ -57,26 +60,48 @@ impl Policy for KvCost {
         Ok(Self {
             settings: settings.checked()?,
             added: Added::default(),
+            ranking: Ranking::default(),
         })
     }
 
-    fn observed(&mut self, _: &Mirror) {
+    fn cleared(&mut self) {
+        self.ranking.clear();
+    }
+
+    fn changed(&mut self, _: &Mirror, change: &Change) {
+        self.ranking.changed(change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
         self.added.clear();
+        self.ranking.observed();
+        self.refresh(mirror, &Tentative::default());
     }
 }
 
-impl Routing for KvCost {
-    fn route(
-        &mut self,
-        mirror: &Mirror,
-        placed: &mut Tentative,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let asked = requests.iter();
-        asked
-            .map(|asked| self.place(mirror, placed, at, asked))
-            .collect()
+impl Router for KvCost {
+    const NO_ROOM: u16 = 2;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        self.refresh(case.mirror, case.placed);
+        let chosen = if self.is_ranked(case) {
+            self.cheapest(case)
+        } else {
+            self.draw(self.open(case), case.need.request.id)
+        };
+        let Open { executor, seat, .. } = chosen.ok_or(Self::hold(Self::NO_ROOM))?;
+        Ok(Pick {
+            executor: executor.id(),
+            seat,
+            reason: u16::from(self.settings.temperature > 0),
+        })
+    }
+
+    fn took(&mut self, case: &Case<'_>, pick: &Pick) {
+        self.ranking.placed(pick.executor);
+        if let Some(executor) = case.mirror.executor(pick.executor) {
+            self.added.place(&case.need, case.cached, &executor);
+        }
     }
 }
 
@@ -88,49 +113,68 @@ struct Open<'a> {
 }
 
 impl KvCost {
-    fn place(
-        &mut self,
-        mirror: &Mirror,
-        placed: &mut Tentative,
-        at: Moment,
-        cached: &Cached,
-    ) -> Verdict {
-        let Some(request) = mirror.request(cached.request) else {
-            return HOLD;
+    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        let (settings, added) = (&self.settings, &self.added);
+        self.ranking.refresh(mirror, |executor| {
+            open_seat(placed, executor)?;
+            let degraded = executor.load.health == Health::Degraded;
+            let cost = cost(settings, Asked::default(), executor, (placed, added));
+            Some((degraded, cost))
+        });
+    }
+
+    /// Whether the least cost wins, and those that are not listed as holding a part of the prompt
+    /// stand in the order of the ranking: what they hold is no more than the prompt.
+    fn is_ranked(&self, case: &Case<'_>) -> bool {
+        let prompt = u64::from(case.need.request.prompt_tokens);
+        (self.settings.temperature, self.settings.ties) == (0, Ties::AttachOrder)
+            && credit(&self.settings, None, case.cached) <= prompt * 1000
+    }
+
+    /// The executor of the least cost: one of those listed, or the first in the ranking that is
+    /// not.
+    fn cheapest<'a>(&self, case: &Case<'a>) -> Option<Open<'a>> {
+        let mut listed: Vec<&Overlap> = case.cached.overlaps.iter().flatten().collect();
+        listed.sort_unstable_by_key(|row| row.executor);
+        let is_listed = |id: u32| listed.binary_search_by_key(&id, |row| row.executor).is_ok();
+        let holders = listed.iter().copied();
+        let holders = holders.filter_map(|row| self.opened(case, row.executor, Some(row)));
+        let mut ranked = self.ranking.best_first(case.need.request, None);
+        let other = ranked.find_map(|id| {
+            if is_listed(id) {
+                return None;
+            }
+            self.opened(case, id, None)
+        });
+        holders.chain(other).min_by_key(|open| {
+            let degraded = open.executor.load.health == Health::Degraded;
+            (degraded, open.cost, open.executor.position)
+        })
+    }
+
+    /// An executor, if it can take the request.
+    fn opened<'a>(&self, case: &Case<'a>, id: u32, held: Option<&Overlap>) -> Option<Open<'a>> {
+        let executor = case.mirror.executor(id)?;
+        let seat = case.fit(&executor).ok()?;
+        let asked = Asked {
+            prompt_tokens: case.need.request.prompt_tokens,
+            credit: credit(&self.settings, held, case.cached),
         };
-        let need = Need::new(mirror, placed, request, at.now);
-        let open = self.open(mirror, placed, &need, cached);
-        let Some(Open { seat, executor, .. }) = self.choose(&open, request.id) else {
-            return HOLD;
-        };
-        placed.place(mirror, &need, executor, *seat);
-        self.added.place(&need, cached, executor);
-        Verdict {
-            choice: Choice::Place(vec![executor.id()]),
-            reason: u16::from(self.settings.temperature > 0),
-        }
+        Some(Open {
+            seat,
+            cost: cost(&self.settings, asked, &executor, (case.placed, &self.added)),
+            executor,
+        })
     }
 
     /// The executors that can take the request: those that are up, or else the degraded ones.
-    fn open<'a>(
-        &self,
-        mirror: &'a Mirror,
-        placed: &Tentative,
-        need: &Need<'_>,
-        cached: &Cached,
-    ) -> Vec<Open<'a>> {
-        let asked = Asked {
-            request: need.request,
-            cached,
-        };
-        let open = mirror.executors().filter_map(|executor| {
-            Some(Open {
-                seat: fit(mirror, placed, need, &executor).ok()?,
-                cost: cost(&self.settings, &asked, &executor, (placed, &self.added)),
-                executor,
-            })
+    fn open<'a>(&self, case: &Case<'a>) -> Vec<Open<'a>> {
+        let executors = case.mirror.executors();
+        let opened = executors.filter_map(|at| {
+            let held = overlap(case.cached, at.id());
+            self.opened(case, at.id(), held)
         });
-        let mut open: Vec<_> = open.collect();
+        let mut open: Vec<_> = opened.collect();
         let up = |open: &Open<'_>| open.executor.load.health == Health::Up;
         if open.iter().any(up) {
             open.retain(up);
@@ -138,17 +182,18 @@ impl KvCost {
         open
     }
 
-    fn choose<'a, 'm>(&self, open: &'a [Open<'m>], request: u64) -> Option<&'a Open<'m>> {
-        if open.is_empty()
-            || (self.settings.temperature, self.settings.ties) == (0, Ties::AttachOrder)
-        {
-            return open.iter().min_by_key(|open| open.cost);
+    fn draw<'a>(&self, mut open: Vec<Open<'a>>, request: u64) -> Option<Open<'a>> {
+        if (self.settings.temperature, self.settings.ties) == (0, Ties::AttachOrder) {
+            return open.into_iter().min_by_key(|open| open.cost);
+        }
+        if open.is_empty() {
+            return None;
         }
         let costs: Vec<u64> = open.iter().map(|open| open.cost).collect();
         let weights = draw::weights(&costs, self.settings.temperature);
         // Mixed twice, so that two seeds do not deal the same numbers to other requests.
         let number = split_mix(split_mix(self.settings.seed) ^ request);
-        open.get(draw::draw(&weights, number))
+        Some(open.swap_remove(draw::draw(&weights, number)))
     }
 }
 
@@ -162,14 +207,13 @@ impl Explanation for KvCost {
     ) -> Vec<Candidate> {
         let none = Tentative::default();
         let need = Need::new(mirror, &none, request, at.now);
-        let asked = Asked { request, cached };
         let candidate = |executor: Executor<'_>| {
-            let cost = cost(
-                &self.settings,
-                &asked,
-                &executor,
-                (&none, &Added::default()),
-            );
+            let held = overlap(cached, executor.id());
+            let asked = Asked {
+                prompt_tokens: request.prompt_tokens,
+                credit: credit(&self.settings, held, cached),
+            };
+            let cost = cost(&self.settings, asked, &executor, (&none, &Added::default()));
             let load = executor.load;
             let fitted = fit(mirror, &none, &need, &executor);
             Candidate {

@@ -7,11 +7,13 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Health};
+use pointsman_sdk::wire::routing::Verdict;
+use pointsman_sdk::wire::types::{Cached, Change, Health, Request};
 use pointsman_sdk::{
-    Executor, Mirror, Moment, Need, Policy, Routing, Seat, Tentative, export, fit,
+    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Tentative,
+    explain, export, open_seat,
 };
 
 /// It has no settings; a key in its sidecar is an error.
@@ -19,9 +21,11 @@ use pointsman_sdk::{
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {}
 
-/// Where requests go. It keeps no state: all it needs is in the mirror.
+/// Where requests go. It keeps no state but an order of what is in the mirror.
 #[derive(Debug)]
-pub struct LeastLoaded;
+pub struct LeastLoaded {
+    ranking: Ranking<Rank>,
+}
 
 /// How good a place an executor is; the smaller is the better. Of equals the one attached first
 /// is taken.
@@ -36,10 +40,6 @@ struct Rank {
 }
 
 const REASONS: [&str; 2] = ["least loaded", "no room anywhere"];
-const HOLD: Verdict = Verdict {
-    choice: Choice::Hold(None),
-    reason: 1,
-};
 
 impl Policy for LeastLoaded {
     type Settings = Settings;
@@ -56,39 +56,62 @@ impl Policy for LeastLoaded {
     }
 
     fn new(_: Settings) -> Result<Self, String> {
-        Ok(Self)
+        Ok(Self {
+            ranking: Ranking::default(),
+        })
+    }
+
+    fn cleared(&mut self) {
+        self.ranking.clear();
+    }
+
+    fn changed(&mut self, _: &Mirror, change: &Change) {
+        self.ranking.changed(change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.ranking.observed();
+        self.refresh(mirror, &Tentative::default());
     }
 }
 
-impl Routing for LeastLoaded {
-    fn route(
+impl Router for LeastLoaded {
+    const NO_ROOM: u16 = 1;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        self.refresh(case.mirror, case.placed);
+        let best_first = self.ranking.best_first(case.need.request, None);
+        let least = case.first_of(best_first, 0);
+        least.ok_or(Self::hold(Self::NO_ROOM))
+    }
+
+    fn took(&mut self, _: &Case<'_>, pick: &Pick) {
+        self.ranking.placed(pick.executor);
+    }
+}
+
+impl Explanation for LeastLoaded {
+    fn explain(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
         at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let asked = requests.iter().map(|asked| asked.request);
-        asked.map(|id| place(mirror, placed, at, id)).collect()
+        request: &Request,
+        cached: &Cached,
+    ) -> Vec<Candidate> {
+        let rank = |case: &Case<'_>, at: &Executor<'_>, seat| Ok(Rank::new(case.placed, at, seat));
+        let note = |_: &Case<'_>, executor: &Executor<'_>| {
+            let placed = executor.load.placed_total;
+            format!("depth {}, {placed} placed", executor.depth())
+        };
+        explain::alone(mirror, at.now, (request, cached), rank, note)
     }
 }
 
-fn place(mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Verdict {
-    let Some(request) = mirror.request(id) else {
-        return HOLD;
-    };
-    let need = Need::new(mirror, placed, request, at.now);
-    let open = mirror
-        .executors()
-        .filter_map(|executor| Some((fit(mirror, placed, &need, &executor).ok()?, executor)));
-    let least = open.min_by_key(|(seat, executor)| Rank::new(placed, executor, *seat));
-    let Some((seat, executor)) = least else {
-        return HOLD;
-    };
-    placed.place(mirror, &need, &executor, seat);
-    Verdict {
-        choice: Choice::Place(vec![executor.id()]),
-        reason: 0,
+impl LeastLoaded {
+    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        self.ranking.refresh(mirror, |executor| {
+            Some(Rank::new(placed, executor, open_seat(placed, executor)?))
+        });
     }
 }
 
@@ -104,4 +127,4 @@ impl Rank {
     }
 }
 
-export!(LeastLoaded: routing);
+export!(LeastLoaded: routing, explanation);

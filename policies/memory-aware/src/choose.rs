@@ -110,7 +110,7 @@ pub(crate) fn find_indexed(case: &Case<'_>, index: &Index) -> Option<Ordered> {
     let lead = case.lead_indexed(index)?;
     let mut first = lead.seated.first().copied();
     let mut executors = lead.executors(case.view.candidates);
-    for id in index.best_first() {
+    for id in index.best_first(case.need.request) {
         if executors.len() == case.view.candidates {
             break;
         }
@@ -209,7 +209,7 @@ impl Case<'_> {
         if holders.is_empty() {
             return Some(Lead::default());
         }
-        let other = index.best_first().find_map(|id| {
+        let other = index.best_first(self.need.request).find_map(|id| {
             let executor = self.mirror.executor(id)?;
             let seat = self.seat(&executor).ok()?;
             (!self.is_holder(&executor)).then(|| self.choice(&executor, seat))

@@ -1,8 +1,9 @@
 //! Every executor, with its place in the order or what stands in the way.
 
+use pointsman_sdk::explain::{obstructed, seated};
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::types::{NameKind, Request};
-use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative};
+use pointsman_sdk::wire::types::NameKind;
+use pointsman_sdk::{Executor, Seat};
 
 use crate::choose::{Case, Found, Hurdle, Lead, Why};
 use crate::rank::{Pool, tier};
@@ -69,10 +70,6 @@ fn eligible(case: &Case<'_>, executor: &Executor<'_>, seat: Seat, lead: &Lead) -
         Why::Waiver if is_first => "a warm hold is waived; ",
         Why::Rank | Why::Overlap | Why::Session | Why::Hash | Why::Waiver => "",
     };
-    let seat = match seat {
-        Seat::Slot => "a slot is free",
-        Seat::Queue => "its queue has room",
-    };
     let load = executor.load;
     let slots = format!("{}/{} slots", load.slots_used, executor.info.slots_total);
     let memory = match Pool::of(case.mirror, case.placed, executor) {
@@ -90,8 +87,8 @@ fn eligible(case: &Case<'_>, executor: &Executor<'_>, seat: Seat, lead: &Lead) -
         tokens => format!("; holds {tokens} tokens of the prompt"),
     };
     format!(
-        "{why}{}, {seat}; {slots}, depth {}; {memory}; {} placed{overlap}",
-        health(executor),
+        "{why}{}; {slots}, depth {}; {memory}; {} placed{overlap}",
+        seated(executor, seat),
         executor.depth(),
         load.placed_total
     )
@@ -99,66 +96,20 @@ fn eligible(case: &Case<'_>, executor: &Executor<'_>, seat: Seat, lead: &Lead) -
 
 fn ineligible(case: &Case<'_>, executor: &Executor<'_>, hurdle: Hurdle) -> String {
     match hurdle {
-        Hurdle::Obstacle(obstacle) => blocked(case.mirror, executor, case.need.request, obstacle),
+        Hurdle::Obstacle(obstacle) => {
+            let case = pointsman_sdk::Case {
+                mirror: case.mirror,
+                placed: case.placed,
+                need: *case.need,
+                cached: case.asked,
+            };
+            obstructed(&case, executor, obstacle)
+        }
         Hurdle::Drained => {
             let model = case.view.drains.model_at(executor.id());
             let name = model.and_then(|model| case.mirror.name(NameKind::Model, model));
             let name = name.unwrap_or("another model");
             format!("kept free for {name}, which is warm nowhere")
         }
-    }
-}
-
-fn blocked(
-    mirror: &Mirror,
-    executor: &Executor<'_>,
-    request: &Request,
-    obstacle: Obstacle,
-) -> String {
-    match obstacle {
-        Obstacle::ModelLimit => "the model runs as often as it may".to_owned(),
-        Obstacle::NotLive => format!("it is {}", health(executor)),
-        Obstacle::NotServed => "it does not serve the model".to_owned(),
-        Obstacle::NotAllowed => "the request is pinned to others".to_owned(),
-        Obstacle::FailedBefore => "it failed this request before".to_owned(),
-        Obstacle::ModelsMax => format!(
-            "{} models run there, as many as may",
-            executor
-                .residencies
-                .iter()
-                .filter(|row| row.sequences > 0)
-                .count()
-        ),
-        Obstacle::NoSlot => format!(
-            "{}/{} slots in use and no room in its queue",
-            executor.load.slots_used, executor.info.slots_total
-        ),
-        Obstacle::NoBlocks => {
-            let need = Need::new(mirror, &Tentative::default(), request, mirror.now());
-            format!(
-                "needs {} blocks, {} are free",
-                need.blocks_on(executor).unwrap_or(0),
-                Pool::of(mirror, &Tentative::default(), executor).map_or(0, |pool| pool.free)
-            )
-        }
-        Obstacle::WarmHold { until } => {
-            let warm = executor
-                .residencies
-                .iter()
-                .find(|row| row.warm_until == Some(until))
-                .and_then(|row| mirror.name(NameKind::Model, row.model))
-                .unwrap_or("another model");
-            format!("{warm} is kept warm there until {until} µs")
-        }
-    }
-}
-
-fn health(executor: &Executor<'_>) -> &'static str {
-    use pointsman_sdk::wire::types::Health;
-    match executor.load.health {
-        Health::Up => "up",
-        Health::Degraded => "degraded",
-        Health::Draining => "draining",
-        Health::Down => "down",
     }
 }

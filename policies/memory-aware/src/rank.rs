@@ -123,14 +123,14 @@ pub(crate) struct Scale {
     pub(crate) last: Option<u32>,
 }
 
-/// A rank in five words, which compare as the rank does.
+/// A rank in four words, which compare as the rank does but for ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key([u64; 5]);
+pub(crate) struct Key([u64; 4]);
 
 impl Key {
     /// Of a rank by memory. The first word holds the small parts and the depth, which no host
     /// lets grow beyond the 58 bits that are left.
-    pub(crate) fn new(health: Health, memory: &Memory, executor: u32) -> Self {
+    pub(crate) fn new(health: Health, memory: &Memory) -> Self {
         const DEPTH_BITS: u32 = 58;
         let depth = memory.depth.min((1 << DEPTH_BITS) - 1);
         let small = u64::from(health == Health::Degraded) << 5
@@ -142,7 +142,6 @@ impl Key {
             !memory.blocks_free.0,
             !memory.bytes_free.0,
             memory.placed,
-            u64::from(executor),
         ])
     }
 }

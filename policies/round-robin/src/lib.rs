@@ -10,10 +10,14 @@
 #![forbid(unsafe_code)]
 
 use pointsman_sdk::rendezvous::Turns;
+use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Health};
-use pointsman_sdk::{Mirror, Moment, Need, Policy, Routing, Tentative, export, fit};
+use pointsman_sdk::wire::routing::Verdict;
+use pointsman_sdk::wire::types::{Cached, Change, Health, Request};
+use pointsman_sdk::{
+    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Tentative,
+    explain, export, open_seat,
+};
 
 /// It has no settings; a key in its sidecar is an error.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -24,13 +28,17 @@ pub struct Settings {}
 #[derive(Debug)]
 pub struct RoundRobin {
     turns: Turns,
+    ranking: Ranking<Rank>,
+}
+
+/// What goes before the turn; the smaller is the better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    degraded: bool,
+    seat: Seat,
 }
 
 const REASONS: [&str; 2] = ["its turn", "no room anywhere"];
-const HOLD: Verdict = Verdict {
-    choice: Choice::Hold(None),
-    reason: 1,
-};
 
 impl Policy for RoundRobin {
     type Settings = Settings;
@@ -49,7 +57,21 @@ impl Policy for RoundRobin {
     fn new(_: Settings) -> Result<Self, String> {
         Ok(Self {
             turns: Turns::default(),
+            ranking: Ranking::default(),
         })
+    }
+
+    fn cleared(&mut self) {
+        self.ranking.clear();
+    }
+
+    fn changed(&mut self, _: &Mirror, change: &Change) {
+        self.ranking.changed(change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.ranking.observed();
+        self.refresh(mirror, &Tentative::default());
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -62,43 +84,58 @@ impl Policy for RoundRobin {
     }
 }
 
-impl Routing for RoundRobin {
-    fn route(
+impl Router for RoundRobin {
+    const NO_ROOM: u16 = 1;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        self.refresh(case.mirror, case.placed);
+        let request = case.need.request;
+        let last = self.turns.last(request.model);
+        let next = case.first_of(self.ranking.best_first(request, last), 0);
+        next.ok_or(Self::hold(Self::NO_ROOM))
+    }
+
+    fn took(&mut self, case: &Case<'_>, pick: &Pick) {
+        self.ranking.placed(pick.executor);
+        self.turns.took(case.need.request.model, pick.executor);
+    }
+}
+
+impl Explanation for RoundRobin {
+    fn explain(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
         at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let asked = requests.iter().map(|asked| asked.request);
-        asked.map(|id| self.place(mirror, placed, at, id)).collect()
+        request: &Request,
+        cached: &Cached,
+    ) -> Vec<Candidate> {
+        let turn = self.turns.places(request.model);
+        let rank = |_: &Case<'_>, executor: &Executor<'_>, seat| {
+            Ok((Rank::new(executor, seat), turn(executor.id())))
+        };
+        let note = |_: &Case<'_>, executor: &Executor<'_>| match turn(executor.id()) {
+            (false, _) => "its turn is still to come".to_owned(),
+            (true, _) => "had its turn".to_owned(),
+        };
+        explain::alone(mirror, at.now, (request, cached), rank, note)
     }
 }
 
 impl RoundRobin {
-    fn place(&mut self, mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Verdict {
-        let Some(request) = mirror.request(id) else {
-            return HOLD;
-        };
-        let need = Need::new(mirror, placed, request, at.now);
-        let turn = self.turns.places(request.model);
-        let open = mirror
-            .executors()
-            .filter_map(|executor| Some((fit(mirror, placed, &need, &executor).ok()?, executor)));
-        let next = open.min_by_key(|(seat, executor)| {
-            let degraded = executor.load.health == Health::Degraded;
-            (degraded, *seat, turn(executor.id()))
+    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        self.ranking.refresh(mirror, |executor| {
+            Some(Rank::new(executor, open_seat(placed, executor)?))
         });
-        let Some((seat, executor)) = next else {
-            return HOLD;
-        };
-        placed.place(mirror, &need, &executor, seat);
-        self.turns.took(request.model, executor.id());
-        Verdict {
-            choice: Choice::Place(vec![executor.id()]),
-            reason: 0,
+    }
+}
+
+impl Rank {
+    fn new(executor: &Executor<'_>, seat: Seat) -> Self {
+        Self {
+            degraded: executor.load.health == Health::Degraded,
+            seat,
         }
     }
 }
 
-export!(RoundRobin: routing);
+export!(RoundRobin: routing, explanation);

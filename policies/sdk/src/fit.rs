@@ -77,6 +77,26 @@ pub fn fit(
     Ok(seat)
 }
 
+/// The best place that an executor has for any request at all: for one in particular it may lack
+/// something, but it has no better place. What an index of executors is kept by.
+#[must_use]
+#[inline]
+pub fn open_seat(tentative: &Tentative, executor: &Executor<'_>) -> Option<Seat> {
+    if !executor.is_live() {
+        return None;
+    }
+    let (load, info) = (executor.load, executor.info);
+    let counts = tentative.counts(executor);
+    if load.slots_used.saturating_add(counts.slots) < info.slots_total {
+        return Some(Seat::Slot);
+    }
+    let critical = load.queued_critical.saturating_add(counts.queued_critical);
+    let throughput = load
+        .queued_throughput
+        .saturating_add(counts.queued_throughput);
+    (critical.min(throughput) < info.queue_limit).then_some(Seat::Queue)
+}
+
 // === impl Need ===
 
 impl<'a> Need<'a> {

@@ -62,6 +62,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod explain;
 mod export;
 mod fit;
 pub mod fixture;
@@ -69,18 +70,25 @@ mod instance;
 pub mod log;
 mod mirror;
 mod policy;
+mod ranking;
 pub mod rendezvous;
+mod router;
 mod rows;
 mod settings;
+mod sheet;
 mod tentative;
+mod touched;
 mod urgency;
 pub mod wire;
 
 pub use export::component;
-pub use fit::{Fit, Need, Obstacle, Seat, fit};
+pub use fit::{Fit, Need, Obstacle, Seat, fit, open_seat};
 pub use instance::{Hook, Instance, Runtime};
 pub use mirror::{Executor, Mirror};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
+pub use ranking::{BestFirst, Ranking};
+pub use router::{Case, Pick, Router};
+pub use sheet::Sheet;
 pub use tentative::{Counts, Tentative};
 pub use urgency::Urgency;
 pub use wire::types::Moment;

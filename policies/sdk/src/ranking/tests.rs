@@ -1,0 +1,145 @@
+use super::Ranking;
+use crate::fixture::{executor, load, request};
+use crate::mirror::Mirror;
+use crate::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent, Request};
+
+const EXECUTORS: u32 = 70;
+const MODELS: u32 = 5;
+
+/// A mirror with a ranking by slots in use; who has none free is not in it.
+#[derive(Default)]
+struct Told {
+    mirror: Mirror,
+    ranking: Ranking<u32>,
+}
+
+impl Told {
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.mirror.begin(0, Extent::SinceLast);
+        for change in changes {
+            self.ranking.changed(&change);
+            self.mirror.apply(change);
+        }
+        self.ranking.observed();
+        self.ranking.refresh(&self.mirror, |at| {
+            let used = at.load.slots_used;
+            (used < at.info.slots_total).then_some(used)
+        });
+    }
+
+    /// In the order of the walk, those only that serve the model; and the number of others in it.
+    fn walked(&self, request: &Request, last: Option<u32>) -> Vec<u32> {
+        let walk = self.ranking.best_first(request, last);
+        walk.filter(|&id| self.may_take(request, id)).collect()
+    }
+
+    fn may_take(&self, request: &Request, id: u32) -> bool {
+        let executor = self.mirror.executor(id).unwrap();
+        let serves = executor.info.serves.as_ref();
+        request
+            .model
+            .is_none_or(|model| serves.is_none_or(|serves| serves.contains(&model)))
+            && request
+                .allowed
+                .as_ref()
+                .is_none_or(|allowed| allowed.contains(&id))
+    }
+
+    /// The same by sorting.
+    fn sorted(&self, request: &Request, last: Option<u32>) -> Vec<u32> {
+        let free = |executor: &crate::Executor<'_>| {
+            executor.load.slots_used < executor.info.slots_total
+                && self.may_take(request, executor.id())
+        };
+        let mut order: Vec<_> = self
+            .mirror
+            .executors()
+            .filter(free)
+            .map(|executor| {
+                let id = executor.id();
+                (
+                    executor.load.slots_used,
+                    last.is_some_and(|last| id <= last),
+                    id,
+                )
+            })
+            .collect();
+        order.sort_unstable();
+        order.into_iter().map(|(.., id)| id).collect()
+    }
+}
+
+/// A small generator, so that a failing case can be made again from its number.
+fn dice(seed: u64) -> impl FnMut(u32) -> u32 {
+    let mut state = seed;
+    move |sides| {
+        state = crate::rendezvous::split_mix(state);
+        u32::try_from(state >> 33).unwrap() % sides
+    }
+}
+
+fn change(roll: &mut impl FnMut(u32) -> u32) -> Vec<Change> {
+    let id = roll(EXECUTORS);
+    let load = ExecutorLoad {
+        slots_used: roll(6),
+        ..load(id)
+    };
+    match roll(6) {
+        0 => vec![Change::ExecutorGone(id)],
+        1 | 2 => {
+            let info = ExecutorInfo {
+                serves: (roll(3) > 0).then(|| vec![roll(MODELS)]),
+                ..executor(id)
+            };
+            vec![Change::Executor(info), Change::Load(load)]
+        }
+        _ => vec![Change::Load(load)],
+    }
+}
+
+#[test]
+fn the_walk_is_in_order_of_keys() {
+    for seed in 0..30 {
+        let mut roll = dice(seed);
+        let mut told = Told::default();
+        for round in 0..40 {
+            let changes: Vec<Change> = (0..=roll(12)).flat_map(|_| change(&mut roll)).collect();
+            told.tell(changes);
+            let asking = Request {
+                model: (roll(2) > 0).then(|| roll(MODELS)),
+                allowed: (roll(4) == 0).then(|| vec![roll(EXECUTORS), EXECUTORS + 200]),
+                ..request(1)
+            };
+            let last = (roll(2) > 0).then(|| roll(EXECUTORS + 60));
+            assert_eq!(
+                told.walked(&asking, last),
+                told.sorted(&asking, last),
+                "seed {seed}, round {round}, {last:?}, {asking:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn who_serves_other_models_is_not_walked_past() {
+    let mut told = Told::default();
+    // The one that serves model 1 is the fullest.
+    told.tell((0..EXECUTORS).flat_map(|id| {
+        let own = id == EXECUTORS / 2;
+        let info = ExecutorInfo {
+            serves: Some(vec![u32::from(own)]),
+            ..executor(id)
+        };
+        let load = ExecutorLoad {
+            slots_used: 3 * u32::from(own),
+            ..load(id)
+        };
+        [Change::Executor(info), Change::Load(load)]
+    }));
+    let asking = Request {
+        model: Some(1),
+        ..request(1)
+    };
+    let walked: Vec<u32> = told.ranking.best_first(&asking, None).collect();
+    assert_eq!(walked, [EXECUTORS / 2]);
+}
