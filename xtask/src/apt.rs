@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::process;
 
@@ -13,6 +13,18 @@ pub(crate) fn install_line(packages: &[&str]) -> String {
         "apt-get update && apt-get install --no-install-recommends {}",
         packages.join(" ")
     )
+}
+
+/// Installs `packages` where one of `programs`, which are in them, is not on `PATH`.
+pub(crate) fn provide(programs: &[&str], packages: &[&str]) -> Result<()> {
+    let is_missing = |name: &&&str| process::find_program(name).is_none();
+    let Some(missing) = programs.iter().find(is_missing) else {
+        return Ok(());
+    };
+    if !may_install()? {
+        bail!("`{missing}` is not there: {}", install_line(packages));
+    }
+    install(packages)
 }
 
 /// Whether this is a Debian on which we may install packages.

@@ -19,6 +19,7 @@ mod python;
 mod serve;
 mod testing;
 mod tidy;
+mod twins;
 mod workspace;
 
 use std::env;

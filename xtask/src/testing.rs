@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the guests and the clients, then every test of the workspace.
+//! `cargo xtask test`: the guests, the clients and the twins, then every test of the workspace.
 
 use anyhow::Result;
 
@@ -6,14 +6,19 @@ use crate::cli::Guests;
 use crate::policies;
 use crate::process;
 use crate::python;
+use crate::twins;
 use crate::workspace::Workspace;
 
 pub(crate) fn run(workspace: &Workspace, guests: Guests, args: &[String]) -> Result<()> {
+    // Before the twins, one of which needs what this may have to install.
+    python::prepare(workspace)?;
     match guests {
-        Guests::Build => policies::build(workspace)?,
+        Guests::Build => {
+            policies::build(workspace)?;
+            twins::build(workspace)?;
+        }
         Guests::AsTheyAre => {}
     }
-    python::prepare(workspace)?;
     let mut command = process::cargo(&workspace.root);
     command.args(["test", "--workspace"]).args(args);
     process::run(&mut command)
