@@ -24,14 +24,14 @@ pub enum Entry<'a> {
         /// What.
         input: Cow<'a, Input>,
     },
-    /// The machine decides: a round begins.
+    /// The machine is told to decide.
     Round {
         /// The round's one time.
         now: Micros,
-        /// Which.
+        /// The last round before: whether there is another is the machine's to say.
         round: Round,
     },
-    /// What came back from a question of this round.
+    /// What came back from a question of the round that was called for last.
     Decision(Decision<'a>),
     /// Others answer from now on.
     Bound(Bound),
@@ -45,6 +45,10 @@ pub enum Entry<'a> {
     Gap(Gap),
     /// Everything was gathered that a policy is told which is taken in later.
     Briefed(Briefed),
+    /// A fresh instance took the place of one that faulted, was struck or rolled back.
+    Restarted(Restarted),
+    /// A policy was asked for its state.
+    Saved(Saved),
 }
 
 /// By whom a file was written, and when.
@@ -69,7 +73,7 @@ pub struct Decision<'a> {
     pub requests: Cow<'a, [RequestId]>,
     /// Who answered what, and who faulted before. Policies by their numbers in the [`Roster`].
     pub answer: Cow<'a, Answer<Reply>>,
-    /// Which of its policy's instances answered, counted from 1; 0: none.
+    /// Which of its policy's instances answered, counted from 1; 0: no policy did.
     pub generation: u32,
     /// Fuel the answer took, what it was told before it included; 0 for a native one.
     pub fuel: u64,
@@ -84,6 +88,30 @@ pub struct Briefed {
     pub kinds: FeedKinds,
     /// How far the machine's changes were then: [`PolicyRecord::told`] of those who were told.
     pub told: u64,
+}
+
+/// A policy begins anew: between the decision before and the one after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarted {
+    /// The policy's number.
+    pub policy: u32,
+    /// Which of its instances this is, counted from 1.
+    pub generation: u32,
+    /// The state it was offered; absent: none.
+    pub state: Option<Blob>,
+}
+
+/// What a policy's snapshot was: a replay that took another one has gone astray unseen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// When.
+    pub now: Micros,
+    /// The policy's number.
+    pub policy: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// Its CRC-32.
+    pub crc32: u32,
 }
 
 /// The roster from now on.
@@ -132,6 +160,9 @@ pub struct PolicyRecord {
     pub limits: String,
     /// Which of its instances runs, counted from 1.
     pub generation: u32,
+    /// Its component, so that a journal is replayed with nothing else; absent: it is no component,
+    /// or it has been running since an entry before this one.
+    pub code: Option<Blob>,
     /// Its state as a snapshot, for one who starts it here; absent: it keeps none, or it has been
     /// running since an entry before this one.
     pub state: Option<Blob>,

@@ -63,7 +63,10 @@ pub(crate) enum FileHead {
 
 pub(crate) fn read_file_head(bytes: &[u8]) -> Result<FileHead, FileError> {
     let Some((magic, rest)) = bytes.split_first_chunk() else {
-        return torn_if(MAGIC.starts_with(bytes));
+        return match MAGIC.strip_prefix(bytes) {
+            Some(_) => Ok(FileHead::Torn),
+            None => Err(FileError::NotAJournal),
+        };
     };
     if *magic != MAGIC {
         return Err(FileError::NotAJournal);
@@ -72,14 +75,6 @@ pub(crate) fn read_file_head(bytes: &[u8]) -> Result<FileHead, FileError> {
         Some(FORMAT) => Ok(FileHead::Whole),
         Some(found) => Err(FileError::UnknownFormat { found }),
         None => Ok(FileHead::Torn),
-    }
-}
-
-fn torn_if(is_prefix: bool) -> Result<FileHead, FileError> {
-    if is_prefix {
-        Ok(FileHead::Torn)
-    } else {
-        Err(FileError::NotAJournal)
     }
 }
 

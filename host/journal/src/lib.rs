@@ -7,12 +7,12 @@
 //!
 //! # Invariants
 //! 1. The writer's owner never waits: what finds no room is dropped, counted, and stands in the
-//!    journal as a [`Gap`] (`tests/writer.rs`).
+//!    journal as a [`Gap`] (`tests/journal/writer.rs`).
 //! 2. Every file begins with a [`Header`] and a [`Keyframe`], so that a replay can start with any
-//!    of them (`tests/writer.rs`).
+//!    of them (`tests/journal/writer.rs`).
 //! 3. Whatever a file's bytes are, the reader neither panics nor runs on without end, and gives
-//!    every entry in front of a damage (`tests/damage.rs`, and a fuzz target).
-//! 4. What an earlier version of the format wrote is still read (`tests/golden.rs`).
+//!    every entry in front of a damage (`tests/journal/damage.rs`, and a fuzz target).
+//! 4. What an earlier version of the format wrote is still read (`tests/journal/golden.rs`).
 //!
 //! # Not here
 //! What is recorded when, and replays (the server); the machine's bytes in a keyframe (the core).
@@ -32,7 +32,7 @@ mod writer;
 pub use blob::{Blob, BlobError, Digest};
 pub use entry::{
     Bound, Briefed, Chain, Decision, Entry, Gap, Header, Keyframe, PolicyEvent, PolicyRecord,
-    Roster,
+    Restarted, Roster, Saved,
 };
 pub use export::json_line;
 pub use folder::{Folder, FolderError, Store};

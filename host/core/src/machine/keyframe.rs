@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. A machine that was read goes on exactly as the one that was written
-//!    (`pointsman-sim`, `tests/keyframes.rs`).
+//!    (`pointsman-sim`, `tests/invariants.rs`).
 //! 2. What is read is checked before anybody has it: its bounds, that every id it names is there,
 //!    and [`Machine::check_invariants`].
 

@@ -1,0 +1,468 @@
+//! A journal's entries, and a place for its files.
+
+#![expect(
+    clippy::too_many_lines,
+    clippy::panic_in_result_fn,
+    reason = "lists of everything are long; a store that is misused is a failed test"
+)]
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use pointsman_core::rows::{FeedKinds, Health, NameKind, RequestClass, Role};
+use pointsman_core::{
+    Allotment, Answer, Author, BlockHash, Clock, Decided, DeviceId, DeviceSpec, EvictHow, Eviction,
+    ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook,
+    Incarnation, Input, KvReport, KvSpec, LabelId, Micros, ModelId, NewRequest, Otherwise, Outcome,
+    PlacedIn, PolicyFault, PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId,
+    RequeuedWhy, RetryClass, Round, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport,
+    TenantId, Tier, Victim, admission, routing, rows::ExecutorKind,
+};
+use pointsman_journal::{
+    About, Blob, Bound, Briefed, Chain, Decision, Digest, Entry, Gap, Header, Keyframe,
+    PolicyEvent, PolicyRecord, Restarted, Roster, Saved, Store,
+};
+
+pub(crate) type Files = Arc<Mutex<BTreeMap<u32, Vec<u8>>>>;
+
+/// Keeps files in memory.
+#[derive(Clone, Default)]
+pub(crate) struct Memory {
+    pub(crate) files: Files,
+    /// Until the other end is dropped nothing is written.
+    pub(crate) gate: Option<Arc<Mutex<Receiver<()>>>>,
+    /// Bytes that may be written before the disk is full.
+    pub(crate) room: Option<Arc<Mutex<usize>>>,
+}
+
+struct MemoryFile {
+    number: u32,
+    memory: Memory,
+}
+
+impl Memory {
+    /// A place where each write waits until the sender is dropped.
+    pub(crate) fn gated() -> (Self, Sender<()>) {
+        let (word, gate) = channel();
+        let memory = Self {
+            gate: Some(Arc::new(Mutex::new(gate))),
+            ..Self::default()
+        };
+        (memory, word)
+    }
+
+    pub(crate) fn file(&self, number: u32) -> Vec<u8> {
+        self.files.lock().unwrap()[&number].clone()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        self.files.lock().unwrap().keys().copied().collect()
+    }
+}
+
+impl Store for Memory {
+    fn numbers(&mut self) -> io::Result<Vec<u32>> {
+        Ok(Memory::numbers(self))
+    }
+
+    fn create(&mut self, number: u32) -> io::Result<Box<dyn Write + Send>> {
+        let earlier = self.files.lock().unwrap().insert(number, Vec::new());
+        assert_eq!(earlier, None, "a file is never overwritten");
+        let memory = self.clone();
+        Ok(Box::new(MemoryFile { number, memory }))
+    }
+
+    fn remove(&mut self, number: u32) -> io::Result<()> {
+        self.files.lock().unwrap().remove(&number);
+        Ok(())
+    }
+}
+
+impl Write for MemoryFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(gate) = &self.memory.gate {
+            assert!(gate.lock().unwrap().recv().is_err(), "nothing is sent");
+        }
+        let mut taken = bytes.len();
+        if let Some(room) = &self.memory.room {
+            let mut room = room.lock().unwrap();
+            taken = taken.min(*room);
+            *room -= taken;
+            if taken == 0 && !bytes.is_empty() {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+        }
+        let mut files = self.memory.files.lock().unwrap();
+        let file = files.get_mut(&self.number).expect("it was created");
+        file.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) fn about() -> About {
+    About {
+        pointsman: "0.1.0".to_owned(),
+        wasmtime: "48.0.8".to_owned(),
+        started_unix_ms: 1_700_000_000_000,
+    }
+}
+
+pub(crate) fn keyframe(round: u64) -> Keyframe {
+    Keyframe {
+        now: Micros(1000 * round),
+        round: Round(round),
+        machine: Blob(vec![7; 100]),
+        roster: Roster::default(),
+    }
+}
+
+/// A small entry that can be told from others.
+pub(crate) fn numbered(n: u64) -> Entry<'static> {
+    Entry::Round {
+        now: Micros(n),
+        round: Round(n),
+    }
+}
+
+/// One entry of each kind, and in them one of each kind of input, reply and fact.
+pub(crate) fn everything() -> Vec<Entry<'static>> {
+    let mut entries = vec![
+        Entry::Header(Header {
+            pointsman: "0.1.0".to_owned(),
+            wasmtime: "48.0.8".to_owned(),
+            // Of another run, so that no file of this one is missed.
+            started_unix_ms: 1_700_000_000_001,
+            file: 3,
+        }),
+        Entry::Keyframe(Box::new(Keyframe {
+            roster: roster(),
+            ..keyframe(5)
+        })),
+        numbered(17),
+        Entry::Bound(Bound {
+            now: Micros(18),
+            roster: roster(),
+        }),
+        Entry::Gap(Gap { dropped: 1 << 40 }),
+        Entry::Briefed(Briefed {
+            now: Micros(19),
+            kinds: FeedKinds {
+                waiting: true,
+                sequences: false,
+                completed: true,
+            },
+            told: 300,
+        }),
+        Entry::Restarted(Restarted {
+            policy: 4,
+            generation: 2,
+            state: Some(Blob(vec![1, 2, 3])),
+        }),
+        Entry::Saved(Saved {
+            now: Micros(20),
+            policy: 4,
+            bytes: 3,
+            crc32: 0xdead_beef,
+        }),
+        Entry::PolicyEvent(PolicyEvent {
+            now: Micros(21),
+            policy: 4,
+            what: "quarantined".to_owned(),
+            detail: "5 faults".to_owned(),
+        }),
+    ];
+    entries.extend(inputs().into_iter().map(|input| Entry::Input {
+        now: Micros(22),
+        input: Cow::Owned(input),
+    }));
+    entries.extend(decisions().into_iter().map(Entry::Decision));
+    entries.extend(facts().into_iter().map(|fact| {
+        Entry::Fact(Cow::Owned(Stamped {
+            now: Micros(23),
+            round: Round(9),
+            fact,
+        }))
+    }));
+    entries
+}
+
+fn roster() -> Roster {
+    Roster {
+        policies: vec![PolicyRecord {
+            number: 4,
+            name: "memory-aware".to_owned(),
+            version: "1.2.3".to_owned(),
+            digest: Digest([0xab; 32]),
+            fingerprint: Digest([0xcd; 32]),
+            settings: "{\"share\":3}".to_owned(),
+            limits: "{}".to_owned(),
+            generation: 2,
+            code: Some(Blob(b"\0asm".to_vec())),
+            state: Some(Blob(vec![9; 5])),
+            told: Some(77),
+        }],
+        chains: vec![Chain {
+            hook: Hook::Routing,
+            policies: vec![4, 2],
+        }],
+    }
+}
+
+fn sequence() -> SequenceRef {
+    SequenceRef {
+        request: RequestId(300),
+        executor: ExecutorId(1),
+        incarnation: Incarnation(2),
+    }
+}
+
+fn inputs() -> Vec<Input> {
+    let mut request = NewRequest::new(TenantId(2), 100, 20);
+    request.model = Some(ModelId(1));
+    request.session = Some(SessionKey(u64::MAX));
+    request.class = RequestClass::Throughput;
+    request.priority = -3;
+    request.labels = vec![LabelId(0)];
+    request.deadline = Some(Micros(5_000_000));
+    request.prompt_hashes = vec![BlockHash(u128::MAX), BlockHash(1)];
+    request.allowed = Some(vec![ExecutorId(1)]);
+    let executor = ExecutorSpec {
+        name: "cpu0/demo".to_owned(),
+        device: DeviceId(0),
+        kind: ExecutorKind::Cpu,
+        role: Role::Both,
+        group: 0,
+        share_weight: 1,
+        serves: Some(vec![ModelId(0)]),
+        slots_total: 4,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(16),
+        preempts: true,
+        model_unload_delay: Micros(0),
+    };
+    vec![
+        Input::NameInterned {
+            kind: NameKind::Tenant,
+            text: "größe".to_owned(),
+        },
+        Input::ModelLimitSet(ModelId(1), Some(3)),
+        Input::TenantSet(TenantId(1), 2, None),
+        Input::DeviceAttached(DeviceSpec {
+            name: "cpu0".to_owned(),
+            kv: KvSpec::Owned {
+                block_bytes: 1 << 20,
+                blocks_total: 64,
+            },
+            tokens_per_step: Some(256),
+        }),
+        Input::KvReported(
+            DeviceId(0),
+            KvReport {
+                block_bytes: 1,
+                blocks_total: 2,
+                blocks_free: 3,
+                blocks_cached: 4,
+                blocks_evicted_total: 5,
+            },
+        ),
+        Input::PrefixesReported(
+            Tier::Shared {
+                tokens_per_block: 16,
+            },
+            PrefixEvent::Stored(vec![BlockHash(7)]),
+        ),
+        Input::ExecutorAttached(executor),
+        Input::ExecutorUpdated(ExecutorId(1), ExecutorUpdate::Health(Health::Draining)),
+        Input::ExecutorLost(ExecutorId(1), Incarnation(2)),
+        Input::RequestArrived(Box::new(request)),
+        Input::RequestCancelled(RequestId(300)),
+        Input::SequenceStarted(sequence()),
+        Input::StepFinished(StepReport {
+            executor: ExecutorId(1),
+            incarnation: Incarnation(2),
+            progress: vec![Progress {
+                request: RequestId(300),
+                prefilled: 16,
+                generated: 1,
+            }],
+        }),
+        Input::SequenceFinished(sequence()),
+        Input::SequenceFailed(sequence(), RetryClass::Elsewhere),
+        Input::SequenceLeft(sequence()),
+        Input::TimePassed,
+    ]
+}
+
+fn decisions() -> Vec<Decision<'static>> {
+    let replies = vec![
+        Reply::Admission(vec![
+            admission::Verdict {
+                choice: admission::Choice::Admit,
+                reason: 1,
+            },
+            admission::Verdict {
+                choice: admission::Choice::Shed(30),
+                reason: 2,
+            },
+            admission::Verdict {
+                choice: admission::Choice::Displace(RequestId(4)),
+                reason: 3,
+            },
+            admission::Verdict {
+                choice: admission::Choice::Park,
+                reason: 4,
+            },
+        ]),
+        Reply::Priority(vec![RequestId(2), RequestId(1)]),
+        Reply::Routing(vec![
+            routing::Verdict {
+                choice: routing::Choice::Place(vec![ExecutorId(1), ExecutorId(0)]),
+                reason: 1,
+            },
+            routing::Verdict {
+                choice: routing::Choice::Hold(Some(Micros(99))),
+                reason: 2,
+            },
+            routing::Verdict {
+                choice: routing::Choice::GiveUp,
+                reason: 3,
+            },
+        ]),
+        Reply::Preemption(Some(Eviction {
+            executor: ExecutorId(1),
+            victims: vec![Victim {
+                request: RequestId(8),
+                how: EvictHow::Swap,
+            }],
+            reason: 5,
+        })),
+        Reply::Budget(vec![Allotment {
+            executor: ExecutorId(1),
+            tokens_max: 64,
+        }]),
+    ];
+    let answered = Hook::ALL.into_iter().zip(replies);
+    let answered = answered.map(|(hook, reply)| Decision {
+        hook,
+        requests: Cow::Owned(vec![RequestId(1), RequestId(300)]),
+        answer: Cow::Owned(Answer::by(4, reply)),
+        generation: 2,
+        fuel: 12_345,
+    });
+    let faults = [
+        FaultKind::Trap,
+        FaultKind::Fuel,
+        FaultKind::Deadline,
+        FaultKind::Memory,
+        FaultKind::Oversize,
+        FaultKind::Start,
+        FaultKind::Struck,
+    ];
+    let faults = faults.map(|kind| PolicyFault {
+        policy: 4,
+        kind,
+        detail: "why".to_owned(),
+    });
+    let faulted = Decision {
+        hook: Hook::Admission,
+        requests: Cow::Owned(vec![RequestId(1)]),
+        answer: Cow::Owned(Answer {
+            author: Author::BuiltIn,
+            value: None,
+            faults: faults.to_vec(),
+            otherwise: Otherwise::Closed,
+        }),
+        generation: 0,
+        fuel: 0,
+    };
+    answered.chain([faulted]).collect()
+}
+
+fn facts() -> Vec<Fact> {
+    let (request, executor) = (RequestId(300), ExecutorId(1));
+    let by = Decided {
+        author: Author::Policy(4),
+        reason: 2,
+    };
+    let mut facts = vec![
+        Fact::DeviceAttached(DeviceId(0)),
+        Fact::ExecutorAttached(executor, DeviceId(0)),
+        Fact::HealthChanged(executor, Health::Down),
+        Fact::ExecutorLost(executor),
+        Fact::ExecutorDetached(executor),
+        Fact::Arrived {
+            request,
+            tenant: TenantId(1),
+            model: Some(ModelId(0)),
+        },
+        Fact::Admitted(request, by),
+        Fact::Parked(request, Decided::BUILT_IN),
+        Fact::Unparked(request),
+        Fact::TurnedAway(request, by),
+        Fact::Held(request, Some(Micros(5)), by),
+        Fact::Placed {
+            request,
+            executor,
+            into: PlacedIn::Queue,
+            by,
+        },
+        Fact::Started(request, executor),
+        Fact::Evicted {
+            victim: request,
+            executor,
+            needy: RequestId(1),
+            how: EvictHow::Recompute,
+            by,
+        },
+        Fact::Left(request, executor),
+        Fact::Requeued(request, RequeuedWhy::Lost),
+        Fact::Reserved(request, executor),
+        Fact::ReservationDropped(request, executor),
+        Fact::Short(request, ShortageCause::Blocks),
+        Fact::Allotted {
+            executor,
+            tokens_max: 32,
+            author: Author::BuiltIn,
+        },
+        Fact::Refused(
+            Author::Policy(4),
+            Hook::Routing,
+            RefusalCause::NoBlocks {
+                needed: 3,
+                available: 2,
+            }
+            .at(request, executor),
+        ),
+        Fact::Fault(
+            Hook::Budget,
+            PolicyFault {
+                policy: 4,
+                kind: FaultKind::Trap,
+                detail: "unreachable".to_owned(),
+            },
+        ),
+        Fact::Strike(Clock::Stalled, Hook::Preemption, request),
+    ];
+    let outcomes = [
+        Outcome::Finished { output_tokens: 20 },
+        Outcome::Refused(RefusedWhy::NoRoom { retry_after: 1 }),
+        Outcome::Refused(RefusedWhy::Closed { retry_after: 1 }),
+        Outcome::Refused(RefusedWhy::NeverFits {
+            blocks_needed: 9,
+            blocks_total: 8,
+        }),
+        Outcome::Cancelled,
+        Outcome::Expired(ExpiredWhy::Wait),
+        Outcome::Failed(FailedWhy::NowhereLeft),
+    ];
+    facts.extend(outcomes.map(|outcome| Fact::Ended(request, outcome)));
+    facts
+}

@@ -1,0 +1,103 @@
+//! Version 1 of the format, as bytes that must not change.
+//!
+//! `tests/journal/golden/v1.pmj` has one entry of each kind. Where this fails the format has changed: that
+//! is a new version, and the old one is still to be read. `UPDATE=1` writes the file anew, for as
+//! long as no version is released.
+
+use std::path::PathBuf;
+
+use crate::common::{Memory, about, everything, keyframe};
+use pointsman_journal::{
+    Blob, Entry, JournalReader, JournalSettings, JournalWriter, Located, json_line, read_bytes,
+};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/journal/golden")
+        .join(name)
+}
+
+fn written() -> Vec<u8> {
+    let memory = Memory::default();
+    let settings = JournalSettings::default();
+    let mut writer = JournalWriter::start(memory.clone(), about(), settings).unwrap();
+    writer.write_keyframe(keyframe(1));
+    for entry in everything() {
+        writer.write(&entry);
+    }
+    drop(writer);
+    memory.file(1)
+}
+
+/// The file's bytes; made anew first if that is asked for.
+fn golden(name: &str, now: &[u8]) -> Vec<u8> {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(path("")).unwrap();
+        std::fs::write(path(name), now).unwrap();
+    }
+    std::fs::read(path(name)).unwrap()
+}
+
+#[test]
+fn the_bytes_of_version_1_are_what_they_were() {
+    let written = written();
+    let golden = golden("v1.pmj", &written);
+    let differs = written
+        .iter()
+        .zip(&golden)
+        .position(|(one, other)| one != other);
+    assert_eq!((differs, written.len()), (None, golden.len()));
+}
+
+#[test]
+fn a_file_of_version_1_is_read() {
+    let golden = golden("v1.pmj", &written());
+    let found: Vec<_> = read_bytes(&golden)
+        .unwrap()
+        .map(|(_, entry)| entry)
+        .collect();
+    assert_eq!(found[2..], everything());
+}
+
+#[test]
+fn the_lines_of_the_export_are_what_they_were() {
+    let bytes = written();
+    let mut lines = String::new();
+    for (offset, entry) in read_bytes(&bytes).unwrap() {
+        let file = PathBuf::from("/var/0000000001.pmj").into();
+        let located = Located {
+            file,
+            offset,
+            entry,
+        };
+        lines.push_str(&json_line(&located).unwrap());
+        lines.push('\n');
+    }
+    let golden = golden("v1.jsonl", lines.as_bytes());
+    assert_eq!(lines, String::from_utf8(golden).unwrap());
+    for line in lines.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["file"], "0000000001.pmj");
+    }
+}
+
+#[test]
+fn a_blob_is_the_value_it_was_made_of() {
+    let value = (7_u64, "text".to_owned(), vec![1_u8, 2]);
+    let blob = Blob::of(&value).unwrap();
+    assert_eq!(blob.read::<(u64, String, Vec<u8>)>().unwrap(), value);
+    let mut longer = blob;
+    longer.0.push(0);
+    let refused = longer.read::<(u64, String, Vec<u8>)>().unwrap_err();
+    assert_eq!(refused.to_string(), "1 bytes too many");
+}
+
+#[test]
+fn a_reader_of_the_golden_folder_finds_the_file() {
+    golden("v1.pmj", &written());
+    let reader = JournalReader::open(&path("v1.pmj")).unwrap();
+    let keyframes = reader
+        .map(Result::unwrap)
+        .filter(|located| matches!(located.entry, Entry::Keyframe(_)));
+    assert_eq!(keyframes.count(), 2);
+}

@@ -1,0 +1,12 @@
+//! The journal as its users see it: written, read, damaged, and of an earlier version.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and looks only for the entries it is about"
+)]
+
+mod common;
+mod damage;
+mod golden;
+mod writer;

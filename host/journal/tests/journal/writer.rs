@@ -1,0 +1,292 @@
+//! The writer and its thread: nobody waits, nothing is lost without a word, files are bounded.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Memory, about, everything, keyframe, numbered};
+use pointsman_core::{Micros, Round};
+use pointsman_journal::{
+    Entry, Folder, FolderError, JournalReader, JournalSettings, JournalWriter, StartError,
+    read_bytes,
+};
+
+/// So small that a few entries fill a file.
+fn small() -> JournalSettings {
+    JournalSettings {
+        file_bytes: 4096,
+        files_max: 3,
+        batch_bytes: 256,
+        batches_max: 4,
+        batch_age: Micros(20_000),
+        // Only a guard against a test that hangs.
+        close_wait: Duration::from_secs(60),
+    }
+}
+
+fn start(memory: &Memory, settings: JournalSettings) -> JournalWriter {
+    JournalWriter::start(memory.clone(), about(), settings).unwrap()
+}
+
+fn read(memory: &Memory, number: u32) -> Vec<Entry<'static>> {
+    let bytes = memory.file(number);
+    read_bytes(&bytes)
+        .unwrap()
+        .map(|(_, entry)| entry)
+        .collect()
+}
+
+/// Numbers of the entries by [`numbered`].
+fn numbers(entries: &[Entry<'static>]) -> Vec<u64> {
+    let rounds = entries.iter().filter_map(|entry| match entry {
+        Entry::Round { round, .. } => Some(round.0),
+        _ => None,
+    });
+    rounds.collect()
+}
+
+fn gaps(entries: &[Entry<'static>]) -> Vec<u64> {
+    let gaps = entries.iter().filter_map(|entry| match entry {
+        Entry::Gap(gap) => Some(gap.dropped),
+        _ => None,
+    });
+    gaps.collect()
+}
+
+/// Waits, for at most a minute, until the thread has come to where `is_so` holds.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if is_so() {
+            return;
+        }
+        thread::park_timeout(Duration::from_millis(1));
+    }
+    panic!("in vain: {what}");
+}
+
+#[test]
+fn what_is_written_is_read_again_in_order() {
+    let memory = Memory::default();
+    let mut writer = start(&memory, JournalSettings::default());
+    assert!(writer.is_keyframe_due(), "a file begins with one");
+    writer.write_keyframe(keyframe(1));
+    let entries = everything();
+    for entry in &entries {
+        writer.write(entry);
+    }
+    drop(writer);
+    let found = read(&memory, 1);
+    assert!(matches!(&found[0], Entry::Header(header) if header.file == 0));
+    assert_eq!(found[1], Entry::Keyframe(Box::new(keyframe(1))));
+    assert_eq!(found[2..], entries);
+}
+
+#[test]
+fn what_comes_before_the_first_keyframe_is_counted_and_not_written() {
+    let memory = Memory::default();
+    let mut writer = start(&memory, small());
+    writer.write(&numbered(1));
+    writer.flush();
+    writer.write_keyframe(keyframe(1));
+    writer.write(&numbered(2));
+    let monitor = writer.monitor();
+    drop(writer);
+    assert_eq!(monitor.stats().lost, 1);
+    let found = read(&memory, 1);
+    assert_eq!((numbers(&found), gaps(&found)), (vec![2], vec![1]));
+}
+
+#[test]
+fn every_file_begins_with_a_header_and_a_keyframe_and_only_the_newest_are_kept() {
+    let memory = Memory::default();
+    let roomy = JournalSettings {
+        batches_max: 64,
+        ..small()
+    };
+    let mut writer = start(&memory, roomy);
+    let mut keyframes = 0;
+    for n in 0..5000 {
+        wait_until("room for the next", || {
+            let stats = writer.stats();
+            stats.written.saturating_sub(stats.files + keyframes) + 60 > n
+        });
+        if writer.is_keyframe_due() {
+            keyframes += 1;
+            writer.write_keyframe(keyframe(n));
+        }
+        writer.write(&numbered(n));
+    }
+    let monitor = writer.monitor();
+    drop(writer);
+    let stats = monitor.stats();
+    assert_eq!((stats.dropped, stats.lost, stats.errors), (0, 0, 0));
+    assert!(stats.files >= 10 && keyframes >= stats.files, "{stats:?}");
+    let files = memory.numbers();
+    assert_eq!(files.len(), 3);
+    let mut found = Vec::new();
+    for number in &files {
+        let entries = read(&memory, *number);
+        assert!(matches!(&entries[0], Entry::Header(header) if header.file + 1 == *number));
+        assert!(matches!(entries[1], Entry::Keyframe(_)));
+        assert!(memory.file(*number).len() < 2 * 4096 + 1024, "bounded");
+        found.extend(numbers(&entries));
+    }
+    let first = found[0];
+    assert_eq!(found, (first..5000).collect::<Vec<_>>(), "none is missing");
+}
+
+#[test]
+fn a_writer_whose_disk_stands_still_waits_for_nothing_and_says_how_much_is_missing() {
+    let (memory, word) = Memory::gated();
+    let mut writer = start(&memory, small());
+    writer.write_keyframe(keyframe(1));
+    // With nobody writing, this returns: what does not fit into the channel is dropped.
+    for n in 0..10_000 {
+        writer.write(&numbered(n));
+    }
+    writer.flush();
+    let dropped = writer.stats().dropped;
+    assert!(dropped > 9000, "{dropped}");
+    drop(word);
+    let mut total = 10_000;
+    wait_until("a gap", || {
+        writer.write(&numbered(total));
+        writer.flush();
+        total += 1;
+        writer.is_keyframe_due()
+    });
+    writer.write_keyframe(keyframe(2));
+    writer.write(&numbered(total));
+    let monitor = writer.monitor();
+    drop(writer);
+    let mut found = Vec::new();
+    for number in memory.numbers() {
+        found.extend(read(&memory, number));
+    }
+    let stats = monitor.stats();
+    let missing = stats.dropped + stats.lost;
+    assert_eq!(gaps(&found).iter().sum::<u64>(), missing);
+    let written = numbers(&found);
+    assert_eq!(written.len() as u64 + missing, total + 1);
+    assert_eq!(written.last(), Some(&total));
+    let gap = found
+        .iter()
+        .position(|entry| matches!(entry, Entry::Gap(_)));
+    let after = &found[gap.unwrap()..];
+    let keyframe = after.iter().position(|it| matches!(it, Entry::Keyframe(_)));
+    assert!(keyframe.is_some(), "a replay can go on after a gap");
+}
+
+#[test]
+fn a_disk_that_is_full_costs_no_history_and_is_tried_again() {
+    let memory = Memory {
+        room: Some(Arc::new(Mutex::new(6000))),
+        ..Memory::default()
+    };
+    let mut writer = start(&memory, small());
+    let mut n = 0;
+    let mut write = |writer: &mut JournalWriter| {
+        if writer.is_keyframe_due() {
+            writer.write_keyframe(keyframe(n));
+        }
+        writer.write(&numbered(n));
+        writer.flush();
+        n += 1;
+    };
+    wait_until("the disk is full", || {
+        write(&mut writer);
+        writer.stats().errors > 0
+    });
+    let first = memory.numbers()[0];
+    assert_eq!(first, 1, "the oldest file is still there");
+    *memory.room.as_ref().unwrap().lock().unwrap() = usize::MAX;
+    let files = writer.stats().files;
+    wait_until("another file", || {
+        write(&mut writer);
+        writer.stats().files > files
+    });
+    let monitor = writer.monitor();
+    drop(writer);
+    assert!(monitor.stats().last_error.is_some());
+    let newest = *memory.numbers().last().unwrap();
+    assert!(!gaps(&read(&memory, newest)).is_empty());
+}
+
+#[test]
+fn a_batch_that_has_waited_long_enough_is_handed_over() {
+    let memory = Memory::default();
+    let mut writer = start(&memory, small());
+    writer.write_keyframe(keyframe(1));
+    wait_until("the keyframe", || writer.stats().written == 2);
+    writer.write(&numbered(1));
+    writer.turn(Micros(1000));
+    assert_eq!(writer.flush_at(), Some(Micros(21_000)));
+    writer.turn(Micros(20_999));
+    assert_eq!(writer.stats().written, 2);
+    writer.turn(Micros(21_000));
+    assert_eq!(writer.flush_at(), None);
+    wait_until("the batch", || writer.stats().written == 3);
+}
+
+#[test]
+fn bounds_out_of_their_range_are_refused() {
+    let files_max = JournalSettings {
+        files_max: 1,
+        ..JournalSettings::default()
+    };
+    let file_bytes = JournalSettings {
+        file_bytes: 4095,
+        ..JournalSettings::default()
+    };
+    for (settings, name) in [(files_max, "files-max"), (file_bytes, "file-bytes")] {
+        let refused = JournalWriter::start(Memory::default(), about(), settings);
+        assert!(
+            matches!(&refused, Err(StartError::OutOfRange { name: it, .. }) if *it == name),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_has_one_writer_and_goes_on_behind_the_files_of_earlier_runs() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("journal");
+    let run = |n: u64| {
+        let folder = Folder::open(&path).unwrap();
+        assert!(matches!(
+            Folder::open(&path),
+            Err(FolderError::InUse { .. })
+        ));
+        let mut writer = JournalWriter::start(folder, about(), small()).unwrap();
+        writer.write_keyframe(keyframe(n));
+        writer.write(&numbered(n));
+    };
+    run(1);
+    std::fs::write(path.join("notes.txt"), "not a journal").unwrap();
+    run(2);
+    let mut reader = JournalReader::open(&path).unwrap();
+    let entries: Vec<_> = reader
+        .by_ref()
+        .map(|located| located.unwrap().entry)
+        .collect();
+    assert_eq!(numbers(&entries), [1, 2]);
+    assert_eq!(reader.torn_tails(), []);
+    let first = path.join("0000000001.pmj");
+    assert!(first.exists() && path.join("0000000002.pmj").exists());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&first).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "for its owner's eyes");
+    }
+}
+
+#[test]
+fn a_keyframe_says_where_it_stands() {
+    let memory = Memory::default();
+    let mut writer = start(&memory, small());
+    writer.write_keyframe(keyframe(9));
+    drop(writer);
+    let found = read(&memory, 1);
+    assert!(matches!(&found[1], Entry::Keyframe(it) if it.round == Round(9)));
+}
