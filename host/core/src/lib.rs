@@ -91,7 +91,7 @@ pub use input::{
 pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, QueueSnapshot};
 pub use policies::{
     Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Hook, NoPolicies, Otherwise,
-    Policies, PolicyFault, Shortage, ShortageCause, Victim, admission, routing,
+    Policies, PolicyFault, Shortage, ShortageCause, Strike, Victim, admission, routing,
 };
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;

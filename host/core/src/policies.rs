@@ -280,6 +280,20 @@ pub struct Allotment {
     pub tokens_max: u32,
 }
 
+/// A liveness bound that ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Strike {
+    /// When.
+    pub at: Micros,
+    /// At which of a policy's decisions.
+    pub hook: Hook,
+    /// Which bound.
+    pub clock: Clock,
+    /// Who waited for it; absent: the sequences of a device, not one alone.
+    pub request: Option<RequestId>,
+}
+
 /// Whoever answers the machine's questions.
 ///
 /// Each method may change nothing but the implementor's own state. The view is of the machine
@@ -341,10 +355,10 @@ pub trait Policies {
         let _ = (author, hook, refusal);
     }
 
-    /// Under whoever is in force for `hook` a liveness bound ran out, and the built-in rule
+    /// Under whoever answers for the request a liveness bound ran out, and the built-in rule
     /// steps in.
-    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
-        let _ = (now, hook, clock);
+    fn struck(&mut self, view: &View<'_>, strike: &Strike) {
+        let _ = (view, strike);
     }
 }
 
@@ -400,8 +414,8 @@ impl<P: Policies + ?Sized> Policies for &mut P {
         (**self).refused(author, hook, refusal);
     }
 
-    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
-        (**self).struck(now, hook, clock);
+    fn struck(&mut self, view: &View<'_>, strike: &Strike) {
+        (**self).struck(view, strike);
     }
 }
 

@@ -3,10 +3,9 @@
 //! [`Policies`] has a method per hook, each with its own types. Whoever only wants to watch, time,
 //! record or repeat what is asked writes one method, [`Sink::ask`], and nothing for the rest.
 
-use crate::fact::Clock;
-use crate::ids::{DeviceId, Micros, RequestId};
+use crate::ids::{DeviceId, RequestId};
 use crate::policies::{
-    Allotment, Answer, Author, Eviction, Hook, Policies, Shortage, admission, routing,
+    Allotment, Answer, Author, Eviction, Hook, Policies, Shortage, Strike, admission, routing,
 };
 use crate::refusal::Refusal;
 use crate::rows::{Cached, Moment};
@@ -79,22 +78,18 @@ impl Asked<'_> {
     pub fn put_to(&self, policies: &mut (impl Policies + ?Sized)) -> Answer<Reply> {
         let Self { view, at, question } = self;
         match *question {
-            Question::Admission { arrivals, room } => policies
-                .admit(view, *at, arrivals, room)
-                .map(Reply::Admission),
-            Question::Priority(requests) => {
-                policies.order(view, *at, requests).map(Reply::Priority)
+            Question::Admission { arrivals, room } => {
+                policies.admit(view, *at, arrivals, room).map(Reply::from)
             }
-            Question::Routing(requests) => policies.route(view, *at, requests).map(Reply::Routing),
-            Question::Preemption(shortage) => {
-                policies.evict(view, *at, shortage).map(Reply::Preemption)
-            }
+            Question::Priority(requests) => policies.order(view, *at, requests).map(Reply::from),
+            Question::Routing(requests) => policies.route(view, *at, requests).map(Reply::from),
+            Question::Preemption(shortage) => policies.evict(view, *at, shortage).map(Reply::from),
             Question::Budget {
                 device,
                 tokens_total,
             } => policies
                 .allot(view, *at, device, tokens_total)
-                .map(Reply::Budget),
+                .map(Reply::from),
         }
     }
 }
@@ -113,6 +108,36 @@ pub enum Reply {
     Preemption(Option<Eviction>),
     /// Tokens per step.
     Budget(Vec<Allotment>),
+}
+
+impl From<Vec<admission::Verdict>> for Reply {
+    fn from(verdicts: Vec<admission::Verdict>) -> Self {
+        Reply::Admission(verdicts)
+    }
+}
+
+impl From<Vec<RequestId>> for Reply {
+    fn from(order: Vec<RequestId>) -> Self {
+        Reply::Priority(order)
+    }
+}
+
+impl From<Vec<routing::Verdict>> for Reply {
+    fn from(verdicts: Vec<routing::Verdict>) -> Self {
+        Reply::Routing(verdicts)
+    }
+}
+
+impl From<Option<Eviction>> for Reply {
+    fn from(eviction: Option<Eviction>) -> Self {
+        Reply::Preemption(eviction)
+    }
+}
+
+impl From<Vec<Allotment>> for Reply {
+    fn from(allotments: Vec<Allotment>) -> Self {
+        Reply::Budget(allotments)
+    }
 }
 
 /// Stands between the machine and `inner`: every question goes to `sink`, which asks on.
@@ -251,7 +276,7 @@ impl<P: Policies, S: Sink<P>> Policies for Tap<P, S> {
         self.inner.refused(author, hook, refusal);
     }
 
-    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
-        self.inner.struck(now, hook, clock);
+    fn struck(&mut self, view: &View<'_>, strike: &Strike) {
+        self.inner.struck(view, strike);
     }
 }

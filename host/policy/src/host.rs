@@ -18,13 +18,17 @@
 //! Which file holds which hook (the server), and whether an answer takes effect (the core).
 
 mod ask;
+mod canary;
 mod chain;
 mod closed;
 mod dump;
+mod eject;
 mod event;
-mod member;
+pub(crate) mod member;
 mod probation;
 mod quarantine;
+mod retired;
+mod shadow;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -38,6 +42,8 @@ use crate::component::Digest;
 use crate::instance::{Candidate, Fault, HookSet, PolicyDescription, index};
 use crate::limits::Patience;
 use crate::policy::{Snapshot, StartedPolicy};
+use crate::shadow::Shadow;
+pub use canary::Canary;
 use chain::Chain;
 pub use closed::{CannotClose, OnFailure};
 use dump::Dumps;
@@ -47,6 +53,8 @@ pub use event::{PolicyEvent, PolicyEventKind};
 use member::{Member, Shared, Tenure};
 pub use probation::{Probation, RollbackWhy};
 pub use quarantine::Cause;
+pub use retired::Retired;
+use retired::Scrap;
 pub use status::{PerHook, PolicyStats, PolicyStatus, Quarantined};
 
 /// The policies of one host.
@@ -55,20 +63,14 @@ pub struct PolicyHost {
     chains: [Chain; Hook::ALL.len()],
     quarantine: VecDeque<Quarantined>,
     on_failure: [OnFailure; Hook::ALL.len()],
+    /// The embedded default of each hook.
+    defaults: [Option<u32>; Hook::ALL.len()],
+    shadows: Vec<Shadow>,
     /// Closed hooks that nobody answers for before another policy is bound.
     shut: HookSet,
-    retired: Vec<Member>,
     shared: Shared,
     next_number: u32,
 }
-
-/// Policies that have lost their last hook. Dropping them frees their memories, which takes its
-/// time: do it where nobody waits.
-#[derive(Default)]
-pub struct Retired(Vec<Member>);
-
-/// Retired policies that are kept for [`PolicyHost::take_retired`]; past it they are dropped here.
-const RETIRED_MAX: usize = 16;
 
 /// Why a policy was not added, bound or swapped in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,6 +88,18 @@ pub enum BindError {
     /// Every number was given out.
     #[error("no policy number left")]
     NumbersExhausted,
+    /// Its answers are about all requests at once: no share of the tenants can try it.
+    #[error("{} cannot be tried by a share of the tenants: it is about all requests at once", .0.as_str())]
+    NoCanary(Hook),
+    /// It is neither canary nor shadow.
+    #[error("policy {0} is neither canary nor shadow")]
+    NotOnTrial(u32),
+    /// There are this many shadows, and no more may be.
+    #[error("there are {0} shadows, end one first")]
+    TooManyShadows(usize),
+    /// The operating system gave no thread for a shadow.
+    #[error("no thread for the shadow: {0}")]
+    NoThread(String),
 }
 
 /// Why there is no explanation.
@@ -119,11 +133,13 @@ impl PolicyHost {
             quarantine: VecDeque::new(),
             on_failure: Default::default(),
             shut: HookSet::EMPTY,
-            retired: Vec::new(),
+            defaults: [None; Hook::ALL.len()],
+            shadows: Vec::new(),
             shared: Shared {
                 patience,
                 events: Events::new(patience.events_max),
                 dumps: Dumps::default(),
+                scrap: Scrap::default(),
                 changes: Vec::new(),
                 lines: Vec::new(),
             },
@@ -139,11 +155,7 @@ impl PolicyHost {
     /// If it is in quarantine.
     pub fn add(&mut self, policy: StartedPolicy) -> Result<u32, BindError> {
         let fingerprint = policy.source.fingerprint();
-        if self
-            .quarantine
-            .iter()
-            .any(|entry| entry.fingerprint == fingerprint)
-        {
+        if self.is_listed(fingerprint) {
             return Err(BindError::Quarantined(fingerprint));
         }
         let number = self.next_number;
@@ -159,14 +171,12 @@ impl PolicyHost {
     /// # Errors
     /// If there is no such policy, or it lacks one of the hooks; then nothing is changed.
     pub fn bind(&mut self, now: Micros, policy: u32, hooks: HookSet) -> Result<(), BindError> {
-        let member = self
-            .members
-            .get_mut(&policy)
-            .ok_or(BindError::Unknown(policy))?;
-        if let Some(missing) = hooks.iter().find(|hook| !member.hooks.contains(*hook)) {
-            return Err(BindError::NotExported(missing));
+        self.check_exported(policy, hooks)?;
+        if hooks.is_empty() {
+            return Ok(());
         }
-        if !hooks.is_empty() {
+        self.end_shadow(now, policy);
+        if let Some(member) = self.members.get_mut(&policy) {
             member.tenure = Tenure::Bound;
         }
         for hook in hooks.iter() {
@@ -201,16 +211,6 @@ impl PolicyHost {
         Ok(taken)
     }
 
-    /// Takes `hook` from the policy in force; the one behind, or the built-in rule, has it now.
-    /// Who lost it.
-    pub fn eject(&mut self, now: Micros, hook: Hook) -> Option<u32> {
-        let chain = &mut self.chains[index(hook)];
-        let ejected = chain.in_force?;
-        chain.remove(ejected);
-        self.retire(now);
-        Some(ejected)
-    }
-
     /// Takes every hook from `policy` and drops it.
     pub fn remove(&mut self, now: Micros, policy: u32) {
         for chain in &mut self.chains {
@@ -220,17 +220,19 @@ impl PolicyHost {
     }
 
     fn drop_member(&mut self, now: Micros, policy: u32) {
+        self.end_shadow(now, policy);
         let Some(member) = self.members.remove(&policy) else {
             return;
         };
-        if self.retired.len() < RETIRED_MAX {
-            self.retired.push(member);
+        for default in &mut self.defaults {
+            default.take_if(|number| *number == policy);
         }
+        self.shared.scrap.put_member(member);
         let kind = PolicyEventKind::Retired;
         self.shared.events.push(now, policy, kind);
     }
 
-    /// Drops the policies that have lost their last hook.
+    /// Drops the policies that have lost their last hook and are nobody's default or shadow.
     fn retire(&mut self, now: Micros) {
         let idle: Vec<u32> = self
             .members
@@ -239,6 +241,8 @@ impl PolicyHost {
                 let number = member.number;
                 member.tenure == Tenure::Bound
                     && !self.chains.iter().any(|chain| chain.holds(number))
+                    && !self.is_default(number)
+                    && !self.shadows.iter().any(|shadow| shadow.number == number)
             })
             .map(|member| member.number)
             .collect();
@@ -247,9 +251,13 @@ impl PolicyHost {
         }
     }
 
-    /// The policies that have lost their last hook since the last call.
-    pub fn take_retired(&mut self) -> Retired {
-        Retired(std::mem::take(&mut self.retired))
+    fn check_exported(&self, policy: u32, hooks: HookSet) -> Result<(), BindError> {
+        let member = self.members.get(&policy);
+        let member = member.ok_or(BindError::Unknown(policy))?;
+        match hooks.iter().find(|hook| !member.hooks.contains(*hook)) {
+            Some(missing) => Err(BindError::NotExported(missing)),
+            None => Ok(()),
+        }
     }
 
     /// A snapshot of `policy` as of now, or its last one, for [`StartedPolicy::restore`] of its
@@ -285,6 +293,11 @@ impl PolicyHost {
             hooks: member.hooks,
             in_force: self.in_force(member.number),
             behind: self.held(|chain| chain.behind == Some(member.number)),
+            mode: self.mode(member.number).unwrap_or_default(),
+            on_trial: self
+                .tried(member.number)
+                .union(self.shadowed(member.number)),
+            is_on_probation: member.trial.is_some(),
             down_until: member.down_until(),
             stats: member.stats.clone(),
         })
@@ -331,13 +344,6 @@ impl PolicyHost {
     pub fn reason(&self, policy: u32, reason: u16) -> Option<&str> {
         let reasons = &self.description(policy)?.reasons;
         reasons.get(usize::from(reason)).map(String::as_str)
-    }
-}
-
-impl fmt::Debug for Retired {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers = self.0.iter().map(|member| member.number);
-        f.debug_list().entries(numbers).finish()
     }
 }
 

@@ -247,6 +247,12 @@ impl HookSet {
         self.0 &= !bit(hook);
     }
 
+    /// The hooks that are in one of the two.
+    #[must_use]
+    pub fn union(self, other: HookSet) -> HookSet {
+        HookSet(self.0 | other.0)
+    }
+
     /// The hooks in the set, in the order of a round.
     pub fn iter(self) -> impl Iterator<Item = Hook> {
         Hook::ALL

@@ -32,6 +32,7 @@ mod mode;
 mod policy;
 mod scan;
 mod selftest;
+mod shadow;
 mod stats;
 mod store;
 mod wasm;
@@ -44,9 +45,9 @@ pub use cache::{CacheError, CompileCache, Made};
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine};
 pub use host::{
-    BindError, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump, MirrorDigest,
-    OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus,
-    Probation, Quarantined, Retired, RollbackWhy,
+    BindError, Canary, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump,
+    MirrorDigest, OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats,
+    PolicyStatus, Probation, Quarantined, Retired, RollbackWhy,
 };
 pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};
@@ -55,5 +56,6 @@ pub use policy::{
     Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, StartedPolicy, start,
 };
 pub use selftest::{Scene, SelfTestError, self_test};
+pub use shadow::{Agreement, Disagreement, Said, ShadowReport, ShadowState};
 pub use stats::{Spread, Spreads};
 pub use wasm::WasmInstance;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::effect::Effect;
 use crate::fact::{Clock, Fact};
 use crate::ids::{DeviceId, ExecutorId};
-use crate::policies::{Allotment, Answer, Author, Hook, Policies};
+use crate::policies::{Allotment, Answer, Author, Hook, Policies, Strike};
 use crate::refusal::{Refusal, RefusalCause};
 use crate::rows::Moment;
 use crate::view::View;
@@ -28,7 +28,13 @@ impl Machine {
                 continue;
             }
             let answer = if self.allot_built_in.remove(&device) {
-                policies.struck(self.now, Hook::Budget, Clock::Tokenless);
+                let strike = Strike {
+                    at: self.now,
+                    hook: Hook::Budget,
+                    clock: Clock::Tokenless,
+                    request: None,
+                };
+                policies.struck(&View::new(self), &strike);
                 Answer::unbound()
             } else {
                 policies.allot(&View::new(self), at, device, tokens_total)

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{Clock, Decided, Fact, Outcome};
 use crate::ids::{DeviceId, ExecutorId, Micros, ModelId, RequestId};
-use crate::policies::{Author, Hook, Policies};
+use crate::policies::{Author, Hook, Policies, Strike};
+use crate::view::View;
 
 use super::request::{AfterLeaving, Phase, Request};
 use super::round::{Feasibility, RoundRecord};
@@ -233,7 +234,13 @@ impl Machine {
                 continue;
             };
             self.fact(Fact::Strike(clock, Hook::Routing, id));
-            policies.struck(self.now, Hook::Routing, clock);
+            let strike = Strike {
+                at: self.now,
+                hook: Hook::Routing,
+                clock,
+                request: Some(id),
+            };
+            policies.struck(&View::new(self), &strike);
             self.place(id, executor, into, Decided::BUILT_IN);
             record.placements.push((id, executor));
         }

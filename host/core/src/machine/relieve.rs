@@ -15,7 +15,7 @@
 
 use crate::fact::{Clock, Decided, Fact};
 use crate::ids::{DeviceId, Micros, RequestId};
-use crate::policies::{Author, Hook, Policies, Shortage, ShortageCause};
+use crate::policies::{Author, Hook, Policies, Shortage, ShortageCause, Strike};
 use crate::refusal::RefusalCause;
 use crate::rows::{Moment, RequestClass};
 use crate::view::View;
@@ -74,7 +74,13 @@ impl Machine {
         self.fact(Fact::Short(id, shortage.cause));
         if self.now.since(since) >= self.config.unplaced_max {
             self.fact(Fact::Strike(Clock::Stalled, Hook::Preemption, id));
-            policies.struck(self.now, Hook::Preemption, Clock::Stalled);
+            let strike = Strike {
+                at: self.now,
+                hook: Hook::Preemption,
+                clock: Clock::Stalled,
+                request: Some(id),
+            };
+            policies.struck(&View::new(self), &strike);
             if let Some(eviction) = self.evict_built_in(&shortage, Insistence::Arrival) {
                 self.evict(&shortage, &eviction, Decided::BUILT_IN);
             }

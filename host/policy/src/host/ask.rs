@@ -3,10 +3,11 @@
 use pointsman_core as core;
 use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
-    Allotment, Answer, Author, Clock, DeviceId, Eviction, Feed, Hook, Micros, Moment, Policies,
-    Refusal, RequestId, Shortage, View, admission, routing,
+    Allotment, Answer, Author, DeviceId, Eviction, Feed, Hook, Moment, Policies, Refusal, Reply,
+    RequestId, Shortage, Strike, View, admission, routing,
 };
 
+use crate::host::chain::Arm;
 use crate::host::member::{Ask, Asked, Question, Rows};
 use crate::host::{ExplainError, Explanation, PolicyHost};
 
@@ -48,18 +49,22 @@ impl PolicyHost {
         })
     }
 
-    /// Asks down the chain; `named` notes in the feed what the answer named.
+    /// Asks down the chain, and shows the question to shadows; `named` notes in the feed what the answer named.
     pub(super) fn ask<R>(
         &mut self,
         question: &Question<'_>,
         ask: Ask<'_, R>,
         named: &dyn Fn(&mut Feed, &R),
-    ) -> Answer<R> {
+    ) -> Answer<R>
+    where
+        R: Clone,
+        Reply: From<R>,
+    {
         let now = question.at.now;
         let hook = question.asked.hook();
         let otherwise = self.otherwise(hook);
         let mut faults = Vec::new();
-        for policy in self.askable(hook).iter() {
+        for policy in self.askable(hook).iter(question.arm) {
             let Some(member) = self.members.get_mut(&policy) else {
                 continue;
             };
@@ -67,6 +72,7 @@ impl PolicyHost {
                 Asked::Answered(value) => {
                     named(&mut member.feed, &value);
                     member.save_in_turn(&mut self.shared, now);
+                    self.show(question, Some((policy, &value)));
                     self.settle(now, policy, "faulted at a snapshot");
                     return Answer {
                         faults,
@@ -81,6 +87,7 @@ impl PolicyHost {
                 Asked::TooEarly => {}
             }
         }
+        self.show::<R>(question, None);
         Answer {
             faults,
             otherwise,
@@ -104,6 +111,7 @@ impl Policies for PolicyHost {
                 asked: core::Question::Admission { arrivals, room },
                 at,
                 rows: view,
+                arm: self.arm(view, Hook::Admission, arrivals.first().copied()),
             },
             &mut |policy| policy.admit(at, arrivals, room),
             &|feed, verdicts| feed.named.by_admit(arrivals, verdicts),
@@ -121,6 +129,7 @@ impl Policies for PolicyHost {
                 asked: core::Question::Priority(requests),
                 at,
                 rows: view,
+                arm: Arm::Steady,
             },
             &mut |policy| policy.order(at, requests),
             // An order counts on nothing that could be refused.
@@ -139,6 +148,7 @@ impl Policies for PolicyHost {
                 asked: core::Question::Routing(requests),
                 at,
                 rows: view,
+                arm: self.arm(view, Hook::Routing, requests.first().map(|row| row.request)),
             },
             &mut |policy| policy.route(at, requests),
             &|feed, verdicts| {
@@ -159,6 +169,7 @@ impl Policies for PolicyHost {
                 asked: core::Question::Preemption(shortage),
                 at,
                 rows: view,
+                arm: Arm::Steady,
             },
             &mut |policy| policy.evict(at, shortage),
             &|feed, eviction| {
@@ -184,11 +195,16 @@ impl Policies for PolicyHost {
                 },
                 at,
                 rows: view,
+                arm: Arm::Steady,
             },
             &mut |policy| policy.allot(at, device, tokens_total),
             // The executor's row says nothing of its allotment.
             &|_, _| {},
         )
+    }
+
+    fn run(&self, view: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
+        self.run_of(view, hook, requests)
     }
 
     fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
@@ -200,7 +216,8 @@ impl Policies for PolicyHost {
         }
     }
 
-    fn struck(&mut self, now: Micros, hook: Hook, clock: Clock) {
-        self.strike(now, hook, clock);
+    fn struck(&mut self, view: &View<'_>, strike: &Strike) {
+        let arm = self.arm(view, strike.hook, strike.request);
+        self.strike(strike, arm);
     }
 }

@@ -1,15 +1,28 @@
 //! Who is asked for one hook, in what order, before the built-in rule.
 
-/// The policy in force and the one it displaced.
+use crate::host::canary::Canary;
+
+/// The policy in force and the one it displaced, and the one that a share of the tenants tries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) in_force: Option<u32>,
     pub(crate) behind: Option<u32>,
+    pub(crate) canary: Option<Canary>,
+}
+
+/// Whose requests a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    /// Those of everybody, or of the tenants that try no canary.
+    Steady,
+    /// Those of the tenants that try the canary.
+    Canary,
 }
 
 impl Chain {
-    /// Puts `policy` in force; the one it displaces stands behind it.
+    /// Puts `policy` in force; the one it displaces stands behind it. It is no canary any more.
     pub(crate) fn put(&mut self, policy: u32) {
+        self.end_canary(policy);
         if self.in_force != Some(policy) {
             self.behind = self.in_force.replace(policy);
         }
@@ -17,6 +30,7 @@ impl Chain {
 
     /// Takes `policy` out. Where it was in force, the one behind is now.
     pub(crate) fn remove(&mut self, policy: u32) {
+        self.end_canary(policy);
         if self.behind == Some(policy) {
             self.behind = None;
         }
@@ -25,11 +39,35 @@ impl Chain {
         }
     }
 
-    pub(crate) fn holds(&self, policy: u32) -> bool {
-        self.iter().any(|number| number == policy)
+    /// Lets a share of the tenants try a policy, which then holds the hook in no other way.
+    pub(crate) fn put_canary(&mut self, canary: Canary) {
+        self.remove(canary.policy);
+        self.canary = Some(canary);
     }
 
-    pub(crate) fn iter(self) -> impl Iterator<Item = u32> {
-        [self.in_force, self.behind].into_iter().flatten()
+    fn end_canary(&mut self, policy: u32) {
+        self.canary = self.canary.filter(|canary| canary.policy != policy);
+    }
+
+    pub(crate) fn is_tried(&self, policy: u32) -> bool {
+        self.canary.is_some_and(|canary| canary.policy == policy)
+    }
+
+    pub(crate) fn holds(&self, policy: u32) -> bool {
+        self.everybody().any(|number| number == policy)
+    }
+
+    /// Who is asked about anybody's requests.
+    pub(crate) fn everybody(self) -> impl Iterator<Item = u32> {
+        self.iter(Arm::Canary)
+    }
+
+    /// Who is asked, in turn.
+    pub(crate) fn iter(self, arm: Arm) -> impl Iterator<Item = u32> {
+        let first = match arm {
+            Arm::Steady => None,
+            Arm::Canary => self.canary.map(|canary| canary.policy),
+        };
+        [first, self.in_force, self.behind].into_iter().flatten()
     }
 }

@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 
 use pointsman_core::rows::{Cached, Change, FeedKinds};
 use pointsman_core::{
-    DeviceId, FaultKind, Feed, Micros, Question, RequestId, Round, Shortage, View,
+    DeviceId, FaultKind, Feed, Hook, Micros, Question, RequestId, Round, Shortage, View,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -137,6 +137,21 @@ impl MirrorDigest {
         Self {
             rows: changes.len(),
             digest: Digest(hashing.0.finalize().into()).to_string(),
+        }
+    }
+}
+
+impl DumpedCall {
+    /// Which decision was asked for; absent: none.
+    #[must_use]
+    pub fn hook(&self) -> Option<Hook> {
+        match self {
+            DumpedCall::Admission { .. } => Some(Hook::Admission),
+            DumpedCall::Priority(_) => Some(Hook::Priority),
+            DumpedCall::Routing(_) => Some(Hook::Routing),
+            DumpedCall::Preemption(_) => Some(Hook::Preemption),
+            DumpedCall::Budget { .. } => Some(Hook::Budget),
+            DumpedCall::Snapshot => None,
         }
     }
 }

@@ -65,6 +65,13 @@ pub enum PolicyEventKind {
         /// Which bound.
         clock: Clock,
     },
+    /// It lost this hook to the embedded default, on somebody's order.
+    Ejected(Hook),
+    /// It was a shadow, and is one no more.
+    ShadowEnded {
+        /// Why.
+        why: String,
+    },
     /// It went into quarantine and nobody may answer in its stead: the hook refuses until
     /// another policy is bound.
     Shut(Hook),

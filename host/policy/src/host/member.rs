@@ -11,9 +11,11 @@ use pointsman_core as core;
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{FaultKind, Feed, Hook, Micros, Moment, PolicyFault, Refusal, View};
 
+use crate::host::chain::Arm;
 use crate::host::dump::{DumpedCall, Dumps, FaultDump, MirrorDigest};
 use crate::host::event::{Events, PolicyEventKind};
 use crate::host::probation::{Booked, Record, Trial, Whole};
+use crate::host::retired::Scrap;
 use crate::host::status::PolicyStats;
 use crate::instance::{Fault, HookSet, Instance, LogLine, PolicyDescription};
 use crate::limits::Patience;
@@ -37,6 +39,7 @@ pub(crate) struct Question<'a> {
     pub(crate) asked: core::Question<'a>,
     pub(crate) at: Moment,
     pub(crate) rows: &'a dyn Rows,
+    pub(crate) arm: Arm,
 }
 
 /// What all policies share while one is asked.
@@ -44,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) patience: Patience,
     pub(crate) events: Events,
     pub(crate) dumps: Dumps,
+    pub(crate) scrap: Scrap,
     /// Kept between questions, like the next.
     pub(crate) changes: Vec<Change>,
     pub(crate) lines: Vec<LogLine>,
@@ -88,7 +92,11 @@ pub(crate) struct Member {
 
 enum Life {
     Up(Box<dyn Instance>),
-    Down { until: Micros },
+    Down {
+        until: Micros,
+    },
+    /// A shadow's thread has it.
+    Lent,
 }
 
 /// Whether snapshots are taken.
@@ -133,7 +141,7 @@ impl Member {
     /// Until when it is not asked, if it is down.
     pub(crate) fn down_until(&self) -> Option<Micros> {
         match self.life {
-            Life::Up(_) => None,
+            Life::Up(_) | Life::Lent => None,
             Life::Down { until } => Some(until),
         }
     }
@@ -151,8 +159,10 @@ impl Member {
         ask: Ask<'_, R>,
     ) -> Asked<R> {
         let now = question.at.now;
-        if self.down_until().is_some_and(|until| now < until) {
-            return Asked::TooEarly;
+        match self.life {
+            Life::Down { until } if now < until => return Asked::TooEarly,
+            Life::Lent => return Asked::TooEarly,
+            Life::Up(_) | Life::Down { .. } => {}
         }
         let told = self
             .wake(shared, now)
@@ -173,7 +183,7 @@ impl Member {
                     mirror: Some(MirrorDigest::of_rows(question.rows, self.description.feed)),
                     ..self.dump(now, question.asked.into(), &fault)
                 });
-                Asked::Faulted(self.fault(fault, now, &shared.patience))
+                Asked::Faulted(self.fault(fault, now, shared))
             }
         }
     }
@@ -183,7 +193,7 @@ impl Member {
         let hook = question.asked.hook();
         let fuel = match &self.life {
             Life::Up(instance) => instance.last_fuel(),
-            Life::Down { .. } => None,
+            Life::Down { .. } | Life::Lent => None,
         };
         self.stats.answers.count(hook);
         self.stats.latency.count(hook, nanos);
@@ -258,7 +268,9 @@ impl Member {
     fn instance(&mut self) -> Result<&mut dyn Instance, Fault> {
         match &mut self.life {
             Life::Up(instance) => Ok(instance.as_mut()),
-            Life::Down { .. } => Err(Fault::new(FaultKind::Start, "there is no instance")),
+            Life::Down { .. } | Life::Lent => {
+                Err(Fault::new(FaultKind::Start, "there is no instance"))
+            }
         }
     }
 
@@ -286,8 +298,8 @@ impl Member {
     }
 
     /// Drops the instance and backs off.
-    fn fault(&mut self, fault: Fault, now: Micros, patience: &Patience) -> PolicyFault {
-        self.back_off(fault.kind, now, patience);
+    fn fault(&mut self, fault: Fault, now: Micros, shared: &mut Shared) -> PolicyFault {
+        self.back_off(fault.kind, now, shared);
         PolicyFault {
             policy: self.number,
             kind: fault.kind,
@@ -297,11 +309,12 @@ impl Member {
 
     /// Counts a strike as a fault. What it knows is not trusted any more either: its instance
     /// goes, and the next one is told everything.
-    pub(crate) fn strike(&mut self, now: Micros, patience: &Patience) {
-        self.back_off(FaultKind::Struck, now, patience);
+    pub(crate) fn strike(&mut self, now: Micros, shared: &mut Shared) {
+        self.back_off(FaultKind::Struck, now, shared);
     }
 
-    fn back_off(&mut self, kind: FaultKind, now: Micros, patience: &Patience) {
+    fn back_off(&mut self, kind: FaultKind, now: Micros, shared: &mut Shared) {
+        let patience = shared.patience;
         while let Some(first) = self.faults.front()
             && now.since(*first).0 >= patience.window_micros
         {
@@ -313,18 +326,51 @@ impl Member {
             trial.book_fault();
         }
         let back_off = Micros(patience.back_off(self.faults.len()));
-        self.life = Life::Down {
-            until: now.after(back_off),
-        };
+        let until = now.after(back_off);
+        if let Life::Up(instance) = self.replace_life(Life::Down { until }) {
+            shared.scrap.put_instance(instance);
+        }
+    }
+
+    fn replace_life(&mut self, life: Life) -> Life {
+        std::mem::replace(&mut self.life, life)
     }
 
     /// Lets a fresh instance take its place, with `state`, or with none, at the next question.
-    pub(crate) fn rewind(&mut self, state: Option<Vec<u8>>, now: Micros) {
+    pub(crate) fn rewind(&mut self, state: Option<Vec<u8>>, now: Micros, scrap: &mut Scrap) {
         self.state = state;
-        self.life = match self.life {
-            Life::Up(_) => Life::Down { until: now },
-            Life::Down { until } => Life::Down { until },
-        };
+        match self.replace_life(Life::Down { until: now }) {
+            Life::Up(instance) => scrap.put_instance(instance),
+            before @ (Life::Down { .. } | Life::Lent) => self.life = before,
+        }
+    }
+
+    // === Shadow ===
+
+    /// Gives its instance away, if it has one: it is asked elsewhere.
+    pub(crate) fn lend(&mut self) -> Option<Box<dyn Instance>> {
+        match self.replace_life(Life::Lent) {
+            Life::Up(instance) => Some(instance),
+            Life::Down { .. } | Life::Lent => None,
+        }
+    }
+
+    /// It is asked here again, by way of a fresh instance: the one that was lent may be in a call.
+    pub(crate) fn take_back(&mut self, now: Micros) {
+        if matches!(self.life, Life::Lent) {
+            self.life = Life::Down { until: now };
+        }
+    }
+
+    /// Lets its next instance begin with `snapshot`, if it has no state and this is of its kind;
+    /// whether it is.
+    pub(crate) fn begin_with(&mut self, snapshot: Snapshot) -> bool {
+        let is_its_kind = snapshot.name == self.description.name
+            && snapshot.state_version == self.description.state_version;
+        if is_its_kind {
+            self.state.get_or_insert(snapshot.state);
+        }
+        is_its_kind
     }
 
     /// A copy with its last saved state that has been told everything.
@@ -377,7 +423,7 @@ impl Member {
                 shared
                     .dumps
                     .keep(|| self.dump(now, DumpedCall::Snapshot, &fault));
-                self.fault(fault, now, &shared.patience).detail
+                self.fault(fault, now, shared).detail
             }
         };
         self.saving = Saving::Ended;

@@ -320,9 +320,10 @@ impl Trial {
 // === impl PolicyHost ===
 
 impl PolicyHost {
-    /// Puts `policy` on probation. Call it right after the bind or swap that put it in force,
-    /// while whom it displaced still stands behind it: theirs is the state that a rollback
-    /// brings back, and theirs are the numbers it is held against.
+    /// Puts `policy` on probation. Call it right after the bind, swap or promotion that put it in
+    /// force, while whom it displaced still stands behind it: theirs is the state that a rollback
+    /// brings back, and theirs are the numbers it is held against. A canary is held against the
+    /// policy in force beside it.
     ///
     /// # Errors
     /// If there is no such policy.
@@ -336,6 +337,13 @@ impl PolicyHost {
             return Err(BindError::Unknown(policy));
         }
         let mut trial = Trial::new(now, terms);
+        for hook in self.tried(policy).iter() {
+            // It answers beside this one, whose state goes on.
+            let beside = self
+                .holder(hook)
+                .and_then(|number| self.members.get(&number));
+            trial.before[index(hook)] = beside.map(|member| Box::new(member.record.clone()));
+        }
         for hook in self.in_force(policy).iter() {
             let displaced = self.chains[index(hook)].behind;
             let Some(number) = displaced else { continue };
@@ -410,6 +418,9 @@ impl PolicyHost {
             self.shut.remove(hook);
             to.extend(self.chains[index(hook)].behind);
         }
+        for hook in self.tried(policy).iter() {
+            to.extend(self.holder(hook));
+        }
         to.sort_unstable();
         to.dedup();
         if let Some((old, hooks)) = given_up.filter(|(old, _)| self.members.contains_key(old)) {
@@ -419,7 +430,7 @@ impl PolicyHost {
         }
         for (number, state) in trial.into_iter().flat_map(|trial| trial.states) {
             if let Some(member) = self.members.get_mut(&number) {
-                member.rewind(state, now);
+                member.rewind(state, now, &mut self.shared.scrap);
             }
         }
         let kind = PolicyEventKind::RolledBack {

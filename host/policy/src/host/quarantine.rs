@@ -8,12 +8,14 @@
 //! # Bounds
 //! [`crate::Patience::quarantine_max`] entries; past it the oldest is forgotten.
 
-use pointsman_core::{Clock, Hook, Micros};
+use pointsman_core::{Micros, Strike};
 
 use super::PolicyHost;
+use super::chain::Arm;
 use super::event::PolicyEventKind;
 use super::status::Quarantined;
 use crate::component::Digest;
+use crate::host::BindError;
 
 /// Why a policy is on the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -102,10 +104,16 @@ impl PolicyHost {
         self.remove(now, policy);
     }
 
-    /// Under the policy in force for `hook` a liveness bound ran out. One that is down already is
-    /// not struck again: it has not been asked since.
-    pub(super) fn strike(&mut self, now: Micros, hook: Hook, clock: Clock) {
-        let Some(policy) = self.holder(hook) else {
+    /// Under whoever answers a liveness bound ran out. One that is down already is not struck
+    /// again: it has not been asked since.
+    pub(super) fn strike(&mut self, strike: &Strike, arm: Arm) {
+        let Strike {
+            at: now,
+            hook,
+            clock,
+            request: _,
+        } = *strike;
+        let Some(policy) = self.askable(hook).iter(arm).next() else {
             return;
         };
         let Some(member) = self.members.get_mut(&policy) else {
@@ -114,10 +122,26 @@ impl PolicyHost {
         if member.down_until().is_some() {
             return;
         }
-        member.strike(now, &self.shared.patience);
+        member.strike(now, &mut self.shared);
         let kind = PolicyEventKind::Struck { hook, clock };
         self.shared.events.push(now, policy, kind);
         let detail = format!("let a bound run out at {}: {clock:?}", hook.as_str());
         self.settle(now, policy, &detail);
+    }
+
+    pub(super) fn is_listed(&self, fingerprint: Digest) -> bool {
+        let mut listed = self.quarantine.iter();
+        listed.any(|entry| entry.fingerprint == fingerprint)
+    }
+
+    /// What is still a member may be on the list: a shadow that has ended.
+    pub(super) fn check_listed(&self, policy: u32) -> Result<(), BindError> {
+        let member = self.members.get(&policy);
+        match member.map(|member| member.source.fingerprint()) {
+            Some(fingerprint) if self.is_listed(fingerprint) => {
+                Err(BindError::Quarantined(fingerprint))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 }

@@ -7,6 +7,7 @@ use pointsman_core::{FaultKind, Hook, Micros, Refusal};
 use crate::component::Digest;
 use crate::host::quarantine::Cause;
 use crate::instance::{HookSet, PolicyDescription, index};
+use crate::mode::Mode;
 use crate::stats::Spreads;
 
 /// One policy as it stands.
@@ -26,6 +27,12 @@ pub struct PolicyStatus {
     pub in_force: HookSet,
     /// The decisions it makes where the one in force fails.
     pub behind: HookSet,
+    /// How far its answers count.
+    pub mode: Mode,
+    /// The decisions it is tried on, as a canary or a shadow.
+    pub on_trial: HookSet,
+    /// It was put in force, and has yet to prove itself.
+    pub is_on_probation: bool,
     /// Absent: it can be asked. Otherwise it faulted, and is not asked before that time.
     pub down_until: Option<Micros>,
     /// What it has done.

@@ -1,6 +1,7 @@
 //! Chains, faults, back-off, quarantine and feeds, with scripted instances.
 
 mod binding;
+mod eject;
 
 use std::cell::RefCell;
 
@@ -10,6 +11,7 @@ use pointsman_core::{Answer, Author, ExecutorId, FaultKind, Feed, Moment, Reques
 
 use super::*;
 use crate::fixture::{Failing, Handle, scripted};
+use crate::host::chain::Arm;
 use crate::host::member::{Question, Rows};
 use crate::limits::Limits;
 use crate::policy::{Briefing, Restored, start};
@@ -78,6 +80,7 @@ fn order_from(host: &mut PolicyHost, rows: &dyn Rows, now: u64) -> Answer<Vec<Re
         asked: core::Question::Priority(&requests),
         at: moment(now),
         rows,
+        arm: Arm::Steady,
     };
     host.ask(
         &question,

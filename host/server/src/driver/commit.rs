@@ -37,7 +37,7 @@ pub(super) fn commit(
         held: held(host),
         installed,
         pause_micros: 0,
-        retired: host.take_retired(),
+        retired: host.poll_retired().unwrap_or_default(),
     })
 }
 

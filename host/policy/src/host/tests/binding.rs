@@ -138,7 +138,7 @@ fn binding_a_hook_that_is_not_exported_changes_nothing() {
 }
 
 #[test]
-fn a_swap_takes_the_common_hooks_and_ejecting_gives_them_back() {
+fn a_swap_takes_the_common_hooks_and_removing_gives_them_back() {
     let (old, new) = (scripted("a"), scripted("b"));
     old.set(|script| script.hooks.insert(Hook::Routing));
     let mut host = host(&[&old]);
@@ -149,11 +149,10 @@ fn a_swap_takes_the_common_hooks_and_ejecting_gives_them_back() {
     assert_eq!(taken, HookSet::from_iter([Hook::Priority]));
     assert_eq!(host.holder(Hook::Routing), None);
     assert_eq!(author(&mut host, 1), (Author::Policy(number), 0));
-    assert_eq!(host.eject(Micros(2), Hook::Priority), Some(number));
+    host.remove(Micros(2), number);
     assert_eq!(author(&mut host, 2), (Author::Policy(0), 0));
-    assert_eq!(host.eject(Micros(2), Hook::Priority), Some(0));
+    host.remove(Micros(2), 0);
     assert_eq!(author(&mut host, 2), (Author::BuiltIn, 0));
-    assert_eq!(host.eject(Micros(2), Hook::Priority), None);
     assert_eq!(host.status().count(), 0);
 }
 
@@ -333,10 +332,21 @@ fn a_briefed_policy_is_told_in_a_round_only_what_changed_since() {
 }
 
 #[test]
-fn retired_policies_are_handed_out_to_be_dropped_elsewhere() {
+fn what_is_no_more_is_handed_out_to_be_dropped_elsewhere() {
     let policies = [scripted("a"), scripted("b"), scripted("c")];
     let mut host = host(&[&policies[0], &policies[1], &policies[2]]);
     host.remove(Micros(0), 1);
-    assert_eq!(format!("{:?}", host.take_retired()), "[0, 1]");
-    assert_eq!(format!("{:?}", host.take_retired()), "[]");
+    let retired = host.poll_retired().unwrap();
+    assert_eq!(
+        format!("{retired:?}"),
+        "Retired { policies: [0, 1], instances: 0 }"
+    );
+    assert!(host.poll_retired().is_none());
+    policies[2].fail(&[Failing::Order]);
+    author(&mut host, 1);
+    let retired = host.poll_retired().unwrap();
+    assert_eq!(
+        format!("{retired:?}"),
+        "Retired { policies: [], instances: 1 }"
+    );
 }

@@ -1,0 +1,71 @@
+//! The operator's emergency switch: a hook goes back to the embedded default at once.
+//!
+//! # Invariants
+//! 1. The embedded default is there to take over, whether it holds a hook or not
+//!    (`host::tests::eject`).
+//!
+//! # Not here
+//! Who the embedded default is: the server says so.
+
+use pointsman_core::{Hook, Micros};
+
+use super::PolicyHost;
+use super::chain::Chain;
+use super::event::PolicyEventKind;
+use crate::host::BindError;
+use crate::instance::{HookSet, index};
+
+impl PolicyHost {
+    /// Says that `policy` is the embedded default of `hooks`, in the place of an earlier one. It is
+    /// kept where it holds no hook too, so that [`Self::eject`] finds it ready.
+    ///
+    /// # Errors
+    /// If there is no such policy, or it lacks one of the hooks; then nothing is changed.
+    pub fn set_default(
+        &mut self,
+        now: Micros,
+        policy: u32,
+        hooks: HookSet,
+    ) -> Result<(), BindError> {
+        self.check_exported(policy, hooks)?;
+        for hook in hooks.iter() {
+            self.defaults[index(hook)] = Some(policy);
+        }
+        self.retire(now);
+        Ok(())
+    }
+
+    /// The embedded default of `hook`, if it is there.
+    #[must_use]
+    pub fn default_of(&self, hook: Hook) -> Option<u32> {
+        self.defaults[index(hook)]
+    }
+
+    /// Takes `hook` from everybody but its embedded default, which is in force now; where there is
+    /// none, the built-in rule is. A closed hook that was shut is open again. Who lost it: the
+    /// policy in force, who stood behind it, and the canary.
+    pub fn eject(&mut self, now: Micros, hook: Hook) -> Vec<u32> {
+        let default = self.default_of(hook);
+        let alone = Chain {
+            in_force: default,
+            ..Chain::default()
+        };
+        let before = std::mem::replace(&mut self.chains[index(hook)], alone);
+        self.shut.remove(hook);
+        let mut ejected: Vec<u32> = before
+            .everybody()
+            .filter(|number| Some(*number) != default)
+            .collect();
+        ejected.sort_unstable();
+        for policy in &ejected {
+            let kind = PolicyEventKind::Ejected(hook);
+            self.shared.events.push(now, *policy, kind);
+        }
+        self.retire(now);
+        ejected
+    }
+
+    pub(super) fn is_default(&self, policy: u32) -> bool {
+        self.defaults.contains(&Some(policy))
+    }
+}

@@ -1,0 +1,347 @@
+//! Two answers to one question, decision by decision.
+//!
+//! What is compared is what would take effect: of a placement the first executor named, of a hold
+//! that it is one, of victims who they are. A decision that one of the two says nothing of is one
+//! in which they differ, where the other says something.
+//!
+//! # Invariants
+//! 1. Each row of a question is one decision, whatever the answers say (`tests`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use pointsman_core::{
+    Allotment, EvictHow, Eviction, ExecutorId, Reply, RequestId, admission, routing,
+};
+
+use super::report::Same;
+use crate::host::DumpedCall;
+
+/// One decision, by two policies.
+#[derive(Debug)]
+pub(super) struct Compared {
+    pub(super) about: About,
+    pub(super) in_force: Decision,
+    pub(super) shadow: Decision,
+}
+
+/// One policy's decision.
+#[derive(Clone, Debug)]
+pub(super) struct Decision {
+    pub(super) choice: Choice,
+    /// Index into its reasons.
+    pub(super) reason: Option<u16>,
+}
+
+/// What a decision is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    Request(RequestId),
+    /// A place in the order, from 1.
+    Rank(usize),
+    Executor(ExecutorId),
+}
+
+/// What would take effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    Admission(admission::Choice),
+    Place(ExecutorId),
+    Hold,
+    GiveUp,
+    Next(RequestId),
+    Evict(ExecutorId, BTreeSet<(RequestId, Leaves)>),
+    EvictNobody,
+    Tokens(u32),
+    /// It says nothing of this.
+    Nothing,
+}
+
+/// [`EvictHow`], in an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Leaves {
+    Recompute,
+    Swap,
+}
+
+impl Compared {
+    pub(super) fn same(&self) -> Same {
+        if self.in_force.choice == self.shadow.choice {
+            Same::Yes
+        } else {
+            Same::No
+        }
+    }
+}
+
+/// Both answers to `question`, decision by decision.
+pub(super) fn compare(question: &DumpedCall, in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
+    let (one, other) = (decisions(in_force), decisions(shadow));
+    let abouts: Vec<About> = match question {
+        DumpedCall::Admission { arrivals, .. } => {
+            arrivals.iter().map(|id| About::Request(*id)).collect()
+        }
+        DumpedCall::Priority(requests) => (1..=requests.len()).map(About::Rank).collect(),
+        DumpedCall::Routing(cached) => {
+            let requests = cached.iter().map(|cached| About::Request(cached.request));
+            requests.collect()
+        }
+        DumpedCall::Preemption(shortage) => vec![About::Request(shortage.needy)],
+        DumpedCall::Budget { .. } => return compare_budgets(in_force, shadow),
+        DumpedCall::Snapshot => Vec::new(),
+    };
+    let pairs = abouts.into_iter().enumerate();
+    pairs
+        .map(|(idx, about)| Compared {
+            about,
+            in_force: one.get(idx).cloned().unwrap_or_else(nothing),
+            shadow: other.get(idx).cloned().unwrap_or_else(nothing),
+        })
+        .collect()
+}
+
+fn nothing() -> Decision {
+    Decision {
+        choice: Choice::Nothing,
+        reason: None,
+    }
+}
+
+/// What a reply says, in the order of the question.
+fn decisions(reply: &Reply) -> Vec<Decision> {
+    match reply {
+        Reply::Admission(verdicts) => {
+            let decided = verdicts.iter().map(|verdict| Decision {
+                choice: Choice::Admission(verdict.choice),
+                reason: Some(verdict.reason),
+            });
+            decided.collect()
+        }
+        Reply::Priority(order) => {
+            let decided = order.iter().map(|request| Decision {
+                choice: Choice::Next(*request),
+                reason: None,
+            });
+            decided.collect()
+        }
+        Reply::Routing(verdicts) => verdicts.iter().map(routed).collect(),
+        Reply::Preemption(eviction) => vec![evicted(eviction.as_ref())],
+        Reply::Budget(_) => Vec::new(),
+    }
+}
+
+fn routed(verdict: &routing::Verdict) -> Decision {
+    let choice = match &verdict.choice {
+        routing::Choice::Place(executors) => executors
+            .first()
+            .map_or(Choice::Nothing, |id| Choice::Place(*id)),
+        routing::Choice::Hold(_) => Choice::Hold,
+        routing::Choice::GiveUp => Choice::GiveUp,
+    };
+    Decision {
+        choice,
+        reason: Some(verdict.reason),
+    }
+}
+
+fn evicted(eviction: Option<&Eviction>) -> Decision {
+    let Some(eviction) = eviction else {
+        return Decision {
+            choice: Choice::EvictNobody,
+            reason: None,
+        };
+    };
+    let victims = eviction.victims.iter().map(|victim| {
+        let leaves = match victim.how {
+            EvictHow::Recompute => Leaves::Recompute,
+            EvictHow::Swap => Leaves::Swap,
+        };
+        (victim.request, leaves)
+    });
+    Decision {
+        choice: Choice::Evict(eviction.executor, victims.collect()),
+        reason: Some(eviction.reason),
+    }
+}
+
+/// One decision for each executor that either of them names.
+fn compare_budgets(in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
+    let (one, other) = (budgets(in_force), budgets(shadow));
+    let named: BTreeSet<ExecutorId> = one.keys().chain(other.keys()).copied().collect();
+    let tokens = |of: &BTreeMap<ExecutorId, u32>, executor| Decision {
+        choice: of
+            .get(&executor)
+            .map_or(Choice::Nothing, |max| Choice::Tokens(*max)),
+        reason: None,
+    };
+    let compared = named.into_iter().map(|executor| Compared {
+        about: About::Executor(executor),
+        in_force: tokens(&one, executor),
+        shadow: tokens(&other, executor),
+    });
+    compared.collect()
+}
+
+fn budgets(reply: &Reply) -> BTreeMap<ExecutorId, u32> {
+    let allotments: &[Allotment] = match reply {
+        Reply::Budget(allotments) => allotments,
+        Reply::Admission(_) | Reply::Priority(_) | Reply::Routing(_) | Reply::Preemption(_) => &[],
+    };
+    allotments
+        .iter()
+        .map(|a| (a.executor, a.tokens_max))
+        .collect()
+}
+
+// === Words ===
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            About::Request(request) => write!(f, "request {request}"),
+            About::Rank(rank) => write!(f, "place {rank} in the order"),
+            About::Executor(executor) => write!(f, "executor {executor}"),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Admission(admission::Choice::Admit) => f.write_str("admit"),
+            Choice::Admission(admission::Choice::Park) => f.write_str("park"),
+            Choice::Admission(admission::Choice::Shed(secs)) => {
+                write!(f, "shed, retry after {secs} s")
+            }
+            Choice::Admission(admission::Choice::Displace(request)) => {
+                write!(f, "displace request {request}")
+            }
+            Choice::Place(executor) => write!(f, "place on executor {executor}"),
+            Choice::Hold => f.write_str("hold"),
+            Choice::GiveUp => f.write_str("give up"),
+            Choice::Next(request) => write!(f, "request {request}"),
+            Choice::Evict(executor, victims) => {
+                write!(f, "evict from executor {executor}:")?;
+                victims.iter().try_for_each(|(request, leaves)| {
+                    let how = match leaves {
+                        Leaves::Recompute => "recompute",
+                        Leaves::Swap => "swap",
+                    };
+                    write!(f, " request {request} ({how})")
+                })
+            }
+            Choice::EvictNobody => f.write_str("evict nobody"),
+            Choice::Tokens(tokens) => write!(f, "{tokens} tokens a step"),
+            Choice::Nothing => f.write_str("nothing"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::rows::Cached;
+    use pointsman_core::{DeviceId, Shortage, ShortageCause, Victim};
+
+    use super::*;
+
+    fn cached(request: u64) -> Cached {
+        Cached {
+            request: RequestId(request),
+            overlaps: vec![],
+            floor_tokens: 0,
+            shared_tokens: 0,
+        }
+    }
+
+    fn place(executors: &[u32]) -> routing::Verdict {
+        routing::Verdict {
+            choice: routing::Choice::Place(executors.iter().map(|id| ExecutorId(*id)).collect()),
+            reason: 3,
+        }
+    }
+
+    /// Which decisions are the same, and both choices of the first that is not.
+    fn check(question: &DumpedCall, one: &Reply, other: &Reply) -> (Vec<bool>, String) {
+        let compared = compare(question, one, other);
+        let same = compared.iter().map(|c| c.same() == Same::Yes).collect();
+        let differ = compared.iter().find(|c| c.same() == Same::No);
+        let words = differ.map_or_else(String::new, |c| {
+            format!(
+                "{}: {}, not {}",
+                c.about, c.in_force.choice, c.shadow.choice
+            )
+        });
+        (same, words)
+    }
+
+    #[test]
+    fn placements_are_the_same_by_the_first_executor_and_holds_by_being_one() {
+        let question = DumpedCall::Routing(vec![cached(1), cached(2), cached(3)]);
+        let hold = |at| routing::Verdict {
+            choice: routing::Choice::Hold(at),
+            reason: 0,
+        };
+        let one = Reply::Routing(vec![place(&[4, 5]), hold(None), place(&[6])]);
+        let later = Some(pointsman_core::Micros(9));
+        let other = Reply::Routing(vec![place(&[4, 6]), hold(later), place(&[7])]);
+        let (same, words) = check(&question, &one, &other);
+        assert_eq!(same, [true, true, false]);
+        assert_eq!(
+            words,
+            "request 3: place on executor 6, not place on executor 7"
+        );
+    }
+
+    #[test]
+    fn what_one_says_nothing_of_differs() {
+        let question = DumpedCall::Priority(vec![RequestId(1), RequestId(2)]);
+        let one = Reply::Priority(vec![RequestId(2), RequestId(1)]);
+        let other = Reply::Priority(vec![RequestId(2)]);
+        let (same, words) = check(&question, &one, &other);
+        assert_eq!(same, [true, false]);
+        assert_eq!(words, "place 2 in the order: request 1, not nothing");
+    }
+
+    #[test]
+    fn victims_are_a_set_and_budgets_go_by_executor() {
+        let victim = |request, how| Victim {
+            request: RequestId(request),
+            how,
+        };
+        let evict = |victims: &[Victim]| {
+            Reply::Preemption(Some(Eviction {
+                executor: ExecutorId(1),
+                victims: victims.to_vec(),
+                reason: 0,
+            }))
+        };
+        let question = DumpedCall::Preemption(Shortage {
+            cause: ShortageCause::Blocks,
+            needy: RequestId(9),
+            executor: None,
+            blocks: 1,
+        });
+        let (a, b) = (victim(1, EvictHow::Recompute), victim(2, EvictHow::Swap));
+        assert_eq!(check(&question, &evict(&[a, b]), &evict(&[b, a])).0, [true]);
+        let (same, words) = check(&question, &evict(&[b]), &Reply::Preemption(None));
+        assert_eq!(same, [false]);
+        let expected = "request 9: evict from executor 1: request 2 (swap), not evict nobody";
+        assert_eq!(words, expected);
+
+        let question = DumpedCall::Budget {
+            device: DeviceId(0),
+            tokens_total: 10,
+        };
+        let budget = |of: &[(u32, u32)]| {
+            let allotments = of.iter().map(|(executor, tokens_max)| Allotment {
+                executor: ExecutorId(*executor),
+                tokens_max: *tokens_max,
+            });
+            Reply::Budget(allotments.collect())
+        };
+        let one = budget(&[(1, 5), (2, 5)]);
+        let (same, words) = check(&question, &one, &budget(&[(3, 1), (1, 5)]));
+        assert_eq!(same, [true, false, false]);
+        assert_eq!(words, "executor 2: 5 tokens a step, not nothing");
+    }
+}
