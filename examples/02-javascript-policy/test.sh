@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
+[ -f javascript-policy.wasm ] || ./build.sh
 mkdir -p build/policies
 cp javascript-policy.wasm build/policies/first-policy.wasm
 

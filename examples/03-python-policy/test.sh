@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
+[ -f python-policy.wasm ] || ./build.sh
 mkdir -p build/policies
 cp python-policy.wasm build/policies/first-policy.wasm
 

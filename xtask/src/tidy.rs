@@ -13,6 +13,7 @@ mod external;
 mod files;
 mod layout;
 mod released;
+mod shown;
 #[cfg(test)]
 pub(crate) mod testing;
 mod words;
@@ -53,6 +54,7 @@ fn check(workspace: &Workspace) -> Result<Vec<Problem>> {
     let config = Config::parse(text_of(&files, config::PATH)?)?;
     let mut problems = config.check();
     problems.extend(check_packages(&files, &packages, &config)?);
+    problems.extend(shown::check(text_of(&files, shown::PATH)?, &files));
     problems.extend(check_files(&files, &config));
     Ok(problems)
 }

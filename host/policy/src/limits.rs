@@ -262,6 +262,32 @@ mod tests {
     }
 
     #[test]
+    fn the_table_in_the_book_for_authors_has_every_limit_with_its_default() {
+        let book = include_str!("../../../policies/README.md");
+        let heading = book.find("| limit | default |").unwrap();
+        let rows = book[heading..].lines().skip(2);
+        let rows = rows.take_while(|row| row.starts_with('|'));
+        let mut named = Vec::new();
+        for row in rows {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let (name, default) = (cells[1].trim_matches('`'), cells[2].replace(',', ""));
+            let (number, unit) = default.split_once(' ').unwrap_or((&default, ""));
+            let unit = match unit {
+                "" => 1,
+                "million" => 1_000_000,
+                "MiB" => MIB,
+                other => panic!("{name} is in {other}"),
+            };
+            let mut limits = Limits::default();
+            let value = number.parse::<u64>().unwrap() * unit;
+            limits.set(name, value, &Limits::CEILING).unwrap();
+            assert_eq!(limits, Limits::default(), "{name} is not {default}");
+            named.push(name);
+        }
+        assert_eq!(named, Limits::NAMES);
+    }
+
+    #[test]
     fn refuses_a_limit_of_zero_and_one_above_its_ceiling() {
         let zero = Limits {
             call_fuel: 0,
