@@ -178,20 +178,54 @@ pub trait Routing: Policy {
 /// Which placed sequences give way.
 ///
 /// ```
-/// # use pointsman_sdk::{Mirror, Moment, Policy, Preemption, wire::lifecycle};
-/// use pointsman_sdk::wire::preemption::{Eviction, Shortage};
+/// # use pointsman_sdk::wire::types::{Change, Extent, Sequence};
+/// # use pointsman_sdk::{Mirror, Moment, Policy, Preemption, export, fixture, wire::lifecycle};
+/// use pointsman_sdk::Urgency;
+/// use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
 ///
-/// # struct Patient;
-/// impl Preemption for Patient {
-///     fn evict(&mut self, _: &Mirror, _: Moment, _shortage: &Shortage) -> Option<Eviction> {
-///         None
+/// # struct Newest;
+/// impl Preemption for Newest {
+///     /// A slot is given by the newest of those that are less urgent, and nothing else is given.
+///     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
+///         let needy = Urgency::from(mirror.request(shortage.needy)?);
+///         let gives = |row: &&Sequence| {
+///             shortage.cause == Cause::Slots && row.preemptible && Urgency::from(*row) < needy
+///         };
+///         let newest = mirror.sequences().filter(gives).max_by_key(|row| row.request)?;
+///         let victim = Victim { request: newest.request, how: How::Recompute };
+///         Some(Eviction { executor: newest.executor, victims: vec![victim], reason: 0 })
 ///     }
 /// }
-/// # impl Policy for Patient {
+/// # impl Policy for Newest {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> lifecycle::Description {
+/// #         lifecycle::Description {
+/// #             name: String::new(),
+/// #             version: String::new(),
+/// #             summary: String::new(),
+/// #             feed: lifecycle::Feed::WAITING | lifecycle::Feed::SEQUENCES,
+/// #             reasons: Vec::new(),
+/// #             state_version: 1,
+/// #         }
+/// #     }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
+/// # export!(Newest: preemption);
+/// # let mut policy = instance();
+/// # policy.configure("{}").unwrap();
+/// # let sequence = |request| Sequence { priority: -1, ..fixture::sequence(request, 0) };
+/// # policy.observe(0, Extent::Everything, vec![
+/// #     Change::Executor(fixture::executor(0)),
+/// #     Change::Load(fixture::load(0)),
+/// #     Change::Sequence(sequence(1)),
+/// #     Change::Sequence(sequence(2)),
+/// #     Change::Sequence(Sequence { preemptible: false, ..sequence(3) }),
+/// #     Change::Waiting(fixture::request(4)),
+/// # ]);
+/// # let shortage = |cause| Shortage { cause, needy: 4, executor: None, blocks: 0 };
+/// # let eviction = policy.evict(fixture::at(0), shortage(Cause::Slots)).unwrap();
+/// # assert_eq!((eviction.executor, eviction.victims[0].request), (0, 2));
+/// # assert!(policy.evict(fixture::at(0), shortage(Cause::Blocks)).is_none());
 /// ```
 pub trait Preemption: Policy {
     /// Victims whose leaving covers the whole shortage; none: the needy one keeps waiting.
