@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
-use pointsman_core::{ExecutorId, FaultKind, Hook, Micros, Moment, RequestId, routing};
+use pointsman_core::{ExecutorId, FaultKind, Hook, Micros, Moment, RequestId, admission, routing};
 use serde_json::Map;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
@@ -132,6 +132,7 @@ fn component(text: &str, exports: &str) -> Vec<u8> {
 pub(crate) enum Failing {
     Make,
     Observe,
+    Admit,
     Order,
     Snapshot,
     Restore,
@@ -146,6 +147,8 @@ pub(crate) struct Script {
     pub(crate) refuses_state: Option<String>,
     pub(crate) failing: Vec<Failing>,
     pub(crate) state: Vec<u8>,
+    /// Of each call.
+    pub(crate) fuel: u64,
     /// Calls in order, by all instances.
     pub(crate) calls: Vec<String>,
 }
@@ -170,6 +173,7 @@ pub(crate) fn scripted(name: &str) -> Handle {
         refuses_state: None,
         failing: Vec::new(),
         state: vec![7],
+        fuel: 11,
         calls: Vec::new(),
     })))
 }
@@ -240,6 +244,20 @@ impl Instance for Scripted {
         self.0.call(call, Some(Failing::Observe))
     }
 
+    fn admit(
+        &mut self,
+        _: Moment,
+        arrivals: &[RequestId],
+        _: u32,
+    ) -> Result<Vec<admission::Verdict>, Fault> {
+        self.0.call("admit".to_owned(), Some(Failing::Admit))?;
+        let admit = admission::Verdict {
+            choice: admission::Choice::Admit,
+            reason: 0,
+        };
+        Ok(vec![admit; arrivals.len()])
+    }
+
     fn order(&mut self, _: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
         self.0.call("order".to_owned(), Some(Failing::Order))?;
         Ok(requests.iter().rev().copied().collect())
@@ -288,7 +306,7 @@ impl Instance for Scripted {
     }
 
     fn last_fuel(&self) -> Option<u64> {
-        Some(11)
+        Some(self.0.0.lock().unwrap().fuel)
     }
 
     fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {

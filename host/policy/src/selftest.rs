@@ -14,6 +14,9 @@
 //! Whether an answer is any good, and refusals that depend on what else happens
 //! ([`crate::Probation`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use pointsman_core::rows::{ExecutorKind, RequestClass, Role};

@@ -413,6 +413,14 @@ impl PolicyHost {
         let (trial, given_up) = member.map_or((None, None), |member| {
             (member.trial.take(), member.gave_up.take())
         });
+        for (number, state) in trial.into_iter().flat_map(|trial| trial.states) {
+            // One that went on deciding something else has a state that is no older than its own.
+            let went_on = !self.in_force(number).is_empty();
+            let member = self.members.get_mut(&number);
+            if let Some(member) = member.filter(|_| !went_on) {
+                member.rewind(state, now, &mut self.shared.scrap);
+            }
+        }
         let mut to = Vec::new();
         for hook in self.in_force(policy).iter() {
             self.shut.remove(hook);
@@ -426,11 +434,6 @@ impl PolicyHost {
         if let Some((old, hooks)) = given_up.filter(|(old, _)| self.members.contains_key(old)) {
             for hook in hooks.iter() {
                 self.chains[index(hook)].put(old);
-            }
-        }
-        for (number, state) in trial.into_iter().flat_map(|trial| trial.states) {
-            if let Some(member) = self.members.get_mut(&number) {
-                member.rewind(state, now, &mut self.shared.scrap);
             }
         }
         let kind = PolicyEventKind::RolledBack {

@@ -1,7 +1,10 @@
 //! Chains, faults, back-off, quarantine and feeds, with scripted instances.
 
 mod binding;
+mod closed;
+mod dump;
 mod eject;
+mod probation;
 
 use std::cell::RefCell;
 
@@ -73,9 +76,18 @@ fn moment(now: u64) -> Moment {
     }
 }
 
-/// Asks for an order at `now`.
+/// Asks for an order of two requests at `now`.
 fn order_from(host: &mut PolicyHost, rows: &dyn Rows, now: u64) -> Answer<Vec<RequestId>> {
-    let requests = [RequestId(1), RequestId(2)];
+    order_of(host, rows, (2, now))
+}
+
+/// Asks for an order of `count` requests at `now`.
+fn order_of(
+    host: &mut PolicyHost,
+    rows: &dyn Rows,
+    (count, now): (u64, u64),
+) -> Answer<Vec<RequestId>> {
+    let requests: Vec<RequestId> = (1..=count).map(RequestId).collect();
     let question = Question {
         asked: core::Question::Priority(&requests),
         at: moment(now),

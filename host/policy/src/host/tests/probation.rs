@@ -1,0 +1,273 @@
+//! What is out of line on probation, and what a rollback brings back.
+
+use pointsman_core::{Clock, Policies, RefusalCause, Strike};
+
+use super::*;
+
+const TERMS: Probation = Probation {
+    questions: 100,
+    micros: 1000,
+    faults_max: 0,
+    refusals_permille: 50,
+    fuel_percent: 400,
+    fuel_floor: 1000,
+    fuel_ceiling: 1_000_000,
+};
+
+/// Questions of the old policy before the swap: enough to know what it uses.
+const BEFORE: u64 = 64;
+
+/// A host where `old`, which has answered for a while using `fuel`, was displaced by `new`, which
+/// is on probation.
+fn on_probation(old: &Handle, fuel: u64, new: &Handle) -> PolicyHost {
+    old.set(|script| script.fuel = fuel);
+    let mut host = host(&[old]);
+    for now in 0..BEFORE {
+        author(&mut host, now);
+    }
+    let number = host.add(start(new.source()).unwrap()).unwrap();
+    host.swap(Micros(BEFORE), 0, number).unwrap();
+    host.begin_probation(Micros(BEFORE), number, TERMS).unwrap();
+    events(&mut host);
+    old.calls();
+    new.calls();
+    host
+}
+
+/// Asks from now on, one question for each unit of time, until the new one is no longer on
+/// probation; how many questions that took.
+fn asked_until_judged(host: &mut PolicyHost, count: u64) -> u64 {
+    let questions = (1..=2000).find(|n| {
+        order_of(host, &quiet(), (count, BEFORE + n));
+        !host.is_on_probation(1)
+    });
+    questions.expect("it is judged")
+}
+
+fn why(host: &mut PolicyHost) -> (Vec<u32>, RollbackWhy) {
+    let mut kinds = events(host).into_iter();
+    let found = kinds.find_map(|(_, kind)| {
+        if let PolicyEventKind::RolledBack { to, why } = kind {
+            return Some((to, why));
+        }
+        None
+    });
+    found.expect("it was rolled back")
+}
+
+#[test]
+fn one_fault_on_probation_brings_the_displaced_policy_back_with_its_state() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation(&old, 11, &new);
+    assert!(host.is_on_probation(1));
+    // What it would save after the swap is not what comes back.
+    old.set(|script| script.state = vec![9]);
+    new.fail(&[Failing::Order]);
+    assert_eq!(author(&mut host, 70), (Author::Policy(0), 1));
+    assert_eq!(old.calls(), ["configure {}", "restore [7]", "order"]);
+    assert_eq!(host.holder(Hook::Priority), Some(0));
+    let (to, why) = why(&mut host);
+    assert_eq!(to, [0]);
+    assert!(
+        matches!(why, RollbackWhy::Faults { faults: 1, .. }),
+        "{why:?}"
+    );
+    assert_eq!(host.numbers().collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn what_was_rolled_back_is_not_added_again_before_it_is_released() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation(&old, 11, &new);
+    let to = host.rollback(Micros(70), 1, "it smells").unwrap();
+    assert_eq!(to, [0]);
+    let entry = host.rolled_back().next().unwrap().clone();
+    assert_eq!(
+        (entry.cause, entry.detail.as_str()),
+        (Cause::RolledBack, "it smells")
+    );
+    let again = || start(new.source()).unwrap();
+    assert!(matches!(host.add(again()), Err(BindError::Quarantined(_))));
+    assert!(host.release(entry.fingerprint));
+    assert_eq!(host.add(again()), Ok(2));
+}
+
+#[test]
+fn one_that_behaves_is_proven_once_questions_and_time_are_over() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation(&old, 11, &new);
+    // A question for each unit of time: the time is over last.
+    assert_eq!(asked_until_judged(&mut host, 2), 1000);
+    let proven = PolicyEventKind::Proven { questions: 1000 };
+    assert!(events(&mut host).contains(&(1, proven)));
+    // A fault is one of many from now on.
+    new.fail(&[Failing::Order]);
+    assert_eq!(author(&mut host, 3000), (Author::Policy(0), 1));
+    assert_eq!(host.holder(Hook::Priority), Some(1));
+}
+
+#[test]
+fn much_more_fuel_than_the_displaced_one_used_is_out_of_line() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    new.set(|script| script.fuel = 40_100);
+    let mut host = on_probation(&old, 10_000, &new);
+    assert_eq!(asked_until_judged(&mut host, 2), 32);
+    let expected = RollbackWhy::Fuel {
+        questions: 32,
+        used: 32 * 40_100,
+        expected: 320_000,
+    };
+    assert_eq!(why(&mut host), (vec![0], expected));
+}
+
+#[test]
+fn more_fuel_within_the_terms_and_fuel_below_the_floor_are_in_line() {
+    for (old_fuel, new_fuel) in [(10_000, 39_900), (10, 999)] {
+        let (old, new) = (scripted("old"), scripted("new"));
+        new.set(|script| script.fuel = new_fuel);
+        let mut host = on_probation(&old, old_fuel, &new);
+        asked_until_judged(&mut host, 2);
+        assert_eq!(host.holder(Hook::Priority), Some(1), "{new_fuel}");
+    }
+}
+
+#[test]
+fn a_larger_question_is_not_held_against_a_policy() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    new.set(|script| script.fuel = 900_000);
+    let mut host = on_probation(&old, 10_000, &new);
+    asked_until_judged(&mut host, 64);
+    assert_eq!(host.holder(Hook::Priority), Some(1));
+}
+
+#[test]
+fn there_is_an_end_to_fuel_where_nothing_can_be_compared() {
+    let policy = scripted("a");
+    policy.set(|script| script.fuel = 2_000_000);
+    let mut host = host(&[&policy]);
+    host.begin_probation(Micros(0), 0, TERMS).unwrap();
+    for now in 1..=17 {
+        author(&mut host, now);
+    }
+    let (to, why) = why(&mut host);
+    assert!(to.is_empty(), "the built-in rule: {to:?}");
+    assert!(
+        matches!(why, RollbackWhy::FuelCeiling { questions: 17, .. }),
+        "{why:?}"
+    );
+    assert_eq!(author(&mut host, 20), (Author::BuiltIn, 0));
+}
+
+/// Has one of the two rows of the last question refused.
+fn refuse(host: &mut PolicyHost, policy: u32) {
+    let refusal = RefusalCause::UnknownExecutor.of(RequestId(1));
+    host.refused(Author::Policy(policy), Hook::Priority, &refusal);
+}
+
+#[test]
+fn more_refusals_than_the_displaced_one_had_are_out_of_line() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation(&old, 11, &new);
+    let judged = (1..100).find(|n| {
+        author(&mut host, BEFORE + n);
+        refuse(&mut host, 1);
+        !host.is_on_probation(1)
+    });
+    // Four of what counts as 64 rows are more than 50 in a thousand; judged with the next one.
+    assert_eq!(judged, Some(5));
+    let (_, why) = why(&mut host);
+    assert!(
+        matches!(
+            why,
+            RollbackWhy::Refusals {
+                refused: 4,
+                expected: 0,
+                ..
+            }
+        ),
+        "{why:?}"
+    );
+}
+
+#[test]
+fn refusals_that_the_displaced_one_had_as_well_are_in_line() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = host(&[&old]);
+    for now in 0..BEFORE {
+        author(&mut host, now);
+        refuse(&mut host, 0);
+    }
+    let number = host.add(start(new.source()).unwrap()).unwrap();
+    host.swap(Micros(BEFORE), 0, number).unwrap();
+    host.begin_probation(Micros(BEFORE), number, TERMS).unwrap();
+    for n in 1..=1000 {
+        author(&mut host, BEFORE + n);
+        refuse(&mut host, 1);
+    }
+    assert!(!host.is_on_probation(1), "its time is over");
+    assert_eq!(host.holder(Hook::Priority), Some(1));
+}
+
+#[test]
+fn a_strike_counts_as_a_fault() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation(&old, 11, &new);
+    let strike = Strike {
+        at: Micros(80),
+        hook: Hook::Priority,
+        clock: Clock::Overtaken,
+        request: None,
+    };
+    host.strike(&strike, Arm::Steady);
+    let kinds = events(&mut host);
+    let struck = PolicyEventKind::Struck {
+        hook: Hook::Priority,
+        clock: Clock::Overtaken,
+    };
+    assert!(kinds.contains(&(1, struck)), "{kinds:?}");
+    assert_eq!(host.holder(Hook::Priority), Some(0));
+    // Without probation it takes as many as faults do.
+    for at in [100, 300, 1000] {
+        author(&mut host, at);
+        host.strike(
+            &Strike {
+                at: Micros(at),
+                ..strike
+            },
+            Arm::Steady,
+        );
+    }
+    assert_eq!(host.holder(Hook::Priority), None);
+    assert_eq!(host.quarantined().count(), 2);
+}
+
+#[test]
+fn a_rollback_gives_back_the_hooks_that_the_new_one_does_not_have() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    old.set(|script| script.hooks.insert(Hook::Routing));
+    let mut host = host(&[&old]);
+    host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
+        .unwrap();
+    let number = host.add(start(new.source()).unwrap()).unwrap();
+    host.swap(Micros(1), 0, number).unwrap();
+    assert_eq!(host.holder(Hook::Routing), None);
+    host.rollback(Micros(2), number, "no").unwrap();
+    assert_eq!(host.holder(Hook::Routing), Some(0));
+    assert_eq!(host.holder(Hook::Priority), Some(0));
+}
+
+#[test]
+fn a_policy_that_went_on_deciding_elsewhere_keeps_its_state() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    old.set(|script| script.hooks.insert(Hook::Routing));
+    let mut host = host(&[&old]);
+    host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
+        .unwrap();
+    // Unlike a swap, this leaves the old one its other hook.
+    let number = bind(&mut host, &new);
+    host.begin_probation(Micros(1), number, TERMS).unwrap();
+    old.calls();
+    host.rollback(Micros(2), number, "no").unwrap();
+    author(&mut host, 3);
+    assert_eq!(old.calls(), ["order"], "no fresh instance");
+}
