@@ -1,3 +1,5 @@
+//! A ranking after random changes against its executors sorted anew, and who is walked past.
+
 use super::Ranking;
 use crate::fixture::{executor, load, request};
 use crate::mirror::Mirror;
