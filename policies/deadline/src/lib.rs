@@ -17,18 +17,24 @@ mod place;
 mod reason;
 mod settings;
 
+use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::Cached;
-use pointsman_sdk::{Mirror, Moment, Policy, Priority, Routing, Tentative, export};
+use pointsman_sdk::wire::types::{Cached, Change, Request};
+use pointsman_sdk::{
+    Case, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, Sheet, Tentative, export,
+};
 
+use place::Row;
 use reason::Reason;
 pub use settings::{Late, Settings};
 
 /// Which deadline comes first, and which is past help.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Deadline {
     settings: Settings,
+    /// The live executors.
+    rows: Sheet<Row>,
 }
 
 impl Policy for Deadline {
@@ -51,31 +57,64 @@ impl Policy for Deadline {
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
             settings: settings.validated()?,
+            rows: Sheet::default(),
         })
+    }
+
+    fn cleared(&mut self) {
+        self.rows.clear();
+    }
+
+    fn changed(&mut self, _: &Mirror, change: &Change) {
+        self.rows.changed(change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.rows.observed();
+        self.refresh(mirror, &Tentative::default());
     }
 }
 
 impl Priority for Deadline {
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
-        order::order(mirror, &self.settings, at.now, requests)
+        order::order((mirror, &self.rows), &self.settings, at.now, requests)
     }
 }
 
-impl Routing for Deadline {
-    fn route(
+impl Router for Deadline {
+    const NO_ROOM: u16 = Reason::NoRoom as u16;
+    const UNKNOWN: u16 = Reason::Unknown as u16;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        self.refresh(case.mirror, case.placed);
+        place::choose(case, &self.rows, &self.settings)
+    }
+
+    fn took(&mut self, _: &Case<'_>, pick: &Pick) {
+        self.rows.placed(pick.executor);
+    }
+}
+
+impl Explanation for Deadline {
+    fn explain(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
         at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let ids = requests.iter().map(|asked| asked.request);
-        ids.map(|id| place::verdict(mirror, placed, &self.settings, at.now, id))
-            .collect()
+        request: &Request,
+        cached: &Cached,
+    ) -> Vec<Candidate> {
+        place::explain(mirror, at.now, (request, cached), &self.settings)
     }
 }
 
-export!(Deadline: priority, routing);
+impl Deadline {
+    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        self.rows
+            .refresh(mirror, |executor| Row::of(placed, executor));
+    }
+}
+
+export!(Deadline: priority, routing, explanation);
 
 #[cfg(test)]
 mod tests;

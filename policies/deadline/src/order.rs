@@ -1,9 +1,10 @@
 //! The order: by the latest start that still makes the deadline.
 
-use pointsman_sdk::Mirror;
 use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::{Mirror, Sheet};
 
 use crate::pace::{Paces, Standing, output_tokens};
+use crate::place::Row;
 use crate::settings::Settings;
 
 /// The place of one request; the smaller comes first.
@@ -16,13 +17,18 @@ struct Rank {
 }
 
 /// These requests in order.
-pub(crate) fn order(mirror: &Mirror, settings: &Settings, now: u64, requests: &[u64]) -> Vec<u64> {
+pub(crate) fn order(
+    (mirror, rows): (&Mirror, &Sheet<Row>),
+    settings: &Settings,
+    now: u64,
+    requests: &[u64],
+) -> Vec<u64> {
     let mut paces = Paces::default();
     let known = requests.iter().filter_map(|&id| mirror.request(id));
     let mut ranking: Vec<Rank> = known
         .map(|request| {
             let micros = paces
-                .best(mirror, request.model)
+                .best((mirror, rows), request.model)
                 .micros(output_tokens(settings, request));
             rank(settings, now, request, micros)
         })

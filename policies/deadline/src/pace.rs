@@ -6,9 +6,16 @@
 use std::collections::BTreeMap;
 
 use pointsman_sdk::wire::types::{ExecutorLoad, Request};
-use pointsman_sdk::{Executor, Mirror};
+use pointsman_sdk::{Mirror, Sheet};
 
+use crate::place::Row;
 use crate::settings::Settings;
+
+/// A time between tokens that no engine needs, about half an hour. Clipped to it, that of any number
+/// of tokens fits: fewer than 2^32 of less than 2^31 µs.
+const NEXT_TOKEN_MAX: u64 = (1 << 31) - 1;
+/// The same for the first token.
+const FIRST_TOKEN_MAX: u64 = 1 << 62;
 
 /// The two times that make up the time of an answer, in micros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +39,14 @@ pub(crate) enum Standing {
 }
 
 /// Tokens that the answer will have: as the client hints, or as the operator makes of its bound.
-pub(crate) fn output_tokens(settings: &Settings, request: &Request) -> u64 {
-    let bound = u64::from(request.output_tokens_max);
+pub(crate) fn output_tokens(settings: &Settings, request: &Request) -> u32 {
+    let bound = request.output_tokens_max;
     let tokens = match request.output_tokens_expected {
-        Some(expected) => u64::from(expected).min(bound),
-        None => bound * u64::from(settings.output_share) / 1000,
+        Some(expected) => expected.min(bound),
+        None => {
+            let share = u64::from(bound) * u64::from(settings.output_share) / 1000;
+            u32::try_from(share).unwrap_or(bound)
+        }
     };
     tokens.max(1)
 }
@@ -46,15 +56,16 @@ pub(crate) fn output_tokens(settings: &Settings, request: &Request) -> u64 {
 impl Pace {
     pub(crate) fn of(load: &ExecutorLoad) -> Self {
         Self {
-            first_token: load.ttft_micros.unwrap_or(0),
-            next_token: load.itl_micros.unwrap_or(0),
+            first_token: load.ttft_micros.unwrap_or(0).min(FIRST_TOKEN_MAX),
+            next_token: load.itl_micros.unwrap_or(0).min(NEXT_TOKEN_MAX),
         }
     }
 
-    /// Time for an answer of so many tokens, at least one.
-    pub(crate) fn micros(self, tokens: u64) -> u64 {
-        let rest = self.next_token.saturating_mul(tokens.saturating_sub(1));
-        self.first_token.saturating_add(rest)
+    /// Time for an answer of so many tokens, at least one. No more than `u32` can count, so that
+    /// the sum fits.
+    #[inline]
+    pub(crate) fn micros(self, tokens: u32) -> u64 {
+        self.first_token + self.next_token * u64::from(tokens.saturating_sub(1))
     }
 
     fn best(self, other: Self) -> Self {
@@ -69,6 +80,7 @@ impl Pace {
 
 impl Standing {
     /// Of an answer that takes so long.
+    #[inline]
     pub(crate) fn of(request: &Request, now: u64, micros: u64) -> Self {
         match request.deadline {
             Some(deadline) if now.saturating_add(micros) > deadline => Self::Late,
@@ -81,18 +93,31 @@ impl Standing {
 
 impl Paces {
     /// That of the live executors that serve the model; where there is none nothing is known.
-    pub(crate) fn best(&mut self, mirror: &Mirror, model: Option<u32>) -> Pace {
+    pub(crate) fn best(
+        &mut self,
+        (mirror, rows): (&Mirror, &Sheet<Row>),
+        model: Option<u32>,
+    ) -> Pace {
         *self.known.entry(model).or_insert_with(|| {
-            let live = mirror.executors().filter(Executor::is_live);
-            let serving = live.filter(|executor| match (model, &executor.info.serves) {
-                (Some(model), Some(serves)) => serves.contains(&model),
-                (None, _) | (_, None) => true,
-            });
-            let paces = serving.map(|executor| Pace::of(executor.load));
-            paces.reduce(Pace::best).unwrap_or(Pace {
+            let mut best = None;
+            for (id, row) in rows.iter() {
+                let better = best.is_none_or(|best: Pace| best.best(row.pace) != best);
+                if better && serves(mirror, id, model) {
+                    best = Some(best.map_or(row.pace, |best| best.best(row.pace)));
+                }
+            }
+            best.unwrap_or(Pace {
                 first_token: 0,
                 next_token: 0,
             })
         })
+    }
+}
+
+fn serves(mirror: &Mirror, id: u32, model: Option<u32>) -> bool {
+    let serves = mirror.executor(id).and_then(|at| at.info.serves.as_ref());
+    match (model, serves) {
+        (Some(model), Some(serves)) => serves.contains(&model),
+        (None, _) | (_, None) => true,
     }
 }

@@ -21,7 +21,7 @@ use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::{Cached, Change, Health, Overlap, Request};
 use pointsman_sdk::{
     Case, Executor, Explanation, Mirror, Moment, Need, Pick, Policy, Ranking, Router, Seat,
-    Tentative, export, fit, open_seat,
+    Tentative, explain, export, open_seat,
 };
 
 use cost::{Added, Asked, cost, credit, overlap};
@@ -68,8 +68,8 @@ impl Policy for KvCost {
         self.ranking.clear();
     }
 
-    fn changed(&mut self, _: &Mirror, change: &Change) {
-        self.ranking.changed(change);
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.ranking.changed(mirror, change);
     }
 
     fn observed(&mut self, mirror: &Mirror) {
@@ -115,7 +115,7 @@ struct Open<'a> {
 impl KvCost {
     fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
         let (settings, added) = (&self.settings, &self.added);
-        self.ranking.refresh(mirror, |executor| {
+        self.ranking.refresh(mirror, placed, |executor| {
             open_seat(placed, executor)?;
             let degraded = executor.load.health == Health::Degraded;
             let cost = cost(settings, Asked::default(), executor, (placed, added));
@@ -206,7 +206,15 @@ impl Explanation for KvCost {
         cached: &Cached,
     ) -> Vec<Candidate> {
         let none = Tentative::default();
-        let need = Need::new(mirror, &none, request, at.now);
+        let case = Case {
+            mirror,
+            placed: &none,
+            need: Need::new(mirror, &none, request, at.now),
+            cached,
+        };
+        let is_up = |executor: &Executor<'_>| executor.load.health == Health::Up;
+        let mut executors = mirror.executors();
+        let another_is_up = executors.any(|at| is_up(&at) && case.fit(&at).is_ok());
         let candidate = |executor: Executor<'_>| {
             let held = overlap(cached, executor.id());
             let asked = Asked {
@@ -214,15 +222,19 @@ impl Explanation for KvCost {
                 credit: credit(&self.settings, held, cached),
             };
             let cost = cost(&self.settings, asked, &executor, (&none, &Added::default()));
+            let fitted = case.fit(&executor);
+            let place = match fitted {
+                Ok(_) if another_is_up && !is_up(&executor) => "degraded, and another is up".into(),
+                Ok(seat) => explain::seated(&executor, seat),
+                Err(obstacle) => explain::obstructed(&case, &executor, obstacle),
+            };
             let load = executor.load;
-            let fitted = fit(mirror, &none, &need, &executor);
             Candidate {
                 executor: executor.id(),
-                eligible: fitted.is_ok(),
+                eligible: fitted.is_ok() && (is_up(&executor) || !another_is_up),
                 cost: i64::try_from(cost).unwrap_or(i64::MAX),
                 note: format!(
-                    "{}; {} tokens; {} to prefill before it, {} blocks, {} requests",
-                    fitted.map_or("cannot take it", |_| "can take it"),
+                    "{place}; {} tokens; {} to prefill before it, {} blocks, {} requests",
                     cost / 1000,
                     load.prefill_tokens_pending,
                     load.blocks_used,

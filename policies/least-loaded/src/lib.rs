@@ -10,10 +10,10 @@
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::{Cached, Change, Health, Request};
+use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{
-    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Tentative,
-    explain, export, open_seat,
+    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Standing,
+    Tentative, explain, export, open_seat,
 };
 
 /// It has no settings; a key in its sidecar is an error.
@@ -31,8 +31,7 @@ pub struct LeastLoaded {
 /// is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    degraded: bool,
-    seat: Seat,
+    standing: Standing,
     /// Running, and placed but not started.
     depth: u64,
     /// Placements so far, failed ones too.
@@ -65,8 +64,8 @@ impl Policy for LeastLoaded {
         self.ranking.clear();
     }
 
-    fn changed(&mut self, _: &Mirror, change: &Change) {
-        self.ranking.changed(change);
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.ranking.changed(mirror, change);
     }
 
     fn observed(&mut self, mirror: &Mirror) {
@@ -109,7 +108,7 @@ impl Explanation for LeastLoaded {
 
 impl LeastLoaded {
     fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        self.ranking.refresh(mirror, |executor| {
+        self.ranking.refresh(mirror, placed, |executor| {
             Some(Rank::new(placed, executor, open_seat(placed, executor)?))
         });
     }
@@ -119,8 +118,7 @@ impl Rank {
     fn new(placed: &Tentative, executor: &Executor<'_>, seat: Seat) -> Self {
         let counts = placed.counts(executor).total();
         Self {
-            degraded: executor.load.health == Health::Degraded,
-            seat,
+            standing: Standing::new(executor, seat),
             depth: executor.depth() + counts,
             placed: executor.load.placed_total + counts,
         }

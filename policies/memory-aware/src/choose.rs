@@ -11,12 +11,12 @@ use std::cmp::Reverse;
 
 use pointsman_sdk::rendezvous;
 use pointsman_sdk::wire::types::{Cached, NameKind};
-use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative, fit};
+use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Standing, Tentative, fit};
 
 use crate::View;
 use crate::cold::{has_slot, is_cold};
 use crate::index::Index;
-use crate::rank::{Grade, Rank, Standing};
+use crate::rank::{Grade, Rank};
 use best::Best;
 pub(crate) use blocked::{Blocked, Lack};
 
@@ -103,23 +103,22 @@ pub(crate) struct Ordered {
     pub(crate) why: Why,
 }
 
-/// The best executors as the index has them, without looking at the others. Absent where it
-/// takes a look at every one: nothing fits, or what the session's executor is weighed against
-/// is not decided by the best.
+/// The best executors as the index has them, without looking at the others. Absent where none of
+/// those can take the request.
 pub(crate) fn find_indexed(case: &Case<'_>, index: &Index) -> Option<Ordered> {
-    let lead = case.lead_indexed(index)?;
+    let lead = case.lead_indexed(index);
     let mut first = lead.seated.first().copied();
     let mut executors = lead.executors(case.view.candidates);
-    for id in index.best_first(case.need.request) {
+    for executor in index.best_first(case) {
         if executors.len() == case.view.candidates {
             break;
         }
-        if executors.contains(&id) {
+        if executors.contains(&executor.id()) {
             continue;
         }
-        if let Some(seated) = case.seated(id) {
-            executors.push(id);
-            first.get_or_insert(seated);
+        if let Ok(seat) = case.seat(&executor) {
+            executors.push(executor.id());
+            first.get_or_insert(Seated::on(&executor, seat));
         }
     }
     Some(Ordered {
@@ -170,10 +169,10 @@ impl Case<'_> {
         Ok(seat)
     }
 
-    fn seated(&self, id: u32) -> Option<Seated> {
-        let executor = self.mirror.executor(id)?;
-        let seat = self.seat(&executor).ok()?;
-        Some(Seated::on(&executor, seat))
+    /// Whether the request may go there as far as the group says that it is kept to.
+    pub(crate) fn is_in_group(&self, executor: &Executor<'_>) -> bool {
+        let group = self.view.group;
+        group.is_none_or(|group| group == executor.info.group)
     }
 
     #[inline]
@@ -188,33 +187,35 @@ impl Case<'_> {
         self.asked.overlaps.is_some() && self.view.weights.favours(self.asked, executor)
     }
 
-    /// What goes before the order of the index. Absent where that depends on every executor.
-    fn lead_indexed(&self, index: &Index) -> Option<Lead> {
-        if let Some(preferred) = self.view.preferred.and_then(|id| self.mirror.executor(id))
-            && let Ok(seat) = self.seat(&preferred)
-        {
-            let seated = Seated::on(&preferred, seat);
-            let is_best = Standing::new(&preferred, seat).is_best();
-            return is_best.then(|| Lead::one(Why::Session, seated));
+    /// What goes before the order of the index.
+    fn lead_indexed(&self, index: &Index) -> Lead {
+        let seated = |id| {
+            let executor = self.mirror.executor(id);
+            let executor = executor.filter(|executor| self.is_in_group(executor))?;
+            let seat = self.seat(&executor).ok()?;
+            Some((executor, seat))
+        };
+        if let Some((preferred, seat)) = self.view.preferred.and_then(seated) {
+            let standing = Standing::new(&preferred, seat);
+            if standing.is_best() || !index.has_above(self, standing) {
+                return Lead::one(Why::Session, Seated::on(&preferred, seat));
+            }
         }
         let listed = self.asked.overlaps.iter().flatten();
-        let holders: Vec<Choice> = listed
-            .filter_map(|overlap| {
-                let executor = self.mirror.executor(overlap.executor)?;
-                let seat = self.seat(&executor).ok()?;
-                self.is_holder(&executor)
-                    .then(|| self.choice(&executor, seat))
-            })
-            .collect();
+        let holders = listed.filter_map(|overlap| {
+            let (executor, seat) = seated(overlap.executor)?;
+            self.is_holder(&executor)
+                .then(|| self.choice(&executor, seat))
+        });
+        let holders: Vec<Choice> = holders.collect();
         if holders.is_empty() {
-            return Some(Lead::default());
+            return Lead::default();
         }
-        let other = index.best_first(self.need.request).find_map(|id| {
-            let executor = self.mirror.executor(id)?;
+        let other = index.best_first(self).find_map(|executor| {
             let seat = self.seat(&executor).ok()?;
             (!self.is_holder(&executor)).then(|| self.choice(&executor, seat))
         });
-        Some(self.lead_by_overlap(holders, other))
+        self.lead_by_overlap(holders, other)
     }
 
     /// The holders that are better than the best of all others, and that one: by grade, then by

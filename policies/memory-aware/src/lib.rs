@@ -16,6 +16,7 @@ mod cold;
 mod credit;
 mod explain;
 mod index;
+mod known;
 mod rank;
 mod reason;
 mod roster;
@@ -32,6 +33,7 @@ use choose::{Blocked, Case, Found, Lack, Ordered, Why};
 use cold::Drains;
 use credit::{Booking, Weights};
 use index::Index;
+use known::Known;
 use rank::Scale;
 use reason::Reason;
 use roster::{Roster, Scope};
@@ -50,6 +52,8 @@ pub struct MemoryAware {
     drains: Drains,
     /// Placed since the last `observe`.
     booked: Vec<Booking>,
+    /// Found since then to have no place.
+    known: Known,
 }
 
 impl Policy for MemoryAware {
@@ -74,10 +78,11 @@ impl Policy for MemoryAware {
             candidates: settings.candidates()?,
             weights: settings.weights()?,
             turns: Turns::default(),
-            index: Index::default(),
+            index: Index::new(settings.balance),
             roster: Roster::default(),
             drains: Drains::default(),
             booked: Vec::new(),
+            known: Known::default(),
         })
     }
 
@@ -88,14 +93,13 @@ impl Policy for MemoryAware {
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         self.roster.note(mirror, change);
-        if self.settings.balance == Balance::Memory {
-            self.index.note(mirror, change);
-        }
+        self.index.note(mirror, change);
     }
 
     fn observed(&mut self, mirror: &Mirror) {
         self.booked.clear();
-        self.index.begin();
+        self.known.clear();
+        self.index.observed();
         self.index.refresh(mirror, &Tentative::default());
         let drains = self.settings.cold_models == ColdModels::Drain && self.roster.limits_models();
         self.drains = if drains {
@@ -172,9 +176,16 @@ impl MemoryAware {
             asked,
             view: self.view(need.request),
         };
+        if let Some(blocked) = self.known.blocked(&case) {
+            return held(blocked);
+        }
         let ordered = match self.ordered(&case) {
             Ok(ordered) => ordered,
-            Err(blocked) => return held(blocked),
+            Err(blocked) => {
+                let entry = Known::entry(&case, blocked);
+                self.known.note(entry);
+                return held(blocked);
+            }
         };
         let Ordered {
             executors,
@@ -182,8 +193,9 @@ impl MemoryAware {
             why,
         } = ordered;
         if let Some(executor) = mirror.executor_at(first.position) {
+            self.known.placed();
             placed.place(mirror, need, &executor, first.seat);
-            self.index.placed(executor.info.device);
+            self.index.placed(&executor);
             let booking = self.weights.booking(need, asked, &executor);
             self.booked.push(booking);
         }
@@ -202,36 +214,64 @@ impl MemoryAware {
         }
     }
 
-    /// By the index, where there is one that serves: slots are balanced by turns, which differ by
-    /// model, a request pinned or kept to a group is better looked up where it may go, and a hash
-    /// is compared with that of every executor.
+    /// By the index, where it serves: a request that is pinned is better looked up where it may go,
+    /// and a hash is compared with that of every executor.
     fn ordered(&self, case: &Case<'_>) -> Result<Ordered, Blocked> {
-        let request = case.need.request;
-        let indexed = self.settings.balance == Balance::Memory
-            && request.allowed.is_none()
-            && self.group_of(request).is_none()
-            && case.view.session.is_none();
-        if indexed && let Some(ordered) = choose::find_indexed(case, &self.index) {
+        if case.need.request.allowed.is_some() || case.view.session.is_some() {
+            let (found, _) = self.search(case);
+            return found.ordered(case).ok_or(found.blocked);
+        }
+        if let Some(ordered) = choose::find_indexed(case, &self.index) {
             return Ok(ordered);
         }
-        let (found, _) = self.search(case);
-        found.ordered(case).ok_or(found.blocked)
+        if self.known.is_spent() {
+            return Err(Blocked::UNKNOWN);
+        }
+        let anywhere = match case.view.group {
+            None => *case,
+            Some(group) => {
+                let (found, stays) = self.search_group(case, group);
+                if stays {
+                    return found.ordered(case).ok_or(found.blocked);
+                }
+                let view = View {
+                    group: None,
+                    ..case.view
+                };
+                Case { view, ..*case }
+            }
+        };
+        if case.view.group.is_some()
+            && let Some(ordered) = choose::find_indexed(&anywhere, &self.index)
+        {
+            return Ok(ordered);
+        }
+        let found = choose::find(&anywhere, case.mirror.executors());
+        found.ordered(&anywhere).ok_or(found.blocked)
     }
 
     /// Looks at every executor the request may go to: those of its group, and where none of these
     /// will ever do, or the hint is only a preference, all.
     fn search(&self, case: &Case<'_>) -> (Found, Scope) {
         let request = case.need.request;
-        if let Some(group) = self.group_of(request) {
-            let scope = self.roster.group(group, request);
-            let found = choose::find(case, scope.executors(case.mirror));
-            let waits = self.settings.group_hint == GroupHint::Keep && found.blocked.passes();
-            if waits || found.ordered(case).is_some() {
-                return (found, scope);
+        if let Some(group) = case.view.group {
+            let (found, stays) = self.search_group(case, group);
+            if stays {
+                return (found, self.roster.group(group, request));
             }
         }
         let scope = Scope::of(request);
         (choose::find(case, scope.executors(case.mirror)), scope)
+    }
+
+    /// Looks at every executor of the group, and whether the request stays there: it has a place, or
+    /// waits for one.
+    fn search_group(&self, case: &Case<'_>, group: u32) -> (Found, bool) {
+        let scope = self.roster.group(group, case.need.request);
+        let found = choose::find(case, scope.executors(case.mirror));
+        let waits = self.settings.group_hint == GroupHint::Keep && found.blocked.passes();
+        let stays = waits || found.ordered(case).is_some();
+        (found, stays)
     }
 
     /// The group that counts.
@@ -255,6 +295,7 @@ impl MemoryAware {
                 .preferred
                 .filter(|_| self.settings.session_preference),
             session: request.session.filter(|_| hashes),
+            group: self.group_of(request),
             waives_holds: self.settings.cold_models != ColdModels::Wait,
             drains: &self.drains,
             weights: &self.weights,
@@ -272,6 +313,8 @@ struct View<'a> {
     preferred: Option<u32>,
     /// The session, where it is hashed to an executor.
     session: Option<u64>,
+    /// The group that counts.
+    group: Option<u32>,
     /// Whether a warm hold does not bind a request whose model is warm nowhere.
     waives_holds: bool,
     drains: &'a Drains,

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use pointsman_sdk::wire::types::Health;
-use pointsman_sdk::{Executor, Mirror, Seat, Tentative};
+use pointsman_sdk::{Executor, Mirror, Seat, Standing, Tentative};
 
 use crate::settings::Balance;
 
@@ -61,21 +61,14 @@ impl Rank {
         seat: Seat,
         scale: Scale,
     ) -> Self {
-        let (load, turn) = match scale.balance {
-            Balance::Memory => (
-                Load::Memory(Memory::new(mirror, placed, executor, seat)),
-                (false, executor.position),
-            ),
-            Balance::Slots => {
-                let before = scale.last.is_some_and(|last| executor.id() <= last);
-                let slots = Slots::new(placed, executor, seat);
-                (Load::Slots(slots), (before, executor.position))
-            }
+        let before = match scale.balance {
+            Balance::Memory => false,
+            Balance::Slots => scale.last.is_some_and(|last| executor.id() <= last),
         };
         Self {
             degraded: executor.load.health == Health::Degraded,
-            load,
-            turn,
+            load: Load::new(mirror, placed, executor, seat, scale.balance),
+            turn: (before, executor.position),
         }
     }
 
@@ -108,13 +101,6 @@ pub(crate) struct Grade {
     seat: Seat,
 }
 
-/// What a session's preference does not override; the smaller is the better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Standing {
-    degraded: bool,
-    seat: Seat,
-}
-
 /// What executors are ranked by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
@@ -128,35 +114,49 @@ pub(crate) struct Scale {
 pub(crate) struct Key([u64; 4]);
 
 impl Key {
-    /// Of a rank by memory. The first word holds the small parts and the depth, which no host
-    /// lets grow beyond the 58 bits that are left.
-    pub(crate) fn new(health: Health, memory: &Memory) -> Self {
+    /// The first word holds the small parts and, by memory, the depth, which no host lets grow
+    /// beyond the 58 bits that are left.
+    pub(crate) fn new(health: Health, load: &Load) -> Self {
         const DEPTH_BITS: u32 = 58;
-        let depth = memory.depth.min((1 << DEPTH_BITS) - 1);
-        let small = u64::from(health == Health::Degraded) << 5
-            | u64::from(memory.unpaged) << 4
-            | u64::from(memory.tier) << 2
-            | u64::from(memory.seat == Seat::Queue);
-        Self([
-            small << DEPTH_BITS | depth,
-            !memory.blocks_free.0,
-            !memory.bytes_free.0,
-            memory.placed,
-        ])
+        let degraded = u64::from(health == Health::Degraded) << 5;
+        match load {
+            Load::Memory(memory) => {
+                let depth = memory.depth.min((1 << DEPTH_BITS) - 1);
+                let small = degraded
+                    | u64::from(memory.unpaged) << 4
+                    | u64::from(memory.tier) << 2
+                    | u64::from(memory.seat == Seat::Queue);
+                Self([
+                    small << DEPTH_BITS | depth,
+                    !memory.blocks_free.0,
+                    !memory.bytes_free.0,
+                    memory.placed,
+                ])
+            }
+            Load::Slots(slots) => {
+                let small = degraded | u64::from(slots.seat == Seat::Queue);
+                let [whole, rest] = slots.share();
+                Self([small << DEPTH_BITS, whole, rest, 0])
+            }
+        }
     }
 }
 
-impl Standing {
-    pub(crate) fn new(executor: &Executor<'_>, seat: Seat) -> Self {
-        Self {
-            degraded: executor.load.health == Health::Degraded,
-            seat,
-        }
-    }
+// === impl Load ===
 
-    /// Whether none can be better.
-    pub(crate) fn is_best(self) -> bool {
-        !self.degraded && self.seat == Seat::Slot
+impl Load {
+    #[inline]
+    pub(crate) fn new(
+        mirror: &Mirror,
+        placed: &Tentative,
+        executor: &Executor<'_>,
+        seat: Seat,
+        balance: Balance,
+    ) -> Self {
+        match balance {
+            Balance::Memory => Self::Memory(Memory::new(mirror, placed, executor, seat)),
+            Balance::Slots => Self::Slots(Slots::new(placed, executor, seat)),
+        }
     }
 }
 
@@ -256,6 +256,13 @@ impl Slots {
             total => Self { seat, used, total },
         }
     }
+
+    /// The share in use in two words: with 32 bits after the point, and what that leaves with 32
+    /// more. Shares of totals below 2^32 that differ at all differ there.
+    fn share(&self) -> [u64; 2] {
+        let used = self.used.min(u64::from(u32::MAX)) << 32;
+        [used / self.total, ((used % self.total) << 32) / self.total]
+    }
 }
 
 impl Ord for Slots {
@@ -301,11 +308,34 @@ impl PartialOrd for MoreIsBetter {
 
 #[cfg(test)]
 mod tests {
-    use super::tier;
+    use pointsman_sdk::Seat;
+    use pointsman_sdk::wire::types::Health;
+
+    use super::{Key, Load, Slots, tier};
 
     #[test]
     fn tiers_begin_at_700_850_and_950_permille() {
         let edges = [0, 699, 700, 849, 850, 949, 950, 1000];
         assert_eq!(edges.map(tier), [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
+    #[test]
+    fn keys_by_slots_compare_as_the_shares_do() {
+        let seats = [Seat::Slot, Seat::Queue];
+        let totals = [1, 2, 3, 7, 100_000, u64::from(u32::MAX)];
+        let shares = totals
+            .into_iter()
+            .flat_map(|total| [0, 1, 2, total / 3, total - 1, total].map(|used| (used, total)));
+        let slots = |(used, total)| seats.map(|seat| Slots { seat, used, total });
+        let slots: Vec<Slots> = shares.flat_map(slots).collect();
+        let key = |slots: &Slots| Key::new(Health::Up, &Load::Slots(*slots));
+        for one in &slots {
+            for other in &slots {
+                assert_eq!(
+                    key(one).cmp(&key(other)),
+                    one.cmp(other),
+                    "{one:?} {other:?}"
+                );
+            }
+        }
     }
 }

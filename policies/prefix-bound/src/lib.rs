@@ -11,24 +11,67 @@
 #![forbid(unsafe_code)]
 
 mod bound;
+mod loads;
 mod settings;
 
 use std::cmp::Reverse;
 
+use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Health};
+use pointsman_sdk::wire::routing::Verdict;
+use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{
-    Executor, Mirror, Moment, Need, Policy, Routing, Seat, Tentative, export, fit,
+    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Standing,
+    Tentative, explain, export, open_seat,
 };
 
 use bound::Bound;
+use loads::{Loads, load};
 pub use settings::{Against, Settings};
 
-/// Where requests go. It keeps no state: all it needs is in the mirror.
+/// Where requests go. It keeps no state but orders and sums of what is in the mirror.
 #[derive(Debug)]
 pub struct PrefixBound {
     settings: Settings,
+    ranking: Ranking<Rank>,
+    loads: Loads,
+}
+
+/// How good a place an executor is but for what it holds; the smaller is the better. Of equals
+/// the one attached first is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    standing: Standing,
+    load: u64,
+    placements: u64,
+}
+
+/// How good a place an executor is for one request; the smaller is the better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Preference {
+    degraded: bool,
+    draw: Draw,
+    rank: Rank,
+    position: usize,
+}
+
+/// What speaks for an executor but its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Draw {
+    /// It holds so much of the prompt, which is enough, and its load is within the bound.
+    Prefix(Reverse<u64>),
+    /// It holds enough, but is over the bound; or not enough.
+    Nothing,
+}
+
+/// An executor that can take the request.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    preference: Preference,
+    executor: u32,
+    seat: Seat,
+    /// Whether it holds enough to draw the request.
+    holds_enough: bool,
 }
 
 /// Why a verdict is what it is; the texts are in [`REASONS`].
@@ -64,110 +107,154 @@ impl Policy for PrefixBound {
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
             settings: settings.checked()?,
+            ranking: Ranking::default(),
+            loads: Loads::new(settings.against),
         })
     }
-}
 
-impl Routing for PrefixBound {
-    fn route(
-        &mut self,
-        mirror: &Mirror,
-        placed: &mut Tentative,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let asked = requests.iter();
-        asked
-            .map(|asked| self.place(mirror, placed, at, asked))
-            .collect()
+    fn cleared(&mut self) {
+        self.ranking.clear();
+        self.loads.clear();
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.ranking.changed(mirror, change);
+        self.loads.changed(mirror, change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.ranking.observed();
+        self.loads.observed();
+        self.refresh(mirror, &Tentative::default());
     }
 }
 
-/// An executor that can take the request.
-struct Open<'a> {
-    executor: Executor<'a>,
-    seat: Seat,
-    load: u64,
-    /// Tokens of the prompt it holds.
-    cached: u64,
+impl Router for PrefixBound {
+    const NO_ROOM: u16 = Reason::NoRoom as u16;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        self.refresh(case.mirror, case.placed);
+        let bound = self.loads.bound(&self.settings, case);
+        let mut open = self.unlisted(case, &bound);
+        for listed in case.cached.overlaps.iter().flatten() {
+            open.extend(self.open(case, listed.executor, &bound));
+        }
+        let best = open.iter().min_by_key(|open| open.preference);
+        let best = best.ok_or(Self::hold(Self::NO_ROOM))?;
+        // Degraded ones are not looked at where another is up.
+        let mut alike = open
+            .iter()
+            .filter(|open| open.preference.degraded == best.preference.degraded);
+        let reason = match best.preference.draw {
+            Draw::Prefix(_) => Reason::Longest,
+            Draw::Nothing if alike.any(|open| open.holds_enough) => Reason::Overloaded,
+            Draw::Nothing => Reason::NotCached,
+        };
+        Ok(Pick {
+            executor: best.executor,
+            seat: best.seat,
+            reason: reason as u16,
+        })
+    }
+
+    fn took(&mut self, _: &Case<'_>, pick: &Pick) {
+        self.ranking.placed(pick.executor);
+        self.loads.placed(pick.executor);
+    }
+}
+
+impl Explanation for PrefixBound {
+    fn explain(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        request: &Request,
+        cached: &Cached,
+    ) -> Vec<Candidate> {
+        let prefers = |case: &Case<'_>, at: &Executor<'_>, seat| {
+            let bound = self.loads.bound(&self.settings, case);
+            Ok(self.opened(case, (at, seat), &bound).preference)
+        };
+        let note = |case: &Case<'_>, at: &Executor<'_>| {
+            let bound = self.loads.bound(&self.settings, case);
+            let load = load(case.placed, at);
+            let over = if bound.holds(load) { "within" } else { "over" };
+            let held = held(cached, at.id());
+            format!("holds {held} tokens of the prompt; load {load}, {over} the bound")
+        };
+        explain::alone(mirror, at.now, (request, cached), prefers, note)
+    }
 }
 
 impl PrefixBound {
-    fn place(
-        &self,
-        mirror: &Mirror,
-        placed: &mut Tentative,
-        at: Moment,
-        cached: &Cached,
-    ) -> Verdict {
-        let Some(request) = mirror.request(cached.request) else {
-            return hold();
-        };
-        let need = Need::new(mirror, placed, request, at.now);
-        let open = open(mirror, placed, &need, cached);
-        let serving = mirror
-            .executors()
-            .filter(|executor| need.check_lasting(executor).is_ok());
-        let bound = Bound::new(&self.settings, serving.map(|at| load(placed, &at)));
+    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        self.ranking.refresh(mirror, placed, |executor| {
+            Some(Rank::new(placed, executor, open_seat(placed, executor)?))
+        });
+        self.loads.refresh(mirror, placed);
+    }
 
-        let prompt = u64::from(request.prompt_tokens);
-        let enough = |open: &&Open<'_>| {
-            open.cached * 1000 > prompt * u64::from(self.settings.cache_threshold)
+    /// The best of the executors that are not listed as holding a part of the prompt; and where
+    /// what all hold is enough, the best of these that are within the bound.
+    fn unlisted(&self, case: &Case<'_>, bound: &Bound) -> Vec<Open> {
+        let is_listed = |id| {
+            let mut listed = case.cached.overlaps.iter().flatten();
+            listed.any(|row| row.executor == id)
         };
-        let longest = open
-            .iter()
-            .filter(enough)
-            .filter(|open| bound.holds(open.load))
-            .min_by_key(|open| (Reverse(open.cached), open.load));
-        let reason = match longest {
-            Some(_) => Reason::Longest,
-            None if open.iter().any(|open| enough(&open)) => Reason::Overloaded,
-            None => Reason::NotCached,
+        let ranked = self.ranking.best_first(case.need.request, None);
+        let unlisted = ranked.filter(|id| !is_listed(*id));
+        let mut open = unlisted.filter_map(|id| self.open(case, id, bound));
+        let mut found: Vec<Open> = open.next().into_iter().collect();
+        let over = |open: &Open| open.holds_enough && open.preference.draw == Draw::Nothing;
+        if found.iter().any(over) {
+            found.extend(open.find(|open| !over(open)));
+        }
+        found
+    }
+
+    fn open(&self, case: &Case<'_>, id: u32, bound: &Bound) -> Option<Open> {
+        let executor = case.mirror.executor(id)?;
+        let seat = case.fit(&executor).ok()?;
+        Some(self.opened(case, (&executor, seat), bound))
+    }
+
+    fn opened(
+        &self,
+        case: &Case<'_>,
+        (executor, seat): (&Executor<'_>, Seat),
+        bound: &Bound,
+    ) -> Open {
+        let rank = Rank::new(case.placed, executor, seat);
+        let prompt = u64::from(case.need.request.prompt_tokens);
+        let held = held(case.cached, executor.id());
+        let holds_enough = held * 1000 > prompt * u64::from(self.settings.cache_threshold);
+        let draw = if holds_enough && bound.holds(rank.load) {
+            Draw::Prefix(Reverse(held))
+        } else {
+            Draw::Nothing
         };
-        let least = || open.iter().min_by_key(|open| least_loaded(placed, open));
-        let Some(Open { executor, seat, .. }) = longest.or_else(least) else {
-            return hold();
-        };
-        placed.place(mirror, &need, executor, *seat);
-        Verdict {
-            choice: Choice::Place(vec![executor.id()]),
-            reason: reason as u16,
+        Open {
+            preference: Preference {
+                degraded: rank.standing.degraded,
+                draw,
+                rank,
+                position: executor.position,
+            },
+            executor: executor.id(),
+            seat,
+            holds_enough,
         }
     }
 }
 
-/// The executors that can take the request: those that are up, or else the degraded ones.
-fn open<'a>(
-    mirror: &'a Mirror,
-    placed: &Tentative,
-    need: &Need<'_>,
-    cached: &Cached,
-) -> Vec<Open<'a>> {
-    let open = mirror.executors().filter_map(|executor| {
-        Some(Open {
-            seat: fit(mirror, placed, need, &executor).ok()?,
-            load: load(placed, &executor),
-            cached: held(cached, executor.id()),
-            executor,
-        })
-    });
-    let mut open: Vec<_> = open.collect();
-    let up = |open: &Open<'_>| open.executor.load.health == Health::Up;
-    if open.iter().any(up) {
-        open.retain(up);
+impl Rank {
+    fn new(placed: &Tentative, executor: &Executor<'_>, seat: Seat) -> Self {
+        Self {
+            standing: Standing::new(executor, seat),
+            load: load(placed, executor),
+            placements: executor.load.placed_total + placed.counts(executor).total(),
+        }
     }
-    open
-}
-
-/// A free slot, the smaller load, fewer placements; of equals the one attached first is taken.
-fn least_loaded(placed: &Tentative, open: &Open<'_>) -> (Seat, u64, u64) {
-    let placements = open.executor.load.placed_total + placed.counts(&open.executor).total();
-    (open.seat, open.load, placements)
-}
-
-/// Requests placed there: running, and placed but not started.
-fn load(placed: &Tentative, executor: &Executor<'_>) -> u64 {
-    executor.depth() + placed.counts(executor).total()
 }
 
 /// Tokens of the prompt that an executor holds, in whatever tier: each leaves out those of the ones
@@ -183,14 +270,7 @@ fn held(cached: &Cached, executor: u32) -> u64 {
     }
 }
 
-fn hold() -> Verdict {
-    Verdict {
-        choice: Choice::Hold(None),
-        reason: Reason::NoRoom as u16,
-    }
-}
-
-export!(PrefixBound: routing);
+export!(PrefixBound: routing, explanation);
 
 #[cfg(test)]
 mod tests;

@@ -13,10 +13,10 @@ use pointsman_sdk::rendezvous::Turns;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::{Cached, Change, Health, Request};
+use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{
-    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Tentative,
-    explain, export, open_seat,
+    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Standing,
+    Tentative, explain, export,
 };
 
 /// It has no settings; a key in its sidecar is an error.
@@ -28,14 +28,8 @@ pub struct Settings {}
 #[derive(Debug)]
 pub struct RoundRobin {
     turns: Turns,
-    ranking: Ranking<Rank>,
-}
-
-/// What goes before the turn; the smaller is the better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    degraded: bool,
-    seat: Seat,
+    /// By what goes before the turn.
+    ranking: Ranking<Standing>,
 }
 
 const REASONS: [&str; 2] = ["its turn", "no room anywhere"];
@@ -65,8 +59,8 @@ impl Policy for RoundRobin {
         self.ranking.clear();
     }
 
-    fn changed(&mut self, _: &Mirror, change: &Change) {
-        self.ranking.changed(change);
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.ranking.changed(mirror, change);
     }
 
     fn observed(&mut self, mirror: &Mirror) {
@@ -111,7 +105,7 @@ impl Explanation for RoundRobin {
     ) -> Vec<Candidate> {
         let turn = self.turns.places(request.model);
         let rank = |_: &Case<'_>, executor: &Executor<'_>, seat| {
-            Ok((Rank::new(executor, seat), turn(executor.id())))
+            Ok((Standing::new(executor, seat), turn(executor.id())))
         };
         let note = |_: &Case<'_>, executor: &Executor<'_>| match turn(executor.id()) {
             (false, _) => "its turn is still to come".to_owned(),
@@ -123,18 +117,8 @@ impl Explanation for RoundRobin {
 
 impl RoundRobin {
     fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        self.ranking.refresh(mirror, |executor| {
-            Some(Rank::new(executor, open_seat(placed, executor)?))
-        });
-    }
-}
-
-impl Rank {
-    fn new(executor: &Executor<'_>, seat: Seat) -> Self {
-        Self {
-            degraded: executor.load.health == Health::Degraded,
-            seat,
-        }
+        self.ranking
+            .refresh(mirror, placed, |executor| Standing::open(placed, executor));
     }
 }
 

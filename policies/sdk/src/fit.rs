@@ -5,7 +5,7 @@
 
 use crate::mirror::{Executor, Mirror};
 use crate::tentative::Tentative;
-use crate::wire::types::{Request, RequestClass};
+use crate::wire::types::{Health, Request, RequestClass};
 
 /// What a request needs, worked out once for all executors.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,15 @@ pub enum Seat {
     Slot,
     /// Into its queue.
     Queue,
+}
+
+/// What a policy may compare places by before anything else; the smaller is the better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    /// Up before degraded.
+    pub degraded: bool,
+    /// A free slot before a place in the queue.
+    pub seat: Seat,
 }
 
 /// What stands in the way on one executor.
@@ -95,6 +104,38 @@ pub fn open_seat(tentative: &Tentative, executor: &Executor<'_>) -> Option<Seat>
         .queued_throughput
         .saturating_add(counts.queued_throughput);
     (critical.min(throughput) < info.queue_limit).then_some(Seat::Queue)
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// Of this place on an executor.
+    #[must_use]
+    #[inline]
+    pub fn new(executor: &Executor<'_>, seat: Seat) -> Self {
+        Self {
+            degraded: executor.load.health == Health::Degraded,
+            seat,
+        }
+    }
+
+    /// Of an executor's best place for any request, see [`open_seat`].
+    #[must_use]
+    #[inline]
+    pub fn open(tentative: &Tentative, executor: &Executor<'_>) -> Option<Self> {
+        Some(Self::new(executor, open_seat(tentative, executor)?))
+    }
+
+    /// Whether none can be better.
+    #[must_use]
+    pub fn is_best(self) -> bool {
+        !self.degraded && self.seat == Seat::Slot
+    }
+
+    /// One bit, below those of all that are worse.
+    pub(crate) fn bit(self) -> u8 {
+        1 << (u8::from(self.degraded) << 1 | u8::from(self.seat == Seat::Queue))
+    }
 }
 
 // === impl Need ===

@@ -82,7 +82,7 @@ mod urgency;
 pub mod wire;
 
 pub use export::component;
-pub use fit::{Fit, Need, Obstacle, Seat, fit, open_seat};
+pub use fit::{Fit, Need, Obstacle, Seat, Standing, fit, open_seat};
 pub use instance::{Hook, Instance, Runtime};
 pub use mirror::{Executor, Mirror};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};

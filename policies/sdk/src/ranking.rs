@@ -3,7 +3,8 @@
 //! A tournament: each inner node names the better of its two children, so that a changed row
 //! costs the depth of the tree, and the next best is found without looking at the rest. A decision
 //! costs about the same over sixty executors and over ten thousand. A node also knows which
-//! models are served below it: those who serve others are passed over by whole subtrees.
+//! models are served below it, in which groups, and the longest prompt there is room for: who
+//! cannot take a request for such a reason is passed over by whole subtrees.
 //!
 //! ```
 //! # use pointsman_sdk::{Mirror, Tentative, wire::types::{Change, Request}};
@@ -14,8 +15,8 @@
 //! struct Emptiest(Ranking<u32>);
 //!
 //! impl Emptiest {
-//!     fn changed(&mut self, change: &Change) {
-//!         self.0.changed(change);
+//!     fn changed(&mut self, mirror: &Mirror, change: &Change) {
+//!         self.0.changed(mirror, change);
 //!     }
 //!
 //!     fn observed(&mut self, mirror: &Mirror) {
@@ -25,7 +26,7 @@
 //!
 //!     fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
 //!         let used = |at: &Executor<'_>| at.load.slots_used + placed.counts(at).slots;
-//!         self.0.refresh(mirror, |at| at.is_live().then(|| used(at)));
+//!         self.0.refresh(mirror, placed, |at| at.is_live().then(|| used(at)));
 //!     }
 //!
 //!     fn best(&self, request: &Request) -> Option<u32> {
@@ -41,8 +42,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::fit::Standing;
 use crate::mirror::{Executor, Mirror};
-use crate::touched::{Served, Touched};
+use crate::tentative::Tentative;
+use crate::touched::{Kinds, Sharing, Touched};
 use crate::wire::types::{Change, Request};
 
 #[cfg(test)]
@@ -58,6 +61,7 @@ pub struct Ranking<K> {
     nodes: Vec<Node>,
     leaves: usize,
     touched: Touched,
+    sharing: Sharing,
 }
 
 /// A part of the tree.
@@ -65,8 +69,8 @@ pub struct Ranking<K> {
 struct Node {
     /// The best executor below, if there is one.
     best: Option<u32>,
-    /// The models that executors below serve.
-    served: Served,
+    /// What executors below offer.
+    kinds: Kinds,
 }
 
 // === impl Ranking ===
@@ -78,6 +82,7 @@ impl<K> Default for Ranking<K> {
             nodes: Vec::new(),
             leaves: 0,
             touched: Touched::default(),
+            sharing: Sharing::default(),
         }
     }
 }
@@ -89,18 +94,26 @@ impl<K: Ord> Ranking<K> {
     }
 
     /// For [`Policy::changed`](crate::Policy::changed): whose key may be another.
-    pub fn changed(&mut self, change: &Change) {
+    pub fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.sharing.changed(mirror, change);
         self.touched.changed(change);
-    }
-
-    /// The key of an executor may be another, for a reason that no row of its own tells.
-    pub fn touch(&mut self, executor: u32) {
-        self.touched.touch(executor);
+        if let Change::Device(device) = change {
+            for &id in self.sharing.on(device.id) {
+                self.touched.touch(id);
+            }
+        }
     }
 
     /// Something was placed there. Whether the host takes it shows at the next `observe`.
     pub fn placed(&mut self, executor: u32) {
         self.touched.placed(executor);
+    }
+
+    /// The same where keys are made of a device's blocks: those of all executors on it are others.
+    pub fn placed_on_device(&mut self, device: u32) {
+        for &id in self.sharing.on(device) {
+            self.touched.placed(id);
+        }
     }
 
     /// For [`Policy::observed`](crate::Policy::observed), before [`Self::refresh`]: placements are
@@ -109,16 +122,22 @@ impl<K: Ord> Ranking<K> {
         self.touched.observed();
     }
 
-    /// Brings the keys up to date. An executor without a key is in no walk.
-    pub fn refresh(&mut self, mirror: &Mirror, key: impl Fn(&Executor<'_>) -> Option<K>) {
+    /// Brings the keys up to date with the mirror and what was placed in this batch. An executor
+    /// without a key is in no walk.
+    pub fn refresh(
+        &mut self,
+        mirror: &Mirror,
+        placed: &Tentative,
+        key: impl Fn(&Executor<'_>) -> Option<K>,
+    ) {
         let dirty = self.touched.take();
         // Where many change at once, each inner node is better decided once.
         let many = dirty.len() * 8 > self.leaves;
         for &id in &dirty {
             let executor = mirror.executor(id);
-            let served = executor.map(|executor| Served::by(executor.info));
+            let kinds = executor.map(|executor| Kinds::of(mirror, placed, &executor));
             let key = executor.and_then(|executor| key(&executor));
-            if self.set(id, key, served.unwrap_or_default()) && !many {
+            if self.set(id, key, kinds.unwrap_or_default()) && !many {
                 self.decide_above(self.leaves + id as usize);
             }
         }
@@ -131,7 +150,7 @@ impl<K: Ord> Ranking<K> {
     }
 
     /// Whether that makes a difference.
-    fn set(&mut self, id: u32, key: Option<K>, served: Served) -> bool {
+    fn set(&mut self, id: u32, key: Option<K>, kinds: Kinds) -> bool {
         let leaf = id as usize;
         if leaf >= self.leaves {
             if key.is_none() {
@@ -141,10 +160,10 @@ impl<K: Ord> Ranking<K> {
         }
         let entry = Node {
             best: key.is_some().then_some(id),
-            served: if key.is_some() {
-                served
+            kinds: if key.is_some() {
+                kinds
             } else {
-                Served::default()
+                Kinds::default()
             },
         };
         let node = &mut self.nodes[self.leaves + leaf];
@@ -187,8 +206,8 @@ impl<K: Ord> Ranking<K> {
             (Some(_), _) => left.best,
             (None, _) => right.best,
         };
-        let served = left.served.or(right.served);
-        self.nodes[node] = Node { best, served };
+        let kinds = left.kinds.or(right.kinds);
+        self.nodes[node] = Node { best, kinds };
     }
 
     #[inline]
@@ -196,12 +215,37 @@ impl<K: Ord> Ranking<K> {
         self.keys.get(id as usize)?.as_ref()
     }
 
-    /// Executors that the request may go to as far as its model and its pins say, best first. Of
-    /// equals, those after `last` come before the others.
+    /// Executors that may take the request, best first. Of equals, those after `last` come before
+    /// the others. Who is left out cannot take it; of the others not everyone can.
     pub fn best_first(&self, request: &Request, last: Option<u32>) -> BestFirst<'_, K> {
+        self.walk(request, Kinds::wanted(request), last)
+    }
+
+    /// The same among the executors of a group; some of another may be among them.
+    pub fn best_in_group(
+        &self,
+        group: u32,
+        request: &Request,
+        last: Option<u32>,
+    ) -> BestFirst<'_, K> {
+        self.walk(request, Kinds::wanted(request).in_group(group), last)
+    }
+
+    /// The same among the executors whose place, for some request, is a better one than that.
+    pub fn above(&self, standing: Standing, request: &Request) -> BestFirst<'_, K> {
+        self.walk(request, Kinds::wanted(request).above(standing), None)
+    }
+
+    /// Executors that may take the request now or once they have room, best first.
+    pub fn serving(&self, request: &Request) -> BestFirst<'_, K> {
+        let wanted = Kinds::wanted(request).whatever_its_size();
+        self.walk(request, wanted, None)
+    }
+
+    fn walk(&self, request: &Request, wanted: Kinds, last: Option<u32>) -> BestFirst<'_, K> {
         let mut walk = BestFirst {
             ranking: self,
-            wanted: Served::wanted(request.model),
+            wanted,
             ahead: BinaryHeap::new(),
             beside: Vec::with_capacity(BESIDE_EXPECTED),
         };
@@ -230,7 +274,7 @@ const BESIDE_EXPECTED: usize = 48;
 #[derive(Debug)]
 pub struct BestFirst<'a, K> {
     ranking: &'a Ranking<K>,
-    wanted: Served,
+    wanted: Kinds,
     /// Parts of the tree not walked yet, the best in front.
     ahead: BinaryHeap<Reverse<Subtree<'a, K>>>,
     /// More of them, not sorted in before one more executor is asked for.
@@ -259,11 +303,11 @@ impl<K: Ord> BestFirst<'_, K> {
     /// Leaves a part of the tree for later, if there may be anything in it.
     #[inline]
     fn leave(&mut self, node: usize, turn: Turn) {
-        let Some(&Node { best, served }) = self.ranking.nodes.get(node) else {
+        let Some(&Node { best, kinds }) = self.ranking.nodes.get(node) else {
             return;
         };
         if let Some(best) = best
-            && served.meets(self.wanted)
+            && kinds.meets(self.wanted)
             && let Some(key) = self.ranking.key(best)
         {
             self.beside.push(Reverse(Subtree {
@@ -310,7 +354,7 @@ impl<K: Ord> Iterator for BestFirst<'_, K> {
             }) = self.ahead.pop()?;
             // What lies beside the way down to the best is left for later.
             let ranking = self.ranking;
-            while node < ranking.leaves && ranking.nodes[node].served.meets(self.wanted) {
+            while node < ranking.leaves && ranking.nodes[node].kinds.meets(self.wanted) {
                 let left = 2 * node;
                 let way = if ranking.nodes[left].best == Some(best) {
                     left
@@ -320,7 +364,7 @@ impl<K: Ord> Iterator for BestFirst<'_, K> {
                 self.leave(way ^ 1, turn);
                 node = way;
             }
-            if node >= ranking.leaves && ranking.nodes[node].served.meets(self.wanted) {
+            if node >= ranking.leaves && ranking.nodes[node].kinds.meets(self.wanted) {
                 return Some(best);
             }
         }

@@ -56,8 +56,11 @@ pub struct Pick {
 /// # }
 /// ```
 pub trait Router: Policy {
-    /// The reason for holding what has no room anywhere, and what it was not told about.
+    /// The reason for holding what has no room anywhere.
     const NO_ROOM: u16;
+
+    /// The reason for holding what it was not told about.
+    const UNKNOWN: u16 = Self::NO_ROOM;
 
     /// Where the request goes, or else the verdict on it.
     ///
@@ -91,7 +94,7 @@ impl<R: Router> Routing for R {
     ) -> Vec<Verdict> {
         let verdict = |cached: &Cached| {
             let Some(request) = mirror.request(cached.request) else {
-                return Self::hold(Self::NO_ROOM);
+                return Self::hold(Self::UNKNOWN);
             };
             let need = Need::new(mirror, placed, request, at.now);
             let case = Case {

@@ -3,26 +3,55 @@
 //!
 //! A hash of the request and the executor, or times that depend on the length of its answer, put
 //! executors in another order for each request, which no [`Ranking`](crate::Ranking) can keep.
-//! What is expensive to find out, first of all whether the request fits, is then asked of those
-//! only that would be the best so far.
+//! What is expensive to find out, first of all whether the request fits, is asked of those only
+//! that would be the best so far.
+//!
+//! ```
+//! # use pointsman_sdk::{Mirror, wire::types::{Change, Request}};
+//! use pointsman_sdk::{Case, Sheet, rendezvous};
+//!
+//! /// A policy keeps the sheet and forwards what it is told.
+//! #[derive(Default)]
+//! struct Homes(Sheet<u64>);
+//!
+//! impl Homes {
+//!     fn changed(&mut self, change: &Change) {
+//!         self.0.changed(change);
+//!     }
+//!
+//!     fn observed(&mut self, mirror: &Mirror) {
+//!         self.0.observed();
+//!         self.0.refresh(mirror, |at| at.is_live().then(|| u64::from(at.id())));
+//!     }
+//!
+//!     /// The executor with the greatest claim to the session of those that can take the request.
+//!     fn home(&self, case: &Case<'_>, session: u64) -> Option<u32> {
+//!         let mut best = None;
+//!         self.0.each(case.need.request, |id, node| {
+//!             let claim = rendezvous::weight(session, *node);
+//!             if best.is_none_or(|(most, _)| claim > most) && case.seat(id).is_some() {
+//!                 best = Some((claim, id));
+//!             }
+//!         });
+//!         best.map(|(_, id)| id)
+//!     }
+//! }
+//! ```
+//!
+//! # Invariants
+//! 1. After [`Sheet::refresh`] the rows are those of the mirror, by ascending id
+//!    (`tests::rows_follow_the_mirror`).
 
 use crate::mirror::{Executor, Mirror};
-use crate::touched::{Served, Touched};
-use crate::wire::types::Change;
+use crate::touched::Touched;
+use crate::wire::types::{Change, Request};
 
 /// A row for each executor that has one, kept current as rows of the mirror change.
 #[derive(Clone, Debug)]
 pub struct Sheet<T> {
     /// By ascending id.
-    rows: Vec<Row<T>>,
+    rows: Vec<(u32, T)>,
     touched: Touched,
-}
-
-#[derive(Clone, Debug)]
-struct Row<T> {
-    id: u32,
-    served: Served,
-    row: T,
 }
 
 // === impl Sheet ===
@@ -47,11 +76,6 @@ impl<T> Sheet<T> {
         self.touched.changed(change);
     }
 
-    /// The row of an executor may be another, for a reason that no row of its own tells.
-    pub fn touch(&mut self, executor: u32) {
-        self.touched.touch(executor);
-    }
-
     /// Something was placed there. Whether the host takes it shows at the next `observe`.
     pub fn placed(&mut self, executor: u32) {
         self.touched.placed(executor);
@@ -65,42 +89,75 @@ impl<T> Sheet<T> {
 
     /// Brings the rows up to date. An executor without a row is left out.
     pub fn refresh(&mut self, mirror: &Mirror, row: impl Fn(&Executor<'_>) -> Option<T>) {
+        self.refresh_telling(mirror, row, |_, _| {});
+    }
+
+    /// The same, and tells each row that went and the one in its stead, for whoever keeps sums over
+    /// the rows.
+    pub fn refresh_telling(
+        &mut self,
+        mirror: &Mirror,
+        row: impl Fn(&Executor<'_>) -> Option<T>,
+        mut tell: impl FnMut(Option<&T>, Option<&T>),
+    ) {
         let dirty = self.touched.take();
         for &id in &dirty {
             let executor = mirror.executor(id);
-            let new = executor.and_then(|executor| {
-                Some(Row {
-                    id,
-                    served: Served::by(executor.info),
-                    row: row(&executor)?,
-                })
-            });
-            match (self.rows.binary_search_by_key(&id, |row| row.id), new) {
-                (Ok(at), Some(new)) => self.rows[at] = new,
+            let new = executor.and_then(|executor| row(&executor));
+            tell(self.row(id), new.as_ref());
+            match (self.position(id), new) {
+                (Ok(at), Some(new)) => self.rows[at].1 = new,
                 (Ok(at), None) => drop(self.rows.remove(at)),
-                (Err(at), Some(new)) => self.rows.insert(at, new),
+                (Err(at), Some(new)) => self.rows.insert(at, (id, new)),
                 (Err(_), None) => {}
             }
         }
         self.touched.done(dirty);
     }
 
-    /// The rows of executors that may serve the model, by id; one that does not is left out as a
-    /// rule, but not always.
-    pub fn rows(&self, model: Option<u32>) -> impl Iterator<Item = (u32, &T)> {
-        let wanted = Served::wanted(model);
-        let rows = self.rows.iter();
-        let serving = rows.filter(move |row| row.served.meets(wanted));
-        serving.map(|row| (row.id, &row.row))
+    /// The row of an executor.
+    #[must_use]
+    pub fn row(&self, id: u32) -> Option<&T> {
+        self.position(id).ok().map(|at| &self.rows[at].1)
+    }
+
+    /// All rows, by ascending id.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.rows.iter().map(|(id, row)| (*id, row))
+    }
+
+    fn position(&self, id: u32) -> Result<usize, usize> {
+        self.rows.binary_search_by_key(&id, |row| row.0)
+    }
+
+    /// Looks at the rows of executors that the request may go to as far as its pins say: those it is
+    /// pinned to, in the order it names them, or all by id. Whether they serve its model is not
+    /// asked.
+    #[inline]
+    pub fn each(&self, request: &Request, mut look: impl FnMut(u32, &T)) {
+        match &request.allowed {
+            None => {
+                for (id, row) in &self.rows {
+                    look(*id, row);
+                }
+            }
+            Some(allowed) => {
+                for &id in allowed {
+                    if let Ok(at) = self.position(id) {
+                        look(id, &self.rows[at].1);
+                    }
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Sheet;
-    use crate::fixture::{executor, load};
-    use crate::mirror::Mirror;
-    use crate::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent};
+    use crate::fixture::{executor, load, request};
+    use crate::mirror::{Executor, Mirror};
+    use crate::wire::types::{Change, ExecutorLoad, Extent, Request};
 
     struct Told {
         mirror: Mirror,
@@ -119,9 +176,14 @@ mod tests {
                 .refresh(&self.mirror, |at| Some(at.load.slots_used));
         }
 
-        fn rows(&self, model: Option<u32>) -> Vec<(u32, u32)> {
-            let rows = self.sheet.rows(model);
-            rows.map(|(id, &used)| (id, used)).collect()
+        fn rows(&self, allowed: Option<Vec<u32>>) -> Vec<(u32, u32)> {
+            let request = Request {
+                allowed,
+                ..request(1)
+            };
+            let mut rows = Vec::new();
+            self.sheet.each(&request, |id, &used| rows.push((id, used)));
+            rows
         }
     }
 
@@ -130,14 +192,8 @@ mod tests {
             mirror: Mirror::default(),
             sheet: Sheet::default(),
         };
-        told.tell([2, 0, 1].into_iter().flat_map(|id| {
-            let serves = (id > 0).then(|| vec![id, 7]);
-            let info = ExecutorInfo {
-                serves,
-                ..executor(id)
-            };
-            [Change::Executor(info), Change::Load(load(id))]
-        }));
+        let rows = |id| [Change::Executor(executor(id)), Change::Load(load(id))];
+        told.tell([2, 0, 1].into_iter().flat_map(rows));
         told
     }
 
@@ -151,12 +207,32 @@ mod tests {
         };
         told.tell([Change::Load(busy), Change::ExecutorGone(0)]);
         assert_eq!(told.rows(None), [(1, 3), (2, 0)]);
+        told.tell([Change::Executor(executor(0)), Change::Load(load(0))]);
+        assert_eq!(told.rows(None), [(0, 0), (1, 3), (2, 0)]);
     }
 
     #[test]
-    fn who_serves_other_models_is_left_out() {
+    fn sums_over_the_rows_can_be_kept() {
+        let mut told = of_three();
+        let mut sum = 0;
+        for (id, used) in [(1, 3), (2, 2), (1, 1)] {
+            let busy = ExecutorLoad {
+                slots_used: used,
+                ..load(id)
+            };
+            told.sheet.changed(&Change::Load(busy));
+            told.mirror.apply(Change::Load(busy));
+            let row = |at: &Executor<'_>| Some(at.load.slots_used);
+            told.sheet.refresh_telling(&told.mirror, row, |old, new| {
+                sum = sum + new.unwrap_or(&0) - old.unwrap_or(&0);
+            });
+        }
+        assert_eq!(sum, 1 + 2);
+    }
+
+    #[test]
+    fn a_pinned_request_looks_at_its_executors_only() {
         let told = of_three();
-        assert_eq!(told.rows(Some(1)), [(0, 0), (1, 0)]);
-        assert_eq!(told.rows(Some(7)), [(0, 0), (1, 0), (2, 0)]);
+        assert_eq!(told.rows(Some(vec![2, 9, 0])), [(2, 0), (0, 0)]);
     }
 }

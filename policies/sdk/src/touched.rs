@@ -1,6 +1,11 @@
-//! Which executors an index has to look at again, and which models an executor serves in one word.
+//! Which executors an index has to look at again, and what requests ask of one in a few words.
 
-use crate::wire::types::{Change, ExecutorInfo};
+use std::collections::BTreeMap;
+
+use crate::fit::Standing;
+use crate::mirror::{Executor, Mirror};
+use crate::tentative::Tentative;
+use crate::wire::types::{Change, Request};
 
 /// Executors whose entry in an index may be out of date.
 #[derive(Clone, Debug, Default)]
@@ -10,10 +15,27 @@ pub(crate) struct Touched {
     placed_on: Vec<u32>,
 }
 
-/// A set of models, as a superset: model *m* is bit *m* mod 64. What it rules out is ruled out, and
-/// what it does not has to be asked.
+/// Executor ids by device, in attach order: they share its blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sharing {
+    by_device: BTreeMap<u32, Vec<u32>>,
+}
+
+/// A set of ids, as a superset: id *n* is bit *n* mod 64. What it rules out is ruled out, and what
+/// it does not has to be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Served(u64);
+struct Ids(u64);
+
+/// What some executors offer, or a request asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    models: Ids,
+    groups: Ids,
+    /// Bits of [`Standing`]; the last is for those without a place.
+    standings: u8,
+    /// Tokens that find room: no fewer than do.
+    tokens: u64,
+}
 
 // === impl Touched ===
 
@@ -67,37 +89,135 @@ impl Touched {
     }
 }
 
-// === impl Served ===
+// === impl Sharing ===
 
-impl Served {
+impl Sharing {
+    /// Notes what a row changes, before it does.
+    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        match change {
+            Change::Executor(info) => {
+                self.leave(mirror, info.id);
+                self.by_device.entry(info.device).or_default().push(info.id);
+            }
+            Change::ExecutorGone(id) => self.leave(mirror, *id),
+            Change::Load(_)
+            | Change::Name(_)
+            | Change::Residency(_)
+            | Change::ResidencyGone(_)
+            | Change::Device(_)
+            | Change::Model(_)
+            | Change::Tenant(_)
+            | Change::Waiting(_)
+            | Change::WaitingGone(_)
+            | Change::Sequence(_)
+            | Change::SequenceGone(_)
+            | Change::Completed(_) => {}
+        }
+    }
+
+    fn leave(&mut self, mirror: &Mirror, id: u32) {
+        let device = mirror.executor(id).map(|executor| executor.info.device);
+        if let Some(ids) = device.and_then(|device| self.by_device.get_mut(&device)) {
+            ids.retain(|other| *other != id);
+        }
+    }
+
+    pub(crate) fn on(&self, device: u32) -> &[u32] {
+        self.by_device.get(&device).map_or(&[], Vec::as_slice)
+    }
+}
+
+// === impl Ids ===
+
+impl Ids {
     const ALL: Self = Self(u64::MAX);
 
-    /// What an executor serves.
-    pub(crate) fn by(info: &ExecutorInfo) -> Self {
-        match &info.serves {
-            Some(models) => models
-                .iter()
-                .fold(Self::default(), |all, &model| all.or(Self::one(model))),
-            None => Self::ALL,
+    fn one(id: u32) -> Self {
+        Self(1 << (id % u64::BITS))
+    }
+
+    fn of(ids: Option<&[u32]>) -> Self {
+        let all = |ids: &[u32]| ids.iter().fold(0, |all, &id| all | Self::one(id).0);
+        ids.map_or(Self::ALL, |ids| Self(all(ids)))
+    }
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    const NO_PLACE: u8 = 1 << 4;
+
+    /// Of an executor.
+    pub(crate) fn of(mirror: &Mirror, placed: &Tentative, executor: &Executor<'_>) -> Self {
+        let info = executor.info;
+        let standing = Standing::open(placed, executor);
+        Self {
+            models: Ids::of(info.serves.as_deref()),
+            groups: Ids::one(info.group),
+            standings: standing.map_or(Self::NO_PLACE, Standing::bit),
+            tokens: tokens_free(mirror, executor).unwrap_or(u64::MAX),
         }
     }
 
     /// What a request asks for: any executor will do for one that names no model.
-    pub(crate) fn wanted(model: Option<u32>) -> Self {
-        model.map_or(Self::ALL, Self::one)
+    pub(crate) fn wanted(request: &Request) -> Self {
+        Self {
+            models: request.model.map_or(Ids::ALL, Ids::one),
+            groups: Ids::ALL,
+            standings: u8::MAX,
+            // And the first that it makes.
+            tokens: u64::from(request.prompt_tokens) + 1,
+        }
     }
 
-    fn one(model: u32) -> Self {
-        Self(1 << (model % u64::BITS))
+    /// The same of any size: for what asks about room now or later.
+    pub(crate) fn whatever_its_size(self) -> Self {
+        Self { tokens: 0, ..self }
+    }
+
+    /// The same in a group.
+    pub(crate) fn in_group(self, group: u32) -> Self {
+        Self {
+            groups: Ids::one(group),
+            ..self
+        }
+    }
+
+    /// The same where the place is a better one than this.
+    pub(crate) fn above(self, standing: Standing) -> Self {
+        Self {
+            standings: standing.bit() - 1,
+            ..self
+        }
     }
 
     #[inline]
     pub(crate) fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        Self {
+            models: Ids(self.models.0 | other.models.0),
+            groups: Ids(self.groups.0 | other.groups.0),
+            standings: self.standings | other.standings,
+            tokens: self.tokens.max(other.tokens),
+        }
     }
 
+    /// Whether there may be somebody among them who offers what is wanted.
     #[inline]
     pub(crate) fn meets(self, wanted: Self) -> bool {
-        self.0 & wanted.0 != 0
+        self.models.0 & wanted.models.0 != 0
+            && self.groups.0 & wanted.groups.0 != 0
+            && self.standings & wanted.standings != 0
+            && self.tokens >= wanted.tokens
     }
+}
+
+/// Tokens that the blocks free on demand can hold, if the executor reports paged KV.
+fn tokens_free(mirror: &Mirror, executor: &Executor<'_>) -> Option<u64> {
+    let tokens_per_block = executor
+        .info
+        .tokens_per_block
+        .filter(|&tokens| tokens > 0)?;
+    let device = mirror.device(executor.info.device)?;
+    let blocks = u64::from(device.blocks_free) + u64::from(device.blocks_cached);
+    Some(blocks * u64::from(tokens_per_block))
 }

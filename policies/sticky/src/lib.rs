@@ -11,11 +11,21 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-use pointsman_sdk::rendezvous::{Turns, node, weight};
+mod homes;
+
+use std::collections::BTreeMap;
+
+use pointsman_sdk::rendezvous::Turns;
+use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Health, NameKind};
-use pointsman_sdk::{Executor, Mirror, Moment, Need, Policy, Routing, Tentative, export, fit};
+use pointsman_sdk::wire::routing::Verdict;
+use pointsman_sdk::wire::types::{Cached, Change, Health, Request};
+use pointsman_sdk::{
+    Case, Executor, Explanation, Mirror, Moment, Need, Pick, Policy, Ranking, Router, Standing,
+    Tentative, explain, export,
+};
+
+use homes::{Claimants, Homes, claim};
 
 /// Settings; see the README.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
@@ -41,14 +51,12 @@ pub enum WhenFull {
 pub struct Sticky {
     settings: Settings,
     turns: Turns,
-}
-
-/// An executor's place in the order of choice; the least comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    degraded: bool,
-    /// The less the greater the session's weight; or the turn.
-    order: u64,
+    /// For what has no session, by what goes before the turn.
+    ranking: Ranking<Standing>,
+    /// For what has one: whoever is live, with room or without.
+    homes: Homes,
+    /// Whether a live executor of the group serves the model, as found since the last `observe`.
+    groups: BTreeMap<(u32, Option<u32>), bool>,
 }
 
 /// Why a verdict is what it is; the texts are in [`REASONS`].
@@ -87,7 +95,27 @@ impl Policy for Sticky {
         Ok(Self {
             settings,
             turns: Turns::default(),
+            ranking: Ranking::default(),
+            homes: Homes::default(),
+            groups: BTreeMap::new(),
         })
+    }
+
+    fn cleared(&mut self) {
+        self.ranking.clear();
+        self.homes.clear();
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.ranking.changed(mirror, change);
+        self.homes.changed(change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.groups.clear();
+        self.ranking.observed();
+        self.homes.observed();
+        self.refresh(mirror, &Tentative::default());
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -100,94 +128,138 @@ impl Policy for Sticky {
     }
 }
 
-impl Routing for Sticky {
-    fn route(
+impl Router for Sticky {
+    const NO_ROOM: u16 = Reason::NoRoom as u16;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        self.refresh(case.mirror, case.placed);
+        let group = self.group(&case.need, case.mirror);
+        match case.need.request.session {
+            Some(session) => self.by_session(case, session, group),
+            None => self.in_turn(case, group),
+        }
+    }
+
+    fn took(&mut self, case: &Case<'_>, pick: &Pick) {
+        self.ranking.placed(pick.executor);
+        self.homes.placed(pick.executor);
+        let request = case.need.request;
+        if request.session.is_none() {
+            self.turns.took(request.model, pick.executor);
+        }
+    }
+}
+
+impl Explanation for Sticky {
+    fn explain(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
         at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let asked = requests.iter().map(|asked| asked.request);
-        asked.map(|id| self.place(mirror, placed, at, id)).collect()
+        request: &Request,
+        cached: &Cached,
+    ) -> Vec<Candidate> {
+        let none = Tentative::default();
+        let need = Need::new(mirror, &none, request, at.now);
+        let group = self.group(&need, mirror);
+        let claimants = request
+            .session
+            .map(|session| self.homes.claimants(mirror, (&need, &none), session, group));
+        let home = claimants.and_then(|claimants| claimants.home);
+        let turn = self.turns.places(request.model);
+        let rank = |_: &Case<'_>, at: &Executor<'_>, seat| {
+            if group.is_some_and(|group| group != at.info.group) {
+                return Err("it is of another group");
+            }
+            if self.settings.when_full == WhenFull::Wait && home.is_some_and(|id| id != at.id()) {
+                return Err("the request waits for its session's executor");
+            }
+            let degraded = at.load.health == Health::Degraded;
+            Ok(match request.session {
+                // To a session its place in the order matters more than a free slot.
+                Some(session) => (degraded, None, !claim(mirror, session, at.id())),
+                None => {
+                    let (again, id) = turn(at.id());
+                    (degraded, Some(seat), u64::from(again) << 32 | u64::from(id))
+                }
+            })
+        };
+        let note = |_: &Case<'_>, at: &Executor<'_>| match (request.session, turn(at.id())) {
+            (Some(_), _) if home == Some(at.id()) => "the session is hashed to it".to_owned(),
+            (Some(session), _) => format!("claim {:016x}", claim(mirror, session, at.id())),
+            (None, (false, _)) => "its turn is still to come".to_owned(),
+            (None, (true, _)) => "had its turn".to_owned(),
+        };
+        explain::alone(mirror, at.now, (request, cached), rank, note)
     }
 }
 
 impl Sticky {
-    fn place(&mut self, mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Verdict {
-        let Some(request) = mirror.request(id) else {
-            return hold(Reason::NoRoom);
-        };
-        let need = Need::new(mirror, placed, request, at.now);
-        let serving = serving(mirror, &need);
-        let turn = self.turns.places(request.model);
-        let rank = |executor: &Executor<'_>| Rank {
-            degraded: executor.load.health == Health::Degraded,
-            order: match request.session {
-                Some(session) => !weight(session, node(name(mirror, executor))),
-                None => {
-                    let (again, id) = turn(executor.id());
-                    u64::from(again) << 32 | u64::from(id)
-                }
-            },
-        };
-        let seated = |executor| Some((fit(mirror, placed, &need, executor).ok()?, executor));
-        let home = request
-            .session
-            .and(serving.iter().min_by_key(|at| rank(at)));
-        let chosen = match (home.and_then(seated), home, self.settings.when_full) {
-            (Some(chosen), ..) => Ok((chosen, Reason::Home)),
-            (None, Some(_), WhenFull::Wait) => Err(Reason::HomeFull),
-            (None, home, _) => serving
-                .iter()
-                .filter_map(seated)
-                // To a session its place in the order matters more than a free slot.
-                .min_by_key(|(seat, at)| (home.is_none().then_some(*seat), rank(at)))
-                .map(|chosen| (chosen, home.map_or(Reason::Turn, |_| Reason::Next)))
-                .ok_or(Reason::NoRoom),
-        };
-        let ((seat, executor), reason) = match chosen {
-            Ok(chosen) => chosen,
-            Err(reason) => return hold(reason),
-        };
-        placed.place(mirror, &need, executor, seat);
-        if request.session.is_none() {
-            self.turns.took(request.model, executor.id());
-        }
-        Verdict {
-            choice: Choice::Place(vec![executor.id()]),
-            reason: reason as u16,
+    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        self.ranking
+            .refresh(mirror, placed, |executor| Standing::open(placed, executor));
+        self.homes.refresh(mirror, placed);
+    }
+
+    fn by_session(
+        &self,
+        case: &Case<'_>,
+        session: u64,
+        group: Option<u32>,
+    ) -> Result<Pick, Verdict> {
+        let needed = (&case.need, case.placed);
+        let Claimants { home, next } = self.homes.claimants(case.mirror, needed, session, group);
+        match (home, next, self.settings.when_full) {
+            (Some(home), Some((next, seat)), _) if home == next => Ok(Pick {
+                executor: next,
+                seat,
+                reason: Reason::Home as u16,
+            }),
+            (Some(_), _, WhenFull::Wait) => Err(Self::hold(Reason::HomeFull as u16)),
+            (_, Some((executor, seat)), _) => Ok(Pick {
+                executor,
+                seat,
+                reason: Reason::Next as u16,
+            }),
+            (_, None, _) => Err(Self::hold(Self::NO_ROOM)),
         }
     }
-}
 
-/// The executors that the request may go to once they have room: those of its group, if it asks
-/// for one that has any.
-fn serving<'a>(mirror: &'a Mirror, need: &Need<'_>) -> Vec<Executor<'a>> {
-    let serves = |executor: &Executor<'_>| need.check_lasting(executor).is_ok();
-    let mut serving: Vec<_> = mirror.executors().filter(serves).collect();
-    if let Some(group) = need.request.group
-        && serving.iter().any(|at| at.info.group == group)
-    {
-        serving.retain(|at| at.info.group == group);
+    fn in_turn(&self, case: &Case<'_>, group: Option<u32>) -> Result<Pick, Verdict> {
+        let request = case.need.request;
+        let last = self.turns.last(request.model);
+        let turn = Reason::Turn as u16;
+        let next = match group {
+            None => case.first_of(self.ranking.best_first(request, last), turn),
+            Some(group) => {
+                let walk = self.ranking.best_in_group(group, request, last);
+                let of_group = |id: &u32| {
+                    let executor = case.mirror.executor(*id);
+                    executor.is_some_and(|executor| executor.info.group == group)
+                };
+                case.first_of(walk.filter(of_group), turn)
+            }
+        };
+        next.ok_or(Self::hold(Self::NO_ROOM))
     }
-    serving
-}
 
-/// Names outlast a restart, ids do not.
-fn name<'a>(mirror: &'a Mirror, executor: &Executor<'_>) -> &'a str {
-    let name = mirror.name(NameKind::Executor, executor.id());
-    name.unwrap_or_default()
-}
-
-fn hold(reason: Reason) -> Verdict {
-    Verdict {
-        choice: Choice::Hold(None),
-        reason: reason as u16,
+    /// The group that the request is kept to: the one it asks for, if that has an executor which
+    /// may take it once there is room.
+    fn group(&mut self, need: &Need<'_>, mirror: &Mirror) -> Option<u32> {
+        let request = need.request;
+        let group = request.group?;
+        let found = || self.homes.has_group(mirror, need, group);
+        // Found once for all that differ in nothing else.
+        let serves = if request.allowed.is_none() && request.failed_on.is_none() {
+            let known = self.groups.entry((group, request.model));
+            *known.or_insert_with(found)
+        } else {
+            found()
+        };
+        serves.then_some(group)
     }
 }
 
-export!(Sticky: routing);
+export!(Sticky: routing, explanation);
 
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,12 @@ pub(crate) enum Lack {
 // === impl Blocked ===
 
 impl Blocked {
+    /// The index has no place, and why was not looked for.
+    pub(crate) const UNKNOWN: Self = Self {
+        warm_until: None,
+        lack: Some(Lack::Slot),
+    };
+
     #[inline]
     pub(crate) fn note(&mut self, obstacle: Obstacle) {
         match obstacle {

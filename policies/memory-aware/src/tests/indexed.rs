@@ -92,16 +92,15 @@ impl Dice {
 /// One policy lives through all the changes with its index; beside it, for each question, a
 /// fresh one is told everything. A pinned request, which is not looked up in the index, pinned
 /// to every executor there is must go where an unpinned one goes.
-#[test]
-fn the_index_finds_what_a_scan_finds() {
+fn check_finds_what_a_scan_finds(settings: &str) {
     const EXECUTORS: u32 = 24;
     let mut by_overlap = 0;
     for seed in 0..40 {
         let mut dice = Dice(seed);
         let mut policy = instance();
-        policy.configure("{}").unwrap();
+        policy.configure(settings).unwrap();
         let mut scanning = instance();
-        scanning.configure("{}").unwrap();
+        scanning.configure(settings).unwrap();
         for policy in [&mut policy, &mut scanning] {
             policy.observe(100, Extent::Everything, Vec::new());
         }
@@ -134,4 +133,14 @@ fn the_index_finds_what_a_scan_finds() {
         by_overlap > 100,
         "only {by_overlap} went where they are cached"
     );
+}
+
+#[test]
+fn the_index_finds_what_a_scan_finds() {
+    check_finds_what_a_scan_finds("{}");
+}
+
+#[test]
+fn the_index_by_slots_finds_what_a_scan_finds() {
+    check_finds_what_a_scan_finds(r#"{"balance": "slots"}"#);
 }

@@ -1,9 +1,11 @@
 //! A ranking after random changes against its executors sorted anew, and who is walked past.
 
 use super::Ranking;
-use crate::fixture::{executor, load, request};
+use crate::fit::{Seat, Standing};
+use crate::fixture::{device, executor, load, request};
 use crate::mirror::Mirror;
-use crate::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent, Request};
+use crate::tentative::Tentative;
+use crate::wire::types::{Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Request};
 
 const EXECUTORS: u32 = 70;
 const MODELS: u32 = 5;
@@ -19,11 +21,12 @@ impl Told {
     fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
         self.mirror.begin(0, Extent::SinceLast);
         for change in changes {
-            self.ranking.changed(&change);
+            self.ranking.changed(&self.mirror, &change);
             self.mirror.apply(change);
         }
         self.ranking.observed();
-        self.ranking.refresh(&self.mirror, |at| {
+        let none = Tentative::default();
+        self.ranking.refresh(&self.mirror, &none, |at| {
             let used = at.load.slots_used;
             (used < at.info.slots_total).then_some(used)
         });
@@ -144,4 +147,83 @@ fn who_serves_other_models_is_not_walked_past() {
     };
     let walked: Vec<u32> = told.ranking.best_first(&asking, None).collect();
     assert_eq!(walked, [EXECUTORS / 2]);
+}
+
+/// Executors on a device each, of so many free blocks of 16 tokens.
+fn with_blocks(blocks: &[u32]) -> Told {
+    let mut told = Told::default();
+    told.tell(blocks.iter().zip(0..).flat_map(|(&blocks_free, id)| {
+        let info = ExecutorInfo {
+            device: id,
+            group: id % 3,
+            ..executor(id)
+        };
+        let device = Device {
+            blocks_free,
+            ..device(id)
+        };
+        [
+            Change::Device(device),
+            Change::Executor(info),
+            Change::Load(load(id)),
+        ]
+    }));
+    told
+}
+
+fn of_tokens(prompt_tokens: u32) -> Request {
+    Request {
+        prompt_tokens,
+        ..request(1)
+    }
+}
+
+#[test]
+fn who_has_no_room_for_the_prompt_is_not_walked_past() {
+    let mut told = with_blocks(&[4, 9, 4, 10, 8, 4]);
+    let walked = |told: &Told, tokens| -> Vec<u32> {
+        told.ranking.best_first(&of_tokens(tokens), None).collect()
+    };
+    // 143 tokens and the first one made fill 9 blocks.
+    assert_eq!(walked(&told, 143), [1, 3]);
+    assert_eq!(walked(&told, 144), [3]);
+    let roomier = Device {
+        blocks_free: 10,
+        ..device(0)
+    };
+    told.tell([Change::Device(roomier)]);
+    assert_eq!(walked(&told, 144), [0, 3]);
+    // Once there is room they may take it all the same.
+    let serving = told.ranking.serving(&of_tokens(144));
+    assert_eq!(serving.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn other_groups_are_not_walked_past() {
+    let told = with_blocks(&[100; 9]);
+    let walk = told.ranking.best_in_group(1, &request(1), Some(4));
+    assert_eq!(walk.collect::<Vec<_>>(), [7, 1, 4]);
+}
+
+#[test]
+fn better_places_are_found_without_the_others() {
+    let mut told = with_blocks(&[100; 5]);
+    let load = |id, health, slots_used| ExecutorLoad {
+        health,
+        slots_used,
+        ..load(id)
+    };
+    told.tell([
+        Change::Load(load(0, Health::Degraded, 0)),
+        Change::Load(load(1, Health::Up, 2)),
+        Change::Load(load(3, Health::Degraded, 1)),
+        Change::Load(load(4, Health::Up, 3)),
+    ]);
+    let above = |degraded, seat| -> Vec<u32> {
+        let standing = Standing { degraded, seat };
+        told.ranking.above(standing, &request(1)).collect()
+    };
+    assert_eq!(above(true, Seat::Queue), [0, 2, 3, 1, 4]);
+    assert_eq!(above(true, Seat::Slot), [2, 1, 4]);
+    assert_eq!(above(false, Seat::Slot), [] as [u32; 0]);
 }

@@ -1,0 +1,155 @@
+//! Whose a session is: each executor's claim to it, side by side.
+//!
+//! A claim is a hash of the session and the executor's name, so that every executor has to be
+//! looked at. It is looked at in a few words, and asked whether it may take the request only where
+//! its claim is the greatest so far.
+
+use pointsman_sdk::rendezvous::{node, weight};
+use pointsman_sdk::wire::types::{Change, Health, NameKind};
+use pointsman_sdk::{Mirror, Need, Seat, Sheet, Tentative, fit, open_seat};
+
+/// The executors that are up, and those that are degraded, which only count if no other does.
+#[derive(Debug, Default)]
+pub(crate) struct Homes {
+    up: Sheet<Row>,
+    degraded: Sheet<Row>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// What its name is hashed to.
+    node: u64,
+    group: u32,
+    /// Whether it may have room.
+    open: bool,
+}
+
+/// Whom a session's request may go to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claimants {
+    /// The executor with the greatest claim of those that may take it once they have room.
+    pub(crate) home: Option<u32>,
+    /// The one with the greatest claim of those that have room.
+    pub(crate) next: Option<(u32, Seat)>,
+}
+
+/// The claim of an executor to a session, the greatest of which has it. Names outlast a restart,
+/// ids do not.
+pub(crate) fn claim(mirror: &Mirror, session: u64, executor: u32) -> u64 {
+    weight(session, node_of(mirror, executor))
+}
+
+fn node_of(mirror: &Mirror, executor: u32) -> u64 {
+    let name = mirror.name(NameKind::Executor, executor);
+    node(name.unwrap_or_default())
+}
+
+// === impl Homes ===
+
+impl Homes {
+    fn sheets(&mut self) -> [&mut Sheet<Row>; 2] {
+        [&mut self.up, &mut self.degraded]
+    }
+
+    pub(crate) fn clear(&mut self) {
+        for sheet in self.sheets() {
+            sheet.clear();
+        }
+    }
+
+    pub(crate) fn changed(&mut self, change: &Change) {
+        for sheet in self.sheets() {
+            sheet.changed(change);
+        }
+    }
+
+    pub(crate) fn placed(&mut self, executor: u32) {
+        for sheet in self.sheets() {
+            sheet.placed(executor);
+        }
+    }
+
+    pub(crate) fn observed(&mut self) {
+        for sheet in self.sheets() {
+            sheet.observed();
+        }
+    }
+
+    pub(crate) fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+        let sheets = [
+            (&mut self.up, Health::Up),
+            (&mut self.degraded, Health::Degraded),
+        ];
+        for (sheet, health) in sheets {
+            sheet.refresh(mirror, |executor| {
+                (executor.load.health == health).then(|| Row {
+                    node: node_of(mirror, executor.id()),
+                    group: executor.info.group,
+                    open: open_seat(placed, executor).is_some(),
+                })
+            });
+        }
+    }
+
+    /// Whether the group has an executor which may take the request once there is room.
+    pub(crate) fn has_group(&self, mirror: &Mirror, need: &Need<'_>, group: u32) -> bool {
+        let mut has = false;
+        for sheet in [&self.up, &self.degraded] {
+            sheet.each(need.request, |id, row| {
+                has = has || row.group == group && may_take(mirror, need, id);
+            });
+        }
+        has
+    }
+
+    /// Of the group, if one is given.
+    pub(crate) fn claimants(
+        &self,
+        mirror: &Mirror,
+        needed: (&Need<'_>, &Tentative),
+        session: u64,
+        group: Option<u32>,
+    ) -> Claimants {
+        let up = claimants(&self.up, mirror, needed, (session, group));
+        if up.next.is_some() {
+            return up;
+        }
+        let degraded = claimants(&self.degraded, mirror, needed, (session, group));
+        Claimants {
+            home: up.home.or(degraded.home),
+            next: up.next.or(degraded.next),
+        }
+    }
+}
+
+fn claimants(
+    sheet: &Sheet<Row>,
+    mirror: &Mirror,
+    (need, placed): (&Need<'_>, &Tentative),
+    (session, group): (u64, Option<u32>),
+) -> Claimants {
+    let mut found = Claimants::default();
+    // Of `found.home` and `found.next`; the second is never the greater.
+    let (mut greatest, mut greatest_open) = (None, None);
+    sheet.each(need.request, |id, row| {
+        let claim = Some(weight(session, row.node));
+        if claim <= greatest_open || group.is_some_and(|group| group != row.group) {
+            return;
+        }
+        if claim > greatest && may_take(mirror, need, id) {
+            (greatest, found.home) = (claim, Some(id));
+        }
+        if row.open
+            && let Some(executor) = mirror.executor(id)
+            && let Ok(seat) = fit(mirror, placed, need, &executor)
+        {
+            (greatest_open, found.next) = (claim, Some((id, seat)));
+        }
+    });
+    found
+}
+
+fn may_take(mirror: &Mirror, need: &Need<'_>, id: u32) -> bool {
+    let executor = mirror.executor(id);
+    executor.is_some_and(|executor| need.check_lasting(&executor).is_ok())
+}
