@@ -1,5 +1,6 @@
 //! The operator's settings, and the weights that follow from them.
 
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -50,16 +51,16 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn weights(self) -> Result<Weights, String> {
-        check("affinity-bonus", self.affinity_bonus, 0..=1_000_000)?;
-        check(
+        check_range("affinity-bonus", self.affinity_bonus, 0..=1_000_000)?;
+        check_range(
             "queue-aging-equalization",
             self.queue_aging_equalization,
             1..=SECONDS_MAX,
         )?;
-        check("class-lead", self.class_lead, 0..=SECONDS_MAX)?;
-        check("priority-step", self.priority_step, 0..=SECONDS_MAX)?;
-        check("priority-max", self.priority_max, 0..=1000)?;
-        check("head-start-max", self.head_start_max, 0..=SECONDS_MAX)?;
+        check_range("class-lead", self.class_lead, 0..=SECONDS_MAX)?;
+        check_range("priority-step", self.priority_step, 0..=SECONDS_MAX)?;
+        check_range("priority-max", self.priority_max, 0..=1000)?;
+        check_range("head-start-max", self.head_start_max, 0..=SECONDS_MAX)?;
         // A warm model earns the bonus, waiting earns the bonus in each equalization time: a
         // warm model is worth just that time, however large the bonus.
         let warm = match self.affinity_bonus {
@@ -78,15 +79,4 @@ impl Settings {
 
 fn micros(seconds: u32) -> i64 {
     i64::from(seconds) * MICROS_PER_SECOND
-}
-
-fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{key}`: {value} is not between {} and {}",
-        range.start(),
-        range.end()
-    ))
 }

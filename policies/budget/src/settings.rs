@@ -1,7 +1,6 @@
 //! The operator's settings.
 
-use std::ops::RangeInclusive;
-
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
 /// Settings; see the README.
@@ -48,20 +47,9 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn validated(self) -> Result<Self, String> {
-        check("retry-after", self.retry_after, 1..=3600)?;
-        check("share-tolerance", self.share_tolerance, 0..=1_000_000)?;
-        check("max-single-engine", self.max_single_engine, 100..=1000)?;
+        check_range("retry-after", self.retry_after, 1..=3600)?;
+        check_range("share-tolerance", self.share_tolerance, 0..=1_000_000)?;
+        check_range("max-single-engine", self.max_single_engine, 100..=1000)?;
         Ok(self)
     }
-}
-
-fn check(key: &str, value: u32, range: RangeInclusive<u32>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{key}`: {value} is not between {} and {}",
-        range.start(),
-        range.end()
-    ))
 }

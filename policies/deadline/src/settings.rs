@@ -1,5 +1,6 @@
 //! The operator's settings.
 
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -40,23 +41,12 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn validated(self) -> Result<Self, String> {
-        check("patience", self.patience, 0..=DAY_SECONDS)?;
-        check("output-share", self.output_share, 0..=1000)?;
+        check_range("patience", self.patience, 0..=DAY_SECONDS)?;
+        check_range("output-share", self.output_share, 0..=1000)?;
         Ok(self)
     }
 
     pub(crate) fn patience_micros(&self) -> u64 {
         u64::from(self.patience) * MICROS_PER_SECOND
     }
-}
-
-fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{key}`: {value} is not between {} and {}",
-        range.start(),
-        range.end()
-    ))
 }

@@ -1,5 +1,6 @@
 //! The operator's settings, and what tokens cost by them.
 
+use pointsman_sdk::check_range;
 use pointsman_sdk::wire::types::Tenant;
 use serde::Deserialize;
 
@@ -30,9 +31,9 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn validated(self) -> Result<Self, String> {
-        check("prompt-token-cost", self.prompt_token_cost, 0..=1000)?;
-        check("output-token-cost", self.output_token_cost, 0..=1000)?;
-        check("aging", self.aging, 0..=1_000_000)?;
+        check_range("prompt-token-cost", self.prompt_token_cost, 0..=1000)?;
+        check_range("output-token-cost", self.output_token_cost, 0..=1000)?;
+        check_range("aging", self.aging, 0..=1_000_000)?;
         if self.prompt_token_cost == 0 && self.output_token_cost == 0 {
             return Err(
                 "`prompt-token-cost` and `output-token-cost`: one must be above 0".to_owned(),
@@ -57,15 +58,4 @@ impl Settings {
     pub(crate) fn lateness(&self, arrived: u64) -> i128 {
         i128::from(arrived) * i128::from(self.aging)
     }
-}
-
-fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{key}`: {value} is not between {} and {}",
-        range.start(),
-        range.end()
-    ))
 }

@@ -1,5 +1,6 @@
 //! The operator's settings.
 
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
 /// Settings; see the README.
@@ -65,9 +66,9 @@ impl Settings {
             ("request-cost", self.request_cost, 1_000_000),
             ("temperature", self.temperature, 1_000_000),
         ];
-        match bounds.into_iter().find(|&(_, value, max)| value > max) {
-            Some((key, value, max)) => Err(format!("`{key}`: {value} is not between 0 and {max}")),
-            None => Ok(self),
+        for (key, value, max) in bounds {
+            check_range(key, value, 0..=max)?;
         }
+        Ok(self)
     }
 }

@@ -1,6 +1,7 @@
 //! The operator's settings. The defaults of the thresholds are those of SGLang's cache-aware
 //! router.
 
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
 /// Settings; see the README.
@@ -40,17 +41,9 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn checked(self) -> Result<Self, String> {
-        let bounds = [
-            ("cache-threshold", self.cache_threshold, 0, 1000),
-            ("balance-abs", self.balance_abs, 0, 1_000_000),
-            ("balance-rel", self.balance_rel, 1000, 1_000_000),
-        ];
-        let outside = |&(_, value, min, max): &(_, u32, u32, u32)| !(min..=max).contains(&value);
-        match bounds.into_iter().find(outside) {
-            Some((key, value, min, max)) => {
-                Err(format!("`{key}`: {value} is not between {min} and {max}"))
-            }
-            None => Ok(self),
-        }
+        check_range("cache-threshold", self.cache_threshold, 0..=1000)?;
+        check_range("balance-abs", self.balance_abs, 0..=1_000_000)?;
+        check_range("balance-rel", self.balance_rel, 1000..=1_000_000)?;
+        Ok(self)
     }
 }

@@ -1,5 +1,7 @@
-//! The scenarios of this policy, natively and as the component that is shipped.
+//! The scenarios of this policy and the properties of any, natively and as the component that is
+//! shipped.
 
+use pointsman_testkit::properties::Shipped;
 use pointsman_testkit::{Registry, check_dir};
 
 #[test]
@@ -8,5 +10,20 @@ fn scenarios_hold_natively_and_as_a_component() {
     let registry = Registry::new().with("queue-order", pointsman_queue_order::instance);
     if let Err(failures) = check_dir(folder.as_ref(), registry) {
         panic!("{failures}");
+    }
+}
+
+#[test]
+fn first_come_first_served_has_every_property() {
+    Shipped::new("queue-order", pointsman_queue_order::instance).assert();
+}
+
+/// They leave behind whoever is not the newest or the shortest, for as long as enough others come;
+/// the rushes of these runs end before a liveness bound of the host does.
+#[test]
+fn the_other_disciplines_have_every_property_in_a_short_rush() {
+    for settings in ["discipline = 'lcfs'", "discipline = 'wspt'"] {
+        let policy = Shipped::new("queue-order", pointsman_queue_order::instance);
+        policy.with(settings).assert();
     }
 }

@@ -1,7 +1,24 @@
 //! Settings: JSON text to a policy's own type, with errors an operator can act on.
 
+use std::ops::RangeInclusive;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// Whether the value of a setting is in its range, for [`Policy::new`](crate::Policy::new).
+///
+/// # Errors
+///
+/// What an operator is told where it is not.
+pub fn check_range(key: &str, value: u32, range: RangeInclusive<u32>) -> Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(format!(
+        "`{key}`: {value} is not between {least} and {most}"
+    ))
+}
 
 /// Parses `text`. An error names the key it is about; that of an unknown key lists the known
 /// ones, if the type refuses unknown keys.
@@ -30,7 +47,7 @@ fn locate<S: DeserializeOwned>(keys: Vec<(String, Value)>, error: &str) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{check_range, parse};
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -87,5 +104,13 @@ mod tests {
     #[test]
     fn what_is_no_table_is_refused() {
         check("3", Err("settings must be a table"));
+    }
+
+    #[test]
+    fn a_value_out_of_its_range_is_named_with_the_range() {
+        assert_eq!(check_range("candidates", 1, 1..=8), Ok(()));
+        assert_eq!(check_range("candidates", 8, 1..=8), Ok(()));
+        let error = check_range("candidates", 9, 1..=8).unwrap_err();
+        assert_eq!(error, "`candidates`: 9 is not between 1 and 8");
     }
 }

@@ -1,5 +1,6 @@
 //! The operator's settings, and the weights that follow from them.
 
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -38,24 +39,13 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn weights(self) -> Result<Weights, String> {
-        check("wait-per-token", self.wait_per_token, 0..=60_000)?;
-        check("tokens-max", self.tokens_max, 1..=10_000_000)?;
-        check("head-start-max", self.head_start_max, 0..=DAY_SECONDS)?;
+        check_range("wait-per-token", self.wait_per_token, 0..=60_000)?;
+        check_range("tokens-max", self.tokens_max, 1..=10_000_000)?;
+        check_range("head-start-max", self.head_start_max, 0..=DAY_SECONDS)?;
         Ok(Weights {
             wait_per_token: u64::from(self.wait_per_token) * MICROS_PER_MILLISECOND,
             tokens_max: self.tokens_max,
             head_start_max: u64::from(self.head_start_max) * MICROS_PER_SECOND,
         })
     }
-}
-
-fn check(key: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{key}`: {value} is not between {} and {}",
-        range.start(),
-        range.end()
-    ))
 }

@@ -1,5 +1,7 @@
-//! The scenarios of this policy, natively and as the component that is shipped.
+//! The scenarios of this policy and the properties of any, natively and as the component that is
+//! shipped.
 
+use pointsman_testkit::properties::Shipped;
 use pointsman_testkit::{Registry, check_dir};
 
 #[test]
@@ -9,4 +11,15 @@ fn scenarios_hold_natively_and_as_a_component() {
     if let Err(failures) = check_dir(folder.as_ref(), registry) {
         panic!("{failures}");
     }
+}
+
+#[test]
+fn it_has_every_property() {
+    Shipped::new("sticky", pointsman_sticky::instance).assert();
+}
+
+#[test]
+fn it_has_every_property_that_waits_for_the_sessions_executor() {
+    let policy = Shipped::new("sticky", pointsman_sticky::instance);
+    policy.with("when-full = 'wait'").assert();
 }

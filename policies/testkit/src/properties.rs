@@ -2,7 +2,7 @@
 //!
 //! [`check`] puts a policy through seeded runs of a whole host in which the built-in rules make
 //! the decisions it does not make, and reports each property of [`Property::ALL`]. What is broken
-//! is said with the seed, which makes the same run again.
+//! is said with the seed and the fewest events that show it, which make the same run again.
 //!
 //! ```no_run
 //! use pointsman_testkit::properties::{Plan, Subject, check};
@@ -21,6 +21,8 @@
 
 mod fuel;
 mod load;
+mod shipped;
+mod shrink;
 mod subject;
 mod twin;
 
@@ -32,6 +34,7 @@ use pointsman_policy::{Patience, PolicyHost, PolicySource, StartError, start};
 
 use crate::native::panic_message;
 use crate::report::{Case, Problem, Suite, Verdict};
+pub use shipped::Shipped;
 pub use subject::Subject;
 
 #[cfg(test)]
@@ -110,6 +113,12 @@ impl Property {
     }
 }
 
+/// What came of one run.
+enum Outcome {
+    Ran(load::Ran),
+    HostBroke(Problem),
+}
+
 /// Checks every property. A host that breaks an invariant of its own breaks all that its runs
 /// would show.
 ///
@@ -123,19 +132,19 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
     let mut host_broke = None;
     for run in 0..plan.runs {
         let seed = plan.seed.wrapping_add(u64::from(run));
-        let ran = catch_unwind(AssertUnwindSafe(|| load::run(subject, plan, seed)));
-        match ran {
-            Ok(Ok(ran)) => {
+        match run_once(subject, plan, seed)? {
+            Outcome::Ran(ran) => {
                 compared += ran.compared;
                 for (property, problem) in ran.broken {
-                    broken.entry(property).or_insert(problem);
+                    if broken.contains_key(&property) {
+                        continue;
+                    }
+                    let least = shrink::least((subject, plan, seed), property, problem)?;
+                    broken.insert(property, least);
                 }
             }
-            Ok(Err(error)) => return Err(error),
-            Err(payload) => {
-                let detail = panic_message(payload.as_ref());
-                let summary = format!("seed {seed}: the host broke an invariant");
-                host_broke = Some(Problem { summary, detail });
+            Outcome::HostBroke(problem) => {
+                host_broke = Some(problem);
                 break;
             }
         }
@@ -160,6 +169,20 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
         name: format!("{name} ({})", subject.flavour()),
         cases: cases.into(),
     })
+}
+
+fn run_once(subject: &Subject, plan: &Plan, seed: u64) -> Result<Outcome, StartError> {
+    let ran = catch_unwind(AssertUnwindSafe(|| load::run(subject, plan, seed)));
+    match ran {
+        Ok(ran) => Ok(Outcome::Ran(ran?)),
+        Err(payload) => Ok(Outcome::HostBroke(Problem {
+            summary: format!(
+                "seed {seed}, {} events: the host broke an invariant",
+                plan.events
+            ),
+            detail: panic_message(payload.as_ref()),
+        })),
+    }
 }
 
 /// A host in which the policy of `source` makes all the decisions it can make. It is number 0.

@@ -5,6 +5,7 @@ use pointsman_sdk::fixture::{SECOND, at, executor, load, request, tenant};
 use pointsman_sdk::wire::admission::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request, Stage, Tenant};
 
+use super::CHECKS_MAX;
 use crate::instance;
 
 /// Ten tokens a second, and two without a limit.
@@ -139,6 +140,32 @@ fn an_executor_that_cannot_take_both_is_not_contended_for() {
         ..load(1)
     };
     assert_eq!(answer(vec![Change::Load(down)]), [Choice::Admit]);
+}
+
+#[test]
+fn past_the_bound_on_executors_looked_at_nobody_is_refused() {
+    const EXECUTORS: u32 = 1000;
+    let last = EXECUTORS - 1;
+    // What waits differs by model. Only what is looked at last could go where the arrival could.
+    let answer = |elsewhere: u32| {
+        let waits = |model: u32, on: u32| Request {
+            model: Some(model),
+            ..pinned(on, queued(MODEST, u64::from(model), 0))
+        };
+        let mut requests: Vec<_> = (0..elsewhere).map(|model| waits(model, 0)).collect();
+        requests.push(waits(elsewhere, last));
+        let arrived = pinned(last, arrival(GREEDY, 5000));
+        requests.push(arrived);
+        let tenants = [row(GREEDY, 900), row(MODEST, 0)];
+        let mut policy = policy("{}", &tenants, &requests);
+        let fleet =
+            (0..EXECUTORS).flat_map(|id| [Change::Executor(executor(id)), Change::Load(load(id))]);
+        policy.observe(10 * SECOND, Extent::SinceLast, fleet.collect());
+        ask(&mut *policy, 10 * SECOND, &requests, 9)
+    };
+    let enough = CHECKS_MAX / EXECUTORS - 1;
+    assert_eq!(answer(enough), [Choice::Shed(31)]);
+    assert_eq!(answer(enough + 1), [Choice::Admit]);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 use pointsman_core::{
     Author, BlockHash, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
-    Fact, Input, KvSpec, Micros, ModelId, NewRequest, RequestId, RetryClass, Stamped, TenantId,
+    Fact, Hook, Input, KvSpec, Micros, ModelId, NewRequest, RequestId, RetryClass, Stamped,
+    TenantId,
 };
 use pointsman_policy::{PolicyHost, StartError};
 use pointsman_sim::{EngineProfile, World};
@@ -290,12 +291,19 @@ fn against(fact: &Fact, host: &PolicyHost) -> Option<(Property, String)> {
         return Some((Property::NeverRefused, summary));
     }
     if let Fact::Strike(clock, hook, request) = fact
-        && host.holder(*hook).is_some()
+        && is_to_blame(host, *hook)
     {
         let summary = format!("{}: request {request} was {clock:?}", hook.as_str());
         return Some((Property::StarvesNobody, summary));
     }
     None
+}
+
+/// Whether the policy had a say in what a liveness clock ran out over. Who finds no place is
+/// counted under routing, and may have been left behind by the order.
+fn is_to_blame(host: &PolicyHost, hook: Hook) -> bool {
+    let holds = |hook| host.holder(hook).is_some();
+    holds(hook) || (hook == Hook::Routing && holds(Hook::Priority))
 }
 
 fn line(stamped: &Stamped) -> String {

@@ -1,13 +1,11 @@
 //! Policies that lack one property each, and one that has them all.
 
-use pointsman_sdk as sdk;
-use sdk::wire::lifecycle::{Description, Feed};
-use sdk::wire::routing::{Choice, Verdict as Route};
-use sdk::wire::types::{Cached, Change};
-use sdk::{Mirror, Moment, Need, Tentative, fit};
 use serde_json::{Map, Value};
 
 use super::*;
+
+#[path = "../../../../tests/guests/examples/fickle.rs"]
+mod fickle;
 
 fn plan() -> Plan {
     Plan {
@@ -18,11 +16,19 @@ fn plan() -> Plan {
     }
 }
 
-/// The sentences of what failed, for the policy `fickle` with this habit.
-fn failed(habit: &str) -> Vec<(Property, String)> {
+fn subject(habit: &str) -> Subject {
     let mut settings = Map::new();
     settings.insert("habit".to_owned(), Value::from(habit));
-    let suite = check(&Subject::native("fickle", instance, &settings), &plan()).unwrap();
+    Subject::native("fickle", fickle::instance, &settings)
+}
+
+/// What failed, for the policy `fickle` with this habit.
+fn failed(habit: &str) -> Vec<(Property, String)> {
+    failed_in(habit, &plan())
+}
+
+fn failed_in(habit: &str, plan: &Plan) -> Vec<(Property, String)> {
+    let suite = check(&subject(habit), plan).unwrap();
     assert_eq!(suite.name, "fickle (native)");
     let cases = Property::ALL.into_iter().zip(suite.cases);
     let failed = cases.filter_map(|(property, case)| match case.verdict {
@@ -90,123 +96,57 @@ fn a_policy_that_holds_for_ever_starves() {
 
 #[test]
 fn the_same_plan_gives_the_same_report() {
-    let subject = Subject::native("fickle", instance, &Map::new());
+    let subject = subject("none");
     assert_eq!(check(&subject, &plan()), check(&subject, &plan()));
 }
 
-// === The policy `fickle` ===
-
-/// Places where there is room, as its habit has it.
-struct Fickle {
-    habit: Habit,
-    asked: usize,
-    /// As they were told.
-    executors: Vec<u32>,
+#[test]
+fn what_is_said_of_a_seed_happens_again_with_it() {
+    let (property, said) = failed("nowhere").remove(0);
+    let words: Vec<&str> = said.split([' ', ':']).collect();
+    let ["seed", seed, events, "events", ..] = words[..] else {
+        panic!("{said}");
+    };
+    let (seed, events): (u64, u32) = (
+        seed.trim_end_matches(',').parse().unwrap(),
+        events.parse().unwrap(),
+    );
+    assert!(events < plan().events, "{said}");
+    let again = Plan {
+        seed,
+        events,
+        runs: 1,
+        ..plan()
+    };
+    assert!(failed_in("nowhere", &again).contains(&(property, said)));
+    // One event less does not show it.
+    let shorter = Plan {
+        events: events - 1,
+        ..again
+    };
+    assert_eq!(failed_in("nowhere", &shorter), []);
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Habit {
-    #[default]
-    None,
-    Nowhere,
-    Panics,
-    Counts,
-    FirstRow,
-    Holds,
+#[test]
+fn a_shipped_policy_is_held_to_what_it_is_said_to_lack() {
+    let lacking = |settings| {
+        let policy = Shipped::new("test/fickle", fickle::instance).with(settings);
+        policy.lacking(&[Property::StarvesNobody]).check()
+    };
+    assert_eq!(lacking("habit = 'holds'"), Ok(()));
+    assert_eq!(
+        lacking("habit = 'none'"),
+        Err("fickle (native): starves nobody, though it is said to lack that".to_owned())
+    );
 }
 
-#[derive(serde::Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Settings {
-    habit: Habit,
+#[test]
+fn a_policy_that_looks_at_every_pair_of_executors_uses_more_and_more_fuel() {
+    let wrong = Shipped::new("test/fickle", fickle::instance)
+        .with("habit = 'pairs'")
+        .check()
+        .unwrap_err();
+    let said =
+        "fickle (component): not so: uses bounded fuel as the fleet grows: fuel grows faster";
+    assert!(wrong.starts_with(said), "{wrong}");
 }
-
-impl sdk::Policy for Fickle {
-    type Settings = Settings;
-
-    fn describe() -> Description {
-        Description {
-            name: "fickle".into(),
-            version: "1".into(),
-            summary: "Routes by its habit.".into(),
-            feed: Feed::WAITING,
-            reasons: vec!["so".into()],
-            state_version: 1,
-        }
-    }
-
-    fn new(settings: Settings) -> Result<Self, String> {
-        Ok(Self {
-            habit: settings.habit,
-            asked: 0,
-            executors: Vec::new(),
-        })
-    }
-
-    fn cleared(&mut self) {
-        self.executors.clear();
-    }
-
-    fn changed(&mut self, _: &Mirror, change: &Change) {
-        if let Change::Executor(row) = change
-            && !self.executors.contains(&row.id)
-        {
-            self.executors.push(row.id);
-        }
-    }
-}
-
-impl Fickle {
-    fn verdict(&mut self, mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Route {
-        self.asked += 1;
-        match self.habit {
-            Habit::Nowhere => return route(Choice::Place(vec![u32::MAX])),
-            Habit::Panics => panic!("out of habit"),
-            Habit::Holds => return route(Choice::Hold(None)),
-            Habit::None | Habit::Counts | Habit::FirstRow => {}
-        }
-        let Some(request) = mirror.request(id) else {
-            return route(Choice::Hold(None));
-        };
-        let need = Need::new(mirror, placed, request, at.now);
-        let open = mirror.executors().filter_map(|executor| {
-            let seat = fit(mirror, placed, &need, &executor).ok()?;
-            Some((executor, seat))
-        });
-        let mut open: Vec<_> = open.collect();
-        let turn = self.asked % open.len().max(1);
-        match self.habit {
-            Habit::Counts => open.rotate_left(turn),
-            Habit::FirstRow => {
-                let told = &self.executors;
-                open.sort_by_key(|(executor, _)| told.iter().position(|id| *id == executor.id()));
-            }
-            Habit::None | Habit::Nowhere | Habit::Panics | Habit::Holds => {}
-        }
-        let Some((executor, seat)) = open.first() else {
-            return route(Choice::Hold(None));
-        };
-        placed.place(mirror, &need, executor, *seat);
-        route(Choice::Place(vec![executor.id()]))
-    }
-}
-
-fn route(choice: Choice) -> Route {
-    Route { choice, reason: 0 }
-}
-
-impl sdk::Routing for Fickle {
-    fn route(
-        &mut self,
-        mirror: &Mirror,
-        placed: &mut Tentative,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Route> {
-        let ids = requests.iter().map(|asked| asked.request);
-        ids.map(|id| self.verdict(mirror, placed, at, id)).collect()
-    }
-}
-
-sdk::export!(Fickle: routing);

@@ -25,7 +25,8 @@ pub(super) struct Twinned {
     pub(super) compared: u64,
     plain: PolicySource,
     shuffled: PolicySource,
-    seed: u64,
+    /// Which run this is, as it is made again.
+    run: String,
     rng: Rng,
     every: u32,
 }
@@ -40,7 +41,7 @@ impl Twinned {
             compared: 0,
             plain: subject.source(),
             shuffled: subject.shuffled(seed),
-            seed,
+            run: format!("seed {seed}, {} events", plan.events),
             rng: Rng::with_seed(seed),
             every: plan.restart_every.max(1),
         })
@@ -48,7 +49,7 @@ impl Twinned {
 
     /// Notes what is wrong, if nothing of that kind was before.
     pub(super) fn note(&mut self, property: Property, summary: &str, detail: String) {
-        let summary = format!("seed {}: {summary}", self.seed);
+        let summary = format!("{}: {summary}", self.run);
         let problem = Problem { summary, detail };
         self.broken.entry(property).or_insert(problem);
     }

@@ -1,0 +1,127 @@
+//! A policy of this workspace, put through the properties in its own crate's tests.
+
+use std::fs;
+
+use pointsman_policy::{Limits, PolicyComponent, PolicyEngine};
+use serde_json::{Map, Value};
+
+use super::{Plan, Property, Subject, check};
+use crate::component::component_path;
+use crate::kit::Flavour;
+use crate::native::Make;
+use crate::report::{Problem, Suite, Verdict};
+
+/// A policy as compiled into the test and as the component that `cargo xtask policies` made.
+///
+/// ```no_run
+/// use pointsman_testkit::properties::{Property, Shipped};
+///
+/// # fn properties(instance: fn() -> Box<dyn pointsman_sdk::Instance>) {
+/// let policy = Shipped::new("newest", instance).with("strict = true");
+/// policy.lacking(&[Property::StarvesNobody]).assert();
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Shipped<'a> {
+    name: &'a str,
+    make: Make,
+    settings: &'a str,
+    lacking: &'a [Property],
+}
+
+// === impl Shipped ===
+
+impl<'a> Shipped<'a> {
+    /// The policy of this name with its default settings, which is to have every property.
+    #[must_use]
+    pub fn new(name: &'a str, make: Make) -> Self {
+        Self {
+            name,
+            make,
+            settings: "",
+            lacking: &[],
+        }
+    }
+
+    /// With these settings, in TOML.
+    #[must_use]
+    pub fn with(self, settings: &'a str) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// It cannot have these by what it is for, and is held to that: natively, each must be broken.
+    #[must_use]
+    pub fn lacking(self, lacking: &'a [Property]) -> Self {
+        Self { lacking, ..self }
+    }
+
+    /// [`check`](Self::check), for a test.
+    ///
+    /// # Panics
+    /// With all that is not as it should be.
+    pub fn assert(&self) {
+        if let Err(wrong) = self.check() {
+            panic!("{wrong}");
+        }
+    }
+
+    /// Checks both; natively under [`Plan::default`], as a component under a smaller plan.
+    ///
+    /// # Errors
+    /// All that is not as it should be, for people: a property broken, one said to be lacking and
+    /// not broken, a component that is not there.
+    pub fn check(&self) -> Result<(), String> {
+        let settings: Map<String, Value> =
+            toml::from_str(self.settings).map_err(|error| error.to_string())?;
+        let native = Subject::native(self.name, self.make, &settings);
+        let component = Subject::component(&self.component()?, &settings, Limits::default());
+        // A fresh instance of a component takes its time.
+        let few = Plan {
+            runs: 2,
+            events: 60,
+            restart_every: 32,
+            fleets: vec![8, 64],
+            ..Plan::default()
+        };
+        let mut wrong = Vec::new();
+        for (subject, plan) in [(native, Plan::default()), (component, few)] {
+            let suite = check(&subject, &plan).map_err(|error| format!("{error:?}"))?;
+            wrong.extend(self.wrong(subject.flavour(), &suite));
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(wrong.join("\n"))
+    }
+
+    fn component(&self) -> Result<PolicyComponent, String> {
+        let path = component_path(self.name);
+        let bytes = fs::read(&path)
+            .map_err(|error| format!("{}: {error}: run `cargo xtask policies`", path.display()))?;
+        let engine = PolicyEngine::new().map_err(|error| error.to_string())?;
+        PolicyComponent::load(&engine, &bytes).map_err(|error| error.to_string())
+    }
+
+    /// What of a suite is not as it should be. A component is given fewer runs, in which what it
+    /// lacks need not show.
+    fn wrong(&self, flavour: Flavour, suite: &Suite) -> Vec<String> {
+        let cases = Property::ALL.into_iter().zip(&suite.cases);
+        let wrong = cases.filter_map(|(property, case)| {
+            let (name, is_lacking) = (&suite.name, self.lacking.contains(&property));
+            match &case.verdict {
+                Verdict::Passed(_) if is_lacking && flavour == Flavour::Native => Some(format!(
+                    "{name}: {}, though it is said to lack that",
+                    case.name
+                )),
+                Verdict::Passed(_) | Verdict::Skipped(_) => None,
+                Verdict::Failed(_) if is_lacking => None,
+                Verdict::Failed(Problem { summary, detail })
+                | Verdict::Broken(Problem { summary, detail }) => Some(format!(
+                    "{name}: not so: {}: {summary}\n{detail}",
+                    case.name
+                )),
+            }
+        });
+        wrong.collect()
+    }
+}

@@ -1,0 +1,152 @@
+//! A router with one bad habit, which its settings name, for the tests of the property checks.
+//!
+//! Without one it has every property; each habit takes one away. It places on the first executor
+//! that has room. The testkit compiles it natively too.
+
+use std::hint::black_box;
+
+use pointsman_sdk::wire::lifecycle::{Description, Feed};
+use pointsman_sdk::wire::routing::{Choice, Verdict};
+use pointsman_sdk::wire::types::{Cached, Change};
+use pointsman_sdk::{
+    Executor, Mirror, Moment, Need, Policy, Routing, Seat, Tentative, export, fit,
+};
+use serde::Deserialize;
+
+/// Places where there is room, as its habit has it.
+#[derive(Debug)]
+struct Fickle {
+    habit: Habit,
+    asked: usize,
+    /// As they were told.
+    executors: Vec<u32>,
+}
+
+/// What it does wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Habit {
+    /// Nothing.
+    #[default]
+    None,
+    /// It places on executors that do not exist.
+    Nowhere,
+    /// It panics.
+    Panics,
+    /// Its answers depend on how many it has given, which its snapshot does not say.
+    Counts,
+    /// Its answers depend on which executor it was told first.
+    FirstRow,
+    /// It holds everything.
+    Holds,
+    /// It looks at every pair of executors.
+    Pairs,
+}
+
+/// Its settings.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Settings {
+    /// Which habit it has.
+    habit: Habit,
+}
+
+impl Policy for Fickle {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description {
+            name: "fickle".into(),
+            version: "1".into(),
+            summary: "Routes by its habit.".into(),
+            feed: Feed::WAITING,
+            reasons: vec!["so".into()],
+            state_version: 1,
+        }
+    }
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        Ok(Self {
+            habit: settings.habit,
+            asked: 0,
+            executors: Vec::new(),
+        })
+    }
+
+    fn cleared(&mut self) {
+        self.executors.clear();
+    }
+
+    fn changed(&mut self, _: &Mirror, change: &Change) {
+        if let Change::Executor(row) = change
+            && !self.executors.contains(&row.id)
+        {
+            self.executors.push(row.id);
+        }
+    }
+}
+
+impl Fickle {
+    fn choice(&mut self, mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Choice {
+        self.asked += 1;
+        match self.habit {
+            Habit::Nowhere => return Choice::Place(vec![u32::MAX]),
+            Habit::Panics => panic!("out of habit"),
+            Habit::Holds => return Choice::Hold(None),
+            Habit::Pairs => look_at_pairs(mirror),
+            Habit::None | Habit::Counts | Habit::FirstRow => {}
+        }
+        let Some(request) = mirror.request(id) else {
+            return Choice::Hold(None);
+        };
+        let need = Need::new(mirror, placed, request, at.now);
+        let open = mirror.executors().filter_map(|executor| {
+            let seat = fit(mirror, placed, &need, &executor).ok()?;
+            Some((executor, seat))
+        });
+        let mut open: Vec<_> = open.collect();
+        self.rearrange(&mut open);
+        let Some((executor, seat)) = open.first() else {
+            return Choice::Hold(None);
+        };
+        placed.place(mirror, &need, executor, *seat);
+        Choice::Place(vec![executor.id()])
+    }
+
+    fn rearrange(&self, open: &mut [(Executor<'_>, Seat)]) {
+        match self.habit {
+            Habit::Counts => open.rotate_left(self.asked % open.len().max(1)),
+            Habit::FirstRow => {
+                let told = &self.executors;
+                open.sort_by_key(|(executor, _)| told.iter().position(|id| *id == executor.id()));
+            }
+            Habit::None | Habit::Nowhere | Habit::Panics | Habit::Holds | Habit::Pairs => {}
+        }
+    }
+}
+
+fn look_at_pairs(mirror: &Mirror) {
+    for one in mirror.executors() {
+        for other in mirror.executors() {
+            black_box(one.load.slots_used < other.load.slots_used);
+        }
+    }
+}
+
+impl Routing for Fickle {
+    fn route(
+        &mut self,
+        mirror: &Mirror,
+        placed: &mut Tentative,
+        at: Moment,
+        requests: &[Cached],
+    ) -> Vec<Verdict> {
+        let verdict = |asked: &Cached| Verdict {
+            choice: self.choice(mirror, placed, at, asked.request),
+            reason: 0,
+        };
+        requests.iter().map(verdict).collect()
+    }
+}
+
+export!(Fickle: routing);
