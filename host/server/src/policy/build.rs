@@ -95,7 +95,8 @@ fn ensure_target(folder: &Path) -> Result<()> {
     let libraries = String::from_utf8_lossy(&said.stdout);
     anyhow::ensure!(
         said.status.success() && Path::new(libraries.trim()).is_dir(),
-        "the Rust compiler cannot build for {TARGET} yet: type `rustup target add {TARGET}`",
+        "the Rust compiler cannot build for {TARGET} yet: type `rustup target add {TARGET}`, or \
+         install Rust anew from https://rustup.rs if it came without rustup",
     );
     Ok(())
 }
@@ -111,7 +112,10 @@ fn package(folder: &Path, manifest: &Path) -> Result<Package> {
         .packages
         .into_iter()
         .find(|package| package.manifest_path == manifest);
-    found.with_context(|| format!("{} has no [package]", manifest.display()))
+    found.with_context(|| {
+        let shown = manifest.display();
+        format!("{shown} has no [package]: name the folder of the policy's own crate")
+    })
 }
 
 /// What cargo said of what it built; absent: it could not, and has said why.

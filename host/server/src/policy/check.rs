@@ -117,7 +117,7 @@ fn notes(path: &Path, component: &PolicyComponent, started: &mut StartedPolicy) 
 }
 
 /// What is wrong, and what to do where the message does not say it.
-fn explained(error: &StartError) -> String {
+pub(super) fn explained(error: &StartError) -> String {
     let advice = if matches!(
         error,
         StartError::SettingsRefused(_) | StartError::ConfigureFaulted(_)

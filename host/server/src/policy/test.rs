@@ -1,7 +1,7 @@
-//! `policy test`: a policy's file against scenarios, for people, for CI and for programs.
+//! `policy test`: a policy's file against scenarios and properties, for people, CI and programs.
 //!
-//! What a scenario is and how it is run is the testkit's; here a file takes the place of the
-//! policy of its name, and the default policies stand ready beside it.
+//! What these are and how they are run is the testkit's; here a file takes the place of the
+//! policy of its name in scenarios, and the default policies stand ready beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use pointsman_policy::{
     Instance, Limits, PolicyComponent, PolicyEngine, PolicySource, WasmInstance,
 };
+use pointsman_testkit::properties::{self, Plan};
 use pointsman_testkit::report::{self, Case, Problem, Report, Suite, Verdict};
 use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};
 
-use super::{Done, PolicyFileArg, file};
+use super::{Done, PolicyFileArg, SettingsArg, check, file, settings};
 use crate::embedded;
 
 /// What is tested.
@@ -25,14 +26,36 @@ pub struct Args {
     #[command(flatten)]
     file: PolicyFileArg,
     /// Scenarios, or folders of them
-    #[arg(required = true, value_name = "SCENARIOS")]
+    #[arg(required_unless_present = "properties", value_name = "SCENARIOS")]
     scenarios: Vec<PathBuf>,
+    #[command(flatten)]
+    properties: PropertyArgs,
     /// How the outcome is written
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
     /// Writes it there; people are told on the terminal all the same
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+/// Whether properties are checked, and in which runs.
+#[derive(Clone, Debug, clap::Args)]
+struct PropertyArgs {
+    /// Check what any policy must be: never refused, the same after a restart, and so on
+    #[arg(long)]
+    properties: bool,
+    /// Its [settings] and [limits] while properties are checked; a scenario has its own
+    #[arg(long, value_name = "FILE.toml", requires = "properties")]
+    settings: Option<PathBuf>,
+    /// Runs, each with the next seed
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// The seed of the first run
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "properties")]
+    seed: u64,
+    /// Events of a run: arrivals, failures, time passing
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    events: u32,
 }
 
 /// For whom the outcome is.
@@ -42,6 +65,9 @@ enum Format {
     Junit,
     Json,
 }
+
+/// How people repeat what a property check found.
+const AGAIN: &str = "a seed and its events show the same again: --properties --runs 1 --seed SEED --events EVENTS\n";
 
 /// The policy under test, and whether the scenario that runs has bound it.
 struct Subject {
@@ -58,18 +84,25 @@ pub(super) fn run(args: &Args) -> Result<Done> {
         Ok(subject) => subject,
         Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
     };
-    let mut kit = Kit::new(registry(&subject));
-    let cases = scenarios
-        .iter()
-        .flat_map(|path| case(&mut kit, &subject, path));
-    let cases = cases.collect();
-    let suite = Suite {
-        name: file::stem(path),
-        cases,
-    };
-    let report = Report {
-        suites: vec![suite],
-    };
+    let mut suites = Vec::new();
+    if !scenarios.is_empty() {
+        let mut kit = Kit::new(registry(&subject));
+        let cases = scenarios
+            .iter()
+            .flat_map(|path| case(&mut kit, &subject, path));
+        let cases = cases.collect();
+        suites.push(Suite {
+            name: file::stem(path),
+            cases,
+        });
+    }
+    if args.properties.properties {
+        match args.properties.check(&subject.component)? {
+            Ok(suite) => suites.push(suite),
+            Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
+        }
+    }
+    let report = Report { suites };
     let mut text = args.format.write(&report);
     if let Some(output) = &args.output {
         fs::write(output, &text).with_context(|| format!("{} not written", output.display()))?;
@@ -77,6 +110,10 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     }
     if report.is_passed() {
         return Ok(Done::good(text));
+    }
+    let is_for_people = args.format == Format::Human || args.output.is_some();
+    if args.properties.properties && is_for_people {
+        text.push_str(AGAIN);
     }
     Ok(Done::not_good(text))
 }
@@ -156,6 +193,25 @@ fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
         }
     }
     cases
+}
+
+// === impl PropertyArgs ===
+
+impl PropertyArgs {
+    /// Checks them all; the inner error says why the policy cannot be put through them.
+    fn check(&self, component: &PolicyComponent) -> Result<Result<Suite, String>> {
+        let given = settings::given(&SettingsArg {
+            settings: self.settings.clone(),
+        })?;
+        let subject = properties::Subject::component(component, &given.settings, given.limits);
+        let plan = Plan {
+            seed: self.seed,
+            runs: self.runs,
+            events: self.events,
+            ..Plan::default()
+        };
+        Ok(properties::check(&subject, &plan).map_err(|error| check::explained(&error)))
+    }
 }
 
 // === impl Format ===

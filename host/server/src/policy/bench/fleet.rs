@@ -9,7 +9,7 @@ use pointsman_core::rows::{
 use pointsman_core::{
     DeviceId, ExecutorId, Hook, Micros, Moment, RequestId, Round, Shortage, ShortageCause, TenantId,
 };
-use pointsman_policy::{Fault, Instance};
+use pointsman_policy::{Fault, Instance, PolicyComponent};
 
 /// Executors that share a device.
 const PER_DEVICE: u32 = 8;
@@ -19,12 +19,47 @@ const WAITING: u64 = 64;
 const RUNNING: u64 = 1_000_000;
 const TENANT: TenantId = TenantId(0);
 
+/// What a policy is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// To decide.
+    Of(Hook),
+    /// To explain where a request would go.
+    Explanation,
+}
+
 /// What there is to be told.
 pub(super) struct Fleet {
     executors: u32,
     feed: FeedKinds,
     /// Counts what has changed, which says what changes next.
     round: u64,
+}
+
+// === impl Question ===
+
+impl Question {
+    /// All of them, in the order of a round.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let decisions = Hook::ALL.into_iter().map(Self::Of);
+        decisions.chain([Self::Explanation])
+    }
+
+    /// Whether a policy answers it.
+    pub(super) fn is_answered_by(self, policy: &PolicyComponent) -> bool {
+        match self {
+            Self::Of(hook) => policy.hooks().contains(hook),
+            Self::Explanation => policy.explains(),
+        }
+    }
+
+    /// The interface that it belongs to.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Of(hook) => hook.as_str(),
+            Self::Explanation => "explanation",
+        }
+    }
 }
 
 // === impl Fleet ===
@@ -73,28 +108,32 @@ impl Fleet {
         rows
     }
 
-    /// Asks the question that belongs to `hook`.
-    pub(super) fn ask(&self, policy: &mut dyn Instance, hook: Hook) -> Result<(), Fault> {
+    /// Asks it.
+    pub(super) fn ask(&self, policy: &mut dyn Instance, question: Question) -> Result<(), Fault> {
         let at = Moment {
             now: Micros(0),
             round: Round(self.round),
         };
         let first = RequestId(0);
+        let cached = Cached {
+            request: first,
+            overlaps: Vec::new(),
+            floor_tokens: 0,
+            shared_tokens: 0,
+        };
+        let hook = match question {
+            Question::Of(hook) => hook,
+            Question::Explanation => {
+                return policy.explain(at, &request(0), &cached).map(drop);
+            }
+        };
         match hook {
             Hook::Admission => policy.admit(at, &[first], 1000).map(drop),
             Hook::Priority => {
                 let all: Vec<_> = (0..WAITING).map(RequestId).collect();
                 policy.order(at, &all).map(drop)
             }
-            Hook::Routing => {
-                let cached = Cached {
-                    request: first,
-                    overlaps: Vec::new(),
-                    floor_tokens: 0,
-                    shared_tokens: 0,
-                };
-                policy.route(at, &[cached]).map(drop)
-            }
+            Hook::Routing => policy.route(at, &[cached]).map(drop),
             Hook::Preemption => {
                 let shortage = Shortage {
                     cause: ShortageCause::Slots,
@@ -168,7 +207,11 @@ fn info(id: u32) -> ExecutorInfo {
 }
 
 fn waiting(id: u64) -> Change {
-    Change::Waiting(Arc::new(Request {
+    Change::Waiting(Arc::new(request(id)))
+}
+
+fn request(id: u64) -> Request {
+    Request {
         id: RequestId(id),
         model: None,
         adapter: None,
@@ -190,7 +233,7 @@ fn waiting(id: u64) -> Change {
         failed_on: Vec::new(),
         preferred: None,
         attempts: 0,
-    }))
+    }
 }
 
 /// Less urgent than who waits, so that it could give way.

@@ -14,8 +14,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::Result;
+use pointsman_core::Micros;
 use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{Hook, Micros};
 use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ use super::settings::{self, Given};
 use super::table::grouped;
 use super::{Done, PolicyFileArg, SettingsArg, file};
 use crate::embedded;
-use fleet::Fleet;
+use fleet::{Fleet, Question};
 use stopwatch::stopwatch;
 
 /// What is measured.
@@ -83,15 +83,16 @@ pub(super) fn run(args: &Args) -> Result<Done> {
         given,
     };
     let mut text = format!(
-        "{:<10} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
+        "{:<11} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
         "hook", "executors", "policy", "p50 us", "p99 us", "fuel at most"
     );
-    for hook in contender.component.hooks().iter() {
-        let default = default_for(hook)?;
+    let questions = Question::all();
+    for question in questions.filter(|question| question.is_answered_by(&contender.component)) {
+        let default = default_for(question)?;
         for &executors in &args.executors {
             for contender in [&contender, &default] {
-                match measure(contender, hook, executors, args.questions) {
-                    Ok(cost) => row(&mut text, (hook, executors), &contender.label, &cost)?,
+                match measure(contender, question, executors, args.questions) {
+                    Ok(cost) => row(&mut text, (question, executors), &contender.label, &cost)?,
                     Err(fault) => {
                         let label = &contender.label;
                         writeln!(text, "{label} faulted with {executors} executors: {fault}")?;
@@ -104,12 +105,12 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     Ok(Done::good(text))
 }
 
-/// The policy that has the hook where nobody says otherwise.
-fn default_for(hook: Hook) -> Result<Contender> {
+/// The policy that is asked where nobody says otherwise.
+fn default_for(question: Question) -> Result<Contender> {
     for policy in embedded::policies()? {
         let component = file::load(policy.wasm)?;
         let component = component.map_err(|error| anyhow::anyhow!("{}: {error}", policy.name))?;
-        if component.hooks().contains(hook) {
+        if question.is_answered_by(&component) {
             let label = format!("{} (default)", policy.name);
             return Ok(Contender {
                 label,
@@ -118,20 +119,20 @@ fn default_for(hook: Hook) -> Result<Contender> {
             });
         }
     }
-    anyhow::bail!("no default policy exports {}", hook.as_str())
+    anyhow::bail!("no default policy exports {}", question.as_str())
 }
 
 fn row(
     text: &mut String,
-    (hook, executors): (Hook, u32),
+    (question, executors): (Question, u32),
     label: &str,
     cost: &Cost,
 ) -> std::fmt::Result {
-    let (hook, fuel) = (hook.as_str(), grouped(cost.fuel));
+    let (hook, fuel) = (question.as_str(), grouped(cost.fuel));
     let (median, p99) = (micros(cost.median), micros(cost.p99));
     writeln!(
         text,
-        "{hook:<10} {executors:>9}  {label:<32} {median:>8} {p99:>8} {fuel:>12}"
+        "{hook:<11} {executors:>9}  {label:<32} {median:>8} {p99:>8} {fuel:>12}"
     )
 }
 
@@ -142,7 +143,7 @@ fn micros(time: Duration) -> String {
 
 fn measure(
     contender: &Contender,
-    hook: Hook,
+    question: Question,
     executors: u32,
     questions: u32,
 ) -> Result<Cost, Fault> {
@@ -162,12 +163,12 @@ fn measure(
     let mut times = Vec::new();
     let mut fuel = 0;
     let warm_up = questions / 10;
-    for question in 0..questions + warm_up {
+    for asked in 0..questions + warm_up {
         tell(&mut policy, given, Extent::SinceLast, &fleet.change())?;
         let begun = time();
-        fleet.ask(&mut policy, hook)?;
+        fleet.ask(&mut policy, question)?;
         let took = time().saturating_sub(begun);
-        if question >= warm_up {
+        if asked >= warm_up {
             times.push(took);
             fuel = fuel.max(policy.last_fuel().unwrap_or(0));
         }
@@ -219,12 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn every_default_policy_answers_its_hooks_and_uses_the_same_fuel_each_time() {
-        for hook in Hook::ALL {
-            let contender = default_for(hook).unwrap();
-            let fuel = |executors| measure(&contender, hook, executors, 10).unwrap().fuel;
-            assert!(fuel(1) > 0, "{hook:?}");
-            assert_eq!(fuel(20), fuel(20), "{hook:?}");
+    fn every_default_policy_answers_its_questions_and_uses_the_same_fuel_each_time() {
+        for question in Question::all() {
+            let contender = default_for(question).unwrap();
+            let fuel = |executors| {
+                let cost = measure(&contender, question, executors, 10);
+                cost.unwrap().fuel
+            };
+            assert!(fuel(1) > 0, "{question:?}");
+            assert_eq!(fuel(20), fuel(20), "{question:?}");
         }
     }
 }

@@ -1,0 +1,100 @@
+//! A folder in no workspace, and `pointsman policy` run in it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder for policies, and what is said in it.
+pub(crate) struct Place {
+    folder: tempfile::TempDir,
+}
+
+/// How a command ended.
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Runs `pointsman policy`, with what cargo builds kept from one run of the tests to the next.
+    pub(crate) fn policy<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
+        let mut command = self.command();
+        Said::of(command.args(arguments))
+    }
+
+    /// `pointsman policy`, not run yet.
+    pub(crate) fn command(&self) -> Command {
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-cli");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+        command
+            .arg("policy")
+            .current_dir(self.folder.path())
+            .env("CARGO_TARGET_DIR", kept)
+            .env("CARGO_NET_OFFLINE", "true")
+            // Those of the build that runs this test are none of the policy's.
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+        command
+    }
+
+    pub(crate) fn say(&self, line: &str) -> Said {
+        self.policy(line.split_whitespace())
+    }
+}
+
+impl Said {
+    /// Runs it to its end.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn ended(&self, code: i32) -> &str {
+        assert_eq!(self.code, code, "{}\n{}", self.out, self.err);
+        if code == 2 { &self.err } else { &self.out }
+    }
+
+    #[track_caller]
+    pub(crate) fn says(&self, code: i32, parts: &[&str]) {
+        let text = self.ended(code);
+        for part in parts {
+            assert!(text.contains(part), "{part:?} not in\n{text}");
+        }
+    }
+}
+
+/// Whether the Rust compiler on this machine has the library for policies. Where `cargo xtask`
+/// compiles the shipped ones with Debian's compiler instead, it has not.
+pub(crate) fn can_build() -> bool {
+    let said = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target"])
+        .arg("wasm32-unknown-unknown")
+        .output()
+        .unwrap();
+    let libraries = String::from_utf8(said.stdout).unwrap();
+    let can = said.status.success() && Path::new(libraries.trim()).is_dir();
+    if !can {
+        println!("skipped: rustc has no wasm32-unknown-unknown on this machine");
+    }
+    can
+}

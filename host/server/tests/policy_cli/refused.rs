@@ -1,0 +1,178 @@
+//! What is of no use is explained, with what to do.
+
+use std::fs;
+
+use pointsman_testkit::component::component_path;
+
+use super::place::{Place, can_build};
+
+#[test]
+fn what_is_no_policy_is_explained_by_every_command() {
+    let place = Place::new();
+    place.write("text.wasm", "hello");
+    place.write("module.wasm", b"\0asm\x01\0\0\0");
+    place.write("empty.wasm", b"\0asm\x0d\0\x01\0");
+    place.write("scenario.toml", "");
+    for (command, more) in [("check", ""), ("bench", ""), ("test", "scenario.toml")] {
+        let say = |file: &str| place.say(&format!("{command} {file} {more}"));
+        say("text.wasm").says(1, &["text.wasm", "not a WebAssembly file", "to fix it: "]);
+        say("module.wasm").says(1, &["a core module, not a component"]);
+        say("empty.wasm").says(1, &["does not export pointsman:scheduling/lifecycle"]);
+        say("none.wasm").says(2, &["none.wasm cannot be read"]);
+        say(".").says(2, &[". is a folder: name the .wasm file"]);
+    }
+    place
+        .say("inspect text.wasm")
+        .says(1, &["5 bytes", "not a WebAssembly file"]);
+    place
+        .say("inspect empty.wasm")
+        .says(0, &["imports      none", "exports      none"]);
+}
+
+#[test]
+fn what_cannot_be_made_or_built_is_explained() {
+    let place = Place::new();
+    place
+        .say("new Mine")
+        .says(2, &["a name is of lower-case letters"]);
+    place.say("new mine --hooks nonsense").says(
+        2,
+        &[
+            "invalid value 'nonsense' for '--hooks <HOOKS>'",
+            "admission, priority, routing, preemption, budget, explanation",
+        ],
+    );
+    place
+        .say("new mine --hooks explanation")
+        .says(2, &["explanation is no decision"]);
+    place
+        .say("build .")
+        .says(2, &["has no Cargo.toml: `pointsman policy new NAME`"]);
+    place.say("build nowhere").says(2, &["no folder nowhere"]);
+    place.say("new other --dir here").ended(0);
+    place
+        .say("new other --dir here")
+        .says(2, &["here is there and not empty"]);
+
+    if !can_build() {
+        return;
+    }
+    let library = place.path("here/src/lib.rs");
+    let good = fs::read_to_string(&library).unwrap();
+    fs::write(&library, good.replace("export!(Decisions: routing);", "")).unwrap();
+    place.say("build here").says(
+        1,
+        &[
+            "here makes no policy: ",
+            "to fix it: with the SDK, `export!",
+        ],
+    );
+    fs::write(&library, "nonsense").unwrap();
+    let said = place.say("build here");
+    said.says(1, &["here does not build"]);
+    assert!(said.err.contains("src/lib.rs:1"), "{}", said.err);
+    assert!(!place.path("here/other.wasm").exists());
+}
+
+/// A component that is a good policy.
+fn good() -> Vec<u8> {
+    fs::read(component_path("test/fickle")).expect("`cargo xtask policies` built it")
+}
+
+/// The file with one text in place of another as long, wherever it stands.
+fn renamed(mut wasm: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut at = 0;
+    while let Some(found) = wasm[at..]
+        .windows(from.len())
+        .position(|window| window == from)
+    {
+        at += found;
+        wasm[at..at + to.len()].copy_from_slice(to);
+    }
+    wasm
+}
+
+#[test]
+fn another_version_of_the_interface_and_half_a_file_are_explained() {
+    let place = Place::new();
+    place.write("next.wasm", renamed(good(), b"@0.1.0", b"@9.1.0"));
+    place.write("half.wasm", &good()[..good().len() / 2]);
+    place.write("scenario.toml", "");
+    for (command, more) in [
+        ("check", ""),
+        ("bench", ""),
+        ("test", "scenario.toml"),
+        ("test", "--properties"),
+    ] {
+        let say = |file: &str| place.say(&format!("{command} {file} {more}"));
+        say("next.wasm").says(
+            1,
+            &[
+                "is of version \"9.1.0\", this host knows 0.1.0",
+                "to fix it: build it again with the SDK of this release",
+            ],
+        );
+        say("half.wasm").says(
+            1,
+            &["malformed component: ", "to fix it: the file is damaged"],
+        );
+    }
+}
+
+#[test]
+fn settings_that_a_policy_does_not_know_are_named_by_every_command() {
+    let place = Place::new();
+    place.write("fickle.wasm", good());
+    place.write("unknown.toml", "[settings]\nhabbit = 'none'\n");
+    place.write("table.toml", "[setings]\nhabit = 'none'\n");
+    for command in ["check", "bench", "test --properties"] {
+        let say = |file: &str| place.say(&format!("{command} fickle.wasm --settings {file}"));
+        say("unknown.toml").says(1, &["settings refused: ", "`habbit`", "`habit`"]);
+        say("table.toml").says(2, &["table.toml:1:", "setings"]);
+        say("none.toml").says(2, &["settings none.toml: "]);
+    }
+}
+
+#[test]
+fn a_scenario_that_is_none_is_broken_where_it_stands() {
+    let place = Place::new();
+    place.write("fickle.wasm", good());
+    let scenario = "title = 'one is placed'
+[policy.fickle]
+[[executor]]
+name = 'gpu'
+slots = 1
+[[step]]
+arrive = { name = 'one' }
+expect.placed = { one = 'gpu' }
+";
+    let test = |text: &str| {
+        place.write("one.toml", text);
+        place.say("test fickle.wasm one.toml")
+    };
+    test(scenario).says(0, &["1 passed"]);
+    for (from, to, said) in [
+        ("slots", "slot", "one.toml:5:1: "),
+        ("slots = 1", "slots = ", "one.toml:5:9: "),
+        ("slots = 1", "slots = 'one'", "one.toml:5:9: "),
+        ("'gpu' }", "'cpu' }", "one.toml:8:"),
+        ("policy.fickle", "policy.fickel", "one.toml:2:"),
+    ] {
+        let text = scenario.replace(from, to);
+        test(&text).says(1, &["1 broken", said]);
+    }
+    place
+        .say("test fickle.wasm nowhere.toml")
+        .says(2, &["scenarios nowhere.toml: "]);
+    fs::create_dir(place.path("empty")).unwrap();
+    place
+        .say("test fickle.wasm empty")
+        .says(2, &["empty has no scenario: a scenario is a .toml file"]);
+    place
+        .say("test fickle.wasm")
+        .says(2, &["<SCENARIOS>...", "--help"]);
+    place
+        .say("test fickle.wasm one.toml --seed 3")
+        .says(2, &["--properties"]);
+}
