@@ -13,31 +13,32 @@ use crate::settings::{Late, Settings};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) pace: Pace,
-    /// Its best place for any request, and how much of it is in use; absent without room.
-    used: Option<Used>,
+    /// Its best place for any request, and how much of it is in use.
+    order: u64,
 }
 
-/// The smaller is the better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Used {
-    seat: Seat,
-    permille: u64,
-}
+/// In the order of a row: that it has no room.
+const NO_ROOM: u64 = 1 << 63;
+/// Added for a request that it would end too late.
+const LATE: u64 = 1 << 62;
+/// That there is only a place in its queue. What is left is how much is in use.
+const QUEUE: u64 = 1 << 61;
 
-/// How good an executor that can take the request is; the smaller is the better, and of equals the
-/// one attached first.
+/// How good an executor that can take the request is, as `find` compares them; the smaller is the
+/// better, and of equals the one attached first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     standing: Standing,
-    used: Used,
+    seat: Seat,
+    used_permille: u64,
     micros: u64,
 }
 
 /// What is found among all executors.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
-    /// The best of those that can take it now, its place, and what it is.
-    best: Option<(Rank, u32, Seat)>,
+    /// The best of those that can take it now, what it makes, and where on it.
+    best: Option<(Standing, u32, Seat)>,
     /// The best it could make, had it all of those to itself that may ever take it.
     outlook: Option<Standing>,
 }
@@ -59,7 +60,7 @@ pub(crate) fn choose(
         (Some(Standing::Late), _) if gives_up => Err(given(Choice::GiveUp, Reason::TooLate)),
         (Some(_), None) => Err(given(Choice::Hold(None), Reason::NoRoom)),
         (Some(_), Some((best, executor, seat))) => {
-            let reason = match (best.standing, case.need.request.deadline) {
+            let reason = match (best, case.need.request.deadline) {
                 (Standing::Late, _) if gives_up => {
                     return Err(given(Choice::Hold(None), Reason::FasterIsBusy));
                 }
@@ -81,36 +82,52 @@ fn find(case: &Case<'_>, rows: &Sheet<Row>, settings: &Settings) -> Found {
     let mut found = Found::default();
     let request = case.need.request;
     let tokens = output_tokens(settings, request);
+    // From so many micros on it is late.
+    let late_from = match request.deadline {
+        Some(deadline) => {
+            let left = deadline.checked_sub(case.need.now);
+            left.map_or(0, |left| left.saturating_add(1))
+        }
+        None => u64::MAX,
+    };
+    // Of the best so far: its order and its time. Most executors are turned away by these.
+    let (mut best, mut best_micros) = (NO_ROOM - 1, u64::MAX);
     rows.each(request, |id, row| {
         let micros = row.pace.micros(tokens);
-        let standing = Standing::of(request, case.need.now, micros);
-        let better = row.used.and_then(|used| {
-            let rank = Rank {
-                standing,
-                used,
-                micros,
-            };
-            let beats = |best: (Rank, u32, Seat)| (rank, id) < (best.0, best.1);
-            found.best.is_none_or(beats).then_some(rank)
-        });
-        let brighter = found.outlook.is_none_or(|outlook| standing < outlook);
-        if better.is_none() && !brighter {
+        let late = micros >= late_from;
+        let order = if late { row.order | LATE } else { row.order };
+        let brighter = match found.outlook {
+            None => true,
+            Some(Standing::Late) => !late,
+            Some(Standing::InTime) => false,
+        };
+        if order > best && !brighter {
             return;
         }
+        let better = order < best || order == best && micros < best_micros;
+        if !better && !brighter {
+            return;
+        }
+        let standing = if late {
+            Standing::Late
+        } else {
+            Standing::InTime
+        };
         let Some(executor) = case.mirror.executor(id) else {
             return;
         };
         if brighter && case.need.check_lasting(&executor).is_ok() {
             found.outlook = Some(standing);
         }
-        if let Some(rank) = better
-            && let Ok(seat) = case.fit(&executor)
-        {
-            let used = Used { seat, ..rank.used };
-            let rank = Rank { used, ..rank };
+        if better && let Ok(seat) = case.fit(&executor) {
             // Its place for this request may be a worse one than that for any.
-            if found.best.is_none_or(|best| (rank, id) < (best.0, best.1)) {
-                found.best = Some((rank, id, seat));
+            let order = match seat {
+                Seat::Slot => order,
+                Seat::Queue => order | QUEUE,
+            };
+            if order < best || order == best && micros < best_micros {
+                (best, best_micros) = (order, micros);
+                found.best = Some((standing, id, seat));
             }
         }
     });
@@ -131,10 +148,10 @@ pub(crate) fn explain(
         if standing == Standing::Late && settings.late == Late::GiveUp {
             return Err("the answer would come too late");
         }
-        let permille = used_permille(case.placed, executor);
         Ok(Rank {
             standing,
-            used: Used { seat, permille },
+            seat,
+            used_permille: used_permille(case.placed, executor),
             micros,
         })
     };
@@ -153,10 +170,11 @@ impl Row {
     pub(crate) fn of(placed: &Tentative, executor: &Executor<'_>) -> Option<Self> {
         executor.is_live().then(|| Self {
             pace: Pace::of(executor.load),
-            used: open_seat(placed, executor).map(|seat| Used {
-                seat,
-                permille: used_permille(placed, executor),
-            }),
+            order: match open_seat(placed, executor) {
+                Some(Seat::Slot) => used_permille(placed, executor),
+                Some(Seat::Queue) => used_permille(placed, executor) | QUEUE,
+                None => NO_ROOM,
+            },
         })
     }
 }

@@ -129,15 +129,21 @@ fn claimants(
     (session, group): (u64, Option<u32>),
 ) -> Claimants {
     let mut found = Claimants::default();
-    // Of `found.home` and `found.next`; the second is never the greater.
-    let (mut greatest, mut greatest_open) = (None, None);
+    // Of `found.home` and `found.next`; the second is never the greater. Most executors are turned
+    // away by one comparison with it.
+    let (mut greatest, mut greatest_open) = (None, 0);
     sheet.each(need.request, |id, row| {
-        let claim = Some(weight(session, row.node));
-        if claim <= greatest_open || group.is_some_and(|group| group != row.group) {
+        let claim = weight(session, row.node);
+        if claim < greatest_open {
             return;
         }
-        if claim > greatest && may_take(mirror, need, id) {
-            (greatest, found.home) = (claim, Some(id));
+        if claim == greatest_open && found.next.is_some()
+            || group.is_some_and(|group| group != row.group)
+        {
+            return;
+        }
+        if Some(claim) > greatest && may_take(mirror, need, id) {
+            (greatest, found.home) = (Some(claim), Some(id));
         }
         if row.open
             && let Some(executor) = mirror.executor(id)
