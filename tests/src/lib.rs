@@ -11,3 +11,4 @@ pub mod engine;
 pub mod fleet;
 pub mod reload;
 pub mod serving;
+pub mod trial;

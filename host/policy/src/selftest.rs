@@ -343,22 +343,18 @@ fn sequence(order: &StartOrder) -> SequenceRef {
 }
 
 /// Whether an answer is refused for its form, which no state of the host excuses.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "what is not listed depends on the state of the host"
-)]
 fn is_malformed(cause: RefusalCause) -> bool {
-    match cause {
+    matches!(
+        cause,
         RefusalCause::WrongCount { .. }
-        | RefusalCause::UnknownRequest
-        | RefusalCause::UnknownExecutor
-        | RefusalCause::NamedTwice
-        | RefusalCause::NotAsked
-        | RefusalCause::NamesNone
-        | RefusalCause::NotQueued
-        | RefusalCause::NotPlaced
-        | RefusalCause::IsNeedy
-        | RefusalCause::OverTotal { .. } => true,
-        _ => false,
-    }
+            | RefusalCause::UnknownRequest
+            | RefusalCause::UnknownExecutor
+            | RefusalCause::NamedTwice
+            | RefusalCause::NotAsked
+            | RefusalCause::NamesNone
+            | RefusalCause::NotQueued
+            | RefusalCause::NotPlaced
+            | RefusalCause::IsNeedy
+            | RefusalCause::OverTotal { .. }
+    )
 }

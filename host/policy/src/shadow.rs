@@ -62,7 +62,7 @@ struct Link {
     dropped: AtomicU64,
     /// A fresh instance is there that must be told everything.
     forgot: AtomicBool,
-    /// Nobody wants its answers any more.
+    /// Nobody wants its answers any more, or it has none.
     over: AtomicBool,
     /// What was counted. Held to add to it and to copy it, never during a call.
     report: Mutex<ShadowReport>,
@@ -136,6 +136,10 @@ impl Shadow {
         in_force: Option<(u32, Reply)>,
         reasons: &[String],
     ) -> Option<String> {
+        if self.flow != Flow::Ended && self.link.over.load(Ordering::Acquire) {
+            self.flow = Flow::Ended;
+            return Some(self.link.lock().end("it has ended"));
+        }
         self.look_at_link();
         match self.flow {
             Flow::Open => {}

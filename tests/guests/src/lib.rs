@@ -18,7 +18,7 @@ use std::hint::black_box;
 use pointsman_sdk::wire::budget::Allotment;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
-use pointsman_sdk::wire::types::{Cached, Change, Health, Request, SequenceState};
+use pointsman_sdk::wire::types::{Cached, Change, Health, NameKind, Request, SequenceState};
 use pointsman_sdk::wire::{admission, routing};
 use pointsman_sdk::{
     Admission, Budget, Executor, Mirror, Moment, Policy, Preemption, Priority, Routing, export,
@@ -56,8 +56,20 @@ impl Hostile {
             Some(Outrage::Recurse) => {
                 black_box(recurse(black_box(0)));
             }
-            Some(Outrage::MillionRows) | None => {}
+            Some(Outrage::MillionRows | Outrage::Gigabyte) | None => {}
         }
+    }
+
+    /// Spends fuel on nothing before an answer.
+    fn toil(&self) {
+        for round in 0..self.settings.toil {
+            black_box(round);
+        }
+    }
+
+    fn starves(&self, mirror: &Mirror, request: &Request) -> bool {
+        let name = mirror.name(NameKind::Tenant, request.tenant);
+        self.answers() == Answers::StarveTenant && name == Some(self.settings.tenant.as_str())
     }
 
     fn is_still_good(&mut self) -> bool {
@@ -123,6 +135,9 @@ impl Hostile {
         } else if answers == Answers::NoExecutors {
             routing::Choice::Place(Vec::new())
         } else if let Some(request) = mirror.request(cached.request) {
+            if self.starves(mirror, request) {
+                return routing::Choice::Hold(Some(u64::MAX));
+            }
             self.place(mirror, request)
         } else {
             routing::Choice::Hold(None)
@@ -191,6 +206,7 @@ impl Policy for Hostile {
                 black_box(());
             },
             Some(Outrage::Trap) if loops => panic!("as it was told"),
+            Some(Outrage::Gigabyte) if loops => vec![1; 1 << 30],
             Some(_) if loops => vec![1; 32 << 20],
             _ => self.good.to_le_bytes().to_vec(),
         }
@@ -226,6 +242,7 @@ impl Admission for Hostile {
         room: u32,
     ) -> Vec<admission::Verdict> {
         self.outrage(Call::Admit);
+        self.toil();
         let answers = self.answers();
         let choice = |idx: usize| {
             if answers == Answers::Shed {
@@ -251,6 +268,7 @@ impl Admission for Hostile {
 impl Priority for Hostile {
     fn order(&mut self, _: &Mirror, _: Moment, requests: &[u64]) -> Vec<u64> {
         self.outrage(Call::Order);
+        self.toil();
         if let Some(rows) = self.million(Call::Order, 0) {
             return rows;
         }
@@ -272,6 +290,7 @@ impl Routing for Hostile {
         requests: &[Cached],
     ) -> Vec<routing::Verdict> {
         self.outrage(Call::Route);
+        self.toil();
         let reason = digest(mirror);
         let hold = routing::Verdict {
             choice: routing::Choice::Hold(None),
@@ -297,6 +316,7 @@ impl Routing for Hostile {
 impl Preemption for Hostile {
     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
         self.outrage(Call::Evict);
+        self.toil();
         if self.answers() != Answers::EvictMostUrgent {
             return None;
         }
@@ -324,6 +344,7 @@ impl Budget for Hostile {
         tokens_total: u32,
     ) -> Vec<Allotment> {
         self.outrage(Call::Allot);
+        self.toil();
         let executors: Vec<u32> = mirror
             .executors_on(device)
             .map(|executor| executor.info.id)

@@ -14,6 +14,10 @@ pub struct Settings {
     pub answers: Answers,
     /// In how many calls it behaves before it begins.
     pub good_calls: u32,
+    /// Rounds of idle work before each answer.
+    pub toil: u32,
+    /// The tenant that is starved, by name.
+    pub tenant: String,
 }
 
 /// What ends a call without an answer.
@@ -30,6 +34,8 @@ pub enum Outrage {
     Recurse,
     /// It returns a list of a million rows.
     MillionRows,
+    /// Its snapshot is a gigabyte.
+    Gigabyte,
 }
 
 /// A call of the host.
@@ -71,6 +77,8 @@ pub enum Answers {
     NoExecutors,
     /// Holds everything until the end of time.
     HoldForEver,
+    /// Holds the requests of one tenant until the end of time, and places all others.
+    StarveTenant,
     /// Gives everything up.
     GiveUp,
     /// Evicts the most urgent sequence there is.

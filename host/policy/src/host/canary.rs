@@ -6,10 +6,10 @@
 //!
 //! # Invariants
 //! 1. Each request is asked about by one of the two, and the later one knows what became of the
-//!    requests before it (`tests/tests/shadow.rs`).
-//! 2. The tenants of a share are among those of any larger one (`tests/tests/shadow.rs`).
+//!    requests before it (`tests/tests/canary.rs`).
+//! 2. The tenants of a share are among those of any larger one (`tests/tests/canary.rs`).
 //!
-//! See `host/docs/adr/0009-shadow-and-canary.md`.
+//! See `host/docs/adr/0009-shadows-elsewhere-canaries-by-tenant.md`.
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{Hook, Micros, RequestId, View};

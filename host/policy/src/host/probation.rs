@@ -4,7 +4,7 @@
 //! each question it answers is set against what the displaced one would have made of it, and the
 //! first sum that is out of line takes the policy out again: the displaced one is in force, with
 //! the state it had at the swap, and the new one's fingerprint is listed so that it is not added
-//! again. See `host/docs/adr/0008-probation-and-rollback.md` for what is compared and why.
+//! again. See `host/docs/adr/0008-a-policy-is-proven-against-the-one-it-displaces.md` for what is compared and why.
 //!
 //! # Invariants
 //! 1. A rollback leaves the hooks with those who had them (`host::tests::probation`), or, where

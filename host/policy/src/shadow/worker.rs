@@ -208,6 +208,7 @@ impl Worker {
         if self.is_spent() {
             let faults = self.faults.len();
             report.end(&format!("{faults} faults, the last one: {fault}"));
+            self.link.over.store(true, Ordering::Release);
         }
         report.fault(fault);
         drop(report);

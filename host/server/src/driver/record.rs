@@ -105,6 +105,31 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
             policy,
             faults, "policy quarantined, its hooks went to the next in line"
         ),
+        PolicyEventKind::RolledBack { to, why } => error!(
+            policy,
+            ?to,
+            %why,
+            "policy rolled back, whom it displaced is in force again"
+        ),
+        PolicyEventKind::OnProbation => info!(policy, "policy on probation"),
+        PolicyEventKind::Proven { questions } => info!(policy, questions, "policy proven"),
+        PolicyEventKind::Struck { hook, clock } => warn!(
+            policy,
+            hook = hook.as_str(),
+            ?clock,
+            "policy let a liveness bound run out, which counts as a fault"
+        ),
+        PolicyEventKind::Shut(hook) => error!(
+            policy,
+            hook = hook.as_str(),
+            "hook closed: its policy is quarantined, bind another or eject the hook"
+        ),
+        PolicyEventKind::Ejected(hook) => warn!(
+            policy,
+            hook = hook.as_str(),
+            "hook ejected, its embedded default is in force"
+        ),
+        PolicyEventKind::ShadowEnded { why } => warn!(policy, why, "shadow ended"),
         PolicyEventKind::Retired => debug!(number = event.policy, "policy retired"),
         PolicyEventKind::Logged(line) => policy_line(policy, line.level, &line.message),
         PolicyEventKind::LogDropped(lines) => warn!(policy, lines, "policy logged too much"),
