@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     addr: SocketAddr,
+    key: Option<&'static str>,
 }
 
 /// A whole answer.
@@ -58,7 +60,16 @@ impl Client {
     /// For the server at `addr`.
     #[must_use]
     pub fn new(addr: SocketAddr) -> Self {
-        Self { addr }
+        Self { addr, key: None }
+    }
+
+    /// The same with an API key.
+    #[must_use]
+    pub fn with_key(self, key: &'static str) -> Self {
+        Self {
+            key: Some(key),
+            ..self
+        }
     }
 
     /// `GET path`.
@@ -77,6 +88,15 @@ impl Client {
     pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
         let body = Full::new(Bytes::from(body.to_string()));
         self.whole(Request::post(path).body(body)?).await
+    }
+
+    /// `DELETE path`.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub async fn delete(&self, path: &str) -> Result<Answer> {
+        let request = Request::delete(path).body(Full::default())?;
+        self.whole(request).await
     }
 
     /// Chats, and waits for the whole answer.
@@ -127,6 +147,10 @@ impl Client {
     ) -> Result<(Response<Incoming>, JoinHandle<()>)> {
         let host = self.addr.to_string().parse()?;
         request.headers_mut().insert(hyper::header::HOST, host);
+        if let Some(key) = self.key {
+            let key = format!("Bearer {key}").parse()?;
+            request.headers_mut().insert(AUTHORIZATION, key);
+        }
         let stream = TcpStream::connect(self.addr).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

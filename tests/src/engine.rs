@@ -133,7 +133,8 @@ pub struct Crowded {
 /// If a request fails.
 pub async fn crowded(clients: usize, requests: usize) -> Result<Crowded> {
     let serving = Serving::start(|_| {}).await?;
-    let stats = serving.server.engines().first().context("no engine")?;
+    let engines = serving.server.engines();
+    let stats = engines.first().context("no engine")?;
     let stats = Arc::clone(&stats.1);
     let now = clock();
     let crowd = Crowd::gather(serving.client, clients, |client| {

@@ -88,7 +88,7 @@ pub use input::{
     DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, KvReport, KvSpec, NewRequest, PrefixEvent,
     Progress, RetryClass, SequenceRef, StepReport, Tier,
 };
-pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, QueueSnapshot};
+pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, Probe, QueueSnapshot};
 pub use policies::{
     Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Hook, NoPolicies, Otherwise,
     Policies, PolicyFault, Shortage, ShortageCause, Strike, Victim, admission, routing,

@@ -47,7 +47,7 @@ pub use engine::{EngineError, PolicyEngine};
 pub use host::{
     BindError, Canary, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump,
     MirrorDigest, OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats,
-    PolicyStatus, Probation, Quarantined, Retired, RollbackWhy,
+    PolicyStatus, Probation, Quarantined, Rehearsal, Retired, RollbackWhy,
 };
 pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};

@@ -16,6 +16,7 @@ pub mod clock;
 pub mod config;
 pub mod driver;
 pub mod embedded;
+pub mod fleet;
 pub mod http;
 pub mod logging;
 pub mod metrics;

@@ -1,8 +1,11 @@
 //! The models on this machine's processors: loaded, attached to the machine, and running.
 //!
+//! [`start`] does that for those of the configuration; `fleet` for those that come later.
+//!
 //! They share one device, the processors, and its KV blocks. A block is a fixed number of bytes:
 //! as many as 16 tokens take of the model that takes the most, and as many tokens as fit of each.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -45,17 +48,44 @@ pub struct Running {
     pub executor: ExecutorId,
     /// Its name there.
     pub name: String,
-    /// How clients know its model.
-    pub entry: ModelEntry,
+    /// Its model.
+    pub loaded: Arc<Loaded>,
     /// The way to it.
     pub engine: EngineHandle,
 }
 
 /// Blocks of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Blocks {
-    bytes: u64,
-    total: u32,
+pub struct Blocks {
+    /// Bytes of one.
+    pub bytes: u64,
+    /// How many there are.
+    pub total: u32,
+}
+
+/// The processors as a device that is attached.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// How the machine knows it.
+    pub device: DeviceId,
+    /// Its KV blocks.
+    pub blocks: Blocks,
+    /// What its engines may use.
+    pub cpu: CpuConfig,
+    /// Where they say what happens.
+    pub events: mpsc::Sender<Events>,
+}
+
+/// A block of the device holds no token of the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a token of model {model} takes {token_bytes} bytes of KV cache, a block of the device has \
+     {block_bytes}; put the model into the configuration and start the host again"
+)]
+pub struct TooWide {
+    model: String,
+    token_bytes: u64,
+    block_bytes: u64,
 }
 
 // === impl Loaded ===
@@ -90,8 +120,14 @@ impl Loaded {
         })
     }
 
+    /// The model it is.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
     /// As clients see it: a sequence is no longer than the whole pool, were it alone.
-    fn entry(&self, shape: KvShape) -> ModelEntry {
+    pub(crate) fn entry(&self, shape: KvShape) -> ModelEntry {
         let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
         ModelEntry {
             name: self.config.name.clone(),
@@ -101,8 +137,51 @@ impl Loaded {
         }
     }
 
-    fn executor_name(&self) -> String {
+    /// What its executor is called where nobody says otherwise.
+    pub(crate) fn executor_name(&self) -> String {
         format!("{DEVICE}/{}", self.config.name)
+    }
+
+    /// How its KV cache lies in blocks.
+    pub(crate) fn shape(&self, blocks: Blocks) -> Result<KvShape, TooWide> {
+        let token_bytes = self.kv_bytes_per_token();
+        let tokens = u32::try_from(blocks.bytes / token_bytes).unwrap_or(u32::MAX);
+        if tokens == 0 {
+            return Err(TooWide {
+                model: self.config.name.clone(),
+                token_bytes,
+                block_bytes: blocks.bytes,
+            });
+        }
+        Ok(KvShape {
+            tokens_per_block: tokens,
+            blocks_total: blocks.total,
+        })
+    }
+
+    /// Starts its engine, with so many slots.
+    pub(crate) fn spawn(
+        &self,
+        executor: ExecutorId,
+        slots: u32,
+        shape: KvShape,
+        host: &Host,
+    ) -> io::Result<EngineHandle> {
+        let model = Arc::clone(&self.model);
+        let threads = NonZeroUsize::new(host.cpu.threads).unwrap_or(NonZeroUsize::MIN);
+        let backend = move || {
+            let backend = CpuBackend::new(Arc::clone(&model), shape, threads)?;
+            Ok(Box::new(backend) as Box<dyn Backend>)
+        };
+        engine::spawn(EngineSpec {
+            executor,
+            incarnation: Incarnation(0),
+            slots,
+            text: Arc::clone(&self.text),
+            backend: Box::new(backend),
+            events: host.events.clone(),
+            recovery: Recovery::default(),
+        })
     }
 
     fn kv_bytes_per_token(&self) -> u64 {
@@ -124,10 +203,10 @@ fn describe(source: &ModelSource) -> String {
 pub fn start(
     machine: &mut Machine,
     now: Micros,
-    models: &[Loaded],
+    models: &[Arc<Loaded>],
     cpu: &CpuConfig,
-    events: &mpsc::Sender<Events>,
-) -> Result<Vec<Running>> {
+    events: mpsc::Sender<Events>,
+) -> Result<(Host, Vec<Running>)> {
     let blocks = blocks(models, cpu)?;
     let device = machine.handle_device_attached(
         now,
@@ -140,25 +219,36 @@ pub fn start(
             tokens_per_step: Some(cpu.tokens_per_step),
         },
     )?;
+    let host = Host {
+        device,
+        blocks,
+        cpu: cpu.clone(),
+        events,
+    };
     let mut running = Vec::new();
     for loaded in models {
-        let shape = shape(loaded, blocks)?;
+        let shape = loaded.shape(blocks)?;
         let spec = executor_spec(machine, now, loaded, (device, shape));
+        let name = &loaded.config.name;
         let executor = machine
             .handle_executor_attached(now, spec)
-            .with_context(|| format!("model {}", loaded.config.name))?;
+            .with_context(|| format!("model {name}"))?;
+        let engine = loaded.spawn(executor, loaded.config.slots, shape, &host);
         running.push(Running {
             executor,
             name: loaded.executor_name(),
-            entry: loaded.entry(shape),
-            engine: spawn(loaded, executor, shape, (cpu, events))?,
+            loaded: Arc::clone(loaded),
+            engine: engine.with_context(|| format!("engine of model {name}"))?,
         });
     }
-    Ok(running)
+    Ok((host, running))
 }
 
-fn blocks(models: &[Loaded], cpu: &CpuConfig) -> Result<Blocks> {
-    let widest = models.iter().map(Loaded::kv_bytes_per_token).max();
+fn blocks(models: &[Arc<Loaded>], cpu: &CpuConfig) -> Result<Blocks> {
+    let widest = models
+        .iter()
+        .map(|loaded| loaded.kv_bytes_per_token())
+        .max();
     let bytes = widest.context("no model is configured")? * TOKENS_PER_BLOCK;
     let total = u32::try_from(cpu.kv_bytes / bytes).unwrap_or(u32::MAX);
     ensure!(
@@ -167,14 +257,6 @@ fn blocks(models: &[Loaded], cpu: &CpuConfig) -> Result<Blocks> {
         cpu.kv_bytes
     );
     Ok(Blocks { bytes, total })
-}
-
-fn shape(loaded: &Loaded, blocks: Blocks) -> Result<KvShape> {
-    let tokens = blocks.bytes / loaded.kv_bytes_per_token();
-    Ok(KvShape {
-        tokens_per_block: u32::try_from(tokens)?,
-        blocks_total: blocks.total,
-    })
 }
 
 fn executor_spec(
@@ -198,28 +280,4 @@ fn executor_spec(
         preempts: true,
         model_unload_delay: Micros(0),
     }
-}
-
-fn spawn(
-    loaded: &Loaded,
-    executor: ExecutorId,
-    shape: KvShape,
-    (cpu, events): (&CpuConfig, &mpsc::Sender<Events>),
-) -> Result<EngineHandle> {
-    let model = Arc::clone(&loaded.model);
-    let threads = NonZeroUsize::new(cpu.threads).unwrap_or(NonZeroUsize::MIN);
-    let backend = move || {
-        let backend = CpuBackend::new(Arc::clone(&model), shape, threads)?;
-        Ok(Box::new(backend) as Box<dyn Backend>)
-    };
-    let spec = EngineSpec {
-        executor,
-        incarnation: Incarnation(0),
-        slots: loaded.config.slots,
-        text: Arc::clone(&loaded.text),
-        backend: Box::new(backend),
-        events: events.clone(),
-        recovery: Recovery::default(),
-    };
-    engine::spawn(spec).with_context(|| format!("engine of model {}", loaded.config.name))
 }

@@ -24,12 +24,12 @@ use tracing::{info, warn};
 use crate::clock::{self, Clock};
 use crate::config::{Config, ModelConfig};
 use crate::driver::message::{DriverHandle, channels};
-use crate::driver::{Driver, thread};
+use crate::driver::{Driver, Memory, thread};
 use crate::embedded;
-use crate::http::catalog::Catalog;
-use crate::http::{self, App, Phase, Watched};
+use crate::fleet::Fleet;
+use crate::http::{self, App, Phase, Serves, Watched};
 use crate::metrics::Metrics;
-use crate::models::{self, Loaded, Running};
+use crate::models::{self, Loaded};
 use crate::reload::report::KeeperReport;
 use crate::reload::{self, Keeper, KeeperSpec};
 use crate::shutdown::{self, Signals};
@@ -44,29 +44,29 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Server {
     // Immutable.
     addr: SocketAddr,
+    admin_addr: Option<SocketAddr>,
     drain: Duration,
     driver: DriverHandle,
-    engines: Vec<(String, Arc<EngineStats>)>,
+    fleet: Arc<Fleet>,
     // Lifecycle.
     phase: watch::Sender<Phase>,
     http: task::JoinHandle<std::io::Result<()>>,
     keeper: Keeper,
-    threads: Threads,
+    driver_thread: JoinHandle<()>,
+}
+
+/// Where clients and operators come in.
+struct Listeners {
+    clients: TcpListener,
+    /// Absent: where clients do.
+    operators: Option<TcpListener>,
 }
 
 /// The driver and what it drives.
 struct Core {
-    catalog: Catalog,
     driver: DriverHandle,
-    engines: Vec<(String, Arc<EngineStats>)>,
-    threads: Threads,
-}
-
-/// The threads that end with the driver.
-#[derive(Debug)]
-struct Threads {
-    driver: JoinHandle<()>,
-    engines: Vec<JoinHandle<Ended>>,
+    fleet: Arc<Fleet>,
+    thread: JoinHandle<()>,
 }
 
 impl Server {
@@ -78,10 +78,10 @@ impl Server {
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
-        let addr = listener.local_addr()?;
+        let listeners = Listeners::bind(&config).await?;
+        let addr = listeners.clients.local_addr()?;
+        let admin_addr = listeners.operators.as_ref().map(TcpListener::local_addr);
+        let admin_addr = admin_addr.transpose()?;
         let models = load(config.models.clone()).await?;
         let core = start_core(&config, &models, clock, &metrics)?;
         let (phase, phases) = watch::channel(Phase::Starting);
@@ -89,21 +89,26 @@ impl Server {
         let watched = Watched {
             phase: phases,
             metrics: Arc::clone(&metrics),
-            engines: core.engines.clone(),
             keeper: keeper.report.clone(),
         };
-        let app = App::new(&config, core.catalog, core.driver.clone(), watched);
-        let http = task::spawn(http::serve(listener, Arc::new(app)));
+        let app = App::new(
+            &config,
+            Arc::clone(&core.fleet),
+            core.driver.clone(),
+            watched,
+        );
+        let http = task::spawn(listeners.serve(Arc::new(app)));
         phase.send_replace(Phase::Serving);
         let server = Self {
             addr,
+            admin_addr,
             drain: config.drain,
             driver: core.driver,
-            engines: core.engines,
+            fleet: core.fleet,
             phase,
             http,
             keeper,
-            threads: core.threads,
+            driver_thread: core.thread,
         };
         server.announce(&config);
         Ok(server)
@@ -115,6 +120,12 @@ impl Server {
         self.addr
     }
 
+    /// Where it listens for operators, if that is an address of its own.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin_addr
+    }
+
     /// The way to its driver.
     #[must_use]
     pub fn driver(&self) -> &DriverHandle {
@@ -123,8 +134,8 @@ impl Server {
 
     /// What its engines count, each by its executor's name.
     #[must_use]
-    pub fn engines(&self) -> &[(String, Arc<EngineStats>)] {
-        &self.engines
+    pub fn engines(&self) -> Vec<(String, Arc<EngineStats>)> {
+        self.fleet.catalog().borrow().engines.clone()
     }
 
     /// What the policy keeper shows.
@@ -158,6 +169,12 @@ impl Server {
             Some(folder) => info!(folder = %folder.display(), "policy folder watched"),
             None => info!("no policy folder; make ./policies.d and start again, or use --policies"),
         }
+        if let Some(addr) = self.admin_addr {
+            info!("operators: http://{addr}/admin");
+            if config.admin.key.is_none() && !addr.ip().is_loopback() {
+                warn!(%addr, "whoever reaches this address administers the host: set admin.key");
+            }
+        }
         let model = models.first().unwrap_or(&"");
         info!(
             "try: curl http://{}/v1/chat/completions -d '{{\"model\": \"{model}\", \"messages\": \
@@ -182,11 +199,12 @@ impl Server {
             }
         }
         self.driver.stop().await;
-        let (keeper, threads) = (self.keeper, self.threads);
+        let (keeper, driver) = (self.keeper, self.driver_thread);
+        let engines = self.fleet.threads().await;
         let joined = task::spawn_blocking(move || {
             let keeper = keeper.join();
             keeper.map_err(|_panic| anyhow!("the policy keeper panicked"))?;
-            threads.join()
+            join(driver, engines)
         });
         joined.await.context("not joined")??;
         info!("stopped");
@@ -194,31 +212,56 @@ impl Server {
     }
 }
 
-impl Threads {
-    /// Waits for them. The driver first: it holds what the engines wait for.
-    fn join(self) -> Result<()> {
-        let driver = self.driver.join();
-        driver.map_err(|_panic| anyhow!("the driver panicked"))?;
-        for engine in self.engines {
-            let ended = engine.join();
-            match ended.map_err(|_panic| anyhow!("an engine panicked"))? {
-                Ended::Closed => {}
-                Ended::GaveUp(why) => bail!("an engine had given up: {why}"),
-            }
-        }
-        Ok(())
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Self> {
+        let clients = listen(config.listen).await?;
+        let operators = match config.admin.listen {
+            Some(addr) => Some(listen(addr).await.context("admin.listen")?),
+            None => None,
+        };
+        Ok(Self { clients, operators })
+    }
+
+    /// Serves until both have ended.
+    async fn serve(self, app: Arc<App>) -> std::io::Result<()> {
+        let Some(operators) = self.operators else {
+            return http::serve(self.clients, Serves::Everything, app).await;
+        };
+        let clients = http::serve(self.clients, Serves::Clients, Arc::clone(&app));
+        let operators = http::serve(operators, Serves::Operators, app);
+        tokio::try_join!(clients, operators).map(|((), ())| ())
     }
 }
 
+async fn listen(addr: SocketAddr) -> Result<TcpListener> {
+    let listener = TcpListener::bind(addr).await;
+    listener.with_context(|| format!("cannot listen on {addr}"))
+}
+
+/// Waits for the driver and the engines. The driver first: it holds what the engines wait for.
+fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
+    let driver = driver.join();
+    driver.map_err(|_panic| anyhow!("the driver panicked"))?;
+    for engine in engines {
+        let ended = engine.join();
+        match ended.map_err(|_panic| anyhow!("an engine panicked"))? {
+            Ended::Closed => {}
+            Ended::GaveUp(why) => bail!("an engine had given up: {why}"),
+        }
+    }
+    Ok(())
+}
+
 /// Loads the models, on a thread that may be busy for long.
-async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Loaded>> {
-    let loading = task::spawn_blocking(move || configs.iter().map(Loaded::load).collect());
+async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Arc<Loaded>>> {
+    let load = |config: &ModelConfig| Loaded::load(config).map(Arc::new);
+    let loading = task::spawn_blocking(move || configs.iter().map(load).collect());
     loading.await.context("loading panicked")?
 }
 
 fn start_core(
     config: &Config,
-    models: &[Loaded],
+    models: &[Arc<Loaded>],
     clock: Clock,
     metrics: &Arc<Metrics>,
 ) -> Result<Core> {
@@ -226,39 +269,23 @@ fn start_core(
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
-    let running = models::start(&mut machine, now, models, &config.cpu, &events)?;
+    let (host, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
     let policies = PolicyHost::new(config.policies.patience);
-    let labels_max = config.hints.labels_max;
-    let mut driver = Driver::new(machine, policies, Arc::clone(metrics), labels_max);
-    let mut catalog = Catalog {
-        models: Vec::new(),
-        executors: Vec::new(),
+    let memory = Memory {
+        labels_max: config.hints.labels_max,
+        decisions_max: config.admin.decisions_max,
     };
-    let mut engines = Vec::new();
-    let mut engine_threads = Vec::new();
-    for Running {
-        executor,
-        name,
-        entry,
-        engine,
-    } in running
-    {
-        driver.attach(executor, engine.commands);
-        catalog.models.push(entry);
-        catalog.executors.push(name.clone());
-        engines.push((name, engine.stats));
-        engine_threads.push(engine.thread);
+    let mut driver = Driver::new(machine, policies, Arc::clone(metrics), memory);
+    for running in &running {
+        driver.attach(running.executor, running.engine.commands.clone());
     }
     let (handle, inbox) = channels(config.http.requests_max);
-    let driver = thread::spawn(driver, clock, inbox, events_inbox)?;
+    let thread = thread::spawn(driver, clock, inbox, events_inbox)?;
+    let fleet = Fleet::of(host, handle.clone(), running);
     Ok(Core {
-        catalog,
         driver: handle,
-        engines,
-        threads: Threads {
-            driver,
-            engines: engine_threads,
-        },
+        fleet: Arc::new(fleet),
+        thread,
     })
 }
 

@@ -560,7 +560,7 @@ impl Machine {
     }
 }
 
-fn new_request(id: RequestId, now: Micros, new: NewRequest) -> Request {
+pub(super) fn new_request(id: RequestId, now: Micros, new: NewRequest) -> Request {
     let row = RequestRow {
         id,
         model: new.model,

@@ -31,6 +31,7 @@ mod liveness;
 mod names;
 mod place;
 mod pool;
+mod probe;
 mod progress;
 mod relieve;
 mod request;
@@ -53,6 +54,7 @@ use crate::view::View;
 
 pub use check::BrokenInvariant;
 pub use handle::AttachError;
+pub use probe::Probe;
 
 use device::Device;
 use executor::Executor;

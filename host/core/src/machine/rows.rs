@@ -87,9 +87,13 @@ impl Machine {
 
     /// What is cached of a waiting request's prompt.
     pub(crate) fn cached_row(&self, id: RequestId) -> Option<Cached> {
-        let request = self.requests.get(&id)?;
+        Some(self.cached_of(self.requests.get(&id)?))
+    }
+
+    /// What is cached of the prompt of `request`, which need not have arrived.
+    pub(super) fn cached_of(&self, request: &super::Request) -> Cached {
         let mut cached = Cached {
-            request: id,
+            request: request.row.id,
             overlaps: Vec::new(),
             floor_tokens: 0,
             shared_tokens: 0,
@@ -99,7 +103,7 @@ impl Machine {
             cached.shared_tokens = shared.min(request.row.prompt_tokens);
             (cached.overlaps, cached.floor_tokens) = self.overlaps(request);
         }
-        Some(cached)
+        cached
     }
 
     /// What executors hold of the prompt, a bounded number of those that hold most, and what each

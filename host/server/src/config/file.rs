@@ -199,7 +199,9 @@ pub(super) struct Patience {
     expecting = "a table"
 )]
 pub(super) struct Admin {
+    pub(super) listen: Given<String>,
     pub(super) key: Given<String>,
+    pub(super) decisions_max: Given<Number>,
 }
 
 #[derive(Default, Deserialize)]

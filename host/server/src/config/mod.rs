@@ -32,6 +32,8 @@ use pointsman_policy::{Limits, Patience};
 use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
+pub(crate) use validate::{SLOTS_MAX, WEIGHTS};
+
 pub use flags::{Flags, ModelFlag, ModelFlagError};
 use source::Source;
 use validate::Here;
@@ -64,8 +66,8 @@ pub struct Config {
     pub core: core::Config,
     /// The policy folder and what policies may use.
     pub policies: PoliciesConfig,
-    /// Key for `/admin`. Without one `/admin` answers on loopback addresses only.
-    pub admin_key: Option<Secret>,
+    /// Who may look inside and give orders.
+    pub admin: AdminConfig,
     /// How logs are written.
     pub log: LogConfig,
     /// How long running requests may take once shutdown has begun. Default 30 s.
@@ -90,6 +92,18 @@ pub struct HttpConfig {
     pub write_timeout: Duration,
     /// Whether `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
     pub metrics_public: bool,
+}
+
+/// Who may look inside and give orders, at `/admin` and `/monitor`. With neither a key nor a listener
+/// of their own they answer on loopback addresses only.
+#[derive(Clone, Debug)]
+pub struct AdminConfig {
+    /// Where else they answer than at [`Config::listen`], which then has them no more.
+    pub listen: Option<SocketAddr>,
+    /// The key they need.
+    pub key: Option<Secret>,
+    /// Requests of which is remembered how they were decided. Default 1024.
+    pub decisions_max: u32,
 }
 
 /// A text that nothing prints.
@@ -239,6 +253,16 @@ impl Default for HttpConfig {
             read_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             metrics_public: true,
+        }
+    }
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            key: None,
+            decisions_max: 1024,
         }
     }
 }

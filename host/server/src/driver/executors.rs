@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::operator::Fate;
 use pointsman_core::{ExecutorId, Incarnation};
 use pointsman_executor::contract::Command;
 use tokio::sync::mpsc;
@@ -14,6 +15,8 @@ use tokio::sync::mpsc;
 #[derive(Debug, Default)]
 pub(super) struct Executors {
     links: BTreeMap<ExecutorId, Link>,
+    /// Of those that an operator has ordered about.
+    fates: BTreeMap<ExecutorId, Fate>,
 }
 
 #[derive(Debug)]
@@ -35,6 +38,21 @@ impl Executors {
 
     pub(super) fn detach(&mut self, executor: ExecutorId) {
         self.links.remove(&executor);
+        self.fates.remove(&executor);
+    }
+
+    /// Whether orders reach it.
+    pub(super) fn is_linked(&self, executor: ExecutorId) -> bool {
+        self.links.contains_key(&executor)
+    }
+
+    /// What becomes of it by an operator's order.
+    pub(super) fn fate(&self, executor: ExecutorId) -> Fate {
+        self.fates.get(&executor).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set_fate(&mut self, executor: ExecutorId, fate: Fate) {
+        self.fates.insert(executor, fate);
     }
 
     /// Whether what it says is of its present life.

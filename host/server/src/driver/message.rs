@@ -17,6 +17,8 @@ use pointsman_policy::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use super::operator::Operator;
+
 /// A request as HTTP has understood it. Names are still text: the driver knows the ids.
 #[derive(Clone, Debug)]
 pub struct Submission {
@@ -111,6 +113,8 @@ pub enum Control {
     Load(oneshot::Sender<Load>),
     /// What a policy that wants these kinds must be told to take over.
     Brief(FeedKinds, oneshot::Sender<Briefing>),
+    /// Something an operator asks or orders.
+    Operator(Operator),
     /// End every request, and then the driver.
     Stop,
 }
@@ -269,6 +273,14 @@ impl DriverHandle {
     /// What is queued and what runs; absent once the driver has ended.
     pub async fn load(&self) -> Option<Load> {
         self.ask(Control::Load).await
+    }
+
+    /// What an operator asks or orders; absent once the driver has ended.
+    pub async fn operate<R>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<R>) -> Operator,
+    ) -> Option<R> {
+        self.ask(|answer| Control::Operator(question(answer))).await
     }
 
     /// Ends every request, and then the driver.

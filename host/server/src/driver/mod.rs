@@ -13,8 +13,13 @@
 //! Decisions (the machine and the policies), tokens (executors), connections (`http`).
 
 mod commit;
+pub mod decisions;
 mod executors;
 pub mod message;
+mod operate;
+pub mod operator;
+mod overview;
+mod prospect;
 mod record;
 mod requests;
 #[cfg(test)]
@@ -27,7 +32,7 @@ use std::sync::Arc;
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
     AttachError, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, LabelId, Machine,
-    Micros, NewRequest, Round, SequenceRef, Stamped, TenantId,
+    Micros, NewRequest, Round, SequenceRef, Stamped, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::Placement;
@@ -35,8 +40,11 @@ use pointsman_policy::{Briefing, PolicyHost};
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
+use decisions::{Arrival, Decisions};
 use executors::Executors;
-use message::{Commit, CommitError, Committed, Hints, Load, Submission, Submitted, TicketId};
+use message::{Commit, CommitError, Committed, Load, Submission, Submitted, TicketId};
+use operator::Fate;
+use prospect::Referents;
 use requests::{Record, Requests};
 
 /// The machine, its policies, and the requests in hand.
@@ -52,6 +60,25 @@ pub struct Driver {
     labels: Labels,
     // Told what happens.
     metrics: Arc<Metrics>,
+    decisions: Decisions,
+}
+
+/// What a driver remembers at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Distinct labels.
+    pub labels_max: u32,
+    /// Requests of which it knows how they were decided.
+    pub decisions_max: u32,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            labels_max: 1024,
+            decisions_max: 1024,
+        }
+    }
 }
 
 /// Rounds before the next look at what has arrived.
@@ -74,14 +101,13 @@ struct Labels {
 }
 
 impl Driver {
-    /// A driver of `machine`, to which `policies` answer; it remembers `labels_max` distinct
-    /// labels.
+    /// A driver of `machine`, to which `policies` answer.
     #[must_use]
     pub fn new(
         machine: Machine,
         policies: PolicyHost,
         metrics: Arc<Metrics>,
-        labels_max: u32,
+        memory: Memory,
     ) -> Self {
         Self {
             machine,
@@ -91,9 +117,10 @@ impl Driver {
             names: BTreeMap::new(),
             labels: Labels {
                 known: BTreeMap::new(),
-                max: usize::try_from(labels_max).unwrap_or(usize::MAX),
+                max: usize::try_from(memory.labels_max).unwrap_or(usize::MAX),
             },
             metrics,
+            decisions: Decisions::new(memory.decisions_max),
         }
     }
 
@@ -129,9 +156,17 @@ impl Driver {
             closing,
         } = submitted;
         let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
+        let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let new = self.new_request(now, submission);
         let request = self.machine.handle_request_arrived(now, new);
         self.requests.insert(request, record);
+        self.decisions.arrived(Arrival {
+            ticket,
+            request,
+            tenant: &tenant,
+            model: &model,
+            row: self.machine.waiting_request(request),
+        });
     }
 
     /// A client has left.
@@ -142,39 +177,24 @@ impl Driver {
     }
 
     fn new_request(&mut self, now: Micros, submission: Submission) -> NewRequest {
-        let tenant: TenantId = self.machine.intern_tenant(now, &submission.tenant);
-        let job = &submission.job;
+        let Submission {
+            model,
+            tenant,
+            job,
+            hints,
+        } = submission;
+        let referents = Referents {
+            tenant: self.machine.intern_tenant(now, &tenant),
+            model: Some(self.machine.intern_model(now, &model)),
+            labels: self.intern_labels(now, &hints.labels),
+        };
         let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
-        let Hints {
-            session,
-            priority,
-            class,
-            head_start,
-            deadline,
-            output_tokens_expected,
-            labels,
-            allowed,
-            group,
-            may_wait,
-        } = submission.hints;
-        let allowed = allowed.map(|names| {
-            let ids = names.iter().filter_map(|name| self.names.get(name));
-            ids.copied().collect()
-        });
-        NewRequest {
-            model: Some(self.machine.intern_model(now, &submission.model)),
-            session,
-            class,
-            priority,
-            head_start,
-            labels: self.intern_labels(now, &labels),
-            deadline: deadline.map(|after| now.after(after)),
-            may_wait,
-            output_tokens_expected,
-            group,
-            allowed,
-            ..NewRequest::new(tenant, prompt_tokens, job.output_tokens_max)
-        }
+        self.described(
+            now,
+            hints,
+            referents,
+            (prompt_tokens, job.output_tokens_max),
+        )
     }
 
     /// Ids of labels; those beyond the bound are ignored and counted.
@@ -247,8 +267,14 @@ impl Driver {
         };
         self.executors.reborn(executor, snapshot.incarnation);
         let up = ExecutorUpdate::Health(Health::Up);
-        let updated = self.machine.handle_executor_update(now, executor, up);
-        debug_assert_eq!(updated, Ok::<(), AttachError>(()), "health is no shape");
+        let mut updates = vec![up];
+        if self.executors.fate(executor) == Fate::Drains {
+            updates.push(ExecutorUpdate::Health(Health::Draining));
+        }
+        for update in updates {
+            let updated = self.machine.handle_executor_update(now, executor, update);
+            debug_assert_eq!(updated, Ok::<(), AttachError>(()), "health is no shape");
+        }
     }
 
     // === Policies ===
@@ -279,7 +305,11 @@ impl Driver {
     pub fn settle(&mut self, now: Micros) -> Settled {
         let mut rounds = 0;
         loop {
-            self.machine.decide(now, &mut self.policies);
+            let mut tap = Tap {
+                inner: &mut self.policies,
+                sink: self.decisions.ear(),
+            };
+            self.machine.decide(now, &mut tap);
             self.carry_out(now);
             rounds += 1;
             if !self.machine.is_due() || rounds == ROUNDS_MAX {
@@ -304,6 +334,7 @@ impl Driver {
         while let Some(stamped) = self.machine.poll_fact() {
             self.take_note(&stamped);
         }
+        self.decisions.rest(&self.policies);
         while let Some(effect) = self.machine.poll_effect() {
             self.carry_out_one(effect);
         }
@@ -327,6 +358,7 @@ impl Driver {
         }
         record::fact(&self.machine, &self.policies, stamped);
         self.metrics.fact(stamped, &self.machine, &self.policies);
+        self.decisions.fact(stamped, &self.policies);
     }
 
     fn placement(&self, round: Round, executor: ExecutorId, by: Decided) -> Placement {
@@ -402,7 +434,10 @@ impl Driver {
                 .executors
                 .send(executor, Command::SetBudget { tokens_max }),
             Effect::Finish { request, outcome } => self.requests.end(request, outcome),
-            Effect::Detached { executor } => self.executors.detach(executor),
+            Effect::Detached { executor } => {
+                self.executors.detach(executor);
+                self.names.retain(|_, named| *named != executor);
+            }
         }
     }
 

@@ -176,6 +176,6 @@ pub(super) fn lost(executor: ExecutorId, why: &str) {
 pub(super) fn closed(executor: ExecutorId) {
     error!(
         executor = executor.0,
-        "executor has ended; restart the host to bring it back"
+        "executor has ended; remove it and add it again, at /admin/executors, to bring it back"
     );
 }

@@ -10,10 +10,17 @@ use pointsman_executor::job::Job;
 use pointsman_executor::sample::Sampling;
 use pointsman_policy::Patience;
 
+use super::message::Hints;
 use super::*;
+
+mod operators;
 
 const AT: Micros = Micros(1);
 const CPU: ExecutorId = ExecutorId(0);
+const MEMORY: Memory = Memory {
+    labels_max: 2,
+    decisions_max: 8,
+};
 
 /// A driver with one executor of two slots, and the executor's end of the channel.
 struct Stage {
@@ -67,7 +74,7 @@ impl Stage {
             .map(|name| machine.handle_executor_attached(AT, spec(name)).unwrap())
             .collect();
         let policies = PolicyHost::new(Patience::default());
-        let mut driver = Driver::new(machine, policies, Arc::new(Metrics::default()), 2);
+        let mut driver = Driver::new(machine, policies, Arc::new(Metrics::default()), MEMORY);
         let (sender, commands) = mpsc::channel(commands_max);
         for executor in executors {
             driver.attach(executor, sender.clone());

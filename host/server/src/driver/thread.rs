@@ -149,6 +149,7 @@ impl Turner {
                 drop(answer.send(self.driver.policies().status().collect()));
             }
             Control::Load(answer) => drop(answer.send(self.driver.load())),
+            Control::Operator(operator) => self.driver.operate(now, operator),
             Control::Stop => return Going::Stopped,
         }
         Going::On

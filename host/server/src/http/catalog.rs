@@ -1,19 +1,24 @@
-//! What clients may name: models, executors, label keys. Fixed while the server runs.
+//! What clients may name: models and executors, as they are now.
+//!
+//! Read as a whole whenever a request is understood; `fleet` replaces it as a whole.
 
 use std::sync::Arc;
 
+use pointsman_executor::engine::stats::EngineStats;
 use pointsman_executor::text::ModelText;
 use serde::Serialize;
 
 use super::error::{ApiError, quoted};
 
 /// What clients may name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Catalog {
     /// In the order they are listed in.
     pub models: Vec<ModelEntry>,
     /// Names of the executors there are.
     pub executors: Vec<String>,
+    /// What the engines among them count, each by its executor's name.
+    pub engines: Vec<(String, Arc<EngineStats>)>,
 }
 
 /// One model.

@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use super::auth::Reach;
+use super::auth::Door;
 use super::socket::{self, Watch};
 use super::{App, Phase, reached, router};
 
@@ -22,13 +22,13 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Answers the requests of one connection.
-pub(super) async fn run(stream: TcpStream, app: Arc<App>, reach: Reach) {
+pub(super) async fn run(stream: TcpStream, app: Arc<App>, door: Door) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
     }
     let (socket, watch) = socket::split(stream, app.http.write_timeout);
-    let served = serve(socket, &watch, Arc::clone(&app), reach).await;
+    let served = serve(socket, &watch, Arc::clone(&app), door).await;
     // A drain does not wait for clients that have their answer.
     if served == Served::Whole && app.phase() < Phase::Draining {
         watch.linger().await;
@@ -44,12 +44,12 @@ enum Served {
     Broken,
 }
 
-async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, reach: Reach) -> Served {
+async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, door: Door) -> Served {
     let mut phase = app.watched.phase.clone();
     let read_timeout = app.http.read_timeout;
     let service = service_fn(move |request| {
         let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(router::answer(&app, reach, request).await) }
+        async move { Ok::<_, Infallible>(router::answer(&app, door, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -46,8 +46,18 @@ pub(super) enum ApiError {
     Encoding(String),
     #[error("no valid API key: send `Authorization: Bearer KEY`")]
     Unauthorized,
+    #[error(
+        "no valid admin key: send `Authorization: Bearer KEY` with `admin.key` of the configuration"
+    )]
+    AdminUnauthorized,
     #[error("{0}")]
     Forbidden(&'static str),
+    /// There is no such thing to administer.
+    #[error("{0}")]
+    Absent(String),
+    /// It is there, and not in a state for that.
+    #[error("{0}")]
+    Conflict(String),
     #[error("there is no {path}; there are: {known}")]
     UnknownPath { path: String, known: &'static str },
     #[error("there is no model `{name}`; there are: {known}")]
@@ -119,6 +129,7 @@ impl ApiError {
         match self {
             ApiError::Encoding(_)
             | ApiError::Unauthorized
+            | ApiError::AdminUnauthorized
             | ApiError::Forbidden(_)
             | ApiError::UnknownPath { .. }
             | ApiError::MethodNotAllowed { .. }
@@ -132,6 +143,8 @@ impl ApiError {
             | ApiError::Unbuilt { .. }
             | ApiError::ContextExceeded { .. }
             | ApiError::UnknownModel { .. }
+            | ApiError::Absent(_)
+            | ApiError::Conflict(_)
             | ApiError::HandsFull { .. }
             | ApiError::Ended(_)
             | ApiError::Internal => false,
@@ -148,7 +161,7 @@ impl ApiError {
         if let Some(seconds) = terms.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if self == ApiError::Unauthorized {
+        if terms.status == StatusCode::UNAUTHORIZED {
             let challenge = HeaderValue::from_static("Bearer realm=\"pointsman\"");
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
@@ -185,6 +198,9 @@ impl ApiError {
             }
             ApiError::Encoding(_) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"),
             ApiError::Unauthorized => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            ApiError::AdminUnauthorized => (StatusCode::UNAUTHORIZED, "invalid_admin_key"),
+            ApiError::Absent(_) => (StatusCode::NOT_FOUND, "not_found"),
+            ApiError::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
             ApiError::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden"),
             ApiError::UnknownPath { .. } => (StatusCode::NOT_FOUND, "unknown_path"),
             ApiError::UnknownModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),

@@ -40,6 +40,11 @@ impl Fields {
         }
     }
 
+    /// Whether `name` has a value.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// The value of `name`.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.values.remove(name).filter(|value| !value.is_null())

@@ -23,6 +23,7 @@
 //! # Not here
 //! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-executor`).
 
+mod admin;
 mod auth;
 mod body;
 pub mod catalog;
@@ -30,6 +31,7 @@ mod connection;
 mod error;
 mod fields;
 mod hints;
+mod monitor;
 mod openai;
 mod router;
 mod socket;
@@ -42,7 +44,6 @@ use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::Response;
 use hyper::header::HeaderValue;
-use pointsman_executor::engine::stats::EngineStats;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -50,9 +51,11 @@ use tokio::task::{JoinError, JoinSet};
 use crate::clock::Clock;
 use crate::config::{Config, HintsConfig, HttpConfig};
 use crate::driver::message::DriverHandle;
+use crate::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::reload::report::KeeperReport;
-use auth::{Keyring, Reach};
+pub use auth::Serves;
+use auth::{Door, Keyring};
 use catalog::Catalog;
 use error::ApiError;
 use openai::Events;
@@ -77,8 +80,6 @@ pub struct Watched {
     pub phase: watch::Receiver<Phase>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// What the engines count, each by its executor's name.
-    pub engines: Vec<(String, Arc<EngineStats>)>,
     /// What became of the policy folder.
     pub keeper: watch::Receiver<Arc<KeeperReport>>,
 }
@@ -87,17 +88,23 @@ pub struct Watched {
 #[derive(Debug)]
 pub struct App {
     // Immutable.
-    catalog: Catalog,
+    fleet: Arc<Fleet>,
+    catalog: watch::Receiver<Arc<Catalog>>,
     driver: DriverHandle,
     keys: Keyring,
     http: HttpConfig,
     hints: HintsConfig,
+    /// Requests of which the driver remembers how they were decided.
+    decisions_max: u32,
     /// For clients that found no room, in seconds.
     retry_after: u32,
     /// Tells this process's completion ids from those of others.
     origin: u64,
     clock: Clock,
+    /// Requests that may wait.
+    queue_max: u32,
     // Owned.
+    monitor: monitor::Newest,
     /// Prompts that are tokenised at once, where that takes a thread.
     tokenising: Semaphore,
     // Owned by others.
@@ -109,6 +116,9 @@ type Reply = Response<Either<Full<Bytes>, Events>>;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// Connections to a listener of the operators' own, which clients that use up theirs do not touch.
+const OPERATORS_MAX: u32 = 64;
+
 /// Waiting time after the machine had no file or memory for another socket.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -117,20 +127,29 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 impl App {
     /// What connections need of `config`, and what they talk to.
     #[must_use]
-    pub fn new(config: &Config, catalog: Catalog, driver: DriverHandle, watched: Watched) -> Self {
+    pub fn new(config: &Config, fleet: Arc<Fleet>, driver: DriverHandle, watched: Watched) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            catalog,
+            catalog: fleet.catalog(),
+            fleet,
             driver,
             keys: Keyring::new(config),
             http: config.http.clone(),
             hints: config.hints.clone(),
+            decisions_max: config.admin.decisions_max,
             retry_after: config.core.retry_after_secs,
             origin: fastrand::u64(..),
             clock: Clock::start(),
+            queue_max: config.core.queue_max,
+            monitor: monitor::Newest::default(),
             tokenising: Semaphore::new(threads),
             watched,
         }
+    }
+
+    /// What clients may name now.
+    fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog.borrow())
     }
 
     fn phase(&self) -> Phase {
@@ -157,9 +176,13 @@ impl App {
 ///
 /// # Cancellation
 /// Dropping the future drops every connection.
-pub async fn serve(listener: TcpListener, app: Arc<App>) -> io::Result<()> {
-    let reach = Reach::of(listener.local_addr()?);
-    let places = usize::try_from(app.http.connections_max).unwrap_or(Semaphore::MAX_PERMITS);
+pub async fn serve(listener: TcpListener, serves: Serves, app: Arc<App>) -> io::Result<()> {
+    let door = Door::of(listener.local_addr()?, serves);
+    let places = match serves {
+        Serves::Everything | Serves::Clients => app.http.connections_max,
+        Serves::Operators => OPERATORS_MAX,
+    };
+    let places = usize::try_from(places).unwrap_or(Semaphore::MAX_PERMITS);
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     let mut phase = app.watched.phase.clone();
     let mut connections = JoinSet::new();
@@ -172,7 +195,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>) -> io::Result<()> {
             (stream, place) = accept(&listener, &places) => {
                 let app = Arc::clone(&app);
                 connections.spawn(async move {
-                    connection::run(stream, app, reach).await;
+                    connection::run(stream, app, door).await;
                     drop(place);
                 });
             }

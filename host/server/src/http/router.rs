@@ -10,12 +10,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::auth::Reach;
+use super::auth::Door;
 use super::error::{ApiError, quoted};
 use super::openai::{self, Asker, Kind};
-use super::{App, JSON, Phase, Reply, Watched, body};
+use super::{App, JSON, Phase, Reply, admin, body, monitor};
 use crate::metrics::{CONTENT_TYPE, EngineTotals};
-use crate::reload::report::policies_json;
 
 /// Something that can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +25,15 @@ enum Route {
     Health,
     Ready,
     Metrics,
-    Policies,
+    Admin(admin::Target),
+    Monitor,
+    MonitorData,
 }
 
 /// What a client that missed them is told.
 const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, \
-                     GET /v1/models/NAME, GET /health, GET /ready, GET /metrics, \
-                     GET /admin/policies";
+                     GET /v1/models/NAME, GET /health, GET /ready, GET /metrics; for operators \
+                     GET /admin, GET /monitor, GET /monitor/data";
 
 /// A driver that takes longer than this over a question is not healthy.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,12 +50,12 @@ struct State {
 ///
 /// # Cancellation
 /// A completion under way is cancelled.
-pub(super) async fn answer(app: &App, reach: Reach, request: Request<Incoming>) -> Reply {
+pub(super) async fn answer(app: &App, door: Door, request: Request<Incoming>) -> Reply {
     let sends_body = !request.body().is_end_stream();
     let route = Route::find(request.uri().path());
     let endpoint = route.as_ref().map_or("unknown", Route::name);
     let replied = match route {
-        Ok(route) => follow(app, reach, route, request).await,
+        Ok(route) => follow(app, door, route, request).await,
         Err(error) => Err(error),
     };
     let reply = replied.unwrap_or_else(|error| {
@@ -75,21 +76,26 @@ pub(super) async fn answer(app: &App, reach: Reach, request: Request<Incoming>) 
 
 async fn follow(
     app: &App,
-    reach: Reach,
+    door: Door,
     route: Route,
     request: Request<Incoming>,
 ) -> Result<Reply, ApiError> {
     route.check_method(request.method())?;
     let headers = request.headers();
     match route {
-        Route::Complete(kind) => complete(app, kind, request).await,
+        Route::Complete(kind) => {
+            door.check_clients()?;
+            complete(app, kind, request).await
+        }
         Route::Models => {
+            door.check_clients()?;
             app.keys.tenant(headers)?;
-            Ok(json(StatusCode::OK, &app.catalog.list()))
+            Ok(json(StatusCode::OK, &app.catalog().list()))
         }
         Route::Model(name) => {
+            door.check_clients()?;
             app.keys.tenant(headers)?;
-            Ok(json(StatusCode::OK, &app.catalog.model(&name)?.object()))
+            Ok(json(StatusCode::OK, &app.catalog().model(&name)?.object()))
         }
         Route::Health => Ok(health(app).await),
         Route::Ready => Ok(ready(app)),
@@ -97,9 +103,18 @@ async fn follow(
             app.keys.may_see_metrics(headers)?;
             Ok(metrics(app).await)
         }
-        Route::Policies => {
-            app.keys.may_administer(headers, reach)?;
-            policies(app).await
+        Route::Admin(target) => {
+            app.keys.may_administer(headers, door)?;
+            admin::answer(app, target, request).await
+        }
+        Route::Monitor => {
+            // It says nothing by itself, and asks for the key where one is needed.
+            app.keys.opens_to_operators(door)?;
+            Ok(monitor::page())
+        }
+        Route::MonitorData => {
+            app.keys.may_administer(headers, door)?;
+            monitor::data(app).await
         }
     }
 }
@@ -138,16 +153,14 @@ fn ready(app: &App) -> Reply {
 
 /// What is merely a state is asked for now; where the driver does not answer it is as it was.
 async fn metrics(app: &App) -> Reply {
-    let Watched {
-        metrics, engines, ..
-    } = &app.watched;
+    let metrics = &app.watched.metrics;
     if let Ok(Some(load)) = timeout(DRIVER_TIMEOUT, app.driver.load()).await {
         metrics.load(&load);
     }
     if let Ok(Some(policies)) = timeout(DRIVER_TIMEOUT, app.driver.policies()).await {
         metrics.policies_in_force(policies);
     }
-    for (executor, stats) in engines {
+    for (executor, stats) in &app.catalog().engines {
         let totals = EngineTotals {
             steps: stats.steps.get(),
             prefill_tokens: stats.prefill_tokens.get(),
@@ -160,25 +173,18 @@ async fn metrics(app: &App) -> Reply {
     whole(HeaderValue::from_static(CONTENT_TYPE), metrics.render())
 }
 
-async fn policies(app: &App) -> Result<Reply, ApiError> {
-    let status = app.driver.policies().await;
-    let status = status.ok_or_else(ApiError::draining)?;
-    let report = app.watched.keeper.borrow();
-    Ok(json(StatusCode::OK, &policies_json(&status, &report)))
-}
-
 fn state(code: StatusCode, status: &'static str, reason: Option<&'static str>) -> Reply {
     json(code, &State { status, reason })
 }
 
-fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     let text = serde_json::to_vec(value).expect("lists and strings can be written as JSON");
     let mut reply = whole(JSON, text);
     *reply.status_mut() = status;
     reply
 }
 
-fn whole(content_type: HeaderValue, text: impl Into<Bytes>) -> Reply {
+pub(super) fn whole(content_type: HeaderValue, text: impl Into<Bytes>) -> Reply {
     let mut reply = Response::new(Either::Left(Full::new(text.into())));
     reply
         .headers_mut()
@@ -197,15 +203,23 @@ impl Route {
             "/health" => Ok(Route::Health),
             "/ready" => Ok(Route::Ready),
             "/metrics" => Ok(Route::Metrics),
-            "/admin/policies" => Ok(Route::Policies),
-            _ => match path.strip_prefix("/v1/models/") {
-                // Names have slashes, which some clients escape and some do not.
-                Some(name) if !name.is_empty() => Ok(Route::Model(unescaped(name))),
-                Some(_) | None => Err(ApiError::UnknownPath {
-                    path: quoted(path),
-                    known: PATHS,
-                }),
-            },
+            "/monitor" => Ok(Route::Monitor),
+            "/monitor/data" => Ok(Route::MonitorData),
+            _ => Self::find_named(path),
+        }
+    }
+
+    fn find_named(path: &str) -> Result<Self, ApiError> {
+        if let Some(rest) = path.strip_prefix("/admin") {
+            return admin::Target::find(rest).map(Route::Admin);
+        }
+        match path.strip_prefix("/v1/models/") {
+            // Names have slashes, which some clients escape and some do not.
+            Some(name) if !name.is_empty() => Ok(Route::Model(unescaped(name))),
+            Some(_) | None => Err(ApiError::UnknownPath {
+                path: quoted(path),
+                known: PATHS,
+            }),
         }
     }
 
@@ -218,22 +232,34 @@ impl Route {
             Route::Health => "health",
             Route::Ready => "ready",
             Route::Metrics => "metrics",
-            Route::Policies => "policies",
+            Route::Admin(_) => "admin",
+            Route::Monitor => "monitor",
+            Route::MonitorData => "monitor_data",
         }
     }
 
     fn check_method(&self, method: &Method) -> Result<(), ApiError> {
-        let posted = matches!(self, Route::Complete(_));
-        match (posted, method) {
-            (true, &Method::POST) | (false, &Method::GET | &Method::HEAD) => Ok(()),
-            (true, _) => Err(ApiError::MethodNotAllowed { allow: "POST" }),
-            (false, _) => Err(ApiError::MethodNotAllowed { allow: "GET, HEAD" }),
+        let allow = match self {
+            Route::Complete(_) => "POST",
+            Route::Models
+            | Route::Model(_)
+            | Route::Health
+            | Route::Ready
+            | Route::Metrics
+            | Route::Monitor
+            | Route::MonitorData => "GET, HEAD",
+            Route::Admin(target) => target.allow(),
+        };
+        if allow.split(", ").any(|allowed| allowed == method.as_str()) {
+            Ok(())
+        } else {
+            Err(ApiError::MethodNotAllowed { allow })
         }
     }
 }
 
 /// `%2F` is `/`. What is no escape stays as it is.
-fn unescaped(path: &str) -> String {
+pub(super) fn unescaped(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {

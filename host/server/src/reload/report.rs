@@ -21,6 +21,7 @@ pub use super::binding::Conflict;
 pub use super::folder::{FolderState, LeftOut};
 pub use super::roster::Origin;
 pub use json::policies_json;
+pub(crate) use json::spreads_json;
 
 /// What the keeper shows.
 #[derive(Clone, Debug, Default, PartialEq)]

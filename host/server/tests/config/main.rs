@@ -155,7 +155,7 @@ fn a_key_is_given_as_text_hash_or_file_and_never_shown() {
     let tenants: Vec<_> = config.keys.iter().map(|key| key.tenant.as_str()).collect();
     assert_eq!(tenants, ["default", "bob"]);
     assert_eq!(config.tenants, [Tenant::new("default"), Tenant::new("bob")]);
-    assert_eq!(config.admin_key.as_deref(), Some("super-secret"));
+    assert_eq!(config.admin.key.as_deref(), Some("super-secret"));
     assert!(!format!("{config:?}").contains("secret"));
 }
 

@@ -32,7 +32,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         (
             "[server]",
-            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, http, keys, \
+            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, state-folder, http, keys, \
              tenants, hints, models, cpu, core, policies, admin, log",
         ),
         (
@@ -50,7 +50,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         (
             "[admin]\npassword = 'x'",
-            "pointsman.toml:2:1: unknown key `admin.password`; there are: key",
+            "pointsman.toml:2:1: unknown key `admin.password`; there are: listen, key, decisions-max",
         ),
     ]);
 }
@@ -182,7 +182,7 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
 #[test]
 fn no_bound_of_the_machine_takes_what_does_not_fit() {
     let core = known("[core]\n");
-    assert_eq!(core.len(), 14);
+    assert_eq!(core.len(), 15);
     for key in core {
         let values = if ["wait-max", "unplaced-max", "evict-retry"].contains(&&*key) {
             ["'0s'", "'1000h'"]

@@ -511,7 +511,10 @@ async fn policies_are_shown_to_those_on_this_machine() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
     let load = Load::default();
-    let (answer, ()) = tokio::join!(client.get("/admin/policies"), stage.answer_one(&load, &[]));
+    let (answer, ()) = tokio::join!(
+        client.get("/admin/policies"),
+        stage.answer(load, Vec::new())
+    );
     assert_eq!(answer.head.status, 200);
     assert!(answer.json()["policies"].is_array(), "{}", answer.body);
 }

@@ -51,7 +51,7 @@ impl Client {
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"))
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
             .await;
         self.answer().await
     }

@@ -350,7 +350,7 @@ fn with_keys(config: &mut Config) {
         tenant: tenant.to_owned(),
     };
     config.keys = vec![key("sk-one", "one"), key("sk-two", "two")];
-    config.admin_key = Some(Secret::new("root".to_owned()));
+    config.admin.key = Some(Secret::new("root".to_owned()));
     config.http.metrics_public = false;
 }
 

@@ -4,21 +4,24 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use pointsman_core::Outcome;
+use pointsman_core::{DeviceId, Outcome};
 use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
 use pointsman_executor::model::files::ModelFiles;
 use pointsman_executor::text::ModelText;
 use pointsman_policy::PolicyStatus;
-use pointsman_server::config::{Config, Flags};
+use pointsman_server::config::{Config, CpuConfig, Flags};
 use pointsman_server::driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
 };
+use pointsman_server::driver::operator::Operator;
+use pointsman_server::fleet::Fleet;
 use pointsman_server::http::catalog::{Catalog, ModelEntry};
-use pointsman_server::http::{App, Phase, Watched, serve};
+use pointsman_server::http::{App, Phase, Serves, Watched, serve};
 use pointsman_server::metrics::Metrics;
+use pointsman_server::models::{Blocks, Host};
 use pointsman_server::reload::report::KeeperReport;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -57,16 +60,17 @@ impl Stage {
         let watched = Watched {
             phase: phases,
             metrics: Arc::new(Metrics::default()),
-            engines: Vec::new(),
             keeper,
         };
-        let app = Arc::new(App::new(&config, catalog(), driver, watched));
+        let fleet = Fleet::new(nowhere(), driver.clone());
+        fleet.show(catalog());
+        let app = Arc::new(App::new(&config, Arc::new(fleet), driver, watched));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self {
             addr: listener.local_addr().unwrap(),
             phase,
             inbox,
-            server: tokio::spawn(serve(listener, app)),
+            server: tokio::spawn(serve(listener, Serves::Everything, app)),
             _keeper,
         }
     }
@@ -108,9 +112,11 @@ impl Stage {
         match self.question().await {
             Control::Load(answer) => answer.send(load.clone()).unwrap(),
             Control::Policies(answer) => answer.send(policies.to_vec()).unwrap(),
+            Control::Operator(Operator::Shadows(answer)) => answer.send(Vec::new()).unwrap(),
             question @ (Control::Handover(..)
             | Control::Commit(..)
             | Control::Brief(..)
+            | Control::Operator(_)
             | Control::Stop) => panic!("{question:?}"),
         }
     }
@@ -131,6 +137,19 @@ impl Stage {
     }
 }
 
+/// Where an engine could run, were one added.
+fn nowhere() -> Host {
+    Host {
+        device: DeviceId(0),
+        blocks: Blocks {
+            bytes: 1 << 20,
+            total: 1,
+        },
+        cpu: CpuConfig::with_processors(1),
+        events: mpsc::channel(1).0,
+    }
+}
+
 fn catalog() -> Catalog {
     Catalog {
         models: vec![ModelEntry {
@@ -140,6 +159,7 @@ fn catalog() -> Catalog {
             created: 1_700_000_000,
         }],
         executors: vec!["cpu0/demo".to_owned(), "cpu1/demo".to_owned()],
+        engines: Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost};
 use pointsman_server::clock::Clock;
 use pointsman_server::config::PoliciesConfig;
 use pointsman_server::driver::message::channels;
-use pointsman_server::driver::{Driver, thread};
+use pointsman_server::driver::{Driver, Memory, thread};
 use pointsman_server::embedded;
 use pointsman_server::metrics::Metrics;
 use pointsman_server::reload::report::policies_json;
@@ -94,7 +94,7 @@ async fn a_keeper_at_work_notices_files_and_ends_when_it_is_told() {
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::default());
     let host = PolicyHost::new(Patience::default());
-    let driver = Driver::new(machine(), host, Arc::clone(&metrics), 8);
+    let driver = Driver::new(machine(), host, Arc::clone(&metrics), Memory::default());
     let (handle, inbox) = channels(8);
     let (_events, events_inbox) = mpsc::channel(1);
     let driver = thread::spawn(driver, clock, inbox, events_inbox).unwrap();

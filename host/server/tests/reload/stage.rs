@@ -17,10 +17,10 @@ use pointsman_policy::{
     Briefing, Digest, Limits, Patience, PolicyEngine, PolicyHost, PolicyStatus, Snapshot,
 };
 use pointsman_server::config::PoliciesConfig;
-use pointsman_server::driver::Driver;
 use pointsman_server::driver::message::{
     Commit, CommitError, Committed, Hints, Submission, Submitted, TicketId,
 };
+use pointsman_server::driver::{Driver, Memory};
 use pointsman_server::embedded::{self, EmbeddedPolicy};
 use pointsman_server::metrics::Metrics;
 use pointsman_server::reload::KeeperSpec;
@@ -124,7 +124,7 @@ impl Stage {
         let clock = Arc::new(AtomicU64::new(1));
         let metrics = Arc::new(Metrics::default());
         let host = PolicyHost::new(policies.patience);
-        let driver = Driver::new(machine(), host, Arc::clone(&metrics), 8);
+        let driver = Driver::new(machine(), host, Arc::clone(&metrics), Memory::default());
         let port = Port {
             driver: Rc::new(RefCell::new(driver)),
             clock: Arc::clone(&clock),

@@ -17,20 +17,24 @@ use std::time::Duration;
 use pointsman_core as core;
 use toml::Spanned;
 
+pub(crate) use models::SLOTS_MAX;
+
 use super::error::{ConfigError, Place, Wrong};
 use super::file::{self, File, Given};
 use super::flags::Flags;
 use super::source::Source;
 use super::units::{Number, Size, Time};
-use super::{Config, CpuConfig, HintsConfig, HttpConfig, LISTEN, LogConfig, Secret};
+use super::{AdminConfig, Config, CpuConfig, HintsConfig, HttpConfig, LISTEN, LogConfig, Secret};
 use crate::logging;
 
 /// Bytes of a name: of a model, tenant, label key or policy.
 const NAME_BYTES_MAX: usize = 128;
 /// Weights of tenants and models.
-const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
+pub(crate) const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 /// Connections and requests.
 const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
+/// Requests whose decisions are remembered.
+const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
 const DRAIN: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
 const TIMEOUT: RangeInclusive<Time> = Time::millis(10)..=Time::secs(3600);
 const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
@@ -74,7 +78,7 @@ pub(super) fn config(
         cpu: check.cpu(file.cpu, here)?,
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
-        admin_key: check.admin(file.admin)?,
+        admin: check.admin(file.admin)?,
         log: check.log(file.log, flags)?,
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
         state_folder: check.state_folder(file.state_folder, flags),
@@ -123,11 +127,16 @@ impl Check<'_> {
     }
 
     fn listen(self, given: Given<String>, flags: &Flags) -> Result<SocketAddr, ConfigError> {
+        let address = self.address("listen", given)?;
+        Ok(flags.listen.or(address).unwrap_or(LISTEN))
+    }
+
+    fn address(self, key: &str, given: Given<String>) -> Result<Option<SocketAddr>, ConfigError> {
         let address = given.map(|given| {
             let address = given.get_ref().parse().ok();
-            address.ok_or_else(|| self.value("listen", &given, "an address and a port"))
+            address.ok_or_else(|| self.value(key, &given, "an address and a port"))
         });
-        Ok(flags.listen.or(address.transpose()?).unwrap_or(LISTEN))
+        address.transpose()
     }
 
     fn http(self, given: file::Http) -> Result<HttpConfig, ConfigError> {
@@ -238,9 +247,19 @@ impl Check<'_> {
         Ok(core)
     }
 
-    fn admin(self, given: file::Admin) -> Result<Option<Secret>, ConfigError> {
+    fn admin(self, given: file::Admin) -> Result<AdminConfig, ConfigError> {
+        let default = AdminConfig::default();
         let key = given.key.map(|key| self.key_text("admin.key", &key));
-        Ok(key.transpose()?.map(Secret::new))
+        Ok(AdminConfig {
+            listen: self.address("admin.listen", given.listen)?,
+            key: key.transpose()?.map(Secret::new),
+            decisions_max: self.number(
+                "admin.decisions-max",
+                given.decisions_max,
+                DECISIONS,
+                default.decisions_max,
+            )?,
+        })
     }
 
     fn log(self, given: file::Log, flags: &Flags) -> Result<LogConfig, ConfigError> {

@@ -13,7 +13,7 @@ use crate::embedded;
 const DEMO: &str = "demo";
 
 /// Sequences of one model at once.
-const SLOTS_MAX: u32 = 1024;
+pub(crate) const SLOTS_MAX: u32 = 1024;
 
 impl Check<'_> {
     pub(super) fn models(

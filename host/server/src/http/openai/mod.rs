@@ -25,13 +25,14 @@ use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response};
 use pointsman_executor::job::Job;
 
-use super::catalog::ModelEntry;
+use super::catalog::{Catalog, ModelEntry};
 use super::error::{ApiError, quoted};
 use super::fields::Fields;
 use super::hints::{self, BODY_FIELD, Rules};
 use super::{App, JSON, Reply};
 use crate::clock::unix_seconds;
-use crate::driver::message::{Hints, Submission, SubmitError};
+use crate::driver::message::{Hints, Submission, SubmitError, TicketId};
+use crate::driver::operator::Prospect;
 use envelope::Envelope;
 use inflow::{Answer, Inflow, Said};
 use params::{Params, Transfer, UsageChunk};
@@ -88,7 +89,8 @@ pub(super) async fn complete(
     body: Bytes,
 ) -> Result<Reply, ApiError> {
     let arrived = app.clock.now();
-    let asked = Asked::understand(app, kind, asker, &body)?;
+    let catalog = app.catalog();
+    let asked = Asked::understand(app, &catalog, kind, (asker, &body))?;
     drop(body);
     let transfer = asked.params.transfer;
     let (envelope, mut inflow) = submit(app, asker.tenant, asked).await?;
@@ -162,6 +164,76 @@ async fn submit(app: &App, tenant: &str, asked: Asked<'_>) -> Result<(Envelope, 
     Ok((envelope, Inflow::new(ticket, deliveries)))
 }
 
+/// A request that nobody makes, of `asker`, in the body of either kind; or with `prompt_tokens`, the
+/// length of a prompt, in the place of one.
+///
+/// # Errors
+/// As for a request that is made.
+pub(super) async fn prospect(
+    app: &App,
+    asker: Asker<'_>,
+    mut fields: Fields,
+) -> Result<Prospect, ApiError> {
+    let catalog = app.catalog();
+    let name: String = fields.require("model", "a text")?;
+    let model = catalog.model(&name)?;
+    let hints = hints(app, &catalog, asker, &mut fields)?;
+    let wanted = "an integer of at least 1";
+    let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
+    let params = Params::take(&mut fields, model.text.defaults())?;
+    let chats = fields.has("messages");
+    let kind = if chats { Kind::Chat } else { Kind::Text };
+    let prompt_tokens = match length {
+        Some(length) => length as usize,
+        None if chats => {
+            let prompt = Prompt::Chat(chat::messages(&mut fields)?);
+            prompt.into_tokens(model, &app.tokenising).await?.len()
+        }
+        None => {
+            let prompt = completions::prompt(&mut fields)?;
+            prompt.into_tokens(model, &app.tokenising).await?.len()
+        }
+    };
+    let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
+    Ok(Prospect {
+        model: model.name.clone(),
+        tenant: asker.tenant.to_owned(),
+        prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+        output_tokens_max: bound,
+        hints,
+    })
+}
+
+fn hints(
+    app: &App,
+    catalog: &Catalog,
+    asker: Asker<'_>,
+    fields: &mut Fields,
+) -> Result<Hints, ApiError> {
+    let rules = Rules {
+        priority_max: app.hints.priority_max,
+        label_keys: &app.hints.label_keys,
+        executors: &catalog.executors,
+        tenant: asker.tenant,
+    };
+    hints::parse(asker.headers, fields.take(BODY_FIELD), rules)
+}
+
+/// The number in an id that a client was given: of a completion, or that of the header
+/// `x-pointsman-request`. Absent: it is neither, or another process gave it.
+pub(in crate::http) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
+    let completion = ["chatcmpl-", "cmpl-"]
+        .into_iter()
+        .find_map(|prefix| id.strip_prefix(prefix));
+    let Some(rest) = completion else {
+        return id.parse().ok().map(TicketId);
+    };
+    let (origin, ticket) = rest.split_at_checked(16)?;
+    let origin = u64::from_str_radix(origin, 16).ok()?;
+    let ticket = u64::from_str_radix(ticket, 16).ok()?;
+    (origin == app.origin).then_some(TicketId(ticket))
+}
+
 /// How many tokens may be generated.
 fn output_bound(
     kind: Kind,
@@ -199,22 +271,16 @@ fn sent(content_type: HeaderValue, body: Either<Full<Bytes>, Events>) -> Reply {
 
 impl<'a> Asked<'a> {
     fn understand(
-        app: &'a App,
+        app: &App,
+        catalog: &'a Catalog,
         kind: Kind,
-        asker: Asker<'_>,
-        body: &[u8],
+        (asker, body): (Asker<'_>, &[u8]),
     ) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
         let name: String = fields.require("model", "a text")?;
-        let model = app.catalog.model(&name)?;
+        let model = catalog.model(&name)?;
         params::refuse_unbuilt(&mut fields)?;
-        let rules = Rules {
-            priority_max: app.hints.priority_max,
-            label_keys: &app.hints.label_keys,
-            executors: &app.catalog.executors,
-            tenant: asker.tenant,
-        };
-        let hints = hints::parse(asker.headers, fields.take(BODY_FIELD), rules)?;
+        let hints = hints(app, catalog, asker, &mut fields)?;
         let params = Params::take(&mut fields, model.text.defaults())?;
         let prompt = match kind {
             Kind::Chat => Prompt::Chat(chat::messages(&mut fields)?),

@@ -1,7 +1,7 @@
 //! The report beside what the driver says, as `GET /admin/policies` shows it.
 
 use pointsman_core::Hook;
-use pointsman_policy::{HookSet, PerHook, PolicyStatus, Restored};
+use pointsman_policy::{HookSet, PerHook, PolicyStatus, Restored, Spreads};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -94,9 +94,34 @@ fn status_json(status: &PolicyStatus) -> Value {
         "faults": faults.collect::<Map<_, _>>(),
         "fuel_last": stats.fuel_last,
         "fuel_max": stats.fuel_max,
+        "fuel": spreads_json(&stats.fuel),
+        "latency_nanos": spreads_json(&stats.latency),
+        "on_trial": names(status.on_trial),
+        "on_probation": status.is_on_probation,
         "observes": stats.observes,
         "snapshots": stats.snapshots,
     })
+}
+
+/// How it spread over the questions of each hook that was asked at all.
+pub(crate) fn spreads_json(of: &Spreads) -> Value {
+    let hooks = Hook::ALL
+        .into_iter()
+        .filter(|hook| of.of(*hook).total() > 0);
+    let spread = |hook: Hook| {
+        let spread = of.of(hook);
+        json!({
+            "questions": spread.total(),
+            "p50": spread.quantile(500),
+            "p90": spread.quantile(900),
+            "p99": spread.quantile(990),
+            "max": spread.max(),
+        })
+    };
+    hooks
+        .map(|hook| (hook.as_str().to_owned(), spread(hook)))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 fn names(hooks: HookSet) -> Vec<&'static str> {

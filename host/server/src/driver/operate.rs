@@ -1,0 +1,147 @@
+//! Operators' questions answered, and their orders about executors carried out.
+
+use pointsman_core::rows::{ExecutorKind, Health, NameKind, Role};
+use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, ExecutorUpdate, Micros};
+
+use pointsman_policy::ShadowReport;
+
+use super::Driver;
+use super::operator::{
+    AttachRefused, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Fate, Newcomer, Operator,
+};
+
+/// Names in an error at most.
+const NAMES_SHOWN: usize = 32;
+
+impl Driver {
+    /// Answers `operator`. One who does not wait for it any more is not told, that is all.
+    pub(super) fn operate(&mut self, now: Micros, operator: Operator) {
+        match operator {
+            Operator::Overview(answer) => drop(answer.send(self.overview(now))),
+            Operator::Shadows(answer) => drop(answer.send(self.shadows())),
+            Operator::Route(prospect, answer) => drop(answer.send(self.outlook(now, &prospect))),
+            Operator::Decision(ticket, answer) => drop(answer.send(self.explained(now, ticket))),
+            Operator::Decisions(last, answer) => {
+                drop(answer.send(self.named(self.decisions.newest(last))))
+            }
+            Operator::Attach(newcomer, answer) => {
+                drop(answer.send(self.attach_new(now, *newcomer)));
+            }
+            Operator::Change(name, change, answer) => {
+                drop(answer.send(self.change_executor(now, &name, change)));
+            }
+        }
+    }
+
+    fn shadows(&self) -> Vec<ShadowReport> {
+        let numbers = self.policies.numbers();
+        numbers
+            .filter_map(|number| self.policies.shadow_report(number))
+            .collect()
+    }
+
+    /// Attaches an executor to the machine, and starts its engine.
+    fn attach_new(&mut self, now: Micros, newcomer: Newcomer) -> Result<Attached, AttachRefused> {
+        let spec = ExecutorSpec {
+            name: newcomer.name,
+            device: newcomer.device,
+            kind: ExecutorKind::Cpu,
+            role: Role::Both,
+            group: 0,
+            share_weight: newcomer.share_weight,
+            serves: Some(vec![self.machine.intern_model(now, &newcomer.model)]),
+            slots_total: newcomer.slots,
+            models_max: None,
+            queue_limit: 0,
+            tokens_per_block: Some(newcomer.tokens_per_block),
+            preempts: true,
+            model_unload_delay: Micros(0),
+        };
+        let executor = self.machine.handle_executor_attached(now, spec)?;
+        let engine = match (newcomer.spawn)(executor) {
+            Ok(engine) => engine,
+            Err(error) => {
+                self.update(now, executor, ExecutorUpdate::Detach);
+                return Err(AttachRefused::NoThread(error));
+            }
+        };
+        self.attach(executor, engine.commands.clone());
+        let row = self.executor_row(executor);
+        let row = row.expect("an executor that was just attached is there");
+        Ok(Attached { row, engine })
+    }
+
+    fn change_executor(
+        &mut self,
+        now: Micros,
+        name: &str,
+        change: ExecutorChange,
+    ) -> Result<ExecutorRow, ChangeRefused> {
+        let executor = self.executor_named(name)?;
+        let health = self.machine.executor_load(executor).map(|load| load.health);
+        let ended = health == Some(Health::Down) && !self.executors.is_linked(executor);
+        match (self.executors.fate(executor), change) {
+            (Fate::Leaves, ExecutorChange::Remove) => {}
+            (Fate::Leaves, ExecutorChange::Drain | ExecutorChange::Resume) => {
+                return Err(ChangeRefused::Leaves(name.to_owned()));
+            }
+            (Fate::Stays | Fate::Drains, ExecutorChange::Drain | ExecutorChange::Resume)
+                if ended =>
+            {
+                return Err(ChangeRefused::Ended(name.to_owned()));
+            }
+            (Fate::Stays | Fate::Drains, ExecutorChange::Drain) => {
+                self.executors.set_fate(executor, Fate::Drains);
+                self.update(now, executor, ExecutorUpdate::Health(Health::Draining));
+            }
+            (Fate::Stays, ExecutorChange::Resume) => {}
+            (Fate::Drains, ExecutorChange::Resume) => {
+                self.executors.set_fate(executor, Fate::Stays);
+                self.update(now, executor, ExecutorUpdate::Health(Health::Up));
+            }
+            (Fate::Stays | Fate::Drains, ExecutorChange::Remove) => {
+                self.executors.set_fate(executor, Fate::Leaves);
+                let row = self.executor_row(executor);
+                self.update(now, executor, ExecutorUpdate::Detach);
+                // It may be gone already: then it is told as it was.
+                let row = self.executor_row(executor).or(row);
+                return row.ok_or_else(|| self.unknown_executor(name));
+            }
+        }
+        self.executor_row(executor)
+            .ok_or_else(|| self.unknown_executor(name))
+    }
+
+    fn update(&mut self, now: Micros, executor: ExecutorId, update: ExecutorUpdate) {
+        let updated = self.machine.handle_executor_update(now, executor, update);
+        debug_assert_eq!(updated, Ok::<(), AttachError>(()), "health is no shape");
+    }
+
+    fn executor_named(&self, name: &str) -> Result<ExecutorId, ChangeRefused> {
+        let id = self.machine.id_of(NameKind::Executor, name).map(ExecutorId);
+        let id = id.filter(|id| self.machine.executor_info(*id).is_some());
+        id.ok_or_else(|| self.unknown_executor(name))
+    }
+
+    fn unknown_executor(&self, name: &str) -> ChangeRefused {
+        let mut ids = self.machine.executor_ids();
+        let known: Vec<String> = ids
+            .by_ref()
+            .take(NAMES_SHOWN)
+            .map(|id| self.name_of(NameKind::Executor, id.0))
+            .collect();
+        let more = ids.count();
+        let mut known = if known.is_empty() {
+            "none".to_owned()
+        } else {
+            known.join(", ")
+        };
+        if more > 0 {
+            known.push_str(&format!(" and {more} more"));
+        }
+        ChangeRefused::Unknown {
+            name: name.to_owned(),
+            known,
+        }
+    }
+}

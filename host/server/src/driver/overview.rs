@@ -1,0 +1,64 @@
+//! How everything stands, for monitors.
+
+use pointsman_core::rows::NameKind;
+use pointsman_core::{ExecutorId, Micros};
+
+use super::Driver;
+use super::operator::{DeviceRow, EXECUTORS_SHOWN, ExecutorRow, Overview};
+
+impl Driver {
+    /// How everything stands.
+    #[must_use]
+    pub(super) fn overview(&self, at: Micros) -> Overview {
+        let executors = self.machine.executor_ids().take(EXECUTORS_SHOWN);
+        let devices = self.machine.devices().map(|device| DeviceRow {
+            name: self.name_of(NameKind::Device, device.id.0),
+            block_bytes: device.block_bytes,
+            blocks_total: device.blocks_total,
+            blocks_free: device.blocks_free,
+            blocks_cached: device.blocks_cached,
+        });
+        Overview {
+            at,
+            round: self.machine.round(),
+            load: self.load(),
+            executors: executors.filter_map(|id| self.executor_row(id)).collect(),
+            executors_total: self.machine.executor_ids().count(),
+            devices: devices.collect(),
+        }
+    }
+
+    /// How one executor stands, if it is attached.
+    pub(super) fn executor_row(&self, id: ExecutorId) -> Option<ExecutorRow> {
+        let info = self.machine.executor_info(id)?;
+        let load = self.machine.executor_load(id)?;
+        let tokens_max = self.machine.executor_snapshot(id)?.tokens_max;
+        let models = info.serves.map(|models| {
+            let names = models
+                .iter()
+                .map(|model| self.name_of(NameKind::Model, model.0));
+            names.collect()
+        });
+        Some(ExecutorRow {
+            name: self.name_of(NameKind::Executor, id.0),
+            kind: info.kind,
+            device: self.name_of(NameKind::Device, info.device.0),
+            models,
+            health: load.health,
+            fate: self.executors.fate(id),
+            slots_used: load.slots_used,
+            slots_total: info.slots_total,
+            queued: load.queued_critical.saturating_add(load.queued_throughput),
+            blocks_used: load.blocks_used,
+            prefill_tokens_pending: load.prefill_tokens_pending,
+            tokens_max,
+            placed_total: load.placed_total,
+            ttft_micros: load.ttft_micros,
+            itl_micros: load.itl_micros,
+        })
+    }
+
+    pub(super) fn name_of(&self, kind: NameKind, id: u32) -> String {
+        self.machine.name(kind, id).unwrap_or_default().to_owned()
+    }
+}

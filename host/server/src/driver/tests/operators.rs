@@ -1,0 +1,227 @@
+//! What operators ask and order, with a real machine.
+
+use std::thread;
+
+use pointsman_core::RefusalCause;
+use pointsman_executor::engine::stats::EngineStats;
+use pointsman_executor::engine::thread::{Ended, EngineHandle};
+
+use super::super::decisions::What;
+use super::super::operator::{
+    AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, Newcomer, Operator, Prospect,
+    Teller, Would,
+};
+use super::*;
+use tokio::sync::oneshot;
+
+impl Stage {
+    fn ask<R>(&mut self, question: impl FnOnce(oneshot::Sender<R>) -> Operator) -> R {
+        let (answer, mut answered) = oneshot::channel();
+        self.driver.operate(AT, question(answer));
+        let answer = answered.try_recv().unwrap();
+        self.settle();
+        answer
+    }
+
+    fn order(&mut self, change: ExecutorChange) -> Result<ExecutorRow, ChangeRefused> {
+        self.ask(|answer| Operator::Change("cpu0/demo".to_owned(), change, answer))
+    }
+}
+
+fn prospect() -> Prospect {
+    Prospect {
+        model: "demo".to_owned(),
+        tenant: "default".to_owned(),
+        prompt_tokens: 3,
+        output_tokens_max: 4,
+        hints: Hints::default(),
+    }
+}
+
+#[test]
+fn a_draining_executor_takes_nothing_new_until_it_is_resumed() {
+    let mut stage = Stage::new();
+    let row = stage.order(ExecutorChange::Drain).unwrap();
+    assert_eq!((row.health, row.fate), (Health::Draining, Fate::Drains));
+    stage.submit();
+    assert!(stage.command().is_none());
+    assert_eq!(stage.driver.load().queued, 1);
+    let row = stage.order(ExecutorChange::Resume).unwrap();
+    assert_eq!((row.health, row.fate), (Health::Up, Fate::Stays));
+    stage.start();
+}
+
+#[test]
+fn one_that_drains_goes_on_draining_in_its_next_life() {
+    let mut stage = Stage::new();
+    stage.order(ExecutorChange::Drain).unwrap();
+    let why = "device failed".to_owned();
+    stage.says(0, vec![Event::Lost { why }]);
+    let overview = stage.ask(Operator::Overview);
+    assert_eq!(overview.executors[0].health, Health::Draining);
+    stage.submit();
+    assert!(stage.command().is_none());
+    stage.order(ExecutorChange::Resume).unwrap();
+    stage.start();
+}
+
+#[test]
+fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
+    let mut stage = Stage::new();
+    let (_ticket, mut deliveries) = stage.submit();
+    let start = stage.start();
+    let row = stage.order(ExecutorChange::Remove).unwrap();
+    assert_eq!((row.fate, row.slots_used), (Fate::Leaves, 1));
+    let again = stage.order(ExecutorChange::Resume);
+    assert_eq!(again, Err(ChangeRefused::Leaves("cpu0/demo".to_owned())));
+    stage.submit();
+    assert!(stage.command().is_none(), "it takes something new");
+    let finished = Event::Finished {
+        sequence: start.sequence_ref(),
+        stop: StopReason::Stop,
+    };
+    stage.says(0, vec![Event::Started(start.sequence_ref()), finished]);
+    assert!(
+        std::iter::from_fn(|| deliveries.try_next())
+            .any(|delivery| matches!(delivery, Delivery::End(_)))
+    );
+    let gone = stage.order(ExecutorChange::Remove);
+    let unknown = ChangeRefused::Unknown {
+        name: "cpu0/demo".to_owned(),
+        known: "none".to_owned(),
+    };
+    assert_eq!(gone, Err(unknown));
+    assert!(stage.commands.is_closed() || stage.commands.try_recv().is_err());
+}
+
+fn newcomer(name: &str, commands: mpsc::Sender<Command>) -> Box<Newcomer> {
+    Box::new(Newcomer {
+        name: name.to_owned(),
+        model: "demo".to_owned(),
+        device: pointsman_core::DeviceId(0),
+        slots: 1,
+        share_weight: 1,
+        tokens_per_block: 4,
+        spawn: Box::new(move |_executor| {
+            Ok(EngineHandle {
+                commands,
+                stats: Arc::new(EngineStats::default()),
+                thread: thread::spawn(|| Ended::Closed),
+            })
+        }),
+    })
+}
+
+#[test]
+fn one_that_is_added_is_used_and_a_name_that_is_taken_is_refused() {
+    let mut stage = Stage::new();
+    let (sender, mut commands) = mpsc::channel(8);
+    let twin = newcomer("cpu0/demo", sender.clone());
+    let refused = stage.ask(|answer| Operator::Attach(twin, answer));
+    assert!(
+        matches!(refused, Err(AttachRefused::Machine(_))),
+        "{refused:?}"
+    );
+    let second = newcomer("cpu0/second", sender);
+    let attached = stage
+        .ask(|answer| Operator::Attach(second, answer))
+        .unwrap();
+    assert_eq!(attached.row.models, Some(vec!["demo".to_owned()]));
+    for _ in 0..3 {
+        stage.submit();
+    }
+    let commands = std::iter::from_fn(|| commands.try_recv().ok());
+    let starts = commands.filter(|command| matches!(command, Command::Start(_)));
+    assert_eq!(starts.count(), 1, "two found room on the first");
+}
+
+#[test]
+fn one_without_a_thread_is_not_attached() {
+    let mut stage = Stage::new();
+    let mut second = newcomer("cpu0/second", mpsc::channel(1).0);
+    second.spawn = Box::new(|_executor| Err(std::io::Error::other("no thread")));
+    let refused = stage.ask(|answer| Operator::Attach(second, answer));
+    assert!(
+        matches!(refused, Err(AttachRefused::NoThread(_))),
+        "{refused:?}"
+    );
+    assert_eq!(stage.ask(Operator::Overview).executors_total, 1);
+}
+
+#[test]
+fn where_a_request_would_go_is_said_and_nothing_changes() {
+    let mut stage = Stage::new();
+    stage.submit();
+    stage.start();
+    let before = format!("{:?}", stage.driver.machine);
+    let (answer, mut answered) = oneshot::channel();
+    let question = Operator::Route(Box::new(prospect()), answer);
+    stage.driver.operate(AT, question);
+    let outlook = answered.try_recv().unwrap().unwrap();
+    assert_eq!(outlook.would, Would::Place("cpu0/demo".to_owned()));
+    assert_eq!(outlook.by, Teller::BuiltIn);
+    assert_eq!(outlook.candidates[0].interlock, Ok("a slot is free"));
+    assert_eq!(format!("{:?}", stage.driver.machine), before);
+    // With both slots in use.
+    stage.submit();
+    let outlook = stage.ask(|answer| Operator::Route(Box::new(prospect()), answer));
+    let outlook = outlook.unwrap();
+    assert_eq!(outlook.would, Would::Wait);
+    let why = RefusalCause::NoSlot.to_string();
+    assert_eq!(outlook.candidates[0].interlock, Err(why));
+    let stranger = Prospect {
+        tenant: "nobody".to_owned(),
+        ..prospect()
+    };
+    let refused = stage.ask(|answer| Operator::Route(Box::new(stranger), answer));
+    assert!(refused.is_err());
+}
+
+#[test]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "nothing else happens to this request"
+)]
+fn what_was_decided_about_a_request_is_remembered_in_order() {
+    let mut stage = Stage::new();
+    let (ticket, _deliveries) = stage.submit();
+    let start = stage.start();
+    let finished = Event::Finished {
+        sequence: start.sequence_ref(),
+        stop: StopReason::Stop,
+    };
+    stage.says(0, vec![Event::Started(start.sequence_ref()), finished]);
+    let explained = stage
+        .ask(|answer| Operator::Decision(ticket, answer))
+        .unwrap();
+    let case = &explained.cases.list[0];
+    let kinds: Vec<&str> = case
+        .steps
+        .iter()
+        .map(|step| match &step.what {
+            What::Asked(heard) => heard.hook.as_str(),
+            What::Admitted(_) => "admitted",
+            What::Placed(..) => "placed",
+            What::Started(_) => "started",
+            What::Ended(_) => "ended",
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let order = [
+        "admission",
+        "admitted",
+        "routing",
+        "placed",
+        "started",
+        "ended",
+    ];
+    assert_eq!(kinds, order);
+    assert_eq!(case.outcome, Some(Outcome::Finished { output_tokens: 0 }));
+    assert_eq!(explained.cases.names[&CPU], "cpu0/demo");
+    assert!(explained.candidates.is_err(), "nobody routes");
+    assert!(
+        stage
+            .ask(|answer| Operator::Decision(TicketId(99), answer))
+            .is_none()
+    );
+}

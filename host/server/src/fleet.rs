@@ -1,0 +1,254 @@
+//! The engines of this machine and the models they serve: added and removed while the host runs.
+//!
+//! [`Fleet`] is told by operators, has the driver attach or detach, and keeps what clients may name
+//! ([`Catalog`]) in step.
+//!
+//! # Invariants
+//! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
+//!    removed (`tests/admin`).
+//!
+//! # Cancellation
+//! An addition that has begun is finished, whoever stops waiting for it.
+//!
+//! # Not here
+//! What an executor does (`pointsman-executor`), and what is placed on it (`pointsman-core`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use pointsman_executor::engine::stats::EngineStats;
+use pointsman_executor::engine::thread::Ended;
+use tokio::sync::{Mutex, watch};
+use tokio::task;
+use tracing::info;
+
+use crate::config::{ModelConfig, ModelSource};
+use crate::driver::message::DriverHandle;
+use crate::driver::operator::{
+    AttachRefused, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Newcomer, Operator,
+};
+use crate::http::catalog::Catalog;
+use crate::models::{Host, Loaded, Running};
+
+/// The engines of this machine and their models.
+#[derive(Debug)]
+pub struct Fleet {
+    // Immutable.
+    host: Host,
+    driver: DriverHandle,
+    // Owned.
+    catalog: watch::Sender<Arc<Catalog>>,
+    /// Held while one is added or removed, for as long as its model takes to load: two additions
+    /// at once would both find the name free and the memory there.
+    members: Mutex<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    /// Names of the executors of each model, with the model.
+    serving: BTreeMap<String, (Arc<Loaded>, Vec<String>)>,
+    threads: Vec<JoinHandle<Ended>>,
+}
+
+/// An executor to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addition {
+    /// Its model, as in the configuration.
+    pub model: ModelConfig,
+    /// Its name; absent: its device's and its model's.
+    pub executor: Option<String>,
+}
+
+/// Why an executor was not added.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// The model cannot be loaded.
+    #[error("{0}")]
+    Load(String),
+    /// Another model is called so.
+    #[error("model `{0}` is served from another folder: leave out `path`, or give it another name")]
+    OtherModel(String),
+    /// It does not fit the device.
+    #[error("{0}")]
+    Refused(String),
+    /// The host is shutting down.
+    #[error("the host is shutting down")]
+    Ended,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// Those that run on `host`, which `driver` knows.
+    #[must_use]
+    pub fn new(host: Host, driver: DriverHandle) -> Self {
+        Self {
+            host,
+            driver,
+            catalog: watch::channel(Arc::default()).0,
+            members: Mutex::default(),
+        }
+    }
+
+    /// One that begins with `running`.
+    #[must_use]
+    pub fn of(host: Host, driver: DriverHandle, running: Vec<Running>) -> Self {
+        let mut fleet = Self::new(host, driver);
+        for running in running {
+            let attached = (running.name, running.engine.stats, running.engine.thread);
+            let members = fleet.members.get_mut();
+            let catalog = Catalog::clone(&fleet.catalog.borrow());
+            let catalog = members.take_in(catalog, &fleet.host, &running.loaded, attached);
+            fleet.catalog.send_replace(Arc::new(catalog));
+        }
+        fleet
+    }
+
+    /// What clients may name.
+    #[must_use]
+    pub fn catalog(&self) -> watch::Receiver<Arc<Catalog>> {
+        self.catalog.subscribe()
+    }
+
+    /// Has clients name what `catalog` says, whoever serves it.
+    pub fn show(&self, catalog: Catalog) {
+        self.catalog.send_replace(Arc::new(catalog));
+    }
+
+    /// Loads a model, unless it is served already, and attaches an executor for it.
+    ///
+    /// # Errors
+    /// What keeps it from being added; nothing has changed then.
+    pub async fn add(self: Arc<Self>, addition: Addition) -> Result<ExecutorRow, AddError> {
+        let adding = task::spawn(async move { self.add_now(addition).await });
+        adding.await.unwrap_or(Err(AddError::Ended))
+    }
+
+    async fn add_now(&self, addition: Addition) -> Result<ExecutorRow, AddError> {
+        let mut members = self.members.lock().await;
+        let Addition { model, executor } = addition;
+        let loaded = match members.serving.get(&model.name) {
+            Some((loaded, _)) => same(loaded, &model)?,
+            None => load(model.clone()).await?,
+        };
+        let shape = loaded.shape(self.host.blocks);
+        let shape = shape.map_err(|error| AddError::Refused(error.to_string()))?;
+        let (engine, host, slots) = (Arc::clone(&loaded), self.host.clone(), model.slots);
+        let newcomer = Box::new(Newcomer {
+            name: executor.unwrap_or_else(|| loaded.executor_name()),
+            model: model.name,
+            device: self.host.device,
+            slots,
+            share_weight: model.share_weight,
+            tokens_per_block: shape.tokens_per_block,
+            spawn: Box::new(move |executor| engine.spawn(executor, slots, shape, &host)),
+        });
+        let attached = self
+            .driver
+            .operate(|answer| Operator::Attach(newcomer, answer));
+        let Attached { row, engine } = match attached.await.ok_or(AddError::Ended)? {
+            Ok(attached) => attached,
+            Err(AttachRefused::Machine(error)) => return Err(AddError::Refused(error.to_string())),
+            Err(AttachRefused::NoThread(error)) => return Err(AddError::Load(error.to_string())),
+        };
+        let attached = (row.name.clone(), engine.stats, engine.thread);
+        let catalog = Catalog::clone(&self.catalog.borrow());
+        let catalog = members.take_in(catalog, &self.host, &loaded, attached);
+        self.catalog.send_replace(Arc::new(catalog));
+        info!(executor = row.name, slots, "executor added");
+        Ok(row)
+    }
+
+    /// Has an executor drain, resume, or go; absent: the driver has ended.
+    pub async fn change(
+        &self,
+        name: &str,
+        change: ExecutorChange,
+    ) -> Option<Result<ExecutorRow, ChangeRefused>> {
+        let mut members = self.members.lock().await;
+        let order = |answer| Operator::Change(name.to_owned(), change, answer);
+        let changed = self.driver.operate(order).await?;
+        if changed.is_ok() {
+            info!(executor = name, ?change, "executor changed");
+            if change == ExecutorChange::Remove {
+                let catalog = Catalog::clone(&self.catalog.borrow());
+                self.catalog
+                    .send_replace(Arc::new(members.let_go(catalog, name)));
+            }
+        }
+        Some(changed)
+    }
+
+    /// The threads of the engines, for whoever waits for their end.
+    pub async fn threads(&self) -> Vec<JoinHandle<Ended>> {
+        std::mem::take(&mut self.members.lock().await.threads)
+    }
+}
+
+/// The model that is served by that name, if it is the one that is meant.
+fn same(loaded: &Arc<Loaded>, meant: &ModelConfig) -> Result<Arc<Loaded>, AddError> {
+    let unsaid = meant.source == ModelSource::Embedded;
+    if unsaid || loaded.config().source == meant.source {
+        return Ok(Arc::clone(loaded));
+    }
+    Err(AddError::OtherModel(meant.name.clone()))
+}
+
+async fn load(model: ModelConfig) -> Result<Arc<Loaded>, AddError> {
+    let loading = task::spawn_blocking(move || Loaded::load(&model)).await;
+    match loading {
+        Ok(Ok(loaded)) => Ok(Arc::new(loaded)),
+        Ok(Err(error)) => Err(AddError::Load(format!("{error:#}"))),
+        Err(error) => Err(AddError::Load(format!("loading panicked: {error}"))),
+    }
+}
+
+/// An engine's name, what it counts, and its thread.
+type Engine = (String, Arc<EngineStats>, JoinHandle<Ended>);
+
+// === impl Members ===
+
+impl Members {
+    /// Takes note of an engine; the catalogue with it.
+    fn take_in(
+        &mut self,
+        mut catalog: Catalog,
+        host: &Host,
+        loaded: &Arc<Loaded>,
+        (name, stats, thread): Engine,
+    ) -> Catalog {
+        let model = &loaded.config().name;
+        if !catalog.models.iter().any(|entry| entry.name == *model)
+            && let Ok(shape) = loaded.shape(host.blocks)
+        {
+            catalog.models.push(loaded.entry(shape));
+        }
+        catalog.executors.push(name.clone());
+        catalog.engines.push((name.clone(), stats));
+        let (_, names) = self
+            .serving
+            .entry(model.clone())
+            .or_insert_with(|| (Arc::clone(loaded), Vec::new()));
+        names.push(name);
+        // An engine that gave up has said so to the log and to the driver.
+        self.threads.retain(|thread| !thread.is_finished());
+        self.threads.push(thread);
+        catalog
+    }
+
+    /// Forgets an engine; the catalogue without it.
+    fn let_go(&mut self, mut catalog: Catalog, name: &str) -> Catalog {
+        catalog.executors.retain(|executor| executor != name);
+        catalog.engines.retain(|(executor, _)| executor != name);
+        self.serving.retain(|_, (_, names)| {
+            names.retain(|executor| executor != name);
+            !names.is_empty()
+        });
+        catalog
+            .models
+            .retain(|entry| self.serving.contains_key(&entry.name));
+        catalog
+    }
+}

@@ -1,0 +1,468 @@
+//! `/admin` of a whole server: who may ask, what is told, and what orders come to.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_server::config::{Config, Secret};
+use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
+use pointsman_tests::serving::Serving;
+use serde_json::{Value, json};
+use tokio::task;
+
+/// A request that runs until its client leaves.
+fn long() -> Value {
+    let mut body = streamed_chat("Hello");
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(1900);
+    body
+}
+
+async fn running(client: Client) -> Result<Stream> {
+    let mut stream = client.stream(&long()).await?;
+    stream.first_text().await?;
+    Ok(stream)
+}
+
+async fn ok(answer: impl Future<Output = Result<Answer>>) -> Result<Value> {
+    let answer = answer.await?;
+    ensure!(answer.status.is_success(), "{:?}", answer.json());
+    answer.json()
+}
+
+fn error(answer: &Answer) -> Result<(u16, String)> {
+    let message = answer.json()?["error"]["message"]
+        .as_str()
+        .map(str::to_owned);
+    Ok((answer.status.as_u16(), message.context("no message")?))
+}
+
+// === Who may ===
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    None,
+    Wrong,
+    Right,
+}
+
+/// Statuses of the clients' door and of the operators', where there is one, with each key.
+async fn statuses(serving: &Serving, path: &str) -> Result<Vec<(u16, Option<u16>)>> {
+    let mut statuses = Vec::new();
+    for key in [Key::None, Key::Wrong, Key::Right] {
+        let with = |addr: SocketAddr| match key {
+            Key::None => Client::new(addr),
+            Key::Wrong => Client::new(addr).with_key("guess"),
+            Key::Right => Client::new(addr).with_key("root"),
+        };
+        let port = serving.server.addr().port();
+        // What listens everywhere is reached on this machine too.
+        let clients = with(SocketAddr::from(([127, 0, 0, 1], port)));
+        let clients = clients.get(path).await?.status.as_u16();
+        let operators = match serving.server.admin_addr() {
+            Some(addr) => Some(with(addr).get(path).await?.status.as_u16()),
+            None => None,
+        };
+        statuses.push((clients, operators));
+    }
+    Ok(statuses)
+}
+
+#[tokio::test]
+async fn admin_and_monitor_are_for_operators_only() -> Result<()> {
+    let anywhere: SocketAddr = "0.0.0.0:0".parse()?;
+    let keyed = |config: &mut Config| config.admin.key = Some(Secret::new("root".to_owned()));
+    // On loopback without anything: everybody who is there.
+    let serving = Serving::start(|_| {}).await?;
+    for path in [
+        "/admin/policies",
+        "/admin/executors",
+        "/monitor/data",
+        "/monitor",
+    ] {
+        let open = vec![(200, None); 3];
+        ensure!(statuses(&serving, path).await? == open, "{path}");
+    }
+    serving.server.stop().await?;
+    // With a key: its holders. The page itself, which says nothing, asks for it.
+    let serving = Serving::start(keyed).await?;
+    let locked = vec![(401, None), (401, None), (200, None)];
+    for path in ["/admin/policies", "/monitor/data"] {
+        ensure!(statuses(&serving, path).await? == locked, "{path}");
+    }
+    ensure!(serving.client.get("/monitor").await?.status == 200);
+    serving.server.stop().await?;
+    // Where others connect: nobody without a key,
+    let serving = Serving::start(|config| config.listen = anywhere).await?;
+    for path in ["/admin/policies", "/monitor/data", "/monitor"] {
+        ensure!(
+            statuses(&serving, path).await? == vec![(403, None); 3],
+            "{path}"
+        );
+    }
+    let port = serving.server.addr().port();
+    let client = Client::new(SocketAddr::from(([127, 0, 0, 1], port)));
+    let (_, message) = error(&client.get("/admin/policies").await?)?;
+    ensure!(
+        message.contains("`admin.key` or `admin.listen`"),
+        "{message}"
+    );
+    ensure!(client.get("/v1/models").await?.status == 200);
+    serving.server.stop().await?;
+    // its holders with one,
+    let serving = Serving::start(|config| {
+        config.listen = anywhere;
+        keyed(config);
+    })
+    .await?;
+    ensure!(statuses(&serving, "/admin/policies").await? == locked);
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_of_their_own_is_for_operators_and_for_nobody_else() -> Result<()> {
+    let own: SocketAddr = "127.0.0.1:0".parse()?;
+    let serving = Serving::start(|config| {
+        config.listen = SocketAddr::from(([0, 0, 0, 0], 0));
+        config.admin.listen = Some(own);
+    })
+    .await?;
+    for path in ["/admin/policies", "/monitor/data", "/monitor"] {
+        let there = vec![(403, Some(200)); 3];
+        ensure!(statuses(&serving, path).await? == there, "{path}");
+    }
+    let operators = Client::new(serving.server.admin_addr().context("no listener")?);
+    for path in ["/health", "/ready", "/metrics"] {
+        ensure!(operators.get(path).await?.status == 200, "{path}");
+    }
+    let (status, message) = error(&operators.chat("Hello").await?)?;
+    ensure!(
+        status == 403 && message.contains("for operators"),
+        "{message}"
+    );
+    serving.server.stop().await?;
+    let serving = Serving::start(|config| {
+        config.admin.listen = Some(own);
+        config.admin.key = Some(Secret::new("root".to_owned()));
+    })
+    .await?;
+    let locked = [(403, Some(401)), (403, Some(401)), (403, Some(200))];
+    ensure!(statuses(&serving, "/admin/policies").await? == locked);
+    serving.server.stop().await?;
+    Ok(())
+}
+
+// === Executors ===
+
+#[tokio::test]
+async fn executors_are_listed_with_what_they_have_and_do() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let stream = running(serving.client).await?;
+    let listed = ok(serving.client.get("/admin/executors")).await?;
+    let executor = &listed["executors"][0];
+    for (field, value) in [
+        ("name", json!("cpu0/demo")),
+        ("kind", json!("cpu")),
+        ("device", json!("cpu0")),
+        ("models", json!(["demo"])),
+        ("health", json!("up")),
+        ("order", Value::Null),
+        ("slots_used", json!(1)),
+        ("slots_total", json!(8)),
+        ("queued", json!(0)),
+    ] {
+        ensure!(executor[field] == value, "{field}: {executor}");
+    }
+    ensure!(executor["kv_blocks_used"].as_u64() > Some(0), "{executor}");
+    ensure!(
+        listed["devices"][0]["blocks_total"].as_u64() > Some(0),
+        "{listed}"
+    );
+    let one = ok(serving.client.get("/admin/executors/cpu0/demo")).await?;
+    ensure!(one["slots_total"] == 8, "{one}");
+    let (status, message) = error(&serving.client.get("/admin/executors/gpu").await?)?;
+    ensure!(
+        status == 404 && message.contains("no executor `gpu`"),
+        "{message}"
+    );
+    drop(stream);
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_drained_executor_finishes_its_requests_and_others_wait_until_it_is_resumed() -> Result<()>
+{
+    let serving = Serving::start(|_| {}).await?;
+    let stream = running(serving.client).await?;
+    let drain = "/admin/executors/cpu0/demo/drain";
+    let drained = ok(serving.client.post(drain, &json!({}))).await?;
+    ensure!(
+        drained["health"] == "draining" && drained["order"] == "drain",
+        "{drained}"
+    );
+    let client = serving.client;
+    let waiting = task::spawn(async move { client.chat("Hello").await?.text() });
+    serving
+        .load_until(|load| load.queued == 1 && load.slots_used == 1)
+        .await?;
+    let resume = "/admin/executors/cpu0%2Fdemo/resume";
+    let resumed = ok(serving.client.post(resume, &json!({}))).await?;
+    ensure!(resumed["health"] == "up", "{resumed}");
+    ensure!(!waiting.await??.is_empty());
+    drop(stream);
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<()> {
+    let serving = Serving::start(|config| config.models[0].slots = 1).await?;
+    let client = serving.client;
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo-model");
+    let folder = std::fs::canonicalize(folder)?;
+    let table = json!({"name": "second", "path": folder, "slots": 2, "share-weight": 3});
+    let added = client.post("/admin/executors", &table).await?;
+    ensure!(added.status == 201, "{:?}", added.json());
+    ensure!(added.json()?["name"] == "cpu0/second", "{:?}", added.json());
+    let again = client.post("/admin/executors", &table).await?;
+    ensure!(again.status == 409, "{:?}", again.json());
+    // Another for a model that is served, with a name of its own.
+    let twin = json!({"name": "demo", "executor": "cpu0/demo-2", "slots": 1});
+    ok(client.post("/admin/executors", &twin)).await?;
+    let mut body = chat("Hello");
+    body["model"] = json!("second");
+    let alone = client.chat("Hello").await?.text()?;
+    let second = client.post("/v1/chat/completions", &body).await?;
+    ensure!(
+        second.header("x-pointsman-executor") == "cpu0/second",
+        "{second:?}"
+    );
+    ensure!(
+        second.text()? == alone,
+        "the same weights say something else"
+    );
+    let streams = [running(client).await?, running(client).await?];
+    let places = streams
+        .each_ref()
+        .map(|stream| &stream.headers["x-pointsman-executor"]);
+    ensure!(places[0] != places[1], "{places:?}");
+    // Removed while it runs something: that goes on.
+    body["stream"] = json!(true);
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(200);
+    let mut running = client.stream(&body).await?;
+    running.first_text().await?;
+    let removed = client.delete("/admin/executors/cpu0/second").await?;
+    ensure!(removed.status == 202, "{:?}", removed.json());
+    ensure!(removed.json()?["order"] == "remove", "{:?}", removed.json());
+    let refused = client.post("/v1/chat/completions", &body).await?;
+    ensure!(refused.status == 404, "{:?}", refused.json());
+    let streamed = running.finish().await?;
+    ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+    drop(streams);
+    serving.idle().await?;
+    let left = ok(client.get("/admin/executors")).await?;
+    ensure!(left["executors_total"] == 2, "{left}");
+    // The name is free again.
+    ok(client.post("/admin/executors", &table)).await?;
+    let answer = client.get("/v1/models").await?.json()?;
+    ensure!(
+        answer["data"].as_array().map(Vec::len) == Some(2),
+        "{answer}"
+    );
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_addition_is_said() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    for (table, status, part) in [
+        (json!({}), 400, "`name` is missing"),
+        (json!({"name": "x", "slot": 1}), 400, "there is no `slot`"),
+        (
+            json!({"name": "x", "slots": 0}),
+            400,
+            "`slots` has to be an integer from 1 to 1024",
+        ),
+        (
+            json!({"name": "x", "path": "here"}),
+            400,
+            "an absolute path",
+        ),
+        (
+            json!({"name": "x", "path": "/nowhere/at/all"}),
+            400,
+            "/nowhere/at/all",
+        ),
+        (json!({"name": "demo"}), 409, "attached already"),
+        (
+            json!({"name": "demo", "path": "/elsewhere"}),
+            409,
+            "served from another folder",
+        ),
+        (
+            json!({"name": "demo", "executor": "b", "slots": 255}),
+            409,
+            "256 tokens in a step",
+        ),
+    ] {
+        let answer = serving.client.post("/admin/executors", &table).await?;
+        let (got, message) = error(&answer)?;
+        ensure!(
+            got == status && message.contains(part),
+            "{table}: {got} {message}"
+        );
+    }
+    let (status, message) = error(&serving.client.delete("/admin/executors/gpu0").await?)?;
+    ensure!(
+        status == 404 && message.contains("there are: cpu0/demo"),
+        "{message}"
+    );
+    Ok(())
+}
+
+// === Where a request would go ===
+
+#[tokio::test]
+async fn where_a_request_would_go_is_told_and_nothing_changes() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let client = serving.client;
+    let before = ok(client.get("/admin/policies")).await?;
+    let told = ok(client.post("/admin/route", &chat("Hello"))).await?;
+    ensure!(
+        told["would"] == "place" && told["executor"] == "cpu0/demo",
+        "{told}"
+    );
+    ensure!(told["by"]["policy"] == "memory-aware", "{told}");
+    ensure!(
+        told["by"]["reason"]
+            .as_str()
+            .is_some_and(|why| !why.is_empty()),
+        "{told}"
+    );
+    let candidate = &told["candidates"][0];
+    ensure!(candidate["takes_it_now"] == true, "{told}");
+    ensure!(
+        candidate["eligible"] == true && candidate["cost"].is_i64(),
+        "{told}"
+    );
+    ensure!(
+        told["request"]["prompt_tokens"].as_u64() > Some(0),
+        "{told}"
+    );
+    let small =
+        json!({"model": "demo", "prompt_tokens": 100, "max_tokens": 5, "tenant": "default"});
+    let told = ok(client.post("/admin/route", &small)).await?;
+    ensure!(told["request"]["prompt_tokens"] == 100, "{told}");
+    let after = ok(client.get("/admin/policies")).await?;
+    ensure!(before["policies"] == after["policies"], "{before}\n{after}");
+    // When it is full it would wait; when it really comes it goes where it was said.
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        streams.push(running(client).await?);
+    }
+    let told = ok(client.post("/admin/route", &small)).await?;
+    ensure!(told["would"] != "place", "{told}");
+    ensure!(
+        told["candidates"][0]["interlock"] == "no slot free",
+        "{told}"
+    );
+    let unknown = json!({"model": "demo", "prompt_tokens": 1, "tenant": "nobody"});
+    let (status, message) = error(&client.post("/admin/route", &unknown).await?)?;
+    ensure!(
+        status == 400 && message.contains("no tenant `nobody`"),
+        "{message}"
+    );
+    let (status, message) = error(
+        &client
+            .post("/admin/route", &json!({"model": "demo"}))
+            .await?,
+    )?;
+    ensure!(
+        status == 400 && message.contains("`prompt` is missing"),
+        "{message}"
+    );
+    drop(streams);
+    serving.idle().await?;
+    Ok(())
+}
+
+// === How requests were decided ===
+
+#[tokio::test]
+async fn how_a_request_was_decided_is_told_by_either_of_its_ids() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let client = serving.client;
+    let answer = client.chat("Hello").await?;
+    let id = answer.json()?["id"].as_str().context("no id")?.to_owned();
+    let by_id = ok(client.get(&format!("/admin/decisions/{id}"))).await?;
+    let number = answer.header("x-pointsman-request");
+    let by_number = ok(client.get(&format!("/admin/decisions/{number}"))).await?;
+    ensure!(by_id["steps"] == by_number["steps"], "{by_id}\n{by_number}");
+    let steps = by_id["steps"].as_array().context("no steps")?;
+    let step = |what: &str, hook: Option<&str>| {
+        let mut steps = steps.iter();
+        let found =
+            steps.find(|step| step["what"] == what && hook.is_none_or(|hook| step["hook"] == hook));
+        found.with_context(|| format!("{what} {hook:?} not in {by_id}"))
+    };
+    let asked = step("asked", Some("routing"))?;
+    ensure!(asked["by"] == "memory-aware", "{asked}");
+    ensure!(
+        asked["answer"]["place"]["executors"] == json!(["cpu0/demo"]),
+        "{asked}"
+    );
+    step("asked", Some("admission"))?;
+    step("admitted", None)?;
+    let placed = step("placed", None)?;
+    ensure!(placed["executor"] == "cpu0/demo", "{placed}");
+    // What its client was told.
+    ensure!(
+        placed["reason"] == answer.header("x-pointsman-reason"),
+        "{placed}"
+    );
+    ensure!(
+        placed["round"] == answer.header("x-pointsman-decision"),
+        "{placed}"
+    );
+    step("started", None)?;
+    ensure!(by_id["outcome"]["how"] == "finished", "{by_id}");
+    ensure!(by_id["explanation"]["by"] == "memory-aware", "{by_id}");
+    ensure!(
+        by_id["explanation"]["candidates"][0]["executor"] == "cpu0/demo",
+        "{by_id}"
+    );
+    for unknown in ["999999", "chatcmpl-00000000000000000", "x"] {
+        let (status, message) = error(&client.get(&format!("/admin/decisions/{unknown}")).await?)?;
+        ensure!(
+            status == 404 && message.contains("admin.decisions-max"),
+            "{message}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_newest_decisions_are_listed_and_older_ones_forgotten() -> Result<()> {
+    let serving = Serving::start(|config| config.admin.decisions_max = 3).await?;
+    let client = serving.client;
+    for _ in 0..5 {
+        client.chat("Hello").await?.text()?;
+    }
+    let listed = ok(client.get("/admin/decisions?last=2")).await?;
+    let ids = |listed: &Value| -> Vec<Option<u64>> {
+        let list = listed["decisions"].as_array();
+        list.into_iter()
+            .flatten()
+            .map(|case| case["id"].as_u64())
+            .collect()
+    };
+    ensure!(ids(&listed) == [Some(4), Some(3)], "{listed}");
+    let listed = ok(client.get("/admin/decisions")).await?;
+    ensure!(ids(&listed) == [Some(4), Some(3), Some(2)], "{listed}");
+    ensure!(client.get("/admin/decisions/1").await?.status == 404);
+    ensure!(client.get("/admin/decisions?last=0").await?.status == 400);
+    Ok(())
+}
