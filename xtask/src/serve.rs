@@ -1,4 +1,5 @@
-//! `cargo xtask serve`: the guests, then the server in release, which embeds them.
+//! `cargo xtask serve`: the guests, then the server in release, which embeds them. What outlives it
+//! is kept in the target folder, unless its flags or its file say otherwise.
 
 use std::env;
 use std::process::Command;
@@ -10,6 +11,8 @@ use crate::process;
 use crate::workspace::Workspace;
 
 const PACKAGE: &str = "pointsman-server";
+/// The variable by which a service manager names the state folder, and where that is here.
+const STATE: (&str, &str) = ("STATE_DIRECTORY", "state");
 
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     policies::build(workspace)?;
@@ -22,6 +25,7 @@ fn command(workspace: &Workspace, args: &[String]) -> Result<Command> {
     let mut command = process::cargo(&workspace.root);
     command
         .current_dir(env::current_dir()?)
+        .env(STATE.0, workspace.target.join(STATE.1))
         .args(["run", "--release", "--package", PACKAGE, "--manifest-path"])
         .arg(workspace.root.join("Cargo.toml"))
         .args(["--", "serve"])
@@ -31,6 +35,8 @@ fn command(workspace: &Workspace, args: &[String]) -> Result<Command> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -47,6 +53,10 @@ mod tests {
             ["--", "serve", "--listen", "[::1]:9000"]
         );
         assert!(given.contains(&"--release"));
+        let mut variables = command.get_envs();
+        let state = variables.find(|(name, _)| *name == STATE.0);
+        let state = state.and_then(|(_, value)| value.map(PathBuf::from));
+        assert_eq!(state, Some(workspace.target.join("state")));
         assert_eq!(
             command.get_current_dir(),
             env::current_dir().ok().as_deref()

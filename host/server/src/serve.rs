@@ -19,8 +19,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use crate::bell::Bell;
 use crate::clock::{self, Clock};
 use crate::config::{Config, ModelConfig};
 use crate::driver::message::{DriverHandle, channels};
@@ -30,9 +31,11 @@ use crate::fleet::Fleet;
 use crate::http::{self, App, Phase, Serves, Watched};
 use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
+use crate::reload::order::{Order, OrderHandle};
 use crate::reload::report::KeeperReport;
-use crate::reload::{self, Keeper, KeeperSpec};
-use crate::shutdown::{self, Signals};
+use crate::reload::{self, Ear, Keeper, KeeperSpec};
+use crate::shutdown::{self, Asked, Signals};
+use crate::state::State;
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -69,6 +72,14 @@ struct Core {
     thread: JoinHandle<()>,
 }
 
+/// What driver and keeper have in common.
+struct Told {
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    /// Rung by the driver, heard by the keeper.
+    bell: Bell,
+}
+
 impl Server {
     /// Starts a server, and returns once it serves. Call it on a runtime.
     ///
@@ -83,9 +94,15 @@ impl Server {
         let admin_addr = listeners.operators.as_ref().map(TcpListener::local_addr);
         let admin_addr = admin_addr.transpose()?;
         let models = load(config.models.clone()).await?;
-        let core = start_core(&config, &models, clock, &metrics)?;
+        let (bell, ear) = reload::ear();
+        let told = Told {
+            clock,
+            metrics: Arc::clone(&metrics),
+            bell,
+        };
+        let core = start_core(&config, &models, &told)?;
         let (phase, phases) = watch::channel(Phase::Starting);
-        let keeper = start_keeper(&config, clock, &core.driver, &metrics).await?;
+        let keeper = start_keeper(&config, &core.driver, &told, ear).await?;
         let watched = Watched {
             phase: phases,
             metrics: Arc::clone(&metrics),
@@ -142,6 +159,21 @@ impl Server {
     #[must_use]
     pub fn reports(&self) -> watch::Receiver<Arc<KeeperReport>> {
         self.keeper.report.clone()
+    }
+
+    /// The way to give orders about policies.
+    #[must_use]
+    pub fn orders(&self) -> &OrderHandle {
+        &self.keeper.orders
+    }
+
+    /// Puts every hook back on the embedded default, as an operator does in an emergency.
+    async fn eject(&self) {
+        let hooks = Hook::ALL.into_iter().collect();
+        match self.orders().order(Order::Eject { hooks }).await {
+            Ok(_) => warn!("every hook is with the embedded defaults; bind one again to undo it"),
+            Err(error) => error!(%error, "policies not ejected"),
+        }
     }
 
     /// The first lines an operator sees: what is served, who decides, and how to try it.
@@ -259,13 +291,8 @@ async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Arc<Loaded>>> {
     loading.await.context("loading panicked")?
 }
 
-fn start_core(
-    config: &Config,
-    models: &[Arc<Loaded>],
-    clock: Clock,
-    metrics: &Arc<Metrics>,
-) -> Result<Core> {
-    let now = clock.now();
+fn start_core(config: &Config, models: &[Arc<Loaded>], told: &Told) -> Result<Core> {
+    let now = told.clock.now();
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
@@ -275,12 +302,13 @@ fn start_core(
         labels_max: config.hints.labels_max,
         decisions_max: config.admin.decisions_max,
     };
-    let mut driver = Driver::new(machine, policies, Arc::clone(metrics), memory);
+    let mut driver = Driver::new(machine, policies, Arc::clone(&told.metrics), memory);
+    driver.ring(told.bell.clone());
     for running in &running {
         driver.attach(running.executor, running.engine.commands.clone());
     }
     let (handle, inbox) = channels(config.http.requests_max);
-    let thread = thread::spawn(driver, clock, inbox, events_inbox)?;
+    let thread = thread::spawn(driver, told.clock, inbox, events_inbox)?;
     let fleet = Fleet::of(host, handle.clone(), running);
     Ok(Core {
         driver: handle,
@@ -299,18 +327,22 @@ fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
 /// Starts the policy keeper, and waits until its first policies are in force.
 async fn start_keeper(
     config: &Config,
-    clock: Clock,
     driver: &DriverHandle,
-    metrics: &Arc<Metrics>,
+    told: &Told,
+    ear: Ear,
 ) -> Result<Keeper> {
+    let clock = told.clock;
+    let state = config.state_folder.as_deref().map(State::open);
     let spec = KeeperSpec {
         policies: config.policies.clone(),
         embedded: embedded::policies()?.to_vec(),
         engine: PolicyEngine::new()?,
-        metrics: Arc::clone(metrics),
+        metrics: Arc::clone(&told.metrics),
         clock: Arc::new(move || clock.now()),
+        state: state.unwrap_or_default(),
+        bell: told.bell.clone(),
     };
-    let mut keeper = reload::spawn(spec, driver.clone()).context("policy keeper")?;
+    let mut keeper = reload::spawn(spec, ear, driver.clone()).context("policy keeper")?;
     ensure!(keeper.ready().await, "the policy keeper has ended");
     check_defaults(&keeper.report.borrow())?;
     Ok(keeper)
@@ -345,11 +377,13 @@ pub fn run(config: Config) -> Result<ExitCode> {
     let code = runtime.block_on(async {
         let mut signals = Signals::catch()?;
         let server = Server::start(config).await?;
-        signals.next().await;
+        while signals.next().await == Asked::Eject {
+            server.eject().await;
+        }
         // Biased towards the impatient.
         tokio::select! {
             biased;
-            () = signals.next() => Ok(shutdown::cut_short()),
+            () = signals.stop() => Ok(shutdown::cut_short()),
             stopped = server.stop() => stopped.map(|()| ExitCode::SUCCESS),
         }
     });

@@ -1,4 +1,5 @@
-//! When to stop: SIGINT or SIGTERM. A second one does not wait for anything.
+//! What signals ask for. SIGINT and SIGTERM: to stop; a second one does not wait for anything.
+//! SIGUSR2: to put every hook back on the embedded policies.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,11 +7,21 @@ use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
-/// The signals that end the server.
+/// The signals that the server obeys.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    user: Signal,
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To stop.
+    Stop,
+    /// To put every hook back on the embedded policies.
+    Eject,
 }
 
 impl Signals {
@@ -22,6 +33,7 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            user: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -29,13 +41,26 @@ impl Signals {
     ///
     /// # Cancellation
     /// No signal is lost when the future is dropped.
-    pub async fn next(&mut self) {
-        // Biased: both mean the same.
+    pub async fn next(&mut self) -> Asked {
+        // Biased towards the end.
         tokio::select! {
             biased;
             _ = self.interrupt.recv() => info!("interrupted"),
             _ = self.terminate.recv() => info!("asked to terminate"),
+            _ = self.user.recv() => {
+                info!("asked to eject policies");
+                return Asked::Eject;
+            }
         }
+        Asked::Stop
+    }
+
+    /// Waits for the next one that asks to stop.
+    ///
+    /// # Cancellation
+    /// As [`Self::next`].
+    pub async fn stop(&mut self) {
+        while self.next().await != Asked::Stop {}
     }
 }
 

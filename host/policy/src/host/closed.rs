@@ -54,6 +54,13 @@ impl PolicyHost {
         self.shut
     }
 
+    /// Leaves `hook` shut, as an earlier life of the server had it, if it is closed.
+    pub fn leave_shut(&mut self, hook: Hook) {
+        if self.on_failure(hook) == OnFailure::Closed {
+            self.shut.insert(hook);
+        }
+    }
+
     /// Those of a hook's policies that may be asked.
     pub(super) fn askable(&self, hook: Hook) -> Chain {
         let mut chain = self.chains[index(hook)];

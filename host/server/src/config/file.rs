@@ -157,6 +157,7 @@ pub(super) struct Policies {
     /// By the names of [`pointsman_policy::Limits::NAMES`], which sidecars use as well.
     pub(super) limits: BTreeMap<Spanned<String>, Spanned<Number>>,
     pub(super) patience: Patience,
+    pub(super) probation: Probation,
 }
 
 #[derive(Default, Deserialize)]
@@ -189,6 +190,23 @@ pub(super) struct Patience {
     pub(super) snapshot_every: Given<Number>,
     pub(super) events_max: Given<Number>,
     pub(super) quarantine_max: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Probation {
+    pub(super) questions: Given<Number>,
+    pub(super) time: Given<Time>,
+    pub(super) faults_max: Given<Number>,
+    pub(super) refusals_permille: Given<Number>,
+    pub(super) fuel_percent: Given<Number>,
+    pub(super) fuel_floor: Given<Number>,
+    pub(super) fuel_ceiling: Given<Number>,
 }
 
 #[derive(Default, Deserialize)]

@@ -28,7 +28,7 @@ use std::thread;
 use std::time::Duration;
 
 use pointsman_core as core;
-use pointsman_policy::{Limits, Patience};
+use pointsman_policy::{Limits, Patience, Probation};
 use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
@@ -194,6 +194,8 @@ pub struct PoliciesConfig {
     pub limits: Limits,
     /// How often one may fail.
     pub patience: Patience,
+    /// What a new version has to stand before it counts as good.
+    pub probation: Probation,
 }
 
 /// How logs are written.
@@ -287,6 +289,7 @@ impl Default for PoliciesConfig {
             settings: Vec::new(),
             limits: Limits::default(),
             patience: Patience::default(),
+            probation: Probation::default(),
         }
     }
 }

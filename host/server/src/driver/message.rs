@@ -13,7 +13,8 @@ use pointsman_core::{Micros, SessionKey};
 use pointsman_executor::delivery::{self, Closing, Deliveries, TextSink};
 use pointsman_executor::job::Job;
 use pointsman_policy::{
-    BindError, Briefing, HookSet, PolicyStatus, Retired, Snapshot, StartedPolicy,
+    BindError, Briefing, Digest, FaultDump, HookSet, OnFailure, Percent, PolicyStatus, Probation,
+    Quarantined, Retired, Snapshot, StartedPolicy,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -141,12 +142,24 @@ pub struct Load {
 /// Which policy shall hold what, from one round to the next.
 #[derive(Debug, Default)]
 pub struct Commit {
-    /// Policies to take in, each with the hooks it shall hold.
+    /// Policies that are not to be taken in, as an earlier life of the server knew.
+    pub quarantine: Vec<Quarantined>,
+    /// Fingerprints of policies that may be taken in again.
+    pub release: Vec<Digest>,
+    /// Policies that go as if they had failed their probation, and why.
+    pub roll_back: Vec<(u32, String)>,
+    /// Policies to take in.
     pub install: Vec<Install>,
     /// Policies that are there already, and hooks they shall hold as well.
     pub bind: Vec<(u32, HookSet)>,
     /// Policies that go. What they held and nobody got stays with the built-in rule.
     pub remove: Vec<u32>,
+    /// Hooks that only their embedded default shall hold, or nobody.
+    pub eject: HookSet,
+    /// What happens to arrivals that nobody answers for; absent: what does now.
+    pub on_failure: Option<OnFailure>,
+    /// Hooks that nobody answers for before another policy is bound, if they are closed.
+    pub shut: HookSet,
 }
 
 /// A policy to take in.
@@ -154,8 +167,23 @@ pub struct Commit {
 pub struct Install {
     /// Ready to be asked.
     pub policy: StartedPolicy,
-    /// What it shall hold.
-    pub hooks: HookSet,
+    /// As what.
+    pub stand: Stand,
+    /// Hooks whose embedded default it is.
+    pub default_of: HookSet,
+    /// Terms on which it is on probation, where its answers count; absent: it is not.
+    pub probation: Option<Probation>,
+}
+
+/// How a policy stands to hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// It holds them.
+    Enforce(HookSet),
+    /// It answers for a share of the tenants, beside who holds them.
+    Canary(HookSet, Percent),
+    /// It is asked what their holder is asked, and only compared.
+    Shadow(HookSet),
 }
 
 /// What a commit came to.
@@ -165,6 +193,14 @@ pub struct Committed {
     pub installed: Vec<u32>,
     /// Every policy that is left, with the hooks it holds.
     pub held: Vec<(u32, HookSet)>,
+    /// Hooks that nobody answers for before another policy is bound.
+    pub shut: HookSet,
+    /// Those that have not proven themselves yet.
+    pub on_probation: Vec<u32>,
+    /// Policies that are not taken in, oldest first.
+    pub quarantine: Vec<Quarantined>,
+    /// What faults have left behind since the last commit.
+    pub dumps: Vec<FaultDump>,
     /// For how long the driver was held up, in microseconds.
     pub pause_micros: u64,
     /// Policies that have lost their last hook, to be dropped by the receiver.
@@ -175,7 +211,15 @@ pub struct Committed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The policy host refused one.
+    /// The policy host refused one that was to be taken in.
+    #[error("{error}")]
+    Install {
+        /// Which, counted from 0.
+        at: usize,
+        /// Why.
+        error: BindError,
+    },
+    /// The policy host refused what was wanted of one that is there.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The host is shutting down.

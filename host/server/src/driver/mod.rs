@@ -39,6 +39,7 @@ use pointsman_executor::delivery::Placement;
 use pointsman_policy::{Briefing, PolicyHost};
 use tokio::sync::mpsc;
 
+use crate::bell::Bell;
 use crate::metrics::Metrics;
 use decisions::{Arrival, Decisions};
 use executors::Executors;
@@ -61,6 +62,8 @@ pub struct Driver {
     // Told what happens.
     metrics: Arc<Metrics>,
     decisions: Decisions,
+    /// Rings when a policy was taken out, or has proven itself, or has left a dump.
+    bell: Bell,
 }
 
 /// What a driver remembers at most.
@@ -121,7 +124,13 @@ impl Driver {
             },
             metrics,
             decisions: Decisions::new(memory.decisions_max),
+            bell: Bell::default(),
         }
+    }
+
+    /// Rings `bell` when something happened to a policy that its keeper wants to know.
+    pub fn ring(&mut self, bell: Bell) {
+        self.bell = bell;
     }
 
     /// Where to send the commands of an executor that the machine knows already.
@@ -325,8 +334,13 @@ impl Driver {
     }
 
     fn note_policy_events(&mut self) {
+        let mut concerns_keeper = false;
         while let Some(event) = self.policies.poll_event() {
             record::policy_event(&self.policies, &event);
+            concerns_keeper |= record::concerns_keeper(&event.kind);
+        }
+        if concerns_keeper {
+            self.bell.ring();
         }
     }
 

@@ -137,6 +137,17 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
     }
 }
 
+/// Whether the keeper of policies wants to know at once.
+pub(super) fn concerns_keeper(event: &PolicyEventKind) -> bool {
+    matches!(
+        event,
+        PolicyEventKind::Quarantined { .. }
+            | PolicyEventKind::RolledBack { .. }
+            | PolicyEventKind::Proven { .. }
+            | PolicyEventKind::Retired
+    )
+}
+
 fn restored_as(restored: &Restored) -> String {
     match restored {
         Restored::Cold => "no state".to_owned(),

@@ -1,13 +1,18 @@
-//! Which policy holds which hook: a pure function of the configuration, of the policies there are,
-//! and of who holds what now.
+//! Which policy holds which hook: a pure function of what was ordered, of the configuration, of
+//! the policies there are, and of who holds what now.
 //!
-//! 1. A hook that the configuration binds to a policy by name is that policy's.
-//! 2. Otherwise a policy in the folder has every hook it exports. Where several claim one, the
+//! 1. A hook that an operator's order binds is that policy's, or the embedded default's.
+//! 2. Otherwise, if the configuration binds it to a policy by name, it is that policy's.
+//! 3. Otherwise a policy in the folder has every hook it exports. Where several claim one, the
 //!    one that holds it stays, and all are reported.
-//! 3. Otherwise it is the default's that exports it, or nobody's: the built-in rule decides.
+//! 4. Otherwise it is the default's that exports it, or nobody's: the built-in rule decides.
+//!
+//! A shadow and a canary hold nothing: the rule is asked as if they were not there, and they stand
+//! beside whoever it names.
 //!
 //! A policy is known by its name. A file named like a default is that default, from another
-//! source: it has not been displaced by it, it has become it.
+//! source: it has not been displaced by it, it has become it. The embedded policy decides only what
+//! the file does not export.
 //!
 //! # Invariants
 //! 1. Nobody is given a hook that it does not export (`gives_only_what_is_exported`).
@@ -17,10 +22,13 @@
 use std::collections::BTreeMap;
 
 use pointsman_core::Hook;
-use pointsman_policy::HookSet;
+use pointsman_policy::{HookSet, Mode};
+
+use crate::driver::message::Stand;
+use crate::state::Bound;
 
 /// Where a policy's code is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Embedded,
     Folder,
@@ -37,21 +45,51 @@ pub(crate) struct Claim {
 /// Everything the answer depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances<'a> {
-    /// Hooks bound by name, by the operator.
+    /// Hooks bound by an operator's order.
+    pub(crate) ordered: &'a BTreeMap<Hook, Bound>,
+    /// Hooks bound by name, by the configuration.
     pub(crate) bound: &'a [(Hook, String)],
     /// Names of the embedded policies, the first of two that export a hook having it.
     pub(crate) defaults: &'a [&'static str],
-    /// Policies by name.
+    /// Policies by name: those whose answers count.
     pub(crate) claims: &'a BTreeMap<&'a str, Claim>,
+    /// What the embedded policies export, by name, whatever there is in the folder.
+    pub(crate) embedded: &'a BTreeMap<&'a str, HookSet>,
+    /// Hooks that policies have left shut, which nobody has but by order.
+    pub(crate) shut: &'a BTreeMap<Hook, &'a str>,
+    /// Policies of the folder that are shadows or canaries, by name.
+    pub(crate) trials: &'a BTreeMap<&'a str, Trial>,
     /// Who holds what now.
     pub(crate) holders: &'a BTreeMap<Hook, &'a str>,
+    /// Who is a canary for what now.
+    pub(crate) canaries: &'a BTreeMap<Hook, &'a str>,
+}
+
+/// A policy that is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trial {
+    pub(crate) mode: Mode,
+    pub(crate) hooks: HookSet,
+}
+
+/// Who holds a hook: a policy by name, from one of the places it may come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) name: String,
+    pub(crate) place: Place,
 }
 
 /// Who shall hold what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bindings {
     /// A hook that is not in it is the built-in rule's.
-    pub(crate) holders: BTreeMap<Hook, String>,
+    pub(crate) holders: BTreeMap<Hook, Holder>,
+    /// Hooks behind whose embedded default nobody shall stand.
+    pub(crate) ejected: HookSet,
+    /// Hooks that stay shut.
+    pub(crate) shut: HookSet,
+    /// Who is tried at what, by name.
+    pub(crate) trials: BTreeMap<String, Trial>,
     pub(crate) conflicts: Vec<Conflict>,
 }
 
@@ -65,20 +103,75 @@ pub enum Conflict {
         /// Who claims it.
         claimants: Vec<String>,
     },
-    /// The configuration binds a hook to a policy that is not there.
+    /// An order or the configuration binds a hook to a policy that is not there.
     Absent {
         /// Which hook.
         hook: Hook,
         /// The policy's name.
         policy: String,
     },
-    /// The configuration binds a hook to a policy that does not export it.
+    /// An order or the configuration binds a hook to a policy that does not export it.
     NotExported {
         /// Which hook.
         hook: Hook,
         /// The policy's name.
         policy: String,
     },
+    /// An order or the configuration binds a hook to a policy whose answers do not count.
+    NotEnforced {
+        /// Which hook.
+        hook: Hook,
+        /// The policy's name.
+        policy: String,
+    },
+    /// A policy that faulted too often held a hook for which nobody may answer in its stead.
+    Shut {
+        /// Which hook.
+        hook: Hook,
+        /// The policy's name.
+        policy: String,
+    },
+    /// Several policies in the folder want to be the canary for one hook.
+    ContestedCanary {
+        /// Which hook.
+        hook: Hook,
+        /// Who wants it.
+        claimants: Vec<String>,
+    },
+}
+
+// === impl Trial and Bindings ===
+
+impl Trial {
+    pub(crate) fn stand(&self) -> Stand {
+        match self.mode {
+            Mode::Enforce => Stand::Enforce(self.hooks),
+            Mode::Shadow => Stand::Shadow(self.hooks),
+            Mode::Canary(share) => Stand::Canary(self.hooks, share),
+        }
+    }
+}
+
+impl Bindings {
+    /// Whether the built-in rule is to decide.
+    pub(crate) fn is_nobodys(&self, hook: Hook) -> bool {
+        !self.holders.contains_key(&hook) && !self.shut.contains(hook)
+    }
+
+    /// The hooks of the policy `name`, from that place.
+    pub(crate) fn held_by(&self, name: &str, place: Place) -> HookSet {
+        let holders = self.holders.iter();
+        let its = holders.filter(|(_, holder)| holder.name == name && holder.place == place);
+        its.map(|(hook, _)| *hook).collect()
+    }
+}
+
+/// What a canary may be tried at: where single requests can be told apart.
+pub(crate) fn can_be_tried(hook: Hook) -> bool {
+    match hook {
+        Hook::Admission | Hook::Routing => true,
+        Hook::Priority | Hook::Preemption | Hook::Budget => false,
+    }
 }
 
 /// The binding rule.
@@ -86,26 +179,63 @@ pub(crate) fn bind(at: Circumstances<'_>) -> Bindings {
     let mut bindings = Bindings::default();
     for hook in Hook::ALL {
         let conflicts = &mut bindings.conflicts;
-        let holder = at
-            .by_configuration(hook, conflicts)
-            .or_else(|| at.by_folder(hook, conflicts))
-            .or_else(|| at.by_default(hook));
-        if let Some(holder) = holder {
-            bindings.holders.insert(hook, holder.to_owned());
+        if at.ordered.get(&hook) == Some(&Bound::Embedded) {
+            bindings.ejected.insert(hook);
         }
+        if let Some(ordered) = at.by_order(hook, conflicts) {
+            bindings
+                .holders
+                .extend(ordered.map(|holder| (hook, holder)));
+            continue;
+        }
+        if let Some(policy) = at.shut.get(&hook) {
+            let policy = (*policy).to_owned();
+            conflicts.push(Conflict::Shut { hook, policy });
+            bindings.shut.insert(hook);
+            continue;
+        }
+        let named = at
+            .by_configuration(hook, conflicts)
+            .or_else(|| at.by_folder(hook, conflicts));
+        let holder = named.map(|name| at.holder(name));
+        let holder = holder.or_else(|| at.by_default(hook));
+        bindings.holders.extend(holder.map(|holder| (hook, holder)));
     }
+    at.try_out(&mut bindings);
     bindings
 }
 
 // === impl Circumstances ===
 
 impl<'a> Circumstances<'a> {
+    /// Who holds `hook` by order; nobody, if there is an order that nobody can follow. Absent:
+    /// there is none, or none that can be followed for now.
+    fn by_order(&self, hook: Hook, conflicts: &mut Vec<Conflict>) -> Option<Option<Holder>> {
+        match self.ordered.get(&hook)? {
+            Bound::Embedded => {
+                let mut embedded = self.defaults.iter();
+                Some(embedded.find_map(|name| self.embedded(hook, name)))
+            }
+            Bound::Policy(name) => {
+                let name = self.by_name(hook, name, conflicts)?;
+                Some(Some(self.holder(name)))
+            }
+        }
+    }
+
     fn by_configuration(&self, hook: Hook, conflicts: &mut Vec<Conflict>) -> Option<&'a str> {
         let (_, name) = self.bound.iter().find(|(bound, _)| *bound == hook)?;
-        let policy = name.clone();
-        match self.claims.get(name.as_str()) {
+        self.by_name(hook, name, conflicts)
+    }
+
+    fn by_name(&self, hook: Hook, name: &'a str, conflicts: &mut Vec<Conflict>) -> Option<&'a str> {
+        let policy = name.to_owned();
+        match self.claims.get(name) {
             Some(claim) if claim.hooks.contains(hook) => return Some(name),
             Some(_) => conflicts.push(Conflict::NotExported { hook, policy }),
+            None if self.trials.contains_key(name) => {
+                conflicts.push(Conflict::NotEnforced { hook, policy });
+            }
             None => conflicts.push(Conflict::Absent { hook, policy }),
         }
         None
@@ -129,9 +259,67 @@ impl<'a> Circumstances<'a> {
         }
     }
 
-    fn by_default(&self, hook: Hook) -> Option<&'a str> {
-        let mut defaults = self.defaults.iter().copied();
-        defaults.find(|name| self.exporters(hook).any(|(exporter, _)| exporter == *name))
+    /// A file called like a default has become it. What the file does not export, the embedded
+    /// policy still does.
+    fn by_default(&self, hook: Hook) -> Option<Holder> {
+        let mut defaults = self.defaults.iter();
+        defaults.find_map(|name| {
+            let claim = self.claims.get(name);
+            let claims = claim.is_some_and(|claim| claim.hooks.contains(hook));
+            let holder = claims.then(|| self.holder(name));
+            holder.or_else(|| self.embedded(hook, name))
+        })
+    }
+
+    /// The embedded policy `name`, if it exports `hook`.
+    fn embedded(&self, hook: Hook, name: &str) -> Option<Holder> {
+        let exported = self.embedded.get(name)?;
+        exported.contains(hook).then(|| Holder {
+            name: name.to_owned(),
+            place: Place::Embedded,
+        })
+    }
+
+    /// The policy `name`, from where its answers count.
+    fn holder(&self, name: &str) -> Holder {
+        Holder {
+            name: name.to_owned(),
+            place: self.claims.get(name).map_or(Place::Folder, |it| it.place),
+        }
+    }
+
+    /// Who is tried at what. Shadows do not stand in each other's way; of several canaries for a
+    /// hook, the one that is stays, or the first by name is.
+    fn try_out(&self, bindings: &mut Bindings) {
+        let mut at: BTreeMap<&str, Vec<Hook>> = BTreeMap::new();
+        for hook in Hook::ALL.into_iter().filter(|hook| can_be_tried(*hook)) {
+            let trials = self.trials.iter();
+            let claimants = trials.filter(|(_, trial)| {
+                matches!(trial.mode, Mode::Canary(_)) && trial.hooks.contains(hook)
+            });
+            let claimants: Vec<&str> = claimants.map(|(name, _)| *name).collect();
+            let present = self.canaries.get(&hook).copied();
+            let stays = present.filter(|name| claimants.contains(name));
+            if let Some(name) = stays.or(claimants.first().copied()) {
+                at.entry(name).or_default().push(hook);
+            }
+            if claimants.len() > 1 {
+                let claimants = claimants.into_iter().map(str::to_owned).collect();
+                let contested = Conflict::ContestedCanary { hook, claimants };
+                bindings.conflicts.push(contested);
+            }
+        }
+        for (name, trial) in self.trials {
+            let hooks = match trial.mode {
+                Mode::Shadow => trial.hooks,
+                Mode::Canary(_) => at.remove(*name).into_iter().flatten().collect(),
+                Mode::Enforce => continue,
+            };
+            if !hooks.is_empty() {
+                let trial = Trial { hooks, ..*trial };
+                bindings.trials.insert((*name).to_owned(), trial);
+            }
+        }
     }
 
     fn exporters(&self, hook: Hook) -> impl Iterator<Item = (&'a str, &'a Claim)> {
@@ -169,27 +357,156 @@ mod tests {
             .map(|(hook, name)| (*hook, (*name).to_owned()))
             .collect();
         let claims = claims(policies);
+        let nothing = BTreeMap::new();
         let answer = |holders: &BTreeMap<Hook, &str>| {
             bind(Circumstances {
+                ordered: &BTreeMap::new(),
                 bound: &bound,
                 defaults: &DEFAULTS,
                 claims: &claims,
+                embedded: &BTreeMap::new(),
+                trials: &BTreeMap::new(),
+                shut: &nothing,
                 holders,
+                canaries: &nothing,
             })
         };
         let bindings = answer(&held.iter().copied().collect());
-        for (hook, name) in &bindings.holders {
-            assert!(claims[name.as_str()].hooks.contains(*hook), "{name}");
+        for (hook, holder) in &bindings.holders {
+            let claim = &claims[holder.name.as_str()];
+            assert!(claim.hooks.contains(*hook), "{holder:?}");
+            assert_eq!(claim.place, holder.place);
         }
-        let holders = bindings.holders.iter();
-        let holders = holders.map(|(hook, name)| (*hook, name.as_str()));
-        assert_eq!(answer(&holders.collect()), bindings, "it stays as it is");
+        let held = holders(&bindings).into_iter().collect();
+        assert_eq!(answer(&held), bindings, "it stays as it is");
         bindings
     }
 
     fn holders(bindings: &Bindings) -> Vec<(Hook, &str)> {
         let holders = bindings.holders.iter();
-        holders.map(|(hook, name)| (*hook, name.as_str())).collect()
+        holders
+            .map(|(hook, holder)| (*hook, holder.name.as_str()))
+            .collect()
+    }
+
+    /// With a file `mine` in force for priority, a file called like a default, and these orders.
+    fn ordered(orders: &[(Hook, Bound)], shut: &[(Hook, &'static str)]) -> Bindings {
+        let claims = claims(&[
+            ("/mine", &[Hook::Priority]),
+            ("/memory-aware", &[Hook::Routing]),
+        ]);
+        let embedded = BTreeMap::from([
+            ("aging", HookSet::from_iter([Hook::Priority])),
+            ("memory-aware", HookSet::from_iter([Hook::Routing])),
+        ]);
+        let shadow = Trial {
+            mode: Mode::Shadow,
+            hooks: [Hook::Priority].into_iter().collect(),
+        };
+        bind(Circumstances {
+            ordered: &orders.iter().cloned().collect(),
+            bound: &[],
+            defaults: &DEFAULTS,
+            claims: &claims,
+            embedded: &embedded,
+            trials: &BTreeMap::from([("shade", shadow)]),
+            shut: &shut.iter().copied().collect(),
+            holders: &BTreeMap::new(),
+            canaries: &BTreeMap::new(),
+        })
+    }
+
+    #[test]
+    fn an_ejected_hook_is_the_embedded_defaults_whatever_is_in_the_folder() {
+        let orders = Hook::ALL.map(|hook| (hook, Bound::Embedded));
+        let bindings = ordered(&orders, &[]);
+        let expected = [(Hook::Priority, "aging"), (Hook::Routing, "memory-aware")];
+        assert_eq!(holders(&bindings), expected, "the others are the rule's");
+        let mut places = bindings.holders.values();
+        assert!(places.all(|holder| holder.place == Place::Embedded));
+        assert_eq!(bindings.conflicts, []);
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_followed_is_said_and_the_rest_of_the_rule_holds() {
+        let to = |name: &str| Bound::Policy(name.to_owned());
+        let policy = |name: &str| name.to_owned();
+        let hook = Hook::Priority;
+        for (name, conflict) in [
+            (
+                "gone",
+                Conflict::Absent {
+                    hook,
+                    policy: policy("gone"),
+                },
+            ),
+            (
+                "memory-aware",
+                Conflict::NotExported {
+                    hook,
+                    policy: policy("memory-aware"),
+                },
+            ),
+            (
+                "shade",
+                Conflict::NotEnforced {
+                    hook,
+                    policy: policy("shade"),
+                },
+            ),
+        ] {
+            let bindings = ordered(&[(hook, to(name))], &[]);
+            let expected = [(hook, "mine"), (Hook::Routing, "memory-aware")];
+            assert_eq!(holders(&bindings), expected);
+            assert_eq!(bindings.conflicts, [conflict]);
+        }
+    }
+
+    #[test]
+    fn a_hook_that_was_left_shut_is_nobodys_but_by_order() {
+        let hook = Hook::Priority;
+        let bindings = ordered(&[], &[(hook, "mine")]);
+        assert_eq!(holders(&bindings), [(Hook::Routing, "memory-aware")]);
+        let policy = "mine".to_owned();
+        assert_eq!(bindings.conflicts, [Conflict::Shut { hook, policy }]);
+        let bindings = ordered(&[(hook, Bound::Embedded)], &[(hook, "mine")]);
+        assert_eq!(holders(&bindings)[0], (hook, "aging"));
+        assert_eq!(bindings.conflicts, []);
+    }
+
+    #[test]
+    fn shadows_stand_beside_each_other_and_one_canary_for_a_hook() {
+        let both: HookSet = [Hook::Routing, Hook::Priority].into_iter().collect();
+        let canary = Mode::Canary("10%".parse().unwrap());
+        let trial = |mode| Trial { mode, hooks: both };
+        let trials = BTreeMap::from([
+            ("a", trial(Mode::Shadow)),
+            ("b", trial(canary)),
+            ("c", trial(canary)),
+            ("d", trial(Mode::Shadow)),
+        ]);
+        for (present, stays) in [(None, "b"), (Some("c"), "c"), (Some("gone"), "b")] {
+            let bindings = bind(Circumstances {
+                ordered: &BTreeMap::new(),
+                bound: &[],
+                defaults: &DEFAULTS,
+                claims: &BTreeMap::new(),
+                embedded: &BTreeMap::new(),
+                trials: &trials,
+                shut: &BTreeMap::new(),
+                holders: &BTreeMap::new(),
+                canaries: &present
+                    .map(|name| (Hook::Routing, name))
+                    .into_iter()
+                    .collect(),
+            });
+            assert_eq!(holders(&bindings), []);
+            let tried = bindings.trials.iter();
+            let tried: Vec<_> = tried.map(|(name, it)| (name.as_str(), it.hooks)).collect();
+            let routing: HookSet = [Hook::Routing].into_iter().collect();
+            assert_eq!(tried, [("a", both), (stays, routing), ("d", both)]);
+            assert_eq!(bindings.conflicts.len(), 1, "the other canary is told of");
+        }
     }
 
     const AGING: (&str, &[Hook]) = ("aging", &[Hook::Priority]);

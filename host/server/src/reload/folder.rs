@@ -164,6 +164,31 @@ impl Folder {
         &self.state
     }
 
+    /// The folder of the last good listing.
+    pub(crate) fn id(&self) -> Option<FolderId> {
+        self.id
+    }
+
+    /// In an earlier life the folder was `id`, with policies of these `names` in it: where there
+    /// is an empty one instead, it is not mounted, and where one is missing, it is gone.
+    pub(crate) fn expect(
+        &mut self,
+        id: FolderId,
+        names: impl Iterator<Item = String>,
+        now: Micros,
+    ) {
+        self.id = Some(id);
+        let offers = names.map(|name| (name, Offer::absent(now)));
+        self.offers.extend(offers.take(POLICIES_MAX));
+    }
+
+    /// What was offered as `name` may be offered again.
+    pub(crate) fn retake(&mut self, name: &str) {
+        if let Some(offer) = self.offers.get_mut(name) {
+            offer.taken = None;
+        }
+    }
+
     /// What is not considered, in the order of names.
     pub(crate) fn left_out(&self) -> &[LeftOut] {
         &self.left_out
@@ -205,9 +230,11 @@ impl Folder {
         self.take(|offer| offer.listings >= 2 && now.since(offer.since) >= settle)
     }
 
-    /// Everything as it was last seen, settled or not: a host that starts does not wait.
+    /// Everything as it was last seen, settled or not: a host that starts does not wait. What is
+    /// in a folder that was not listed is not known.
     pub(crate) fn all(&mut self) -> Vec<Change> {
-        self.take(|_| true)
+        let listed = self.state == FolderState::Watched;
+        self.take(|_| listed)
     }
 
     fn take(&mut self, ripe: impl Fn(&Offer) -> bool) -> Vec<Change> {
@@ -256,6 +283,16 @@ impl Offer {
             seen: Some(pair),
             since: now,
             listings: 1,
+            taken: None,
+        }
+    }
+
+    /// One that was there in an earlier life.
+    fn absent(now: Micros) -> Self {
+        Self {
+            seen: None,
+            since: now,
+            listings: 0,
             taken: None,
         }
     }

@@ -1,40 +1,50 @@
 //! The policy keeper: what shall be in force, and how it gets there.
 //!
-//! Each pass looks at the folder, makes ready what has settled, asks the binding rule who shall
-//! hold what, and puts the difference to what the host has in force by one commit. What fails on
-//! the way is done without: the version in force stays, or the default steps in, and the rule is
-//! asked again.
+//! Each pass hears what the host has done by itself and what operators have ordered, looks at the
+//! folder, has made ready what has settled, asks the binding rule who shall hold what, and puts
+//! the difference to what the host has in force by one commit. What fails on the way is done
+//! without: the version in force stays, or the default steps in, and the rule is asked again.
 //!
 //! # Invariants
 //! 1. A version that fails at any step changes nothing of what is in force
 //!    (`tests/reload`, `refused`).
 //! 2. A version that failed, or that the host dropped, is not tried again before its file or
-//!    its sidecar changes (`tests/reload`).
+//!    its sidecar changes, or it is released (`tests/reload`).
 //! 3. What is believed to be in force is what the host said last (`roster`).
+//! 4. While a policy is made ready, everything else goes on (`tests/reload`, `orders`).
 //!
 //! # Not here
 //! A thread, a watch and a clock (`reload`): whoever calls [`PolicyKeeper::tick`] has them.
 
 mod commit;
+mod host;
+mod orders;
+mod take;
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::Micros;
+use pointsman_policy::Probation;
 use tokio::sync::watch;
 
+use super::attempt::Now;
 use super::binding::Conflict;
-use super::folder::{Change, Folder, Pair};
+use super::folder::{Folder, FolderId};
+use super::maker::Maker;
+use super::order::{self, OrderHandle, Orders};
 use super::pass::{History, Pass};
 use super::port::PolicyPort;
-use super::prepare::{Failure, Now, Setback, Workshop};
-use super::report::{FolderReport, KeeperReport, Outcome, Refusal, Step};
-use super::roster::{Lost, Roster};
+use super::prepare::Workshop;
+use super::report::{FolderReport, FolderState, KeeperReport, Trigger};
+use super::roster::Roster;
 use super::{KeeperSpec, listing, micros, tell};
-use crate::driver::message::{Commit, CommitError};
 use crate::embedded::EmbeddedPolicy;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
+use crate::state::{SeenFolder, State};
+use take::{Errand, Finished, InHand};
 
 /// Owns what is in the folder, what shall be in force, and the history of how it got there.
 pub struct PolicyKeeper<P> {
@@ -44,24 +54,34 @@ pub struct PolicyKeeper<P> {
     metrics: Arc<Metrics>,
     embedded: Vec<EmbeddedPolicy>,
     path: Option<PathBuf>,
-    bound: Vec<(Hook, String)>,
+    probation: Probation,
     poll: Micros,
     // Owned state.
+    state: State,
     folder: Folder,
     workshop: Workshop,
+    maker: Maker,
+    /// What is to be made ready, by policy.
+    line: BTreeMap<String, Errand>,
+    in_hand: Option<InHand>,
+    /// What is ready and waits for the rest of the line: what settles together comes into force
+    /// together.
+    made: Vec<Finished>,
     roster: Roster,
     conflicts: Vec<Conflict>,
     history: History,
     /// When the host was last asked what it has.
     polled_at: Micros,
-    // Told what is.
+    // Asked and told.
+    orders: OrderHandle,
+    inbox: Orders,
     report: watch::Sender<Arc<KeeperReport>>,
 }
 
 /// When to call [`PolicyKeeper::tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// At this time at the latest, or when something happened in the folder.
+    /// At this time at the latest, or when something happened in the folder, or the bell rings.
     At(Micros),
     /// Never again: the host has ended.
     Ended,
@@ -72,27 +92,40 @@ struct Ended;
 
 impl<P: PolicyPort> PolicyKeeper<P> {
     /// A keeper that has not looked at anything yet.
-    #[must_use]
-    pub fn new(spec: KeeperSpec, port: P) -> Self {
+    ///
+    /// # Errors
+    /// If there is no thread for it to make policies ready on.
+    pub fn new(spec: KeeperSpec, port: P) -> io::Result<Self> {
         let policies = spec.policies;
+        let mut state = spec.state;
         let settings = policies.settings.into_iter().collect();
+        let workshop = Workshop::new(spec.engine, policies.limits, settings);
         let defaults = spec.embedded.iter().map(|policy| policy.name).collect();
-        Self {
+        let maker = Maker::spawn(spec.bell.clone())?;
+        let (orders, inbox) = order::orders(spec.bell);
+        Ok(Self {
             port,
             clock: spec.clock,
             metrics: spec.metrics,
             embedded: spec.embedded,
             path: policies.folder,
-            bound: policies.bind,
+            probation: policies.probation,
             poll: micros(policies.poll),
+            workshop: workshop.with_cache(state.cache()),
+            state,
             folder: Folder::new(micros(policies.settle)),
-            workshop: Workshop::new(spec.engine, policies.limits, settings),
-            roster: Roster::new(defaults),
+            maker,
+            line: BTreeMap::new(),
+            in_hand: None,
+            made: Vec::new(),
+            roster: Roster::new(defaults, policies.bind),
             conflicts: Vec::new(),
             history: History::default(),
             polled_at: Micros(0),
+            orders,
+            inbox,
             report: watch::Sender::default(),
-        }
+        })
     }
 
     /// What the keeper shows, from now on.
@@ -101,43 +134,76 @@ impl<P: PolicyPort> PolicyKeeper<P> {
         self.report.subscribe()
     }
 
-    /// The first pass: the embedded policies, and the folder as it is, settled or not.
+    /// The way to give it orders.
+    #[must_use]
+    pub fn orders(&self) -> OrderHandle {
+        self.orders.clone()
+    }
+
+    /// Whether a policy is being made ready. The bell rings when it is.
+    #[must_use]
+    pub fn is_making(&self) -> bool {
+        self.in_hand.is_some()
+    }
+
+    /// The first pass: the embedded policies, and the folder as it is, settled or not. It waits
+    /// for what it has made ready.
     pub fn begin(&mut self) -> Next {
-        let mut pass = Pass::new(&self.clock);
+        let mut pass = Pass::new(&self.clock, Trigger::Start);
+        let begun = self.first_pass(&mut pass);
+        self.end(pass, begun)
+    }
+
+    fn first_pass(&mut self, pass: &mut Pass) -> Result<(), Ended> {
         self.polled_at = pass.at;
-        let embedded = std::mem::take(&mut self.embedded);
-        let codes: Vec<&[u8]> = embedded.iter().map(|policy| policy.wasm).collect();
+        self.recall()?;
+        let codes: Vec<&[u8]> = self.embedded.iter().map(|policy| policy.wasm).collect();
         self.workshop.compile_ahead(&codes);
-        for policy in embedded {
-            self.take_embedded(policy, &mut pass);
+        for policy in self.embedded.clone() {
+            self.take_embedded(policy, pass);
         }
+        self.expect_remembered(pass.at);
         self.look(pass.at);
         let changes = self.folder.all();
-        self.take_all(changes, &mut pass);
-        let reconciled = self.reconcile(&mut pass);
-        self.end(pass, reconciled)
+        self.take_all(changes, pass);
+        if *self.folder.state() != FolderState::Watched {
+            self.fall_back_on_all();
+        }
+        loop {
+            self.make_all(pass);
+            self.reconcile(pass)?;
+            if !self.fall_back() {
+                return Ok(());
+            }
+        }
     }
 
-    /// Looks at the folder and, now and then, at the host, and does what is to be done.
+    /// Hears the host and the operators, looks at the folder, and does what is to be done.
     pub fn tick(&mut self) -> Next {
-        let mut pass = Pass::new(&self.clock);
+        let mut pass = Pass::new(&self.clock, Trigger::Folder);
+        let done = self.pass(&mut pass);
+        self.end(pass, done)
+    }
+
+    fn pass(&mut self, pass: &mut Pass) -> Result<(), Ended> {
+        self.polled_at = pass.at;
+        let lost = self.ask_host(pass)? > 0;
+        self.obey_all(pass)?;
         self.look(pass.at);
         let changes = self.folder.due(pass.at);
-        let polls = pass.at.since(self.polled_at) >= self.poll;
-        let mut reconciled = Ok(());
-        if polls {
-            self.polled_at = pass.at;
-            reconciled = self.ask_host(&mut pass);
+        self.take_all(changes, pass);
+        if let Some(made) = self.maker.poll() {
+            self.take_made(made, pass);
         }
-        let changed = !changes.is_empty();
-        self.take_all(changes, &mut pass);
-        if reconciled.is_ok() && (changed || polls) {
-            reconciled = self.reconcile(&mut pass);
+        self.make_next(pass);
+        if self.in_hand.is_none() || lost {
+            self.reconcile(pass)?;
         }
-        self.end(pass, reconciled)
+        if self.fall_back() {
+            self.make_next(pass);
+        }
+        Ok(())
     }
-
-    // === What there is ===
 
     fn look(&mut self, now: Micros) {
         let Some(path) = &self.path else {
@@ -148,113 +214,19 @@ impl<P: PolicyPort> PolicyKeeper<P> {
         if *self.folder.state() != before {
             tell::folder(path, self.folder.state());
         }
-    }
-
-    fn take_embedded(&mut self, policy: EmbeddedPolicy, pass: &mut Pass) {
-        let EmbeddedPolicy { name, wasm } = policy;
-        match self.workshop.embedded(name, wasm, pass.open(name)) {
-            Ok(ready) => {
-                self.roster.entry(name).embedded = Some(Arc::clone(&ready.version));
-                pass.keep(name, ready);
-            }
-            Err(failure) => self.refuse(name, failure, pass),
-        }
-    }
-
-    fn take_all(&mut self, changes: Vec<Change>, pass: &mut Pass) {
-        for change in changes {
-            match change {
-                Change::Offered { name, pair } => self.take_offered(&name, &pair, pass),
-                Change::Withdrawn { name } => self.take_withdrawn(&name, pass),
-            }
-        }
-    }
-
-    fn take_offered(&mut self, name: &str, pair: &Pair, pass: &mut Pass) {
-        let Some(folder) = &self.path else {
-            return;
-        };
-        let path = folder.join(format!("{name}.wasm"));
-        let known = self.roster.entry(name);
-        let file = known.file.get_or_insert_default();
-        let attempt = pass.open(name);
-        match self
-            .workshop
-            .file((name, path), pair, &mut file.loaded, attempt)
+        let id = self.folder.id();
+        if let Some(FolderId { device, inode }) = id
+            && *self.folder.state() == FolderState::Watched
         {
-            Ok(ready) => {
-                known.refusal = None;
-                let in_use = file.version.as_ref();
-                if in_use.is_some_and(|version| version.is_same(&ready.version)) {
-                    return pass.forgo(name);
-                }
-                file.version = Some(Arc::clone(&ready.version));
-                pass.keep(name, ready);
+            let path = path.clone();
+            let seen = SeenFolder {
+                path,
+                device,
+                inode,
+            };
+            if self.state.remembered().folder.as_ref() != Some(&seen) {
+                self.state.change(|state| state.folder = Some(seen));
             }
-            Err(Setback::Changed) => {
-                self.folder.unsettle(name, pass.at);
-                pass.forgo(name);
-            }
-            Err(Setback::Failed(failure)) => self.refuse(name, failure, pass),
-        }
-    }
-
-    fn take_withdrawn(&mut self, name: &str, pass: &mut Pass) {
-        let known = self.roster.entry(name);
-        if let Some(file) = known.file.take() {
-            known.refusal = None;
-            let version = file.version.as_ref();
-            pass.attempt(name).digest = version.map(|version| version.source.digest());
-            pass.finish(name, Outcome::Removed, None);
-        }
-    }
-
-    /// The newest of `name` is of no use.
-    fn refuse(&mut self, name: &str, failure: Failure, pass: &mut Pass) {
-        let Failure { step, why } = failure;
-        let refused = metrics::Transaction::Refused {
-            step: step.as_str(),
-        };
-        self.metrics.policy_transaction(refused);
-        self.roster.entry(name).refusal = Some(Refusal {
-            step,
-            why: why.clone(),
-            digest: pass.attempt(name).digest,
-            at: pass.at,
-        });
-        pass.finish(name, Outcome::Refused { step, why }, None);
-    }
-
-    // === What the host has ===
-
-    /// Asks the host what it has.
-    fn ask_host(&mut self, pass: &mut Pass) -> Result<(), Ended> {
-        match self.port.commit(Commit::default()) {
-            Ok(committed) => {
-                let lost = self.roster.note(&committed.held, |_| true);
-                self.lose(lost, pass);
-                Ok(())
-            }
-            // There is nothing in it to be refused.
-            Err(CommitError::Bind(_)) => Ok(()),
-            Err(CommitError::Closed) => Err(Ended),
-        }
-    }
-
-    /// The host has dropped these.
-    fn lose(&mut self, lost: Vec<Lost>, pass: &mut Pass) {
-        for Lost { name, version } in lost {
-            let known = self.roster.entry(&name);
-            known.do_without(&version);
-            let digest = Some(version.source.digest());
-            known.refusal = Some(Refusal {
-                step: Step::Serve,
-                why: "the host dropped it: it faulted too often".to_owned(),
-                digest,
-                at: pass.at,
-            });
-            pass.attempt(&name).digest = digest;
-            pass.finish(&name, Outcome::Dropped, None);
         }
     }
 
@@ -278,9 +250,10 @@ impl<P: PolicyPort> PolicyKeeper<P> {
     }
 
     fn publish(&self) {
+        let remembered = self.state.remembered();
         let report = KeeperReport {
             begun: true,
-            policies: self.roster.reports().collect(),
+            policies: self.roster.reports(remembered).collect(),
             refused: self.roster.refusals().collect(),
             conflicts: self.conflicts.clone(),
             folder: FolderReport {
@@ -290,6 +263,10 @@ impl<P: PolicyPort> PolicyKeeper<P> {
             },
             transactions: self.history.kept().clone(),
             compiled: self.workshop.compiled(),
+            cached: self.workshop.cached(),
+            quarantine: remembered.quarantine.clone(),
+            ordered: remembered.bindings.clone(),
+            state: self.state.report().clone(),
         };
         self.report.send_if_modified(|shown| {
             let changed = **shown != report;

@@ -15,10 +15,13 @@
 //! # Not here
 //! Swapping itself (`driver`), and what happens to a policy that faults (`pointsman-policy`).
 
+mod attempt;
 mod binding;
 mod folder;
 pub mod keeper;
 mod listing;
+mod maker;
+pub mod order;
 mod pass;
 pub mod port;
 mod prepare;
@@ -32,7 +35,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -40,14 +43,17 @@ use pointsman_core::Micros;
 use pointsman_policy::PolicyEngine;
 use tokio::sync::watch::Receiver as Watched;
 
+use crate::bell::Bell;
 use crate::config::PoliciesConfig;
 use crate::embedded::EmbeddedPolicy;
 use crate::metrics::Metrics;
+use crate::state::State;
+use attempt::Now;
 use keeper::{Next, PolicyKeeper};
+use order::OrderHandle;
 use port::PolicyPort;
-use prepare::Now;
 use report::KeeperReport;
-use watch::{FolderWatch, Nudge};
+use watch::FolderWatch;
 
 /// What a keeper needs.
 pub struct KeeperSpec {
@@ -61,6 +67,23 @@ pub struct KeeperSpec {
     pub metrics: Arc<Metrics>,
     /// Reads the host's clock.
     pub clock: Arc<dyn Fn() -> Micros + Send + Sync>,
+    /// What an earlier life of the server knew.
+    pub state: State,
+    /// Rings where the keeper listens.
+    pub bell: Bell,
+}
+
+/// Hears a [`Bell`].
+#[derive(Debug)]
+pub struct Ear(Receiver<()>);
+
+/// A bell, and who hears it. Rings that nobody has heard yet are one.
+#[must_use]
+pub fn ear() -> (Bell, Ear) {
+    let (ring, rung) = sync_channel(1);
+    // Full: one that waits already is as good as two.
+    let bell = Bell::new(move || ring.try_send(()).unwrap_or_default());
+    (bell, Ear(rung))
 }
 
 /// A keeper at work. Dropped, it ends after what it is doing.
@@ -68,6 +91,8 @@ pub struct KeeperSpec {
 pub struct Keeper {
     /// What it shows.
     pub report: Watched<Arc<KeeperReport>>,
+    /// The way to give it orders.
+    pub orders: OrderHandle,
     stop: Stop,
     thread: JoinHandle<()>,
 }
@@ -75,34 +100,39 @@ pub struct Keeper {
 /// Ends the keeper when it is dropped.
 #[derive(Debug)]
 struct Stop {
-    /// A flag besides the nudge, because the channel may be full of nudges.
+    /// A flag besides the bell, which says nothing.
     stopping: Arc<AtomicBool>,
-    nudge: SyncSender<Nudge>,
+    bell: Bell,
 }
 
-/// Nudges within this time are one: a file that is being written gives hundreds.
-const NUDGES_GATHERED: Micros = Micros(10_000);
+/// Rings within this time are one: a file that is being written gives hundreds.
+const RINGS_GATHERED: Micros = Micros(10_000);
 
 /// Compilers and guests are called on the keeper's thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Starts a keeper, which reaches the policies in force through `port`.
+/// Starts a keeper, which reaches the policies in force through `port` and hears the bell of its
+/// `spec` with `ear`.
 ///
 /// # Errors
-/// If there is no thread for it.
-pub fn spawn<P: PolicyPort + Send + 'static>(spec: KeeperSpec, port: P) -> io::Result<Keeper> {
-    let (nudge, nudged) = sync_channel(1);
+/// If there are no threads for it.
+pub fn spawn<P: PolicyPort + Send + 'static>(
+    spec: KeeperSpec,
+    ear: Ear,
+    port: P,
+) -> io::Result<Keeper> {
     let folder = spec.policies.folder.clone();
-    let watch = folder.map(|folder| FolderWatch::new(folder, nudge.clone()));
+    let bell = spec.bell.clone();
+    let watch = folder.map(|folder| FolderWatch::new(folder, bell.clone()));
     let clock = Arc::clone(&spec.clock);
-    let keeper = PolicyKeeper::new(spec, port);
-    let report = keeper.subscribe();
+    let keeper = PolicyKeeper::new(spec, port)?;
+    let (report, orders) = (keeper.subscribe(), keeper.orders());
     let stopping = Arc::new(AtomicBool::new(false));
     let at_work = AtWork {
         keeper,
         watch,
         clock,
-        nudged,
+        ear,
         stopping: Arc::clone(&stopping),
     };
     let thread = thread::Builder::new()
@@ -111,7 +141,8 @@ pub fn spawn<P: PolicyPort + Send + 'static>(spec: KeeperSpec, port: P) -> io::R
         .spawn(move || at_work.run())?;
     Ok(Keeper {
         report,
-        stop: Stop { stopping, nudge },
+        orders,
+        stop: Stop { stopping, bell },
         thread,
     })
 }
@@ -121,7 +152,7 @@ struct AtWork<P> {
     keeper: PolicyKeeper<P>,
     watch: Option<FolderWatch>,
     clock: Now,
-    nudged: Receiver<Nudge>,
+    ear: Ear,
     stopping: Arc<AtomicBool>,
 }
 
@@ -145,19 +176,19 @@ impl<P: PolicyPort> AtWork<P> {
         }
     }
 
-    /// Waits for a nudge, at most until `due`.
+    /// Waits for the bell, at most until `due`.
     fn wait_until(&self, due: Micros) {
-        if self.nudge_before(due) {
-            let gathered = (self.clock)().after(NUDGES_GATHERED);
-            while !self.stopping.load(Ordering::Acquire) && self.nudge_before(gathered) {}
+        if self.rings_before(due) {
+            let gathered = (self.clock)().after(RINGS_GATHERED);
+            while !self.stopping.load(Ordering::Acquire) && self.rings_before(gathered) {}
         }
     }
 
-    /// Whether a nudge comes before `end`.
-    fn nudge_before(&self, end: Micros) -> bool {
+    /// Whether the bell rings before `end`.
+    fn rings_before(&self, end: Micros) -> bool {
         let left = end.since((self.clock)());
-        match self.nudged.recv_timeout(Duration::from_micros(left.0)) {
-            Ok(Nudge) => true,
+        match self.ear.0.recv_timeout(Duration::from_micros(left.0)) {
+            Ok(()) => true,
             // Without a sender there is nobody left to keep policies for: `stopping` is set.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => false,
         }
@@ -186,8 +217,7 @@ impl Keeper {
 impl Drop for Stop {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        // Full: it is about to wake up anyway.
-        drop(self.nudge.try_send(Nudge));
+        self.bell.ring();
     }
 }
 

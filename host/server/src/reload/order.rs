@@ -89,6 +89,9 @@ pub enum OrderError {
     /// Its answers count already.
     #[error("policy {0} is neither a shadow nor a canary")]
     InForce(String),
+    /// It makes no decision that can be tried on some of the tenants.
+    #[error("policy {0} exports neither admission nor routing: it cannot be a canary")]
+    NoCanary(String),
     /// It is part of the server, and is what is fallen back to.
     #[error("policy {0} is embedded")]
     Embedded(String),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use pointsman_core::Micros;
 
-use super::prepare::{Attempt, Now, Ready};
-use super::report::{Outcome, Transaction};
+use super::attempt::{Attempt, Now};
+use super::prepare::Ready;
+use super::report::{Outcome, Transaction, Trigger};
 
 /// Transactions that are kept.
 const TRANSACTIONS_MAX: usize = 64;
@@ -17,6 +18,8 @@ pub(crate) struct Pass {
     pub(crate) at: Micros,
     clock: Now,
     // Owned state.
+    /// What sets off what is begun from now on.
+    pub(crate) cause: Trigger,
     open: BTreeMap<String, Attempt>,
     ready: BTreeMap<String, Ready>,
     done: Vec<Transaction>,
@@ -33,10 +36,11 @@ pub(crate) struct History {
 // === impl Pass ===
 
 impl Pass {
-    pub(crate) fn new(clock: &Now) -> Self {
+    pub(crate) fn new(clock: &Now, cause: Trigger) -> Self {
         Self {
             at: clock(),
             clock: Arc::clone(clock),
+            cause,
             open: BTreeMap::new(),
             ready: BTreeMap::new(),
             done: Vec::new(),
@@ -54,6 +58,11 @@ impl Pass {
         let Self { open, clock, .. } = self;
         open.entry(name.to_owned())
             .or_insert_with(|| Attempt::new(clock))
+    }
+
+    /// What was begun about `name` in an earlier pass goes on.
+    pub(crate) fn resume(&mut self, name: &str, attempt: Attempt) {
+        self.open.insert(name.to_owned(), attempt);
     }
 
     /// Nothing has to be done about `name` after all.
@@ -77,7 +86,8 @@ impl Pass {
         let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.clock));
         self.done.push(Transaction {
             number: 0,
-            at: self.at,
+            at: attempt.at,
+            cause: self.cause,
             policy: name.to_owned(),
             digest: attempt.digest,
             outcome,

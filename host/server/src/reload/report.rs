@@ -9,17 +9,18 @@
 
 mod json;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 
-use pointsman_core::Micros;
-use pointsman_policy::{Digest, HookSet, Restored};
+use pointsman_core::{Hook, Micros};
+use pointsman_policy::{Digest, HookSet, Mode, Percent, Quarantined, Restored};
 use serde_json::{Map, Value};
 
 pub use super::binding::Conflict;
 pub use super::folder::{FolderState, LeftOut};
 pub use super::roster::Origin;
+use crate::state::{Bound, StateReport};
 pub use json::policies_json;
 pub(crate) use json::spreads_json;
 
@@ -40,6 +41,14 @@ pub struct KeeperReport {
     pub transactions: VecDeque<Transaction>,
     /// Components compiled so far.
     pub compiled: u64,
+    /// Components so far whose code was kept from an earlier life of the server.
+    pub cached: u64,
+    /// Versions of policies that are not put in force, oldest first.
+    pub quarantine: Vec<Quarantined>,
+    /// Hooks that an operator has bound by order.
+    pub ordered: BTreeMap<Hook, Bound>,
+    /// What outlives the server, and where.
+    pub state: StateReport,
 }
 
 /// A policy that can be put in force.
@@ -57,8 +66,12 @@ pub struct PolicyReport {
     pub settings: Map<String, Value>,
     /// The hooks it exports.
     pub hooks: HookSet,
+    /// How far its answers count.
+    pub mode: Mode,
     /// The hooks it holds.
     pub held: HookSet,
+    /// The file that its sidecar waits for, which is not there yet.
+    pub waits_for: Option<Digest>,
     /// Its number in the host; absent: it holds nothing and stands behind nobody.
     pub number: Option<u32>,
     /// Earlier versions of it that the host still has, the newest last.
@@ -96,6 +109,8 @@ pub struct Transaction {
     pub number: u64,
     /// When it began.
     pub at: Micros,
+    /// What set it off.
+    pub cause: Trigger,
     /// The policy's name.
     pub policy: String,
     /// Digest of its code, if it could be read.
@@ -115,6 +130,15 @@ pub struct Transaction {
 pub enum Outcome {
     /// It holds these hooks.
     InForce(HookSet),
+    /// It answers for a share of the tenants.
+    Canary(HookSet, Percent),
+    /// It is asked and compared.
+    Shadow(HookSet),
+    /// Its sidecar is about another file, which is waited for.
+    Waits {
+        /// Digest of the file that is waited for.
+        pinned: Digest,
+    },
     /// It could be put in force and holds no hook.
     Idle,
     /// It is as if it had not been tried.
@@ -126,8 +150,32 @@ pub enum Outcome {
     },
     /// Its file is gone.
     Removed,
+    /// It has stood its probation.
+    Proven,
     /// The host dropped it: it faulted too often.
-    Dropped,
+    Dropped {
+        /// Its last fault.
+        why: String,
+    },
+    /// The one before it is in force again, or nobody.
+    RolledBack {
+        /// What was out of line.
+        why: String,
+    },
+}
+
+/// What sets a transaction off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trigger {
+    /// The server starts.
+    Start,
+    /// The policy folder, or what is in it.
+    #[default]
+    Folder,
+    /// An operator's order.
+    Order,
+    /// What a policy did in force.
+    Conduct,
 }
 
 /// A step of a transaction.
@@ -143,6 +191,8 @@ pub enum Step {
     Start,
     /// It takes its settings.
     Configure,
+    /// A copy of it answers what any policy must be able to answer.
+    Test,
     /// It takes over its predecessor's state.
     Restore,
     /// It is told what there is.
@@ -172,10 +222,24 @@ impl Step {
             Step::Compile => "compile",
             Step::Start => "start",
             Step::Configure => "configure",
+            Step::Test => "self-test",
             Step::Restore => "restore",
             Step::Observe => "observe",
             Step::Bind => "bind",
             Step::Serve => "serve",
+        }
+    }
+}
+
+impl Trigger {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Trigger::Start => "start",
+            Trigger::Folder => "folder",
+            Trigger::Order => "order",
+            Trigger::Conduct => "conduct",
         }
     }
 }

@@ -17,12 +17,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pointsman_core::Hook;
-use pointsman_policy::{HookSet, PolicySource};
+use pointsman_policy::{Digest, HookSet, Mode, OnFailure, PolicySource};
 use serde_json::{Map, Value};
 
-use super::binding::{Bindings, Circumstances, Claim, Place, bind};
+use super::binding::{Bindings, Circumstances, Claim, Place, Trial, bind};
 use super::prepare::Loaded;
 use super::report::{PolicyReport, Refusal};
+use crate::driver::message::Stand;
+use crate::state::Remembered;
 
 /// Where a policy's code comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub enum Origin {
     Embedded,
     /// A file in the folder.
     File(PathBuf),
+    /// The state folder, which has the last good version of a file that is of no use.
+    Kept(PathBuf),
 }
 
 /// One version of a policy: code, settings and limits that started together.
@@ -41,6 +45,12 @@ pub(crate) struct Version {
     pub(crate) settings: Map<String, Value>,
     /// What it exports.
     pub(crate) hooks: HookSet,
+    /// How far its answers count, where nothing else was ordered.
+    pub(crate) mode: Mode,
+    /// What happens to arrivals it does not answer for.
+    pub(crate) on_failure: OnFailure,
+    /// The text beside it, if there was any.
+    pub(crate) sidecar: Option<String>,
 }
 
 /// A version that the host has.
@@ -48,7 +58,12 @@ pub(crate) struct Version {
 pub(crate) struct Standing {
     pub(crate) number: u32,
     pub(crate) version: Arc<Version>,
+    /// As what it was put there.
+    pub(crate) stand: Stand,
+    /// The hooks for which it is in force.
     pub(crate) held: HookSet,
+    /// It is on probation.
+    pub(crate) proving: bool,
 }
 
 /// A policy's file.
@@ -70,14 +85,26 @@ pub(crate) struct Known {
     pub(crate) standing: Vec<Standing>,
     /// Why the newest of it is not in force.
     pub(crate) refusal: Option<Refusal>,
+    /// The file that its sidecar is about, if that is another one than there is.
+    pub(crate) waits_for: Option<Digest>,
+    /// Hooks that it has left shut, since it faulted too often and nobody may answer in its stead.
+    pub(crate) shut: HookSet,
 }
 
 /// Every policy by name.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
+    // Immutable.
     /// Names of the embedded policies.
     defaults: Vec<&'static str>,
+    /// What the configuration binds by name.
+    bound: Vec<(Hook, String)>,
+    // Owned state.
     known: BTreeMap<String, Known>,
+    /// What the host does with arrivals that nobody answers for.
+    on_failure: OnFailure,
+    /// Hooks that the host keeps shut.
+    shut: HookSet,
 }
 
 /// What the host must do so that it is as it shall be.
@@ -86,6 +113,12 @@ pub(crate) struct Plan {
     pub(crate) install: Vec<Wanted>,
     pub(crate) bind: Vec<(u32, HookSet)>,
     pub(crate) remove: Vec<u32>,
+    /// Hooks that nobody but their embedded default shall have anything to do with.
+    pub(crate) eject: HookSet,
+    /// What to do with arrivals that nobody answers for, if that changes.
+    pub(crate) on_failure: Option<OnFailure>,
+    /// Hooks to be left shut.
+    pub(crate) shut: HookSet,
 }
 
 /// A version that the host lacks.
@@ -93,8 +126,9 @@ pub(crate) struct Plan {
 pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) version: Arc<Version>,
-    /// What it shall hold.
-    pub(crate) hooks: HookSet,
+    pub(crate) stand: Stand,
+    /// What it is the embedded default of.
+    pub(crate) default_of: HookSet,
 }
 
 /// A version that the host has dropped by itself.
@@ -102,6 +136,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Lost {
     pub(crate) name: String,
     pub(crate) version: Arc<Version>,
+    pub(crate) held: HookSet,
 }
 
 // === impl Version ===
@@ -109,15 +144,15 @@ pub(crate) struct Lost {
 impl Version {
     /// Whether putting `other` in force in its stead would change nothing.
     pub(crate) fn is_same(&self, other: &Version) -> bool {
-        self.origin == other.origin
+        self.place() == other.place()
             && self.source.fingerprint() == other.source.fingerprint()
             && self.source.limits() == other.source.limits()
     }
 
-    fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         match self.origin {
             Origin::Embedded => Place::Embedded,
-            Origin::File(_) => Place::Folder,
+            Origin::File(_) | Origin::Kept(_) => Place::Folder,
         }
     }
 }
@@ -125,18 +160,73 @@ impl Version {
 // === impl Known ===
 
 impl Known {
-    /// The version to put in force.
+    /// The newest version that is of use: of the file, or else the embedded one.
     pub(crate) fn current(&self) -> Option<&Arc<Version>> {
-        let filed = self.file.as_ref().and_then(|file| file.version.as_ref());
-        filed.or(self.embedded.as_ref())
+        self.version(Place::Folder).or(self.embedded.as_ref())
     }
 
-    /// The current version, where the host has it. Only the newest counts: an older one, though
-    /// its code be the same, knows nothing of what its successors have learned.
+    /// The newest version from `place` that is of use.
+    pub(crate) fn version(&self, place: Place) -> Option<&Arc<Version>> {
+        match place {
+            Place::Embedded => self.embedded.as_ref(),
+            Place::Folder => self.file.as_ref()?.version.as_ref(),
+        }
+    }
+
+    /// The newest version from `place`, where the host has it. Only the newest counts: an older
+    /// one, though its code be the same, knows nothing of what its successors have learned.
+    fn standing(&self, place: Place) -> Option<&Standing> {
+        let version = self.version(place)?;
+        let mut standing = self.standing.iter().rev();
+        let newest = standing.find(|standing| standing.version.place() == place)?;
+        newest.version.is_same(version).then_some(newest)
+    }
+
+    /// The newest version from `place`, where it may hold hooks.
+    fn enforcing(&self, place: Place) -> Option<&Standing> {
+        let is_it = |standing: &&Standing| matches!(standing.stand, Stand::Enforce(_));
+        self.standing(place).filter(is_it)
+    }
+
+    /// The newest version of the file, where it is tried as wanted.
+    fn trying(&self, stand: &Stand) -> Option<&Standing> {
+        let standing = self.standing(Place::Folder)?;
+        (standing.stand == *stand).then_some(standing)
+    }
+
+    /// The current version, where the host has it.
     pub(crate) fn serving(&self) -> Option<&Standing> {
-        let current = self.current()?;
-        let newest = self.standing.last()?;
-        newest.version.is_same(current).then_some(newest)
+        self.standing(self.current()?.place())
+    }
+
+    /// How far the answers of the current version count.
+    pub(crate) fn mode(&self, name: &str, remembered: &Remembered) -> Option<Mode> {
+        let version = self.current()?;
+        let order = remembered.modes.get(name);
+        let order = order.filter(|order| order.instead_of == version.mode);
+        Some(order.map_or(version.mode, |order| order.mode))
+    }
+
+    /// The version whose answers count, if there is one.
+    fn claim(&self, name: &str, remembered: &Remembered) -> Option<Claim> {
+        let version = match self.mode(name, remembered)? {
+            Mode::Enforce => self.current(),
+            Mode::Shadow | Mode::Canary(_) => self.embedded.as_ref(),
+        }?;
+        Some(Claim {
+            place: version.place(),
+            hooks: version.hooks,
+        })
+    }
+
+    /// How it is tried, if it is.
+    fn trial(&self, name: &str, remembered: &Remembered) -> Option<Trial> {
+        let version = self.version(Place::Folder)?;
+        let mode = self.mode(name, remembered)?;
+        (mode != Mode::Enforce).then_some(Trial {
+            mode,
+            hooks: version.hooks,
+        })
     }
 
     /// Does without `failed`: the last version of the file that the host still has is current
@@ -155,20 +245,29 @@ impl Known {
         self.embedded.take_if(|embedded| embedded.is_same(failed));
     }
 
-    fn is_serving(&self, standing: &Standing) -> bool {
-        let serving = self.serving();
-        serving.is_some_and(|serving| serving.number == standing.number)
-    }
-
-    /// Whether `standing` has no place behind the current version: its file is gone, or it would
-    /// stay behind others, for hooks that the current version has given up.
+    /// Whether `standing`, which is not wanted for anything, has no place behind what is: its file
+    /// is gone, it was tried and is not any more, or it would stay behind others, for hooks that
+    /// the current version has given up.
     fn has_outgrown(&self, standing: &Standing) -> bool {
+        if self.is_default(standing) {
+            return false;
+        }
         let withdrawn = self.file.is_none() && standing.version.place() == Place::Folder;
+        let tried = match standing.stand {
+            Stand::Enforce(_) => false,
+            Stand::Canary(..) | Stand::Shadow(_) => true,
+        };
         let given_up = self.current().is_some_and(|current| {
             let mut hooks = standing.version.hooks.iter();
             hooks.any(|hook| !current.hooks.contains(hook))
         });
-        withdrawn || given_up
+        withdrawn || tried || given_up
+    }
+
+    /// Whether `standing` is the embedded version.
+    fn is_default(&self, standing: &Standing) -> bool {
+        let embedded = self.embedded.as_ref();
+        embedded.is_some_and(|embedded| embedded.is_same(&standing.version))
     }
 
     fn is_forgotten(&self) -> bool {
@@ -176,17 +275,20 @@ impl Known {
             && self.file.is_none()
             && self.standing.is_empty()
             && self.refusal.is_none()
+            && self.waits_for.is_none()
     }
 }
 
 // === impl Roster ===
 
 impl Roster {
-    /// Nobody is known yet; the defaults will be called so.
-    pub(crate) fn new(defaults: Vec<&'static str>) -> Self {
+    /// Nobody is known yet; the `defaults` will be called so, and the configuration has `bound`
+    /// these hooks by name.
+    pub(crate) fn new(defaults: Vec<&'static str>, bound: Vec<(Hook, String)>) -> Self {
         Self {
             defaults,
-            known: BTreeMap::new(),
+            bound,
+            ..Self::default()
         }
     }
 
@@ -222,59 +324,175 @@ impl Roster {
             .collect()
     }
 
-    /// Who shall hold what, where the operator has `bound` some by name.
-    pub(crate) fn bindings(&self, bound: &[(Hook, String)]) -> Bindings {
-        let claims = self.iter().filter_map(|(name, known)| {
-            let version = known.current()?;
-            let claim = Claim {
-                place: version.place(),
-                hooks: version.hooks,
-            };
-            Some((name, claim))
-        });
+    /// Who is a canary for what.
+    fn canaries(&self) -> BTreeMap<Hook, &str> {
+        let tried = self
+            .standing()
+            .filter_map(|(name, standing)| match standing.stand {
+                Stand::Canary(hooks, _) => Some((name, hooks)),
+                Stand::Enforce(_) | Stand::Shadow(_) => None,
+            });
+        let tried = tried.flat_map(|(name, hooks)| hooks.iter().map(move |hook| (hook, name)));
+        // Of each the newest, which comes last.
+        tried.collect()
+    }
+
+    /// Who shall hold what, where an operator has ordered what is `remembered`.
+    pub(crate) fn bindings(&self, remembered: &Remembered) -> Bindings {
+        let claims = self
+            .iter()
+            .filter_map(|(name, known)| Some((name, known.claim(name, remembered)?)));
+        let trials = self
+            .iter()
+            .filter_map(|(name, known)| Some((name, known.trial(name, remembered)?)));
+        let embedded = self
+            .iter()
+            .filter_map(|(name, known)| Some((name, known.embedded.as_ref()?.hooks)));
+        let shut = self
+            .iter()
+            .flat_map(|(name, known)| known.shut.iter().map(move |hook| (hook, name)));
         bind(Circumstances {
-            bound,
+            ordered: &remembered.bindings,
+            bound: &self.bound,
             defaults: &self.defaults,
             claims: &claims.collect(),
+            embedded: &embedded.collect(),
+            trials: &trials.collect(),
+            shut: &shut.collect(),
             holders: &self.holders(),
+            canaries: &self.canaries(),
         })
     }
 
     /// What is missing for hooks to be held as `bindings` say.
     pub(crate) fn plan(&self, bindings: &Bindings) -> Plan {
         let mut plan = Plan::default();
+        let serving = self.serving(bindings);
         for (name, known) in self.iter() {
-            let hooks = hooks_of(bindings, name);
+            let hooks = bindings.held_by(name, Place::Folder);
             if !hooks.is_empty() {
-                plan.give(name, known, hooks);
+                plan.give(name, (known, Place::Folder), (hooks, self.shut));
+            }
+            // A default is kept ready, whether it holds anything or not.
+            let hooks = bindings.held_by(name, Place::Embedded);
+            let hooks = hooks
+                .iter()
+                .filter(|hook| !bindings.ejected.contains(*hook));
+            let hooks = hooks.collect();
+            plan.give(name, (known, Place::Embedded), (hooks, self.shut));
+            if let Some(trial) = bindings.trials.get(name) {
+                plan.try_out(name, known, trial);
             }
             let gone = known.standing.iter().filter(|standing| {
                 let mut held = standing.held.iter();
-                let unwanted = held.any(|hook| !bindings.holders.contains_key(&hook));
-                !known.is_serving(standing) && (unwanted || known.has_outgrown(standing))
+                let unwanted = held.any(|hook| bindings.is_nobodys(hook));
+                let wanted = serving.contains(&standing.number) || known.is_default(standing);
+                let tried =
+                    bindings.trials.contains_key(name) && standing.version.place() == Place::Folder;
+                !wanted && (unwanted || tried || known.has_outgrown(standing))
             });
             plan.remove.extend(gone.map(|standing| standing.number));
         }
+        plan.eject = self.to_eject(bindings);
+        let defaults = self.defaults();
+        for wanted in &mut plan.install {
+            if wanted.version.place() == Place::Embedded {
+                let its = defaults.iter().filter(|(_, name)| **name == wanted.name);
+                wanted.default_of = its.map(|(hook, _)| *hook).collect();
+            }
+        }
+        let on_failure = self.on_failure(bindings);
+        plan.on_failure = (on_failure != self.on_failure).then_some(on_failure);
+        let shut = bindings.shut.iter();
+        plan.shut = shut.filter(|hook| !self.shut.contains(*hook)).collect();
         plan
+    }
+
+    /// Hooks that are in other hands than those of their embedded default, and shall not be.
+    fn to_eject(&self, bindings: &Bindings) -> HookSet {
+        let held = self.standing().flat_map(|(name, standing)| {
+            let place = standing.version.place();
+            let hooks = standing.held.iter();
+            hooks.map(move |hook| (hook, (name, place)))
+        });
+        let held: BTreeMap<Hook, (&str, Place)> = held.collect();
+        let shall = |hook: Hook| {
+            let holder = bindings.holders.get(&hook);
+            holder.map(|holder| (holder.name.as_str(), holder.place))
+        };
+        let hooks = Hook::ALL.into_iter().filter(|hook| {
+            let holder = held.get(hook).copied();
+            let is_nobodys = holder.is_some() && bindings.is_nobodys(*hook);
+            let is_others = holder != shall(*hook) || self.shut.contains(*hook);
+            is_nobodys || bindings.ejected.contains(*hook) && is_others
+        });
+        hooks.collect()
+    }
+
+    /// The embedded default of each hook.
+    fn defaults(&self) -> BTreeMap<Hook, &'static str> {
+        let exporters = |hook: Hook| {
+            let mut defaults = self.defaults.iter().copied();
+            defaults.find(|name| {
+                let embedded = self.get(name).and_then(|known| known.embedded.as_ref());
+                embedded.is_some_and(|version| version.hooks.contains(hook))
+            })
+        };
+        let hooks = Hook::ALL.into_iter();
+        hooks
+            .filter_map(|hook| Some((hook, exporters(hook)?)))
+            .collect()
+    }
+
+    /// What shall happen to arrivals that nobody answers for: what the policy says that holds
+    /// admission, or that has left it shut.
+    fn on_failure(&self, bindings: &Bindings) -> OnFailure {
+        let holder = bindings.holders.get(&Hook::Admission);
+        let version = holder.and_then(|it| self.get(&it.name)?.version(it.place));
+        let shut = self
+            .known
+            .values()
+            .any(|known| known.shut.contains(Hook::Admission));
+        match version {
+            Some(version) => version.on_failure,
+            None if shut => OnFailure::Closed,
+            None => OnFailure::Fallback,
+        }
     }
 
     /// The policies of the host that serve as `bindings` say.
     pub(crate) fn serving(&self, bindings: &Bindings) -> BTreeSet<u32> {
-        let holding = self
-            .iter()
-            .filter(|(name, _)| !hooks_of(bindings, name).is_empty());
-        holding
-            .filter_map(|(_, known)| Some(known.serving()?.number))
-            .collect()
+        let mut serving = BTreeSet::new();
+        for (name, known) in self.iter() {
+            let places = [Place::Folder, Place::Embedded].into_iter();
+            let places = places.filter(|place| !bindings.held_by(name, *place).is_empty());
+            let holding = places.filter_map(|place| known.enforcing(place));
+            let trial = bindings.trials.get(name);
+            let trying = trial.and_then(|trial| known.trying(&trial.stand()));
+            serving.extend(holding.chain(trying).map(|standing| standing.number));
+        }
+        serving
     }
 
     /// The host has taken `version` of `name` in.
-    pub(crate) fn stand(&mut self, name: &str, number: u32, version: Arc<Version>) {
-        self.entry(name).standing.push(Standing {
+    pub(crate) fn stand(&mut self, number: u32, wanted: Wanted) {
+        self.entry(&wanted.name).standing.push(Standing {
             number,
-            version,
+            version: wanted.version,
+            stand: wanted.stand,
             held: HookSet::EMPTY,
+            proving: false,
         });
+    }
+
+    /// The host keeps these hooks shut.
+    pub(crate) fn note_shut(&mut self, shut: HookSet) {
+        self.shut = shut;
+    }
+
+    /// The host does so with arrivals that nobody answers for.
+    pub(crate) fn note_on_failure(&mut self, on_failure: OnFailure) {
+        self.on_failure = on_failure;
     }
 
     /// Takes note of what the host has: every policy left, with the hooks it holds. Those that
@@ -282,7 +500,7 @@ impl Roster {
     pub(crate) fn note(
         &mut self,
         held: &[(u32, HookSet)],
-        should_be: impl Fn(u32) -> bool,
+        should_be: impl Fn(&Standing) -> bool,
     ) -> Vec<Lost> {
         let held: BTreeMap<u32, HookSet> = held.iter().copied().collect();
         let mut lost = Vec::new();
@@ -292,10 +510,11 @@ impl Roster {
                     standing.held = *hooks;
                     return true;
                 }
-                if should_be(standing.number) {
+                if should_be(standing) {
                     lost.push(Lost {
                         name: name.clone(),
                         version: Arc::clone(&standing.version),
+                        held: standing.held,
                     });
                 }
                 false
@@ -304,10 +523,74 @@ impl Roster {
         lost
     }
 
+    /// Those of the `put` that are on probation begin it.
+    pub(crate) fn note_probation(&mut self, on_probation: &[u32], put: &[u32]) {
+        for standing in self.known.values_mut().flat_map(|it| &mut it.standing) {
+            let number = standing.number;
+            standing.proving |= put.contains(&number) && on_probation.contains(&number);
+        }
+    }
+
+    /// Those that were on probation, still stand, and are on it no more.
+    pub(crate) fn proven(&mut self, on_probation: &[u32]) -> Vec<(String, Arc<Version>)> {
+        let mut proven = Vec::new();
+        for (name, known) in &mut self.known {
+            for standing in &mut known.standing {
+                if standing.proving && !on_probation.contains(&standing.number) {
+                    standing.proving = false;
+                    proven.push((name.clone(), Arc::clone(&standing.version)));
+                }
+            }
+        }
+        proven
+    }
+
+    // === Questions ===
+
+    /// Whether the newest of `name` stands so; where it is to be in force, for at least those
+    /// hooks.
+    pub(crate) fn stands(&self, name: &str, stand: Stand) -> bool {
+        let standing = self.get(name).and_then(Known::serving);
+        standing.is_some_and(|standing| match (stand, standing.stand) {
+            (Stand::Enforce(hooks), Stand::Enforce(_)) => {
+                let mut hooks = hooks.iter();
+                hooks.all(|hook| standing.held.contains(hook))
+            }
+            (wanted, stands) => wanted == stands,
+        })
+    }
+
+    /// Whose state the next version of `name` may take over: that of the newest one that answers
+    /// in earnest, or else of whoever holds one of its `hooks`.
+    pub(crate) fn predecessor(&self, name: &str, hooks: HookSet) -> Option<u32> {
+        let standing = self.get(name).map_or(&[][..], |known| &known.standing);
+        let mut in_earnest = standing.iter().rev().filter(|it| match it.stand {
+            Stand::Enforce(_) | Stand::Canary(..) => true,
+            Stand::Shadow(_) => false,
+        });
+        let of_its_name = in_earnest.next();
+        let displaced = || {
+            let mut holders = self.standing().map(|(_, standing)| standing);
+            holders.find(|it| it.held.iter().any(|hook| hooks.contains(hook)))
+        };
+        of_its_name
+            .or_else(displaced)
+            .map(|standing| standing.number)
+    }
+
+    /// The policies of which a version with that code is not in force for a reason.
+    pub(crate) fn refused(&self, digest: Digest) -> Vec<String> {
+        let refused = self.iter().filter(|(_, known)| {
+            let refusal = known.refusal.as_ref();
+            refusal.is_some_and(|refusal| refusal.digest == Some(digest))
+        });
+        refused.map(|(name, _)| name.to_owned()).collect()
+    }
+
     // === What is shown ===
 
     /// Every policy that can be put in force.
-    pub(crate) fn reports(&self) -> impl Iterator<Item = PolicyReport> {
+    pub(crate) fn reports(&self, remembered: &Remembered) -> impl Iterator<Item = PolicyReport> {
         self.iter().filter_map(|(name, known)| {
             let version = known.current()?;
             let number = known.serving().map(|serving| serving.number);
@@ -323,7 +606,9 @@ impl Roster {
                 fingerprint: version.source.fingerprint(),
                 settings: version.settings.clone(),
                 hooks: version.hooks,
+                mode: known.mode(name, remembered).unwrap_or_default(),
                 held: held.collect(),
+                waits_for: known.waits_for,
                 number,
                 earlier: numbers.filter(|it| Some(*it) != number).collect(),
             })
@@ -346,30 +631,51 @@ impl Roster {
 
 impl Plan {
     pub(crate) fn is_empty(&self) -> bool {
-        self.install.is_empty() && self.bind.is_empty() && self.remove.is_empty()
+        self.install.is_empty()
+            && self.bind.is_empty()
+            && self.remove.is_empty()
+            && self.eject.is_empty()
+            && self.on_failure.is_none()
+            && self.shut.is_empty()
     }
 
-    /// `hooks` for the current version of `known`.
-    fn give(&mut self, name: &str, known: &Known, hooks: HookSet) {
-        if let Some(serving) = known.serving() {
-            let missing = hooks.iter().filter(|hook| !serving.held.contains(*hook));
+    /// `hooks` for the version of `known` from `place`.
+    /// Those that are shut are bound again, which opens them.
+    fn give(
+        &mut self,
+        name: &str,
+        (known, place): (&Known, Place),
+        (hooks, shut): (HookSet, HookSet),
+    ) {
+        if let Some(serving) = known.enforcing(place) {
+            let has = |hook: &Hook| serving.held.contains(*hook) && !shut.contains(*hook);
+            let missing = hooks.iter().filter(|hook| !has(hook));
             let missing: HookSet = missing.collect();
             if !missing.is_empty() {
                 self.bind.push((serving.number, missing));
             }
-        } else if let Some(version) = known.current() {
+        } else if let Some(version) = known.version(place) {
             self.install.push(Wanted {
                 name: name.to_owned(),
                 version: Arc::clone(version),
-                hooks,
+                stand: Stand::Enforce(hooks),
+                default_of: HookSet::EMPTY,
             });
         }
     }
-}
 
-/// What `bindings` give to the policy `name`.
-fn hooks_of(bindings: &Bindings, name: &str) -> HookSet {
-    let holders = bindings.holders.iter();
-    let its = holders.filter(|(_, holder)| *holder == name);
-    its.map(|(hook, _)| *hook).collect()
+    /// `known` as a shadow or canary.
+    fn try_out(&mut self, name: &str, known: &Known, trial: &Trial) {
+        let stand = trial.stand();
+        if let Some(version) = known.version(Place::Folder)
+            && known.trying(&stand).is_none()
+        {
+            self.install.push(Wanted {
+                name: name.to_owned(),
+                version: Arc::clone(version),
+                stand,
+                default_of: HookSet::EMPTY,
+            });
+        }
+    }
 }

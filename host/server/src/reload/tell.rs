@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pointsman_core::Hook;
-use pointsman_policy::HookSet;
+use pointsman_policy::{Digest, HookSet};
 use serde_json::Value;
 use tracing::{info, warn};
 
@@ -29,6 +29,27 @@ pub(crate) fn transaction(transaction: &Transaction, known: Option<&Known>) {
                 "policy in force"
             );
         }
+        Outcome::Canary(tried, share) => info!(
+            policy,
+            policy.digest = digest,
+            hooks = hooks(*tried),
+            %share,
+            "policy is a canary"
+        ),
+        Outcome::Shadow(tried) => info!(
+            policy,
+            policy.digest = digest,
+            hooks = hooks(*tried),
+            "policy is a shadow"
+        ),
+        Outcome::Waits { pinned } => warn!(
+            policy,
+            policy.digest = digest,
+            %pinned,
+            in_force = in_force(known),
+            "policy waits for the file that its sidecar is about"
+        ),
+        Outcome::Proven => info!(policy, policy.digest = digest, "policy proven"),
         Outcome::Idle => info!(policy, policy.digest = digest, "policy holds no hook"),
         Outcome::Refused { step, why } => warn!(
             policy,
@@ -39,13 +60,35 @@ pub(crate) fn transaction(transaction: &Transaction, known: Option<&Known>) {
             "policy refused"
         ),
         Outcome::Removed => info!(policy, policy.digest = digest, "policy removed"),
-        Outcome::Dropped => warn!(
+        Outcome::Dropped { why } => warn!(
             policy,
             policy.digest = digest,
+            why,
             in_force = in_force(known),
             "policy dropped for its faults"
         ),
+        Outcome::RolledBack { why } => warn!(
+            policy,
+            policy.digest = digest,
+            why,
+            in_force = in_force(known),
+            "policy rolled back"
+        ),
     }
+}
+
+/// The last good version of `policy` cannot be had.
+pub(crate) fn kept_is_gone(policy: &str, digest: Digest) {
+    warn!(
+        policy,
+        policy.digest = %digest,
+        "last good policy is not in the state folder any more"
+    );
+}
+
+/// A dump that cannot be written down.
+pub(crate) fn no_dump(error: &serde_json::Error) {
+    warn!(%error, "dump of a fault cannot be written down");
 }
 
 /// Which version of it answers instead.
@@ -71,6 +114,26 @@ pub(crate) fn conflicts(conflicts: &[Conflict]) {
                 warn!(
                     hook = hook.as_str(),
                     policy, "hook bound to a policy that is not there"
+                );
+            }
+            Conflict::NotEnforced { hook, policy } => {
+                warn!(
+                    hook = hook.as_str(),
+                    policy, "hook bound to a policy whose answers do not count"
+                );
+            }
+            Conflict::Shut { hook, policy } => {
+                warn!(
+                    hook = hook.as_str(),
+                    policy,
+                    "hook closed: its policy faulted too often, and nobody may answer instead"
+                );
+            }
+            Conflict::ContestedCanary { hook, claimants } => {
+                let claimants = claimants.join(", ");
+                warn!(
+                    hook = hook.as_str(),
+                    claimants, "several policies want to be the canary for a hook"
                 );
             }
             Conflict::NotExported { hook, policy } => {

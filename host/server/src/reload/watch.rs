@@ -1,20 +1,16 @@
 //! Is told by the operating system when something happens in the policy folder.
 //!
-//! What happened is not looked at: it is a nudge to look. Where no watch can be had, or events get
+//! What happened is not looked at: the bell says to look. Where no watch can be had, or events get
 //! lost, the keeper's poll finds out a little later.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::SyncSender;
 
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tracing::warn;
 
 use super::folder::FolderId;
 use super::listing;
-
-/// Something may have changed: look.
-#[derive(Debug)]
-pub(crate) struct Nudge;
+use crate::bell::Bell;
 
 /// A watch on one folder, for as long as it lives.
 #[derive(Debug)]
@@ -27,13 +23,12 @@ pub(crate) struct FolderWatch {
 }
 
 impl FolderWatch {
-    /// A watch on `folder` that nudges through `nudge`, once it is armed.
-    pub(crate) fn new(folder: PathBuf, nudge: SyncSender<Nudge>) -> Self {
+    /// A watch on `folder` that rings `bell`, once it is armed.
+    pub(crate) fn new(folder: PathBuf, bell: Bell) -> Self {
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             // That files are read is no news: the keeper does it.
             if !event.is_ok_and(|event| event.kind.is_access()) {
-                // A nudge that waits already is as good as two.
-                drop(nudge.try_send(Nudge));
+                bell.ring();
             }
         });
         Self {
@@ -74,22 +69,23 @@ fn unwatched(folder: &Path, error: &notify::Error) {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
 
     /// Waits for the operating system to tell.
-    fn nudged(inbox: &Receiver<Nudge>) {
+    fn rung(inbox: &Receiver<()>) {
         inbox.recv().unwrap();
         while inbox.try_recv().is_ok() {}
     }
 
     #[test]
-    fn nudges_when_something_happens_even_in_a_folder_that_came_later() {
+    fn rings_when_something_happens_even_in_a_folder_that_came_later() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("policies.d");
-        let (nudge, inbox) = sync_channel(1);
-        let mut watch = FolderWatch::new(folder.clone(), nudge);
+        let (ring, inbox) = channel();
+        let bell = Bell::new(move || ring.send(()).unwrap());
+        let mut watch = FolderWatch::new(folder.clone(), bell);
         if watch.watcher.is_none() {
             println!("no watch to be had on this machine");
             return;
@@ -99,7 +95,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         watch.arm();
         fs::write(folder.join("a.wasm"), "a").unwrap();
-        nudged(&inbox);
+        rung(&inbox);
         // Another folder at the same path.
         fs::rename(&folder, home.path().join("old")).unwrap();
         fs::create_dir(&folder).unwrap();
@@ -108,6 +104,6 @@ mod tests {
         assert_ne!(watch.armed, before);
         while inbox.try_recv().is_ok() {}
         fs::write(folder.join("b.wasm"), "b").unwrap();
-        nudged(&inbox);
+        rung(&inbox);
     }
 }

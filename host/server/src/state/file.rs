@@ -6,7 +6,8 @@
 //!   "bindings": { "priority": { "policy": "mine" }, "routing": "embedded" },
 //!   "modes": { "mine": { "mode": "canary 10%", "instead-of": "shadow" } },
 //!   "quarantine": [ { "fingerprint": "…", "digest": "…", "name": "…", "cause": "faulted", "detail": "…" } ],
-//!   "good": { "mine": { "digest": "…", "sidecar": "…" } }
+//!   "good": { "mine": { "digest": "…", "sidecar": "…" } },
+//!   "folder": { "path": "/etc/pointsman/policies.d", "device": 64769, "inode": 131 }
 //! }
 //! ```
 //!
@@ -16,12 +17,13 @@
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
+use std::path::PathBuf;
 
 use pointsman_core::{Hook, Micros};
 use pointsman_policy::{Cause, Digest, Mode, Quarantined};
 use serde::{Deserialize, Serialize};
 
-use super::{Bound, Good, ModeOrder, Remembered};
+use super::{Bound, Good, ModeOrder, Remembered, SeenFolder};
 
 const VERSION: u32 = 1;
 
@@ -58,6 +60,15 @@ struct Written {
     modes: BTreeMap<String, WrittenMode>,
     quarantine: Vec<WrittenEntry>,
     good: BTreeMap<String, WrittenGood>,
+    folder: Option<WrittenFolder>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenFolder {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -120,6 +131,11 @@ fn parse_checked(bytes: &[u8]) -> Result<Remembered, Unreadable> {
         let digest = read_digest(digest)?;
         state.good.insert(name, Good { digest, sidecar });
     }
+    state.folder = written.folder.map(|seen| SeenFolder {
+        path: seen.path,
+        device: seen.device,
+        inode: seen.inode,
+    });
     Ok(state)
 }
 
@@ -133,6 +149,9 @@ pub(super) fn text(state: &Remembered) -> Vec<u8> {
     let bindings = state.bindings.iter();
     let modes = state.modes.iter();
     let good = state.good.iter();
+    // A path that is not text cannot be written as JSON.
+    let folder = state.folder.as_ref();
+    let folder = folder.filter(|seen| seen.path.to_str().is_some());
     let written = Written {
         version: VERSION,
         bindings: bindings
@@ -151,6 +170,11 @@ pub(super) fn text(state: &Remembered) -> Vec<u8> {
                 (name.clone(), WrittenGood { digest, sidecar })
             })
             .collect(),
+        folder: folder.map(|seen| WrittenFolder {
+            path: seen.path.clone(),
+            device: seen.device,
+            inode: seen.inode,
+        }),
     };
     let mut text = serde_json::to_vec_pretty(&written).expect("every key in it is text");
     text.push(b'\n');

@@ -40,6 +40,19 @@ pub struct Remembered {
     pub quarantine: Vec<Quarantined>,
     /// The last good version of each policy that came as a file.
     pub good: BTreeMap<String, Good>,
+    /// The policy folder, when it was last listed.
+    pub folder: Option<SeenFolder>,
+}
+
+/// A policy folder, to tell it from an empty one where it is not mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenFolder {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Number of the device it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
 }
 
 /// To whom a hook was bound.
@@ -84,6 +97,8 @@ pub struct StateReport {
     pub path: Option<PathBuf>,
     /// What of it does not work.
     pub problem: Option<String>,
+    /// Why the state file was set aside when the server started, and where it is.
+    pub set_aside: Option<String>,
 }
 
 /// Where a state folder is looked for when nobody names one: systemd's, or the user's.
@@ -129,7 +144,10 @@ impl State {
                 info!(path = %path.display(), "state folder read");
                 state.remembered = remembered;
             }
-            Err(error) => state.fails("state file set aside, beginning anew", &error),
+            Err(error) => {
+                state.fails("state file set aside, beginning anew", &error);
+                state.shown.set_aside = state.shown.problem.take();
+            }
         }
         state
     }

@@ -7,11 +7,13 @@
 )]
 
 mod folder;
-
+mod lives;
+mod orders;
 mod refused;
 mod replaced;
 mod shown;
 mod stage;
+mod trials;
 
 use pointsman_core::Hook;
 use pointsman_policy::{Digest, PolicyStatus};
@@ -101,8 +103,8 @@ fn removing_a_file_gives_its_hooks_back() {
     assert_eq!(stage.holders(), ["mine"; 5]);
     stage.write("mine.wasm", version(&component("test/hostile"), 1));
     stage.settle();
-    // The defaults had to make place: they are started again.
-    assert_eq!(stage.statuses().len(), 2);
+    // The defaults have made place, and are kept ready.
+    assert_eq!(stage.statuses().len(), 5);
     stage.remove("mine.wasm");
     stage.settle();
     assert_eq!(stage.holders(), HELD);
@@ -193,7 +195,14 @@ fn what_replaces_a_default_need_not_have_its_hooks() {
     let mut stage = Stage::new();
     stage.write("budget.wasm", component("aging"));
     stage.settle();
-    assert_eq!(stage.holders(), ["-", "budget", "memory-aware", "-", "-"]);
+    // The embedded policy still does what the file does not.
+    let mut held = HELD;
+    held[1] = "budget";
+    assert_eq!(stage.holders(), held);
+    let (_, of_file) = stage.holder(Hook::Priority).unwrap();
+    let (_, embedded) = stage.holder(Hook::Budget).unwrap();
+    assert_eq!(of_file, Digest::of(&component("aging")));
+    assert_eq!(embedded, Digest::of(&component("budget")));
     stage.remove("budget.wasm");
     stage.settle();
     assert_eq!(stage.holders(), HELD);

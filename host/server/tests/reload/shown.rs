@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_core::Hook;
-use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost};
+use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, Probation};
 use pointsman_server::clock::Clock;
 use pointsman_server::config::PoliciesConfig;
 use pointsman_server::driver::message::channels;
@@ -13,7 +13,8 @@ use pointsman_server::driver::{Driver, Memory, thread};
 use pointsman_server::embedded;
 use pointsman_server::metrics::Metrics;
 use pointsman_server::reload::report::policies_json;
-use pointsman_server::reload::{KeeperSpec, spawn};
+use pointsman_server::reload::{KeeperSpec, ear, spawn};
+use pointsman_server::state::State;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -98,6 +99,7 @@ async fn a_keeper_at_work_notices_files_and_ends_when_it_is_told() {
     let (handle, inbox) = channels(8);
     let (_events, events_inbox) = mpsc::channel(1);
     let driver = thread::spawn(driver, clock, inbox, events_inbox).unwrap();
+    let (bell, ear) = ear();
     let spec = KeeperSpec {
         policies: PoliciesConfig {
             folder: Some(home.path().to_owned()),
@@ -107,13 +109,16 @@ async fn a_keeper_at_work_notices_files_and_ends_when_it_is_told() {
             settings: Vec::new(),
             limits: Limits::default(),
             patience: Patience::default(),
+            probation: Probation::default(),
         },
         embedded: embedded::policies().unwrap().to_vec(),
         engine: PolicyEngine::new().unwrap(),
         metrics,
         clock: Arc::new(move || clock.now()),
+        state: State::default(),
+        bell,
     };
-    let mut keeper = spawn(spec, handle.clone()).unwrap();
+    let mut keeper = spawn(spec, ear, handle.clone()).unwrap();
     assert!(keeper.ready().await);
     assert_eq!(keeper.report.borrow().policies.len(), 3);
     fs::write(home.path().join("mine.wasm"), component("aging")).unwrap();
@@ -136,6 +141,7 @@ async fn a_keeper_without_a_host_ends() {
     let (handle, inbox) = channels(8);
     drop(inbox);
     let clock = Clock::start();
+    let (bell, ear) = ear();
     let spec = KeeperSpec {
         policies: PoliciesConfig {
             folder: None,
@@ -145,13 +151,16 @@ async fn a_keeper_without_a_host_ends() {
             settings: Vec::new(),
             limits: Limits::default(),
             patience: Patience::default(),
+            probation: Probation::default(),
         },
         embedded: embedded::policies().unwrap().to_vec(),
         engine: PolicyEngine::new().unwrap(),
         metrics: Arc::new(Metrics::default()),
         clock: Arc::new(move || clock.now()),
+        state: State::default(),
+        bell,
     };
-    let mut keeper = spawn(spec, handle).unwrap();
+    let mut keeper = spawn(spec, ear, handle).unwrap();
     assert!(keeper.ready().await);
     while keeper.report.changed().await.is_ok() {}
     spawn_blocking(|| keeper.join().unwrap()).await.unwrap();

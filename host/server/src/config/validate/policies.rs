@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use pointsman_core::Hook;
-use pointsman_policy::{Limits, Patience, SetLimitError};
+use pointsman_policy::{Limits, Patience, Probation, SetLimitError};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Place, Wrong};
@@ -19,6 +19,7 @@ use super::{Check, Here};
 const SETTLE: RangeInclusive<Time> = Time::millis(0)..=Time::secs(60);
 const POLL: RangeInclusive<Time> = Time::millis(50)..=Time::secs(3600);
 const BACK_OFF: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
+const PROBATION: RangeInclusive<Time> = Time::millis(0)..=Time::secs(24 * 3600);
 const WINDOW: RangeInclusive<Time> = Time::secs(1)..=Time::secs(24 * 3600);
 
 impl Check<'_> {
@@ -37,6 +38,7 @@ impl Check<'_> {
             settings: self.settings(given.settings)?,
             limits: self.limits(given.limits)?,
             patience: self.patience(given.patience)?,
+            probation: self.probation(given.probation)?,
         })
     }
 
@@ -121,6 +123,49 @@ impl Check<'_> {
             }
         }
         Ok(limits)
+    }
+
+    fn probation(self, given: file::Probation) -> Result<Probation, ConfigError> {
+        let key = |name: &str| format!("policies.probation.{name}");
+        let default = Probation::default();
+        let time = self.within(&key("time"), given.time, PROBATION)?;
+        let mut probation = Probation {
+            micros: time.map_or(default.micros, |time| time.0),
+            ..default
+        };
+        let (share, count) = (1..=1_000_000, 1..=1 << 40);
+        let Probation {
+            questions,
+            faults_max,
+            refusals_permille,
+            fuel_percent,
+            fuel_floor,
+            fuel_ceiling,
+            ..
+        } = &mut probation;
+        *questions = self.number(
+            &key("questions"),
+            given.questions,
+            share.clone(),
+            *questions,
+        )?;
+        let faults = given.faults_max;
+        *faults_max = self.number(&key("faults-max"), faults, 0..=10_000, *faults_max)?;
+        let permille = given.refusals_permille;
+        let range = 0..=1000;
+        *refusals_permille = self.number(
+            &key("refusals-permille"),
+            permille,
+            range,
+            *refusals_permille,
+        )?;
+        let percent = given.fuel_percent;
+        *fuel_percent = self.number(&key("fuel-percent"), percent, share, *fuel_percent)?;
+        let floor = given.fuel_floor;
+        *fuel_floor = self.number(&key("fuel-floor"), floor, count.clone(), *fuel_floor)?;
+        let ceiling = given.fuel_ceiling;
+        *fuel_ceiling = self.number(&key("fuel-ceiling"), ceiling, count, *fuel_ceiling)?;
+        Ok(probation)
     }
 
     fn patience(self, given: file::Patience) -> Result<Patience, ConfigError> {

@@ -1,13 +1,14 @@
 //! The report beside what the driver says, as `GET /admin/policies` shows it.
 
 use pointsman_core::Hook;
-use pointsman_policy::{HookSet, PerHook, PolicyStatus, Restored, Spreads};
+use pointsman_policy::{HookSet, PerHook, PolicyStatus, Quarantined, Restored, Spreads};
 use serde_json::{Map, Value, json};
 
 use super::{
     Conflict, FolderReport, FolderState, KeeperReport, Origin, Outcome, PolicyReport, Refusal,
     Transaction,
 };
+use crate::state::Bound;
 
 /// Everything there is to know about policies: `status` is what the driver says of each.
 #[must_use]
@@ -22,6 +23,14 @@ pub fn policies_json(status: &[PolicyStatus], report: &KeeperReport) -> Value {
         "folder": folder_json(&report.folder),
         "transactions": report.transactions.iter().map(transaction_json).collect::<Value>(),
         "components_compiled": report.compiled,
+        "components_cached": report.cached,
+        "quarantine": report.quarantine.iter().map(quarantined_json).collect::<Value>(),
+        "ordered": ordered_json(report),
+        "state": {
+            "path": report.state.path.as_ref().map(|path| path.to_string_lossy()),
+            "problem": report.state.problem,
+            "set_aside": report.state.set_aside,
+        },
     })
 }
 
@@ -61,6 +70,7 @@ fn policy_json(policy: &PolicyReport, status: &[PolicyStatus]) -> Value {
     let source = match &policy.origin {
         Origin::Embedded => json!({"kind": "embedded"}),
         Origin::File(path) => json!({"kind": "file", "path": path.to_string_lossy()}),
+        Origin::Kept(path) => json!({"kind": "last-good", "path": path.to_string_lossy()}),
     };
     json!({
         "name": policy.name,
@@ -69,6 +79,8 @@ fn policy_json(policy: &PolicyReport, status: &[PolicyStatus]) -> Value {
         "fingerprint": policy.fingerprint.to_string(),
         "settings": policy.settings,
         "exports": names(policy.hooks),
+        "mode": policy.mode.to_string(),
+        "waits_for": policy.waits_for.map(|digest| digest.to_string()),
         "holds": names(policy.held),
         "running": policy.number.and_then(running),
         "earlier": policy.earlier.iter().copied().filter_map(running).collect::<Value>(),
@@ -153,6 +165,13 @@ fn conflict_json(conflict: &Conflict) -> Value {
         Conflict::NotExported { hook, policy } => {
             ("not-exported", hook, std::slice::from_ref(policy))
         }
+        Conflict::NotEnforced { hook, policy } => {
+            ("not-enforced", hook, std::slice::from_ref(policy))
+        }
+        Conflict::Shut { hook, policy } => ("shut", hook, std::slice::from_ref(policy)),
+        Conflict::ContestedCanary { hook, claimants } => {
+            ("contested-canary", hook, claimants.as_slice())
+        }
     };
     json!({"kind": kind, "hook": hook.as_str(), "policies": policies})
 }
@@ -173,14 +192,44 @@ fn folder_json(folder: &FolderReport) -> Value {
     })
 }
 
+fn quarantined_json(entry: &Quarantined) -> Value {
+    json!({
+        "fingerprint": entry.fingerprint.to_string(),
+        "digest": entry.digest.to_string(),
+        "name": entry.name,
+        "cause": entry.cause,
+        "why": entry.detail,
+        "at_micros": entry.at.0,
+    })
+}
+
+/// Hooks bound by order; null: to the embedded default.
+fn ordered_json(report: &KeeperReport) -> Value {
+    let ordered = report.ordered.iter();
+    let ordered = ordered.map(|(hook, bound)| {
+        let policy = match bound {
+            Bound::Policy(name) => json!(name),
+            Bound::Embedded => Value::Null,
+        };
+        (hook.as_str().to_owned(), policy)
+    });
+    ordered.collect::<Map<_, _>>().into()
+}
+
 fn transaction_json(transaction: &Transaction) -> Value {
     let (outcome, hooks, step, why) = match &transaction.outcome {
-        Outcome::InForce(hooks) => ("in-force", Some(names(*hooks)), None, None),
+        Outcome::InForce(hooks) => ("in-force", Some(*hooks), None, None),
+        Outcome::Canary(hooks, _) => ("canary", Some(*hooks), None, None),
+        Outcome::Shadow(hooks) => ("shadow", Some(*hooks), None, None),
         Outcome::Idle => ("idle", None, None, None),
-        Outcome::Refused { step, why } => ("refused", None, Some(step.as_str()), Some(why)),
+        Outcome::Proven => ("proven", None, None, None),
+        Outcome::Waits { pinned } => ("waits", None, None, Some(format!("for {pinned}"))),
+        Outcome::Refused { step, why } => ("refused", None, Some(step.as_str()), Some(why.clone())),
         Outcome::Removed => ("removed", None, None, None),
-        Outcome::Dropped => ("dropped", None, None, None),
+        Outcome::Dropped { why } => ("dropped", None, None, Some(why.clone())),
+        Outcome::RolledBack { why } => ("rolled-back", None, None, Some(why.clone())),
     };
+    let hooks = hooks.map(names);
     let phases = transaction.phases.iter();
     let phases = phases.map(|phase| (phase.step.to_string(), json!(phase.took.0)));
     json!({
@@ -188,6 +237,7 @@ fn transaction_json(transaction: &Transaction) -> Value {
         "at_micros": transaction.at.0,
         "policy": transaction.policy,
         "digest": transaction.digest.map(|digest| digest.to_string()),
+        "cause": transaction.cause.as_str(),
         "outcome": outcome,
         "hooks": hooks,
         "step": step,

@@ -1,0 +1,252 @@
+//! From one life of the server to the next: what was ordered, what is in quarantine, and the last
+//! good version of each file.
+
+use std::fs;
+
+use pointsman_core::Hook;
+use pointsman_policy::{Digest, Probation};
+use pointsman_server::config::PoliciesConfig;
+use pointsman_server::reload::order::Order;
+use pointsman_server::reload::report::{FolderState, Origin, Outcome};
+
+use crate::stage::{Stage, component, version};
+use crate::{HELD, SMALL};
+
+/// The smallest probation there is.
+fn soon_proven(_: &std::path::Path, policies: &mut PoliciesConfig) {
+    policies.probation = Probation {
+        questions: 1,
+        micros: 0,
+        ..Probation::default()
+    };
+}
+
+/// A stage where `bytes` have proven themselves as `mine.wasm`, with these settings.
+fn proven(bytes: &[u8], sidecar: Option<&str>) -> Stage {
+    let mut stage = Stage::with(&["aging"], soon_proven);
+    stage.write("mine.wasm", bytes);
+    if let Some(text) = sidecar {
+        stage.write("mine.toml", text);
+    }
+    stage.settle();
+    prove(&mut stage);
+    stage
+}
+
+fn prove(stage: &mut Stage) {
+    stage.ask_often(2);
+    stage.look();
+    assert_eq!(stage.last().outcome, Outcome::Proven);
+}
+
+fn digest(stage: &Stage) -> Option<Digest> {
+    stage.holder(Hook::Priority).map(|(_, digest)| digest)
+}
+
+#[test]
+fn a_file_that_is_broken_at_the_start_has_its_last_good_version_in_force() {
+    let good = version(&component("aging"), 1);
+    let sidecar = "[settings]\naffinity-bonus = 4";
+    let stage = proven(&good, Some(sidecar));
+    let mut stage = stage.restart(|stage| {
+        stage.write("mine.wasm", &good[..good.len() / 2]);
+        stage.remove("mine.toml");
+    });
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!(mine.settings["affinity-bonus"], 4);
+    assert!(matches!(mine.origin, Origin::Kept(_)), "{:?}", mine.origin);
+    assert!(
+        stage.refusal("mine").is_some(),
+        "and the file is said to be broken"
+    );
+    // Once the file is good, it is in force.
+    let next = version(&component("aging"), 2);
+    stage.write("mine.wasm", &next);
+    stage.settle();
+    assert_eq!(digest(&stage), Some(Digest::of(&next)));
+    assert_eq!(stage.refusal("mine"), None);
+    assert!(matches!(
+        stage.policy("mine").unwrap().origin,
+        Origin::File(_)
+    ));
+}
+
+#[test]
+fn a_version_that_was_not_proven_is_not_fallen_back_on() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    let stage = stage.restart(|stage| stage.write("mine.wasm", "no"));
+    assert_eq!(stage.holders(), SMALL);
+}
+
+#[test]
+fn a_kept_component_that_is_damaged_is_not_used() {
+    let good = version(&component("aging"), 1);
+    let stage = proven(&good, None);
+    let stage = stage.restart(|stage| {
+        let kept = stage.home().join("state/policies");
+        let kept = kept.join(format!("{}.wasm", Digest::of(&good)));
+        fs::write(kept, "no").unwrap();
+        stage.write("mine.wasm", "no");
+    });
+    assert_eq!(stage.holders(), SMALL);
+}
+
+#[test]
+fn what_was_rolled_back_stays_out_after_a_restart_and_the_one_before_is_in_force() {
+    let good = version(&component("aging"), 1);
+    let mut stage = proven(&good, None);
+    stage.write("mine.wasm", version(&component("aging"), 2));
+    stage.settle();
+    let policy = "mine".to_owned();
+    stage.order(Order::Rollback { policy }).unwrap();
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+    let stage = stage.restart(|_| {});
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+    assert_eq!(stage.report().quarantine.len(), 1);
+    let refusal = stage.refusal("mine").unwrap();
+    assert!(refusal.why.contains("quarantine"), "{refusal:?}");
+}
+
+#[test]
+fn what_is_in_quarantine_stays_out_after_a_restart() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.write(
+        "mine.toml",
+        "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300",
+    );
+    stage.settle();
+    stage.ask_often(301);
+    stage.poll();
+    assert_eq!(stage.holders(), SMALL);
+    let dumps = fs::read_dir(stage.home().join("state/dumps")).unwrap();
+    assert_eq!(dumps.count(), 1, "the fault has left a dump");
+    let mut stage = stage.restart(|_| {});
+    assert_eq!(stage.holders(), SMALL);
+    assert!(stage.refusal("mine").is_some());
+    let fingerprint = stage.report().quarantine[0].fingerprint;
+    stage.order(Order::Release { fingerprint }).unwrap();
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine"; 5]);
+}
+
+#[test]
+fn ejected_hooks_stay_ejected_after_a_restart() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    let hooks = Hook::ALL.into_iter().collect();
+    stage.order(Order::Eject { hooks }).unwrap();
+    let mut stage = stage.restart(|_| {});
+    assert_eq!(stage.holders(), HELD);
+    for hook in Hook::ALL {
+        stage.order(Order::Bind { hook, policy: None }).unwrap();
+    }
+    assert_eq!(stage.holders(), ["mine"; 5]);
+}
+
+#[test]
+fn modes_and_bindings_that_were_ordered_hold_after_a_restart() {
+    let mut stage = Stage::small();
+    for (name, number) in [("one", 1), ("two", 2), ("shade", 3)] {
+        stage.write(
+            &format!("{name}.wasm"),
+            version(&component("aging"), number),
+        );
+        stage.settle();
+    }
+    let policy = "shade".to_owned();
+    let mode = pointsman_policy::Mode::Shadow;
+    stage.order(Order::Mode { policy, mode }).unwrap();
+    let policy = Some("two".to_owned());
+    let hook = Hook::Priority;
+    stage.order(Order::Bind { hook, policy }).unwrap();
+    let stage = stage.restart(|_| {});
+    assert_eq!(stage.holder_name(hook).as_deref(), Some("two"));
+    assert_eq!(stage.policy("shade").unwrap().mode, mode);
+}
+
+// === The folder ===
+
+#[test]
+fn a_folder_that_is_not_mounted_at_the_start_has_its_last_good_policies_in_force() {
+    let good = version(&component("aging"), 1);
+    for mount_point in [false, true] {
+        let stage = proven(&good, None);
+        let mut stage = stage.restart(|stage| {
+            let here = stage.path("");
+            fs::rename(&here, stage.home().join("away")).unwrap();
+            if mount_point {
+                fs::create_dir(&here).unwrap();
+            }
+        });
+        assert_eq!(digest(&stage), Some(Digest::of(&good)), "{mount_point}");
+        let state = stage.report().folder.state.clone();
+        assert_ne!(state, FolderState::Watched);
+        stage.poll();
+        stage.poll();
+        assert_eq!(digest(&stage), Some(Digest::of(&good)));
+        let here = stage.path("");
+        if mount_point {
+            fs::remove_dir(&here).unwrap();
+        }
+        fs::rename(stage.home().join("away"), &here).unwrap();
+        stage.settle();
+        stage.poll();
+        assert_eq!(stage.report().folder.state, FolderState::Watched);
+        assert_eq!(digest(&stage), Some(Digest::of(&good)));
+        stage.remove("mine.wasm");
+        stage.settle();
+        assert_eq!(stage.holders(), SMALL);
+    }
+}
+
+#[test]
+fn a_file_that_was_removed_between_two_lives_is_gone() {
+    let good = version(&component("aging"), 1);
+    let stage = proven(&good, None);
+    let stage = stage.restart(|stage| stage.remove("mine.wasm"));
+    assert_eq!(stage.holders(), SMALL);
+    let kept = fs::read_dir(stage.home().join("state/policies")).unwrap();
+    assert_eq!(kept.count(), 0);
+}
+
+#[test]
+fn compiled_code_is_kept_from_one_life_to_the_next_and_damage_is_a_miss() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", version(&component("aging"), 1));
+    stage.settle();
+    assert_eq!(stage.report().compiled, 2);
+    let stage = stage.restart(|_| {});
+    let report = stage.report();
+    assert_eq!((report.compiled, report.cached), (0, 2));
+    let stage = stage.restart(|stage| {
+        let code = fs::read_dir(stage.home().join("state/code")).unwrap();
+        for entry in code {
+            let path = entry.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        }
+    });
+    let report = stage.report();
+    assert_eq!((report.compiled, report.cached), (2, 0));
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+}
+
+#[test]
+fn a_damaged_state_file_is_set_aside_and_the_server_begins_anew() {
+    let stage = Stage::small();
+    let stage = stage.restart(|stage| {
+        fs::write(stage.home().join("state/state.json"), "{ \"version\": 1,").unwrap();
+    });
+    assert_eq!(stage.holders(), SMALL);
+    let why = stage.report().state.set_aside.clone().unwrap();
+    assert!(why.contains("state.damaged: damaged"), "{why}");
+    let aside = fs::read_to_string(stage.home().join("state/state.damaged")).unwrap();
+    assert_eq!(aside, "{ \"version\": 1,");
+}

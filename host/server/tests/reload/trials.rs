@@ -1,0 +1,279 @@
+//! Shadows, canaries, probation, closed hooks and pinned files.
+
+use pointsman_core::Hook;
+use pointsman_policy::{Digest, HookSet, Mode, OnFailure, Probation};
+use pointsman_server::config::PoliciesConfig;
+use pointsman_server::reload::order::Order;
+use pointsman_server::reload::report::{Conflict, Outcome, Step};
+
+use crate::stage::{DEFAULTS, Stage, component, version};
+use crate::{HELD, SMALL};
+
+fn hooks(hooks: &[Hook]) -> HookSet {
+    hooks.iter().copied().collect()
+}
+
+fn outcomes(stage: &Stage, name: &str) -> Vec<Outcome> {
+    let report = stage.report();
+    let its = report.transactions.iter().filter(|it| it.policy == name);
+    its.map(|made| made.outcome.clone()).collect()
+}
+
+// === Modes ===
+
+#[test]
+fn a_shadow_holds_nothing_and_a_change_of_its_sidecar_promotes_it() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("aging"));
+    stage.write("mine.toml", "mode = 'shadow'");
+    stage.settle();
+    assert_eq!(stage.holders(), HELD);
+    let priority = hooks(&[Hook::Priority]);
+    assert_eq!(stage.last().outcome, Outcome::Shadow(priority));
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!(mine.mode, Mode::Shadow);
+    let number = mine.number.unwrap();
+    let host = |stage: &Stage| {
+        let driver = stage.port.driver.borrow();
+        (
+            driver.policies().mode(number),
+            driver.policies().shadowed(number),
+        )
+    };
+    assert_eq!(host(&stage), (Some(Mode::Shadow), priority));
+    stage.write("mine.toml", "mode = 'enforce'");
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    assert_eq!(host(&stage).0, None, "the shadow has gone");
+    assert_eq!(stage.report().compiled, 3, "its bytes are a default's");
+    stage.write("mine.toml", "mode = 'shadow'");
+    stage.settle();
+    assert_eq!(stage.holders(), HELD);
+}
+
+#[test]
+fn a_file_called_like_a_default_leaves_it_in_force_while_it_is_tried() {
+    let mut stage = Stage::new();
+    let next = version(&component("memory-aware"), 1);
+    stage.write("memory-aware.wasm", &next);
+    stage.write("memory-aware.toml", "mode = 'canary 10%'");
+    stage.settle();
+    let embedded = Digest::of(&component("memory-aware"));
+    let statuses = stage.statuses();
+    let mut routing = statuses.iter();
+    let routing = routing.find(|it| it.in_force.contains(Hook::Routing));
+    assert_eq!(routing.unwrap().digest, embedded);
+    let canary = |stage: &Stage| {
+        let driver = stage.port.driver.borrow();
+        driver
+            .policies()
+            .canary(Hook::Routing)
+            .map(|it| (it.policy, it.share.of_hundred()))
+    };
+    let number = stage.policy("memory-aware").unwrap().number.unwrap();
+    assert_eq!(canary(&stage), Some((number, 10)));
+    stage.write("memory-aware.toml", "mode = 'canary 50%'");
+    stage.settle();
+    assert_eq!(canary(&stage).unwrap().1, 50);
+    let policy = "memory-aware".to_owned();
+    stage.order(Order::Promote { policy }).unwrap();
+    let expected = ("memory-aware".to_owned(), Digest::of(&next));
+    assert_eq!(stage.holder(Hook::Routing), Some(expected));
+    assert_eq!(canary(&stage), None);
+}
+
+#[test]
+fn an_ordered_mode_holds_until_the_file_says_something_else() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    let order = Order::Mode {
+        policy: "mine".to_owned(),
+        mode: Mode::Shadow,
+    };
+    stage.order(order).unwrap();
+    assert_eq!(stage.holders(), SMALL);
+    stage.write("mine.toml", "[settings]\naffinity-bonus = 3");
+    stage.settle();
+    assert_eq!(stage.policy("mine").unwrap().mode, Mode::Shadow);
+    assert_eq!(stage.policy("mine").unwrap().settings["affinity-bonus"], 3);
+    stage.write("mine.toml", "mode = 'canary 1%'");
+    stage.settle();
+    let refusal = stage.refusal("mine").unwrap();
+    assert_eq!(refusal.step, Step::Validate, "{refusal:?}");
+    assert!(refusal.why.contains("neither admission nor routing"));
+    stage.remove("mine.toml");
+    stage.settle();
+    assert_eq!(stage.policy("mine").unwrap().mode, Mode::Shadow);
+}
+
+#[test]
+fn a_promoted_policy_gets_every_hook_it_exports_even_contested_ones() {
+    let mut stage = Stage::small();
+    stage.write("one.wasm", component("aging"));
+    stage.settle();
+    stage.write("two.wasm", version(&component("aging"), 2));
+    stage.write("two.toml", "mode = 'shadow'");
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("one"));
+    let policy = "two".to_owned();
+    stage.order(Order::Promote { policy }).unwrap();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("two"));
+}
+
+#[test]
+fn one_shadow_more_than_there_may_be_is_refused() {
+    let mut stage = Stage::small();
+    for n in 1..=5 {
+        stage.write(&format!("shade-{n}.wasm"), version(&component("aging"), n));
+        stage.write(&format!("shade-{n}.toml"), "mode = 'shadow'");
+    }
+    stage.settle();
+    let refused = stage.report().refused.clone();
+    let [(_, refusal)] = refused.as_slice() else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refusal.step, Step::Bind);
+    assert!(refusal.why.contains("shadows"), "{refusal:?}");
+}
+
+// === Probation ===
+
+fn on_probation(_: &std::path::Path, policies: &mut PoliciesConfig) {
+    policies.probation = Probation {
+        questions: 50,
+        micros: 1_000_000,
+        ..Probation::default()
+    };
+    policies.patience.faults_max = 5;
+}
+
+#[test]
+fn a_version_that_faults_on_probation_is_rolled_back_and_the_history_says_why() {
+    let mut stage = Stage::with(&["aging"], on_probation);
+    let good = component("test/hostile");
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    let number = stage.policy("mine").unwrap().number;
+    stage.write(
+        "mine.toml",
+        "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300",
+    );
+    stage.settle();
+    assert_ne!(stage.policy("mine").unwrap().number, number);
+    stage.ask_often(301);
+    stage.look();
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!(mine.number, number);
+    assert!(mine.settings.is_empty());
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    let last = stage.last();
+    assert!(matches!(&last.outcome, Outcome::RolledBack { why } if why.contains("fault")));
+    let refusal = stage.refusal("mine").unwrap();
+    assert_eq!(refusal.step, Step::Serve);
+    // It stays out.
+    stage.poll();
+    assert_eq!(stage.last().number, last.number);
+}
+
+#[test]
+fn a_version_that_stands_its_probation_is_said_to_be_proven() {
+    let mut stage = Stage::with(&["aging"], on_probation);
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    stage.ask_often(50);
+    stage.look();
+    assert!(
+        !outcomes(&stage, "mine").contains(&Outcome::Proven),
+        "too soon"
+    );
+    stage.advance(std::time::Duration::from_secs(2));
+    stage.ask();
+    stage.look();
+    assert!(outcomes(&stage, "mine").contains(&Outcome::Proven));
+}
+
+// === Closed hooks ===
+
+#[test]
+fn a_closed_hook_stays_shut_when_its_policy_goes_into_quarantine() {
+    let mut stage = Stage::with(&DEFAULTS, |_, _| {});
+    stage.write("mine.wasm", component("test/hostile"));
+    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
+    let closed = format!("on-failure = {{ admission = 'closed' }}\n{traps}");
+    stage.write("mine.toml", closed);
+    stage.settle();
+    let on_failure = |stage: &Stage| {
+        let driver = stage.port.driver.borrow();
+        driver.policies().on_failure(Hook::Admission)
+    };
+    assert_eq!(on_failure(&stage), OnFailure::Closed);
+    stage.ask_often(301);
+    stage.poll();
+    let is_shut = |stage: &Stage| {
+        let driver = stage.port.driver.borrow();
+        driver.policies().shut().contains(Hook::Admission)
+    };
+    assert!(is_shut(&stage) && on_failure(&stage) == OnFailure::Closed);
+    let shut = Conflict::Shut {
+        hook: Hook::Admission,
+        policy: "mine".to_owned(),
+    };
+    assert_eq!(stage.report().conflicts, [shut]);
+    let mut stage = stage.restart(|_| {});
+    assert!(is_shut(&stage) && on_failure(&stage) == OnFailure::Closed);
+    // A version that is of use opens it again.
+    stage.remove("mine.toml");
+    stage.settle();
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    assert!(!is_shut(&stage) && on_failure(&stage) == OnFailure::Fallback);
+    assert_eq!(stage.report().conflicts, []);
+}
+
+#[test]
+fn what_happens_on_failure_changes_with_the_sidecar_alone() {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.settle();
+    let number = stage.policy("mine").unwrap().number;
+    stage.write("mine.toml", "on-failure = { admission = 'closed' }");
+    stage.settle();
+    let on_failure = stage
+        .port
+        .driver
+        .borrow()
+        .policies()
+        .on_failure(Hook::Admission);
+    assert_eq!(on_failure, OnFailure::Closed);
+    assert_eq!(
+        stage.policy("mine").unwrap().number,
+        number,
+        "it was not started again"
+    );
+}
+
+// === Pins ===
+
+#[test]
+fn a_pin_that_does_not_match_yet_waits_for_its_file() {
+    let mut stage = Stage::small();
+    let (one, two) = (component("aging"), version(&component("aging"), 2));
+    stage.write("mine.wasm", &one);
+    stage.settle();
+    let pinned = Digest::of(&two);
+    stage.write(
+        "mine.toml",
+        format!("sha256 = '{pinned}'\n[settings]\naffinity-bonus = 9"),
+    );
+    stage.settle();
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!(mine.waits_for, Some(pinned));
+    assert_eq!((mine.digest, mine.settings.len()), (Digest::of(&one), 0));
+    assert_eq!(stage.last().outcome, Outcome::Waits { pinned });
+    assert_eq!(stage.refusal("mine"), None);
+    stage.write("mine.wasm", &two);
+    stage.settle();
+    let mine = stage.policy("mine").unwrap();
+    assert_eq!((mine.waits_for, mine.digest), (None, pinned));
+    assert_eq!(mine.settings["affinity-bonus"], 9);
+}
