@@ -5,6 +5,7 @@
 use pointsman_core::{Author, Fact, Hook, Micros, RequestId};
 use pointsman_policy::{
     BindError, Canary, Mode, Patience, Percent, PolicyEngine, PolicyEventKind, PolicyHost,
+    Probation, RollbackWhy,
 };
 use pointsman_tests::trial::{TENANTS, add, guest, hooks, routers, serve, world};
 
@@ -213,4 +214,26 @@ fn only_hooks_that_are_about_single_requests_have_canaries() {
         };
         assert_eq!(bound, expected);
     }
+}
+
+#[test]
+fn a_canary_on_probation_is_held_against_the_policy_in_force_beside_it() {
+    let engine = PolicyEngine::new().unwrap();
+    let (mut host, steady, slow) = half(&engine, r#"{"toil": 300000}"#);
+    host.begin_probation(Micros(0), slow, Probation::default())
+        .unwrap();
+    let mut world = world(host);
+    serve(&mut world, 600);
+    let rolled_back = std::iter::from_fn(|| world.policies.poll_event()).find_map(|event| {
+        if let PolicyEventKind::RolledBack { to, why } = event.kind {
+            return (event.policy == slow).then_some((to, why));
+        }
+        None
+    });
+    let (to, why) = rolled_back.expect("it is rolled back");
+    assert_eq!(to, [steady]);
+    assert!(matches!(why, RollbackWhy::Fuel { .. }), "{why}");
+    assert_eq!(world.policies.canary(Hook::Routing), None);
+    let last = routers(world.facts()).pop();
+    assert_eq!(last.map(|(_, author)| author), Some(Author::Policy(steady)));
 }

@@ -6,7 +6,8 @@
 //! 2. [`start`] makes an instance of a [`PolicySource`], asks what it is and configures it;
 //!    [`StartedPolicy::restore`] offers it its predecessor's state;
 //! 3. [`PolicyHost::add`] and [`PolicyHost::bind`] or [`PolicyHost::swap`] put it in force:
-//!    cheap, between two rounds;
+//!    cheap, between two rounds; [`PolicyHost::bind_canary`] or [`PolicyHost::bind_shadow`] try it
+//!    first, and [`PolicyHost::begin_probation`] takes it out again if it does worse;
 //! 4. the core's machine asks the [`PolicyHost`], which implements [`pointsman_core::Policies`].
 //!
 //! A guest is limited in fuel, time, memory and the size of its answers ([`Limits`]), can do

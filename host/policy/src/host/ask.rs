@@ -65,6 +65,7 @@ impl PolicyHost {
         let otherwise = self.otherwise(hook);
         let mut faults = Vec::new();
         for policy in self.askable(hook).iter(question.arm) {
+            self.hold_canary_against(policy, hook);
             let Some(member) = self.members.get_mut(&policy) else {
                 continue;
             };

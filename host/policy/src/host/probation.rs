@@ -323,7 +323,7 @@ impl PolicyHost {
     /// Puts `policy` on probation. Call it right after the bind, swap or promotion that put it in
     /// force, while whom it displaced still stands behind it: theirs is the state that a rollback
     /// brings back, and theirs are the numbers it is held against. A canary is held against the
-    /// policy in force beside it.
+    /// policy in force beside it, as that goes on.
     ///
     /// # Errors
     /// If there is no such policy.
@@ -337,13 +337,6 @@ impl PolicyHost {
             return Err(BindError::Unknown(policy));
         }
         let mut trial = Trial::new(now, terms);
-        for hook in self.tried(policy).iter() {
-            // It answers beside this one, whose state goes on.
-            let beside = self
-                .holder(hook)
-                .and_then(|number| self.members.get(&number));
-            trial.before[index(hook)] = beside.map(|member| Box::new(member.record.clone()));
-        }
         for hook in self.in_force(policy).iter() {
             let displaced = self.chains[index(hook)].behind;
             let Some(number) = displaced else { continue };
@@ -361,6 +354,22 @@ impl PolicyHost {
         let kind = PolicyEventKind::OnProbation;
         self.shared.events.push(now, policy, kind);
         Ok(())
+    }
+
+    /// Before a canary on probation is asked: what it is held against is what the policy in force
+    /// has done by now, since both are asked in runs, and those are shorter than batches were.
+    pub(super) fn hold_canary_against(&mut self, policy: u32, hook: Hook) {
+        if !self.is_on_probation(policy) || !self.tried(policy).contains(hook) {
+            return;
+        }
+        let beside = self
+            .holder(hook)
+            .and_then(|number| self.members.get(&number));
+        let record = beside.map(|member| Box::new(member.record.clone()));
+        let member = self.members.get_mut(&policy);
+        if let Some(trial) = member.and_then(|member| member.trial.as_mut()) {
+            trial.before[index(hook)] = record;
+        }
     }
 
     /// Whether `policy` is on probation.
