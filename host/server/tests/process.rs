@@ -17,7 +17,7 @@ struct Process {
     addr: String,
     /// The lines it began with, up to the one to try.
     first_lines: Vec<String>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Process {
@@ -27,6 +27,7 @@ impl Process {
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(args)
             .current_dir(folder.path())
+            .env("STATE_DIRECTORY", folder.path().join("state"))
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -52,7 +53,7 @@ impl Process {
             log,
             addr: addr.unwrap(),
             first_lines,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -102,6 +103,29 @@ impl Process {
         self.log.read_to_string(&mut said).unwrap();
         (self.child.wait().unwrap(), said)
     }
+}
+
+/// The operator's emergency switch, and that it holds after a restart: the state folder says so.
+#[test]
+fn a_signal_ejects_every_hook_and_the_server_serves_on() {
+    let mut process = Process::start(&[]);
+    process.signal("USR2");
+    let mut line = String::new();
+    while !line.contains("every hook is with the embedded defaults") {
+        line.clear();
+        assert!(process.log.read_line(&mut line).unwrap() > 0, "it ended");
+    }
+    let mut socket = process.chat(4);
+    first_text(&mut socket);
+    assert!(rest(socket).contains("[DONE]"));
+    let state = process.folder.path().join("state/state.json");
+    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    let bound = state["bindings"].as_object().unwrap();
+    assert_eq!(bound.len(), 5);
+    assert!(bound.values().all(|to| to == "embedded"), "{state}");
+    process.signal("TERM");
+    let (status, _) = process.end();
+    assert!(status.success());
 }
 
 /// Reads until the answer has begun to flow.
@@ -227,6 +251,7 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_pointsman"))
             .args(&args)
+            .env("STATE_DIRECTORY", folder.path().join("state"))
             .output()
             .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();

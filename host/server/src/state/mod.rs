@@ -17,6 +17,8 @@
 
 mod file;
 mod folder;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::env;

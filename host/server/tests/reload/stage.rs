@@ -123,7 +123,11 @@ impl Stage {
             poll: POLL,
             bind: Vec::new(),
             settings: Vec::new(),
-            limits: Limits::default(),
+            // The self-test has that many rows where it has many.
+            limits: Limits {
+                observe_rows: 64,
+                ..Limits::default()
+            },
             // One fault is enough to see what quarantine does.
             patience: Patience {
                 faults_max: 1,
