@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_server::config::{Config, Secret};
+use pointsman_server::reload::report::KeeperReport;
 use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, component};
 use serde_json::{Value, json};
 use tokio::task;
 
@@ -320,6 +321,96 @@ async fn what_is_wrong_with_an_addition_is_said() -> Result<()> {
         status == 404 && message.contains("there are: cpu0/demo"),
         "{message}"
     );
+    Ok(())
+}
+
+// === Policies ===
+
+#[tokio::test]
+async fn orders_are_answered_with_what_is_in_force_or_refused_with_the_reason() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let client = serving.client;
+    for (path, body, status, part) in [
+        (
+            "bind",
+            json!({"hook": "rooting"}),
+            400,
+            "there is no hook `rooting`",
+        ),
+        ("bind", json!({"policy": "aging"}), 400, "`hook` is missing"),
+        (
+            "bind",
+            json!({"hook": "routing", "to": "x"}),
+            400,
+            "there is no `to`",
+        ),
+        (
+            "bind",
+            json!({"hook": "routing", "policy": "x"}),
+            404,
+            "no policy x",
+        ),
+        (
+            "bind",
+            json!({"hook": "routing", "policy": "aging"}),
+            409,
+            "does not export routing",
+        ),
+        (
+            "policies/aging/mode",
+            json!({"mode": "loud"}),
+            400,
+            "enforce, shadow, or canary",
+        ),
+        ("policies/x/promote", json!({}), 404, "no policy x"),
+        (
+            "policies/aging/promote",
+            json!({}),
+            409,
+            "neither a shadow nor a canary",
+        ),
+        ("policies/aging/rollback", json!({}), 409, "aging"),
+        ("quarantine/12/release", json!({}), 400, "`12`"),
+        (
+            "eject",
+            json!({"hooks": ["all"]}),
+            400,
+            "there is no hook `all`",
+        ),
+    ] {
+        let answer = client.post(&format!("/admin/{path}"), &body).await?;
+        let (got, message) = error(&answer)?;
+        ensure!(
+            got == status && message.contains(part),
+            "{path} {body}: {got} {message}"
+        );
+    }
+    let unknown = format!("/admin/quarantine/{}/release", "0".repeat(64));
+    ensure!(client.post(&unknown, &json!({})).await?.status == 404);
+    serving.drop_in("first-policy.wasm", &component("first-policy")?)?;
+    let holds = |report: &KeeperReport| {
+        let mut policies = report.policies.iter();
+        policies.any(|policy| policy.name == "first-policy" && !policy.held.is_empty())
+    };
+    serving.report_until(holds).await?;
+    let ejected = ok(client.post("/admin/eject", &json!({"hooks": ["routing"]}))).await?;
+    ensure!(
+        ejected["hooks"]["routing"]["policy"] == "memory-aware",
+        "{ejected}"
+    );
+    let bind = json!({"hook": "routing", "policy": "first-policy"});
+    let bound = ok(client.post("/admin/bind", &bind)).await?;
+    ensure!(
+        bound["hooks"]["routing"]["policy"] == "first-policy",
+        "{bound}"
+    );
+    // Who has no state folder is told so.
+    let (status, message) = error(&client.get("/admin/dumps").await?)?;
+    ensure!(
+        status == 404 && message.contains("state-folder"),
+        "{message}"
+    );
+    serving.server.stop().await?;
     Ok(())
 }
 

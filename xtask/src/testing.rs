@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::apt;
 use crate::cli::Guests;
 use crate::policies;
 use crate::process;
@@ -12,6 +13,8 @@ use crate::workspace::Workspace;
 pub(crate) fn run(workspace: &Workspace, guests: Guests, args: &[String]) -> Result<()> {
     // Before the twins, one of which needs what this may have to install.
     python::prepare(workspace)?;
+    // Shows the monitor page as operators see it.
+    apt::provide(&["chromium"], &["chromium"])?;
     match guests {
         Guests::Build => {
             policies::build(workspace)?;

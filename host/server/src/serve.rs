@@ -107,6 +107,7 @@ impl Server {
             phase: phases,
             metrics: Arc::clone(&metrics),
             keeper: keeper.report.clone(),
+            orders: keeper.orders.clone(),
         };
         let app = App::new(
             &config,

@@ -53,6 +53,7 @@ use crate::config::{Config, HintsConfig, HttpConfig};
 use crate::driver::message::DriverHandle;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
+use crate::reload::order::OrderHandle;
 use crate::reload::report::KeeperReport;
 pub use auth::Serves;
 use auth::{Door, Keyring};
@@ -82,6 +83,8 @@ pub struct Watched {
     pub metrics: Arc<Metrics>,
     /// What became of the policy folder.
     pub keeper: watch::Receiver<Arc<KeeperReport>>,
+    /// The way to give orders about policies.
+    pub orders: OrderHandle,
 }
 
 /// What every connection shares.

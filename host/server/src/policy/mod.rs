@@ -1,4 +1,5 @@
-//! `pointsman policy`: make, build, check, test and measure a policy, without a server.
+//! `pointsman policy`: make, build, check, test and measure a policy, without a server; and give
+//! orders about policies to one that runs.
 //!
 //! Every command uses the host crate, engine configuration and limits of the server, so that what
 //! is good here is good there. A command returns what there is to say and whether the policy is
@@ -10,11 +11,15 @@
 mod bench;
 mod build;
 mod check;
+mod dump;
 mod facts;
 mod file;
 mod inspect;
 mod new;
+mod order;
+mod server;
 mod settings;
+mod status;
 mod table;
 mod test;
 
@@ -38,6 +43,22 @@ pub enum PolicyCommand {
     Test(test::Args),
     /// Measure latency and fuel by fleet size, beside the default policies
     Bench(bench::Args),
+    /// Show what is in force in a running server
+    Status(status::Args),
+    /// Order whose a decision is, in a running server
+    Bind(order::Bind),
+    /// Order how far a policy's answers count: enforce, shadow or canary
+    Mode(order::SetMode),
+    /// Give a shadow or canary every decision it makes
+    Promote(order::About),
+    /// Put the version before in force again
+    Rollback(order::About),
+    /// Put decisions back on the embedded defaults, at once
+    Eject(order::Eject),
+    /// Let a version in quarantine be put in force again
+    Release(order::Release),
+    /// Show what faults of policies left behind
+    Dump(dump::Args),
 }
 
 /// How a command ended that could be done.
@@ -54,7 +75,7 @@ pub struct Done {
 pub enum Verdict {
     /// It is.
     Good,
-    /// The policy has to be changed.
+    /// The policy has to be changed, or the server does not do what it was told.
     NotGood,
 }
 
@@ -71,6 +92,14 @@ pub fn run(command: &PolicyCommand) -> anyhow::Result<Done> {
         PolicyCommand::Inspect(args) => inspect::run(args),
         PolicyCommand::Test(args) => test::run(args),
         PolicyCommand::Bench(args) => bench::run(args),
+        PolicyCommand::Status(args) => status::run(args),
+        PolicyCommand::Bind(args) => order::bind(args),
+        PolicyCommand::Mode(args) => order::mode(args),
+        PolicyCommand::Promote(args) => order::promote(args),
+        PolicyCommand::Rollback(args) => order::rollback(args),
+        PolicyCommand::Eject(args) => order::eject(args),
+        PolicyCommand::Release(args) => order::release(args),
+        PolicyCommand::Dump(args) => dump::run(args),
     }
 }
 

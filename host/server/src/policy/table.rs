@@ -40,6 +40,51 @@ impl Facts {
     }
 }
 
+/// Rows below a heading, each column as wide as its widest text.
+#[derive(Debug)]
+pub(super) struct Columns<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+// === impl Columns ===
+
+impl<const N: usize> Columns<N> {
+    pub(super) fn new(heading: &[&str; N]) -> Self {
+        Self {
+            rows: vec![heading.map(str::to_owned)],
+        }
+    }
+
+    pub(super) fn add(&mut self, row: [&str; N]) {
+        self.rows.push(row.map(str::to_owned));
+    }
+
+    /// Nothing where there is nothing below the heading.
+    pub(super) fn unless_empty(&self) -> String {
+        if self.rows.len() == 1 {
+            return String::new();
+        }
+        self.text()
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut widths = [0; N];
+        for row in &self.rows {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = text.chars().count().max(*width);
+            }
+        }
+        let line = |row: &[String; N]| {
+            let cells = row.iter().zip(widths);
+            let cells: Vec<String> = cells
+                .map(|(text, width)| format!("{text:width$}"))
+                .collect();
+            format!("  {}\n", cells.join("  ").trim_end())
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
 /// A number with its thousands apart.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -65,6 +110,16 @@ mod tests {
         facts.list("feeds", Vec::<String>::new());
         let text = "  name     x\n  reasons  a\n           b\n  feeds    none\n";
         assert_eq!(facts.text(), text);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_text() {
+        let mut columns = Columns::new(&["hook", "policy"]);
+        assert_eq!(columns.unless_empty(), "");
+        columns.add(["preemption", "ä"]);
+        columns.add(["", "x"]);
+        let text = "  hook        policy\n  preemption  ä\n              x\n";
+        assert_eq!(columns.text(), text);
     }
 
     #[test]

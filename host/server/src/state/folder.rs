@@ -164,19 +164,26 @@ impl StateFolder {
         pruned.map_err(|error| StateError::Io(path, error))
     }
 
-    /// By number.
     fn dumps(&self) -> io::Result<Vec<(u64, PathBuf)>> {
-        let mut dumps = Vec::new();
-        for entry in fs::read_dir(self.path.join("dumps"))? {
-            let path = entry?.path();
-            let number = path
-                .file_stem()
-                .and_then(|stem| stem.to_str()?.parse().ok());
-            dumps.extend(number.map(|number| (number, path)));
-        }
-        dumps.sort_unstable();
-        Ok(dumps)
+        dumps(&self.path)
     }
+}
+
+/// The dumps in a state folder, by number.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn dumps(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut dumps = Vec::new();
+    for entry in fs::read_dir(folder.join("dumps"))? {
+        let path = entry?.path();
+        let number = path
+            .file_stem()
+            .and_then(|stem| stem.to_str()?.parse().ok());
+        dumps.extend(number.map(|number| (number, path)));
+    }
+    dumps.sort_unstable();
+    Ok(dumps)
 }
 
 // === Files ===

@@ -29,7 +29,7 @@ use pointsman_policy::{CompileCache, Digest, Mode, Quarantined};
 use tracing::{info, warn};
 
 use folder::StateFolder;
-pub use folder::{StateError, UnreadableState};
+pub use folder::{StateError, UnreadableState, dumps};
 
 /// What survives the server.
 #[derive(Clone, Debug, Default, PartialEq)]

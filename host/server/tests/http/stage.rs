@@ -9,6 +9,7 @@ use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
 use pointsman_executor::model::files::ModelFiles;
 use pointsman_executor::text::ModelText;
 use pointsman_policy::PolicyStatus;
+use pointsman_server::bell::Bell;
 use pointsman_server::config::{Config, CpuConfig, Flags};
 use pointsman_server::driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
@@ -19,6 +20,7 @@ use pointsman_server::http::catalog::{Catalog, ModelEntry};
 use pointsman_server::http::{App, Phase, Serves, Watched, serve};
 use pointsman_server::metrics::Metrics;
 use pointsman_server::models::{Blocks, Host};
+use pointsman_server::reload::order::orders;
 use pointsman_server::reload::report::KeeperReport;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -61,6 +63,7 @@ impl Stage {
             phase: phases,
             metrics: Arc::new(Metrics::default()),
             keeper,
+            orders: orders(Bell::default()).0,
         };
         let fleet = Fleet::new(nowhere(), driver.clone());
         fleet.show(catalog());

@@ -8,7 +8,9 @@
 //! Who is an operator (`auth`); what is shown of policies ([`policies_json`]).
 
 mod decisions;
+mod dumps;
 mod executors;
+mod orders;
 mod route;
 pub(super) mod show;
 
@@ -24,6 +26,7 @@ use super::router::{json as reply, unescaped};
 use super::{App, Reply};
 use crate::driver::operator::{ExecutorChange, Operator};
 use crate::reload::report::policies_json;
+use orders::Ordered;
 
 /// Something to ask or order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub(super) enum Target {
     Index,
     /// The policies, and what became of the policy folder.
     Policies,
+    /// Something that shall become of policies.
+    Policy(Ordered),
     /// The executors, or another one.
     Executors,
     /// One executor.
@@ -44,13 +49,21 @@ pub(super) enum Target {
     Decisions,
     /// How one was.
     Decision(String),
+    /// What faults of policies left behind.
+    Dumps,
+    /// What one left.
+    Dump(String),
 }
 
 /// What there is.
-const PATHS: &str = "GET /admin, GET /admin/policies, GET and POST /admin/executors, \
+const PATHS: &str = "GET /admin, GET /admin/policies, POST /admin/policies/NAME/mode, \
+                     POST /admin/policies/NAME/promote, POST /admin/policies/NAME/rollback, \
+                     POST /admin/bind, POST /admin/eject, \
+                     POST /admin/quarantine/FINGERPRINT/release, GET and POST /admin/executors, \
                      GET and DELETE /admin/executors/NAME, POST /admin/executors/NAME/drain, \
                      POST /admin/executors/NAME/resume, POST /admin/route, \
-                     GET /admin/decisions?last=N, GET /admin/decisions/ID";
+                     GET /admin/decisions?last=N, GET /admin/decisions/ID, \
+                     GET /admin/dumps, GET /admin/dumps/NUMBER";
 
 /// A driver that takes longer than this over a question does not answer it.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,16 +82,43 @@ impl Target {
         if let Some(id) = path.strip_prefix("/decisions/").filter(|id| !id.is_empty()) {
             return Ok(Target::Decision(unescaped(id)));
         }
+        if let Some(number) = path.strip_prefix("/dumps/").filter(|it| !it.is_empty()) {
+            return Ok(Target::Dump(unescaped(number)));
+        }
+        if let Some(ordered) = Self::of_policies(path) {
+            return Ok(Target::Policy(ordered));
+        }
         match path {
             "" | "/" => Ok(Target::Index),
             "/policies" => Ok(Target::Policies),
             "/executors" => Ok(Target::Executors),
             "/route" => Ok(Target::Route),
             "/decisions" => Ok(Target::Decisions),
+            "/dumps" => Ok(Target::Dumps),
             _ => Err(ApiError::UnknownPath {
                 path: quoted(&format!("/admin{path}")),
                 known: PATHS,
             }),
+        }
+    }
+
+    fn of_policies(path: &str) -> Option<Ordered> {
+        match path {
+            "/bind" => return Some(Ordered::Bind),
+            "/eject" => return Some(Ordered::Eject),
+            _ => {}
+        }
+        if let Some(rest) = path.strip_prefix("/quarantine/") {
+            let fingerprint = rest.strip_suffix("/release")?;
+            return Some(Ordered::Release(unescaped(fingerprint)));
+        }
+        let (name, order) = path.strip_prefix("/policies/")?.rsplit_once('/')?;
+        let name = unescaped(name);
+        match order {
+            "mode" => Some(Ordered::Mode(name)),
+            "promote" => Some(Ordered::Promote(name)),
+            "rollback" => Some(Ordered::Rollback(name)),
+            _ => None,
         }
     }
 
@@ -94,12 +134,15 @@ impl Target {
     /// The methods it is for.
     pub(super) fn allow(&self) -> &'static str {
         match self {
-            Target::Index | Target::Policies | Target::Decisions | Target::Decision(_) => {
-                "GET, HEAD"
-            }
+            Target::Index
+            | Target::Policies
+            | Target::Decisions
+            | Target::Decision(_)
+            | Target::Dumps
+            | Target::Dump(_) => "GET, HEAD",
             Target::Executors => "GET, HEAD, POST",
             Target::Executor(_) => "GET, HEAD, DELETE",
-            Target::Order(..) | Target::Route => "POST",
+            Target::Policy(_) | Target::Order(..) | Target::Route => "POST",
         }
     }
 }
@@ -116,12 +159,15 @@ pub(super) async fn answer(
             Ok(reply(StatusCode::OK, &json!({ "paths": paths })))
         }
         Target::Policies => policies(app).await,
+        Target::Policy(ordered) => orders::give(app, ordered, request).await,
         Target::Executors => executors::all_or_another(app, request).await,
         Target::Executor(name) => executors::one(app, &name, request.method()).await,
         Target::Order(name, change) => executors::change(app, &name, change).await,
         Target::Route => route::outlook(app, request).await,
         Target::Decisions => decisions::newest(app, request.uri().query()).await,
         Target::Decision(id) => decisions::one(app, &id).await,
+        Target::Dumps => dumps::shown(app, None).await,
+        Target::Dump(number) => dumps::shown(app, Some(&number)).await,
     }
 }
 
@@ -175,6 +221,18 @@ mod tests {
             (
                 "/executors/a%2Fdrain",
                 Target::Executor("a/drain".to_owned()),
+            ),
+            (
+                "/policies/a%2Fb/mode",
+                Target::Policy(Ordered::Mode("a/b".to_owned())),
+            ),
+            (
+                "/policies/a/promote",
+                Target::Policy(Ordered::Promote("a".to_owned())),
+            ),
+            (
+                "/quarantine/12/release",
+                Target::Policy(Ordered::Release("12".to_owned())),
             ),
             ("/decisions/cmpl-1", Target::Decision("cmpl-1".to_owned())),
         ] {

@@ -1,0 +1,149 @@
+//! The way to a running server's `/admin`, for the commands that need one.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use clap::ValueEnum;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// An order may have a policy compiled.
+const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Which server, and how to say what it says.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ServerArgs {
+    /// Where the server's /admin answers
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: Uri,
+    /// The key of `admin.key` in its configuration
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "POINTSMAN_ADMIN_KEY",
+        hide_env_values = true
+    )]
+    admin_key: Option<String>,
+    /// For people or for programs
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    pub(super) format: Format,
+}
+
+/// How to say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    Human,
+    /// As the server says it.
+    Json,
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It did, or told.
+    Done(Value),
+    /// It does not do that, for this reason.
+    Refused(String),
+}
+
+// === impl ServerArgs ===
+
+impl ServerArgs {
+    /// Asks for what is at `path`.
+    pub(super) fn get(&self, path: &str) -> Result<Answer> {
+        self.ask(Method::GET, path, &Value::Null)
+    }
+
+    /// Orders what `path` and `body` say.
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.ask(Method::POST, path, body)
+    }
+
+    fn ask(&self, method: Method, path: &str, body: &Value) -> Result<Answer> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let asked = runtime.block_on(async {
+            let asked = timeout(PATIENCE, self.send(method, path, body)).await;
+            asked.context("no answer within two minutes")?
+        });
+        asked.with_context(|| format!("server {}", self.server))
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Answer> {
+        ensure!(
+            self.server.scheme_str() == Some("http"),
+            "the address has to begin with http://; for a server behind TLS ask on its machine"
+        );
+        let authority = self.server.authority().context("the address has no host")?;
+        let host = authority.host().trim_matches(['[', ']']);
+        let port = authority.port_u16().unwrap_or(80);
+        let stream = TcpStream::connect((host, port)).await;
+        let stream = stream.context("cannot be reached; name another with --server")?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await?;
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, authority.as_str())
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(key) = &self.admin_key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request.body(Full::new(Bytes::from(text)))?;
+        let exchange = async {
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+                .collect()
+                .await;
+            let body = body.map_err(|error| anyhow::anyhow!("its answer breaks off: {error}"))?;
+            answer(status, &body.to_bytes())
+        };
+        // The connection does the work; it ends with the answer or before it.
+        tokio::select! {
+            biased;
+            answer = exchange => answer,
+            ended = connection => {
+                ended?;
+                bail!("it closed the connection without an answer")
+            }
+        }
+    }
+}
+
+fn answer(status: StatusCode, body: &[u8]) -> Result<Answer> {
+    let value: Value = serde_json::from_slice(body)
+        .with_context(|| format!("it answers {status} and no JSON; is it a Pointsman server?"))?;
+    if status.is_success() {
+        return Ok(Answer::Done(value));
+    }
+    let said = value["error"]["message"].as_str();
+    let said = said.unwrap_or("no reason is given").to_owned();
+    if status == StatusCode::UNAUTHORIZED {
+        bail!("{said}; give it with --admin-key or POINTSMAN_ADMIN_KEY");
+    }
+    // What is refused for what it is; all else could not be asked or done.
+    let refused = [
+        StatusCode::BAD_REQUEST,
+        StatusCode::NOT_FOUND,
+        StatusCode::CONFLICT,
+    ];
+    if refused.contains(&status) {
+        return Ok(Answer::Refused(said));
+    }
+    bail!("it answers {status}: {said}")
+}

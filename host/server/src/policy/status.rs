@@ -1,0 +1,208 @@
+//! `policy status`: what is in force in a running server.
+
+use anyhow::Result;
+use pointsman_core::Hook;
+use serde_json::Value;
+
+use super::Done;
+use super::server::{Answer, Format, ServerArgs};
+use super::table::{Columns, grouped};
+
+/// Transactions shown.
+const TRANSACTIONS: usize = 8;
+
+/// Of which server.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<Done> {
+    Ok(match args.server.get("/admin/policies")? {
+        Answer::Refused(why) => Done::not_good(format!("{why}\n")),
+        Answer::Done(told) => Done::good(match args.server.format {
+            Format::Json => format!("{told:#}\n"),
+            Format::Human => text(&told),
+        }),
+    })
+}
+
+/// What `/admin/policies` says, for people.
+pub(super) fn text(told: &Value) -> String {
+    let mut text = hooks(told);
+    text.push('\n');
+    text.push_str(&policies(told));
+    for (title, part) in [
+        ("shadows", shadows(told)),
+        ("quarantine", quarantine(told)),
+        ("to be sorted out", trouble(told)),
+        ("latest transactions", transactions(told)),
+    ] {
+        if !part.is_empty() {
+            text.push_str(&format!("\n{title}\n{part}"));
+        }
+    }
+    text
+}
+
+/// Who decides what, as every order is answered with.
+fn hooks(told: &Value) -> String {
+    let mut columns = Columns::new(&["decision", "policy", "digest"]);
+    for hook in Hook::ALL.map(Hook::as_str) {
+        let holder = &told["hooks"][hook];
+        let policy = holder["policy"].as_str().unwrap_or("built-in rule");
+        columns.add([hook, policy, short(&holder["digest"])]);
+    }
+    columns.text()
+}
+
+fn policies(told: &Value) -> String {
+    let mut columns = Columns::new(&[
+        "policy",
+        "mode",
+        "decides",
+        "generation",
+        "answers",
+        "refused",
+        "faults",
+        "p99",
+    ]);
+    for policy in list(&told["policies"]) {
+        let running = &policy["running"];
+        let held = words(&policy["holds"]);
+        let sum = |of: &Value| {
+            let counts = of.as_object().into_iter().flatten();
+            let total: u64 = counts.filter_map(|(_, count)| count.as_u64()).sum();
+            grouped(total)
+        };
+        let hooks = running["latency_nanos"].as_object().into_iter().flatten();
+        let p99 = hooks.filter_map(|(_, spread)| spread["p99"].as_u64()).max();
+        columns.add([
+            text_of(&policy["name"]),
+            text_of(&policy["mode"]),
+            if held.is_empty() { "-" } else { &held },
+            &running["generation"]
+                .as_u64()
+                .map_or("-".to_owned(), grouped),
+            &sum(&running["answers"]),
+            &sum(&running["refusals"]),
+            &sum(&running["faults"]),
+            &p99.map_or("-".to_owned(), micros),
+        ]);
+    }
+    columns.text()
+}
+
+fn shadows(told: &Value) -> String {
+    let mut columns = Columns::new(&["policy", "decision", "compared", "agreement", "dropped"]);
+    for shadow in list(&told["shadows"]) {
+        for (hook, seen) in shadow["hooks"].as_object().into_iter().flatten() {
+            let count = |key: &str| seen[key].as_u64().unwrap_or(0);
+            let permille = (count("agreed") * 1000).checked_div(count("compared"));
+            let share = permille.map_or("-".to_owned(), |of| format!("{}.{} %", of / 10, of % 10));
+            columns.add([
+                text_of(&shadow["policy"]),
+                hook,
+                &grouped(count("compared")),
+                &share,
+                &grouped(shadow["dropped"].as_u64().unwrap_or(0)),
+            ]);
+        }
+    }
+    columns.unless_empty()
+}
+
+fn quarantine(told: &Value) -> String {
+    let mut columns = Columns::new(&["policy", "fingerprint", "why"]);
+    for entry in list(&told["quarantine"]) {
+        columns.add([
+            text_of(&entry["name"]),
+            text_of(&entry["fingerprint"]),
+            first_line(&entry["why"]),
+        ]);
+    }
+    columns.unless_empty()
+}
+
+fn trouble(told: &Value) -> String {
+    let refused = list(&told["refused"]).map(|refused| {
+        format!(
+            "  {} is not in force: {}: {}\n",
+            text_of(&refused["name"]),
+            text_of(&refused["step"]),
+            first_line(&refused["why"])
+        )
+    });
+    let conflicts = list(&told["conflicts"]).map(|clash| {
+        let policies = words(&clash["policies"]);
+        format!(
+            "  {}: {} ({policies})\n",
+            text_of(&clash["hook"]),
+            text_of(&clash["kind"])
+        )
+    });
+    let problem = told["state"]["problem"].as_str();
+    let problem = problem.map(|problem| format!("  {problem}\n"));
+    refused.chain(conflicts).chain(problem).collect()
+}
+
+fn transactions(told: &Value) -> String {
+    let mut columns = Columns::new(&["number", "policy", "outcome", "detail", "driver held"]);
+    let newest: Vec<&Value> = list(&told["transactions"]).collect();
+    for done in newest.iter().rev().take(TRANSACTIONS) {
+        let detail = match (done["step"].as_str(), done["why"].as_str()) {
+            (Some(step), Some(_)) => format!("{step}: {}", first_line(&done["why"])),
+            (None, Some(_)) => first_line(&done["why"]).to_owned(),
+            (_, None) => words(&done["hooks"]),
+        };
+        let pause = done["pause_micros"].as_u64();
+        columns.add([
+            &done["number"].as_u64().map_or("-".to_owned(), grouped),
+            text_of(&done["policy"]),
+            text_of(&done["outcome"]),
+            &detail,
+            &pause.map_or("-".to_owned(), |pause| micros(pause.saturating_mul(1000))),
+        ]);
+    }
+    columns.unless_empty()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn words(value: &Value) -> String {
+    let words: Vec<&str> = list(value).filter_map(Value::as_str).collect();
+    words.join(", ")
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
+
+/// A fault's message; its backtrace is for `policy dump`.
+fn first_line(value: &Value) -> &str {
+    text_of(value).lines().next().unwrap_or("")
+}
+
+fn short(digest: &Value) -> &str {
+    let digest = digest.as_str().unwrap_or("-");
+    digest.get(..12).unwrap_or(digest)
+}
+
+fn micros(nanos: u64) -> String {
+    format!("{}.{} µs", grouped(nanos / 1000), nanos % 1000 / 100)
+}
+
+/// What is in force after an order, or why it was not carried out.
+pub(super) fn after(server: &ServerArgs, answer: Answer) -> Done {
+    match (answer, server.format) {
+        (Answer::Refused(why), Format::Human) => Done::not_good(format!("not done: {why}\n")),
+        (Answer::Refused(why), Format::Json) => {
+            Done::not_good(format!("{:#}\n", serde_json::json!({ "refused": why })))
+        }
+        (Answer::Done(told), Format::Human) => Done::good(hooks(&told)),
+        (Answer::Done(told), Format::Json) => Done::good(format!("{told:#}\n")),
+    }
+}

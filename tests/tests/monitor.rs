@@ -1,0 +1,192 @@
+//! The monitor page as a browser shows it: headless Chromium, against a server with traffic.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_tests::client::streamed_chat;
+use pointsman_tests::crowd::Crowd;
+use pointsman_tests::serving::Serving;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// A browser that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The page's elements once its scripts have run for a few polls.
+async fn shown(url: &str) -> Result<String> {
+    let profile = tempfile::tempdir()?;
+    let mut browser = Command::new("chromium");
+    browser
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ])
+        .args([
+            "--disable-background-networking",
+            "--no-first-run",
+            "--disable-extensions",
+        ])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(["--virtual-time-budget=4000", "--dump-dom"])
+        .arg(url)
+        .kill_on_drop(true);
+    let output = timeout(PATIENCE, browser.output()).await;
+    let output = output.context("the browser hangs")?;
+    let output = output.context("no chromium: run `cargo xtask test`, which installs it")?;
+    let dom = String::from_utf8(output.stdout)?;
+    let complained = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success() && dom.contains("</html>"),
+        "{dom}\n{complained}"
+    );
+    Ok(dom)
+}
+
+/// The text of the first element whose tag has `mark`; its own tags are left out.
+fn text(dom: &str, mark: &str) -> Result<String> {
+    let (_, from) = dom
+        .split_once(mark)
+        .with_context(|| format!("no {mark} in {dom}"))?;
+    let (_, from) = from.split_once('>').context("a tag does not end")?;
+    let (text, _) = from.split_once('<').context("an element does not end")?;
+    Ok(text.to_owned())
+}
+
+/// The same within the row that has `row`.
+fn cell(dom: &str, row: &str, name: &str) -> Result<String> {
+    let (_, from) = dom
+        .split_once(row)
+        .with_context(|| format!("no {row} in {dom}"))?;
+    let (row, _) = from.split_once("</tr>").context("a row does not end")?;
+    text(row, &format!("data-f=\"{name}\""))
+}
+
+/// As the page writes a number.
+fn grouped(number: &Value) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (idx, digit) in digits.chars().enumerate() {
+        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+fn sum(counts: &Value) -> u64 {
+    let counts = counts.as_object().into_iter().flatten();
+    counts.filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let url = format!("http://{}/monitor", serving.server.addr());
+    let crowd = Crowd::gather(serving.client, 12, |_| {
+        let mut body = streamed_chat("Hello");
+        body["max_tokens"] = json!(64);
+        body["ignore_eos"] = json!(true);
+        body
+    });
+    serving
+        .load_until(|load| load.slots_used == 8 && load.queued > 0)
+        .await?;
+    let dom = shown(&url).await?;
+    ensure!(text(&dom, "id=\"phase\"")? == "serving", "{dom}");
+    let generated = text(&dom, "id=\"generated_tokens\"")?.replace(',', "");
+    ensure!(generated.parse::<u64>()? > 0, "{generated}");
+    ensure!(!dom.contains("class=\"gone\""), "{dom}");
+    crowd.leave().await?;
+    serving.idle().await?;
+    let dom = shown(&url).await?;
+    let data = serving.client.get("/monitor/data").await?.json()?;
+    let load = &data["load"];
+    for key in [
+        "slots_used",
+        "slots_total",
+        "live",
+        "queued",
+        "parked",
+        "blocks_used",
+        "executors_up",
+    ] {
+        ensure!(
+            text(&dom, &format!("id=\"{key}\""))? == grouped(&load[key]),
+            "{key}: {dom}"
+        );
+    }
+    ensure!(text(&dom, "id=\"queue_max\"")? == grouped(&data["queue_max"]));
+    ensure!(text(&dom, "id=\"blocks_total\"")? == grouped(&data["devices"][0]["blocks_total"]));
+    let executor = &data["executors"][0];
+    let tokens = grouped(&executor["engine"]["generated_tokens"]);
+    ensure!(
+        text(&dom, "id=\"generated_tokens\"")? == tokens,
+        "{tokens}: {dom}"
+    );
+    let row = "data-executor=\"cpu0/demo\"";
+    ensure!(cell(&dom, row, "placed")? == grouped(&executor["placed_total"]));
+    ensure!(cell(&dom, row, "slots")? == "0 / 8");
+    ensure!(cell(&dom, row, "models")? == "demo");
+    for policy in data["policies"]["policies"]
+        .as_array()
+        .context("no policies")?
+    {
+        let row = format!("data-policy={}", policy["name"]);
+        let running = &policy["running"];
+        ensure!(
+            cell(&dom, &row, "generation")? == grouped(&running["generation"]),
+            "{row}"
+        );
+        let answers = grouped(&json!(sum(&running["answers"])));
+        ensure!(cell(&dom, &row, "answers")? == answers, "{row}: {answers}");
+    }
+    for (hook, holder) in data["policies"]["hooks"].as_object().context("no hooks")? {
+        let (_, from) = dom
+            .split_once(&format!("data-hook=\"{hook}\""))
+            .context("no hook")?;
+        let holder = holder["policy"].as_str().context("nobody holds it")?;
+        ensure!(text(from, "<strong")? == holder, "{hook}");
+    }
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_viewers_cost_the_driver_one_question() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let mut viewers = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let client = serving.client;
+        viewers.spawn(async move { client.get("/monitor/data").await });
+    }
+    let mut asked = BTreeSet::new();
+    while let Some(answer) = viewers.join_next().await {
+        asked.insert(answer??.json()?["at_micros"].as_u64().context("no time")?);
+    }
+    // Several seconds may have passed on a machine that is busy; one for each have not.
+    ensure!(asked.len() < 32, "{asked:?}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_page_loads_nothing_from_elsewhere() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let page = serving.client.get("/monitor").await?;
+    let policy = page.header("content-security-policy");
+    ensure!(
+        policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"),
+        "{policy}"
+    );
+    let text = String::from_utf8(page.body)?;
+    for elsewhere in ["http://", "https://", "src=", "@import", "innerHTML"] {
+        ensure!(!text.contains(elsewhere), "{elsewhere}");
+    }
+    serving.server.stop().await?;
+    Ok(())
+}
