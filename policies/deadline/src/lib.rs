@@ -16,25 +16,26 @@ mod pace;
 mod place;
 mod reason;
 mod settings;
+mod table;
 
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{
-    Case, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, Sheet, Tentative, export,
+    Case, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, Tentative, export,
 };
 
-use place::Row;
 use reason::Reason;
 pub use settings::{Late, Settings};
+use table::Table;
 
 /// Which deadline comes first, and which is past help.
 #[derive(Debug)]
 pub struct Deadline {
     settings: Settings,
     /// The live executors.
-    rows: Sheet<Row>,
+    table: Table,
 }
 
 impl Policy for Deadline {
@@ -57,27 +58,27 @@ impl Policy for Deadline {
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
             settings: settings.validated()?,
-            rows: Sheet::default(),
+            table: Table::default(),
         })
     }
 
     fn cleared(&mut self) {
-        self.rows.clear();
+        self.table.clear();
     }
 
-    fn changed(&mut self, _: &Mirror, change: &Change) {
-        self.rows.changed(change);
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.table.changed(mirror, change);
     }
 
     fn observed(&mut self, mirror: &Mirror) {
-        self.rows.observed();
+        self.table.observed();
         self.refresh(mirror, &Tentative::default());
     }
 }
 
 impl Priority for Deadline {
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
-        order::order((mirror, &self.rows), &self.settings, at.now, requests)
+        order::order((mirror, &self.table), &self.settings, at.now, requests)
     }
 }
 
@@ -87,11 +88,11 @@ impl Router for Deadline {
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
         self.refresh(case.mirror, case.placed);
-        place::choose(case, &self.rows, &self.settings)
+        place::choose(case, &self.table, &self.settings)
     }
 
     fn took(&mut self, _: &Case<'_>, pick: &Pick) {
-        self.rows.placed(pick.executor);
+        self.table.placed(pick.executor);
     }
 }
 
@@ -109,8 +110,7 @@ impl Explanation for Deadline {
 
 impl Deadline {
     fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        self.rows
-            .refresh(mirror, |executor| Row::of(placed, executor));
+        self.table.refresh(mirror, placed);
     }
 }
 

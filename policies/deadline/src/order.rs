@@ -1,11 +1,11 @@
 //! The order: by the latest start that still makes the deadline.
 
+use pointsman_sdk::Mirror;
 use pointsman_sdk::wire::types::Request;
-use pointsman_sdk::{Mirror, Sheet};
 
 use crate::pace::{Paces, Standing, output_tokens};
-use crate::place::Row;
 use crate::settings::Settings;
+use crate::table::Table;
 
 /// The place of one request; the smaller comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ struct Rank {
 
 /// These requests in order.
 pub(crate) fn order(
-    (mirror, rows): (&Mirror, &Sheet<Row>),
+    (mirror, table): (&Mirror, &Table),
     settings: &Settings,
     now: u64,
     requests: &[u64],
@@ -28,7 +28,7 @@ pub(crate) fn order(
     let mut ranking: Vec<Rank> = known
         .map(|request| {
             let micros = paces
-                .best((mirror, rows), request.model)
+                .best((mirror, table), request.model)
                 .micros(output_tokens(settings, request));
             rank(settings, now, request, micros)
         })

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_sdk::Mirror;
 use pointsman_sdk::wire::types::{ExecutorLoad, Request};
-use pointsman_sdk::{Mirror, Sheet};
 
-use crate::place::Row;
 use crate::settings::Settings;
+use crate::table::Table;
 
 /// A time between tokens that no engine needs, about half an hour. Clipped to it, that of any number
 /// of tokens fits: fewer than 2^32 of less than 2^31 µs.
@@ -68,7 +68,8 @@ impl Pace {
         self.first_token + self.next_token * u64::from(tokens.saturating_sub(1))
     }
 
-    fn best(self, other: Self) -> Self {
+    /// The times of which neither is better.
+    pub(crate) fn best(self, other: Self) -> Self {
         Self {
             first_token: self.first_token.min(other.first_token),
             next_token: self.next_token.min(other.next_token),
@@ -93,16 +94,12 @@ impl Standing {
 
 impl Paces {
     /// That of the live executors that serve the model; where there is none nothing is known.
-    pub(crate) fn best(
-        &mut self,
-        (mirror, rows): (&Mirror, &Sheet<Row>),
-        model: Option<u32>,
-    ) -> Pace {
+    pub(crate) fn best(&mut self, (mirror, table): (&Mirror, &Table), model: Option<u32>) -> Pace {
         *self.known.entry(model).or_insert_with(|| {
             let mut best = None;
-            for (id, row) in rows.iter() {
+            for row in table.iter() {
                 let better = best.is_none_or(|best: Pace| best.best(row.pace) != best);
-                if better && serves(mirror, id, model) {
+                if better && serves(mirror, row.id, model) {
                     best = Some(best.map_or(row.pace, |best| best.best(row.pace)));
                 }
             }

@@ -3,28 +3,14 @@
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Request};
-use pointsman_sdk::{Case, Executor, Mirror, Pick, Seat, Sheet, Tentative, explain, open_seat};
+use pointsman_sdk::{Case, Executor, Mirror, Pick, Seat, explain};
 
 use crate::pace::{Pace, Standing, output_tokens};
 use crate::reason::Reason;
 use crate::settings::{Late, Settings};
+use crate::table::{LATE, NO_ROOM, Row, Table, used_permille};
 
-/// A live executor, by what it is compared by.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    pub(crate) pace: Pace,
-    /// Its best place for any request, and how much of it is in use.
-    order: u64,
-}
-
-/// In the order of a row: that it has no room.
-const NO_ROOM: u64 = 1 << 63;
-/// Added for a request that it would end too late.
-const LATE: u64 = 1 << 62;
-/// That there is only a place in its queue. What is left is how much is in use.
-const QUEUE: u64 = 1 << 61;
-
-/// How good an executor that can take the request is, as `find` compares them; the smaller is the
+/// How good an executor that can take the request is, as [`choose`] compares them; the smaller is the
 /// better, and of equals the one attached first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
@@ -34,13 +20,21 @@ struct Rank {
     micros: u64,
 }
 
-/// What is found among all executors.
-#[derive(Clone, Copy, Debug, Default)]
-struct Found {
-    /// The best of those that can take it now, what it makes, and where on it.
-    best: Option<(Standing, u32, Seat)>,
-    /// The best it could make, had it all of those to itself that may ever take it.
-    outlook: Option<Standing>,
+/// One request, and what it is compared by.
+struct Search<'a> {
+    case: &'a Case<'a>,
+    table: &'a Table,
+    tokens: u32,
+    /// From so many micros on it is late.
+    late_from: u64,
+}
+
+/// The best executor so far.
+struct Best {
+    order: u64,
+    micros: u64,
+    /// It, what it makes, and where on it.
+    found: Option<(Standing, u32, Seat)>,
 }
 
 /// Where the request goes.
@@ -48,90 +42,159 @@ struct Found {
 /// # Errors
 ///
 /// The verdict on what is held or given up.
-pub(crate) fn choose(
-    case: &Case<'_>,
-    rows: &Sheet<Row>,
-    settings: &Settings,
-) -> Result<Pick, Verdict> {
-    let found = find(case, rows, settings);
+pub(crate) fn choose(case: &Case<'_>, table: &Table, settings: &Settings) -> Result<Pick, Verdict> {
+    let search = Search::new(case, table, settings);
+    let best = search.best();
     let gives_up = settings.late == Late::GiveUp;
-    match (found.outlook, found.best) {
-        (None, _) => Err(given(Choice::Hold(None), Reason::Nowhere)),
-        (Some(Standing::Late), _) if gives_up => Err(given(Choice::GiveUp, Reason::TooLate)),
-        (Some(_), None) => Err(given(Choice::Hold(None), Reason::NoRoom)),
-        (Some(_), Some((best, executor, seat))) => {
-            let reason = match (best, case.need.request.deadline) {
-                (Standing::Late, _) if gives_up => {
-                    return Err(given(Choice::Hold(None), Reason::FasterIsBusy));
-                }
-                (Standing::Late, _) => Reason::Late,
-                (Standing::InTime, Some(_)) => Reason::InTime,
-                (Standing::InTime, None) => Reason::NoDeadline,
-            };
-            Ok(Pick {
-                executor,
-                seat,
-                reason: reason.index(),
-            })
+    let reason = match (best, case.need.request.deadline) {
+        (Some((Standing::InTime, ..)), Some(_)) => Reason::InTime,
+        (Some((Standing::InTime, ..)), None) => Reason::NoDeadline,
+        (Some((Standing::Late, ..)), _) if !gives_up => Reason::Late,
+        // What it could make, had it all of those to itself that may ever take it.
+        (Some((Standing::Late, ..)) | None, _) => {
+            return Err(match search.outlook() {
+                None => given(Choice::Hold(None), Reason::Nowhere),
+                Some(Standing::Late) if gives_up => given(Choice::GiveUp, Reason::TooLate),
+                Some(_) if best.is_none() => given(Choice::Hold(None), Reason::NoRoom),
+                Some(_) => given(Choice::Hold(None), Reason::FasterIsBusy),
+            });
         }
+    };
+    match best {
+        Some((_, executor, seat)) => Ok(Pick {
+            executor,
+            seat,
+            reason: reason.index(),
+        }),
+        None => Err(given(Choice::Hold(None), Reason::NoRoom)),
     }
 }
 
-/// An executor is asked whether it can take the request only where it would be the best so far.
-fn find(case: &Case<'_>, rows: &Sheet<Row>, settings: &Settings) -> Found {
-    let mut found = Found::default();
-    let request = case.need.request;
-    let tokens = output_tokens(settings, request);
-    // From so many micros on it is late.
-    let late_from = match request.deadline {
-        Some(deadline) => {
-            let left = deadline.checked_sub(case.need.now);
-            left.map_or(0, |left| left.saturating_add(1))
+// === impl Search ===
+
+impl<'a> Search<'a> {
+    fn new(case: &'a Case<'a>, table: &'a Table, settings: &Settings) -> Self {
+        let request = case.need.request;
+        let left = |deadline: u64| deadline.checked_sub(case.need.now);
+        let late_from = |deadline| left(deadline).map_or(0, |left| left.saturating_add(1));
+        Self {
+            case,
+            table,
+            tokens: output_tokens(settings, request),
+            late_from: request.deadline.map_or(u64::MAX, late_from),
         }
-        None => u64::MAX,
-    };
-    // Of the best so far: its order and its time. Most executors are turned away by these.
-    let (mut best, mut best_micros) = (NO_ROOM - 1, u64::MAX);
-    rows.each(request, |id, row| {
-        let micros = row.pace.micros(tokens);
-        let late = micros >= late_from;
-        let order = if late { row.order | LATE } else { row.order };
-        let brighter = match found.outlook {
-            None => true,
-            Some(Standing::Late) => !late,
-            Some(Standing::InTime) => false,
+    }
+
+    /// The best executor that can take the request now: classes that cannot have it are passed over.
+    fn best(&self) -> Option<(Standing, u32, Seat)> {
+        let mut best = Best {
+            order: NO_ROOM - 1,
+            micros: u64::MAX,
+            found: None,
         };
-        if order > best && !brighter {
+        if let Some(allowed) = &self.case.need.request.allowed {
+            // Of equals the one attached first, in whatever order they are named.
+            let mut allowed = allowed.clone();
+            allowed.sort_unstable();
+            for row in allowed.iter().filter_map(|id| self.table.row(*id)) {
+                self.offer(row, &mut best);
+            }
+            return best.found;
+        }
+        let tokens = self.case.need.tokens();
+        for (class, members) in self.table.classes() {
+            if class.order > best.order {
+                break;
+            }
+            let micros_min = members.pace_min.micros(self.tokens);
+            if class.may_have_room(tokens) && self.order(class.order, micros_min) <= best.order {
+                for row in &members.rows {
+                    self.offer(row, &mut best);
+                }
+            }
+        }
+        best.found
+    }
+
+    /// Takes the executor if it is better and can take the request. Most are turned away by two
+    /// comparisons.
+    #[inline]
+    fn offer(&self, row: &Row, best: &mut Best) {
+        let micros = row.pace.micros(self.tokens);
+        let order = self.order(row.order, micros);
+        if order > best.order {
             return;
         }
-        let better = order < best || order == best && micros < best_micros;
-        if !better && !brighter {
-            return;
+        if order == best.order && micros >= best.micros {
+            // Of equals the one attached first: classes of one order differ in room.
+            let is_first = best.found.is_some_and(|(_, id, _)| row.id < id);
+            if micros > best.micros || !is_first {
+                return;
+            }
         }
-        let standing = if late {
+        if row.room >= self.case.need.tokens()
+            && let Some(seat) = self.case.seat(row.id)
+        {
+            *best = Best {
+                order,
+                micros,
+                found: Some((self.standing(micros), row.id, seat)),
+            };
+        }
+    }
+
+    /// The best standing with any that may take it, with or without room.
+    fn outlook(&self) -> Option<Standing> {
+        let mut outlook = None;
+        if let Some(allowed) = &self.case.need.request.allowed {
+            for row in allowed.iter().filter_map(|id| self.table.row(*id)) {
+                self.brighten(row, &mut outlook);
+            }
+            return outlook;
+        }
+        for (_, members) in self.table.classes() {
+            let best = self.standing(members.pace_min.micros(self.tokens));
+            if outlook.is_some_and(|outlook| outlook <= best) {
+                continue;
+            }
+            for row in &members.rows {
+                self.brighten(row, &mut outlook);
+                if outlook == Some(Standing::InTime) {
+                    return outlook;
+                }
+            }
+        }
+        outlook
+    }
+
+    #[inline]
+    fn brighten(&self, row: &Row, outlook: &mut Option<Standing>) {
+        let standing = self.standing(row.pace.micros(self.tokens));
+        if outlook.is_none_or(|outlook| standing < outlook)
+            && let Some(executor) = self.case.mirror.executor(row.id)
+            && self.case.need.check_lasting(&executor).is_ok()
+        {
+            *outlook = Some(standing);
+        }
+    }
+
+    #[inline]
+    fn standing(&self, micros: u64) -> Standing {
+        if micros >= self.late_from {
             Standing::Late
         } else {
             Standing::InTime
-        };
-        let Some(executor) = case.mirror.executor(id) else {
-            return;
-        };
-        if brighter && case.need.check_lasting(&executor).is_ok() {
-            found.outlook = Some(standing);
         }
-        if better && let Ok(seat) = case.fit(&executor) {
-            // Its place for this request may be a worse one than that for any.
-            let order = match seat {
-                Seat::Slot => order,
-                Seat::Queue => order | QUEUE,
-            };
-            if order < best || order == best && micros < best_micros {
-                (best, best_micros) = (order, micros);
-                found.best = Some((standing, id, seat));
-            }
+    }
+
+    /// The order of one that takes so long.
+    #[inline]
+    fn order(&self, order: u64, micros: u64) -> u64 {
+        match self.standing(micros) {
+            Standing::Late => order | LATE,
+            Standing::InTime => order,
         }
-    });
-    found
+    }
 }
 
 /// Every executor, as if the request came alone.
@@ -161,27 +224,6 @@ pub(crate) fn explain(
         format!("takes {micros} µs for {tokens} tokens; {permille} permille in use")
     };
     explain::alone(mirror, now, (request, cached), rank, note)
-}
-
-// === impl Row ===
-
-impl Row {
-    /// Absent where it takes nothing new.
-    pub(crate) fn of(placed: &Tentative, executor: &Executor<'_>) -> Option<Self> {
-        executor.is_live().then(|| Self {
-            pace: Pace::of(executor.load),
-            order: match open_seat(placed, executor) {
-                Some(Seat::Slot) => used_permille(placed, executor),
-                Some(Seat::Queue) => used_permille(placed, executor) | QUEUE,
-                None => NO_ROOM,
-            },
-        })
-    }
-}
-
-fn used_permille(placed: &Tentative, executor: &Executor<'_>) -> u64 {
-    let used = executor.depth() + placed.counts(executor).total();
-    used * 1000 / u64::from(executor.info.slots_total.max(1))
 }
 
 fn given(choice: Choice, reason: Reason) -> Verdict {

@@ -5,6 +5,7 @@
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, at, cached, executor, load, request};
+use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request};
 
@@ -263,6 +264,43 @@ fn nothing_is_late_for_want_of_a_measurement() {
     let p = &mut *policy;
     check_order(p, 0, &[due(1, 2), due(2, 1)], &[2, 1]);
     check_route(p, 0, due(3, 1), (on(SLOW), Reason::InTime));
+}
+
+/// The explanation looks at the rows themselves, and not at how they are kept together.
+#[test]
+fn it_goes_where_it_explains_as_loads_change() {
+    let loads: Vec<ExecutorLoad> = (0..12).map(load).collect();
+    let mut policy = policy(r#"{"late": "run-last"}"#, &loads);
+    let draw = |seed: u64, below: u32| u32::try_from(split_mix(seed) % u64::from(below)).unwrap();
+    let mut held = 0;
+    for round in 0..400 {
+        let seed = round * 8;
+        let healths = [Health::Up, Health::Degraded, Health::Down];
+        let changed = ExecutorLoad {
+            health: healths[draw(seed, 3) as usize],
+            slots_used: 2 + draw(seed + 1, 3),
+            ttft_micros: Some(u64::from(draw(seed + 2, 9)) * SECOND),
+            itl_micros: Some(u64::from(draw(seed + 3, 5)) * SECOND / 10),
+            ..load(draw(seed + 4, 12))
+        };
+        let allowed = (draw(seed + 5, 4) == 0).then(|| vec![7, 3, 5, 3]);
+        let asked = Request {
+            allowed,
+            output_tokens_expected: Some(draw(seed + 6, 40)),
+            ..due(round, 5 * SECOND)
+        };
+        let rows = vec![Change::Load(changed), Change::Waiting(asked.clone())];
+        policy.observe(0, Extent::SinceLast, rows);
+        let explained = policy.explain(at(0), asked, cached(round));
+        let eligible = explained.iter().filter(|candidate| candidate.eligible);
+        let best = eligible.min_by_key(|candidate| candidate.cost);
+        let expected = best.map_or(Choice::Hold(None), |best| on(best.executor));
+        held += u32::from(best.is_none());
+        let verdicts = policy.route(at(0), vec![cached(round)]);
+        assert_eq!(verdicts[0].choice, expected, "round {round}: {explained:?}");
+        policy.observe(0, Extent::SinceLast, vec![Change::WaitingGone(round)]);
+    }
+    assert!((1..200).contains(&held), "{held} of 400 are held");
 }
 
 #[test]

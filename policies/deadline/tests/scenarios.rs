@@ -23,3 +23,8 @@ fn it_has_every_property_that_runs_late_requests_last() {
     let policy = Shipped::new("deadline", pointsman_deadline::instance);
     policy.with("late = 'run-last'").assert();
 }
+
+#[test]
+fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
+    Shipped::new("deadline", pointsman_deadline::instance).assert_batches();
+}

@@ -23,3 +23,8 @@ fn it_has_every_property_that_draws_among_executors() {
     let policy = Shipped::new("kv-cost", pointsman_kv_cost::instance);
     policy.with("temperature = 500\nties = 'seeded'").assert();
 }
+
+#[test]
+fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
+    Shipped::new("kv-cost", pointsman_kv_cost::instance).assert_batches();
+}

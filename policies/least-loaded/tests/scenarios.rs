@@ -17,3 +17,8 @@ fn scenarios_hold_natively_and_as_a_component() {
 fn it_has_every_property() {
     Shipped::new("least-loaded", pointsman_least_loaded::instance).assert();
 }
+
+#[test]
+fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
+    Shipped::new("least-loaded", pointsman_least_loaded::instance).assert_batches();
+}

@@ -7,7 +7,7 @@ use crate::choose::{Blocked, Case, Lack};
 
 /// Looks at every executor that one answer may take to find out why a request has no place. What the
 /// index has no place for is held without one then: a question must end in a fleet of any size.
-const LOOKS_MAX: u32 = 16;
+const LOOKS_MAX: u32 = 4;
 
 /// Requests without a place.
 #[derive(Debug, Default)]

@@ -23,3 +23,8 @@ fn it_has_every_property_by_share_of_slots() {
     let policy = Shipped::new("memory-aware", pointsman_memory_aware::instance);
     policy.with("balance = 'slots'").assert();
 }
+
+#[test]
+fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
+    Shipped::new("memory-aware", pointsman_memory_aware::instance).assert_batches();
+}

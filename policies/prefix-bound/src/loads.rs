@@ -59,7 +59,7 @@ impl Loads {
     pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
         match self {
             Self::Least(ranking) => ranking.changed(mirror, change),
-            Self::Mean(totals) => totals.counted.changed(change),
+            Self::Mean(totals) => totals.counted.changed(mirror, change),
         }
     }
 

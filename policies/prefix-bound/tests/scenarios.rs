@@ -23,3 +23,8 @@ fn it_has_every_property_measured_against_the_mean() {
     let policy = Shipped::new("prefix-bound", pointsman_prefix_bound::instance);
     policy.with("against = 'mean'").assert();
 }
+
+#[test]
+fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
+    Shipped::new("prefix-bound", pointsman_prefix_bound::instance).assert_batches();
+}

@@ -106,6 +106,29 @@ pub fn open_seat(tentative: &Tentative, executor: &Executor<'_>) -> Option<Seat>
     (critical.min(throughput) < info.queue_limit).then_some(Seat::Queue)
 }
 
+/// Tokens that the executor may have room for, of a prompt and the first that it makes: none where it
+/// has no place at all, any number where it reports no paged KV. Blocks that this batch takes are
+/// not counted, so that it may be fewer, but no more: what an index rules executors out by.
+#[must_use]
+#[inline]
+pub fn open_tokens(mirror: &Mirror, tentative: &Tentative, executor: &Executor<'_>) -> u64 {
+    match open_seat(tentative, executor) {
+        Some(_) => tokens_free(mirror, executor).unwrap_or(u64::MAX),
+        None => 0,
+    }
+}
+
+/// Tokens that the blocks free on demand can hold, if the executor reports paged KV.
+pub(crate) fn tokens_free(mirror: &Mirror, executor: &Executor<'_>) -> Option<u64> {
+    let tokens_per_block = executor
+        .info
+        .tokens_per_block
+        .filter(|&tokens| tokens > 0)?;
+    let device = mirror.device(executor.info.device)?;
+    let blocks = u64::from(device.blocks_free) + u64::from(device.blocks_cached);
+    Some(blocks * u64::from(tokens_per_block))
+}
+
 // === impl Standing ===
 
 impl Standing {
@@ -160,7 +183,14 @@ impl<'a> Need<'a> {
         }
     }
 
-    /// Blocks the prompt and the first token take on `executor`, if it reports paged KV.
+    /// Tokens of the prompt and the first one made.
+    #[must_use]
+    #[inline]
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.request.prompt_tokens) + 1
+    }
+
+    /// Blocks they take on `executor`, if it reports paged KV.
     #[must_use]
     #[inline]
     pub fn blocks_on(&self, executor: &Executor<'_>) -> Option<u64> {
@@ -168,8 +198,7 @@ impl<'a> Need<'a> {
             .info
             .tokens_per_block
             .filter(|&tokens| tokens > 0)?;
-        let tokens = u64::from(self.request.prompt_tokens) + 1;
-        Some(tokens.div_ceil(u64::from(tokens_per_block)))
+        Some(self.tokens().div_ceil(u64::from(tokens_per_block)))
     }
 
     /// What waiting for room will not mend.

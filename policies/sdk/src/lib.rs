@@ -83,7 +83,7 @@ mod urgency;
 pub mod wire;
 
 pub use export::component;
-pub use fit::{Fit, Need, Obstacle, Seat, Standing, fit, open_seat};
+pub use fit::{Fit, Need, Obstacle, Seat, Standing, fit, open_seat, open_tokens};
 pub use instance::{Hook, Instance, Runtime};
 pub use mirror::{Executor, Mirror};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};

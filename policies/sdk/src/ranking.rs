@@ -45,7 +45,7 @@ use std::collections::BinaryHeap;
 use crate::fit::Standing;
 use crate::mirror::{Executor, Mirror};
 use crate::tentative::Tentative;
-use crate::touched::{Kinds, Sharing, Touched};
+use crate::touched::{Kinds, Touched};
 use crate::wire::types::{Change, Request};
 
 #[cfg(test)]
@@ -61,7 +61,6 @@ pub struct Ranking<K> {
     nodes: Vec<Node>,
     leaves: usize,
     touched: Touched,
-    sharing: Sharing,
 }
 
 /// A part of the tree.
@@ -82,7 +81,6 @@ impl<K> Default for Ranking<K> {
             nodes: Vec::new(),
             leaves: 0,
             touched: Touched::default(),
-            sharing: Sharing::default(),
         }
     }
 }
@@ -95,13 +93,7 @@ impl<K: Ord> Ranking<K> {
 
     /// For [`Policy::changed`](crate::Policy::changed): whose key may be another.
     pub fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        self.sharing.changed(mirror, change);
-        self.touched.changed(change);
-        if let Change::Device(device) = change {
-            for &id in self.sharing.on(device.id) {
-                self.touched.touch(id);
-            }
-        }
+        self.touched.changed(mirror, change);
     }
 
     /// Something was placed there. Whether the host takes it shows at the next `observe`.
@@ -111,9 +103,7 @@ impl<K: Ord> Ranking<K> {
 
     /// The same where keys are made of a device's blocks: those of all executors on it are others.
     pub fn placed_on_device(&mut self, device: u32) {
-        for &id in self.sharing.on(device) {
-            self.touched.placed(id);
-        }
+        self.touched.placed_on_device(device);
     }
 
     /// For [`Policy::observed`](crate::Policy::observed), before [`Self::refresh`]: placements are

@@ -15,8 +15,8 @@
 //! struct Homes(Sheet<u64>);
 //!
 //! impl Homes {
-//!     fn changed(&mut self, change: &Change) {
-//!         self.0.changed(change);
+//!     fn changed(&mut self, mirror: &Mirror, change: &Change) {
+//!         self.0.changed(mirror, change);
 //!     }
 //!
 //!     fn observed(&mut self, mirror: &Mirror) {
@@ -72,8 +72,8 @@ impl<T> Sheet<T> {
     }
 
     /// For [`Policy::changed`](crate::Policy::changed): whose row may be another.
-    pub fn changed(&mut self, change: &Change) {
-        self.touched.changed(change);
+    pub fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.touched.changed(mirror, change);
     }
 
     /// Something was placed there. Whether the host takes it shows at the next `observe`.
@@ -155,9 +155,11 @@ impl<T> Sheet<T> {
 #[cfg(test)]
 mod tests {
     use super::Sheet;
-    use crate::fixture::{executor, load, request};
+    use crate::fit::open_tokens;
+    use crate::fixture::{device, executor, load, request};
     use crate::mirror::{Executor, Mirror};
-    use crate::wire::types::{Change, ExecutorLoad, Extent, Request};
+    use crate::tentative::Tentative;
+    use crate::wire::types::{Change, Device, ExecutorLoad, Extent, Request};
 
     struct Told {
         mirror: Mirror,
@@ -168,7 +170,7 @@ mod tests {
         fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
             self.mirror.begin(0, Extent::SinceLast);
             for change in changes {
-                self.sheet.changed(&change);
+                self.sheet.changed(&self.mirror, &change);
                 self.mirror.apply(change);
             }
             self.sheet.observed();
@@ -212,6 +214,34 @@ mod tests {
     }
 
     #[test]
+    fn rows_follow_what_is_free_on_their_device() {
+        let mut told = of_three();
+        let blocks_free = |blocks_free| {
+            Change::Device(Device {
+                blocks_free,
+                ..device(0)
+            })
+        };
+        let room = |at: &Executor<'_>, mirror: &Mirror| {
+            Some(open_tokens(mirror, &Tentative::default(), at))
+        };
+        let mut sheet = Sheet::default();
+        for id in 0..3 {
+            sheet.changed(&told.mirror, &Change::Load(load(id)));
+            sheet.changed(&told.mirror, &Change::Executor(executor(id)));
+        }
+        for blocks in [3, 2] {
+            sheet.changed(&told.mirror, &blocks_free(blocks));
+            told.mirror.apply(blocks_free(blocks));
+            let mirror = &told.mirror;
+            sheet.refresh(mirror, |at| room(at, mirror));
+            let tokens = executor(0).tokens_per_block.map(u64::from).unwrap();
+            let rows: Vec<u64> = sheet.iter().map(|(_, room)| *room).collect();
+            assert_eq!(rows, [u64::from(blocks) * tokens; 3]);
+        }
+    }
+
+    #[test]
     fn sums_over_the_rows_can_be_kept() {
         let mut told = of_three();
         let mut sum = 0;
@@ -220,7 +250,7 @@ mod tests {
                 slots_used: used,
                 ..load(id)
             };
-            told.sheet.changed(&Change::Load(busy));
+            told.sheet.changed(&told.mirror, &Change::Load(busy));
             told.mirror.apply(Change::Load(busy));
             let row = |at: &Executor<'_>| Some(at.load.slots_used);
             told.sheet.refresh_telling(&told.mirror, row, |old, new| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fit::Standing;
+use crate::fit::{Standing, tokens_free};
 use crate::mirror::{Executor, Mirror};
 use crate::tentative::Tentative;
 use crate::wire::types::{Change, Request};
@@ -13,11 +13,12 @@ pub(crate) struct Touched {
     dirty: Vec<u32>,
     /// Placed on since the last `observe`; a placement that is refused changes them back.
     placed_on: Vec<u32>,
+    sharing: Sharing,
 }
 
 /// Executor ids by device, in attach order: they share its blocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sharing {
+struct Sharing {
     by_device: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -40,15 +41,17 @@ pub(crate) struct Kinds {
 // === impl Touched ===
 
 impl Touched {
-    pub(crate) fn changed(&mut self, change: &Change) {
+    /// Notes whom a row changes, before it does: a device's, all executors on it.
+    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.sharing.changed(mirror, change);
         match change {
             Change::Load(load) => self.touch(load.id),
             Change::Executor(info) => self.touch(info.id),
             Change::ExecutorGone(id) => self.touch(*id),
+            Change::Device(device) => self.dirty.extend(self.sharing.on(device.id)),
             Change::Name(_)
             | Change::Residency(_)
             | Change::ResidencyGone(_)
-            | Change::Device(_)
             | Change::Model(_)
             | Change::Tenant(_)
             | Change::Waiting(_)
@@ -60,13 +63,19 @@ impl Touched {
     }
 
     #[inline]
-    pub(crate) fn touch(&mut self, executor: u32) {
+    fn touch(&mut self, executor: u32) {
         self.dirty.push(executor);
     }
 
     pub(crate) fn placed(&mut self, executor: u32) {
         self.touch(executor);
         self.placed_on.push(executor);
+    }
+
+    pub(crate) fn placed_on_device(&mut self, device: u32) {
+        let ids = self.sharing.on(device);
+        self.dirty.extend(ids);
+        self.placed_on.extend(ids);
     }
 
     pub(crate) fn observed(&mut self) {
@@ -92,8 +101,7 @@ impl Touched {
 // === impl Sharing ===
 
 impl Sharing {
-    /// Notes what a row changes, before it does.
-    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
         match change {
             Change::Executor(info) => {
                 self.leave(mirror, info.id);
@@ -122,7 +130,7 @@ impl Sharing {
         }
     }
 
-    pub(crate) fn on(&self, device: u32) -> &[u32] {
+    fn on(&self, device: u32) -> &[u32] {
         self.by_device.get(&device).map_or(&[], Vec::as_slice)
     }
 }
@@ -209,15 +217,4 @@ impl Kinds {
             && self.standings & wanted.standings != 0
             && self.tokens >= wanted.tokens
     }
-}
-
-/// Tokens that the blocks free on demand can hold, if the executor reports paged KV.
-fn tokens_free(mirror: &Mirror, executor: &Executor<'_>) -> Option<u64> {
-    let tokens_per_block = executor
-        .info
-        .tokens_per_block
-        .filter(|&tokens| tokens > 0)?;
-    let device = mirror.device(executor.info.device)?;
-    let blocks = u64::from(device.blocks_free) + u64::from(device.blocks_cached);
-    Some(blocks * u64::from(tokens_per_block))
 }

@@ -6,7 +6,7 @@
 
 use pointsman_sdk::rendezvous::{node, weight};
 use pointsman_sdk::wire::types::{Change, Health, NameKind};
-use pointsman_sdk::{Mirror, Need, Seat, Sheet, Tentative, fit, open_seat};
+use pointsman_sdk::{Mirror, Need, Seat, Sheet, Tentative, fit, open_tokens};
 
 /// The executors that are up, and those that are degraded, which only count if no other does.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ struct Row {
     /// What its name is hashed to.
     node: u64,
     group: u32,
-    /// Whether it may have room.
-    open: bool,
+    /// Tokens that it may have room for.
+    room: u64,
 }
 
 /// Whom a session's request may go to.
@@ -57,9 +57,9 @@ impl Homes {
         }
     }
 
-    pub(crate) fn changed(&mut self, change: &Change) {
+    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
         for sheet in self.sheets() {
-            sheet.changed(change);
+            sheet.changed(mirror, change);
         }
     }
 
@@ -85,7 +85,7 @@ impl Homes {
                 (executor.load.health == health).then(|| Row {
                     node: node_of(mirror, executor.id()),
                     group: executor.info.group,
-                    open: open_seat(placed, executor).is_some(),
+                    room: open_tokens(mirror, placed, executor),
                 })
             });
         }
@@ -128,31 +128,71 @@ fn claimants(
     (need, placed): (&Need<'_>, &Tentative),
     (session, group): (u64, Option<u32>),
 ) -> Claimants {
-    let mut found = Claimants::default();
-    // Of `found.home` and `found.next`; the second is never the greater. Most executors are turned
-    // away by one comparison with it.
-    let (mut greatest, mut greatest_open) = (None, 0);
+    let mut search = Search {
+        mirror,
+        placed,
+        need,
+        group,
+        tokens: need.tokens(),
+        claim_min: 0,
+        claim_min_open: 0,
+        found: Claimants::default(),
+    };
+    // Most executors are turned away by their claim, with or without room.
     sheet.each(need.request, |id, row| {
         let claim = weight(session, row.node);
-        if claim < greatest_open {
-            return;
-        }
-        if claim == greatest_open && found.next.is_some()
-            || group.is_some_and(|group| group != row.group)
-        {
-            return;
-        }
-        if Some(claim) > greatest && may_take(mirror, need, id) {
-            (greatest, found.home) = (Some(claim), Some(id));
-        }
-        if row.open
-            && let Some(executor) = mirror.executor(id)
-            && let Ok(seat) = fit(mirror, placed, need, &executor)
-        {
-            (greatest_open, found.next) = (claim, Some((id, seat)));
+        if claim >= search.claim_min_for(row) {
+            search.look(id, row, claim);
         }
     });
-    found
+    search.found
+}
+
+/// The greatest claims so far.
+struct Search<'a> {
+    mirror: &'a Mirror,
+    placed: &'a Tentative,
+    need: &'a Need<'a>,
+    group: Option<u32>,
+    tokens: u64,
+    /// From this one on a claim is greater than that of `found.home`.
+    claim_min: u64,
+    /// The same of `found.next`, which is never greater.
+    claim_min_open: u64,
+    found: Claimants,
+}
+
+// === impl Search ===
+
+impl Search<'_> {
+    #[inline]
+    fn claim_min_for(&self, row: &Row) -> u64 {
+        if row.room >= self.tokens {
+            self.claim_min_open
+        } else {
+            self.claim_min
+        }
+    }
+
+    #[inline(never)]
+    fn look(&mut self, id: u32, row: &Row, claim: u64) {
+        if self.group.is_some_and(|group| group != row.group) {
+            return;
+        }
+        let Some(executor) = self.mirror.executor(id) else {
+            return;
+        };
+        if claim >= self.claim_min && self.need.check_lasting(&executor).is_ok() {
+            self.claim_min = claim.saturating_add(1);
+            self.found.home = Some(id);
+        }
+        if row.room >= self.tokens
+            && let Ok(seat) = fit(self.mirror, self.placed, self.need, &executor)
+        {
+            self.claim_min_open = claim.saturating_add(1);
+            self.found.next = Some((id, seat));
+        }
+    }
 }
 
 fn may_take(mirror: &Mirror, need: &Need<'_>, id: u32) -> bool {

@@ -108,7 +108,7 @@ impl Policy for Sticky {
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         self.ranking.changed(mirror, change);
-        self.homes.changed(change);
+        self.homes.changed(mirror, change);
     }
 
     fn observed(&mut self, mirror: &Mirror) {

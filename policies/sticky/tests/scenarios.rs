@@ -23,3 +23,8 @@ fn it_has_every_property_that_waits_for_the_sessions_executor() {
     let policy = Shipped::new("sticky", pointsman_sticky::instance);
     policy.with("when-full = 'wait'").assert();
 }
+
+#[test]
+fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
+    Shipped::new("sticky", pointsman_sticky::instance).assert_batches();
+}

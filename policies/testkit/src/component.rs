@@ -4,12 +4,14 @@
 //! has by default, and made a [`PolicySource`].
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use pointsman_policy::{
-    EngineError, Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource,
+    EngineError, Fault, Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource,
+    WasmInstance,
 };
 use serde_json::{Map, Value};
 
@@ -26,6 +28,9 @@ pub enum ComponentError {
     /// It is no policy.
     #[error("component {} is no policy", .0.display())]
     Load(PathBuf, #[source] LoadError),
+    /// It cannot be instantiated.
+    #[error(transparent)]
+    Instance(#[from] Fault),
     /// Nothing compiled can run here.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -64,17 +69,31 @@ impl Components {
         name: &str,
         settings: &Map<String, Value>,
     ) -> Result<PolicySource, ComponentError> {
-        if let Some(component) = self.loaded.get(name) {
-            return Ok(source(component, settings));
-        }
+        Ok(source(self.component(name)?, settings))
+    }
+
+    /// A bare instance of the component of policy `name`, under the default limits.
+    ///
+    /// # Errors
+    /// If there is no such component, or it cannot be loaded or instantiated.
+    pub fn instance(&mut self, name: &str) -> Result<WasmInstance, ComponentError> {
+        let component = self.component(name)?;
+        Ok(WasmInstance::new(component, Limits::default())?)
+    }
+
+    /// The component of policy `name`.
+    ///
+    /// # Errors
+    /// If there is no such component, or it cannot be loaded.
+    pub fn component(&mut self, name: &str) -> Result<&PolicyComponent, ComponentError> {
         let engine = match &self.engine {
             Some(engine) => engine.clone(),
             None => self.engine.insert(PolicyEngine::new()?).clone(),
         };
-        let component = load(&engine, &component_path(name))?;
-        let source = source(&component, settings);
-        self.loaded.insert(name.to_owned(), component);
-        Ok(source)
+        match self.loaded.entry(name.to_owned()) {
+            Entry::Occupied(loaded) => Ok(loaded.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(load(&engine, &component_path(name))?)),
+        }
     }
 }
 

@@ -38,6 +38,7 @@ pub mod native;
 pub mod properties;
 pub mod report;
 mod run;
+pub mod scale;
 mod scenario;
 
 pub use kit::{Failures, Flavour, Kit, Registry, check_dir, run, scenario_files};

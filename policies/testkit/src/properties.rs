@@ -52,6 +52,8 @@ pub enum Property {
     IgnoresRowOrder,
     /// No liveness clock of the host runs out, and every request has an outcome in the end.
     StarvesNobody,
+    /// What it chooses is the best of what it explains, and nothing that could be chosen is held.
+    ExplainsItself,
     /// What a question costs grows at most in proportion to the fleet and what runs there.
     BoundedFuel,
 }
@@ -92,11 +94,12 @@ impl Default for Plan {
 
 impl Property {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::NeverRefused,
         Self::SurvivesRestart,
         Self::IgnoresRowOrder,
         Self::StarvesNobody,
+        Self::ExplainsItself,
         Self::BoundedFuel,
     ];
 
@@ -108,6 +111,7 @@ impl Property {
             Self::SurvivesRestart => "answers alike after a restart",
             Self::IgnoresRowOrder => "answers alike in whatever order it is told",
             Self::StarvesNobody => "starves nobody",
+            Self::ExplainsItself => "does what it explains",
             Self::BoundedFuel => "uses bounded fuel as the fleet grows",
         }
     }
@@ -128,13 +132,14 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
     let started = start(subject.source())?;
     let name = started.description().name.clone();
     let mut broken = Broken::new();
-    let mut compared = 0;
+    let (mut compared, mut explained) = (0, 0);
     let mut host_broke = None;
     for run in 0..plan.runs {
         let seed = plan.seed.wrapping_add(u64::from(run));
         match run_once(subject, plan, seed)? {
             Outcome::Ran(ran) => {
                 compared += ran.compared;
+                explained += ran.explained;
                 for (property, problem) in ran.broken {
                     if broken.contains_key(&property) {
                         continue;
@@ -159,6 +164,12 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
             (_, None, Some(problem)) => Verdict::Failed(problem),
             (Property::SurvivesRestart | Property::IgnoresRowOrder, None, None) => {
                 Verdict::Passed(format!("{runs}, {compared} answers compared"))
+            }
+            (Property::ExplainsItself, None, None) if explained == 0 => {
+                Verdict::Skipped("it explains no placement".to_owned())
+            }
+            (Property::ExplainsItself, None, None) => {
+                Verdict::Passed(format!("{runs}, {explained} answers explained"))
             }
             (Property::NeverRefused | Property::StarvesNobody, None, None) => {
                 Verdict::Passed(runs.clone())

@@ -29,6 +29,7 @@ const FACTS_MAX: usize = 12;
 pub(super) struct Ran {
     pub(super) broken: Broken,
     pub(super) compared: u64,
+    pub(super) explained: u64,
 }
 
 struct Run {
@@ -53,9 +54,16 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
     run.drain();
     run.judge();
     let Twinned {
-        broken, compared, ..
+        broken,
+        compared,
+        explained,
+        ..
     } = run.world.policies;
-    Ok(Ran { broken, compared })
+    Ok(Ran {
+        broken,
+        compared,
+        explained,
+    })
 }
 
 // === impl Run ===

@@ -1,15 +1,14 @@
 //! A policy of this workspace, put through the properties in its own crate's tests.
 
-use std::fs;
-
-use pointsman_policy::{Limits, PolicyComponent, PolicyEngine};
+use pointsman_policy::Limits;
 use serde_json::{Map, Value};
 
 use super::{Plan, Property, Subject, check};
-use crate::component::component_path;
+use crate::component::Components;
 use crate::kit::Flavour;
 use crate::native::Make;
 use crate::report::{Problem, Suite, Verdict};
+use crate::scale;
 
 /// A policy as compiled into the test and as the component that `cargo xtask policies` made.
 ///
@@ -71,10 +70,13 @@ impl<'a> Shipped<'a> {
     /// All that is not as it should be, for people: a property broken, one said to be lacking and
     /// not broken, a component that is not there.
     pub fn check(&self) -> Result<(), String> {
-        let settings: Map<String, Value> =
-            toml::from_str(self.settings).map_err(|error| error.to_string())?;
+        let settings = self.settings()?;
         let native = Subject::native(self.name, self.make, &settings);
-        let component = Subject::component(&self.component()?, &settings, Limits::default());
+        let mut components = Components::default();
+        let component = components
+            .component(self.name)
+            .map_err(|error| error.to_string())?;
+        let component = Subject::component(component, &settings, Limits::default());
         // A fresh instance of a component takes its time.
         let few = Plan {
             runs: 2,
@@ -94,12 +96,24 @@ impl<'a> Shipped<'a> {
         Err(wrong.join("\n"))
     }
 
-    fn component(&self) -> Result<PolicyComponent, String> {
-        let path = component_path(self.name);
-        let bytes = fs::read(&path)
-            .map_err(|error| format!("{}: {error}: run `cargo xtask policies`", path.display()))?;
-        let engine = PolicyEngine::new().map_err(|error| error.to_string())?;
-        PolicyComponent::load(&engine, &bytes).map_err(|error| error.to_string())
+    /// Asserts that the component answers a full batch over the largest fleet within the fuel it has
+    /// by default, wherever there is room: see [`scale::check_batches`].
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn assert_batches(&self) {
+        let settings = self.settings().map(Value::from);
+        let fuel = settings.and_then(|settings| {
+            let settings = settings.to_string();
+            scale::check_batches(self.name, &settings)
+        });
+        if let Err(problem) = fuel {
+            panic!("{}: {problem}", self.name);
+        }
+    }
+
+    fn settings(&self) -> Result<Map<String, Value>, String> {
+        toml::from_str(self.settings).map_err(|error| error.to_string())
     }
 
     /// What of a suite is not as it should be. A component is given fewer runs, in which what it

@@ -1,7 +1,7 @@
 //! Between the machine and the policy: now and then a question is asked of fresh instances too.
 //!
 //! One is restored from the policy's state and told everything anew; the other besides in another
-//! order. Each must answer as the policy does.
+//! order. Each must answer as the policy does, and the policy as it explains.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,9 @@ use pointsman_core::{
     Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Hook, Micros, Moment, Policies,
     Refusal, RequestId, Shortage, View, admission, routing,
 };
-use pointsman_policy::{Briefing, PolicyHost, PolicySource, Restored, Snapshot, StartError, start};
+use pointsman_policy::{
+    Briefing, Candidate, PolicyHost, PolicySource, Restored, Snapshot, StartError, start,
+};
 
 use super::{Broken, Plan, Property, Subject, bound, host_of};
 use crate::report::Problem;
@@ -23,6 +25,8 @@ pub(super) struct Twinned {
     pub(super) broken: Broken,
     /// Answers compared.
     pub(super) compared: u64,
+    /// Answers that were explained.
+    pub(super) explained: u64,
     plain: PolicySource,
     shuffled: PolicySource,
     /// Which run this is, as it is made again.
@@ -39,6 +43,7 @@ impl Twinned {
             host: host_of(subject.source())?,
             broken: Broken::new(),
             compared: 0,
+            explained: 0,
             plain: subject.source(),
             shuffled: subject.shuffled(seed),
             run: format!("seed {seed}, {} events", plan.events),
@@ -54,13 +59,12 @@ impl Twinned {
         self.broken.entry(property).or_insert(problem);
     }
 
-    /// Asks the policy, and of some questions its twins. `same` tells whether two answers that
-    /// are not equal come to the same.
+    /// Asks the policy, and of some questions its twins.
     fn ask<R: PartialEq + Debug>(
         &mut self,
         (view, at, hook): (&View<'_>, Moment, Hook),
         ask: &mut dyn FnMut(&mut PolicyHost) -> Answer<R>,
-        same: &dyn Fn(&PolicyHost, &R, &R) -> bool,
+        judge: &Judge<'_, R>,
     ) -> Answer<R> {
         let answer = ask(&mut self.host);
         if self.rng.u32(0..self.every) != 0 || answer.author == Author::BuiltIn {
@@ -70,7 +74,15 @@ impl Twinned {
             return answer;
         };
         // Again, so that the policy too answers from the state that the twins are given.
+        let explained = (judge.explain)(&self.host);
         let answer = ask(&mut self.host);
+        if let (Some(candidates), Some(answer)) = (explained, &answer.value) {
+            self.explained += 1;
+            if let Some(summary) = (judge.against)(&candidates, answer) {
+                let detail = format!("at {at:?}\nanswered {answer:?}\nexplained {candidates:?}");
+                self.note(Property::ExplainsItself, summary, detail);
+            }
+        }
         let twins = [
             (Property::SurvivesRestart, self.plain.clone()),
             (Property::IgnoresRowOrder, self.shuffled.clone()),
@@ -82,7 +94,7 @@ impl Twinned {
             match (&answer.value, said) {
                 (_, Err(why)) => self.note(property, "a fresh instance does not start", why),
                 (Some(one), Ok(Some(other))) if *one == other => {}
-                (Some(one), Ok(Some(other))) if same(&self.host, one, &other) => {}
+                (Some(one), Ok(Some(other))) if (judge.same)(&self.host, one, &other) => {}
                 (one, Ok(other)) => {
                     let summary = format!("{} is answered otherwise", hook.as_str());
                     let detail = format!("at {at:?}\nbefore {one:?}\nafter  {other:?}");
@@ -148,8 +160,57 @@ fn tied(
     one == other && one.iter().all(Option::is_some)
 }
 
-fn never<R>(_: &PolicyHost, _: &R, _: &R) -> bool {
-    false
+/// What the policy explains about the first request of a batch, which comes as if alone.
+fn explained(
+    (view, at): (&View<'_>, Moment),
+    host: &PolicyHost,
+    requests: &[Cached],
+) -> Option<Vec<Candidate>> {
+    let asked = requests.first()?;
+    let row = view.request(asked.request)?;
+    let said = host.explain(view, at, row, asked).ok()?;
+    Some(said.candidates)
+}
+
+/// What is wrong with the first verdict by what was explained, if anything is.
+fn against(candidates: &[Candidate], verdicts: &[routing::Verdict]) -> Option<&'static str> {
+    let eligible = candidates.iter().filter(|candidate| candidate.eligible);
+    let least = eligible.clone().map(|candidate| candidate.cost).min();
+    match &verdicts.first()?.choice {
+        routing::Choice::Place(executors) => {
+            let mut eligible = eligible;
+            let chosen = eligible.find(|candidate| executors.first() == Some(&candidate.executor));
+            match chosen {
+                None => Some("it places where it explains that it cannot"),
+                Some(chosen) if Some(chosen.cost) > least => {
+                    Some("it explains that another place is better")
+                }
+                Some(_) => None,
+            }
+        }
+        routing::Choice::Hold(_) | routing::Choice::GiveUp => {
+            least.map(|_| "it holds what it explains that it can place")
+        }
+    }
+}
+
+/// How the answers to one hook are judged.
+struct Judge<'a, R> {
+    /// Whether two answers that are not equal come to the same.
+    same: &'a dyn Fn(&PolicyHost, &R, &R) -> bool,
+    /// What the policy explains beforehand.
+    explain: &'a dyn Fn(&PolicyHost) -> Option<Vec<Candidate>>,
+    /// What is wrong with an answer by that.
+    against: &'a dyn Fn(&[Candidate], &R) -> Option<&'static str>,
+}
+
+impl<R> Judge<'_, R> {
+    /// Of answers that must be equal, and are not explained.
+    const EQUAL: Self = Self {
+        same: &|_, _, _| false,
+        explain: &|_| None,
+        against: &|_, _| None,
+    };
 }
 
 impl Policies for Twinned {
@@ -163,7 +224,7 @@ impl Policies for Twinned {
         self.ask(
             (view, at, Hook::Admission),
             &mut |host| host.admit(view, at, arrivals, room),
-            &never,
+            &Judge::EQUAL,
         )
     }
 
@@ -176,7 +237,7 @@ impl Policies for Twinned {
         self.ask(
             (view, at, Hook::Priority),
             &mut |host| host.order(view, at, requests),
-            &never,
+            &Judge::EQUAL,
         )
     }
 
@@ -189,7 +250,11 @@ impl Policies for Twinned {
         self.ask(
             (view, at, Hook::Routing),
             &mut |host| host.route(view, at, requests),
-            &|host, one, other| tied((view, at), host, requests, (one, other)),
+            &Judge {
+                same: &|host, one, other| tied((view, at), host, requests, (one, other)),
+                explain: &|host| explained((view, at), host, requests),
+                against: &|candidates, verdicts| against(candidates, verdicts),
+            },
         )
     }
 
@@ -202,7 +267,7 @@ impl Policies for Twinned {
         self.ask(
             (view, at, Hook::Preemption),
             &mut |host| host.evict(view, at, shortage),
-            &never,
+            &Judge::EQUAL,
         )
     }
 
@@ -216,7 +281,7 @@ impl Policies for Twinned {
         self.ask(
             (view, at, Hook::Budget),
             &mut |host| host.allot(view, at, device, tokens_total),
-            &never,
+            &Judge::EQUAL,
         )
     }
 

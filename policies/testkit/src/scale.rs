@@ -1,0 +1,285 @@
+//! A full batch of requests over a fleet of any size, as a policy that routes is asked about it.
+//!
+//! The fuel that the question takes is the same on every machine, so that a test may hold it: a
+//! policy that looks at the whole fleet for each request does not answer [`BATCH`] of them over
+//! [`EXECUTORS_MAX`] executors under the default limits, and one that keeps an index does.
+//!
+//! ```no_run
+//! use pointsman_testkit::scale::check_batches;
+//!
+//! # fn batches() {
+//! if let Err(problem) = check_batches("newest", "{}") {
+//!     panic!("{problem}");
+//! }
+//! # }
+//! ```
+//!
+//! # Not here
+//! How long it takes: `cargo xtask bench decide`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pointsman_core::rows::{
+    Cached, Change, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Extent, Health, Model, Name,
+    NameKind, Overlap, Request, RequestClass, Role, Stage,
+};
+use pointsman_core::{
+    DeviceId, ExecutorId, Micros, ModelId, Moment, RequestId, Round, SessionKey, TenantId, routing,
+};
+use pointsman_policy::{Instance, Limits};
+use pointsman_sdk::rendezvous::split_mix;
+
+use crate::component::Components;
+
+/// Requests of a batch: as many as the host asks about at once by default.
+pub const BATCH: u32 = 64;
+/// Executors of the largest fleet.
+pub const EXECUTORS_MAX: u32 = 10_000;
+
+const SECOND: u64 = 1_000_000;
+/// Executors that share a device.
+const PER_DEVICE: u32 = 8;
+const SLOTS: u32 = 8;
+const MODELS: u32 = 4;
+/// Executors listed as holding a part of a prompt.
+const HOLDERS: u32 = 8;
+const TOKENS_PER_BLOCK: u32 = 16;
+
+/// Where there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Everywhere.
+    Everywhere,
+    /// On every other executor.
+    OnHalf,
+    /// In one slot: the fleet is full, and a sequence has ended.
+    OneSlot,
+    /// On one device: slots are free everywhere, and blocks are not.
+    OneDevice,
+}
+
+impl Room {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Everywhere,
+        Self::OnHalf,
+        Self::OneSlot,
+        Self::OneDevice,
+    ];
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Requests placed.
+    pub placed: usize,
+    /// Fuel of the question.
+    pub fuel: u64,
+}
+
+/// Asks the component of policy `name`, with `settings` in JSON, about a full batch over the largest
+/// fleet under the default limits, wherever there is room.
+///
+/// # Errors
+/// What is wrong: it faults, or places nothing where there is room.
+pub fn check_batches(name: &str, settings: &str) -> Result<BTreeMap<&'static str, u64>, String> {
+    let mut components = Components::default();
+    let mut fuel = BTreeMap::new();
+    for room in Room::ALL {
+        let answered = ask_batch(&mut components, (name, settings), EXECUTORS_MAX, room)
+            .map_err(|problem| format!("room {room:?}: {problem}"))?;
+        if answered.placed == 0 {
+            return Err(format!("room {room:?}: nothing is placed"));
+        }
+        let room = match room {
+            Room::Everywhere => "everywhere",
+            Room::OnHalf => "on half",
+            Room::OneSlot => "one slot",
+            Room::OneDevice => "one device",
+        };
+        fuel.insert(room, answered.fuel);
+    }
+    Ok(fuel)
+}
+
+/// The same over a fleet of `executors`, with room as `room` says.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn ask_batch(
+    components: &mut Components,
+    (name, settings): (&str, &str),
+    executors: u32,
+    room: Room,
+) -> Result<Answered, String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let mut policy = components.instance(name).map_err(|error| told(&error))?;
+    policy.describe().map_err(|fault| told(&fault))?;
+    policy.configure(settings).map_err(|fault| told(&fault))??;
+    let fleet = Fleet { executors, room };
+    let rows = fleet.rows();
+    let chunk = usize::try_from(Limits::default().observe_rows).unwrap_or(usize::MAX);
+    let mut extent = Extent::Everything;
+    for rows in rows.chunks(chunk) {
+        let observed = policy.observe(Micros(SECOND), extent, rows);
+        observed.map_err(|fault| format!("observe: {fault}"))?;
+        extent = Extent::SinceLast;
+    }
+    let at = Moment {
+        now: Micros(SECOND),
+        round: Round(1),
+    };
+    let asked: Vec<Cached> = (0..BATCH).map(|n| fleet.cached(n)).collect();
+    let verdicts = policy.route(at, &asked);
+    let verdicts = verdicts.map_err(|fault| format!("route: {fault}"))?;
+    let placed = |verdict: &&routing::Verdict| matches!(verdict.choice, routing::Choice::Place(_));
+    Ok(Answered {
+        placed: verdicts.iter().filter(placed).count(),
+        fuel: policy.last_fuel().unwrap_or(0),
+    })
+}
+
+struct Fleet {
+    executors: u32,
+    room: Room,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// All rows.
+    fn rows(&self) -> Vec<Change> {
+        let mut rows = Vec::new();
+        let running_max = None;
+        rows.extend((0..MODELS).map(|id| {
+            Change::Model(Model {
+                id: ModelId(id),
+                running_max,
+                running: 0,
+                waiting: BATCH / MODELS,
+            })
+        }));
+        for id in 0..self.executors {
+            if id % PER_DEVICE == 0 {
+                rows.push(Change::Device(self.device(id / PER_DEVICE)));
+            }
+            let (kind, text) = (NameKind::Executor, format!("executor-{id}"));
+            rows.push(Change::Name(Name { kind, id, text }));
+            rows.push(Change::Executor(Box::new(info(id))));
+            rows.push(Change::Load(self.load(id)));
+        }
+        rows.extend((0..BATCH).map(|n| Change::Waiting(Arc::new(request(n)))));
+        rows
+    }
+
+    /// Where there is room in one place only, it is in the middle.
+    fn middle(&self) -> u32 {
+        // Of a kind that serves every model, and of the group that is asked for.
+        self.executors / 2 / (2 * MODELS) * (2 * MODELS)
+    }
+
+    fn device(&self, id: u32) -> Device {
+        let has_room = self.room != Room::OneDevice || id == self.middle() / PER_DEVICE;
+        Device {
+            id: DeviceId(id),
+            block_bytes: 1 << 20,
+            blocks_total: 100_000,
+            blocks_free: if has_room { 50_000 + id * 37 % 9000 } else { 2 },
+            blocks_cached: 0,
+            blocks_evicted_total: 0,
+        }
+    }
+
+    fn load(&self, id: u32) -> ExecutorLoad {
+        let busy = id * 7 % SLOTS;
+        let slots_used = match self.room {
+            Room::Everywhere | Room::OneDevice => busy,
+            Room::OnHalf if id.is_multiple_of(2) => busy,
+            Room::OneSlot if id == self.middle() => SLOTS - 1,
+            Room::OnHalf | Room::OneSlot => SLOTS,
+        };
+        ExecutorLoad {
+            id: ExecutorId(id),
+            health: Health::Up,
+            slots_used,
+            queued_critical: 0,
+            queued_throughput: 0,
+            prefill_tokens_pending: u64::from(id * 13 % 900),
+            blocks_used: u64::from(busy * 100),
+            placed_total: u64::from(id * 31 % 500),
+            ttft_micros: Some(SECOND / 10 + u64::from(id * 17 % 1000) * 100),
+            itl_micros: Some(20_000 + u64::from(id * 11 % 97) * 10),
+        }
+    }
+
+    /// Of every other prompt something is held here and there.
+    fn cached(&self, n: u32) -> Cached {
+        let holder = |at: u32| Overlap {
+            executor: ExecutorId((n * 997 + at * 131) % self.executors),
+            device_tokens: 16 * (HOLDERS - at) * 3,
+            host_tokens: 16 * at,
+            disk_tokens: 0,
+        };
+        let holders = if n.is_multiple_of(2) {
+            0..HOLDERS.min(self.executors)
+        } else {
+            0..0
+        };
+        Cached {
+            request: RequestId(u64::from(n)),
+            overlaps: holders.map(holder).collect(),
+            floor_tokens: 16,
+            shared_tokens: 0,
+        }
+    }
+}
+
+/// Half serve any model, the others one each.
+fn info(id: u32) -> ExecutorInfo {
+    let model = ModelId(id / 2 % MODELS);
+    ExecutorInfo {
+        id: ExecutorId(id),
+        device: DeviceId(id / PER_DEVICE),
+        kind: ExecutorKind::Simulated,
+        role: Role::Both,
+        group: 0,
+        share_weight: 1,
+        serves: (!id.is_multiple_of(2)).then(|| vec![model]),
+        slots_total: SLOTS,
+        models_max: None,
+        queue_limit: 0,
+        tokens_per_block: Some(TOKENS_PER_BLOCK),
+    }
+}
+
+/// Most have a session, half a deadline; each is of another size.
+fn request(n: u32) -> Request {
+    Request {
+        id: RequestId(u64::from(n)),
+        model: Some(ModelId(n % MODELS)),
+        adapter: None,
+        tenant: TenantId(0),
+        session: (!n.is_multiple_of(4)).then(|| SessionKey(split_mix(u64::from(n)))),
+        class: if n.is_multiple_of(3) {
+            RequestClass::LatencyCritical
+        } else {
+            RequestClass::Throughput
+        },
+        priority: 0,
+        head_start: Micros(0),
+        stage: Stage::Queued,
+        labels: Vec::new(),
+        arrived: Micros(0),
+        deadline: n.is_multiple_of(2).then_some(Micros(60 * SECOND)),
+        may_wait: true,
+        prompt_tokens: 512 - n,
+        output_tokens_max: 512,
+        output_tokens_expected: Some(100 + n),
+        group: None,
+        allowed: None,
+        failed_on: Vec::new(),
+        preferred: None,
+        attempts: 0,
+    }
+}
