@@ -1,3 +1,5 @@
+//! The state file, and the folder it is in.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -61,10 +61,3 @@ fn check(reloads: u32) {
 fn memory_stays_flat_over_five_hundred_reloads() {
     check(500);
 }
-
-/// As many as a fleet sees in years: minutes, so not with the others.
-#[test]
-#[ignore = "takes minutes: run it with --ignored"]
-fn memory_stays_flat_over_ten_thousand_reloads() {
-    check(10_000);
-}
