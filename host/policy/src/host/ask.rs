@@ -24,18 +24,17 @@ impl PolicyHost {
         request: &Request,
         cached: &Cached,
     ) -> Result<Explanation, ExplainError> {
-        self.explain_from(view, at, request, cached)
+        self.explain_by(self.router_of(view, request), view, at, (request, cached))
     }
 
-    pub(super) fn explain_from(
+    pub(super) fn explain_by(
         &self,
+        policy: Option<u32>,
         rows: &dyn Rows,
         at: Moment,
-        request: &Request,
-        cached: &Cached,
+        (request, cached): (&Request, &Cached),
     ) -> Result<Explanation, ExplainError> {
-        let holder = self.holder(Hook::Routing);
-        let member = holder
+        let member = policy
             .and_then(|number| self.members.get(&number))
             .filter(|member| member.explains)
             .ok_or(ExplainError::NotExported)?;

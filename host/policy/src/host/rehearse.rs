@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::rows::{Cached, Change, Extent, NameKind, Request};
 use pointsman_core::{Hook, Moment, View, routing};
 
 use super::PolicyHost;
@@ -21,62 +21,73 @@ use crate::policy::observe_all;
 pub struct Rehearsal {
     /// Whose answer it would be.
     pub policy: u32,
-    /// What it would be.
-    pub verdict: routing::Verdict,
+    /// What it would be; a fault of the copy leaves the policy in force untouched.
+    pub verdict: Result<routing::Verdict, Fault>,
 }
 
 impl PolicyHost {
-    /// Asks a throw-away copy of the policy that routes where it would put `request`, which need
-    /// not exist. Absent: no policy routes. Slow: a fresh instance is fed everything.
-    ///
-    /// # Errors
-    /// If the copy faults. The policy in force is untouched.
+    /// Asks a throw-away copy of the policy that routes for its tenant where it would put `request`,
+    /// which need not exist. Absent: no policy routes. Slow: a fresh instance is fed everything.
+    #[must_use]
     pub fn rehearse(
         &self,
         view: &View<'_>,
         at: Moment,
         request: &Request,
         cached: &Cached,
-    ) -> Option<Result<Rehearsal, Fault>> {
-        self.rehearse_from(view, at, request, cached)
+    ) -> Option<Rehearsal> {
+        let policy = self.router_of(view, request)?;
+        self.rehearse_by(policy, view, at, (request, cached))
     }
 
-    pub(super) fn rehearse_from(
+    /// Who routes `request`: the canary, if it has its tenant, else whoever is in force.
+    pub(super) fn router_of(&self, view: &View<'_>, request: &Request) -> Option<u32> {
+        let tenant = view.name(NameKind::Tenant, request.tenant.0);
+        let canary = self.canary(Hook::Routing);
+        let canary = canary.filter(|canary| tenant.is_some_and(|tenant| canary.has(tenant)));
+        let canary = canary.map(|canary| canary.policy);
+        canary.or_else(|| self.holder(Hook::Routing))
+    }
+
+    fn rehearse_by(
         &self,
+        policy: u32,
         rows: &dyn Rows,
         at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Option<Result<Rehearsal, Fault>> {
-        let policy = self.holder(Hook::Routing)?;
+        (request, cached): (&Request, &Cached),
+    ) -> Option<Rehearsal> {
         let member = self.members.get(&policy)?;
-        let answer = member.copy_told(rows, at.now).and_then(|mut copy| {
+        let verdicts = member.copy_told(rows, at.now).and_then(|mut copy| {
             if member.description.feed.waiting {
                 let limits = member.source.limits();
                 let arrived = [Change::Waiting(Arc::new(request.clone()))];
-                observe_all(copy.as_mut(), limits, (at.now, Extent::SinceLast), &arrived)?;
+                let told = (at.now, Extent::SinceLast);
+                observe_all(copy.as_mut(), limits, told, &arrived)?;
             }
             copy.route(at, std::slice::from_ref(cached))
         });
-        Some(answer.map(|verdicts| Rehearsal {
-            policy,
-            verdict: verdicts.into_iter().next().unwrap_or(routing::Verdict {
+        let verdict = verdicts.map(|verdicts| {
+            let first = verdicts.into_iter().next();
+            // No verdict places nothing.
+            first.unwrap_or(routing::Verdict {
                 choice: routing::Choice::Hold(None),
                 reason: 0,
-            }),
-        }))
+            })
+        });
+        Some(Rehearsal { policy, verdict })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use pointsman_core::rows::{RequestClass, Stage};
-    use pointsman_core::{ExecutorId, Feed, Micros, RequestId, Round, TenantId};
+    use pointsman_core::{Config, ExecutorId, Feed, Machine, Micros, RequestId, Round, TenantId};
 
     use super::*;
     use crate::fixture::{Handle, scripted};
     use crate::instance::HookSet;
     use crate::limits::Patience;
+    use crate::mode::Percent;
     use crate::policy::start;
 
     struct Nobody;
@@ -143,12 +154,16 @@ mod tests {
         let host = routing(&policy);
         let before: Vec<_> = host.status().collect();
         let (request, cached) = request();
-        let rehearsed = host.rehearse_from(&Nobody, AT, &request, &cached);
+        let rehearsed = host.rehearse_by(0, &Nobody, AT, (&request, &cached));
         let verdict = routing::Verdict {
             choice: routing::Choice::Place(vec![ExecutorId(99)]),
             reason: 0,
         };
-        assert_eq!(rehearsed, Some(Ok(Rehearsal { policy: 0, verdict })));
+        let rehearsal = Rehearsal {
+            policy: 0,
+            verdict: Ok(verdict),
+        };
+        assert_eq!(rehearsed, Some(rehearsal));
         let calls = [
             "configure {}",
             "observe 1 Everything 0",
@@ -160,9 +175,31 @@ mod tests {
     }
 
     #[test]
-    fn where_no_policy_routes_nobody_is_asked() {
-        let (request, cached) = request();
-        let host = PolicyHost::new(Patience::default());
-        assert_eq!(host.rehearse_from(&Nobody, AT, &request, &cached), None);
+    fn who_routes_for_a_tenant_is_the_canary_where_that_has_it() {
+        let mut machine = Machine::new(Config::default()).unwrap();
+        let tenants: Vec<TenantId> = (0..100)
+            .map(|n| machine.intern_tenant(AT.now, &format!("tenant {n}")))
+            .collect();
+        let mut host = routing(&scripted("steady"));
+        let tried = scripted("tried");
+        tried.set(|script| script.hooks = HookSet::from_iter([Hook::Routing]));
+        let number = host.add(start(tried.source()).unwrap()).unwrap();
+        let half = Percent::new(50).unwrap();
+        let routes = HookSet::from_iter([Hook::Routing]);
+        host.bind_canary(AT.now, number, routes, half).unwrap();
+        let canary = host.canary(Hook::Routing).unwrap();
+        let view = machine.view();
+        let mut of_the_canary = 0;
+        for tenant in tenants {
+            let (mut request, _) = request();
+            request.tenant = tenant;
+            let name = view.name(NameKind::Tenant, tenant.0).unwrap();
+            let router = if canary.has(name) { number } else { 0 };
+            assert_eq!(host.router_of(&view, &request), Some(router), "{name}");
+            of_the_canary += u32::from(router == number);
+        }
+        assert!((1..100).contains(&of_the_canary));
+        let nobody = PolicyHost::new(Patience::default());
+        assert_eq!(nobody.router_of(&view, &request().0), None);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    ExecutorId, Hook, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, RefusalCause,
+    ExecutorId, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, RefusalCause,
     TenantId, routing,
 };
 use pointsman_policy::Candidate;
@@ -128,25 +128,24 @@ impl Driver {
                     .collect(),
             ),
         };
-        match rehearsed {
-            None => built_in(Teller::BuiltIn),
-            Some(Err(fault)) => {
-                let routes = self.policies.holder(Hook::Routing);
-                built_in(Teller::Faulted {
-                    policy: routes.map_or_else(String::new, |number| self.policy_name(number)),
-                    detail: fault.to_string(),
-                })
-            }
-            Some(Ok(rehearsal)) => {
-                let number = rehearsal.policy;
-                let reason = self.policies.reason(number, rehearsal.verdict.reason);
+        let Some(rehearsal) = rehearsed else {
+            return built_in(Teller::BuiltIn);
+        };
+        let number = rehearsal.policy;
+        match rehearsal.verdict {
+            Err(fault) => built_in(Teller::Faulted {
+                policy: self.policy_name(number),
+                detail: fault.to_string(),
+            }),
+            Ok(verdict) => {
+                let reason = self.policies.reason(number, verdict.reason);
                 Told {
                     by: Teller::Policy {
                         name: self.policy_name(number),
                         number,
                         reason: reason.unwrap_or_default().to_owned(),
                     },
-                    verdict: rehearsal.verdict.choice,
+                    verdict: verdict.choice,
                 }
             }
         }

@@ -212,12 +212,17 @@ fn a_copy_explains_and_the_policy_is_not_disturbed() {
         shared_tokens: 0,
     };
     let rows = Feeding(RefCell::new(vec![(Extent::Everything, 3)]));
-    let before = host.explain_from(&rows, moment(1), &request, &cached);
+    let before = host.explain_by(
+        host.holder(Hook::Routing),
+        &rows,
+        moment(1),
+        (&request, &cached),
+    );
     assert_eq!(before, Err(ExplainError::NotExported));
     host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
         .unwrap();
     let explanation = host
-        .explain_from(&rows, moment(1), &request, &cached)
+        .explain_by(Some(0), &rows, moment(1), (&request, &cached))
         .unwrap();
     assert_eq!(explanation.candidates[0].note, "for 7");
     assert_eq!(
