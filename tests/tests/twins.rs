@@ -2,6 +2,7 @@
 //!
 //! A twin must meet what a scenario expects, and decide as the policy in Rust does to the byte.
 
+use std::fmt::Debug;
 use std::fs;
 use std::path::Path;
 
@@ -15,15 +16,15 @@ const NAME: &str = "first-policy";
 
 #[test]
 fn in_javascript_it_decides_as_in_rust() -> Result<()> {
-    decides_as_in_rust("02-javascript-policy/javascript-policy.wasm")
+    same_as_in_rust("02-javascript-policy/javascript-policy.wasm")
 }
 
 #[test]
 fn in_python_it_decides_as_in_rust() -> Result<()> {
-    decides_as_in_rust("03-python-policy/python-policy.wasm")
+    same_as_in_rust("03-python-policy/python-policy.wasm")
 }
 
-fn decides_as_in_rust(twin: &str) -> Result<()> {
+fn same_as_in_rust(twin: &str) -> Result<()> {
     let engine = PolicyEngine::new()?;
     let mut rust = kit(&engine, &component::component_path(NAME))?;
     let mut twin = kit(&engine, &Path::new(EXAMPLES).join(twin))?;
@@ -32,10 +33,14 @@ fn decides_as_in_rust(twin: &str) -> Result<()> {
     for path in scenarios {
         let expected = rust.run(&path, Flavour::Component)?;
         let ran = twin.run(&path, Flavour::Component)?;
-        assert_eq!(ran.facts, expected.facts, "{}", path.display());
-        assert_eq!(ran.effects, expected.effects, "{}", path.display());
+        same(&path, &ran.facts, &expected.facts);
+        same(&path, &ran.effects, &expected.effects);
     }
     Ok(())
+}
+
+fn same<T: PartialEq + Debug>(path: &Path, twin: &T, rust: &T) {
+    assert_eq!(twin, rust, "{}", path.display());
 }
 
 /// A kit in which the component in `file` is the policy that the scenarios bind.

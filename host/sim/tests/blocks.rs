@@ -186,7 +186,7 @@ fn stored(world: &mut World, tier: Tier, hashes: &[u128]) {
 /// What the policy was last told of a prompt: executor and tokens on device, in host memory, on
 /// disk; the floor; the shared cache.
 fn told(world: &World) -> (Vec<(ExecutorId, [u32; 3])>, u32, u32) {
-    let (_, cached) = world.policies.asked.route.last().unwrap();
+    let (_, cached) = world.policies.asked.route.last().expect("it was asked");
     let overlaps = cached.overlaps.iter();
     let overlaps = overlaps.map(|it| {
         (

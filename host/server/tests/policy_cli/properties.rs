@@ -35,7 +35,7 @@ fn failed(said: &Said) -> Vec<(String, String)> {
 #[test]
 fn a_good_policy_passes_with_and_without_scenarios() {
     let place = with_habit("none");
-    check(&place, "--runs 4 --events 40").says(0, &["fickle (component)", "5 passed"]);
+    check(&place, "--runs 2 --events 40").says(0, &["fickle (component)", "5 passed"]);
     place.write(
         "one.toml",
         "title = 'one is placed'
@@ -85,7 +85,7 @@ fn a_policy_that_lacks_a_property_fails_with_what_shows_it_again() {
         ("holds", "starves nobody", "was Unplaced"),
     ] {
         let place = with_habit(habit);
-        let failed = failed(&check(&place, "--runs 4 --format json"));
+        let failed = failed(&check(&place, "--runs 2 --events 40 --format json"));
         let of = failed.iter().find(|(name, _)| name == property);
         let (_, summary) = of.unwrap_or_else(|| panic!("{habit}: {failed:?}"));
         assert!(summary.contains(said), "{habit}: {summary}");

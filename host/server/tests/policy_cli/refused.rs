@@ -109,7 +109,7 @@ fn another_version_of_the_interface_and_half_a_file_are_explained() {
         say("next.wasm").says(
             1,
             &[
-                "is of version \"9.1.0\", this host knows 0.1.0",
+                "is of version \"9.1.0\", this host knows 0.1.x",
                 "to fix it: build it again with the SDK of this release",
             ],
         );
