@@ -9,6 +9,7 @@ pub mod crowd;
 pub mod decide;
 pub mod engine;
 pub mod fleet;
+pub mod journal;
 pub mod reload;
 pub mod serving;
 pub mod trial;

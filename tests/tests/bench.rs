@@ -6,7 +6,7 @@ use pointsman_policy::PolicyEngine;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;
 use pointsman_tests::fleet::{Defaults, Flavour};
-use pointsman_tests::{engine, reload};
+use pointsman_tests::{engine, journal, reload};
 
 #[test]
 fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
@@ -37,6 +37,13 @@ fn the_defaults_decide_over_ten_thousand_executors_within_their_limits() {
     };
     let measured = measure(&defaults, Flavour::Component, case).unwrap();
     assert_eq!(measured.rounds.len(), 2);
+}
+
+#[test]
+fn the_journal_benchmark_runs_and_replays_what_it_records() {
+    let measured = journal::measure(200, 2).unwrap();
+    assert!(measured.recorded.decisions >= 200);
+    assert!(measured.entries_per_decision > 1.0 && measured.bytes_per_decision > 1.0);
 }
 
 #[test]

@@ -54,6 +54,12 @@ impl Feed {
         }
     }
 
+    /// What it is told of, besides what everybody is.
+    #[must_use]
+    pub fn kinds(&self) -> FeedKinds {
+        self.kinds
+    }
+
     /// How far in the machine's changes its policy has been told; absent: it knows nothing.
     #[must_use]
     pub fn told(&self) -> Option<u64> {

@@ -95,5 +95,5 @@ pub use policies::{
 };
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;
-pub use tap::{Asked, Question, Reply, Sink, Tap};
+pub use tap::{Asked, Question, Recorder, Reply, Sink, Tap};
 pub use view::View;

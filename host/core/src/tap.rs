@@ -1,9 +1,14 @@
 //! Questions and answers as data, and [`Tap`]: standing between the machine and its policies.
 //!
 //! [`Policies`] has a method per hook, each with its own types. Whoever only wants to watch, time,
-//! record or repeat what is asked writes one method, [`Sink::ask`], and nothing for the rest.
+//! record or repeat what is asked writes one method, [`Sink::ask`], and nothing for the rest. What
+//! else happens to a machine is for its runtime to say: [`Recorder`].
 
-use crate::ids::{DeviceId, RequestId};
+use std::fmt;
+
+use crate::fact::Stamped;
+use crate::ids::{DeviceId, Micros, RequestId, Round};
+use crate::input::Input;
 use crate::policies::{
     Allotment, Answer, Author, Eviction, Hook, Policies, Shortage, Strike, admission, routing,
 };
@@ -154,6 +159,27 @@ pub trait Sink<P> {
     /// Asks `inner`, before and after which it may do what it is there for. The answer is one to
     /// this question: of another hook it counts as none.
     fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply>;
+
+    /// What [`Policies::run`] says: `inner`'s word.
+    fn run(&self, inner: &P, view: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize
+    where
+        P: Policies,
+    {
+        inner.run(view, hook, requests)
+    }
+}
+
+/// Keeps a record of what a runtime does to its machine, and of what comes of it. With a [`Sink`]
+/// for the questions it has all there is to do a run again.
+pub trait Recorder: fmt::Debug {
+    /// The machine is given `input`.
+    fn input(&mut self, now: Micros, input: &Input);
+
+    /// The machine is told to decide, after its round `round`.
+    fn round(&mut self, now: Micros, round: Round);
+
+    /// Something happened in it.
+    fn fact(&mut self, stamped: &Stamped);
 }
 
 impl<P, S: Sink<P>> Tap<P, S> {
@@ -269,7 +295,7 @@ impl<P: Policies, S: Sink<P>> Policies for Tap<P, S> {
     }
 
     fn run(&self, view: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
-        self.inner.run(view, hook, requests)
+        self.sink.run(&self.inner, view, hook, requests)
     }
 
     fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {

@@ -42,6 +42,12 @@ impl Blob {
     }
 }
 
+/// The CRC-32 by which a journal tells bytes apart that it does not carry.
+#[must_use]
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Blob({} bytes)", self.0.len())
@@ -55,7 +61,7 @@ impl Serialize for Blob {
         }
         let mut summary = serializer.serialize_struct("Blob", 2)?;
         summary.serialize_field("bytes", &self.0.len())?;
-        summary.serialize_field("crc32", &format!("{:08x}", crc32fast::hash(&self.0)))?;
+        summary.serialize_field("crc32", &format!("{:08x}", crc32(&self.0)))?;
         summary.end()
     }
 }

@@ -150,6 +150,8 @@ pub struct PolicyRecord {
     pub name: String,
     /// Which version.
     pub version: String,
+    /// The texts of its reasons, which verdicts name by their index.
+    pub reasons: Vec<String>,
     /// SHA-256 of its code.
     pub digest: Digest,
     /// SHA-256 of its code and settings.

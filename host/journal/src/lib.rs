@@ -29,7 +29,7 @@ mod reader;
 mod worker;
 mod writer;
 
-pub use blob::{Blob, BlobError, Digest};
+pub use blob::{Blob, BlobError, Digest, crc32};
 pub use entry::{
     Bound, Briefed, Chain, Decision, Entry, Gap, Header, Keyframe, PolicyEvent, PolicyRecord,
     Restarted, Roster, Saved,

@@ -39,6 +39,7 @@ pub(crate) struct Worker<S> {
 
 struct OpenFile {
     to: Box<dyn Write + Send>,
+    /// Behind what a file begins with: however large a keyframe is, something follows it.
     bytes: u64,
 }
 
@@ -216,6 +217,7 @@ impl<S: Store> Worker<S> {
             self.remove(self.number);
             return Err(error);
         }
+        file.bytes = 0;
         self.file = Some(file);
         self.header.file = self.header.file.saturating_add(1);
         self.number = self.number.saturating_add(1);

@@ -27,7 +27,7 @@ use crate::worker::Worker;
 /// Bounds of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalSettings {
-    /// A file of as many bytes ends with the next keyframe. From 4,096.
+    /// A file with as many bytes behind its first keyframe ends with the next. From 4,096.
     pub file_bytes: u64,
     /// Files that are kept, those of earlier runs included. From 2.
     pub files_max: u32,

@@ -97,6 +97,8 @@ struct Inner {
     // Immutable; the engine keeps the epochs of all instances counting.
     engine: PolicyEngine,
     digest: Digest,
+    /// For journals, which carry what they need to be replayed.
+    bytes: Box<[u8]>,
     exports: Exports,
     pre: InstancePre<StoreState>,
     indices: Indices,
@@ -190,7 +192,7 @@ impl PolicyComponent {
         }
         catching(|| {
             let exports = scan::scan(bytes)?;
-            Self::link(engine, Digest::of(bytes), exports, &compile(engine, bytes)?)
+            Self::link(engine, bytes, exports, &compile(engine, bytes)?)
         })
     }
 
@@ -210,11 +212,11 @@ impl PolicyComponent {
             let exports = scan::scan(bytes)?;
             let digest = Digest::of(bytes);
             if let Some(component) = cache.find(engine, digest) {
-                let linked = Self::link(engine, digest, exports, &component)?;
+                let linked = Self::link(engine, bytes, exports, &component)?;
                 return Ok((linked, Made::Cached));
             }
             let component = compile(engine, bytes)?;
-            let linked = Self::link(engine, digest, exports, &component)?;
+            let linked = Self::link(engine, bytes, exports, &component)?;
             let kept = cache.keep(engine, digest, &component);
             Ok((linked, kept.map_or_else(Made::Unkept, |()| Made::Compiled)))
         })
@@ -222,7 +224,7 @@ impl PolicyComponent {
 
     fn link(
         engine: &PolicyEngine,
-        digest: Digest,
+        bytes: &[u8],
         exports: Exports,
         component: &Component,
     ) -> Result<Self, LoadError> {
@@ -232,7 +234,8 @@ impl PolicyComponent {
         Ok(Self {
             inner: Arc::new(Inner {
                 engine: engine.clone(),
-                digest,
+                digest: Digest::of(bytes),
+                bytes: bytes.into(),
                 exports,
                 pre,
                 indices,
@@ -244,6 +247,12 @@ impl PolicyComponent {
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.inner.digest
+    }
+
+    /// The bytes it was loaded from.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.inner.bytes
     }
 
     /// The decisions it makes.

@@ -24,6 +24,9 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// Frames kept of a trap's backtrace.
 const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(20).expect("20 is not zero");
 
+/// The release of wasmtime that runs policies: another one may count fuel otherwise.
+pub const WASMTIME_VERSION: &str = "48.0.8";
+
 /// Compiles and runs policies. Cheap to clone; one per process is enough.
 #[derive(Clone, Debug)]
 pub struct PolicyEngine {

@@ -44,11 +44,11 @@ pub use pointsman_core;
 
 pub use cache::{CacheError, CompileCache, Made};
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
-pub use engine::{EngineError, PolicyEngine};
+pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
     BindError, Canary, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump,
     MirrorDigest, OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats,
-    PolicyStatus, Probation, Quarantined, Rehearsal, Retired, RollbackWhy,
+    PolicyStatus, Probation, Quarantined, Recorded, Rehearsal, Retired, RollbackWhy, Standing,
 };
 pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};

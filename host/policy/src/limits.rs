@@ -148,7 +148,8 @@ macro_rules! named {
                 Err(SetLimitError::Unknown(name.to_owned()))
             }
 
-            fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+            /// Every limit, by the name that [`Self::set`] knows.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, u64::from(self.$field))),*].into_iter()
             }
         }

@@ -105,6 +105,15 @@ impl PolicySource {
         &self.limits
     }
 
+    /// The bytes of its component; absent: it is linked in natively.
+    #[must_use]
+    pub fn code(&self) -> Option<&[u8]> {
+        match &self.maker {
+            Maker::Component(component) => Some(component.bytes()),
+            Maker::Native(_) => None,
+        }
+    }
+
     fn instantiate(&self) -> Result<Box<dyn Instance>, Fault> {
         match &self.maker {
             Maker::Component(component) => Ok(Box::new(WasmInstance::new(component, self.limits)?)),
@@ -193,6 +202,18 @@ pub struct Briefing {
 }
 
 impl Briefing {
+    /// Who it is for: one that wants these kinds.
+    #[must_use]
+    pub fn kinds(&self) -> FeedKinds {
+        self.feed.kinds()
+    }
+
+    /// How far in the machine's changes it goes.
+    #[must_use]
+    pub fn told(&self) -> Option<u64> {
+        self.feed.told()
+    }
+
     /// All that `view` shows, for a policy that wants to be told `kinds` besides what everybody is.
     #[must_use]
     pub fn new(view: &View<'_>, at: Micros, kinds: FeedKinds) -> Self {
@@ -217,6 +238,8 @@ pub struct StartedPolicy {
     pub(crate) instance: Box<dyn Instance>,
     /// What it has been told so far.
     pub(crate) feed: Feed,
+    /// What it took over from its predecessor.
+    pub(crate) state: Option<Vec<u8>>,
 }
 
 /// Why a policy did not start.
@@ -297,6 +320,7 @@ pub fn start(source: PolicySource) -> Result<StartedPolicy, StartError> {
         hooks,
         explains: instance.explains(),
         instance,
+        state: None,
     })
 }
 
@@ -378,6 +402,10 @@ impl StartedPolicy {
         let fresh = self.source.warm(Some(&snapshot.state))?;
         self.instance = fresh.instance;
         self.feed.reset();
+        self.state = match fresh.restored {
+            Restored::Warm => Some(snapshot.state.clone()),
+            Restored::Cold | Restored::Refused(_) | Restored::Faulted(_) => None,
+        };
         Ok(fresh.restored)
     }
 

@@ -6,6 +6,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Flags;
+use crate::journal::command::{JournalCommand, ReplayArgs};
 use crate::policy::PolicyCommand;
 
 /// Hosts LLM inference and lets WebAssembly policies decide how it is scheduled.
@@ -38,6 +39,21 @@ pub enum Command {
         could not be carried out."
     )]
     Policy(PolicyCommand),
+
+    /// Make the decisions of a journal again, and say where they come out otherwise
+    #[command(
+        long_about = "Make the decisions of a journal again, and say where they come out \
+        otherwise.\n\nThe policies, their settings and their states are in the journal: nothing \
+        else is needed but the version of Pointsman that wrote it. With --policy another policy is \
+        asked the same questions, and what it would have decided otherwise is counted.",
+        after_help = "Exit status: 0 where everything came out the same or another policy was asked, 1 with the \
+        first difference, 2 where the journal cannot be replayed."
+    )]
+    Replay(ReplayArgs),
+
+    /// Show or export the decision journal
+    #[command(subcommand)]
+    Journal(JournalCommand),
 }
 
 #[cfg(test)]
@@ -87,7 +103,7 @@ mod tests {
         let kind = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
         assert_eq!(help.kind(), kind);
         assert!(
-            help.to_string().contains("serve   Serve models over"),
+            help.to_string().contains("serve    Serve models over"),
             "{help}"
         );
         let version = said("pointsman --version").to_string();

@@ -18,6 +18,7 @@ pub mod driver;
 pub mod embedded;
 pub mod fleet;
 pub mod http;
+pub mod journal;
 pub mod logging;
 pub mod metrics;
 pub mod models;

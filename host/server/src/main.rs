@@ -5,7 +5,7 @@
     reason = "before there is a log, errors go to the terminal"
 )]
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -13,7 +13,8 @@ use clap::Parser;
 
 use pointsman_server::cli::{Cli, Command};
 use pointsman_server::config::{Config, Flags};
-use pointsman_server::policy::{self, PolicyCommand};
+use pointsman_server::journal::command as journal;
+use pointsman_server::policy::{self, PolicyCommand, Verdict};
 use pointsman_server::{logging, serve, state};
 
 /// What could not be done, as against what was done and found wanting; clap's own status too.
@@ -24,6 +25,14 @@ fn main() -> ExitCode {
     let (done, otherwise) = match command {
         Command::Serve(flags) => (serve(&flags), ExitCode::FAILURE),
         Command::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
+        Command::Replay(args) => {
+            let done = printed(|out| journal::replay(&args, out));
+            (done, ExitCode::from(NOT_DONE))
+        }
+        Command::Journal(command) => {
+            let done = printed(|out| journal::journal(&command, out));
+            (done, ExitCode::from(NOT_DONE))
+        }
     };
     done.unwrap_or_else(|error| {
         eprintln!("pointsman: {error:#}");
@@ -36,6 +45,23 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     config.state_folder = config.state_folder.or_else(state::default_folder);
     logging::begin(&config.log)?;
     serve::run(config)
+}
+
+/// What `command` writes, on standard output. Whoever reads no more of it has seen enough.
+fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<ExitCode> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let done = command(&mut out).and_then(|verdict| {
+        out.flush()?;
+        Ok(verdict.into())
+    });
+    let is_closed = |error: &anyhow::Error| {
+        let error = error.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    match done {
+        Err(error) if is_closed(&error) => Ok(ExitCode::SUCCESS),
+        done => done,
+    }
 }
 
 fn policy(command: &PolicyCommand) -> Result<ExitCode> {

@@ -29,6 +29,7 @@ use crate::driver::{Driver, Memory, thread};
 use crate::embedded;
 use crate::fleet::Fleet;
 use crate::http::{self, App, Phase, Serves, Watched};
+use crate::journal;
 use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
 use crate::reload::order::{Order, OrderHandle};
@@ -299,11 +300,16 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], told: &Told) -> Result<Co
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
     let (host, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
     let policies = PolicyHost::new(config.policies.patience);
+    let journal = journal::start(config)?;
+    if let Some(journal) = &journal {
+        told.metrics.journal(journal.monitor());
+    }
     let memory = Memory {
         labels_max: config.hints.labels_max,
         decisions_max: config.admin.decisions_max,
     };
-    let mut driver = Driver::new(machine, policies, Arc::clone(&told.metrics), memory);
+    let mut driver =
+        Driver::new(machine, policies, Arc::clone(&told.metrics), memory).with_journal(journal);
     driver.ring(told.bell.clone());
     for running in &running {
         driver.attach(running.executor, running.engine.commands.clone());

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use pointsman_core::{
     AttachError, BlockId, Config, ConfigError, DeviceId, DeviceSpec, Effect, ExecutorId,
     ExecutorSpec, ExecutorUpdate, Fact, Input, Machine, Micros, NewRequest, Outcome, Policies,
-    RequestId, RetryClass, SequenceRef, Stamped, StepReport,
+    Recorder, RequestId, RetryClass, SequenceRef, Stamped, StepReport,
 };
 
 use crate::engine::{Engine, EngineProfile, Said, Step};
@@ -41,6 +41,8 @@ pub struct World<P> {
     pub machine: Machine,
     /// Who answers it.
     pub policies: P,
+    /// Who keeps a record besides the one for [`replay`].
+    pub recorder: Option<Box<dyn Recorder>>,
     engines: BTreeMap<ExecutorId, Engine>,
     scripts: BTreeMap<RequestId, Script>,
     /// Who wrote a block last, of those still running.
@@ -60,6 +62,7 @@ impl<P: Policies> World<P> {
         Ok(Self {
             machine: Machine::new(config)?,
             policies,
+            recorder: None,
             engines: BTreeMap::new(),
             scripts: BTreeMap::new(),
             writers: BTreeMap::new(),
@@ -192,6 +195,9 @@ impl<P: Policies> World<P> {
     }
 
     fn record(&mut self, input: Input) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.input(self.now, &input);
+        }
         self.recording.push(Recorded::Input(self.now, input));
     }
 
@@ -204,6 +210,9 @@ impl<P: Policies> World<P> {
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             self.recording.push(Recorded::Decide(self.now));
+            if let Some(recorder) = &mut self.recorder {
+                recorder.round(self.now, self.machine.round());
+            }
             self.machine.decide(self.now, &mut self.policies);
             self.check();
             self.carry_out();
@@ -350,6 +359,9 @@ impl<P: Policies> World<P> {
             self.effects.push(effect);
         }
         while let Some(fact) = self.machine.poll_fact() {
+            if let Some(recorder) = &mut self.recorder {
+                recorder.fact(&fact);
+            }
             if let Fact::Ended(request, outcome) = &fact.fact
                 && let Some(script) = self.scripts.get_mut(request)
             {

@@ -297,6 +297,12 @@ impl Machine {
         self.facts.pop_front()
     }
 
+    /// Whether there is nothing to poll.
+    #[must_use]
+    pub fn is_polled(&self) -> bool {
+        self.effects.is_empty() && self.facts.is_empty()
+    }
+
     /// The machine as policies are told of it.
     #[must_use]
     pub fn view(&self) -> View<'_> {

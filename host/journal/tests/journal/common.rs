@@ -199,6 +199,7 @@ fn roster() -> Roster {
             number: 4,
             name: "memory-aware".to_owned(),
             version: "1.2.3".to_owned(),
+            reasons: vec!["warm".to_owned(), "least-loaded".to_owned()],
             digest: Digest([0xab; 32]),
             fingerprint: Digest([0xcd; 32]),
             settings: "{\"share\":3}".to_owned(),

@@ -128,7 +128,7 @@ impl Member {
             record: Record::default(),
             trial: None,
             gave_up: None,
-            state: None,
+            state: policy.state,
             saving: Saving::After {
                 questions: patience.snapshot_every,
             },
@@ -166,7 +166,7 @@ impl Member {
         }
         let told = self
             .wake(shared, now)
-            .and_then(|()| self.tell(shared, question));
+            .and_then(|()| self.tell(shared, question.rows, now));
         let stopwatch = Stopwatch::start();
         let answer = told.and_then(|()| ask(self.instance()?));
         let nanos = stopwatch.nanos();
@@ -246,9 +246,9 @@ impl Member {
     }
 
     /// Brings its mirror up to date.
-    fn tell(&mut self, shared: &mut Shared, question: &Question<'_>) -> Result<(), Fault> {
+    fn tell(&mut self, shared: &mut Shared, rows: &dyn Rows, now: Micros) -> Result<(), Fault> {
         let changes = &mut shared.changes;
-        let extent = question.rows.changes(&mut self.feed, changes);
+        let extent = rows.changes(&mut self.feed, changes);
         let Life::Up(instance) = &mut self.life else {
             return Ok(());
         };
@@ -257,12 +257,26 @@ impl Member {
         }
         self.stats.observes += 1;
         let limits = self.source.limits();
-        observe_all(
-            instance.as_mut(),
-            limits,
-            (question.at.now, extent),
-            changes,
-        )
+        observe_all(instance.as_mut(), limits, (now, extent), changes)
+    }
+
+    /// Tells it what it has not been told yet, saves its state, and forgets what it was told.
+    pub(crate) fn renew(
+        &mut self,
+        shared: &mut Shared,
+        rows: &dyn Rows,
+        now: Micros,
+    ) -> Result<(), Fault> {
+        if matches!(self.life, Life::Down { .. }) {
+            return Ok(());
+        }
+        if let Err(fault) = self.tell(shared, rows, now) {
+            self.fault(fault.clone(), now, shared);
+            return Err(fault);
+        }
+        self.save(shared, now);
+        self.feed.reset();
+        Ok(())
     }
 
     fn instance(&mut self) -> Result<&mut dyn Instance, Fault> {
@@ -429,6 +443,11 @@ impl Member {
         self.saving = Saving::Ended;
         let kind = PolicyEventKind::SnapshotsEnded { why };
         shared.events.push(now, self.number, kind);
+    }
+
+    /// Its last snapshot, or what it was started with.
+    pub(crate) fn state(&self) -> Option<&[u8]> {
+        self.state.as_deref()
     }
 
     /// Its last snapshot, for a successor.

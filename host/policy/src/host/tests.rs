@@ -5,6 +5,7 @@ mod closed;
 mod dump;
 mod eject;
 mod probation;
+mod record;
 
 use std::cell::RefCell;
 

@@ -40,6 +40,7 @@ pub(super) struct File {
     pub(super) core: Core,
     pub(super) policies: Policies,
     pub(super) admin: Admin,
+    pub(super) journal: Journal,
     pub(super) log: Log,
 }
 
@@ -220,6 +221,19 @@ pub(super) struct Admin {
     pub(super) listen: Given<String>,
     pub(super) key: Given<String>,
     pub(super) decisions_max: Given<Number>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Journal {
+    pub(super) folder: Given<String>,
+    pub(super) file_size: Given<Size>,
+    pub(super) files_max: Given<Number>,
 }
 
 #[derive(Default, Deserialize)]

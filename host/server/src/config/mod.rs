@@ -28,6 +28,7 @@ use std::thread;
 use std::time::Duration;
 
 use pointsman_core as core;
+use pointsman_journal::JournalSettings;
 use pointsman_policy::{Limits, Patience, Probation};
 use serde::Deserialize;
 
@@ -68,6 +69,8 @@ pub struct Config {
     pub policies: PoliciesConfig,
     /// Who may look inside and give orders.
     pub admin: AdminConfig,
+    /// The decision journal.
+    pub journal: JournalConfig,
     /// How logs are written.
     pub log: LogConfig,
     /// How long running requests may take once shutdown has begun. Default 30 s.
@@ -198,6 +201,27 @@ pub struct PoliciesConfig {
     pub probation: Probation,
 }
 
+/// The decision journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// Where it is written.
+    pub place: JournalPlace,
+    /// Its bounds. Default 8 files of 32 MiB.
+    pub settings: JournalSettings,
+}
+
+/// Where the decision journal is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum JournalPlace {
+    /// In the state folder, if there is one and it can be had.
+    #[default]
+    StateFolder,
+    /// In a folder that the operator named.
+    Folder(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
 /// How logs are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
@@ -290,6 +314,19 @@ impl Default for PoliciesConfig {
             limits: Limits::default(),
             patience: Patience::default(),
             probation: Probation::default(),
+        }
+    }
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            place: JournalPlace::default(),
+            settings: JournalSettings {
+                file_bytes: 32 << 20,
+                files_max: 8,
+                ..JournalSettings::default()
+            },
         }
     }
 }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
-    AttachError, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, LabelId, Machine,
-    Micros, NewRequest, Round, SequenceRef, Stamped, Tap,
+    Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId, Machine, Micros,
+    NewRequest, Recorder, Round, SequenceRef, Stamped, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::Placement;
@@ -40,6 +40,7 @@ use pointsman_policy::{Briefing, PolicyHost};
 use tokio::sync::mpsc;
 
 use crate::bell::Bell;
+use crate::journal::Scribe;
 use crate::metrics::Metrics;
 use decisions::{Arrival, Decisions};
 use executors::Executors;
@@ -61,6 +62,7 @@ pub struct Driver {
     labels: Labels,
     // Told what happens.
     metrics: Arc<Metrics>,
+    journal: Option<Scribe>,
     decisions: Decisions,
     /// Rings when a policy was taken out, or has proven itself, or has left a dump.
     bell: Bell,
@@ -125,7 +127,14 @@ impl Driver {
             metrics,
             decisions: Decisions::new(memory.decisions_max),
             bell: Bell::default(),
+            journal: None,
         }
+    }
+
+    /// The same, and `journal` writes down what happens.
+    #[must_use]
+    pub fn with_journal(self, journal: Option<Scribe>) -> Self {
+        Self { journal, ..self }
     }
 
     /// Rings `bell` when something happened to a policy that its keeper wants to know.
@@ -167,6 +176,9 @@ impl Driver {
         let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let new = self.new_request(now, submission);
+        if self.journal.is_some() {
+            self.note_input(now, &Input::RequestArrived(Box::new(new.clone())));
+        }
         let request = self.machine.handle_request_arrived(now, new);
         self.requests.insert(request, record);
         self.decisions.arrived(Arrival {
@@ -181,7 +193,27 @@ impl Driver {
     /// A client has left.
     pub fn depart(&mut self, now: Micros, ticket: TicketId) {
         if let Some(request) = self.requests.of(ticket) {
-            self.machine.handle_request_cancelled(now, request);
+            self.input(now, Input::RequestCancelled(request));
+        }
+    }
+
+    /// Gives the machine an input, and notes it.
+    fn input(&mut self, now: Micros, input: Input) {
+        self.note_input(now, &input);
+        self.machine.handle(now, input);
+    }
+
+    fn note_input(&mut self, now: Micros, input: &Input) {
+        if let Some(journal) = &mut self.journal {
+            journal.input(now, input);
+        }
+    }
+
+    /// Makes sure that the machine knows a name. One that it knows is no input.
+    fn intern(&mut self, now: Micros, kind: NameKind, text: &str) {
+        if self.machine.id_of(kind, text).is_none() {
+            let text = text.to_owned();
+            self.input(now, Input::NameInterned { kind, text });
         }
     }
 
@@ -192,6 +224,8 @@ impl Driver {
             job,
             hints,
         } = submission;
+        self.intern(now, NameKind::Tenant, &tenant);
+        self.intern(now, NameKind::Model, &model);
         let referents = Referents {
             tenant: self.machine.intern_tenant(now, &tenant),
             model: Some(self.machine.intern_model(now, &model)),
@@ -213,6 +247,7 @@ impl Driver {
             if let Some(known) = self.labels.known.get(text) {
                 ids.push(*known);
             } else if self.labels.known.len() < self.labels.max {
+                self.intern(now, NameKind::Label, text);
                 let id = self.machine.intern_label(now, text);
                 self.labels.known.insert(text.clone(), id);
                 ids.push(id);
@@ -237,11 +272,11 @@ impl Driver {
         }
         for event in list {
             match event {
-                Event::Started(sequence) => self.machine.handle_sequence_started(now, sequence),
-                Event::Stepped(report) => self.machine.handle_step(now, &report),
+                Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
+                Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
                 Event::Finished { sequence, stop } => {
                     self.requests.stopped(sequence.request, stop);
-                    self.machine.handle_sequence_finished(now, sequence);
+                    self.input(now, Input::SequenceFinished(sequence));
                 }
                 Event::Failed {
                     sequence,
@@ -253,16 +288,15 @@ impl Driver {
                     if let Some(state) = state {
                         self.requests.give_back(sequence.request, *state);
                     }
-                    self.machine.handle_sequence_failed(now, sequence, retry);
+                    self.input(now, Input::SequenceFailed(sequence, retry));
                 }
                 Event::Left { sequence, state } => {
                     self.requests.give_back(sequence.request, *state);
-                    self.machine.handle_sequence_left(now, sequence);
+                    self.input(now, Input::SequenceLeft(sequence));
                 }
                 Event::Lost { why } => {
                     record::lost(executor, &why);
-                    self.machine
-                        .handle_executor_lost(now, executor, incarnation);
+                    self.input(now, Input::ExecutorLost(executor, incarnation));
                     self.revive(now, executor);
                 }
             }
@@ -281,8 +315,7 @@ impl Driver {
             updates.push(ExecutorUpdate::Health(Health::Draining));
         }
         for update in updates {
-            let updated = self.machine.handle_executor_update(now, executor, update);
-            debug_assert_eq!(updated, Ok::<(), AttachError>(()), "health is no shape");
+            self.input(now, Input::ExecutorUpdated(executor, update));
         }
     }
 
@@ -290,13 +323,26 @@ impl Driver {
 
     /// A snapshot of `policy` for its successor.
     pub fn handover(&mut self, now: Micros, policy: u32) -> Option<pointsman_policy::Snapshot> {
-        self.policies.handover(now, policy)
+        let snapshot = self.policies.handover(now, policy);
+        self.note_policies(now);
+        snapshot
+    }
+
+    /// Something was done to the policies between two rounds.
+    fn note_policies(&mut self, now: Micros) {
+        if let Some(journal) = &mut self.journal {
+            journal.policies_changed(now, &self.policies);
+        }
     }
 
     /// What a policy that wants `kinds` must be told to take over.
     #[must_use]
-    pub fn brief(&self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
-        Briefing::new(&self.machine.view(), now, kinds)
+    pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
+        let briefing = Briefing::new(&self.machine.view(), now, kinds);
+        if let Some(journal) = &mut self.journal {
+            journal.briefed(now, &briefing);
+        }
+        briefing
     }
 
     /// Puts policies in force, all or none.
@@ -304,7 +350,9 @@ impl Driver {
     /// # Errors
     /// If the policy host refuses one.
     pub fn commit(&mut self, now: Micros, commit: Commit) -> Result<Committed, CommitError> {
-        commit::commit(&mut self.policies, now, commit)
+        let committed = commit::commit(&mut self.policies, now, commit);
+        self.note_policies(now);
+        committed
     }
 
     // === Turning ===
@@ -313,31 +361,55 @@ impl Driver {
     /// what it orders.
     pub fn settle(&mut self, now: Micros) -> Settled {
         let mut rounds = 0;
+        // What an operator or the keeper has done since.
+        self.note_policies(now);
         loop {
-            let mut tap = Tap {
-                inner: &mut self.policies,
-                sink: self.decisions.ear(),
-            };
-            self.machine.decide(now, &mut tap);
+            self.decide(now);
             self.carry_out(now);
             rounds += 1;
             if !self.machine.is_due() || rounds == ROUNDS_MAX {
                 break;
             }
         }
-        self.note_policy_events();
+        self.note_policy_events(now);
+        let mut until = self.machine.next_timeout();
+        if let Some(journal) = &mut self.journal {
+            journal.turn(now, &self.machine, &mut self.policies);
+            until = until.into_iter().chain(journal.flush_at()).min();
+        }
         if self.machine.is_due() {
             Settled::MoreDue
         } else {
-            Settled::Until(self.machine.next_timeout())
+            Settled::Until(until)
         }
     }
 
-    fn note_policy_events(&mut self) {
-        let mut concerns_keeper = false;
+    fn decide(&mut self, now: Micros) {
+        let sink = self.decisions.ear();
+        let Some(journal) = &mut self.journal else {
+            let inner = &mut self.policies;
+            return self.machine.decide(now, &mut Tap { inner, sink });
+        };
+        journal.round(now, self.machine.round());
+        let inner = Tap {
+            inner: &mut self.policies,
+            sink: journal,
+        };
+        self.machine.decide(now, &mut Tap { inner, sink });
+    }
+
+    fn note_policy_events(&mut self, now: Micros) {
+        let (mut happened, mut concerns_keeper) = (false, false);
         while let Some(event) = self.policies.poll_event() {
             record::policy_event(&self.policies, &event);
+            happened = true;
             concerns_keeper |= record::concerns_keeper(&event.kind);
+            if let Some(journal) = &mut self.journal {
+                journal.policy_event(&event);
+            }
+        }
+        if happened {
+            self.note_policies(now);
         }
         if concerns_keeper {
             self.bell.ring();
@@ -354,8 +426,7 @@ impl Driver {
         }
         for (executor, incarnation) in self.executors.flush() {
             record::closed(executor);
-            self.machine
-                .handle_executor_lost(now, executor, incarnation);
+            self.input(now, Input::ExecutorLost(executor, incarnation));
         }
     }
 
@@ -369,6 +440,9 @@ impl Driver {
         {
             let placement = self.placement(stamped.round, *executor, *by);
             self.requests.placed(*request, placement);
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.fact(stamped);
         }
         record::fact(&self.machine, &self.policies, stamped);
         self.metrics.fact(stamped, &self.machine, &self.policies);
@@ -460,7 +534,7 @@ impl Driver {
         let requests: Vec<_> = self.requests.ids().collect();
         for request in requests {
             self.requests.forget(request);
-            self.machine.handle_request_cancelled(now, request);
+            self.input(now, Input::RequestCancelled(request));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Operators' questions answered, and their orders about executors carried out.
 
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, Role};
-use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, ExecutorUpdate, Micros};
+use pointsman_core::{ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros};
 
 use pointsman_policy::ShadowReport;
 
@@ -42,6 +42,7 @@ impl Driver {
 
     /// Attaches an executor to the machine, and starts its engine.
     fn attach_new(&mut self, now: Micros, newcomer: Newcomer) -> Result<Attached, AttachRefused> {
+        self.intern(now, NameKind::Model, &newcomer.model);
         let spec = ExecutorSpec {
             name: newcomer.name,
             device: newcomer.device,
@@ -57,6 +58,7 @@ impl Driver {
             preempts: true,
             model_unload_delay: Micros(0),
         };
+        self.note_input(now, &Input::ExecutorAttached(spec.clone()));
         let executor = self.machine.handle_executor_attached(now, spec)?;
         let engine = match (newcomer.spawn)(executor) {
             Ok(engine) => engine,
@@ -113,8 +115,7 @@ impl Driver {
     }
 
     fn update(&mut self, now: Micros, executor: ExecutorId, update: ExecutorUpdate) {
-        let updated = self.machine.handle_executor_update(now, executor, update);
-        debug_assert_eq!(updated, Ok::<(), AttachError>(()), "health is no shape");
+        self.input(now, Input::ExecutorUpdated(executor, update));
     }
 
     fn executor_named(&self, name: &str) -> Result<ExecutorId, ChangeRefused> {

@@ -19,10 +19,12 @@ mod process;
 #[cfg(test)]
 mod tests;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pointsman_core::{Machine, Stamped};
+use pointsman_journal::JournalMonitor;
 use pointsman_policy::{PolicyHost, PolicyStatus};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -62,7 +64,18 @@ pub struct Metrics {
     policies: PolicyMetrics,
     load: LoadMetrics,
     engines: EngineMetrics,
+    journal: JournalMetrics,
     process: ProcessMetrics,
+}
+
+#[derive(Debug)]
+struct JournalMetrics {
+    entries: Family<1, Counter>,
+    bytes: Counter,
+    files: Counter,
+    errors: Counter,
+    /// Set once, when a journal begins; what it counts is read when someone asks.
+    monitor: OnceLock<JournalMonitor>,
 }
 
 #[derive(Debug)]
@@ -154,6 +167,7 @@ impl Default for Metrics {
             policies: PolicyMetrics::new(&mut to),
             load: LoadMetrics::new(&mut to),
             engines: EngineMetrics::new(&mut to),
+            journal: JournalMetrics::new(&mut to),
             process,
             registry,
         }
@@ -246,6 +260,12 @@ impl Metrics {
             .store(totals.busy.as_secs_f64().to_bits(), Ordering::Relaxed);
     }
 
+    /// A journal is written, and watched with `monitor`.
+    pub fn journal(&self, monitor: JournalMonitor) {
+        // A second journal would be a second driver's.
+        drop(self.journal.monitor.set(monitor));
+    }
+
     /// Everything, as OpenMetrics text of [`CONTENT_TYPE`].
     ///
     /// # Panics
@@ -255,6 +275,7 @@ impl Metrics {
         if let Some(bytes) = process::resident_bytes() {
             self.process.resident.set(bytes);
         }
+        self.journal.read();
         let mut rendered = String::new();
         text::encode(&mut rendered, &self.registry).expect("a string takes everything");
         rendered
@@ -347,6 +368,48 @@ impl EngineMetrics {
                 ["executor"],
             ),
         }
+    }
+}
+
+impl JournalMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            entries: to.counters(
+                "journal_entries",
+                "Entries of the journal: written, dropped since the disk was too slow, lost since \
+                 it failed, or refused since they were too long",
+                ["outcome"],
+            ),
+            bytes: to.measured(
+                Unit::Bytes,
+                "journal",
+                "Bytes of the journal written",
+                Counter::default(),
+            ),
+            files: to.counter("journal_files", "Files of the journal begun"),
+            errors: to.counter(
+                "journal_errors",
+                "Failures to make, write or remove a file of the journal",
+            ),
+            monitor: OnceLock::new(),
+        }
+    }
+
+    fn read(&self) {
+        let Some(stats) = self.monitor.get().map(JournalMonitor::stats) else {
+            return;
+        };
+        for (outcome, count) in [
+            ("written", stats.written),
+            ("dropped", stats.dropped),
+            ("lost", stats.lost),
+            ("refused", stats.refused),
+        ] {
+            raise(&self.entries.with([outcome]), count);
+        }
+        raise(&self.bytes, stats.bytes);
+        raise(&self.files, stats.files);
+        raise(&self.errors, stats.errors);
     }
 }
 

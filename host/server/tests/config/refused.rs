@@ -33,7 +33,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         (
             "[server]",
             "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, state-folder, http, keys, \
-             tenants, hints, models, cpu, core, policies, admin, log",
+             tenants, hints, models, cpu, core, policies, admin, journal, log",
         ),
         (
             "[[models]]\nname = 'a'\npath = 'a'\n[[models]]\nname = 'b'\nslot = 1",

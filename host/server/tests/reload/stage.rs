@@ -61,7 +61,8 @@ impl PolicyPort for Port {
     }
 
     fn brief(&self, kinds: FeedKinds) -> Option<Briefing> {
-        Some(self.driver.borrow().brief(self.now(), kinds))
+        let now = self.now();
+        Some(self.driver.borrow_mut().brief(now, kinds))
     }
 
     fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {

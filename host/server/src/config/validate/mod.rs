@@ -24,7 +24,10 @@ use super::file::{self, File, Given};
 use super::flags::Flags;
 use super::source::Source;
 use super::units::{Number, Size, Time};
-use super::{AdminConfig, Config, CpuConfig, HintsConfig, HttpConfig, LISTEN, LogConfig, Secret};
+use super::{
+    AdminConfig, Config, CpuConfig, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN,
+    LogConfig, Secret,
+};
 use crate::logging;
 
 /// Bytes of a name: of a model, tenant, label key or policy.
@@ -38,6 +41,9 @@ const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
 const DRAIN: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
 const TIMEOUT: RangeInclusive<Time> = Time::millis(10)..=Time::secs(3600);
 const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
+const JOURNAL_FILE: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 30);
+/// Instead of a folder.
+const JOURNAL_OFF: &str = "off";
 const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
 
 /// What the configuration takes from where the process runs.
@@ -79,6 +85,7 @@ pub(super) fn config(
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
         admin: check.admin(file.admin)?,
+        journal: check.journal(file.journal)?,
         log: check.log(file.log, flags)?,
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
         state_folder: check.state_folder(file.state_folder, flags),
@@ -260,6 +267,28 @@ impl Check<'_> {
                 default.decisions_max,
             )?,
         })
+    }
+
+    fn journal(self, given: file::Journal) -> Result<JournalConfig, ConfigError> {
+        let place = match given.folder {
+            None => JournalPlace::StateFolder,
+            Some(folder) if folder.get_ref() == JOURNAL_OFF => JournalPlace::Off,
+            Some(folder) => JournalPlace::Folder(self.source.resolve(folder.get_ref())),
+        };
+        let mut settings = JournalConfig::default().settings;
+        settings.file_bytes = self.size(
+            "journal.file-size",
+            given.file_size,
+            JOURNAL_FILE,
+            settings.file_bytes,
+        )?;
+        settings.files_max = self.number(
+            "journal.files-max",
+            given.files_max,
+            2..=100_000,
+            settings.files_max,
+        )?;
+        Ok(JournalConfig { place, settings })
     }
 
     fn log(self, given: file::Log, flags: &Flags) -> Result<LogConfig, ConfigError> {

@@ -1,0 +1,71 @@
+//! What a journal asks of the host, and what a replay does to it.
+
+use super::*;
+
+#[test]
+fn a_renewed_policy_is_told_the_rest_saved_and_told_everything_anew() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    let rows = Feeding(RefCell::new(vec![(Extent::SinceLast, 2)]));
+    host.renew_from(Micros(7), &rows);
+    assert_eq!(policy.calls(), ["observe 7 SinceLast 2", "snapshot"]);
+    assert_eq!(host.state(0), Some(&[7][..]));
+    assert_eq!(host.standing(0).unwrap().snapshots, 1);
+    let recorded = host.recorded().next().unwrap();
+    assert_eq!(
+        recorded.told, None,
+        "it is told everything with the next question"
+    );
+}
+
+#[test]
+fn a_policy_that_faults_while_it_is_renewed_begins_anew() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    policy.fail(&[Failing::Observe]);
+    let rows = Feeding(RefCell::new(vec![(Extent::SinceLast, 1)]));
+    host.renew_from(Micros(7), &rows);
+    assert_eq!(host.down().collect::<Vec<_>>(), [0]);
+    assert_eq!(stats(&host, 0).faults[&FaultKind::Trap], 1);
+    policy.fail(&[]);
+    assert_eq!(author(&mut host, 1000).0, Author::Policy(0));
+    assert_eq!(host.standing(0).unwrap().generation, 2);
+}
+
+#[test]
+fn a_policy_is_restarted_with_the_state_it_is_given() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    host.restart(Micros(5), 0, Some(vec![1, 2]));
+    assert_eq!(host.down().collect::<Vec<_>>(), [0]);
+    assert_eq!(author(&mut host, 5).0, Author::Policy(0));
+    assert!(policy.calls().contains(&"restore [1, 2]".to_owned()));
+    assert_eq!(host.standing(0).unwrap().generation, 2);
+    assert_eq!(host.down().count(), 0);
+}
+
+#[test]
+fn what_a_policy_took_over_is_its_state_until_it_is_saved() {
+    let policy = scripted("a");
+    let mut started = start(policy.source()).unwrap();
+    let snapshot = Snapshot {
+        name: "a".to_owned(),
+        state_version: 1,
+        state: vec![9],
+    };
+    started.restore(&snapshot).unwrap();
+    let mut host = PolicyHost::new(PATIENCE);
+    host.add(started).unwrap();
+    assert_eq!(host.state(0), Some(&[9][..]));
+}
+
+/// The release is told in journals: it must be the one that is built in.
+#[test]
+fn the_release_of_wasmtime_is_the_one_in_the_lock_file() {
+    let lock = include_str!("../../../../../Cargo.lock");
+    let entry = format!(
+        "name = \"wasmtime\"\nversion = \"{}\"",
+        crate::WASMTIME_VERSION
+    );
+    assert!(lock.contains(&entry), "{entry}");
+}

@@ -1,0 +1,85 @@
+//! The decision journal of a server: what is recorded when, and what a replay makes of it.
+//!
+//! The driver owns a [`Scribe`], which writes down what the machine is given, what is asked of
+//! policies and what they answer, who answers from when on, and what came of it. A [`Replay`] does
+//! all that again.
+//!
+//! # Invariants
+//! 1. The driver waits for no disk: what finds no room is dropped, counted, and stands in the
+//!    journal as a gap (`pointsman-journal`).
+//! 2. A journal is replayed with nothing but itself and the binary that wrote it
+//!    (`tests/tests/replay.rs`).
+//!
+//! # Not here
+//! The format and the files (`pointsman-journal`).
+
+pub mod command;
+mod replay;
+mod roster;
+mod scribe;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pointsman_journal::{About, Folder, FolderError, JournalSettings, JournalWriter};
+use tracing::{info, warn};
+
+use crate::clock;
+use crate::config::{Config, JournalConfig, JournalPlace};
+pub use replay::{Difference, Outcome, Replay, ReplayError, Rival, RivalTally, Tally};
+pub use roster::Library;
+pub use scribe::Scribe;
+
+/// Its folder in a state folder.
+const FOLDER: &str = "journal";
+
+/// The journal that `config` asks for; absent: none. One in a folder that the operator named has to
+/// be written; where the state folder cannot be had, the server does without.
+///
+/// # Errors
+/// If the folder that was named cannot be used.
+pub fn start(config: &Config) -> Result<Option<Scribe>> {
+    let JournalConfig { place, settings } = &config.journal;
+    match place {
+        JournalPlace::Off => Ok(None),
+        JournalPlace::Folder(path) => {
+            let folder = Folder::open(path).context("[journal] folder")?;
+            Ok(Some(begin(folder, path, *settings)?))
+        }
+        JournalPlace::StateFolder => {
+            let Some(path) = config.state_folder.as_ref().map(|it| it.join(FOLDER)) else {
+                return Ok(None);
+            };
+            match Folder::open(&path) {
+                Ok(folder) => Ok(Some(begin(folder, &path, *settings)?)),
+                Err(error) => {
+                    tell(&error);
+                    Ok(None)
+                }
+            }
+        }
+    }
+}
+
+fn tell(error: &FolderError) {
+    warn!(
+        %error,
+        "no journal is written; name another folder with [journal] folder, or set it to \"off\""
+    );
+}
+
+fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<Scribe> {
+    let writer = JournalWriter::start(folder, about(), settings)?;
+    info!(folder = %path.display(), "journal begun; to replay it: pointsman replay FOLDER");
+    Ok(Scribe::new(writer))
+}
+
+/// What the headers say.
+#[must_use]
+pub fn about() -> About {
+    About {
+        pointsman: env!("CARGO_PKG_VERSION").to_owned(),
+        wasmtime: pointsman_policy::WASMTIME_VERSION.to_owned(),
+        started_unix_ms: clock::unix_millis(),
+    }
+}

@@ -1,0 +1,34 @@
+//! `cargo xtask bench journal`: what the journal costs the driver for each decision, and how fast a
+//! run is replayed.
+//!
+//! With `--quick`: fewer decisions.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use anyhow::Result;
+use pointsman_tests::journal::measure;
+
+fn main() -> Result<()> {
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    let decisions = if quick { 10_000 } else { 100_000 };
+    let measured = measure(decisions, 10)?;
+    let seconds = measured.replay.as_secs_f64();
+    println!(
+        "{} decisions of the default policies, simulated.",
+        measured.recorded.decisions
+    );
+    println!("for each decision, its inputs, rounds and facts included:");
+    println!(
+        "  {:.1} entries, {:.0} bytes",
+        measured.entries_per_decision, measured.bytes_per_decision
+    );
+    println!(
+        "  {} ns to write, on the driver's side",
+        measured.write.as_nanos()
+    );
+    println!(
+        "recorded in {:.1} s, replayed in {seconds:.1} s, everything the same",
+        measured.record.as_secs_f64()
+    );
+    Ok(())
+}

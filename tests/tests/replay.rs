@@ -1,0 +1,341 @@
+//! Journals replayed: whole, from the middle, cut off, damaged, changed, and beside another policy.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and looks only for the entries it is about"
+)]
+
+use std::borrow::Cow;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use anyhow::{Result, ensure};
+use pointsman_core::{Hook, Reply};
+use pointsman_journal::{Entry, JournalReader, Located};
+use pointsman_policy::PolicyEngine;
+use pointsman_server::config::JournalPlace;
+use pointsman_server::journal::command::{self, JournalCommand, ReplayArgs, ShowArgs};
+use pointsman_server::journal::{Difference, Library, Outcome, Replay, Tally};
+use pointsman_server::policy::Verdict;
+use pointsman_testkit::component::component_path;
+use pointsman_tests::client::streamed_chat;
+use pointsman_tests::crowd::Crowd;
+use pointsman_tests::journal::{Orders, Plan, record};
+use pointsman_tests::serving::{Serving, component};
+use tempfile::TempDir;
+
+/// A journal of that many decisions, and what the run came to.
+fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, pointsman_tests::journal::Recorded) {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        decisions,
+        file_bytes,
+        orders: Orders::Trapping,
+    };
+    let run = record(folder.path(), plan).unwrap();
+    let stats = &run.stats;
+    assert_eq!((stats.dropped, stats.refused, stats.errors), (0, 0, 0));
+    assert!(
+        run.faults > 10,
+        "the trapping policy is part of it: {run:?}"
+    );
+    (folder, run)
+}
+
+fn read(path: &Path) -> Vec<Located> {
+    JournalReader::open(path).unwrap().flatten().collect()
+}
+
+fn difference(outcome: Outcome) -> Option<Difference> {
+    match outcome {
+        Outcome::Same => None,
+        Outcome::Differs(difference) => Some(*difference),
+    }
+}
+
+/// What a replay of these entries comes to.
+fn replayed(entries: Vec<Located>) -> (Tally, Option<Difference>) {
+    static LIBRARY: LazyLock<Library> =
+        LazyLock::new(|| Library::new(PolicyEngine::new().unwrap()));
+    let mut replay = Replay::new(LIBRARY.clone());
+    for located in entries {
+        if let Some(difference) = difference(replay.take(located).unwrap()) {
+            return (replay.tally().clone(), Some(difference));
+        }
+    }
+    let end = difference(replay.finish().unwrap());
+    (replay.tally().clone(), end)
+}
+
+fn args(journal: &Path) -> ReplayArgs {
+    ReplayArgs {
+        journal: journal.to_owned(),
+        from: None,
+        policy: None,
+        settings: None,
+        examples: 10,
+    }
+}
+
+/// `pointsman replay`: what it says, and whether all is well.
+fn said(args: &ReplayArgs) -> (String, Verdict) {
+    let mut out = Vec::new();
+    let verdict = command::replay(args, &mut out).unwrap();
+    (String::from_utf8(out).unwrap(), verdict)
+}
+
+#[test]
+fn ten_thousand_decisions_come_out_the_same_byte_by_byte() {
+    let (folder, run) = recorded(10_000, 64 << 20);
+    let (tally, difference) = replayed(read(folder.path()));
+    assert_eq!(difference, None);
+    assert_eq!(tally.decisions, run.decisions);
+    assert!(tally.decisions >= 10_000, "{tally:?}");
+    assert_eq!((tally.faults, tally.faults_taken), (run.faults, 0));
+    assert!(tally.facts > 10_000 && tally.snapshots > 100, "{tally:?}");
+}
+
+#[test]
+fn every_file_can_be_replayed_by_itself() {
+    let (folder, run) = recorded(3000, 100_000);
+    let whole = replayed(read(folder.path()));
+    assert_eq!(whole.1, None);
+    assert_eq!(whole.0.decisions, run.decisions);
+    let mut files: Vec<PathBuf> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == "pmj"))
+        .collect();
+    files.sort();
+    assert!(files.len() > 2, "{files:?}");
+    assert_eq!(usize::try_from(whole.0.keyframes).unwrap(), files.len() - 1);
+    let mut decisions = 0;
+    for file in &files {
+        let (tally, difference) = replayed(read(file));
+        assert_eq!(difference, None, "{}", file.display());
+        decisions += tally.decisions;
+    }
+    assert_eq!(decisions, run.decisions);
+    // By round, as an operator asks for it.
+    let last = read(folder.path()).into_iter().rev();
+    let last = last.filter_map(|located| match located.entry {
+        Entry::Keyframe(keyframe) => Some(keyframe.round.0),
+        _ => None,
+    });
+    let last = last.max().unwrap();
+    let from = ReplayArgs {
+        from: Some(last),
+        ..args(folder.path())
+    };
+    let (said, verdict) = said(&from);
+    assert_eq!(verdict, Verdict::Good, "{said}");
+    let (tally, _) = replayed(read(files.last().unwrap()));
+    assert!(
+        said.contains(&format!("{} decisions", tally.decisions)),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_journal_that_was_cut_off_is_replayed_up_to_there() {
+    let (folder, _) = recorded(300, 64 << 20);
+    let path = folder.path().join("0000000001.pmj");
+    let bytes = fs::read(&path).unwrap();
+    let entries = read(&path);
+    let first = usize::try_from(entries[3].offset).unwrap();
+    let mut decisions = 0;
+    for at in (first..bytes.len()).step_by((bytes.len() - first) / 40) {
+        fs::write(&path, &bytes[..at]).unwrap();
+        let (tally, difference) = replayed(read(&path));
+        assert_eq!(difference, None, "cut off at {at}");
+        assert!(
+            tally.decisions >= decisions,
+            "the more there is, the more is replayed"
+        );
+        decisions = tally.decisions;
+    }
+    assert!(decisions > 250, "{decisions}");
+    let (said, verdict) = said(&args(&path));
+    assert_eq!(verdict, Verdict::Good, "{said}");
+    assert!(said.contains("cut off"), "{said}");
+}
+
+#[test]
+fn after_missing_entries_a_replay_goes_on_with_the_next_keyframe() {
+    let (folder, run) = recorded(3000, 100_000);
+    let mut entries = read(folder.path());
+    let idx = entries.len() / 3;
+    let damaged = idx..idx + 50;
+    entries.drain(damaged);
+    let gap = Entry::Gap(pointsman_journal::Gap { dropped: 50 });
+    let located = Located {
+        entry: gap,
+        ..entries[idx].clone()
+    };
+    entries.insert(idx, located);
+    let (tally, difference) = replayed(entries);
+    assert_eq!(difference, None);
+    assert_eq!(tally.restarts, 1);
+    assert!(
+        tally.skipped > 0 && tally.decisions < run.decisions,
+        "{tally:?}"
+    );
+}
+
+#[test]
+fn an_answer_that_is_not_the_policys_is_found_with_its_place() {
+    let (folder, _) = recorded(500, 64 << 20);
+    let mut entries = read(folder.path());
+    let changed = entries.iter_mut().skip(200).find_map(|located| {
+        let Entry::Decision(decision) = &mut located.entry else {
+            return None;
+        };
+        let Some(Reply::Routing(verdicts)) = &mut decision.answer.to_mut().value else {
+            return None;
+        };
+        verdicts[0].reason += 1;
+        Some(located.offset)
+    });
+    let (_, difference) = replayed(entries);
+    let difference = difference.unwrap();
+    assert_eq!(Some(difference.offset), changed);
+    assert!(difference.what.contains("memory-aware"), "{difference:?}");
+    assert!(!difference.context.is_empty());
+}
+
+#[test]
+fn a_fact_fuel_or_input_that_was_changed_is_found() {
+    let (folder, _) = recorded(500, 64 << 20);
+    let entries = read(folder.path());
+    type Change = fn(&mut Entry<'static>) -> bool;
+    let changes: [(&str, Change); 3] = [
+        ("what happened", |entry| match entry {
+            Entry::Fact(fact) => {
+                fact.to_mut().now.0 += 1;
+                true
+            }
+            _ => false,
+        }),
+        ("fuel", |entry| match entry {
+            // A policy that was followed from where its predecessor faulted.
+            Entry::Decision(decision) if decision.generation > 1 && decision.fuel > 0 => {
+                decision.fuel += 1;
+                true
+            }
+            _ => false,
+        }),
+        ("", |entry| match entry {
+            Entry::Input { input, .. } => {
+                *input = Cow::Owned(pointsman_core::Input::TimePassed);
+                true
+            }
+            _ => false,
+        }),
+    ];
+    for (what, change) in changes {
+        let mut entries = entries.clone();
+        assert!(entries.iter_mut().skip(400).any(|it| change(&mut it.entry)));
+        let (_, difference) = replayed(entries);
+        let difference = difference.unwrap();
+        assert!(difference.what.contains(what), "{difference:?}");
+    }
+}
+
+#[test]
+fn what_another_policy_would_have_done_is_counted_with_examples() {
+    let (folder, _) = recorded(1000, 64 << 20);
+    let rival = |name: &str| ReplayArgs {
+        policy: Some(component_path(name)),
+        ..args(folder.path())
+    };
+    let (same, verdict) = said(&rival("memory-aware"));
+    assert_eq!(verdict, Verdict::Good);
+    assert!(
+        same.contains("memory-aware would have decided 0 of "),
+        "{same}"
+    );
+    let (other, verdict) = said(&rival("round-robin"));
+    assert_eq!(verdict, Verdict::Good);
+    assert!(other.contains("e.g. round "), "{other}");
+    assert!(other.contains("routing: memory-aware"), "{other}");
+    assert!(!other.contains("decided 0 of"), "{other}");
+}
+
+#[test]
+fn a_journal_is_shown_in_sums() {
+    let (folder, run) = recorded(300, 64 << 20);
+    let command = JournalCommand::Show(ShowArgs {
+        journal: folder.path().to_owned(),
+        entries: false,
+    });
+    let mut out = Vec::new();
+    let verdict = command::journal(&command, &mut out).unwrap();
+    let shown = String::from_utf8(out).unwrap();
+    assert_eq!(verdict, Verdict::Good);
+    assert!(
+        shown.contains(&format!("{}  decisions", run.decisions)),
+        "{shown}"
+    );
+    assert!(shown.contains("routing by memory-aware"), "{shown}");
+}
+
+/// The decisions by hook of a journal.
+fn decisions(path: &Path, hook: Hook) -> usize {
+    let entries = read(path).into_iter();
+    let decisions = entries.filter(|it| match &it.entry {
+        Entry::Decision(decision) => decision.hook == hook,
+        _ => false,
+    });
+    decisions.count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = folder.path().join("journal");
+    let place = JournalPlace::Folder(journal.clone());
+    let serving = Serving::start(|config| {
+        config.journal.place = place;
+        config.journal.settings.file_bytes = 3 << 20;
+        config.policies.patience.snapshot_every = 8;
+    })
+    .await?;
+    let crowd = Crowd::gather(serving.client, 16, |client| {
+        streamed_chat(&format!("Count from {client} to {}.", client + 3))
+    });
+    let hostile = component("test/hostile")?;
+    let sidecar = "[settings]\noutrage = \"trap\"\ncalls = [\"order\"]\ngood-calls = 10\n";
+    for round in 0..6 {
+        serving.drop_in(
+            "router.wasm",
+            &component(["round-robin", "memory-aware"][round % 2])?,
+        )?;
+        serving.drop_in("orders.toml", sidecar.as_bytes())?;
+        serving.drop_in("orders.wasm", &hostile)?;
+        let committed = |report: &pointsman_server::reload::report::KeeperReport| {
+            let held = |name: &str| {
+                let mut policies = report.policies.iter();
+                policies.any(|policy| policy.name == name && !policy.held.is_empty())
+            };
+            held("router")
+        };
+        serving.report_until(committed).await?;
+        serving.client.chat("Hello").await?.text()?;
+    }
+    let served = crowd.served(100).await?;
+    ensure!(served >= 100, "{served}");
+    let metrics = serving.client.get("/metrics").await?;
+    let metrics = String::from_utf8(metrics.body)?;
+    ensure!(
+        metrics.contains("pointsman_journal_entries_total{outcome=\"written\"}"),
+        "{metrics}"
+    );
+    serving.server.stop().await?;
+    ensure!(decisions(&journal, Hook::Routing) > 50);
+    let (said, verdict) = tokio::task::spawn_blocking(move || said(&args(&journal))).await?;
+    ensure!(verdict == Verdict::Good, "{said}");
+    ensure!(!said.contains("began anew"), "nothing is missing: {said}");
+    Ok(())
+}
