@@ -289,3 +289,55 @@ impl Policies for Twinned {
         self.host.refused(author, hook, refusal);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(executor: u32, eligible: bool, cost: i64) -> Candidate {
+        Candidate {
+            executor: ExecutorId(executor),
+            eligible,
+            cost,
+            note: String::new(),
+        }
+    }
+
+    fn check(candidates: &[Candidate], choice: routing::Choice, wrong: Option<&str>) {
+        let verdict = routing::Verdict { choice, reason: 0 };
+        assert_eq!(against(candidates, &[verdict]), wrong, "{candidates:?}");
+    }
+
+    fn on(executor: u32) -> routing::Choice {
+        routing::Choice::Place(vec![ExecutorId(executor)])
+    }
+
+    #[test]
+    fn a_choice_is_right_where_no_other_is_explained_to_cost_less() {
+        let explained = [
+            candidate(1, true, 7),
+            candidate(2, true, 5),
+            candidate(3, false, 0),
+            candidate(4, true, 5),
+        ];
+        check(&explained, on(2), None);
+        check(&explained, on(4), None);
+        check(
+            &explained,
+            on(1),
+            Some("it explains that another place is better"),
+        );
+        let cannot = Some("it places where it explains that it cannot");
+        check(&explained, on(3), cannot);
+        check(&explained, on(9), cannot);
+    }
+
+    #[test]
+    fn a_hold_is_right_where_none_is_explained_to_be_able() {
+        let hold = || routing::Choice::Hold(None);
+        check(&[candidate(1, false, 0)], hold(), None);
+        check(&[], routing::Choice::GiveUp, None);
+        let could = Some("it holds what it explains that it can place");
+        check(&[candidate(1, true, 0)], hold(), could);
+    }
+}
