@@ -327,7 +327,7 @@ async fn what_is_wrong_with_an_addition_is_said() -> Result<()> {
 // === Policies ===
 
 #[tokio::test]
-async fn orders_are_answered_with_what_is_in_force_or_refused_with_the_reason() -> Result<()> {
+async fn an_order_that_cannot_be_carried_out_is_refused_with_the_reason() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     let client = serving.client;
     for (path, body, status, part) in [
@@ -387,6 +387,20 @@ async fn orders_are_answered_with_what_is_in_force_or_refused_with_the_reason() 
     }
     let unknown = format!("/admin/quarantine/{}/release", "0".repeat(64));
     ensure!(client.post(&unknown, &json!({})).await?.status == 404);
+    // Who has no state folder is told so.
+    let (status, message) = error(&client.get("/admin/dumps").await?)?;
+    ensure!(
+        status == 404 && message.contains("state-folder"),
+        "{message}"
+    );
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_order_is_answered_with_what_is_in_force_then() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let client = serving.client;
     serving.drop_in("first-policy.wasm", &component("first-policy")?)?;
     let holds = |report: &KeeperReport| {
         let mut policies = report.policies.iter();
@@ -403,12 +417,6 @@ async fn orders_are_answered_with_what_is_in_force_or_refused_with_the_reason() 
     ensure!(
         bound["hooks"]["routing"]["policy"] == "first-policy",
         "{bound}"
-    );
-    // Who has no state folder is told so.
-    let (status, message) = error(&client.get("/admin/dumps").await?)?;
-    ensure!(
-        status == 404 && message.contains("state-folder"),
-        "{message}"
     );
     serving.server.stop().await?;
     Ok(())

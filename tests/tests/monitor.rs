@@ -8,6 +8,8 @@ use pointsman_tests::client::streamed_chat;
 use pointsman_tests::crowd::Crowd;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -188,5 +190,39 @@ async fn a_page_loads_nothing_from_elsewhere() -> Result<()> {
         ensure!(!text.contains(elsewhere), "{elsewhere}");
     }
     serving.server.stop().await?;
+    Ok(())
+}
+
+/// Serves `page`, and closes every other connection without a word, as a server that has died does.
+async fn haunt(listener: TcpListener, page: Vec<u8>) -> Result<()> {
+    loop {
+        let (mut socket, _) = listener.accept().await?;
+        let mut head = [0; 4096];
+        let read = socket.read(&mut head).await?;
+        if head[..read].starts_with(b"GET /monitor ") {
+            let begin = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\
+                 content-length: {}\r\n\r\n",
+                page.len()
+            );
+            socket.write_all(begin.as_bytes()).await?;
+            socket.write_all(&page).await?;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_whose_server_is_gone_says_so() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let page = serving.client.get("/monitor").await?.body;
+    serving.server.stop().await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/monitor", listener.local_addr()?);
+    let ghost = tokio::spawn(haunt(listener, page));
+    let dom = shown(&url).await?;
+    ghost.abort();
+    ensure!(text(&dom, "id=\"phase\"")? == "gone", "{dom}");
+    let said = text(&dom, "id=\"gone-text\"")?;
+    ensure!(said.contains("has not answered"), "{said}");
     Ok(())
 }
