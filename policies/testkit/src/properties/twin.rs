@@ -294,11 +294,12 @@ impl Policies for Twinned {
 mod tests {
     use super::*;
 
-    fn candidate(executor: u32, eligible: bool, cost: i64) -> Candidate {
+    /// It cannot take the request where it has no cost.
+    fn candidate(executor: u32, cost: Option<i64>) -> Candidate {
         Candidate {
             executor: ExecutorId(executor),
-            eligible,
-            cost,
+            eligible: cost.is_some(),
+            cost: cost.unwrap_or(0),
             note: String::new(),
         }
     }
@@ -315,10 +316,10 @@ mod tests {
     #[test]
     fn a_choice_is_right_where_no_other_is_explained_to_cost_less() {
         let explained = [
-            candidate(1, true, 7),
-            candidate(2, true, 5),
-            candidate(3, false, 0),
-            candidate(4, true, 5),
+            candidate(1, Some(7)),
+            candidate(2, Some(5)),
+            candidate(3, None),
+            candidate(4, Some(5)),
         ];
         check(&explained, on(2), None);
         check(&explained, on(4), None);
@@ -335,9 +336,9 @@ mod tests {
     #[test]
     fn a_hold_is_right_where_none_is_explained_to_be_able() {
         let hold = || routing::Choice::Hold(None);
-        check(&[candidate(1, false, 0)], hold(), None);
+        check(&[candidate(1, None)], hold(), None);
         check(&[], routing::Choice::GiveUp, None);
         let could = Some("it holds what it explains that it can place");
-        check(&[candidate(1, true, 0)], hold(), could);
+        check(&[candidate(1, Some(0))], hold(), could);
     }
 }
