@@ -118,6 +118,8 @@ impl Scribe {
             PolicyEventKind::Proven { .. } => "proven",
             PolicyEventKind::RolledBack { .. } => "rolled-back",
             PolicyEventKind::Struck { .. } => "struck",
+            PolicyEventKind::Ejected(_) => "ejected",
+            PolicyEventKind::ShadowEnded { .. } => "shadow-ended",
             PolicyEventKind::Shut(_) => "shut",
             PolicyEventKind::Retired => "retired",
             PolicyEventKind::Logged(_) => "logged",

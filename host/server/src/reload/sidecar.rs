@@ -217,8 +217,8 @@ mod tests {
                 "1:2: unknown key `setting`; did you mean `settings`?",
             ),
             (
-                "\nlimit-x = 1",
-                "2:1: unknown key `limit-x`; there are: mode, sha256, on-failure, settings, limits",
+                "\nwhatever = 1",
+                "2:1: unknown key `whatever`; there are: mode, sha256, on-failure, settings, limits",
             ),
             (
                 "[limits]\n log-lines = 1\n cal-fuel = 1",
