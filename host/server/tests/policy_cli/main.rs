@@ -77,7 +77,7 @@ fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
     scenarios_are_run(&place);
     place
         .say("test mine/mine.wasm --properties --runs 2 --events 40")
-        .says(0, &["mine (component)", "5 passed"]);
+        .says(0, &["mine (component)", "6 passed"]);
 
     let bench = place.say("bench mine/mine.wasm --executors 1,100 --questions 20");
     bench.says(

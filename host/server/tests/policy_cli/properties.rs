@@ -35,7 +35,7 @@ fn failed(said: &Said) -> Vec<(String, String)> {
 #[test]
 fn a_good_policy_passes_with_and_without_scenarios() {
     let place = with_habit("none");
-    check(&place, "--runs 2 --events 40").says(0, &["fickle (component)", "5 passed"]);
+    check(&place, "--runs 2 --events 40").says(0, &["fickle (component)", "6 passed"]);
     place.write(
         "one.toml",
         "title = 'one is placed'
@@ -54,7 +54,7 @@ expect.placed = { one = 'gpu' }
             0,
             &[
                 "name=\"fickle\" tests=\"1\"",
-                "name=\"fickle (component)\" tests=\"5\"",
+                "name=\"fickle (component)\" tests=\"6\"",
             ],
         );
 }
