@@ -55,7 +55,7 @@ pub use event::{PolicyEvent, PolicyEventKind};
 use member::{Member, Shared, Tenure};
 pub use probation::{Probation, RollbackWhy};
 pub use quarantine::Cause;
-pub use record::{Recorded, Standing};
+pub use record::{Began, LastAsked, Recorded, Standing};
 pub use rehearse::Rehearsal;
 pub use retired::Retired;
 use retired::Scrap;
@@ -146,6 +146,7 @@ impl PolicyHost {
                 scrap: Scrap::default(),
                 changes: Vec::new(),
                 lines: Vec::new(),
+                last: LastAsked::default(),
             },
             next_number: 0,
         }

@@ -46,9 +46,10 @@ pub use cache::{CacheError, CompileCache, Made};
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
-    BindError, Canary, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump,
-    MirrorDigest, OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats,
-    PolicyStatus, Probation, Quarantined, Recorded, Rehearsal, Retired, RollbackWhy, Standing,
+    Began, BindError, Canary, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump,
+    LastAsked, MirrorDigest, OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost,
+    PolicyStats, PolicyStatus, Probation, Quarantined, Recorded, Rehearsal, Retired, RollbackWhy,
+    Standing,
 };
 pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};

@@ -63,6 +63,8 @@ impl PolicyHost {
         let hook = question.asked.hook();
         let otherwise = self.otherwise(hook);
         let mut faults = Vec::new();
+        self.shared.last.began.clear();
+        self.shared.last.standing = None;
         for policy in self.askable(hook).iter(question.arm) {
             self.hold_canary_against(policy, hook);
             let Some(member) = self.members.get_mut(&policy) else {
@@ -71,6 +73,7 @@ impl PolicyHost {
             match member.ask(&mut self.shared, question, &mut *ask) {
                 Asked::Answered(value) => {
                     named(&mut member.feed, &value);
+                    self.shared.last.standing = Some(member.standing());
                     member.save_in_turn(&mut self.shared, now);
                     self.show(question, Some((policy, &value)));
                     self.settle(now, policy, "faulted at a snapshot");

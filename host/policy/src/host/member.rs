@@ -15,6 +15,7 @@ use crate::host::chain::Arm;
 use crate::host::dump::{DumpedCall, Dumps, FaultDump, MirrorDigest};
 use crate::host::event::{Events, PolicyEventKind};
 use crate::host::probation::{Booked, Record, Trial, Whole};
+use crate::host::record::{Began, LastAsked};
 use crate::host::retired::Scrap;
 use crate::host::status::PolicyStats;
 use crate::instance::{Fault, HookSet, Instance, LogLine, PolicyDescription};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     /// Kept between questions, like the next.
     pub(crate) changes: Vec<Change>,
     pub(crate) lines: Vec<LogLine>,
+    /// Of the question that is asked, or was last.
+    pub(crate) last: LastAsked,
 }
 
 /// Passes a question's arguments on.
@@ -83,6 +86,8 @@ pub(crate) struct Member {
     pub(crate) gave_up: Option<(u32, HookSet)>,
     state: Option<Vec<u8>>,
     saving: Saving,
+    /// Those that were too large to keep as well.
+    pub(super) snapshots_given: u64,
     // Lifecycle.
     life: Life,
     /// When it faulted, within the window.
@@ -132,6 +137,7 @@ impl Member {
             saving: Saving::After {
                 questions: patience.snapshot_every,
             },
+            snapshots_given: 0,
             life: Life::Up(policy.instance),
             faults: VecDeque::new(),
             tenure: Tenure::Candidate,
@@ -231,12 +237,17 @@ impl Member {
             return Ok(());
         }
         let fresh = self.source.warm(self.state.as_deref())?;
+        self.stats.generation = self.stats.generation.saturating_add(1);
+        shared.last.began.push(Began {
+            policy: self.number,
+            generation: self.stats.generation,
+            state: self.state.clone(),
+        });
         if matches!(fresh.restored, Restored::Refused(_) | Restored::Faulted(_)) {
             self.state = None;
         }
         self.life = Life::Up(fresh.instance);
         self.feed.reset();
-        self.stats.generation = self.stats.generation.saturating_add(1);
         let kind = PolicyEventKind::Restarted {
             generation: self.stats.generation,
             restored: fresh.restored,
@@ -424,7 +435,9 @@ impl Member {
             return;
         };
         let max = self.source.limits().snapshot_bytes;
-        let why = match instance.snapshot() {
+        let given = instance.snapshot();
+        self.snapshots_given += u64::from(given.is_ok());
+        let why = match given {
             Ok(state) if u64::try_from(state.len()).is_ok_and(|bytes| bytes <= max) => {
                 self.stats.snapshots += 1;
                 self.state = Some(state);
@@ -443,6 +456,11 @@ impl Member {
         self.saving = Saving::Ended;
         let kind = PolicyEventKind::SnapshotsEnded { why };
         shared.events.push(now, self.number, kind);
+    }
+
+    /// It is not asked for a snapshot again.
+    pub(super) fn end_saving(&mut self) {
+        self.saving = Saving::Ended;
     }
 
     /// Its last snapshot, or what it was started with.

@@ -4,6 +4,10 @@
 //! 1. After [`PolicyHost::renew`] a policy knows what one knows that was restored from its state
 //!    and told everything (`host::tests::record`).
 //!
+//! 2. Whoever began anew to answer a question is told with the state it was offered, also where
+//!    the same question took away what it had or took it out
+//!    (`who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew`).
+//!
 //! # Not here
 //! What is written when (the server).
 
@@ -23,8 +27,28 @@ pub struct Standing {
     pub generation: u32,
     /// Fuel of its last answer, what it was told before it included; 0 for a native one.
     pub fuel: u64,
-    /// Snapshots taken of it.
+    /// Snapshots it gave, those that were too large to keep as well.
     pub snapshots: u64,
+}
+
+/// An instance that was made to answer a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Began {
+    /// Of which policy.
+    pub policy: u32,
+    /// Which of its instances, counted from 1.
+    pub generation: u32,
+    /// The state that it was offered.
+    pub state: Option<Vec<u8>>,
+}
+
+/// What came of the last question besides its answer. Whoever it is about may be gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastAsked {
+    /// Who began anew, in the order in which they were asked.
+    pub began: Vec<Began>,
+    /// How the policy that answered stood then; absent: none did.
+    pub standing: Option<Standing>,
 }
 
 /// Enough about a policy to start it again elsewhere.
@@ -77,11 +101,10 @@ impl PolicyHost {
         canary.into_iter().chain(others)
     }
 
-    /// Policies without an instance: their next question makes a fresh one, if it is late enough.
-    pub fn down(&self) -> impl Iterator<Item = u32> {
-        let members = self.members.values();
-        let down = members.filter(|member| member.down_until().is_some());
-        down.map(|member| member.number)
+    /// What came of the last question besides its answer.
+    #[must_use]
+    pub fn last_asked(&self) -> &LastAsked {
+        &self.shared.last
     }
 
     /// Tells every policy what it has not been told yet, saves its state, and forgets what it was
@@ -114,14 +137,21 @@ impl PolicyHost {
             member.rewind(state, now, &mut self.shared.scrap);
         }
     }
+
+    /// Takes no more snapshots of `policy`.
+    pub fn end_snapshots(&mut self, policy: u32) {
+        if let Some(member) = self.members.get_mut(&policy) {
+            member.end_saving();
+        }
+    }
 }
 
 impl Member {
-    fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> Standing {
         Standing {
             generation: self.stats.generation,
             fuel: self.stats.fuel_last,
-            snapshots: self.stats.snapshots,
+            snapshots: self.snapshots_given,
         }
     }
 }

@@ -217,8 +217,8 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     let Some(rival) = replay.rival() else {
         writeln!(
             out,
-            "the same: {} answers ({} with the same fuel, {} with other), {} faults, {} states",
-            tally.answers, tally.fuels, tally.fuels_other, tally.faults, tally.snapshots
+            "the same: {} answers ({} of them with their fuel), {} faults, {} states",
+            tally.answers, tally.fuels, tally.faults, tally.snapshots
         )?;
         if tally.faults_taken > 0 {
             writeln!(out, "taken from the journal: {} faults", tally.faults_taken)?;

@@ -10,14 +10,13 @@ use std::collections::BTreeMap;
 
 use pointsman_core::rows::FeedKinds;
 use pointsman_core::{
-    Answer, Asked, Author, FaultKind, Input, Machine, Micros, PolicyFault, Recorder, Reply, Round,
-    Sink, Stamped,
+    Answer, Asked, Author, Input, Machine, Micros, Recorder, Reply, Round, Sink, Stamped,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Decision, Entry, JournalMonitor, JournalWriter, Keyframe,
     PolicyEvent, Restarted, Saved, crc32,
 };
-use pointsman_policy::{self as policy, Briefing, PolicyEventKind, PolicyHost, Standing};
+use pointsman_policy::{self as policy, Began, Briefing, PolicyEventKind, PolicyHost, Standing};
 
 use super::roster::{self, Whole};
 
@@ -29,12 +28,6 @@ pub struct Scribe {
     seen: BTreeMap<u32, Standing>,
     /// Who was asked, as of the last entry that says so.
     chains: Vec<Chain>,
-}
-
-/// A policy without an instance, before a question that may make it another.
-struct Down {
-    policy: u32,
-    state: Option<Blob>,
 }
 
 impl Scribe {
@@ -124,6 +117,8 @@ impl Scribe {
             PolicyEventKind::Retired => "retired",
             PolicyEventKind::Logged(_) => "logged",
             PolicyEventKind::LogDropped(_) => "log-dropped",
+            PolicyEventKind::Ejected(_) => "ejected",
+            PolicyEventKind::ShadowEnded { .. } => "shadow-ended",
             _ => "other",
         };
         self.writer.write(&Entry::PolicyEvent(PolicyEvent {
@@ -161,29 +156,24 @@ impl Scribe {
         }
     }
 
-    /// Notes who began anew to answer this question.
-    fn restarted(&mut self, down: Vec<Down>, answer: &Answer<Reply>) {
-        for Down { policy, state } in down {
-            let answered = answer.author == Author::Policy(policy);
-            let began =
-                |fault: &PolicyFault| fault.policy == policy && fault.kind != FaultKind::Start;
-            if !answered && !answer.faults.iter().any(began) {
-                continue;
-            }
-            let seen = self.seen.entry(policy).or_default();
-            seen.generation = seen.generation.saturating_add(1);
-            let generation = seen.generation;
+    /// Notes who began anew to answer the last question.
+    fn began(&mut self, began: &[Began]) {
+        for Began {
+            policy,
+            generation,
+            state,
+        } in began
+        {
             self.writer.write(&Entry::Restarted(Restarted {
-                policy,
-                generation,
-                state,
+                policy: *policy,
+                generation: *generation,
+                state: state.clone().map(Blob),
             }));
         }
     }
 }
 
-/// No more of a policy's state is taken: what it is asked for from here on is not all in the
-/// journal.
+/// No more of a policy's state is taken, at a keyframe neither.
 pub(super) const SNAPSHOTS_ENDED: &str = "snapshots-ended";
 
 impl Recorder for Scribe {
@@ -204,19 +194,10 @@ impl Recorder for Scribe {
 impl Sink<PolicyHost> for Scribe {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         let hook = asked.question.hook();
-        let down: Vec<Down> = host
-            .down()
-            .map(|policy| Down {
-                policy,
-                state: host.state(policy).map(|state| Blob(state.to_vec())),
-            })
-            .collect();
         let answer = asked.put_to(host);
-        self.restarted(down, &answer);
-        let standing = match answer.author {
-            Author::Policy(policy) => host.standing(policy).unwrap_or_default(),
-            Author::BuiltIn => Standing::default(),
-        };
+        let last = host.last_asked();
+        self.began(&last.began);
+        let standing = last.standing.unwrap_or_default();
         self.writer.write(&Entry::Decision(Decision {
             hook,
             requests: Cow::Owned(asked.question.requests()),

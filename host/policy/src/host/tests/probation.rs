@@ -76,6 +76,36 @@ fn one_fault_on_probation_brings_the_displaced_policy_back_with_its_state() {
 }
 
 #[test]
+fn who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation(&old, 11, &new);
+    new.fail(&[Failing::Order]);
+    assert_eq!(author(&mut host, 70), (Author::Policy(0), 1));
+    let began = Began {
+        policy: 0,
+        generation: 2,
+        state: Some(vec![7]),
+    };
+    assert_eq!(host.last_asked().began, [began]);
+    assert_eq!(host.last_asked().standing, host.standing(0));
+}
+
+#[test]
+fn how_a_policy_stood_that_its_own_answer_took_out_is_told() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    new.set(|script| script.fuel = 40_100);
+    let mut host = on_probation(&old, 10_000, &new);
+    asked_until_judged(&mut host, 2);
+    assert_eq!(host.standing(1), None);
+    let standing = Standing {
+        generation: 1,
+        fuel: 40_100,
+        snapshots: host.last_asked().standing.unwrap().snapshots,
+    };
+    assert_eq!(host.last_asked().standing, Some(standing));
+}
+
+#[test]
 fn what_was_rolled_back_is_not_added_again_before_it_is_released() {
     let (old, new) = (scripted("old"), scripted("new"));
     let mut host = on_probation(&old, 11, &new);

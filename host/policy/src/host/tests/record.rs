@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn is_down(host: &PolicyHost) -> bool {
+    host.status().any(|status| status.down_until.is_some())
+}
+
 #[test]
 fn a_renewed_policy_is_told_the_rest_saved_and_told_everything_anew() {
     let policy = scripted("a");
@@ -25,7 +29,7 @@ fn a_policy_that_faults_while_it_is_renewed_begins_anew() {
     policy.fail(&[Failing::Observe]);
     let rows = Feeding(RefCell::new(vec![(Extent::SinceLast, 1)]));
     host.renew_from(Micros(7), &rows);
-    assert_eq!(host.down().collect::<Vec<_>>(), [0]);
+    assert!(is_down(&host));
     assert_eq!(stats(&host, 0).faults[&FaultKind::Trap], 1);
     policy.fail(&[]);
     assert_eq!(author(&mut host, 1000).0, Author::Policy(0));
@@ -37,11 +41,49 @@ fn a_policy_is_restarted_with_the_state_it_is_given() {
     let policy = scripted("a");
     let mut host = host(&[&policy]);
     host.restart(Micros(5), 0, Some(vec![1, 2]));
-    assert_eq!(host.down().collect::<Vec<_>>(), [0]);
+    assert!(is_down(&host));
     assert_eq!(author(&mut host, 5).0, Author::Policy(0));
     assert!(policy.calls().contains(&"restore [1, 2]".to_owned()));
     assert_eq!(host.standing(0).unwrap().generation, 2);
-    assert_eq!(host.down().count(), 0);
+    assert!(!is_down(&host));
+}
+
+#[test]
+fn who_began_anew_to_answer_is_told_until_the_next_question() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    host.restart(Micros(5), 0, Some(vec![1, 2]));
+    author(&mut host, 5);
+    let began = Began {
+        policy: 0,
+        generation: 2,
+        state: Some(vec![1, 2]),
+    };
+    assert_eq!(host.last_asked().began, [began]);
+    author(&mut host, 6);
+    assert_eq!(host.last_asked().began, []);
+}
+
+#[test]
+fn a_snapshot_that_is_too_large_was_given_all_the_same() {
+    let policy = scripted("a");
+    let limits = Limits::default();
+    let bytes = usize::try_from(limits.snapshot_bytes).unwrap() + 1;
+    policy.set(|script| script.state = vec![0; bytes]);
+    let mut host = host(&[&policy]);
+    host.handover(Micros(1), 0);
+    assert_eq!(host.standing(0).unwrap().snapshots, 1);
+    assert_eq!(stats(&host, 0).snapshots, 0);
+    assert_eq!(host.state(0), None);
+}
+
+#[test]
+fn no_snapshot_is_taken_once_they_have_ended() {
+    let policy = scripted("a");
+    let mut host = host(&[&policy]);
+    host.end_snapshots(0);
+    assert_eq!(host.handover(Micros(1), 0), None);
+    assert_eq!(host.standing(0).unwrap().snapshots, 0);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Doing a journal again: [`Replay`].
 //!
 //! The machine of a keyframe is given the inputs that follow it and decides when it did. Each
-//! question it asks is put to the policies that answered it then; what they answer has to be what
-//! the journal has. The machine goes on with the recorded answers, so what
+//! question it asks is put to the policies that answered it then; what they answer, and the fuel
+//! it took, has to be what the journal has. The machine goes on with the recorded answers, so what
 //! it makes of them, fact by fact, has to be the same too.
 //!
 //! A [`Rival`] is asked the same questions besides, and how often it would have answered otherwise
@@ -16,7 +16,7 @@
 //!
 //! # What is not repeated
 //! A fault that came of the clock ([`FaultKind::Deadline`]) or of a start that did not succeed is
-//! taken from the journal. Fuel is compared, and other fuel counted, where an instance has been followed from its start, or
+//! taken from the journal. Fuel is compared where an instance has been followed from its start, or
 //! from where its predecessor faulted, and under the wasmtime that recorded it.
 //!
 //! [`FaultKind::Deadline`]: pointsman_core::FaultKind::Deadline
@@ -52,9 +52,6 @@ pub struct Tally {
     pub answers: u64,
     /// Of these, with the same fuel.
     pub fuels: u64,
-    /// Of these, with other fuel where the same was expected: told, and no difference, since not
-    /// all that is done to an instance besides asking it is in the journal.
-    pub fuels_other: u64,
     /// Faults that came out the same.
     pub faults: u64,
     /// Faults that were taken from the journal.
@@ -264,14 +261,12 @@ impl Replay {
                 let done = self.keyframe(*keyframe);
                 done.map_err(|stop| located_in(stop, &file, offset))
             }
-            // How a policy fared is told for people, but for this: what it is asked from here on
-            // is not all in the journal.
-            Entry::PolicyEvent(event) => {
-                if let Some(stage) = &mut self.stage {
-                    stage.policy_event(&event);
-                }
-                Ok(())
-            }
+            // How a policy fared is told for people, but for this: a keyframe does not take its
+            // state any more.
+            Entry::PolicyEvent(event) => match &mut self.stage {
+                Some(stage) => stage.policy_event(&event, &mut self.asked, &mut self.tally),
+                None => Ok(()),
+            },
             Entry::Gap(_) => {
                 self.stage = None;
                 Ok(())

@@ -104,10 +104,18 @@ impl Stage {
         self.machine.round() <= keyframe.round && self.now <= keyframe.now
     }
 
-    pub(super) fn policy_event(&mut self, event: &PolicyEvent) {
+    pub(super) fn policy_event(
+        &mut self,
+        event: &PolicyEvent,
+        asked: &mut Asked,
+        tally: &mut Tally,
+    ) -> Result<(), Stop> {
         if event.what == super::super::scribe::SNAPSHOTS_ENDED {
-            self.troupe.loses_track_of(event.policy);
+            // The round before it may have taken the last one.
+            self.perform(End::Whole, asked, tally)?;
+            self.troupe.end_snapshots(event.policy);
         }
+        Ok(())
     }
 
     /// Does what an entry says. What a round decided is done once all of it is known.

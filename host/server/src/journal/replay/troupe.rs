@@ -102,10 +102,10 @@ impl Troupe {
         self.members.insert(record.number, member);
     }
 
-    /// A policy was asked for something that is not in the journal.
-    pub(super) fn loses_track_of(&mut self, policy: u32) {
+    /// No more of a policy's state was taken: a keyframe does not take it either.
+    pub(super) fn end_snapshots(&mut self, policy: u32) {
         if let Some(member) = self.members.get_mut(&policy) {
-            member.track = Track::Joined;
+            member.host.end_snapshots(0);
         }
     }
 
@@ -182,11 +182,11 @@ impl Troupe {
             return Ok(());
         }
         let fuel = member.host.standing(0).unwrap_or_default().fuel;
-        if fuel == decision.fuel {
-            tally.fuels += 1;
-        } else {
-            tally.fuels_other += 1;
+        if fuel != decision.fuel {
+            let what = format!("the fuel of policy {number} ({})", member.name);
+            return Err(Mismatch::new(what, decision.fuel, fuel));
         }
+        tally.fuels += 1;
         Ok(())
     }
 
