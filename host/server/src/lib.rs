@@ -17,6 +17,8 @@ pub mod config;
 pub mod driver;
 pub mod embedded;
 pub mod fleet;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod http;
 pub mod journal;
 pub mod logging;

@@ -256,6 +256,16 @@ impl Config {
         };
         validate::config(&source, source.parse()?, flags, &Here::look())
     }
+
+    /// The same of a file with this text, without flags, on a machine of two processors.
+    pub(crate) fn of_text(text: &str) -> Result<Self, ConfigError> {
+        let source = Source::new(Path::new("pointsman.toml"), text);
+        let here = Here {
+            processors: 2,
+            policies_folder: None,
+        };
+        validate::config(&source, source.parse()?, &Flags::default(), &here)
+    }
 }
 
 impl Here {

@@ -60,6 +60,7 @@ use auth::{Door, Keyring};
 use catalog::Catalog;
 use error::ApiError;
 use openai::Events;
+pub(crate) use openai::{Kind, try_body};
 
 /// How far the host has come in its life. It only ever goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -24,6 +24,7 @@ use http_body_util::{Either, Full};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response};
 use pointsman_executor::job::Job;
+use pointsman_executor::text::GenerationDefaults;
 
 use super::catalog::{Catalog, ModelEntry};
 use super::error::{ApiError, quoted};
@@ -31,6 +32,7 @@ use super::fields::Fields;
 use super::hints::{self, BODY_FIELD, Rules};
 use super::{App, JSON, Reply};
 use crate::clock::unix_seconds;
+use crate::config::HintsConfig;
 use crate::driver::message::{Hints, Submission, SubmitError, TicketId};
 use crate::driver::operator::Prospect;
 use envelope::Envelope;
@@ -43,7 +45,7 @@ pub(super) use sse::Events;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
@@ -210,13 +212,55 @@ fn hints(
     asker: Asker<'_>,
     fields: &mut Fields,
 ) -> Result<Hints, ApiError> {
-    let rules = Rules {
+    let rules = rules(app, catalog, asker);
+    hints::parse(asker.headers, fields.take(BODY_FIELD), rules)
+}
+
+fn rules<'a>(app: &'a App, catalog: &'a Catalog, asker: Asker<'a>) -> Rules<'a> {
+    Rules {
         priority_max: app.hints.priority_max,
         label_keys: &app.hints.label_keys,
         executors: &catalog.executors,
         tenant: asker.tenant,
+    }
+}
+
+/// What the fields of a body say beside the model's name.
+fn read(
+    fields: &mut Fields,
+    kind: Kind,
+    defaults: &GenerationDefaults,
+    (headers, rules): (&HeaderMap, Rules<'_>),
+) -> Result<(Hints, Params, Prompt), ApiError> {
+    params::refuse_unbuilt(fields)?;
+    let hints = hints::parse(headers, fields.take(BODY_FIELD), rules)?;
+    let params = Params::take(fields, defaults)?;
+    let prompt = match kind {
+        Kind::Chat => Prompt::Chat(chat::messages(fields)?),
+        Kind::Text => completions::prompt(fields)?,
     };
-    hints::parse(asker.headers, fields.take(BODY_FIELD), rules)
+    Ok((hints, params, prompt))
+}
+
+/// Reads a body as a server reads it that has an executor `cpu`, knows the label `team` and serves
+/// a model of whatever name; for `crate::fuzz`. An error is what its client is told.
+pub(crate) fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
+    let rules = Rules {
+        priority_max: HintsConfig::default().priority_max,
+        label_keys: &["team".to_owned()],
+        executors: &["cpu".to_owned()],
+        tenant: "default",
+    };
+    let defaults = GenerationDefaults {
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+    };
+    let parsed = Fields::parse(body).and_then(|mut fields| {
+        let _model: String = fields.require("model", "a text")?;
+        read(&mut fields, kind, &defaults, (&HeaderMap::new(), rules))
+    });
+    parsed.map(drop).map_err(|error| error.to_string())
 }
 
 /// The number in an id that a client was given: of a completion, or that of the header
@@ -279,13 +323,8 @@ impl<'a> Asked<'a> {
         let mut fields = Fields::parse(body)?;
         let name: String = fields.require("model", "a text")?;
         let model = catalog.model(&name)?;
-        params::refuse_unbuilt(&mut fields)?;
-        let hints = hints(app, catalog, asker, &mut fields)?;
-        let params = Params::take(&mut fields, model.text.defaults())?;
-        let prompt = match kind {
-            Kind::Chat => Prompt::Chat(chat::messages(&mut fields)?),
-            Kind::Text => completions::prompt(&mut fields)?,
-        };
+        let said = (asker.headers, rules(app, catalog, asker));
+        let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), said)?;
         let ignored: Vec<String> = fields.left().map(quoted).collect();
         if !ignored.is_empty() {
             tracing::debug!(

@@ -1,0 +1,125 @@
+//! What the fuzz targets run: for each parser of what outsiders write, a body that takes any bytes.
+//!
+//! A body panics if the parser does, or if what it promises of every input does not hold. The
+//! targets of `tests/fuzz` call one each; `tests/fuzz_bodies.rs` runs all of them on stable.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use pointsman_journal::{Located, json_line, read_bytes};
+use pointsman_policy::{
+    Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource, SelfTestError, self_test,
+};
+use pointsman_server::fuzz;
+use pointsman_testkit::Scenario;
+use serde_json::Map;
+
+/// Takes any bytes; true if they were understood.
+pub type Body = fn(&[u8]) -> bool;
+
+/// Reads them as a file of the journal, and shows every entry.
+///
+/// # Panics
+/// If entries do not follow each other within the file, or one cannot be shown.
+#[must_use]
+pub fn journal(bytes: &[u8]) -> bool {
+    let Ok(entries) = read_bytes(bytes) else {
+        return false;
+    };
+    let mut next = 0;
+    for (offset, entry) in entries {
+        let within = offset < bytes.len() as u64;
+        assert!(offset >= next && within, "an entry at {offset}");
+        next = offset + 1;
+        let file = Path::new("journal.pmj").into();
+        let located = Located {
+            file,
+            offset,
+            entry,
+        };
+        json_line(&located).expect("what was read can be shown");
+    }
+    next > 0
+}
+
+/// Reads them as what stands beside a policy.
+#[must_use]
+pub fn sidecar(bytes: &[u8]) -> bool {
+    fuzz::sidecar(bytes).is_ok()
+}
+
+/// Reads them as a configuration file.
+#[must_use]
+pub fn config(bytes: &[u8]) -> bool {
+    fuzz::config(bytes).is_ok()
+}
+
+/// Reads them as a scenario of the testkit.
+#[must_use]
+pub fn scenario(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return false;
+    };
+    match Scenario::parse(Path::new("scenario.toml"), text) {
+        Ok(_) => true,
+        Err(error) => error.to_string().is_empty(),
+    }
+}
+
+/// Reads them as the body of a chat completion.
+#[must_use]
+pub fn chat(bytes: &[u8]) -> bool {
+    fuzz::chat(bytes).is_ok()
+}
+
+/// Reads them as the body of a completion.
+#[must_use]
+pub fn completion(bytes: &[u8]) -> bool {
+    fuzz::completion(bytes).is_ok()
+}
+
+/// Loads them as a policy, and puts what loads through the self-test.
+///
+/// # Panics
+/// If the loader or the compiler panics, though the host would survive that.
+#[must_use]
+pub fn component(bytes: &[u8]) -> bool {
+    static ENGINE: OnceLock<PolicyEngine> = OnceLock::new();
+    let engine = ENGINE.get_or_init(|| PolicyEngine::new().expect("an engine for this machine"));
+    matches!(load_and_ask(engine, bytes), Fate::Works)
+}
+
+/// What became of bytes that were loaded as a policy.
+#[derive(Debug)]
+pub enum Fate {
+    /// They are no policy.
+    Refused(LoadError),
+    /// They are one that fails the self-test.
+    Failed(SelfTestError),
+    /// They are one that answers.
+    Works,
+}
+
+/// Loads bytes as a policy, and puts what loads through the self-test, with little fuel.
+///
+/// # Panics
+/// If the loader or the compiler panics, though the host would survive that.
+#[must_use]
+pub fn load_and_ask(engine: &PolicyEngine, bytes: &[u8]) -> Fate {
+    let component = match PolicyComponent::load(engine, bytes) {
+        Ok(component) => component,
+        Err(LoadError::Panicked(why)) => panic!("loading panicked: {why}"),
+        Err(error) => return Fate::Refused(error),
+    };
+    let limits = Limits {
+        call_fuel: 5_000_000,
+        call_fuel_max: 20_000_000,
+        lifecycle_fuel: 20_000_000,
+        observe_rows: 64,
+        ..Limits::default()
+    };
+    match self_test(&PolicySource::component(&component, &Map::new(), limits)) {
+        Ok(()) => Fate::Works,
+        Err(error) => Fate::Failed(error),
+    }
+}

@@ -1,0 +1,57 @@
+//! The smallest policy there is: it orders requests as it was asked about them.
+
+use wit_component::{ComponentEncoder, StringEncoding};
+use wit_parser::Resolve;
+
+/// Memory from 1024 holds its description, at 1100 an `ok`, and from 1200 room for results.
+const MODULE: &str = r#"(module
+    (import "pointsman:scheduling/log@0.1.0" "write" (func (param i32 i32 i32)))
+    (memory (export "memory") 4)
+    (global $next (mut i32) (i32.const 4096))
+    (data (i32.const 1024)
+        "\00\08\00\00\05\00\00\00" "\05\08\00\00\03\00\00\00"
+        "\00\08\00\00\00\00\00\00" "\01\00\00\00"
+        "\00\00\00\00\00\00\00\00" "\01\00\00\00")
+    (data (i32.const 2048) "small1.0")
+    (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+        (local $at i32)
+        (local.set $at (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
+        (global.set $next (i32.add (local.get $at) (local.get 3)))
+        (if (i32.gt_u (global.get $next) (i32.mul (memory.size) (i32.const 65536)))
+            (then (drop (memory.grow (i32.const 4)))))
+        (local.get $at))
+    (func (export "pointsman:scheduling/lifecycle@0.1.0#describe") (result i32) (i32.const 1024))
+    (func (export "pointsman:scheduling/lifecycle@0.1.0#configure") (param i32 i32) (result i32)
+        (i32.const 1100))
+    (func (export "pointsman:scheduling/lifecycle@0.1.0#observe") (param i64 i32 i32 i32)
+        (global.set $next (i32.const 4096)))
+    (func (export "pointsman:scheduling/lifecycle@0.1.0#snapshot") (result i32) (i32.const 1200))
+    (func (export "pointsman:scheduling/lifecycle@0.1.0#restore") (param i32 i32) (result i32)
+        (i32.const 1100))
+    (func (export "pointsman:scheduling/priority@0.1.0#order")
+        (param i64 i64 i32 i32) (result i32)
+        (i32.store (i32.const 1300) (local.get 2))
+        (i32.store (i32.const 1304) (local.get 3))
+        (i32.const 1300)))"#;
+
+const WORLD: &str = "package test:guest;
+    world guest {
+        import pointsman:scheduling/log@0.1.0;
+        export pointsman:scheduling/lifecycle@0.1.0;
+        export pointsman:scheduling/priority@0.1.0;
+    }";
+
+/// The component, made as policy authors' tools make them.
+pub(crate) fn small() -> Vec<u8> {
+    let mut resolve = Resolve::default();
+    resolve
+        .push_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../wit"))
+        .unwrap();
+    let package = resolve.push_str("guest.wit", WORLD).unwrap();
+    let world = resolve.select_world(&[package], None).unwrap();
+    let mut module = wat::parse_str(MODULE).unwrap();
+    let encoding = StringEncoding::UTF8;
+    wit_component::embed_component_metadata(&mut module, &resolve, world, encoding).unwrap();
+    let encoder = ComponentEncoder::default().module(&module).unwrap();
+    encoder.validate(true).encode().unwrap()
+}

@@ -1,0 +1,149 @@
+//! The bodies of the fuzz targets, on damaged samples of what they read: whatever the bytes are,
+//! none of them panics.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use fastrand::Rng;
+use pointsman_tests::fuzz::{self, Body};
+use pointsman_tests::mutate::damaged;
+
+/// Damaged inputs of each body that parses text or a journal.
+const INPUTS: u64 = 1000;
+
+const CHAT: &str = r#"{"model": "demo", "messages": [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "café \ud83d\ude00"}], "name": "ann"}],
+    "temperature": 0.7, "top_p": 0.9, "seed": 7, "max_tokens": 20, "stop": ["\n", "end"],
+    "stream": true, "stream_options": {"include_usage": true}, "n": 1,
+    "pointsman": {"session": "s", "priority": -3, "class": "throughput", "deadline_ms": 5000,
+        "labels": {"team": "red"}, "executors": ["cpu"], "may_wait": false, "group": 2}}"#;
+
+const TEXT: &str = r#"{"model": "demo", "prompt": "Once upon", "max_tokens": 5, "stop": "end"}"#;
+const TOKENS: &str = r#"{"model": "demo", "prompt": [[1, 2, 3]], "temperature": 0, "seed": -1}"#;
+
+const CONFIG: &str = r#"
+[http]
+body-max = "4MiB"
+[cpu]
+kv-memory = "64MiB"
+[[keys]]
+key = "a-key-of-visible-ascii"
+tenant = "alice"
+[[tenants]]
+name = "alice"
+weight = 3
+tokens-per-minute = 60000
+[admin]
+listen = "127.0.0.1:9090"
+decisions-max = 1024
+[hints]
+label-keys = ["team"]
+priority-max = 100
+[policies]
+settle = "200ms"
+[policies.bind]
+routing = "memory-aware"
+[policies.settings.aging]
+affinity-bonus = 10
+[policies.limits]
+call-fuel = 20_000_000
+[journal]
+folder = "journal"
+file-size = "32MiB"
+[log]
+format = "json"
+filter = "warn,pointsman=debug"
+"#;
+
+const SIDECAR: &str = r#"
+mode = "canary 10%"
+sha256 = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+on-failure = { admission = "closed" }
+
+[settings]
+affinity-bonus = 200
+names = ["a", { deep = [1, 2.5, 2026-01-01T00:00:00Z] }]
+
+[limits]
+call-fuel = 1_000_000
+"#;
+
+/// A file of the repository.
+fn file(path: &str) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::fs::read(root.join(path)).unwrap()
+}
+
+/// Each sample is understood, and nothing that is made of them makes the body panic.
+fn check(body: Body, samples: &[Vec<u8>], inputs: u64) {
+    for sample in samples {
+        let start = String::from_utf8_lossy(&sample[..sample.len().min(60)]);
+        assert!(body(sample), "a sample is refused: {start}");
+    }
+    let mut refused = 0;
+    for seed in 0..inputs {
+        let mut rng = Rng::with_seed(seed);
+        let sample = &samples[rng.usize(0..samples.len())];
+        let other = &samples[rng.usize(0..samples.len())];
+        refused += u64::from(!body(&damaged(&mut rng, sample, other)));
+    }
+    assert!(refused > inputs / 50, "only {refused} inputs were bad");
+}
+
+/// What nests so deep that a parser which recurses without a bound overflows its stack.
+fn check_depth(body: Body, openings: &[&str]) {
+    for opening in openings {
+        assert!(!body(opening.repeat(100_000).as_bytes()), "{opening}");
+        let nested = format!("x = {}", opening.repeat(100_000));
+        assert!(!body(nested.as_bytes()), "x = {opening}");
+    }
+}
+
+const JSON_OPENINGS: &[&str] = &["[", "{\"a\":", "{\"messages\":["];
+const TOML_OPENINGS: &[&str] = &["[", "{a=", "a.", "[[a."];
+
+#[test]
+fn no_journal_makes_the_reader_panic() {
+    let golden = file("host/journal/tests/journal/golden/v1.pmj");
+    check(fuzz::journal, &[golden], INPUTS);
+}
+
+#[test]
+fn no_sidecar_makes_its_parser_panic() {
+    let samples = [SIDECAR, "mode = \"shadow\"\n", ""].map(Into::into);
+    check(fuzz::sidecar, &samples, INPUTS);
+    check_depth(fuzz::sidecar, TOML_OPENINGS);
+}
+
+#[test]
+fn no_configuration_makes_its_parser_panic() {
+    let samples = [file("examples/pointsman.toml"), CONFIG.into()];
+    check(fuzz::config, &samples, INPUTS);
+    check_depth(fuzz::config, TOML_OPENINGS);
+}
+
+#[test]
+fn no_scenario_makes_its_parser_panic() {
+    let samples = [
+        "examples/01-first-policy/scenarios/room.toml",
+        "policies/prefix-bound/scenarios/bound.toml",
+        "policies/aging/scenarios/crossover-at-30s.toml",
+        "policies/budget/scenarios/donor-must-cover-alone.toml",
+    ];
+    check(fuzz::scenario, &samples.map(file), INPUTS);
+    check_depth(fuzz::scenario, TOML_OPENINGS);
+}
+
+#[test]
+fn no_body_of_a_chat_completion_makes_its_parser_panic() {
+    check(fuzz::chat, &[CHAT.into()], INPUTS);
+    check_depth(fuzz::chat, JSON_OPENINGS);
+}
+
+#[test]
+fn no_body_of_a_completion_makes_its_parser_panic() {
+    check(fuzz::completion, &[TEXT.into(), TOKENS.into()], INPUTS);
+    check_depth(fuzz::completion, JSON_OPENINGS);
+}
