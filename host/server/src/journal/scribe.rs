@@ -117,8 +117,6 @@ impl Scribe {
             PolicyEventKind::Retired => "retired",
             PolicyEventKind::Logged(_) => "logged",
             PolicyEventKind::LogDropped(_) => "log-dropped",
-            PolicyEventKind::Ejected(_) => "ejected",
-            PolicyEventKind::ShadowEnded { .. } => "shadow-ended",
             _ => "other",
         };
         self.writer.write(&Entry::PolicyEvent(PolicyEvent {
