@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,7 +13,7 @@ use pointsman_core::{
     Tap, TenantId,
 };
 use pointsman_journal::{
-    Entry, Folder, JournalReader, JournalSettings, JournalStats, JournalWriter,
+    Entry, Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
 use pointsman_policy::{HookSet, Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_server::journal::{Library, Outcome, Replay, Scribe, about};
@@ -194,8 +195,10 @@ pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
     let settings = JournalSettings {
         file_bytes: plan.file_bytes,
         files_max: 1000,
-        // Nothing may be missing: however slow the disk is, it is waited for at the end.
+        // Nothing may be missing: however slow the disk is, it is waited for, at each turn and at
+        // the end, and a keyframe is asked for long before there is no room without it.
         batches_max: 1 << 16,
+        batch_bytes: usize::try_from(plan.file_bytes / 8)?.min(64 << 10),
         close_wait: Duration::from_secs(60),
         ..JournalSettings::default()
     };
@@ -253,4 +256,16 @@ fn turn(world: &mut World<Tap<PolicyHost, Pen>>, pen: &Pen) {
     let mut scribe = pen.scribe.borrow_mut();
     scribe.policies_changed(now, host);
     scribe.turn(now, &world.machine, host);
+    wait_for_disk(&scribe.monitor());
+}
+
+/// A simulated run is faster than a disk, which in a real one has the time between two requests.
+fn wait_for_disk(monitor: &JournalMonitor) {
+    const MILLIS_MAX: u32 = 60_000;
+    for _ in 0..MILLIS_MAX {
+        if monitor.queued() == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }

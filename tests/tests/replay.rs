@@ -38,6 +38,10 @@ fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, pointsman_tests::journ
     let stats = &run.stats;
     assert_eq!((stats.dropped, stats.refused, stats.errors), (0, 0, 0));
     assert!(
+        stats.lost <= 2,
+        "but for what came before the first keyframe: {stats:?}"
+    );
+    assert!(
         run.faults > 10,
         "the trapping policy is part of it: {run:?}"
     );

@@ -146,6 +146,12 @@ pub(crate) enum BatchKind {
 pub struct JournalMonitor(Arc<Shared>);
 
 impl JournalMonitor {
+    /// Batches that the thread has not taken yet.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.0.queued.load(Ordering::Relaxed)
+    }
+
     /// What became of it so far.
     #[must_use]
     pub fn stats(&self) -> JournalStats {

@@ -5,6 +5,7 @@
 //! long as no version is released.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use crate::common::{Memory, about, everything, keyframe};
 use pointsman_journal::{
@@ -31,6 +32,9 @@ fn written() -> Vec<u8> {
 
 /// The file's bytes; made anew first if that is asked for.
 fn golden(name: &str, now: &[u8]) -> Vec<u8> {
+    // Tests run side by side, and none may read what another is writing.
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var_os("UPDATE").is_some() {
         std::fs::create_dir_all(path("")).unwrap();
         std::fs::write(path(name), now).unwrap();
@@ -94,8 +98,10 @@ fn a_blob_is_the_value_it_was_made_of() {
 
 #[test]
 fn a_reader_of_the_golden_folder_finds_the_file() {
-    golden("v1.pmj", &written());
-    let reader = JournalReader::open(&path("v1.pmj")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("0000000001.pmj");
+    std::fs::write(&file, golden("v1.pmj", &written())).unwrap();
+    let reader = JournalReader::open(&file).unwrap();
     let keyframes = reader
         .map(Result::unwrap)
         .filter(|located| matches!(located.entry, Entry::Keyframe(_)));
