@@ -1,6 +1,6 @@
 //! How the newest requests were decided: what was asked, what was answered, what was made of it.
 //!
-//! [`Ear`] hears the questions of a turn, [`Decisions`] puts them and the machine's facts together
+//! `Ear` hears the questions of a turn, `Decisions` puts them and the machine's facts together
 //! per request.
 //!
 //! # Invariants
@@ -9,7 +9,7 @@
 //!
 //! # Bounds
 //! The newest `admin.decisions-max` requests, the oldest go first. Of each the first and the last
-//! [`STEPS_MAX`] / 2 steps, texts cut at [`TEXT_CHARS_MAX`] characters, lists at [`NAMED_MAX`]: at
+//! `STEPS_MAX` / 2 steps, texts cut at `TEXT_CHARS_MAX` characters, lists at `NAMED_MAX`: at
 //! most 12 KiB (`tests::a_case_is_small`).
 
 mod ear;

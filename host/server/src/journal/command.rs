@@ -30,7 +30,7 @@ pub struct ReplayArgs {
     /// Ask this policy too, and count what it would have decided otherwise
     #[arg(long, value_name = "FILE.wasm")]
     pub policy: Option<PathBuf>,
-    /// That policy's [settings] and [limits], as in the file beside a policy in the policy folder
+    /// That policy's `[settings]` and `[limits]`, as in the file beside a policy in the policy folder
     #[arg(long, value_name = "FILE.toml", requires = "policy")]
     pub settings: Option<PathBuf>,
     /// Differences of that policy to show
