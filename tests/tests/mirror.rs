@@ -8,17 +8,16 @@
 
 use pointsman_core::rows::{Change, FeedKinds, SequenceState};
 use pointsman_core::{
-    Allotment, Answer, Author, Config, DeviceId, Eviction, Fact, Feed, Hook, Input, Micros, Moment,
-    NewRequest, Outcome, Policies, Refusal, RequestId, Shortage, TenantId, View, admission,
-    routing, rows::Cached, rows::NameKind,
+    Answer, Asked, Author, Config, Fact, Feed, Hook, Input, Micros, NewRequest, Outcome, Reply,
+    Sink, Tap, TenantId, View, rows::NameKind,
 };
 use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_tests::fleet;
 
 /// Compares, at every routing question, the digest that the guest gives as its reason with one
 /// made from everything the machine would tell a newcomer.
-struct Witnessed {
-    inner: PolicyHost,
+#[derive(Default)]
+struct Witness {
     compared: u32,
 }
 
@@ -48,51 +47,20 @@ fn digest(view: &View<'_>) -> u16 {
     u16::try_from(sum & 0xffff).unwrap()
 }
 
-impl Policies for Witnessed {
-    fn admit(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        self.inner.admit(view, at, arrivals, room)
-    }
-
-    fn order(&mut self, view: &View<'_>, at: Moment, ids: &[RequestId]) -> Answer<Vec<RequestId>> {
-        self.inner.order(view, at, ids)
-    }
-
-    fn route(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        let answer = self.inner.route(view, at, requests);
-        for verdict in answer.value.iter().flatten() {
-            assert_eq!(verdict.reason, digest(view), "asked with a stale mirror");
-            self.compared += 1;
+impl Sink<PolicyHost> for Witness {
+    fn ask(&mut self, inner: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
+        let answer = asked.put_to(inner);
+        if let Some(Reply::Routing(verdicts)) = &answer.value {
+            for verdict in verdicts {
+                assert_eq!(
+                    verdict.reason,
+                    digest(&asked.view),
+                    "asked with a stale mirror"
+                );
+                self.compared += 1;
+            }
         }
         answer
-    }
-
-    fn evict(&mut self, view: &View<'_>, at: Moment, s: &Shortage) -> Answer<Option<Eviction>> {
-        self.inner.evict(view, at, s)
-    }
-
-    fn allot(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.inner.allot(view, at, device, tokens_total)
-    }
-
-    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
-        self.inner.refused(author, hook, refusal);
     }
 }
 
@@ -110,9 +78,9 @@ fn host(settings: &str, hooks: &[Hook]) -> PolicyHost {
 
 #[test]
 fn a_guest_is_never_asked_with_a_stale_mirror() {
-    let witnessed = Witnessed {
+    let witnessed = Tap {
         inner: host("{}", &Hook::ALL),
-        compared: 0,
+        sink: Witness::default(),
     };
     let (mut world, executors) = fleet::small_world(Config::default(), witnessed, (3, 2, 40));
     world.input(Input::NameInterned {
@@ -132,7 +100,10 @@ fn a_guest_is_never_asked_with_a_stale_mirror() {
         world.run_until(pause);
     }
     assert!(world.run_out(Micros(100_000_000)));
-    assert!(world.policies.compared > 40, "most requests were routed");
+    assert!(
+        world.policies.sink.compared > 40,
+        "most requests were routed"
+    );
 }
 
 /// One executor, one slot. The guest places a request there that does not allow it, and counts

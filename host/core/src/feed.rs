@@ -8,7 +8,7 @@
 //! 1. After [`Feed::changes`] the policy's mirror equals the machine's rows
 //!    (`tests/feed.rs` folds random runs and compares).
 //! 2. A row named by an answer is among the next changes (`tests/feed.rs`).
-//! 3. With a [`Relay`], a policy elsewhere is told what it would be told here (`tests/relay.rs`).
+//! 3. With a [`Relay`], a policy elsewhere is told what it would be told here (`tests/tests/shadow.rs`).
 //!    But what lags in a row ([`crate::rows::Sequence`]) is as old as the row's last news.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,7 @@ use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Wanted};
 use crate::policies::{Eviction, admission, routing};
 use crate::rows::{Change, Extent, FeedKinds};
+use crate::tap::Reply;
 use crate::view::View;
 
 /// One policy's position in the machine's changes.
@@ -108,6 +109,17 @@ impl Named {
     /// An answer named this executor.
     pub fn executor(&mut self, executor: ExecutorId) {
         self.0.insert(RowKey::Load(executor));
+    }
+
+    /// Notes what `reply` to a question about `requests` named. An order counts on nothing that could
+    /// be refused, and the row of an executor says nothing of its allotment.
+    pub fn by_reply(&mut self, requests: &[RequestId], reply: &Reply) {
+        match reply {
+            Reply::Admission(verdicts) => self.by_admit(requests, verdicts),
+            Reply::Routing(verdicts) => self.by_route(requests, verdicts),
+            Reply::Preemption(Some(eviction)) => self.by_evict(eviction),
+            Reply::Preemption(None) | Reply::Priority(_) | Reply::Budget(_) => {}
+        }
     }
 
     /// Notes what an answer of the hook `admission` named.

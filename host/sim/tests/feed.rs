@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::fed::{ALL, Fed};
+use common::fed::{ALL, Fed, fed_with};
 use common::{
     AnyWorld, MODEL_A, MODEL_B, SECOND, Scripted, add_device, add_executor, arrive, executor_with,
     request, world_of,
@@ -115,8 +115,8 @@ fn for_seeds(check: impl Fn(u64)) {
 fn a_mirror_folded_from_changes_equals_the_rows_at_every_question() {
     for_seeds(|seed| {
         let sanity = [20, 90, 100][(seed % 3) as usize];
-        let world = run(seed, Fed::new(Adversary::new(seed, sanity), ALL));
-        let told = &world.policies.told;
+        let world = run(seed, fed_with(Adversary::new(seed, sanity), ALL));
+        let told = &world.policies.sink.told;
         assert!(told.len() > 50, "{} questions are few", told.len());
         let again = told
             .iter()
@@ -133,8 +133,13 @@ fn kinds_that_a_policy_does_not_want_never_come_and_the_others_do() {
             sequences: seed & 2 > 0,
             completed: seed & 4 > 0,
         };
-        let world = run(seed, Fed::new(Adversary::new(seed, 90), kinds));
-        let told = world.policies.told.iter().flat_map(|(_, changes)| changes);
+        let world = run(seed, fed_with(Adversary::new(seed, 90), kinds));
+        let told = world
+            .policies
+            .sink
+            .told
+            .iter()
+            .flat_map(|(_, changes)| changes);
         let mut came = FeedKinds::default();
         for change in told {
             match change {
@@ -164,7 +169,7 @@ fn fed() -> (AnyWorld<Fed<Scripted>>, ExecutorId, RequestId) {
         change_log_max: 64,
         ..Config::default()
     };
-    let mut world = world_of(config, Fed::new(Scripted::default(), ALL));
+    let mut world = world_of(config, fed_with(Scripted::default(), ALL));
     let device = add_device(&mut world, 16);
     let executor = add_executor(&mut world, device, 1);
     let elsewhere = add_executor(&mut world, device, 1);
@@ -174,7 +179,7 @@ fn fed() -> (AnyWorld<Fed<Scripted>>, ExecutorId, RequestId) {
     };
     world
         .policies
-        .policies
+        .inner
         .on_route(|_, _| routing::Choice::Hold(None));
     let id = arrive(&mut world, new);
     (world, executor, id)
@@ -182,10 +187,10 @@ fn fed() -> (AnyWorld<Fed<Scripted>>, ExecutorId, RequestId) {
 
 /// Something changes, a model's row, so that the policy is asked again; what it is told then.
 fn told_next(world: &mut AnyWorld<Fed<Scripted>>) -> (Extent, Vec<Change>) {
-    let before = world.policies.told.len();
+    let before = world.policies.sink.told.len();
     world.input(Input::ModelLimitSet(MODEL_A, Some(9)));
     world.settle();
-    world.policies.told[before].clone()
+    world.policies.sink.told[before].clone()
 }
 
 fn is_model(change: &Change) -> bool {
@@ -208,9 +213,9 @@ fn only_what_changed_is_told() {
 #[test]
 fn what_a_refused_answer_named_is_told_again_though_unchanged() {
     let (mut world, executor, id) = fed();
-    world.policies.policies.route_to(&[executor]);
+    world.policies.inner.route_to(&[executor]);
     told_next(&mut world);
-    let (_, refusal) = world.policies.policies.refused.last().unwrap();
+    let (_, refusal) = world.policies.inner.refused.last().unwrap();
     assert_eq!(refusal.cause, RefusalCause::NotAllowed);
     let (extent, changes) = told_next(&mut world);
     assert_eq!(extent, Extent::SinceLast);

@@ -23,7 +23,7 @@ use crate::scenario::{FormatError, HookName, Place, PolicyBinding, Scenario};
 use check::Miss;
 pub use failure::Unmet;
 use stage::Stage;
-use watch::Watched;
+use watch::{Watch, Watched};
 
 #[cfg(test)]
 mod tests;
@@ -151,7 +151,10 @@ fn attempt(
     about: &BTreeSet<RequestId>,
 ) -> Result<Attempt, RunError> {
     let (host, names) = bind(scenario, sources)?;
-    let watched = Watched::new(host, about.clone());
+    let watched = Watched {
+        inner: host,
+        sink: Watch::new(about.clone()),
+    };
     catch_unwind(AssertUnwindSafe(|| {
         play(scenario, Stage::new(scenario, watched, names)?)
     }))

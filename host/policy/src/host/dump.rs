@@ -142,17 +142,32 @@ impl MirrorDigest {
 }
 
 impl DumpedCall {
+    /// The question; absent: it was none.
+    #[must_use]
+    pub fn question(&self) -> Option<Question<'_>> {
+        Some(match self {
+            DumpedCall::Admission { arrivals, room } => Question::Admission {
+                arrivals,
+                room: *room,
+            },
+            DumpedCall::Priority(requests) => Question::Priority(requests),
+            DumpedCall::Routing(cached) => Question::Routing(cached),
+            DumpedCall::Preemption(shortage) => Question::Preemption(shortage),
+            DumpedCall::Budget {
+                device,
+                tokens_total,
+            } => Question::Budget {
+                device: *device,
+                tokens_total: *tokens_total,
+            },
+            DumpedCall::Snapshot => return None,
+        })
+    }
+
     /// Which decision was asked for; absent: none.
     #[must_use]
     pub fn hook(&self) -> Option<Hook> {
-        match self {
-            DumpedCall::Admission { .. } => Some(Hook::Admission),
-            DumpedCall::Priority(_) => Some(Hook::Priority),
-            DumpedCall::Routing(_) => Some(Hook::Routing),
-            DumpedCall::Preemption(_) => Some(Hook::Preemption),
-            DumpedCall::Budget { .. } => Some(Hook::Budget),
-            DumpedCall::Snapshot => None,
-        }
+        self.question().map(|question| question.hook())
     }
 }
 

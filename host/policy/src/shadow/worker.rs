@@ -1,9 +1,9 @@
 //! The thread of a shadow: tells, asks, compares and counts.
 //!
 //! # Invariants
-//! 1. An instance that faulted is dropped and its successor told everything before it is asked
-//!    (`a_shadow_that_faults_again_and_again_is_ended`).
-//! 2. A call is bounded as in force: fuel, epochs, memory ([`crate::Limits`]).
+//! 1. An instance that faulted is dropped and its successor told everything before it is asked.
+//! 2. A call is bounded as in force: fuel, epochs, memory ([`crate::Limits`];
+//!    `a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use pointsman_core::rows::Extent;
-use pointsman_core::{Hook, Micros, Moment, Relay, Reply, RequestId};
+use pointsman_core::{Hook, Micros, Moment, Relay, Reply};
 
 use super::compare::{Compared, Decision, compare};
 use super::report::{Disagreement, Said, Same};
@@ -127,28 +127,12 @@ impl Worker {
     }
 
     fn take(&mut self, put: &Put, answered: &Answered) {
-        let named = &mut self.relay.named;
-        match (&answered.reply, &put.question) {
-            (Reply::Admission(verdicts), DumpedCall::Admission { arrivals, .. }) => {
-                named.by_admit(arrivals, verdicts);
-            }
-            (Reply::Routing(verdicts), DumpedCall::Routing(cached)) => {
-                let ids: Vec<RequestId> = cached.iter().map(|cached| cached.request).collect();
-                named.by_route(&ids, verdicts);
-            }
-            (Reply::Preemption(Some(eviction)), _) => named.by_evict(eviction),
-            (
-                Reply::Admission(_)
-                | Reply::Priority(_)
-                | Reply::Routing(_)
-                | Reply::Preemption(None)
-                | Reply::Budget(_),
-                _,
-            ) => {}
-        }
-        let Some(hook) = put.question.hook() else {
+        let Some(question) = put.question.question() else {
             return;
         };
+        let named = &mut self.relay.named;
+        named.by_reply(&question.requests(), &answered.reply);
+        let hook = question.hook();
         let compared = put.in_force.as_ref().map(|in_force| {
             let decisions = compare(&put.question, &in_force.reply, &answered.reply);
             (in_force, decisions)

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Moment, NameKind, Sequence};
+use pointsman_core::rows::{Change, Extent, FeedKinds, NameKind, Sequence};
 use pointsman_core::{
-    Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Policies, Refusal,
-    RequestId, Shortage, TenantId, View, admission, routing,
+    Answer, Asked, DeviceId, ExecutorId, Feed, Policies, Reply, RequestId, Sink, Tap, TenantId,
+    View,
 };
 
 /// Which row a change is about, whether it is there or gone.
@@ -130,10 +130,12 @@ pub const ALL: FeedKinds = FeedKinds {
     completed: true,
 };
 
-/// Policies that keep a mirror, and compare it before every question.
+/// Policies of which a mirror is kept, and compared before every question.
+pub type Fed<P> = Tap<P, Fold>;
+
+/// A mirror, as a policy would keep it.
 #[derive(Debug)]
-pub struct Fed<P> {
-    pub policies: P,
+pub struct Fold {
     kinds: FeedKinds,
     feed: Feed,
     mirror: Mirror,
@@ -141,17 +143,20 @@ pub struct Fed<P> {
     pub told: Vec<(Extent, Vec<Change>)>,
 }
 
-impl<P> Fed<P> {
-    pub fn new(policies: P, kinds: FeedKinds) -> Self {
-        Self {
-            policies,
+/// `policies`, told of these kinds of rows.
+pub fn fed_with<P>(policies: P, kinds: FeedKinds) -> Fed<P> {
+    Tap {
+        inner: policies,
+        sink: Fold {
             kinds,
             feed: Feed::new(kinds),
             mirror: Mirror::default(),
             told: Vec::new(),
-        }
+        },
     }
+}
 
+impl Fold {
     fn observe(&mut self, view: &View<'_>) {
         let mut changes = Vec::new();
         let extent = self.feed.changes(view, &mut changes);
@@ -172,73 +177,13 @@ impl<P> Fed<P> {
     }
 }
 
-impl<P: Policies> Policies for Fed<P> {
-    fn admit(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        self.observe(view);
-        let answer = self.policies.admit(view, at, arrivals, room);
-        if let Some(verdicts) = &answer.value {
-            self.feed.named.by_admit(arrivals, verdicts);
+impl<P: Policies> Sink<P> for Fold {
+    fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply> {
+        self.observe(&asked.view);
+        let answer = asked.put_to(inner);
+        if let Some(reply) = &answer.value {
+            self.feed.named.by_reply(&asked.question.requests(), reply);
         }
         answer
-    }
-
-    fn order(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[RequestId],
-    ) -> Answer<Vec<RequestId>> {
-        self.observe(view);
-        self.policies.order(view, at, requests)
-    }
-
-    fn route(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        self.observe(view);
-        let answer = self.policies.route(view, at, requests);
-        if let Some(verdicts) = &answer.value {
-            let requests: Vec<_> = requests.iter().map(|cached| cached.request).collect();
-            self.feed.named.by_route(&requests, verdicts);
-        }
-        answer
-    }
-
-    fn evict(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        shortage: &Shortage,
-    ) -> Answer<Option<Eviction>> {
-        self.observe(view);
-        let answer = self.policies.evict(view, at, shortage);
-        if let Some(Some(eviction)) = &answer.value {
-            self.feed.named.by_evict(eviction);
-        }
-        answer
-    }
-
-    fn allot(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.observe(view);
-        self.policies.allot(view, at, device, tokens_total)
-    }
-
-    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
-        self.policies.refused(author, hook, refusal);
     }
 }

@@ -56,7 +56,7 @@ impl Unmet {
 
 fn explanations(stage: &Stage) -> Vec<String> {
     let mut lines = Vec::new();
-    for (request, at, said) in stage.world.policies.explanations() {
+    for (request, at, said) in stage.world.policies.sink.explanations() {
         let policy = stage.author(pointsman_core::Author::Policy(said.policy));
         let (name, at) = (stage.request_name(request), Seconds(at));
         lines.push(format!("{policy} on `{name}` at {at}:"));
@@ -75,7 +75,7 @@ fn explanations(stage: &Stage) -> Vec<String> {
 
 fn log(stage: &mut Stage) -> Vec<String> {
     let mut lines = Vec::new();
-    while let Some(event) = stage.world.policies.host.poll_event() {
+    while let Some(event) = stage.world.policies.inner.poll_event() {
         let policy = stage.author(pointsman_core::Author::Policy(event.policy));
         lines.push(format!("{} {policy}: {:?}", Seconds(event.at), event.kind));
     }

@@ -482,8 +482,8 @@ impl Stage {
     /// Has those that wait explained, where that is wanted. The stage is of no other use then: a
     /// request that does not belong to the scenario has arrived.
     pub(super) fn explain_waiting(&mut self) {
-        if self.world.policies.wants_explanations() {
-            self.world.policies.probe_next_arrival();
+        if self.world.policies.sink.wants_explanations() {
+            self.world.policies.sink.probe_next_arrival();
             let probe = NewRequest::new(self.tenants[DEFAULT_TENANT], 0, 0);
             let now = self.world.now();
             let World {

@@ -117,7 +117,7 @@ impl Stage {
         let Author::Policy(number) = by.author else {
             return String::new();
         };
-        let text = self.world.policies.host.reason(number, by.reason);
+        let text = self.world.policies.inner.reason(number, by.reason);
         text.map_or_else(|| format!("reason {}", by.reason), ToOwned::to_owned)
     }
 

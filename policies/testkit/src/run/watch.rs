@@ -4,17 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::rows::Cached;
-use pointsman_core::{
-    Allotment, Answer, Author, DeviceId, Eviction, Hook, Micros, Moment, Policies, Refusal,
-    RequestId, Shortage, View, admission, routing,
-};
+use pointsman_core::{Answer, Asked, Micros, Question, Reply, RequestId, Sink, Tap};
 use pointsman_policy::{ExplainError, Explanation, PolicyHost};
 
-/// Policies, and what they say about the requests concerned.
+/// Policies that are watched.
+pub(super) type Watched = Tap<PolicyHost, Watch>;
+
+/// What policies say about the requests concerned.
 #[derive(Debug)]
-pub(super) struct Watched {
-    pub(super) host: PolicyHost,
+pub(super) struct Watch {
     about: BTreeSet<RequestId>,
     /// The newest explanation of each, and when it was given.
     explained: BTreeMap<RequestId, (Micros, Result<Explanation, ExplainError>)>,
@@ -28,12 +26,11 @@ enum Probing {
     Yes,
 }
 
-// === impl Watched ===
+// === impl Watch ===
 
-impl Watched {
-    pub(super) fn new(host: PolicyHost, about: BTreeSet<RequestId>) -> Self {
+impl Watch {
+    pub(super) fn new(about: BTreeSet<RequestId>) -> Self {
         Self {
-            host,
             about,
             explained: BTreeMap::new(),
             probing: Probing::No,
@@ -56,75 +53,37 @@ impl Watched {
             .filter_map(|(request, (at, said))| Some((*request, *at, said.as_ref().ok()?)))
     }
 
-    fn explain(&mut self, view: &View<'_>, at: Moment, request: RequestId) {
+    fn explain(&mut self, host: &PolicyHost, asked: &Asked<'_>, request: RequestId) {
+        let Asked { view, at, .. } = asked;
         let Some((row, cached)) = view.request(request).zip(view.cached(request)) else {
             return;
         };
-        let said = self.host.explain(view, at, row, &cached);
+        let said = host.explain(view, *at, row, &cached);
         self.explained.insert(request, (at.now, said));
     }
 }
 
-impl Policies for Watched {
-    fn admit(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        if self.probing == Probing::Yes {
-            self.probing = Probing::No;
-            for request in self.about.clone() {
-                self.explain(view, at, request);
+impl Sink<PolicyHost> for Watch {
+    fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
+        match asked.question {
+            Question::Admission { .. } if self.probing == Probing::Yes => {
+                self.probing = Probing::No;
+                for request in self.about.clone() {
+                    self.explain(host, asked, request);
+                }
             }
-        }
-        self.host.admit(view, at, arrivals, room)
-    }
-
-    fn order(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[RequestId],
-    ) -> Answer<Vec<RequestId>> {
-        self.host.order(view, at, requests)
-    }
-
-    fn route(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        for asked in requests {
-            if self.about.contains(&asked.request) {
-                self.explain(view, at, asked.request);
+            Question::Routing(requests) => {
+                for cached in requests {
+                    if self.about.contains(&cached.request) {
+                        self.explain(host, asked, cached.request);
+                    }
+                }
             }
+            Question::Admission { .. }
+            | Question::Priority(_)
+            | Question::Preemption(_)
+            | Question::Budget { .. } => {}
         }
-        self.host.route(view, at, requests)
-    }
-
-    fn evict(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        shortage: &Shortage,
-    ) -> Answer<Option<Eviction>> {
-        self.host.evict(view, at, shortage)
-    }
-
-    fn allot(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.host.allot(view, at, device, tokens_total)
-    }
-
-    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
-        self.host.refused(author, hook, refusal);
+        asked.put_to(host)
     }
 }
