@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::process::Command;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// A browser that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at the numbers.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The page's elements once its scripts have run for a few polls.
 async fn shown(url: &str) -> Result<String> {
@@ -46,6 +48,21 @@ async fn shown(url: &str) -> Result<String> {
         "{dom}\n{complained}"
     );
     Ok(dom)
+}
+
+/// The numbers once they tell of nothing in hand: an answer is given again for almost a second, so
+/// the first after the last request may be one from before its end.
+async fn settled(serving: &Serving) -> Result<Value> {
+    let asked = timeout(PATIENCE, async {
+        loop {
+            let data = serving.client.get("/monitor/data").await?.json()?;
+            if data["load"]["live"] == 0 && data["load"]["slots_used"] == 0 {
+                return anyhow::Ok(data);
+            }
+            sleep(LOOK).await;
+        }
+    });
+    asked.await.context("the numbers never settle")?
 }
 
 /// The text of the first element whose tag has `mark`; its own tags are left out.
@@ -105,8 +122,8 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
     ensure!(!dom.contains("class=\"gone\""), "{dom}");
     crowd.leave().await?;
     serving.idle().await?;
+    let data = settled(&serving).await?;
     let dom = shown(&url).await?;
-    let data = serving.client.get("/monitor/data").await?.json()?;
     let load = &data["load"];
     for key in [
         "slots_used",
