@@ -24,7 +24,8 @@ pub struct Limits {
     /// calls that the driver waits for, so this bounds for how long a guest that never returns
     /// holds it up.
     pub call_fuel_max: u64,
-    /// Fuel of instantiation, `describe` and `configure`, each.
+    /// Fuel of instantiation, `describe`, `configure` and `explain`, each: what is asked of a copy
+    /// that answers nothing else, and in `explain` about every executor.
     pub lifecycle_fuel: u64,
     /// Processor time that a unit of fuel may take, in nanoseconds; sets the backstop's deadline.
     pub fuel_nanos: u64,

@@ -144,6 +144,7 @@ impl WasmInstance {
         self.call(what, self.limits.call_fuel_max, call)
     }
 
+    /// A call that a throw-away instance is made for, about the whole fleet or none of it.
     fn call_lifecycle<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
         self.call(what, self.limits.lifecycle_fuel, call)
     }
@@ -361,7 +362,7 @@ impl Instance for WasmInstance {
     ) -> Result<Vec<Candidate>, Fault> {
         let request = convert::request(request);
         let cached = convert::cached(cached);
-        let candidates = self.ask("explanation", 1, &mut |store, guest, _| {
+        let candidates = self.call_lifecycle("explanation", &mut |store, guest, _| {
             exported(&guest.explanation, "explanation")?.call_explain(
                 store,
                 convert::moment(at),

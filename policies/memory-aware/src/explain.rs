@@ -22,24 +22,33 @@ pub(crate) fn candidates(case: &Case<'_>, found: &Found, scope: &Scope) -> Vec<C
         Some(seat) => Ok(seat),
         None => case.seat(executor),
     };
-    let fits = scope.executors(case.mirror);
-    let mut order: Vec<_> = fits
-        .filter_map(|executor| Some(place(&executor, seat_of(&executor).ok()?)))
+    let placed: Vec<_> = case
+        .mirror
+        .executors()
+        .map(|executor| {
+            let seat = seat_of(&executor);
+            let place = seat.map(|seat| (seat, place(&executor, seat)));
+            (executor, place)
+        })
+        .collect();
+    let in_scope = |executor: &Executor<'_>| scope.contains(executor.id());
+    let mut order: Vec<_> = placed
+        .iter()
+        .filter(|(executor, _)| in_scope(executor))
+        .filter_map(|(_, place)| Some(place.as_ref().ok()?.1))
         .collect();
     order.sort_unstable();
 
-    case.mirror
-        .executors()
-        .map(|executor| {
-            let fitted = seat_of(&executor);
-            let (eligible, cost, note) = match fitted {
-                _ if !scope.contains(executor.id()) && !is_pinned_elsewhere(case, &executor) => {
+    placed
+        .into_iter()
+        .map(|(executor, place)| {
+            let (eligible, cost, note) = match place {
+                _ if !in_scope(&executor) && !is_pinned_elsewhere(case, &executor) => {
                     let note = format!("it is of group {}", executor.info.group);
                     (false, order.len(), note)
                 }
-                Ok(seat) => {
-                    let placed = place(&executor, seat);
-                    let before = order.partition_point(|other| *other < placed);
+                Ok((seat, place)) => {
+                    let before = order.partition_point(|other| *other < place);
                     (true, before, eligible(case, &executor, seat, &lead))
                 }
                 Err(hurdle) => (false, order.len(), ineligible(case, &executor, hurdle)),

@@ -76,13 +76,16 @@ pub struct Answered {
     pub placed: usize,
     /// Fuel of the question.
     pub fuel: u64,
+    /// Executors it lists to explain the first of them; absent if it explains nothing.
+    pub explained: Option<usize>,
 }
 
 /// Asks the component of policy `name`, with `settings` in JSON, about a full batch over the largest
-/// fleet under the default limits, wherever there is room.
+/// fleet under the default limits, wherever there is room, and to explain one request of it.
 ///
 /// # Errors
-/// What is wrong: it faults, or places nothing where there is room.
+/// What is wrong: it faults, places nothing where there is room, or leaves executors out of what it
+/// explains.
 pub fn check_batches(name: &str, settings: &str) -> Result<BTreeMap<&'static str, u64>, String> {
     let mut components = Components::default();
     let mut fuel = BTreeMap::new();
@@ -91,6 +94,11 @@ pub fn check_batches(name: &str, settings: &str) -> Result<BTreeMap<&'static str
             .map_err(|problem| format!("room {room:?}: {problem}"))?;
         if answered.placed == 0 {
             return Err(format!("room {room:?}: nothing is placed"));
+        }
+        if let Some(listed) = answered.explained
+            && listed != usize::try_from(EXECUTORS_MAX).unwrap_or(usize::MAX)
+        {
+            return Err(format!("room {room:?}: it explains {listed} executors"));
         }
         let room = match room {
             Room::Everywhere => "everywhere",
@@ -134,9 +142,18 @@ pub fn ask_batch(
     let verdicts = policy.route(at, &asked);
     let verdicts = verdicts.map_err(|fault| format!("route: {fault}"))?;
     let placed = |verdict: &&routing::Verdict| matches!(verdict.choice, routing::Choice::Place(_));
+    let fuel = policy.last_fuel().unwrap_or(0);
+    let explained = if policy.explains() {
+        let candidates = policy.explain(at, &request(0), &asked[0]);
+        let candidates = candidates.map_err(|fault| format!("explain: {fault}"))?;
+        Some(candidates.len())
+    } else {
+        None
+    };
     Ok(Answered {
         placed: verdicts.iter().filter(placed).count(),
-        fuel: policy.last_fuel().unwrap_or(0),
+        fuel,
+        explained,
     })
 }
 
