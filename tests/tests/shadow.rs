@@ -329,6 +329,31 @@ fn a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined() {
 }
 
 #[test]
+fn who_follows_a_shadow_that_faulted_is_told_everything() {
+    let engine = PolicyEngine::new().unwrap();
+    let mut host = PolicyHost::new(Patience::default());
+    let routing = hooks(&[Hook::Routing]);
+    let plain = add(&mut host, guest(&engine, "{}"));
+    host.bind(Micros(0), plain, routing).unwrap();
+    // Each of its instances answers as the one in force does, eight times.
+    let settings = r#"{"outrage": "trap", "calls": ["route"], "good-calls": 8}"#;
+    let shadow = add(&mut host, guest(&engine, settings));
+    host.bind_shadow(Micros(0), shadow, routing).unwrap();
+    let mut world = world(host);
+    for _ in 0..30 {
+        serve(&mut world, 8);
+        caught_up(&world.policies, shadow);
+    }
+    let report = caught_up(&world.policies, shadow);
+    assert_eq!(report.state, ShadowState::Running);
+    let faults = report.faults.values().sum::<u64>();
+    assert!(faults >= 2, "{report:?}");
+    assert!(report.answers.total() > 20, "{report:?}");
+    // Whoever had not been told of an executor would have held what the other places.
+    assert_eq!(report.overall().differed, 0, "{:?}", report.examples);
+}
+
+#[test]
 fn a_promoted_shadow_is_in_force_and_told_everything() {
     let engine = PolicyEngine::new().unwrap();
     let mut host = PolicyHost::new(Patience::default());

@@ -48,6 +48,7 @@ use crate::shadow::Shadow;
 pub use canary::Canary;
 use chain::Chain;
 pub use closed::{CannotClose, OnFailure};
+pub(crate) use dump::Culprit;
 use dump::Dumps;
 pub use dump::{DumpedCall, FaultDump, MirrorDigest};
 use event::Events;
@@ -279,6 +280,7 @@ impl PolicyHost {
 
     /// What happened to policies since the last call, oldest first.
     pub fn poll_event(&mut self) -> Option<PolicyEvent> {
+        self.hear_shadows();
         self.shared.events.pop()
     }
 

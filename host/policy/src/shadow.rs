@@ -20,6 +20,7 @@
 //! For which hooks there is one, and its promotion (`host::shadow`).
 
 mod compare;
+mod left;
 mod report;
 mod worker;
 
@@ -35,6 +36,7 @@ use crate::host::DumpedCall;
 use crate::host::member::{Member, Question};
 use crate::instance::{HookSet, Instance};
 use crate::limits::Patience;
+pub(crate) use left::Left;
 pub use report::{Agreement, Disagreement, Said, ShadowReport, ShadowState};
 use worker::Worker;
 
@@ -64,6 +66,10 @@ struct Link {
     forgot: AtomicBool,
     /// Nobody wants its answers any more, or it has none.
     over: AtomicBool,
+    /// Something was left since it was last fetched.
+    has_left: AtomicBool,
+    /// Held to add to it and to take it, never during a call.
+    left: Mutex<Left>,
     /// What was counted. Held to add to it and to copy it, never during a call.
     report: Mutex<ShadowReport>,
 }
@@ -110,6 +116,8 @@ impl Shadow {
             dropped: AtomicU64::new(0),
             forgot: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
+            left: Mutex::default(),
             report: Mutex::new(ShadowReport::new(number, hooks)),
         });
         let (inbox, questions) = sync_channel(QUESTIONS_MAX as usize);
@@ -207,6 +215,12 @@ impl Shadow {
         }
     }
 
+    /// What it has left since the last time, if it has anything.
+    pub(crate) fn take_left(&self) -> Option<Left> {
+        let has_left = self.link.has_left.swap(false, Ordering::AcqRel);
+        has_left.then(|| std::mem::take(&mut *self.link.left()))
+    }
+
     /// What came of it so far.
     pub(crate) fn report(&self) -> ShadowReport {
         let mut report = self.link.lock().clone();
@@ -231,5 +245,10 @@ impl Link {
     /// A thread that panicked while it held the lock left counts that are at most one short.
     fn lock(&self) -> MutexGuard<'_, ShadowReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that panicked there left a list that is whole.
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

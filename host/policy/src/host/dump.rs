@@ -3,6 +3,9 @@
 //! # Bounds
 //! [`DUMPS_MAX`] dumps are kept until they are polled; while as many are waiting, further faults
 //! leave none, and are counted.
+//!
+//! # Not here
+//! The dumps of a shadow, until they are polled ([`crate::shadow`]).
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -17,7 +20,8 @@ use sha2::{Digest as _, Sha256};
 use super::PolicyHost;
 use super::member::{Member, Rows};
 use crate::component::Digest;
-use crate::instance::Fault;
+use crate::instance::{Fault, PolicyDescription};
+use crate::policy::PolicySource;
 
 /// One fault, with what its author needs to find the cause. Written as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +47,7 @@ pub struct FaultDump {
     pub generation: u32,
     /// What it was asked.
     pub asked: DumpedCall,
-    /// What it had been told; absent: it was not asked about anything.
+    /// What it had been told; absent: it was not asked about anything, or was a shadow.
     pub mirror: Option<MirrorDigest>,
     /// What kind of failure.
     pub kind: FaultKind,
@@ -107,6 +111,11 @@ impl Dumps {
         } else {
             self.dropped += 1;
         }
+    }
+
+    /// Counts faults that left nothing behind elsewhere.
+    pub(crate) fn count_dropped(&mut self, faults: u64) {
+        self.dropped += faults;
     }
 }
 
@@ -192,9 +201,22 @@ impl From<Question<'_>> for DumpedCall {
     }
 }
 
-impl Member {
+/// Whose fault it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Culprit<'a> {
+    /// The policy's number.
+    pub(crate) number: u32,
+    /// Which of its instances, counted from 1.
+    pub(crate) generation: u32,
+    /// What it says about itself.
+    pub(crate) description: &'a PolicyDescription,
+    /// What its instances are made of.
+    pub(crate) source: &'a PolicySource,
+}
+
+impl Culprit<'_> {
     /// What `fault` leaves behind, but for the circumstances of a question.
-    pub(super) fn dump(&self, now: Micros, asked: DumpedCall, fault: &Fault) -> FaultDump {
+    pub(crate) fn dump(&self, now: Micros, asked: DumpedCall, fault: &Fault) -> FaultDump {
         FaultDump {
             at: now,
             round: None,
@@ -204,7 +226,7 @@ impl Member {
             digest: self.source.digest().to_string(),
             fingerprint: self.source.fingerprint().to_string(),
             settings: self.source.settings().to_owned(),
-            generation: self.stats.generation,
+            generation: self.generation,
             asked,
             mirror: None,
             kind: fault.kind,
@@ -213,9 +235,22 @@ impl Member {
     }
 }
 
+impl Member {
+    pub(super) fn dump(&self, now: Micros, asked: DumpedCall, fault: &Fault) -> FaultDump {
+        let culprit = Culprit {
+            number: self.number,
+            generation: self.stats.generation,
+            description: &self.description,
+            source: &self.source,
+        };
+        culprit.dump(now, asked, fault)
+    }
+}
+
 impl PolicyHost {
     /// What the oldest fault since the last call left behind.
     pub fn poll_dump(&mut self) -> Option<FaultDump> {
+        self.hear_shadows();
         self.shared.dumps.queue.pop_front()
     }
 

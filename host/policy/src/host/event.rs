@@ -108,6 +108,22 @@ impl Events {
         self.queue.push_back(PolicyEvent { at, policy, kind });
     }
 
+    /// What policy `policy` has logged, and how many lines of it were not kept.
+    pub(crate) fn log(
+        &mut self,
+        at: Micros,
+        policy: u32,
+        lines: impl Iterator<Item = LogLine>,
+        dropped: u64,
+    ) {
+        for line in lines {
+            self.push(at, policy, PolicyEventKind::Logged(line));
+        }
+        if dropped > 0 {
+            self.push(at, policy, PolicyEventKind::LogDropped(dropped));
+        }
+    }
+
     pub(crate) fn pop(&mut self) -> Option<PolicyEvent> {
         self.queue.pop_front()
     }

@@ -312,14 +312,8 @@ impl Member {
             return;
         };
         let dropped = instance.take_log(&mut shared.lines);
-        for line in shared.lines.drain(..) {
-            let kind = PolicyEventKind::Logged(line);
-            shared.events.push(now, self.number, kind);
-        }
-        if dropped > 0 {
-            let kind = PolicyEventKind::LogDropped(dropped);
-            shared.events.push(now, self.number, kind);
-        }
+        let lines = shared.lines.drain(..);
+        shared.events.log(now, self.number, lines, dropped);
     }
 
     /// Drops the instance and backs off.
@@ -456,6 +450,11 @@ impl Member {
         self.saving = Saving::Ended;
         let kind = PolicyEventKind::SnapshotsEnded { why };
         shared.events.push(now, self.number, kind);
+    }
+
+    /// Whether it is asked for snapshots.
+    pub(super) fn saves(&self) -> bool {
+        matches!(self.saving, Saving::After { .. })
     }
 
     /// It is not asked for a snapshot again.

@@ -10,11 +10,11 @@ use pointsman_core::{Micros, Reply};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
-use super::member::{Question, Tenure};
+use super::member::{Question, Shared, Tenure};
 use super::quarantine::Cause;
 use crate::host::BindError;
 use crate::instance::HookSet;
-use crate::shadow::{Shadow, ShadowReport};
+use crate::shadow::{Left, Shadow, ShadowReport};
 
 /// Shadows at a time.
 const SHADOWS_MAX: usize = 4;
@@ -66,12 +66,22 @@ impl PolicyHost {
     /// Ends the shadow that `policy` is, if it is one; its thread ends once its call has. It holds
     /// nothing then, and goes as soon as another policy is bound.
     pub fn end_shadow(&mut self, now: Micros, policy: u32) {
+        self.hear_shadows();
         let before = self.shadows.len();
         self.shadows.retain(|shadow| shadow.number != policy);
         if self.shadows.len() < before
             && let Some(member) = self.members.get_mut(&policy)
         {
             member.take_back(now);
+        }
+    }
+
+    /// Fetches what the shadows have logged, and the dumps of their faults.
+    pub(super) fn hear_shadows(&mut self) {
+        for shadow in &self.shadows {
+            if let Some(left) = shadow.take_left() {
+                self.shared.hear(shadow.number, left);
+            }
         }
     }
 
@@ -129,5 +139,17 @@ impl PolicyHost {
                 return;
             }
         }
+    }
+}
+
+impl Shared {
+    /// Takes what the shadow `policy` has left.
+    fn hear(&mut self, policy: u32, left: Left) {
+        let lines = left.lines.into_iter();
+        self.events.log(left.at, policy, lines, left.lines_dropped);
+        for dump in left.dumps {
+            self.dumps.keep(|| dump);
+        }
+        self.dumps.count_dropped(left.dumps_dropped);
     }
 }

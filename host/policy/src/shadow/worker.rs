@@ -16,9 +16,9 @@ use pointsman_core::{Hook, Micros, Moment, Relay, Reply};
 use super::compare::{Compared, Decision, compare};
 use super::report::{Disagreement, Said, Same};
 use super::{InForce, Link, Put};
-use crate::host::DumpedCall;
 use crate::host::member::Member;
-use crate::instance::{Fault, Instance};
+use crate::host::{Culprit, DumpedCall, FaultDump};
+use crate::instance::{Fault, Instance, PolicyDescription};
 use crate::limits::Patience;
 use crate::policy::{PolicySource, observe_all};
 use crate::stats::Stopwatch;
@@ -27,10 +27,12 @@ use crate::stats::Stopwatch;
 pub(super) struct Worker {
     number: u32,
     source: PolicySource,
-    reasons: Vec<String>,
+    description: PolicyDescription,
     patience: Patience,
     link: Arc<Link>,
     instance: Option<Box<dyn Instance>>,
+    /// Instances so far.
+    generation: u32,
     relay: Relay,
     /// Whether it has been told everything.
     knows: Knows,
@@ -62,9 +64,10 @@ impl Worker {
         Self {
             number: member.number,
             source: member.source.clone(),
-            reasons: member.description.reasons.clone(),
+            description: member.description.clone(),
             patience,
             link,
+            generation: u32::from(instance.is_some()),
             instance,
             relay: Relay::default(),
             knows: Knows::Nothing,
@@ -98,7 +101,11 @@ impl Worker {
             return;
         }
         self.relay.pass(put.extent, &mut put.changes);
-        match self.ask(&put) {
+        let answered = self.ask(&put);
+        let fault = answered.as_ref().err();
+        let dump = fault.map(|fault| self.dump(&put, fault));
+        self.leave(put.at.now, dump);
+        match answered {
             Ok(answered) => self.take(&put, &answered),
             Err(fault) => self.fault(put.at.now, fault),
         }
@@ -107,7 +114,10 @@ impl Worker {
     fn ask(&mut self, put: &Put) -> Result<Answered, Fault> {
         let instance = match &mut self.instance {
             Some(instance) => instance,
-            empty @ None => empty.insert(self.source.warm(None)?.instance),
+            empty @ None => {
+                self.generation = self.generation.saturating_add(1);
+                empty.insert(self.source.warm(None)?.instance)
+            }
         };
         if !put.changes.is_empty() || put.extent == Extent::Everything {
             let told = (put.at.now, put.extent);
@@ -116,14 +126,38 @@ impl Worker {
         self.knows = Knows::AllThereIs;
         let stopwatch = Stopwatch::start();
         let reply = ask(instance.as_mut(), put.at, &put.question)?;
-        let answered = Answered {
+        Ok(Answered {
             reply,
             fuel: instance.last_fuel(),
             nanos: stopwatch.nanos(),
+        })
+    }
+
+    fn dump(&self, put: &Put, fault: &Fault) -> FaultDump {
+        let culprit = Culprit {
+            number: self.number,
+            generation: self.generation,
+            description: &self.description,
+            source: &self.source,
         };
-        // Its log lines go nowhere: they would be taken for those of a policy in force.
-        instance.take_log(&mut Vec::new());
-        Ok(answered)
+        FaultDump {
+            round: Some(put.at.round),
+            ..culprit.dump(put.at.now, put.question.clone(), fault)
+        }
+    }
+
+    /// Leaves what it has logged, and `dump`, for the driver to fetch.
+    fn leave(&mut self, now: Micros, dump: Option<FaultDump>) {
+        let mut left = self.link.left();
+        if let Some(instance) = &mut self.instance {
+            left.fetch_log(now, instance.as_mut());
+        }
+        if let Some(dump) = dump {
+            left.keep(dump);
+        }
+        if !left.is_empty() {
+            self.link.has_left.store(true, Ordering::Release);
+        }
     }
 
     fn take(&mut self, put: &Put, answered: &Answered) {
@@ -173,7 +207,7 @@ impl Worker {
             shadow: Said {
                 policy: self.number,
                 choice: decision.shadow.choice.to_string(),
-                reason: text(&self.reasons, &decision.shadow),
+                reason: text(&self.description.reasons, &decision.shadow),
             },
         }
     }
