@@ -22,17 +22,23 @@ use pointsman_server::policy::Verdict;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::crowd::Crowd;
-use pointsman_tests::journal::{Orders, Plan, record};
+use pointsman_tests::journal::{Orders, Plan, Recorded, record};
 use pointsman_tests::serving::{Serving, component};
 use tempfile::TempDir;
 
-/// A journal of that many decisions, and what the run came to.
-fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, pointsman_tests::journal::Recorded) {
+/// A journal of that many decisions, and what the run came to. A policy that traps is part of it.
+fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, Recorded) {
+    let (folder, run) = recorded_with(decisions, file_bytes, Orders::Trapping);
+    assert!(run.faults > 10, "{run:?}");
+    (folder, run)
+}
+
+fn recorded_with(decisions: u64, file_bytes: u64, orders: Orders) -> (TempDir, Recorded) {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan {
         decisions,
         file_bytes,
-        orders: Orders::Trapping,
+        orders,
     };
     let run = record(folder.path(), plan).unwrap();
     let stats = &run.stats;
@@ -41,11 +47,18 @@ fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, pointsman_tests::journ
         stats.lost <= 2,
         "but for what came before the first keyframe: {stats:?}"
     );
-    assert!(
-        run.faults > 10,
-        "the trapping policy is part of it: {run:?}"
-    );
     (folder, run)
+}
+
+/// The files of the journal in a folder, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == "pmj"))
+        .collect();
+    files.sort();
+    files
 }
 
 fn read(path: &Path) -> Vec<Located> {
@@ -107,12 +120,7 @@ fn every_file_can_be_replayed_by_itself() {
     let whole = replayed(read(folder.path()));
     assert_eq!(whole.1, None);
     assert_eq!(whole.0.decisions, run.decisions);
-    let mut files: Vec<PathBuf> = fs::read_dir(folder.path())
-        .unwrap()
-        .map(|file| file.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|it| it == "pmj"))
-        .collect();
-    files.sort();
+    let files = files(folder.path());
     assert!(files.len() > 2, "{files:?}");
     assert_eq!(usize::try_from(whole.0.keyframes).unwrap(), files.len() - 1);
     let mut decisions = 0;
@@ -140,6 +148,19 @@ fn every_file_can_be_replayed_by_itself() {
         said.contains(&format!("{} decisions", tally.decisions)),
         "{said}"
     );
+}
+
+#[test]
+fn that_a_policys_snapshots_had_ended_is_known_in_every_file() {
+    let (folder, run) = recorded_with(2000, 100_000, Orders::Hoarding);
+    assert_eq!(run.faults, 1, "its first snapshot, and no other");
+    let files = files(folder.path());
+    assert!(files.len() > 2, "{files:?}");
+    for pair in files.windows(2) {
+        let both = pair.iter().flat_map(|file| read(file)).collect();
+        let (_, difference) = replayed(both);
+        assert_eq!(difference, None, "{pair:?}");
+    }
 }
 
 #[test]

@@ -168,6 +168,8 @@ pub struct PolicyRecord {
     /// Its state as a snapshot, for one who starts it here; absent: it keeps none, or it has been
     /// running since an entry before this one.
     pub state: Option<Blob>,
+    /// Whether its state is still taken, at keyframes too.
+    pub saves: bool,
     /// How far in the machine's changes it had been told when it was taken in; absent: it knew
     /// nothing, or it has been running since an entry before this one.
     pub told: Option<u64>,

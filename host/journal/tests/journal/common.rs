@@ -207,6 +207,7 @@ fn roster() -> Roster {
             generation: 2,
             code: Some(Blob(b"\0asm".to_vec())),
             state: Some(Blob(vec![9; 5])),
+            saves: true,
             told: Some(77),
         }],
         chains: vec![Chain {

@@ -62,6 +62,8 @@ pub struct Recorded<'a> {
     pub source: &'a PolicySource,
     /// Its last state, or the one it was started with.
     pub state: Option<&'a [u8]>,
+    /// Whether its state is still taken.
+    pub saves: bool,
     /// How far in the machine's changes it has been told; absent: it knows nothing.
     pub told: Option<u64>,
     /// How it stands.
@@ -88,6 +90,7 @@ impl PolicyHost {
             description: &member.description,
             source: &member.source,
             state: member.state(),
+            saves: member.saves(),
             told: member.feed.told(),
             standing: member.standing(),
         })

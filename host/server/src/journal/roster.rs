@@ -50,6 +50,7 @@ fn brief(recorded: &Recorded<'_>) -> PolicyRecord {
         number,
         description,
         source,
+        saves,
         standing,
         ..
     } = *recorded;
@@ -65,6 +66,7 @@ fn brief(recorded: &Recorded<'_>) -> PolicyRecord {
         generation: standing.generation,
         code: None,
         state: None,
+        saves,
         told: None,
     }
 }

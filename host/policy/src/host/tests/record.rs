@@ -81,7 +81,10 @@ fn a_snapshot_that_is_too_large_was_given_all_the_same() {
 fn no_snapshot_is_taken_once_they_have_ended() {
     let policy = scripted("a");
     let mut host = host(&[&policy]);
+    let saves = |host: &PolicyHost| host.recorded().next().unwrap().saves;
+    assert!(saves(&host));
     host.end_snapshots(0);
+    assert!(!saves(&host));
     assert_eq!(host.handover(Micros(1), 0), None);
     assert_eq!(host.standing(0).unwrap().snapshots, 0);
 }

@@ -93,7 +93,10 @@ impl Troupe {
         Ok(())
     }
 
-    fn admit(&mut self, record: &PolicyRecord, host: PolicyHost, track: Track) {
+    fn admit(&mut self, record: &PolicyRecord, mut host: PolicyHost, track: Track) {
+        if !record.saves {
+            host.end_snapshots(0);
+        }
         let member = Member {
             name: record.name.clone(),
             host,
