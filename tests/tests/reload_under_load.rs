@@ -1,4 +1,7 @@
-//! Policies replaced under a running server, by good ones, garbage and hostile ones.
+//! Policies replaced under a running server, by good ones and by garbage.
+//!
+//! # Not here
+//! What a hostile one comes to once it is in force: `hostile_under_load.rs`.
 
 use anyhow::{Result, ensure};
 use pointsman_policy::Digest;
@@ -85,65 +88,6 @@ fn sidecar(settings: &Value) -> Result<String> {
     let mut file = toml::Table::new();
     file.insert("settings".to_owned(), settings.into());
     Ok(toml::to_string(&file)?)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_policies_do_not_keep_requests_from_being_answered() -> Result<()> {
-    let serving = Serving::start(|config| {
-        // A policy that holds requests back is overruled soon.
-        config.core.unplaced_max = pointsman_core::Micros(200_000);
-    })
-    .await?;
-    let hostile = component("test/hostile")?;
-    let golden = serving.client.chat("Hello").await?.text()?;
-    let all = json!(["admit", "order", "route", "evict", "allot"]);
-    let cases = [
-        json!({"outrage": "loop", "calls": ["route"]}),
-        json!({"outrage": "trap", "calls": all}),
-        json!({"outrage": "trap", "calls": ["observe"]}),
-        json!({"outrage": "loop", "calls": ["observe"], "good-calls": 10}),
-        json!({"outrage": "allocate", "calls": ["observe"]}),
-        json!({"outrage": "recurse", "calls": ["order"]}),
-        json!({"outrage": "million-rows", "calls": ["route", "order", "allot"]}),
-        json!({"outrage": "trap", "calls": all, "good-calls": 20}),
-        json!({"outrage": "loop", "calls": ["snapshot", "restore"]}),
-        json!({"answers": "twice"}),
-        json!({"answers": "unknown-executors"}),
-        json!({"answers": "no-executors"}),
-        json!({"answers": "hold-for-ever"}),
-        json!({"answers": "order-nothing"}),
-        json!({"answers": "allot-nothing"}),
-        json!({"answers": "allot-too-much"}),
-        json!({"answers": "displace-unknown"}),
-    ];
-    for (round, settings) in cases.iter().enumerate() {
-        // Each under a name of its own: the first one of two that want a hook would stay.
-        let name = format!("hostile-{round}");
-        serving.drop_in(&format!("{name}.toml"), sidecar(settings)?.as_bytes())?;
-        serving.drop_in(&format!("{name}.wasm"), &hostile)?;
-        // In force, or refused already: one that faults when it is told what there is never gets in.
-        let digest = Digest::of(&hostile);
-        serving
-            .report_until(|report| {
-                is_in_force(report, &name, digest) || is_refused(report, &name, digest)
-            })
-            .await?;
-        for _ in 0..4 {
-            let text = serving.client.chat("Hello").await?.text()?;
-            ensure!(text == golden, "{settings}: {text:?}");
-        }
-        for file in ["wasm", "toml"] {
-            std::fs::remove_file(serving.path(&format!("{name}.{file}")))?;
-        }
-        serving
-            .report_until(|report| {
-                !report.policies.iter().any(|policy| policy.name == name)
-                    && !is_refused(report, &name, digest)
-            })
-            .await?;
-    }
-    serving.idle().await?;
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -38,7 +38,7 @@ use super::order::{self, OrderHandle, Orders};
 use super::pass::{History, Pass};
 use super::port::PolicyPort;
 use super::prepare::Workshop;
-use super::report::{FolderReport, FolderState, KeeperReport, Trigger};
+use super::report::{FolderReport, FolderState, KeeperReport, Transaction, Trigger};
 use super::roster::Roster;
 use super::{KeeperSpec, listing, micros, tell};
 use crate::embedded::EmbeddedPolicy;
@@ -234,11 +234,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
 
     fn end(&mut self, pass: Pass, made: Result<(), Ended>) -> Next {
         let now = pass.at;
-        let transactions = pass.end();
-        for transaction in &transactions {
-            tell::transaction(transaction, self.roster.get(&transaction.policy));
-        }
-        self.history.extend(transactions);
+        self.note(pass.end());
         self.roster.forget();
         self.publish();
         if made.is_err() {
@@ -247,6 +243,13 @@ impl<P: PolicyPort> PolicyKeeper<P> {
         let polls_at = self.polled_at.after(self.poll);
         let settles_at = self.folder.settles_at();
         Next::At(settles_at.map_or(polls_at, |at| at.min(polls_at)).max(now))
+    }
+
+    fn note(&mut self, transactions: Vec<Transaction>) {
+        for transaction in &transactions {
+            tell::transaction(transaction, self.roster.get(&transaction.policy));
+        }
+        self.history.extend(transactions);
     }
 
     fn publish(&self) {

@@ -97,7 +97,12 @@ impl Pass {
         });
     }
 
-    /// What it came to. What could have been put in force, and was not, is idle.
+    /// What it has come to so far, and was not taken yet.
+    pub(crate) fn take_done(&mut self) -> Vec<Transaction> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// What else it came to. What could have been put in force, and was not, is idle.
     pub(crate) fn end(mut self) -> Vec<Transaction> {
         let idle: Vec<String> = self.open.keys().cloned().collect();
         for name in idle {

@@ -26,6 +26,9 @@ impl<P: PolicyPort> PolicyKeeper<P> {
             let done = self.obey(order, pass);
             pass.cause = Trigger::Folder;
             let ended = done == Err(OrderError::Ended);
+            // Before it is answered, so that whoever then looks sees what came of it.
+            self.note(pass.take_done());
+            self.publish();
             // Whoever gave it may have left meanwhile.
             drop(answer.send(done.map(|()| self.carried())));
             if ended {

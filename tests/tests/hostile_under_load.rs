@@ -1,0 +1,392 @@
+//! Every hostile guest in the folder of a server that serves a crowd: no request fails, the right
+//! version is in force in the end, and the history says why.
+//!
+//! # Not here
+//! A guest that sheds requests or gives them up: it may, and they fail by its decision
+//! (`hostile.rs`).
+
+use anyhow::{Context, Result, ensure};
+use pointsman_core::Micros;
+use pointsman_policy::Restored;
+use pointsman_server::config::{ApiKey, Config, Tenant};
+use pointsman_server::reload::report::{KeeperReport, Outcome, Step, Transaction};
+use pointsman_tests::client::{Client, streamed_chat};
+use pointsman_tests::crowd::Crowd;
+use pointsman_tests::serving::{Serving, component};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// Of each tenant.
+const CLIENTS: usize = 4;
+/// Requests a guest which stays must have decided about, and the most sent until it has.
+const ANSWERS: usize = 20;
+const ASKED_MAX: usize = 200;
+/// The tenants, and their keys.
+const TENANTS: [&str; 2] = ["rich", "poor"];
+/// Who holds the hooks when no guest does.
+const DEFAULTS: [&str; 3] = ["aging", "budget", "memory-aware"];
+
+/// What becomes of a version of a guest.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    /// It never gets in force: this step says why, in these words.
+    Refused(Step, &'static str),
+    /// It gets in force, and out again for what these words say.
+    Out(&'static str),
+    /// It stays in force, for all it does.
+    Stays,
+    /// It stays, and began without the state of the one before it, whose hand-over faulted.
+    StaysCold,
+}
+
+/// Guests under one name, one after the other.
+struct Case {
+    name: &'static str,
+    versions: Vec<(Value, Ends)>,
+}
+
+fn case(name: &'static str, settings: Value, ends: Ends) -> Case {
+    Case {
+        name,
+        versions: vec![(settings, ends)],
+    }
+}
+
+fn faulting() -> Vec<Case> {
+    let all = json!(["admit", "order", "route", "evict", "allot"]);
+    vec![
+        case(
+            "traps",
+            json!({"outrage": "trap", "calls": all}),
+            Ends::Refused(Step::Test, "faulted"),
+        ),
+        case(
+            "traps-when-told",
+            json!({"outrage": "trap", "calls": ["observe"]}),
+            Ends::Refused(Step::Test, "faulted"),
+        ),
+        case(
+            "loops",
+            json!({"outrage": "loop", "calls": ["route"]}),
+            Ends::Refused(Step::Test, "faulted"),
+        ),
+        case(
+            "a-million-rows",
+            json!({"outrage": "million-rows", "calls": ["route", "order", "allot"]}),
+            Ends::Refused(Step::Test, "faulted"),
+        ),
+        case(
+            "traps-later",
+            json!({"outrage": "trap", "calls": ["route"], "good-calls": 100}),
+            Ends::Out("outrage"),
+        ),
+        case(
+            "loops-later",
+            json!({"outrage": "loop", "calls": ["route"], "good-calls": 100}),
+            Ends::Out("fuel"),
+        ),
+        case(
+            "allocates-later",
+            json!({"outrage": "allocate", "calls": ["route"], "good-calls": 100}),
+            Ends::Out("oom"),
+        ),
+        case(
+            "recurses-later",
+            json!({"outrage": "recurse", "calls": ["order"], "good-calls": 100}),
+            Ends::Out("recurse"),
+        ),
+        case(
+            "loops-when-told-later",
+            json!({"outrage": "loop", "calls": ["observe"], "good-calls": 20_000}),
+            Ends::Out("fuel"),
+        ),
+    ]
+}
+
+fn answering() -> Vec<Case> {
+    let answers = |answers| json!({"answers": answers});
+    vec![
+        case(
+            "twice",
+            answers("twice"),
+            Ends::Refused(Step::Test, "self-test"),
+        ),
+        case(
+            "unknown-executors",
+            answers("unknown-executors"),
+            Ends::Refused(Step::Test, "self-test"),
+        ),
+        case(
+            "displace-unknown",
+            answers("displace-unknown"),
+            Ends::Refused(Step::Test, "self-test"),
+        ),
+        case(
+            "allot-too-much",
+            answers("allot-too-much"),
+            Ends::Refused(Step::Test, "self-test"),
+        ),
+        case(
+            "no-executors",
+            answers("no-executors"),
+            Ends::Refused(Step::Test, "names no executor"),
+        ),
+        case(
+            "hold-for-ever",
+            answers("hold-for-ever"),
+            Ends::Out("bound"),
+        ),
+        case("order-nothing", answers("order-nothing"), Ends::Stays),
+        case("allot-nothing", answers("allot-nothing"), Ends::Stays),
+        case("ignore-allowed", answers("ignore-allowed"), Ends::Stays),
+        case(
+            "evict-most-urgent",
+            answers("evict-most-urgent"),
+            Ends::Stays,
+        ),
+        case(
+            "starves-a-tenant",
+            json!({"answers": "starve-tenant", "tenant": "poor"}),
+            Ends::Out("bound"),
+        ),
+    ]
+}
+
+fn in_time() -> Vec<Case> {
+    vec![
+        Case {
+            name: "right-but-slow",
+            versions: vec![
+                (json!({}), Ends::Stays),
+                (json!({"toil": 300_000}), Ends::Out("fuel")),
+            ],
+        },
+        Case {
+            name: "a-thousand-good-answers",
+            versions: vec![
+                (json!({}), Ends::Stays),
+                (
+                    json!({"outrage": "trap", "calls": ["route"], "good-calls": 1000}),
+                    Ends::Out("outrage"),
+                ),
+            ],
+        },
+        Case {
+            name: "restore-loops",
+            versions: vec![
+                (json!({}), Ends::Stays),
+                (
+                    json!({"outrage": "loop", "calls": ["restore"]}),
+                    Ends::StaysCold,
+                ),
+            ],
+        },
+        case(
+            "a-snapshot-of-a-gigabyte",
+            json!({"outrage": "gigabyte", "calls": ["snapshot"]}),
+            Ends::Out("snapshot"),
+        ),
+        case(
+            "snapshot-loops",
+            json!({"outrage": "loop", "calls": ["snapshot"]}),
+            Ends::Out("snapshot"),
+        ),
+    ]
+}
+
+/// Two tenants by their keys. A policy that holds requests back is overruled soon, and one is
+/// proven soon.
+fn two_tenants(config: &mut Config) {
+    config.core.unplaced_max = Micros(300_000);
+    config.policies.probation.questions = 300;
+    config.policies.probation.micros = 1_000_000;
+    for name in TENANTS {
+        config.tenants.push(Tenant {
+            name: name.to_owned(),
+            weight: 1,
+            tokens_per_minute: None,
+        });
+        config.keys.push(ApiKey {
+            sha256: Sha256::digest(name).into(),
+            tenant: name.to_owned(),
+        });
+    }
+}
+
+fn short(n: usize) -> Value {
+    let mut body = streamed_chat(&format!("Count to {}.", n % 5 + 2));
+    body["max_tokens"] = json!(6);
+    body
+}
+
+/// A guest's sidecar.
+fn sidecar(settings: &Value) -> Result<String> {
+    let settings: toml::Table = serde_json::from_value(settings.clone())?;
+    let mut file = toml::Table::new();
+    file.insert("settings".to_owned(), settings.into());
+    Ok(toml::to_string(&file)?)
+}
+
+/// The newest transactions of `name` that are newer than number `after`.
+fn history(report: &KeeperReport, name: &str, after: u64) -> Vec<Transaction> {
+    let all = report.transactions.iter();
+    let its = all.filter(|made| made.policy == name && made.number > after);
+    its.cloned().collect()
+}
+
+fn is_in_force(made: &Transaction) -> bool {
+    matches!(made.outcome, Outcome::InForce(_))
+}
+
+/// Why a version is out of force, if it is.
+fn out(made: &Transaction) -> Option<&str> {
+    match &made.outcome {
+        Outcome::RolledBack { why } | Outcome::Dropped { why } => Some(why),
+        Outcome::InForce(_)
+        | Outcome::Canary(..)
+        | Outcome::Shadow(_)
+        | Outcome::Waits { .. }
+        | Outcome::Idle
+        | Outcome::Refused { .. }
+        | Outcome::Removed
+        | Outcome::Proven => None,
+    }
+}
+
+/// Who holds anything, by name.
+fn holders(report: &KeeperReport) -> Vec<&str> {
+    let holding = report.policies.iter().filter(|it| !it.held.is_empty());
+    holding.map(|policy| policy.name.as_str()).collect()
+}
+
+/// Waits until a guest has decided about so many of `client`'s requests.
+async fn answered(client: Client, times: usize) -> Result<()> {
+    let (mut answered, mut asked) = (0, 0);
+    while answered < times {
+        asked += 1;
+        ensure!(
+            asked <= ASKED_MAX,
+            "of {asked} requests it has decided {answered}"
+        );
+        let stream = client.stream(&short(answered)).await?;
+        let by = stream.headers.get("x-pointsman-policy");
+        answered += usize::from(by.is_some_and(|by| by == "hostile"));
+        let streamed = stream.finish().await?;
+        ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+    }
+    Ok(())
+}
+
+/// Puts one version into the folder, and sees what becomes of it.
+async fn goes(serving: &Serving, client: Client, case: &Case, version: usize) -> Result<()> {
+    let Case { name, versions } = case;
+    let (settings, ends) = &versions[version];
+    let before = serving
+        .server
+        .reports()
+        .borrow()
+        .transactions
+        .back()
+        .map_or(0, |made| made.number);
+    serving.drop_in(&format!("{name}.toml"), sidecar(settings)?.as_bytes())?;
+    if version == 0 {
+        serving.drop_in(&format!("{name}.wasm"), &component("test/hostile")?)?;
+    }
+    let its = |report: &KeeperReport| history(report, name, before);
+    match *ends {
+        Ends::Refused(step, words) => {
+            let report = serving
+                .report_until(|report| !its(report).is_empty())
+                .await?;
+            let [made] = its(&report).try_into().ok().context("several")?;
+            let Outcome::Refused { step: at, why } = &made.outcome else {
+                anyhow::bail!("{made:?}")
+            };
+            ensure!(*at == step && why.contains(words), "{made:?}");
+        }
+        Ends::Out(words) => {
+            let report = serving
+                .report_until(|report| its(report).iter().any(|made| out(made).is_some()))
+                .await?;
+            let its = its(&report);
+            ensure!(its.iter().any(is_in_force), "{its:#?}");
+            let why = its.iter().find_map(out).unwrap_or_default();
+            ensure!(why.contains(words), "{name}: {why}");
+        }
+        Ends::Stays | Ends::StaysCold => {
+            let report = serving
+                .report_until(|report| its(report).iter().any(is_in_force))
+                .await?;
+            let restored = its(&report).iter().find_map(|made| made.restored.clone());
+            if matches!(ends, Ends::StaysCold) {
+                ensure!(
+                    matches!(restored, Some(Restored::Faulted(_))),
+                    "{restored:?}"
+                );
+            }
+            answered(client, ANSWERS).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The versions of each case one after the other, under the crowd, each to its end.
+async fn go(cases: Vec<Case>) -> Result<()> {
+    let serving = Serving::start(two_tenants).await?;
+    let clients = TENANTS.map(|tenant| serving.client.with_key(tenant));
+    let crowds = clients.map(|client| Crowd::gather(client, CLIENTS, short));
+    for case in &cases {
+        for version in 0..case.versions.len() {
+            let gone = goes(&serving, clients[0], case, version).await;
+            gone.with_context(|| format!("{}, version {version}", case.name))?;
+            is_right(&serving, case, version)?;
+        }
+        for file in ["wasm", "toml"] {
+            std::fs::remove_file(serving.path(&format!("{}.{file}", case.name)))?;
+        }
+        let gone = |report: &KeeperReport| !holders(report).contains(&case.name);
+        serving.report_until(gone).await?;
+    }
+    for crowd in crowds {
+        let served = crowd.leave().await?;
+        ensure!(served >= CLIENTS, "{served} requests served");
+    }
+    serving.idle().await?;
+    ensure!(holders(&serving.server.reports().borrow()) == DEFAULTS);
+    serving.server.stop().await?;
+    Ok(())
+}
+
+/// In force is the newest version that stays, or the defaults.
+fn is_right(serving: &Serving, case: &Case, version: usize) -> Result<()> {
+    let report = serving.server.reports().borrow().clone();
+    let stays = |(_, ends): &&(Value, Ends)| matches!(ends, Ends::Stays | Ends::StaysCold);
+    let Some((settings, _)) = case.versions[..=version].iter().rev().find(stays) else {
+        ensure!(holders(&report) == DEFAULTS, "{:?}", holders(&report));
+        return Ok(());
+    };
+    let holder = report
+        .policies
+        .iter()
+        .find(|policy| policy.name == case.name);
+    let holder = holder.context("it is gone")?;
+    ensure!(holders(&report) == [case.name], "{:?}", holders(&report));
+    let held = Value::Object(holder.settings.clone());
+    ensure!(held == *settings, "{held} instead of {settings}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_that_fault_cost_nobody_a_request() -> Result<()> {
+    go(faulting()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_that_answer_wrongly_cost_nobody_a_request() -> Result<()> {
+    go(answering()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_that_go_wrong_in_time_cost_nobody_a_request() -> Result<()> {
+    go(in_time()).await
+}

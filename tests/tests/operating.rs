@@ -1,0 +1,201 @@
+//! An operator's day on a server under load: a canary promoted, rolled back and released, hooks
+//! bound and ejected, an executor added, drained and removed, a policy that traps. Then the journal
+//! of all that, replayed.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_policy::Digest;
+use pointsman_server::config::{Config, JournalPlace};
+use pointsman_server::journal::command::{self, ReplayArgs};
+use pointsman_server::policy::Verdict;
+use pointsman_server::reload::report::{KeeperReport, Outcome};
+use pointsman_tests::client::{Client, streamed_chat};
+use pointsman_tests::crowd::Crowd;
+use pointsman_tests::serving::{Serving, component};
+use serde_json::{Value, json};
+
+const CLIENTS: usize = 8;
+
+/// Orders something that has to be done.
+async fn order(client: Client, path: &str, body: Value) -> Result<Value> {
+    let answer = client.post(&format!("/admin/{path}"), &body).await?;
+    let said = answer.json()?;
+    ensure!(answer.status.is_success(), "{path}: {said}");
+    Ok(said)
+}
+
+fn holder(said: &Value, hook: &str) -> String {
+    let policy = &said["hooks"][hook]["policy"];
+    policy.as_str().unwrap_or("nobody").to_owned()
+}
+
+/// Some requests, so that whoever is in force now decides.
+async fn traffic(client: Client) -> Result<()> {
+    for _ in 0..12 {
+        client.chat("Hello").await?.text()?;
+    }
+    Ok(())
+}
+
+/// A canary of half the tenants is promoted, rolled back, released from quarantine and bound.
+async fn try_a_canary(serving: &Serving) -> Result<()> {
+    let client = serving.client;
+    let next = component("first-policy")?;
+    // With this share it has the tenant `default`.
+    serving.drop_in("next.toml", b"mode = 'canary 99%'")?;
+    serving.drop_in("next.wasm", &next)?;
+    let is_canary = |report: &KeeperReport| {
+        let mut made = report.transactions.iter();
+        made.any(|made| made.policy == "next" && matches!(made.outcome, Outcome::Canary(..)))
+    };
+    serving.report_until(is_canary).await?;
+    let tried = client.chat("Hello").await?;
+    ensure!(
+        tried.header("x-pointsman-policy") == "first-policy",
+        "{tried:?}"
+    );
+    traffic(client).await?;
+    let said = order(client, "policies/next/promote", json!({})).await?;
+    ensure!(holder(&said, "routing") == "next", "{said:#}");
+    traffic(client).await?;
+
+    let said = order(client, "policies/next/rollback", json!({})).await?;
+    ensure!(holder(&said, "routing") == "memory-aware", "{said:#}");
+    let entry = &said["quarantine"][0];
+    ensure!(entry["digest"] == Digest::of(&next).to_string(), "{said:#}");
+    let fingerprint = entry["fingerprint"].as_str().context("no fingerprint")?;
+    traffic(client).await?;
+
+    let release = format!("quarantine/{fingerprint}/release");
+    let said = order(client, &release, json!({})).await?;
+    ensure!(said["quarantine"] == json!([]), "{said:#}");
+    let is_back = |report: &KeeperReport| {
+        let mut policies = report.policies.iter();
+        policies.any(|policy| policy.name == "next" && !policy.held.is_empty())
+    };
+    serving.report_until(is_back).await?;
+    traffic(client).await?;
+
+    for policy in ["memory-aware", "next"] {
+        let bind = json!({"hook": "routing", "policy": policy});
+        let said = order(client, "bind", bind).await?;
+        ensure!(holder(&said, "routing") == policy, "{said:#}");
+        traffic(client).await?;
+    }
+    let said = order(client, "eject", json!({"hooks": ["routing"]})).await?;
+    ensure!(holder(&said, "routing") == "memory-aware", "{said:#}");
+    traffic(client).await?;
+    // Nobody's order any more: the rule gives it to the policy in the folder, as long as it is there.
+    let said = order(client, "bind", json!({"hook": "routing"})).await?;
+    ensure!(holder(&said, "routing") == "next", "{said:#}");
+    traffic(client).await?;
+    for file in ["next.wasm", "next.toml"] {
+        std::fs::remove_file(serving.path(file))?;
+    }
+    serving.report_until(|report| !is_back(report)).await?;
+    Ok(())
+}
+
+/// Another executor for the model comes, one drains and comes back, and the other goes.
+async fn change_executors(client: Client) -> Result<()> {
+    let another = json!({"name": "demo", "executor": "cpu0/demo-2", "slots": 2});
+    order(client, "executors", another).await?;
+    traffic(client).await?;
+    order(client, "executors/cpu0/demo/drain", json!({})).await?;
+    let there = client.chat("Hello").await?;
+    ensure!(
+        there.header("x-pointsman-executor") == "cpu0/demo-2",
+        "{there:?}"
+    );
+    order(client, "executors/cpu0/demo/resume", json!({})).await?;
+    traffic(client).await?;
+    let removed = client.delete("/admin/executors/cpu0/demo-2").await?;
+    ensure!(removed.status == 202, "{:?}", removed.json());
+    traffic(client).await
+}
+
+/// One that traps is rolled back, and its dump can be read.
+async fn look_at_a_dump(serving: &Serving) -> Result<()> {
+    let client = serving.client;
+    let sidecar = "[settings]\noutrage = 'trap'\ncalls = ['route']\ngood-calls = 100\n";
+    serving.drop_in("bad.toml", sidecar.as_bytes())?;
+    serving.drop_in("bad.wasm", &component("test/hostile")?)?;
+    let is_out = |report: &KeeperReport| {
+        let mut made = report.transactions.iter();
+        made.any(|made| made.policy == "bad" && matches!(made.outcome, Outcome::RolledBack { .. }))
+    };
+    serving.report_until(is_out).await?;
+    let dumps = loop {
+        let said = client.get("/admin/dumps").await?.json()?;
+        if said["dumps"]
+            .as_array()
+            .is_some_and(|dumps| !dumps.is_empty())
+        {
+            break said;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let listed = &dumps["dumps"][0];
+    ensure!(
+        listed["name"] == "hostile" && listed["kind"] == "Trap",
+        "{dumps:#}"
+    );
+    let dump = client
+        .get(&format!("/admin/dumps/{}", listed["number"]))
+        .await?
+        .json()?;
+    ensure!(dump["asked"]["routing"][0]["request"].is_u64(), "{dump:#}");
+    ensure!(dump["mirror"]["rows"].as_u64() > Some(0), "{dump:#}");
+    let detail = dump["detail"].as_str().unwrap_or_default();
+    ensure!(detail.contains("outrage"), "no names in {detail}");
+    ensure!(
+        dump["settings"]
+            .as_str()
+            .is_some_and(|text| text.contains("trap")),
+        "{dump:#}"
+    );
+    Ok(())
+}
+
+fn is_the_same(journal: &Path) -> Result<()> {
+    let args = ReplayArgs {
+        journal: journal.to_owned(),
+        from: None,
+        policy: None,
+        settings: None,
+        examples: 10,
+    };
+    let mut out = Vec::new();
+    let verdict = command::replay(&args, &mut out)?;
+    let said = String::from_utf8(out)?;
+    ensure!(verdict == Verdict::Good, "{said}");
+    ensure!(!said.contains("began anew"), "nothing is missing: {said}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_operators_order_is_done_and_their_day_replayed() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = folder.path().join("journal");
+    let settings = |config: &mut Config| {
+        config.state_folder = Some(folder.path().join("state"));
+        config.journal.place = JournalPlace::Folder(journal.clone());
+        config.journal.settings.file_bytes = 3 << 20;
+        config.policies.patience.snapshot_every = 8;
+    };
+    let serving = Serving::start(settings).await?;
+    let crowd = Crowd::gather(serving.client, CLIENTS, |client| {
+        let mut body = streamed_chat(&format!("Count to {}.", client % 5 + 2));
+        body["max_tokens"] = json!(6);
+        body
+    });
+    try_a_canary(&serving).await?;
+    change_executors(serving.client).await?;
+    look_at_a_dump(&serving).await?;
+    let served = crowd.leave().await?;
+    ensure!(served >= CLIENTS, "{served}");
+    serving.idle().await?;
+    serving.server.stop().await?;
+    tokio::task::spawn_blocking(move || is_the_same(&journal)).await?
+}
