@@ -23,9 +23,14 @@ fn main() -> Result<()> {
         (None, Pace::Thorough) => &[1, 8, 64, 256, 1024, 10_000],
     };
     println!("One round: admission, order, routing and interlock, by the three default policies.");
-    println!("Microseconds per decision; cycle = round less admission.");
     println!(
-        "{:>9} {:>8} {:>8}  {:>9} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>9}  {:>7} {:>7}  decided",
+        "Microseconds per decision; cycle = round less admission. admit, order and route with"
+    );
+    println!(
+        "what the policy is told before; asked: route's questions alone, p50, and their most fuel."
+    );
+    println!(
+        "{:>9} {:>8} {:>8}  {:>9} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>7} {:>9} {:>9}  {:>7} {:>7}  decided",
         "executors",
         "arrivals",
         "changed",
@@ -35,6 +40,8 @@ fn main() -> Result<()> {
         "admit",
         "order",
         "route",
+        "asked",
+        "fuel",
         "interlock",
         "native",
         "ratio"
@@ -110,14 +117,15 @@ fn print(case: Case, component: &Measured, native: &Measured) {
     let p50 = |all: &[std::time::Duration]| quantile(all, 500) / per;
     let [admit, order, route] = component.hooks.each_ref().map(|all| p50(all));
     let round = p50(&component.rounds);
+    let (asked, fuel) = component.route;
     let same = if component.decided == native.decided {
         "same"
     } else {
         "DIFFERENT"
     };
     println!(
-        "{:>9} {:>8} {:>8}  {:>9.2} {:>9.2} {:>9.2}  {:>7.2} {:>7.2} {:>7.2} {:>9.2}  {:>7.2} \
-         {:>7.2}  {} {same}",
+        "{:>9} {:>8} {:>8}  {:>9.2} {:>9.2} {:>9.2}  {:>7.2} {:>7.2} {:>7.2} {:>7.2} \
+         {fuel:>9} {:>9.2}  {:>7.2} {:>7.2}  {} {same}",
         case.executors,
         case.arrivals,
         case.changed,
@@ -127,6 +135,7 @@ fn print(case: Case, component: &Measured, native: &Measured) {
         admit,
         order,
         route,
+        asked.as_secs_f64() * 1e6 / per,
         round - admit - order - route,
         p50(&native.rounds),
         round / p50(&native.rounds),

@@ -40,6 +40,9 @@ pub struct Measured {
     pub rounds: Vec<Duration>,
     /// Time in admission, order and routing, their `observe` included, each sorted.
     pub hooks: [Vec<Duration>; 3],
+    /// Of the questions to the policy that routes alone, without what it was told before: their
+    /// median, at most a quarter above it, and the most fuel that one took.
+    pub route: (Duration, u64),
     /// SHA-256 over every placement, in hex, shortened.
     pub decided: String,
 }
@@ -237,13 +240,25 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
         }
     }
     ensure_faultless(&policies.inner)?;
+    let route = questions(&policies.inner, Hook::Routing)?;
     rounds.sort_unstable();
     hooks.iter_mut().for_each(|all| all.sort_unstable());
     Ok(Measured {
         rounds,
         hooks,
+        route,
         decided: format!("{:x}", hash.finalize())[..12].to_owned(),
     })
+}
+
+/// By the host's own count.
+fn questions(host: &PolicyHost, hook: Hook) -> Result<(Duration, u64)> {
+    let holder = host.holder(hook);
+    let mut policies = host.status();
+    let holder = policies.find(|policy| Some(policy.number) == holder);
+    let stats = holder.context("nobody was asked")?.stats;
+    let median = stats.latency.of(hook).quantile(500).unwrap_or(0);
+    Ok((Duration::from_nanos(median), stats.fuel.of(hook).max()))
 }
 
 /// Figures of a policy that was not asked, since it had faulted, would be worth nothing.

@@ -1,6 +1,6 @@
 //! Journals of whole runs, for the tests of replay and the benchmark `journal`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::thread;
@@ -13,7 +13,7 @@ use pointsman_core::{
     Tap, TenantId,
 };
 use pointsman_journal::{
-    Entry, Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
+    Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
 use pointsman_policy::{HookSet, Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_server::journal::{Library, Outcome, Replay, Scribe, about};
@@ -22,31 +22,43 @@ use pointsman_sim::World;
 use crate::clock::clock;
 use crate::fleet::{self, Defaults, Flavour};
 
-/// Holds a scribe for those who record one run: its world, and the tap before its policies.
+/// Holds a scribe for those who record one run: its world, and the tap before its policies. Without
+/// one it counts the decisions only.
 #[derive(Clone, Debug)]
 pub struct Pen {
-    scribe: Rc<RefCell<Scribe>>,
-    decisions: Rc<RefCell<u64>>,
+    scribe: Option<Rc<RefCell<Scribe>>>,
+    decisions: Rc<Cell<u64>>,
+}
+
+impl Pen {
+    fn write(&self, write: impl FnOnce(&mut Scribe)) {
+        if let Some(scribe) = &self.scribe {
+            write(&mut scribe.borrow_mut());
+        }
+    }
 }
 
 impl Recorder for Pen {
     fn input(&mut self, now: Micros, input: &Input) {
-        self.scribe.borrow_mut().input(now, input);
+        self.write(|scribe| scribe.input(now, input));
     }
 
     fn round(&mut self, now: Micros, round: Round) {
-        self.scribe.borrow_mut().round(now, round);
+        self.write(|scribe| scribe.round(now, round));
     }
 
     fn fact(&mut self, stamped: &Stamped) {
-        self.scribe.borrow_mut().fact(stamped);
+        self.write(|scribe| scribe.fact(stamped));
     }
 }
 
 impl Sink<PolicyHost> for Pen {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        *self.decisions.borrow_mut() += 1;
-        self.scribe.borrow_mut().ask(host, asked)
+        self.decisions.set(self.decisions.get() + 1);
+        match &self.scribe {
+            Some(scribe) => scribe.borrow_mut().ask(host, asked),
+            None => asked.put_to(host),
+        }
     }
 }
 
@@ -68,6 +80,8 @@ pub enum Orders {
     Default,
     /// One that traps every twentieth time, before the default.
     Trapping,
+    /// One whose snapshots are too much, so that they soon end, before the default.
+    Hoarding,
 }
 
 /// What came of a recorded run.
@@ -84,21 +98,23 @@ pub struct Recorded {
 /// What a journal costs whoever drives the machine.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The run whose entries were written.
+    /// The run.
     pub recorded: Recorded,
-    /// Entries a second time written, for each decision: its inputs, rounds and facts as well.
+    /// Entries, for each decision: its inputs, rounds and facts as well.
     pub entries_per_decision: f64,
     /// Bytes of them.
     pub bytes_per_decision: f64,
-    /// Time to write them, for each decision; the fastest of several times.
-    pub write: Duration,
+    /// By how much the run takes longer with a journal, for each decision: the fastest of several
+    /// runs with one, less the fastest of as many without.
+    pub driver: Duration,
+    /// What it takes without, for each decision.
+    pub without: Duration,
     /// Time to replay the run, all of it the same.
     pub replay: Duration,
-    /// Time to record and simulate it.
-    pub record: Duration,
 }
 
-/// Records a run of that many decisions, replays it, and writes its entries again, timed.
+/// Records a run of that many decisions, replays it, and makes it again `times` times with a journal
+/// and without.
 ///
 /// # Errors
 /// If a decision comes out otherwise, or an entry is missing.
@@ -110,57 +126,47 @@ pub fn measure(decisions: u64, times: u32) -> Result<Measured> {
         file_bytes: 1 << 30,
         orders: Orders::Default,
     };
-    let t0 = time();
     let recorded = record(folder.path(), plan)?;
-    let t1 = time();
-    let mut replay = Replay::new(Library::new(PolicyEngine::new()?));
-    let mut entries = Vec::new();
-    for located in JournalReader::open(folder.path())? {
-        let located = located?;
-        entries.push(located.entry.clone());
-        let outcome = replay.take(located)?;
-        ensure!(matches!(outcome, Outcome::Same), "{outcome:?}");
-    }
-    let t2 = time();
-    ensure!(
-        replay.tally().decisions == recorded.decisions,
-        "{recorded:?}"
-    );
-    let is_written = |entry: &Entry<'_>| {
-        let is_head = matches!(entry, Entry::Header(_) | Entry::Keyframe(_) | Entry::Gap(_));
-        !is_head
-    };
-    entries.retain(is_written);
-    let mut write = Duration::MAX;
-    let mut bytes = 0;
+    let begun = time();
+    let entries = replay(folder.path(), &recorded)?;
+    let replay = time() - begun;
+    let (mut with, mut without) = (Duration::MAX, Duration::MAX);
     for _ in 0..times {
         let folder = tempfile::tempdir()?;
-        let settings = JournalSettings::default();
-        let mut writer = JournalWriter::start(Folder::open(folder.path())?, about(), settings)?;
-        let start = time();
-        for entry in &entries {
-            writer.write(entry);
-        }
-        write = write.min(time() - start);
+        let writer = writer(folder.path(), plan)?;
         let monitor = writer.monitor();
-        drop(writer);
-        // Without a keyframe nothing gets into a file: the owner's side is what is timed.
+        let scribe = Some(Scribe::new(writer));
+        with = with.min(play(plan, scribe, Pace::Free)?.took);
         let stats = monitor.stats();
-        bytes = recorded.stats.bytes;
         ensure!(stats.refused == 0, "{stats:?}");
+        without = without.min(play(plan, None, Pace::Free)?.took);
     }
     let per = u32::try_from(recorded.decisions)?;
     Ok(Measured {
-        entries_per_decision: entries.len() as f64 / f64::from(per),
-        bytes_per_decision: bytes as f64 / f64::from(per),
-        write: write / per,
-        replay: t2 - t1,
-        record: t1 - t0,
+        entries_per_decision: entries as f64 / f64::from(per),
+        bytes_per_decision: recorded.stats.bytes as f64 / f64::from(per),
+        driver: with.saturating_sub(without) / per,
+        without: without / per,
+        replay,
         recorded,
     })
 }
 
-/// The default policies as components, with a trapping one before them if that is wanted.
+/// Replays the journal in the folder at `path`, all of it the same. How many entries it has.
+fn replay(path: &Path, recorded: &Recorded) -> Result<u64> {
+    let mut replay = Replay::new(Library::new(PolicyEngine::new()?));
+    let mut entries = 0;
+    for located in JournalReader::open(path)? {
+        entries += 1;
+        let outcome = replay.take(located?)?;
+        ensure!(matches!(outcome, Outcome::Same), "{outcome:?}");
+    }
+    let replayed = replay.tally().decisions;
+    ensure!(replayed == recorded.decisions, "{replayed}: {recorded:?}");
+    Ok(entries)
+}
+
+/// The default policies as components, with another one before them if that is wanted.
 fn host(orders: Orders) -> Result<PolicyHost> {
     let engine = PolicyEngine::new()?;
     let defaults = Defaults::load(&engine)?;
@@ -176,9 +182,13 @@ fn host(orders: Orders) -> Result<PolicyHost> {
         let policy = host.add(start(defaults.source(name, Flavour::Component)?)?)?;
         host.bind(Micros(0), policy, HookSet::from_iter(hooks.iter().copied()))?;
     }
-    if orders == Orders::Trapping {
+    let before = match orders {
+        Orders::Default => None,
+        Orders::Trapping => Some(r#"{"outrage": "trap", "calls": ["order"], "good-calls": 20}"#),
+        Orders::Hoarding => Some(r#"{"outrage": "gigabyte", "calls": ["snapshot"]}"#),
+    };
+    if let Some(json) = before {
         let component = fleet::load(&engine, "test/hostile")?;
-        let json = r#"{"outrage": "trap", "calls": ["order"], "good-calls": 20}"#;
         let settings = fleet::settings(json);
         let source = PolicySource::component(&component, &settings, Limits::default());
         let policy = host.add(start(source)?)?;
@@ -192,20 +202,54 @@ fn host(orders: Orders) -> Result<PolicyHost> {
 /// # Errors
 /// If a policy does not start, or the journal cannot be written.
 pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
+    let writer = writer(path, plan)?;
+    let monitor = writer.monitor();
+    let played = play(plan, Some(Scribe::new(writer)), Pace::Disk)?;
+    Ok(Recorded {
+        decisions: played.decisions,
+        faults: played.faults,
+        stats: monitor.stats(),
+    })
+}
+
+/// A writer of which nothing may be missing: however slow the disk is, it is waited for at the end,
+/// and a keyframe is asked for long before there is no room without it.
+fn writer(path: &Path, plan: Plan) -> Result<JournalWriter> {
     let settings = JournalSettings {
         file_bytes: plan.file_bytes,
         files_max: 1000,
-        // Nothing may be missing: however slow the disk is, it is waited for, at each turn and at
-        // the end, and a keyframe is asked for long before there is no room without it.
         batches_max: 1 << 16,
         batch_bytes: usize::try_from(plan.file_bytes / 8)?.min(64 << 10),
         close_wait: Duration::from_secs(60),
         ..JournalSettings::default()
     };
-    let writer = JournalWriter::start(Folder::open(path)?, about(), settings)?;
-    let monitor = writer.monitor();
+    Ok(JournalWriter::start(
+        Folder::open(path)?,
+        about(),
+        settings,
+    )?)
+}
+
+/// How fast to make a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// The disk is waited for at each turn.
+    Disk,
+    /// Nothing is.
+    Free,
+}
+
+/// A run that was made.
+struct Played {
+    decisions: u64,
+    faults: u64,
+    /// Without what it takes to start the policies, and for the writer to end.
+    took: Duration,
+}
+
+fn play(plan: Plan, scribe: Option<Scribe>, pace: Pace) -> Result<Played> {
     let pen = Pen {
-        scribe: Rc::new(RefCell::new(Scribe::new(writer))),
+        scribe: scribe.map(|scribe| Rc::new(RefCell::new(scribe))),
         decisions: Rc::default(),
     };
     let tap = Tap {
@@ -218,11 +262,15 @@ pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
         text: "default".into(),
     });
     world.settle();
-    turn(&mut world, &pen);
-    world.recorder = Some(Box::new(pen.clone()));
-    *pen.decisions.borrow_mut() = 0;
+    let time = clock();
+    let begun = time();
+    turn(&mut world, &pen, pace);
+    if pen.scribe.is_some() {
+        world.recorder = Some(Box::new(pen.clone()));
+    }
+    pen.decisions.set(0);
     let mut n = 0_u32;
-    while *pen.decisions.borrow() < plan.decisions {
+    while pen.decisions.get() < plan.decisions {
         let new = NewRequest::new(TenantId(0), 10 + n % 50, 60);
         let request = world.arrive(new, 20 + n % 10);
         if n % 7 == 3 {
@@ -230,33 +278,35 @@ pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
         }
         let until = world.now().after(Micros(u64::from(n % 5) * 150_000));
         world.run_until(until);
-        turn(&mut world, &pen);
+        turn(&mut world, &pen, pace);
         n += 1;
     }
     ensure!(
         world.run_out(world.now().after(Micros(100_000_000))),
         "not all ended"
     );
-    turn(&mut world, &pen);
+    turn(&mut world, &pen, pace);
+    let took = time() - begun;
     let faults = world.policies.inner.status();
     let faults = faults.map(|status| status.stats.faults.values().sum::<u64>());
-    let (decisions, faults) = (*pen.decisions.borrow(), faults.sum());
-    drop((world, pen));
-    Ok(Recorded {
-        decisions,
-        faults,
-        stats: monitor.stats(),
+    Ok(Played {
+        decisions: pen.decisions.get(),
+        faults: faults.sum(),
+        took,
     })
 }
 
-fn turn(world: &mut World<Tap<PolicyHost, Pen>>, pen: &Pen) {
+fn turn(world: &mut World<Tap<PolicyHost, Pen>>, pen: &Pen, pace: Pace) {
     let now = world.now();
     let host = &mut world.policies.inner;
     while host.poll_event().is_some() {}
-    let mut scribe = pen.scribe.borrow_mut();
-    scribe.policies_changed(now, host);
-    scribe.turn(now, &world.machine, host);
-    wait_for_disk(&scribe.monitor());
+    pen.write(|scribe| {
+        scribe.policies_changed(now, host);
+        scribe.turn(now, &world.machine, host);
+        if pace == Pace::Disk {
+            wait_for_disk(&scribe.monitor());
+        }
+    });
 }
 
 /// A simulated run is faster than a disk, which in a real one has the time between two requests.
