@@ -5,10 +5,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_core::Hook;
 use pointsman_policy::Digest;
+use pointsman_server::bell::Bell;
 use pointsman_server::config::{Config, JournalPlace};
 use pointsman_server::journal::command::{self, ReplayArgs};
 use pointsman_server::policy::Verdict;
+use pointsman_server::reload::eject::{Noted, eject};
+use pointsman_server::reload::order::orders;
 use pointsman_server::reload::report::{KeeperReport, Outcome};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::crowd::Crowd;
@@ -198,4 +202,26 @@ async fn what_operators_order_is_done_and_their_day_replayed() -> Result<()> {
     serving.idle().await?;
     serving.server.stop().await?;
     tokio::task::spawn_blocking(move || is_the_same(&journal)).await?
+}
+
+/// A policy folder on a disk that hangs keeps the keeper, and may not keep the driver.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hooks_are_ejected_at_once_by_a_keeper_that_does_not_listen() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    serving.drop_in("first-policy.wasm", &component("first-policy")?)?;
+    let in_force = |report: &KeeperReport| {
+        let made = report.transactions.iter();
+        let its = made.filter(|made| made.policy == "first-policy");
+        its.filter(|made| matches!(made.outcome, Outcome::InForce(_)))
+            .count()
+    };
+    serving.report_until(|report| in_force(report) == 1).await?;
+    let (deaf, _inbox) = orders(Bell::new(|| {}));
+    let hooks = Hook::ALL.into_iter().collect();
+    let noted = eject(serving.server.driver(), &deaf, hooks).await?;
+    ensure!(noted == Noted::NotYet);
+    // The server's own keeper, which has heard of no order, has seen that the policy was out.
+    serving.report_until(|report| in_force(report) == 2).await?;
+    serving.server.stop().await?;
+    Ok(())
 }

@@ -32,7 +32,8 @@ use crate::http::{self, App, Phase, Serves, Watched};
 use crate::journal;
 use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
-use crate::reload::order::{Order, OrderHandle};
+use crate::reload::eject::eject;
+use crate::reload::order::OrderHandle;
 use crate::reload::report::KeeperReport;
 use crate::reload::{self, Ear, Keeper, KeeperSpec};
 use crate::shutdown::{self, Asked, Signals};
@@ -172,7 +173,7 @@ impl Server {
     /// Puts every hook back on the embedded default, as an operator does in an emergency.
     async fn eject(&self) {
         let hooks = Hook::ALL.into_iter().collect();
-        match self.orders().order(Order::Eject { hooks }).await {
+        match eject(&self.driver, self.orders(), hooks).await {
             Ok(_) => warn!("every hook is with the embedded defaults; bind one again to undo it"),
             Err(error) => error!(%error, "policies not ejected"),
         }

@@ -24,6 +24,11 @@ impl Driver {
             Operator::Decisions(last, answer) => {
                 drop(answer.send(self.named(self.decisions.newest(last))))
             }
+            Operator::Eject(hooks, answer) => {
+                let ejected = hooks.iter();
+                let ejected = ejected.flat_map(|hook| self.policies.eject(now, hook));
+                drop(answer.send(ejected.collect()));
+            }
             Operator::Attach(newcomer, answer) => {
                 drop(answer.send(self.attach_new(now, *newcomer)));
             }

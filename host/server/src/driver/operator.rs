@@ -12,7 +12,7 @@ use std::io;
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_core::{AttachError, DeviceId, ExecutorId, Micros, Round};
 use pointsman_executor::engine::thread::EngineHandle;
-use pointsman_policy::{Candidate, ShadowReport};
+use pointsman_policy::{Candidate, HookSet, ShadowReport};
 use tokio::sync::oneshot;
 
 use super::decisions::Case;
@@ -31,6 +31,8 @@ pub enum Operator {
     Decision(TicketId, oneshot::Sender<Option<Explained>>),
     /// How the newest so many requests were decided, the newest first.
     Decisions(usize, oneshot::Sender<Cases>),
+    /// Hooks are the embedded defaults', at once. Answered with the policies that lost one.
+    Eject(HookSet, oneshot::Sender<Vec<u32>>),
     /// Another executor.
     Attach(
         Box<Newcomer>,

@@ -17,6 +17,7 @@
 
 mod attempt;
 mod binding;
+pub mod eject;
 mod folder;
 pub mod keeper;
 mod listing;

@@ -10,6 +10,7 @@ use super::super::fields::Fields;
 use super::super::router::json as reply;
 use super::super::{App, Reply, body};
 use super::{in_time, told};
+use crate::reload::eject::eject;
 use crate::reload::order::{Order, OrderError};
 
 /// An order as its path says it.
@@ -47,7 +48,15 @@ pub(super) async fn give(
         return Err(ApiError::field(quoted(unknown), message));
     }
     tracing::info!(?order, "operator's order");
-    let carried = app.watched.orders.order(order).await;
+    let orders = &app.watched.orders;
+    let carried = match order {
+        Order::Eject { hooks } => eject(&app.driver, orders, hooks).await.map(drop),
+        order @ (Order::Bind { .. }
+        | Order::Mode { .. }
+        | Order::Promote { .. }
+        | Order::Rollback { .. }
+        | Order::Release { .. }) => orders.order(order).await.map(drop),
+    };
     carried.map_err(refused)?;
     Ok(reply(StatusCode::OK, &in_time(told(app)).await?))
 }
