@@ -14,7 +14,7 @@ const LOOKS_MAX: u32 = 4;
 pub(crate) struct Known {
     /// Since the last placement.
     entries: Vec<Entry>,
-    /// Looks since the last `observe`.
+    /// Looks for the answer that is being made.
     looks: u32,
 }
 
@@ -34,6 +34,10 @@ pub(crate) struct Entry {
 impl Known {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
+    }
+
+    /// Another question, which may come without news: a round has as many as it takes.
+    pub(crate) fn begin(&mut self) {
         self.looks = 0;
     }
 

@@ -127,6 +127,7 @@ impl Routing for MemoryAware {
         at: Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {
+        self.known.begin();
         let verdict = |asked: &Cached| match mirror.request(asked.request) {
             Some(request) => {
                 let need = Need::new(mirror, placed, request, at.now);

@@ -58,6 +58,28 @@ fn a_hold_is_waived_for_the_first_request_of_a_model_that_is_warm_nowhere() {
     assert_eq!(elsewhere(Health::Down), [waived]);
 }
 
+/// A round asks again without news where one question does not hold all that wait. Each has its own
+/// looks, so that a fresh instance answers alike.
+#[test]
+fn what_one_question_did_not_look_at_the_next_one_does() {
+    let info = ExecutorInfo {
+        serves: Some(vec![0, 7]),
+        ..executor(0)
+    };
+    let fleet = Fleet::new().with(slots(0, 3), device(0));
+    let fleet = fleet.and(Change::Executor(info)).and(kept_warm(0, 7));
+    // Of as many models, none of which is served, as one answer looks at the fleet for.
+    let nowhere = (1..=4).map(|id| for_model(id, 10 + u32::try_from(id).unwrap_or(0)));
+    let requests = nowhere.chain([for_model(5, 0)]).collect();
+    let mut policy = fleet.policy(MEMORY, requests);
+    let verdicts = policy.route(at(100), (1..=4).map(cached).collect());
+    let reasons: Vec<u16> = verdicts.iter().map(|verdict| verdict.reason).collect();
+    assert_eq!(reasons, [Reason::Nowhere.index(); 4]);
+    let waived = policy.route(at(100), vec![cached(5)]);
+    assert_eq!(waived[0].choice, placed(&[0]));
+    assert_eq!(waived[0].reason, Reason::Waiver.index());
+}
+
 #[test]
 fn a_hold_is_not_waived_for_a_place_in_a_queue() {
     let queue = ExecutorInfo {
