@@ -151,9 +151,11 @@ function runs(model, executor) {
   return executor.residencies.get(model)?.sequences > 0;
 }
 
-// Blocks that the prompt and the first token take.
+// Blocks that the prompt and the first token take, and where what runs cannot be taken off again
+// all that may be generated.
 function blocksOn(request, info) {
-  return info.tokensPerBlock ? Math.ceil((request.promptTokens + 1) / info.tokensPerBlock) : 0;
+  const generated = info.preempts ? 1 : request.outputTokensMax;
+  return info.tokensPerBlock ? Math.ceil((request.promptTokens + generated) / info.tokensPerBlock) : 0;
 }
 
 function count(counts, id) {

@@ -94,10 +94,14 @@ class Executor:
         return model in self.residencies and self.residencies[model].sequences > 0
 
     def blocks(self, request):
-        """Blocks that the prompt and the first token take."""
+        """Blocks that the prompt and the first token take, or all that may be generated.
+
+        The latter where what runs cannot be taken off again.
+        """
         if not self.info.tokens_per_block:
             return 0
-        return -(-(request.prompt_tokens + 1) // self.info.tokens_per_block)
+        generated = 1 if self.info.preempts else request.output_tokens_max
+        return -(-(request.prompt_tokens + generated) // self.info.tokens_per_block)
 
 
 class Mirror:

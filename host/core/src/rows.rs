@@ -123,6 +123,7 @@ pub struct ExecutorInfo {
     pub models_max: Option<u32>,
     pub queue_limit: u32,
     pub tokens_per_block: Option<u32>,
+    pub preempts: bool,
 }
 
 /// What changes all the time about an executor.

@@ -138,6 +138,7 @@ macro_rules! conversions_of_rows {
                 models_max: row.models_max,
                 queue_limit: row.queue_limit,
                 tokens_per_block: row.tokens_per_block,
+                preempts: row.preempts,
             }
         }
 

@@ -24,8 +24,8 @@ pub(crate) struct Entry {
     model: Option<u32>,
     group: Option<u32>,
     class: RequestClass,
-    /// From so long a prompt on.
-    prompt_tokens_min: u32,
+    /// From so long a prompt on, and so many tokens that may be generated.
+    tokens_min: (u32, u32),
     blocked: Blocked,
 }
 
@@ -58,25 +58,27 @@ impl Known {
         let entry = entries.find(|entry| {
             (entry.model, entry.group, entry.class)
                 == (request.model, case.view.group, request.class)
-                && request.prompt_tokens >= entry.prompt_tokens_min
+                && request.prompt_tokens >= entry.tokens_min.0
+                && request.output_tokens_max >= entry.tokens_min.1
         })?;
         is_common(case).then_some(entry.blocked)
     }
 
     /// The entry that says what a look has found, to be kept by [`Self::note`].
     pub(crate) fn entry(case: &Case<'_>, blocked: Blocked) -> Option<Entry> {
-        let prompt_tokens_min = match (blocked.warm_until, blocked.lack) {
+        let request = case.need.request;
+        let tokens_min = match (blocked.warm_until, blocked.lack) {
             // Nobody came so far as to compare blocks.
-            (None, None | Some(Lack::Model | Lack::Slot | Lack::ModelLimit)) => 0,
-            (None, Some(Lack::Blocks)) => case.need.request.prompt_tokens,
+            (None, None | Some(Lack::Model | Lack::Slot | Lack::ModelLimit)) => (0, 0),
+            (None, Some(Lack::Blocks)) => (request.prompt_tokens, request.output_tokens_max),
             // Another may be in the way of a longer prompt there.
             (None, Some(Lack::Drain)) | (Some(_), _) => return None,
         };
         is_common(case).then_some(Entry {
-            model: case.need.request.model,
+            model: request.model,
             group: case.view.group,
-            class: case.need.request.class,
-            prompt_tokens_min,
+            class: request.class,
+            tokens_min,
             blocked,
         })
     }

@@ -15,13 +15,14 @@ fn scenarios_hold_natively_and_as_a_component() {
 
 #[test]
 fn it_has_every_property() {
-    Shipped::new("memory-aware", pointsman_memory_aware::instance).assert();
+    let policy = Shipped::new("memory-aware", pointsman_memory_aware::instance);
+    policy.rushing(24).assert();
 }
 
 #[test]
 fn it_has_every_property_by_share_of_slots() {
     let policy = Shipped::new("memory-aware", pointsman_memory_aware::instance);
-    policy.with("balance = 'slots'").assert();
+    policy.with("balance = 'slots'").rushing(24).assert();
 }
 
 #[test]

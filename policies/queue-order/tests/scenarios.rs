@@ -1,7 +1,7 @@
 //! The scenarios of this policy and the properties of any, natively and as the component that is
 //! shipped.
 
-use pointsman_testkit::properties::Shipped;
+use pointsman_testkit::properties::{Property, Shipped};
 use pointsman_testkit::{Registry, check_dir};
 
 #[test]
@@ -18,12 +18,13 @@ fn first_come_first_served_has_every_property() {
     Shipped::new("queue-order", pointsman_queue_order::instance).assert();
 }
 
-/// They leave behind whoever is not the newest or the shortest, for as long as enough others come;
-/// the rushes of these runs end before a liveness bound of the host does.
+/// They leave behind whoever is not the newest or the shortest, for as long as enough others come,
+/// until a liveness bound of the host steps in.
 #[test]
-fn the_other_disciplines_have_every_property_in_a_short_rush() {
+fn the_other_disciplines_have_every_property_but_to_starve_nobody() {
     for settings in ["discipline = 'lcfs'", "discipline = 'wspt'"] {
         let policy = Shipped::new("queue-order", pointsman_queue_order::instance);
-        policy.with(settings).assert();
+        let starving = policy.with(settings).rushing(24);
+        starving.lacking(&[Property::StarvesNobody]).assert();
     }
 }

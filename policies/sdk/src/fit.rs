@@ -190,7 +190,14 @@ impl<'a> Need<'a> {
         u64::from(self.request.prompt_tokens) + 1
     }
 
-    /// Blocks they take on `executor`, if it reports paged KV.
+    /// Tokens of the prompt and of all that may be generated.
+    fn tokens_bound(&self) -> u64 {
+        let request = self.request;
+        u64::from(request.prompt_tokens) + u64::from(request.output_tokens_max)
+    }
+
+    /// Blocks that a placement on `executor` takes, if it reports paged KV: for these tokens, and
+    /// where it does not preempt for all that the request may generate.
     #[must_use]
     #[inline]
     pub fn blocks_on(&self, executor: &Executor<'_>) -> Option<u64> {
@@ -198,7 +205,12 @@ impl<'a> Need<'a> {
             .info
             .tokens_per_block
             .filter(|&tokens| tokens > 0)?;
-        Some(self.tokens().div_ceil(u64::from(tokens_per_block)))
+        let tokens = if executor.info.preempts {
+            self.tokens()
+        } else {
+            self.tokens_bound()
+        };
+        Some(tokens.div_ceil(u64::from(tokens_per_block)))
     }
 
     /// What waiting for room will not mend.

@@ -22,7 +22,7 @@ pub fn at(now: u64) -> Moment {
     Moment { now, round: 1 }
 }
 
-/// An engine on device 0 that serves any model in four slots, with 16 tokens to a block.
+/// An engine on device 0 that serves any model in four slots, with 16 tokens to a block, and preempts.
 #[must_use]
 pub fn executor(id: u32) -> ExecutorInfo {
     ExecutorInfo {
@@ -37,6 +37,7 @@ pub fn executor(id: u32) -> ExecutorInfo {
         models_max: None,
         queue_limit: 0,
         tokens_per_block: Some(16),
+        preempts: true,
     }
 }
 

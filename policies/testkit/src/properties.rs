@@ -67,6 +67,8 @@ pub struct Plan {
     pub runs: u32,
     /// Events of a run: arrivals, failures, changed limits, time passing.
     pub events: u32,
+    /// In a rush fewer requests than that come at once.
+    pub rush: u32,
     /// Of so many questions one is also asked of fresh instances, which takes its time.
     pub restart_every: u32,
     /// Executors of the fleets on which fuel is compared, ascending.
@@ -84,6 +86,7 @@ impl Default for Plan {
             seed: 1,
             runs: 8,
             events: 100,
+            rush: 8,
             restart_every: 16,
             fleets: vec![8, 64, 256],
         }

@@ -267,6 +267,7 @@ fn info(id: u32) -> ExecutorInfo {
         models_max: None,
         queue_limit: 0,
         tokens_per_block: Some(TOKENS_PER_BLOCK),
+        preempts: true,
     }
 }
 

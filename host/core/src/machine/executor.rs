@@ -221,6 +221,7 @@ impl Executor {
             models_max: spec.models_max,
             queue_limit: spec.queue_limit,
             tokens_per_block: spec.tokens_per_block,
+            preempts: spec.preempts,
         }
     }
 

@@ -29,6 +29,7 @@ impl Dice {
             slots_total: 1 + self.roll(4),
             queue_limit: self.roll(3),
             tokens_per_block: (self.roll(5) > 0).then_some(16),
+            preempts: self.roll(3) > 0,
             ..executor(id)
         }
     }

@@ -126,6 +126,24 @@ fn without_a_slot_the_queue_of_its_class_counts() {
 }
 
 #[test]
+fn what_cannot_be_taken_off_again_needs_blocks_for_all_it_may_generate() {
+    // 100 tokens and 60 more are 10 blocks of 16.
+    let bound = |blocks_free| {
+        let mut case = case();
+        case.info.preempts = false;
+        case.device.blocks_free = blocks_free;
+        case.request.prompt_tokens = 100;
+        case.request.output_tokens_max = 60;
+        case
+    };
+    check(bound(10), Ok(Seat::Slot));
+    check(bound(9), Err(Obstacle::NoBlocks));
+    let mut behind = bound(19);
+    behind.before = vec![behind.request.clone()];
+    check(behind, Err(Obstacle::NoBlocks));
+}
+
+#[test]
 fn blocks_for_prompt_and_first_token_must_be_free_or_cached() {
     // 100 tokens and one more are 7 blocks of 16.
     let mut enough = case();

@@ -48,7 +48,7 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
         }
     } else {
         for _ in 0..plan.events {
-            run.rush();
+            run.rush(plan.rush);
         }
     }
     run.drain();
@@ -183,8 +183,8 @@ impl Run {
         self.rng.choice(unended)
     }
 
-    fn rush(&mut self) {
-        for _ in 0..self.rng.u32(0..8) {
+    fn rush(&mut self, at_once: u32) {
+        for _ in 0..self.rng.u32(0..at_once.max(1)) {
             let new = NewRequest {
                 deadline: None,
                 ..self.request()

@@ -26,6 +26,7 @@ pub struct Shipped<'a> {
     make: Make,
     settings: &'a str,
     lacking: &'a [Property],
+    rush: u32,
 }
 
 // === impl Shipped ===
@@ -39,6 +40,7 @@ impl<'a> Shipped<'a> {
             make,
             settings: "",
             lacking: &[],
+            rush: Plan::default().rush,
         }
     }
 
@@ -46,6 +48,12 @@ impl<'a> Shipped<'a> {
     #[must_use]
     pub fn with(self, settings: &'a str) -> Self {
         Self { settings, ..self }
+    }
+
+    /// In a rush up to so many requests come at once, less one: see [`Plan::rush`].
+    #[must_use]
+    pub fn rushing(self, rush: u32) -> Self {
+        Self { rush, ..self }
     }
 
     /// It cannot have these by what it is for, and is held to that: natively, each must be broken.
@@ -64,7 +72,7 @@ impl<'a> Shipped<'a> {
         }
     }
 
-    /// Checks both; natively under [`Plan::default`], as a component under a smaller plan.
+    /// Checks both; natively under [`Plan::default`] but for the rush, as a component under a smaller plan.
     ///
     /// # Errors
     /// All that is not as it should be, for people: a property broken, one said to be lacking and
@@ -78,15 +86,19 @@ impl<'a> Shipped<'a> {
             .map_err(|error| error.to_string())?;
         let component = Subject::component(component, &settings, Limits::default());
         // A fresh instance of a component takes its time.
+        let many = Plan {
+            rush: self.rush,
+            ..Plan::default()
+        };
         let few = Plan {
             runs: 2,
             events: 60,
             restart_every: 32,
             fleets: vec![8, 64],
-            ..Plan::default()
+            ..many.clone()
         };
         let mut wrong = Vec::new();
-        for (subject, plan) in [(native, Plan::default()), (component, few)] {
+        for (subject, plan) in [(native, many), (component, few)] {
             let suite = check(&subject, &plan).map_err(|error| format!("{error:?}"))?;
             wrong.extend(self.wrong(subject.flavour(), &suite));
         }

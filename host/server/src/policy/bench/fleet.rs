@@ -203,6 +203,7 @@ fn info(id: u32) -> ExecutorInfo {
         models_max: None,
         queue_limit: 0,
         tokens_per_block: Some(16),
+        preempts: true,
     }
 }
 
