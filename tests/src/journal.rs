@@ -16,7 +16,9 @@ use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
 use pointsman_policy::{HookSet, Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_server::journal::command::{self, ReplayArgs};
 use pointsman_server::journal::{Library, Outcome, Replay, Scribe, about};
+use pointsman_server::policy::Verdict;
 use pointsman_sim::World;
 
 use crate::clock::clock;
@@ -310,4 +312,26 @@ fn wait_for_disk(monitor: &JournalMonitor) -> Duration {
         thread::yield_now();
     }
     time() - began
+}
+
+/// `pointsman replay` of the journal in `folder`.
+#[must_use]
+pub fn replay_args(folder: &Path) -> ReplayArgs {
+    ReplayArgs {
+        journal: folder.to_owned(),
+        from: None,
+        policy: None,
+        settings: None,
+        examples: 10,
+    }
+}
+
+/// What it says, and whether all is well.
+///
+/// # Errors
+/// If it cannot be replayed.
+pub fn replay_said(args: &ReplayArgs) -> Result<(String, Verdict)> {
+    let mut out = Vec::new();
+    let verdict = command::replay(args, &mut out)?;
+    Ok((String::from_utf8(out)?, verdict))
 }

@@ -119,6 +119,13 @@ impl Serving {
     }
 }
 
+/// Whether the policy known as `name` holds a hook.
+#[must_use]
+pub fn holds(report: &KeeperReport, name: &str) -> bool {
+    let mut policies = report.policies.iter();
+    policies.any(|policy| policy.name == name && !policy.held.is_empty())
+}
+
 /// The component of a policy, as `cargo xtask policies` left it.
 ///
 /// # Errors

@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_server::config::{Config, Secret};
-use pointsman_server::reload::report::KeeperReport;
 use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
-use pointsman_tests::serving::{Serving, component};
+use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 use tokio::task;
 
@@ -402,11 +401,9 @@ async fn an_order_is_answered_with_what_is_in_force_then() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     let client = serving.client;
     serving.drop_in("first-policy.wasm", &component("first-policy")?)?;
-    let holds = |report: &KeeperReport| {
-        let mut policies = report.policies.iter();
-        policies.any(|policy| policy.name == "first-policy" && !policy.held.is_empty())
-    };
-    serving.report_until(holds).await?;
+    serving
+        .report_until(|report| holds(report, "first-policy"))
+        .await?;
     let ejected = ok(client.post("/admin/eject", &json!({"hooks": ["routing"]}))).await?;
     ensure!(
         ejected["hooks"]["routing"]["policy"] == "memory-aware",

@@ -9,14 +9,14 @@ use pointsman_core::Hook;
 use pointsman_policy::Digest;
 use pointsman_server::bell::Bell;
 use pointsman_server::config::{Config, JournalPlace};
-use pointsman_server::journal::command::{self, ReplayArgs};
 use pointsman_server::policy::Verdict;
 use pointsman_server::reload::eject::{Noted, eject};
 use pointsman_server::reload::order::orders;
 use pointsman_server::reload::report::{KeeperReport, Outcome};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::crowd::Crowd;
-use pointsman_tests::serving::{Serving, component};
+use pointsman_tests::journal::{replay_args, replay_said};
+use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 
 const CLIENTS: usize = 8;
@@ -42,7 +42,7 @@ async fn traffic(client: Client) -> Result<()> {
     Ok(())
 }
 
-/// A canary of half the tenants is promoted, rolled back, released from quarantine and bound.
+/// A canary of almost all tenants is promoted, rolled back, released from quarantine and bound.
 async fn try_a_canary(serving: &Serving) -> Result<()> {
     let client = serving.client;
     let next = component("first-policy")?;
@@ -74,11 +74,7 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     let release = format!("quarantine/{fingerprint}/release");
     let said = order(client, &release, json!({})).await?;
     ensure!(said["quarantine"] == json!([]), "{said:#}");
-    let is_back = |report: &KeeperReport| {
-        let mut policies = report.policies.iter();
-        policies.any(|policy| policy.name == "next" && !policy.held.is_empty())
-    };
-    serving.report_until(is_back).await?;
+    serving.report_until(|report| holds(report, "next")).await?;
     traffic(client).await?;
 
     for policy in ["memory-aware", "next"] {
@@ -97,7 +93,9 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     for file in ["next.wasm", "next.toml"] {
         std::fs::remove_file(serving.path(file))?;
     }
-    serving.report_until(|report| !is_back(report)).await?;
+    serving
+        .report_until(|report| !holds(report, "next"))
+        .await?;
     Ok(())
 }
 
@@ -163,16 +161,7 @@ async fn look_at_a_dump(serving: &Serving) -> Result<()> {
 }
 
 fn is_the_same(journal: &Path) -> Result<()> {
-    let args = ReplayArgs {
-        journal: journal.to_owned(),
-        from: None,
-        policy: None,
-        settings: None,
-        examples: 10,
-    };
-    let mut out = Vec::new();
-    let verdict = command::replay(&args, &mut out)?;
-    let said = String::from_utf8(out)?;
+    let (said, verdict) = replay_said(&replay_args(journal))?;
     ensure!(verdict == Verdict::Good, "{said}");
     ensure!(!said.contains("began anew"), "nothing is missing: {said}");
     Ok(())

@@ -22,8 +22,8 @@ use pointsman_server::policy::Verdict;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::crowd::Crowd;
-use pointsman_tests::journal::{Orders, Plan, Recorded, record};
-use pointsman_tests::serving::{Serving, component};
+use pointsman_tests::journal::{Orders, Plan, Recorded, record, replay_args, replay_said};
+use pointsman_tests::serving::{Serving, component, holds};
 use tempfile::TempDir;
 
 /// A journal of that many decisions, and what the run came to. A policy that traps is part of it.
@@ -86,21 +86,8 @@ fn replayed(entries: Vec<Located>) -> (Tally, Option<Difference>) {
     (replay.tally().clone(), end)
 }
 
-fn args(journal: &Path) -> ReplayArgs {
-    ReplayArgs {
-        journal: journal.to_owned(),
-        from: None,
-        policy: None,
-        settings: None,
-        examples: 10,
-    }
-}
-
-/// `pointsman replay`: what it says, and whether all is well.
 fn said(args: &ReplayArgs) -> (String, Verdict) {
-    let mut out = Vec::new();
-    let verdict = command::replay(args, &mut out).unwrap();
-    (String::from_utf8(out).unwrap(), verdict)
+    replay_said(args).unwrap()
 }
 
 #[test]
@@ -139,7 +126,7 @@ fn every_file_can_be_replayed_by_itself() {
     let last = last.max().unwrap();
     let from = ReplayArgs {
         from: Some(last),
-        ..args(folder.path())
+        ..replay_args(folder.path())
     };
     let (said, verdict) = said(&from);
     assert_eq!(verdict, Verdict::Good, "{said}");
@@ -182,7 +169,7 @@ fn a_journal_that_was_cut_off_is_replayed_up_to_there() {
         decisions = tally.decisions;
     }
     assert!(decisions > 250, "{decisions}");
-    let (said, verdict) = said(&args(&path));
+    let (said, verdict) = said(&replay_args(&path));
     assert_eq!(verdict, Verdict::Good, "{said}");
     assert!(said.contains("cut off"), "{said}");
 }
@@ -273,7 +260,7 @@ fn what_another_policy_would_have_done_is_counted_with_examples() {
     let (folder, _) = recorded(1000, 64 << 20);
     let rival = |name: &str| ReplayArgs {
         policy: Some(component_path(name)),
-        ..args(folder.path())
+        ..replay_args(folder.path())
     };
     let (same, verdict) = said(&rival("memory-aware"));
     assert_eq!(verdict, Verdict::Good);
@@ -339,14 +326,9 @@ async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<(
         )?;
         serving.drop_in("orders.toml", sidecar.as_bytes())?;
         serving.drop_in("orders.wasm", &hostile)?;
-        let committed = |report: &pointsman_server::reload::report::KeeperReport| {
-            let held = |name: &str| {
-                let mut policies = report.policies.iter();
-                policies.any(|policy| policy.name == name && !policy.held.is_empty())
-            };
-            held("router")
-        };
-        serving.report_until(committed).await?;
+        serving
+            .report_until(|report| holds(report, "router"))
+            .await?;
         serving.client.chat("Hello").await?.text()?;
     }
     let served = crowd.served(100).await?;
@@ -359,7 +341,7 @@ async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<(
     );
     serving.server.stop().await?;
     ensure!(decisions(&journal, Hook::Routing) > 50);
-    let (said, verdict) = tokio::task::spawn_blocking(move || said(&args(&journal))).await?;
+    let (said, verdict) = tokio::task::spawn_blocking(move || said(&replay_args(&journal))).await?;
     ensure!(verdict == Verdict::Good, "{said}");
     ensure!(!said.contains("began anew"), "nothing is missing: {said}");
     Ok(())

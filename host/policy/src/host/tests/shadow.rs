@@ -73,9 +73,9 @@ fn a_fault_of_a_shadow_leaves_a_dump() {
 #[test]
 fn what_a_shadow_leaves_is_bounded_until_it_is_fetched() {
     let (mut host, shadow) = shadowed(&scripted("a"));
-    for now in 0..300 {
+    for micros in 0..300 {
         // As a driver that asks and never polls.
-        ask(&mut host, shadow, now);
+        ask(&mut host, shadow, micros);
     }
     host.hear_shadows();
     let events = std::iter::from_fn(|| host.poll_event());
