@@ -8,11 +8,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pointsman_core::rows::Cached;
 use pointsman_core::{
-    Allotment, Answer, Author, Config, DeviceId, DeviceSpec, Effect, Eviction, ExecutorId, Hook,
-    Incarnation, KvReport, KvSpec, Machine, Micros, Moment, NewRequest, Policies, Refusal,
-    RequestId, SequenceRef, Shortage, StepReport, TenantId, View, admission, routing,
+    Answer, Asked, Author, Config, DeviceId, DeviceSpec, Effect, ExecutorId, Hook, Incarnation,
+    KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply, StepReport, TenantId,
 };
 use pointsman_policy::{PolicyHost, start};
 use sha2::{Digest, Sha256};
@@ -55,51 +53,18 @@ struct Timed<P> {
     spent: [Duration; 3],
 }
 
-impl<P> Timed<P> {
-    fn time<T>(&mut self, idx: usize, ask: impl FnOnce(&mut P) -> T) -> T {
+impl<P: Policies> Policies for Timed<P> {
+    fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let start = (self.clock)();
-        let answer = ask(&mut self.inner);
+        let answer = self.inner.ask(asked);
+        let idx = match asked.question.hook() {
+            Hook::Admission => 0,
+            Hook::Priority => 1,
+            Hook::Routing => 2,
+            Hook::Preemption | Hook::Budget => return answer,
+        };
         self.spent[idx] += (self.clock)() - start;
         answer
-    }
-}
-
-impl<P: Policies> Policies for Timed<P> {
-    fn admit(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        self.time(0, |inner| inner.admit(view, at, arrivals, room))
-    }
-
-    fn order(&mut self, view: &View<'_>, at: Moment, ids: &[RequestId]) -> Answer<Vec<RequestId>> {
-        self.time(1, |inner| inner.order(view, at, ids))
-    }
-
-    fn route(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        self.time(2, |inner| inner.route(view, at, requests))
-    }
-
-    fn evict(&mut self, view: &View<'_>, at: Moment, s: &Shortage) -> Answer<Option<Eviction>> {
-        self.inner.evict(view, at, s)
-    }
-
-    fn allot(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.inner.allot(view, at, device, tokens_total)
     }
 
     fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
@@ -187,17 +152,13 @@ impl Bench {
         let mut started = Vec::new();
         while let Some(effect) = self.machine.poll_effect() {
             if let Effect::Start(order) = effect {
-                hash.update(order.request.0.to_le_bytes());
-                hash.update(order.executor.0.to_le_bytes());
+                hash.update(order.sequence.request.0.to_le_bytes());
+                hash.update(order.sequence.executor.0.to_le_bytes());
                 started.push(order);
             }
         }
         for order in &started {
-            let sequence = SequenceRef {
-                request: order.request,
-                executor: order.executor,
-                incarnation: order.incarnation,
-            };
+            let sequence = order.sequence;
             self.machine.handle_sequence_finished(self.now, sequence);
         }
         while self.machine.poll_effect().is_some() {}
@@ -257,8 +218,8 @@ fn questions(host: &PolicyHost, hook: Hook) -> Result<(Duration, u64)> {
     let mut policies = host.status();
     let holder = policies.find(|policy| Some(policy.number) == holder);
     let stats = holder.context("nobody was asked")?.stats;
-    let median = stats.latency.of(hook).quantile(500).unwrap_or(0);
-    Ok((Duration::from_nanos(median), stats.fuel.of(hook).max()))
+    let median = stats.latency[hook].quantile(500).unwrap_or(0);
+    Ok((Duration::from_nanos(median), stats.fuel[hook].max()))
 }
 
 /// Figures of a policy that was not asked, since it had faulted, would be worth nothing.

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
-    Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Hook, KvSpec, Micros, Policies,
+    Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Hook, HookSet, KvSpec, Micros, Policies,
 };
 use pointsman_policy::{
-    HookSet, Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
+    Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
 };
 use pointsman_sim::{EngineProfile, World};
 use serde_json::{Map, Value};

@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    Answer, Asked, Config, Hook, Input, Micros, NewRequest, Recorder, Reply, Round, Sink, Stamped,
-    Tap, TenantId,
+    Answer, Asked, Config, Hook, HookSet, Input, Micros, NewRequest, Policies, Recorder, Reply,
+    Round, Sink, Stamped, Tap, TenantId,
 };
 use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
-use pointsman_policy::{HookSet, Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_server::journal::command::{self, ReplayArgs};
 use pointsman_server::journal::{Library, Outcome, Replay, Scribe, about};
 use pointsman_server::policy::Verdict;
@@ -59,7 +59,7 @@ impl Sink<PolicyHost> for Pen {
         self.decisions.set(self.decisions.get() + 1);
         match &self.scribe {
             Some(scribe) => scribe.borrow_mut().ask(host, asked),
-            None => asked.put_to(host),
+            None => host.ask(asked),
         }
     }
 }

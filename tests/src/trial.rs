@@ -3,9 +3,10 @@
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    Author, Config, Fact, Hook, Input, Micros, NewRequest, Policies, RequestId, Stamped, TenantId,
+    Author, Config, Fact, Hook, HookSet, Input, Micros, NewRequest, Policies, RequestId, Stamped,
+    TenantId,
 };
-use pointsman_policy::{HookSet, Limits, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{Limits, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_sim::World;
 
 use crate::fleet;

@@ -4,13 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use pointsman_core::HookSet;
 use pointsman_core::{
-    Author, Config, Fact, FaultKind, Hook, Input, Micros, NewRequest, Outcome, TenantId,
+    Author, Config, Fact, FaultKind, Hook, Input, Micros, NewRequest, Outcome, Question, TenantId,
     rows::NameKind,
 };
 use pointsman_policy::{
-    Cause, HookSet, Limits, Patience, PolicyEngine, PolicyEvent, PolicyEventKind, PolicyHost,
-    PolicySource, PolicyStatus, Probation, Restored, RollbackWhy, SelfTestError, self_test, start,
+    Cause, Limits, Patience, PolicyEngine, PolicyEvent, PolicyEventKind, PolicyHost, PolicySource,
+    PolicyStatus, Probation, Restored, RollbackWhy, SelfTestError, self_test, start,
 };
 use pointsman_sim::World;
 use pointsman_tests::fleet::{self, Defaults, Flavour};
@@ -134,7 +135,8 @@ fn a_fault_leaves_a_dump_with_the_question_and_the_names_of_functions() {
     serve(&mut world, 1);
     let dump = world.policies.poll_dump().unwrap();
     assert_eq!((dump.policy, dump.kind), (policy, FaultKind::Trap));
-    assert_eq!(dump.asked.hook(), Some(Hook::Routing));
+    let asked = dump.asked.question().map(Question::hook);
+    assert_eq!(asked, Some(Hook::Routing));
     assert!(dump.mirror.is_some_and(|mirror| mirror.rows > 0));
     assert!(
         dump.detail.contains("outrage"),
@@ -160,7 +162,7 @@ fn the_fault_of_one_policy_does_not_touch_the_store_of_another() {
         serve(&mut world, 120);
         let now = world.now();
         let state = world.policies.handover(now, other).unwrap().state;
-        (status(&world.policies, other).stats, state, world)
+        (status(&world.policies, other), state, world)
     };
     let (alone, state_alone, _) = run(None);
     let (beside, state_beside, world) = run(Some(trap));
@@ -169,9 +171,10 @@ fn the_fault_of_one_policy_does_not_touch_the_store_of_another() {
         1,
         "the other one went"
     );
-    assert_eq!((beside.generation, beside.faults.len()), (1, 0));
-    assert_eq!(beside.answers.of(Hook::Admission), 120);
-    assert_eq!(beside.answers, alone.answers);
+    assert_eq!(beside.counters.generation, 1);
+    assert!(beside.stats.faults.is_empty());
+    assert_eq!(beside.stats.answers[Hook::Admission], 120);
+    assert_eq!(beside.stats.answers, alone.stats.answers);
     assert_eq!(state_beside, state_alone, "what it knows is its own");
 }
 
@@ -211,8 +214,9 @@ fn a_guest_whose_snapshot_is_a_gigabyte_gives_none_and_is_asked_on() {
     let policy = bind(&mut host, guest(&engine, settings), &[Hook::Routing]);
     let mut world = world(host);
     serve(&mut world, 60);
-    let stats = status(&world.policies, policy).stats;
-    assert_eq!(stats.snapshots, 0);
+    let status = status(&world.policies, policy);
+    let stats = status.stats;
+    assert_eq!(status.counters.snapshots_kept, 0);
     assert_eq!(
         stats.faults.get(&FaultKind::Memory),
         Some(&1),
@@ -286,18 +290,15 @@ fn what_a_slow_guest_costs_is_shown_by_hook() {
     let mut world = world(host);
     serve(&mut world, 20);
     let median = |policy, hook| {
-        status(&world.policies, policy)
-            .stats
-            .fuel
-            .of(hook)
-            .quantile(500)
+        let stats = status(&world.policies, policy).stats;
+        stats.fuel[hook].quantile(500)
     };
     let (much, little) = (median(slow, Hook::Routing), median(plain, Hook::Priority));
     assert!(much > Some(300_000), "{much:?}");
     assert!(little < Some(100_000), "{little:?}");
     let latency = status(&world.policies, slow).stats.latency;
-    assert_eq!(latency.of(Hook::Routing).total(), 20);
-    assert_eq!(latency.of(Hook::Priority).total(), 0);
+    assert_eq!(latency[Hook::Routing].total(), 20);
+    assert_eq!(latency[Hook::Priority].total(), 0);
 }
 
 #[test]

@@ -7,11 +7,12 @@
     reason = "a test fails by panicking, and looks only for the facts it is about"
 )]
 
+use pointsman_core::HookSet;
 use pointsman_core::{
     Author, Clock, Config, Decided, Fact, FaultKind, Hook, Micros, NewRequest, Outcome,
     RefusalCause, RefusedWhy, RequestId, TenantId, rows::NameKind,
 };
-use pointsman_policy::{HookSet, Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_sim::World;
 use pointsman_tests::fleet::{self, Defaults, Flavour};
 

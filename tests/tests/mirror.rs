@@ -8,8 +8,8 @@
 
 use pointsman_core::rows::{Change, FeedKinds, SequenceState};
 use pointsman_core::{
-    Answer, Asked, Author, Config, Fact, Feed, Hook, Input, Micros, NewRequest, Outcome, Reply,
-    Sink, Tap, TenantId, View, rows::NameKind,
+    Answer, Asked, Author, Config, Fact, Feed, Hook, Input, Micros, NewRequest, Outcome, Policies,
+    Reply, Sink, Tap, TenantId, View, rows::NameKind,
 };
 use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_tests::fleet;
@@ -49,7 +49,7 @@ fn digest(view: &View<'_>) -> u16 {
 
 impl Sink<PolicyHost> for Witness {
     fn ask(&mut self, inner: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        let answer = asked.put_to(inner);
+        let answer = inner.ask(asked);
         if let Some(Reply::Routing(verdicts)) = &answer.value {
             for verdict in verdicts {
                 assert_eq!(

@@ -7,15 +7,14 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use pointsman_core::rows::{Cached, Change, Extent, FeedKinds};
+use pointsman_core::rows::{Change, Extent, FeedKinds};
 use pointsman_core::{
-    Answer, Asked, Author, Fact, Hook, Micros, Moment, NewRequest, Reply, Sink, Stamped, Tap,
-    TenantId, routing,
+    Answer, Asked, Author, Fact, Hook, HookSet, Micros, Moment, NewRequest, Policies, Question,
+    Reply, Sink, Stamped, Tap, TenantId, routing,
 };
 use pointsman_policy::{
-    Agreement, BindError, Digest, Fault, HookSet, Instance, Limits, Mode, Patience,
-    PolicyDescription, PolicyEngine, PolicyEventKind, PolicyHost, PolicySource, ShadowReport,
-    ShadowState,
+    Agreement, BindError, Digest, Fault, Instance, Limits, Mode, Patience, PolicyDescription,
+    PolicyEngine, PolicyEventKind, PolicyHost, PolicySource, ShadowReport, ShadowState,
 };
 use pointsman_tests::fleet::{self, Defaults, Flavour};
 use pointsman_tests::trial::{add, guest, hooks, routers, serve, serve_by, world};
@@ -48,14 +47,14 @@ fn caught_up(host: &PolicyHost, shadow: u32) -> ShadowReport {
 
 impl Sink<PolicyHost> for Paced {
     fn ask(&mut self, inner: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        let answer = asked.put_to(inner);
+        let answer = inner.ask(asked);
         caught_up(inner, self.shadow);
         let hook = asked.question.hook();
         if !inner.shadowed(self.shadow).contains(hook) {
             return answer;
         }
         self.questions += 1;
-        let other = asked.put_to(&mut self.oracle);
+        let other = self.oracle.ask(asked);
         let (Some(one), Some(other)) = (&answer.value, &other.value) else {
             panic!("both answer: {answer:?} {other:?}")
         };
@@ -134,9 +133,9 @@ fn a_copy_of_the_policy_in_force_agrees_with_it_in_every_decision() {
             report.overall()
         );
         assert_eq!(report.dropped, 0);
-        assert_eq!(report.answers.of(hook), paced.questions);
-        assert_eq!(report.fuel.of(hook).total(), paced.questions);
-        assert_eq!(report.latency.of(hook).total(), paced.questions);
+        assert_eq!(report.answers[hook], paced.questions);
+        assert_eq!(report.fuel[hook].total(), paced.questions);
+        assert_eq!(report.latency[hook].total(), paced.questions);
         assert!(report.examples.is_empty());
     }
 }
@@ -222,14 +221,14 @@ impl Instance for Stuck {
         Ok(())
     }
 
-    fn route(&mut self, _: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+    fn ask(&mut self, _: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
         // An end of the gate lets it go too.
         let waited = self.gate.lock().unwrap().recv();
         let hold = routing::Verdict {
             choice: routing::Choice::Hold(None),
             reason: u16::from(waited.is_err()),
         };
-        Ok(vec![hold; requests.len()])
+        Ok(Reply::Routing(vec![hold; question.rows()]))
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
@@ -266,7 +265,7 @@ fn a_shadow_that_is_stuck_drops_and_counts_and_changes_no_decision() {
     let asked = |host: &PolicyHost| {
         let mut status = host.status();
         let router = status.find(|status| status.number == router).unwrap();
-        router.stats.answers.of(Hook::Routing)
+        router.stats.answers[Hook::Routing]
     };
     let report = beside.policies.shadow_report(shadow).unwrap();
     assert_eq!((report.pending, report.answers.total()), (WAITING_MAX, 0));

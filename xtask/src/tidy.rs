@@ -12,6 +12,8 @@ mod duplicates;
 mod external;
 mod files;
 mod layout;
+mod names;
+mod prose;
 mod released;
 mod shown;
 #[cfg(test)]
@@ -70,9 +72,11 @@ fn check_packages(files: &[File], packages: &[Package], config: &Config) -> Resu
 fn check_files(files: &[File], config: &Config) -> Vec<Problem> {
     let mut problems = released::check(files);
     problems.extend(layout::length(files, &config.long_file));
+    problems.extend(names::check(files));
     for file in files {
         problems.extend(layout::module_doc(file));
         problems.extend(layout::whitespace(file));
+        problems.extend(prose::check(file));
         problems.extend(words::check(file));
         problems.extend(contract::check(file));
     }

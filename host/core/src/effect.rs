@@ -1,8 +1,9 @@
 //! What the runtime must do: the machine's orders to executors and answers to clients.
 
+use crate::answer::EvictHow;
 use crate::fact::Outcome;
-use crate::ids::{BlockId, DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
-use crate::policies::EvictHow;
+use crate::ids::{BlockId, DeviceId, ExecutorId, ModelId, RequestId};
+use crate::input::SequenceRef;
 
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,55 +11,40 @@ use crate::policies::EvictHow;
 pub enum Effect {
     /// Take a sequence up in a slot.
     Start(StartOrder),
-    /// More blocks for a running sequence, appended to its block table.
+    /// Append more blocks to a running sequence's block table.
     Grant {
-        /// Which sequence.
-        request: RequestId,
-        /// Where it runs.
-        executor: ExecutorId,
-        /// Its life.
-        incarnation: Incarnation,
+        /// The sequence.
+        sequence: SequenceRef,
         /// The new blocks.
         blocks: Vec<BlockId>,
     },
     /// Stop a sequence, keep its tokens, and say when its blocks are no longer used
     /// ([`crate::Input::SequenceLeft`]).
     Evict {
-        /// Which sequence.
-        request: RequestId,
-        /// Where it runs.
-        executor: ExecutorId,
-        /// Its life.
-        incarnation: Incarnation,
-        /// How.
+        /// The sequence.
+        sequence: SequenceRef,
+        /// The way in which it leaves.
         how: EvictHow,
     },
     /// Stop a sequence for good, and say when its blocks are no longer used.
-    Cancel {
-        /// Which sequence.
-        request: RequestId,
-        /// Where it runs.
-        executor: ExecutorId,
-        /// Its life.
-        incarnation: Incarnation,
-    },
+    Cancel(SequenceRef),
     /// Schedule at most so many tokens in a step from now on.
     SetBudget {
-        /// Which engine.
+        /// The engine.
         executor: ExecutorId,
         /// Tokens per step.
         tokens_max: u32,
     },
     /// Tell the client how its request ended.
     Finish {
-        /// Which request.
+        /// The request.
         request: RequestId,
-        /// How.
+        /// The way in which it ended.
         outcome: Outcome,
     },
-    /// An executor that was being detached has nothing left to do and is gone.
+    /// Forget an executor that was being detached: it has nothing left to do and is gone.
     Detached {
-        /// Which.
+        /// The executor.
         executor: ExecutorId,
     },
 }
@@ -67,20 +53,16 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StartOrder {
-    /// Which request.
-    pub request: RequestId,
-    /// Where.
-    pub executor: ExecutorId,
-    /// Its life.
-    pub incarnation: Incarnation,
+    /// The sequence, by the executor that takes it up.
+    pub sequence: SequenceRef,
     /// The device the blocks are on.
     pub device: DeviceId,
-    /// Which model.
+    /// The model; absent: any that the executor serves.
     pub model: Option<ModelId>,
     /// Tokens to have in KV before the first new one: the prompt and what was generated before
     /// a preemption.
     pub prompt_tokens: u32,
-    /// How many of them, from the start, the blocks already hold.
+    /// Tokens of the prompt, from its start, that the blocks already hold.
     pub cached_tokens: u32,
     /// Upper bound on tokens still to generate.
     pub output_tokens_max: u32,

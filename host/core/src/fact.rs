@@ -1,8 +1,10 @@
 //! What happened inside the machine: the one stream that journal, metrics, logs and monitor
 //! are made from.
 
+use crate::answer::{Author, EvictHow, PolicyFault};
+use crate::hook::Hook;
 use crate::ids::{DeviceId, ExecutorId, Micros, ModelId, RequestId, Round, TenantId};
-use crate::policies::{Author, EvictHow, Hook, PolicyFault, ShortageCause};
+use crate::question::ShortageCause;
 use crate::refusal::Refusal;
 use crate::rows::Health;
 

@@ -13,11 +13,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::answer::{Eviction, Reply, admission, routing};
 use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Wanted};
-use crate::policies::{Eviction, admission, routing};
-use crate::rows::{Change, Extent, FeedKinds};
-use crate::tap::Reply;
+use crate::question::Question;
+use crate::rows::{Cached, Change, Extent, FeedKinds};
 use crate::view::View;
 
 /// One policy's position in the machine's changes.
@@ -100,30 +100,40 @@ impl Feed {
 }
 
 impl Named {
-    /// An answer named this request.
+    /// Notes a request that an answer named.
     pub fn request(&mut self, request: RequestId) {
         self.0.insert(RowKey::Waiting(request));
         self.0.insert(RowKey::Sequence(request));
     }
 
-    /// An answer named this executor.
+    /// Notes an executor that an answer named.
     pub fn executor(&mut self, executor: ExecutorId) {
         self.0.insert(RowKey::Load(executor));
     }
 
-    /// Notes what `reply` to a question about `requests` named. An order counts on nothing that could
-    /// be refused, and the row of an executor says nothing of its allotment.
-    pub fn by_reply(&mut self, requests: &[RequestId], reply: &Reply) {
-        match reply {
-            Reply::Admission(verdicts) => self.by_admit(requests, verdicts),
-            Reply::Routing(verdicts) => self.by_route(requests, verdicts),
-            Reply::Preemption(Some(eviction)) => self.by_evict(eviction),
-            Reply::Preemption(None) | Reply::Priority(_) | Reply::Budget(_) => {}
+    /// Notes the requests and executors that the reply to a question named. An order counts on
+    /// nothing that could be refused, and an executor's row says nothing of its allotment.
+    pub fn by_reply(&mut self, question: &Question<'_>, reply: &Reply) {
+        match (question, reply) {
+            (Question::Admission { arrivals, .. }, Reply::Admission(verdicts)) => {
+                self.by_admit(arrivals, verdicts);
+            }
+            (Question::Routing(requests), Reply::Routing(verdicts)) => {
+                self.by_route(requests, verdicts);
+            }
+            (Question::Preemption(_), Reply::Preemption(Some(eviction))) => self.by_evict(eviction),
+            (
+                Question::Admission { .. }
+                | Question::Priority(_)
+                | Question::Routing(_)
+                | Question::Preemption(_)
+                | Question::Budget { .. },
+                _,
+            ) => {}
         }
     }
 
-    /// Notes what an answer of the hook `admission` named.
-    pub fn by_admit(&mut self, arrivals: &[RequestId], verdicts: &[admission::Verdict]) {
+    fn by_admit(&mut self, arrivals: &[RequestId], verdicts: &[admission::Verdict]) {
         for request in arrivals {
             self.request(*request);
         }
@@ -134,11 +144,10 @@ impl Named {
         }
     }
 
-    /// Notes what an answer of the hook `routing` named.
-    pub fn by_route(&mut self, requests: &[RequestId], verdicts: &[routing::Verdict]) {
-        for (request, verdict) in requests.iter().zip(verdicts) {
+    fn by_route(&mut self, requests: &[Cached], verdicts: &[routing::Verdict]) {
+        for (cached, verdict) in requests.iter().zip(verdicts) {
             if let routing::Choice::Place(executors) = &verdict.choice {
-                self.request(*request);
+                self.request(cached.request);
                 for executor in executors {
                     self.executor(*executor);
                 }
@@ -146,8 +155,7 @@ impl Named {
         }
     }
 
-    /// Notes what an answer of the hook `preemption` named.
-    pub fn by_evict(&mut self, eviction: &Eviction) {
+    fn by_evict(&mut self, eviction: &Eviction) {
         self.executor(eviction.executor);
         for victim in &eviction.victims {
             self.request(victim.request);

@@ -43,7 +43,7 @@
 //! let request = machine.handle_request_arrived(now, NewRequest::new(tenant, 100, 20));
 //! machine.decide(now, &mut NoPolicies);
 //! let started = std::iter::from_fn(|| machine.poll_effect())
-//!     .any(|effect| matches!(effect, Effect::Start(order) if order.request == request));
+//!     .any(|effect| matches!(effect, Effect::Start(order) if order.sequence.request == request));
 //! assert!(started);
 //! ```
 //!
@@ -59,20 +59,26 @@
 #![deny(missing_docs)]
 #![warn(clippy::float_arithmetic)]
 
+mod answer;
 mod config;
 mod effect;
 mod fact;
 mod feed;
+mod hook;
 mod ids;
 mod input;
 mod log;
 mod machine;
 mod policies;
+mod question;
 mod refusal;
 pub mod rows;
-mod tap;
 mod view;
 
+pub use answer::{
+    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault, Reply,
+    Victim, admission, routing,
+};
 pub use config::{Config, ConfigError};
 pub use effect::{Effect, StartOrder};
 pub use fact::{
@@ -80,6 +86,7 @@ pub use fact::{
     Stamped,
 };
 pub use feed::{Feed, Named, Relay};
+pub use hook::{Hook, HookMap, HookSet};
 pub use ids::{
     AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
     RequestId, Round, SessionKey, TenantId,
@@ -89,11 +96,8 @@ pub use input::{
     Progress, RetryClass, SequenceRef, StepReport, Tier,
 };
 pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, Probe, QueueSnapshot};
-pub use policies::{
-    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Hook, NoPolicies, Otherwise,
-    Policies, PolicyFault, Shortage, ShortageCause, Strike, Victim, admission, routing,
-};
+pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};
+pub use question::{Asked, Question, Shortage, ShortageCause};
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;
-pub use tap::{Asked, Question, Recorder, Reply, Sink, Tap};
 pub use view::View;

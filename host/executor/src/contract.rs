@@ -53,18 +53,6 @@ pub struct Start {
     pub sequence: Sequence,
 }
 
-impl Start {
-    /// How messages about it name it.
-    #[must_use]
-    pub fn sequence_ref(&self) -> SequenceRef {
-        SequenceRef {
-            request: self.order.request,
-            executor: self.order.executor,
-            incarnation: self.order.incarnation,
-        }
-    }
-}
-
 /// What an executor says, gathered per step.
 #[derive(Debug)]
 pub struct Events {

@@ -11,7 +11,7 @@ use common::subjects::{Stepped, scripted};
 use common::texts::{model, tokenizer};
 use common::{EXECUTOR, FIRST_LIFE, job, random_job};
 use fastrand::Rng;
-use pointsman_core::{BlockId, DeviceId, RequestId, RetryClass, StartOrder};
+use pointsman_core::{BlockId, DeviceId, RequestId, RetryClass, SequenceRef, StartOrder};
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Deliveries, Delivery};
 use pointsman_executor::engine::{Engine, EngineParts, Worked};
@@ -100,7 +100,7 @@ fn tokens_that_the_tokenizer_leaves_out_are_never_generated() {
     };
     let mut engine = Engine::new(EXECUTOR, FIRST_LIFE, parts);
     let (start, _deliveries) = start(1, &job(&[30, 31], 5));
-    let sequence = start.sequence_ref();
+    let sequence = start.order.sequence;
     engine.handle(Command::Start(Box::new(start)));
     for _ in 0..3 {
         assert_eq!(engine.step(), Ok(Worked::Stepped));
@@ -293,7 +293,7 @@ fn cached_tokens_are_not_computed_again() {
     let mut texts = [(0, 9), (8, 1)].map(|(cached_tokens, computed)| {
         let (mut start, mut deliveries) = start(cached_tokens, &job);
         start.order.cached_tokens = cached_tokens;
-        let sequence = start.sequence_ref();
+        let sequence = start.order.sequence;
         engine.handle(Command::Start(Box::new(start)));
         assert_eq!(engine.step(), Ok(Worked::Stepped));
         let events = engine.take_events();
@@ -343,9 +343,11 @@ fn bare(backend: ScriptedBackend) -> Engine {
 fn start(request: u32, job: &Job) -> (Start, Deliveries) {
     let (sink, _closing, deliveries) = delivery::channel(job.output_tokens_max);
     let order = StartOrder {
-        request: RequestId(request.into()),
-        executor: EXECUTOR,
-        incarnation: FIRST_LIFE,
+        sequence: SequenceRef {
+            request: RequestId(request.into()),
+            executor: EXECUTOR,
+            incarnation: FIRST_LIFE,
+        },
         device: DeviceId(0),
         model: None,
         prompt_tokens: u32::try_from(job.prompt.len()).unwrap(),

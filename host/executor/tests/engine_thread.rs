@@ -33,9 +33,11 @@ fn start(request: u64, incarnation: u32) -> (Command, Deliveries) {
     };
     let (sink, _closing, deliveries) = delivery::channel(job.output_tokens_max);
     let order = StartOrder {
-        request: RequestId(request),
-        executor: EXECUTOR,
-        incarnation: Incarnation(incarnation),
+        sequence: SequenceRef {
+            request: RequestId(request),
+            executor: EXECUTOR,
+            incarnation: Incarnation(incarnation),
+        },
         device: DeviceId(0),
         model: None,
         prompt_tokens: 3,

@@ -13,7 +13,7 @@ use common::{demo_text, random_job};
 use fastrand::Rng;
 use pointsman_core::{
     Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Incarnation,
-    KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId, SequenceRef, rows,
+    KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId, rows,
 };
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Closing, Deliveries, Delivery};
@@ -168,50 +168,24 @@ impl Host {
     }
 
     fn carry_out(&mut self, effect: Effect) {
-        let reference = |request, executor, incarnation| SequenceRef {
-            request,
-            executor,
-            incarnation,
-        };
         let (executor, command) = match effect {
             Effect::Start(order) => {
-                let request = self.requests.get_mut(&order.request).unwrap();
+                let request = self.requests.get_mut(&order.sequence.request).unwrap();
                 let fresh = || Sequence::new(Arc::clone(&request.job), request.sink.clone());
                 let sequence = request.state.take().map_or_else(fresh, |state| *state);
                 (
-                    order.executor,
+                    order.sequence.executor,
                     Command::Start(Box::new(Start { order, sequence })),
                 )
             }
-            Effect::Grant {
-                request,
-                executor,
-                incarnation,
-                blocks,
-            } => {
-                let sequence = reference(request, executor, incarnation);
-                (executor, Command::Grant { sequence, blocks })
+            Effect::Grant { sequence, blocks } => {
+                (sequence.executor, Command::Grant { sequence, blocks })
             }
-            Effect::Evict {
-                request,
-                executor,
-                incarnation,
-                how: _,
-            } => {
+            Effect::Evict { sequence, how: _ } => {
                 self.preemptions += 1;
-                (
-                    executor,
-                    Command::Evict(reference(request, executor, incarnation)),
-                )
+                (sequence.executor, Command::Evict(sequence))
             }
-            Effect::Cancel {
-                request,
-                executor,
-                incarnation,
-            } => (
-                executor,
-                Command::Cancel(reference(request, executor, incarnation)),
-            ),
+            Effect::Cancel(sequence) => (sequence.executor, Command::Cancel(sequence)),
             Effect::SetBudget {
                 executor,
                 tokens_max,

@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use pointsman_core::{Hook, HookSet};
 use sha2::Digest as _;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
@@ -26,7 +27,6 @@ use crate::bindings::{
 };
 use crate::cache::{CompileCache, Made};
 use crate::engine::PolicyEngine;
-use crate::instance::HookSet;
 pub use crate::scan::Hint;
 use crate::scan::{self, Exports, KNOWN};
 use crate::store::StoreState;
@@ -327,7 +327,6 @@ impl Indices {
                     })?
             };
         }
-        use pointsman_core::Hook;
         let hooks = exports.hooks;
         Ok(Self {
             lifecycle: lifecycle::GuestIndices::new(pre).map_err(|error| {

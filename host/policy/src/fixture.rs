@@ -3,14 +3,16 @@
 use std::sync::{Arc, Mutex};
 
 use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
-use pointsman_core::{ExecutorId, FaultKind, Hook, Micros, Moment, RequestId, admission, routing};
+use pointsman_core::{
+    ExecutorId, FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, admission, routing,
+};
 use serde_json::Map;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
 
 use crate::component::{Digest, PolicyComponent};
 use crate::engine::PolicyEngine;
-use crate::instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
+use crate::instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
 use crate::limits::Limits;
 use crate::policy::PolicySource;
 
@@ -244,33 +246,33 @@ impl Instance for Scripted {
         self.0.call(call, Some(Failing::Observe))
     }
 
-    fn admit(
-        &mut self,
-        _: Moment,
-        arrivals: &[RequestId],
-        _: u32,
-    ) -> Result<Vec<admission::Verdict>, Fault> {
-        self.0.call("admit".to_owned(), Some(Failing::Admit))?;
-        let admit = admission::Verdict {
-            choice: admission::Choice::Admit,
-            reason: 0,
-        };
-        Ok(vec![admit; arrivals.len()])
-    }
-
-    fn order(&mut self, _: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
-        self.0.call("order".to_owned(), Some(Failing::Order))?;
-        Ok(requests.iter().rev().copied().collect())
-    }
-
-    /// Nowhere that exists.
-    fn route(&mut self, _: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
-        self.0.call("route".to_owned(), None)?;
-        let nowhere = routing::Verdict {
-            choice: routing::Choice::Place(vec![ExecutorId(99)]),
-            reason: 0,
-        };
-        Ok(vec![nowhere; requests.len()])
+    fn ask(&mut self, _: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
+        match question {
+            Question::Admission { arrivals, .. } => {
+                self.0.call("admit".to_owned(), Some(Failing::Admit))?;
+                let admit = admission::Verdict {
+                    choice: admission::Choice::Admit,
+                    reason: 0,
+                };
+                Ok(Reply::Admission(vec![admit; arrivals.len()]))
+            }
+            Question::Priority(requests) => {
+                self.0.call("order".to_owned(), Some(Failing::Order))?;
+                Ok(Reply::Priority(requests.iter().rev().copied().collect()))
+            }
+            // Nowhere that exists.
+            Question::Routing(requests) => {
+                self.0.call("route".to_owned(), None)?;
+                let nowhere = routing::Verdict {
+                    choice: routing::Choice::Place(vec![ExecutorId(99)]),
+                    reason: 0,
+                };
+                Ok(Reply::Routing(vec![nowhere; requests.len()]))
+            }
+            Question::Preemption(_) | Question::Budget { .. } => {
+                Err(Fault::not_exported(question.hook().as_str()))
+            }
+        }
     }
 
     fn explains(&self) -> bool {

@@ -21,6 +21,7 @@ mod ask;
 mod canary;
 mod chain;
 mod closed;
+mod dry_run;
 mod dump;
 mod eject;
 mod event;
@@ -28,7 +29,7 @@ pub(crate) mod member;
 mod probation;
 mod quarantine;
 mod record;
-mod rehearse;
+
 mod retired;
 mod shadow;
 mod status;
@@ -38,17 +39,18 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::{Hook, HookMap, HookSet, Micros};
 
 use crate::component::Digest;
-use crate::instance::{Candidate, Fault, HookSet, PolicyDescription, index};
+use crate::instance::{Candidate, Fault, PolicyDescription};
 use crate::limits::Patience;
-use crate::policy::{Snapshot, StartedPolicy};
+use crate::policy::Snapshot;
+use crate::runner::Runner;
 use crate::shadow::Shadow;
 pub use canary::Canary;
 use chain::Chain;
 pub use closed::{CannotClose, OnFailure};
-pub(crate) use dump::Culprit;
+pub use dry_run::DryRun;
 use dump::Dumps;
 pub use dump::{DumpedCall, FaultDump, MirrorDigest};
 use event::Events;
@@ -56,20 +58,20 @@ pub use event::{PolicyEvent, PolicyEventKind};
 use member::{Member, Shared, Tenure};
 pub use probation::{Probation, RollbackWhy};
 pub use quarantine::Cause;
-pub use record::{Began, LastAsked, Recorded, Standing};
-pub use rehearse::Rehearsal;
+pub use record::{Began, LastAsked};
+
 pub use retired::Retired;
 use retired::Scrap;
-pub use status::{PerHook, PolicyStats, PolicyStatus, Quarantined};
+pub use status::{PolicyStats, PolicyStatus, Quarantined};
 
 /// The policies of one host.
 pub struct PolicyHost {
     members: BTreeMap<u32, Member>,
-    chains: [Chain; Hook::ALL.len()],
+    chains: HookMap<Chain>,
     quarantine: VecDeque<Quarantined>,
-    on_failure: [OnFailure; Hook::ALL.len()],
+    on_failure: HookMap<OnFailure>,
     /// The embedded default of each hook.
-    defaults: [Option<u32>; Hook::ALL.len()],
+    defaults: HookMap<Option<u32>>,
     shadows: Vec<Shadow>,
     /// Closed hooks that nobody answers for before another policy is bound.
     shut: HookSet,
@@ -134,19 +136,17 @@ impl PolicyHost {
     pub fn new(patience: Patience) -> Self {
         Self {
             members: BTreeMap::new(),
-            chains: Default::default(),
+            chains: HookMap::default(),
             quarantine: VecDeque::new(),
-            on_failure: Default::default(),
+            on_failure: HookMap::default(),
             shut: HookSet::EMPTY,
-            defaults: [None; Hook::ALL.len()],
+            defaults: HookMap::default(),
             shadows: Vec::new(),
             shared: Shared {
                 patience,
                 events: Events::new(patience.events_max),
                 dumps: Dumps::default(),
                 scrap: Scrap::default(),
-                changes: Vec::new(),
-                lines: Vec::new(),
                 last: LastAsked::default(),
             },
             next_number: 0,
@@ -159,7 +159,7 @@ impl PolicyHost {
     ///
     /// # Errors
     /// If it is in quarantine.
-    pub fn add(&mut self, policy: StartedPolicy) -> Result<u32, BindError> {
+    pub fn add(&mut self, policy: Runner) -> Result<u32, BindError> {
         let fingerprint = policy.source.fingerprint();
         if self.is_listed(fingerprint) {
             return Err(BindError::Quarantined(fingerprint));
@@ -186,7 +186,7 @@ impl PolicyHost {
             member.tenure = Tenure::Bound;
         }
         for hook in hooks.iter() {
-            self.chains[index(hook)].put(policy);
+            self.chains[hook].put(policy);
             self.shut.remove(hook);
         }
         self.retire(now);
@@ -204,11 +204,12 @@ impl PolicyHost {
             return Err(BindError::Unknown(old));
         }
         let member = self.members.get(&new).ok_or(BindError::Unknown(new))?;
-        let (taken, left): (Vec<Hook>, Vec<Hook>) =
-            held.iter().partition(|hook| member.hooks.contains(*hook));
+        let (taken, left): (Vec<Hook>, Vec<Hook>) = held
+            .iter()
+            .partition(|hook| member.runner.hooks.contains(*hook));
         let (taken, left) = (HookSet::from_iter(taken), HookSet::from_iter(left));
         for hook in left.iter() {
-            self.chains[index(hook)].remove(old);
+            self.chains[hook].remove(old);
         }
         self.bind(now, new, taken)?;
         if let Some(member) = self.members.get_mut(&new) {
@@ -219,7 +220,7 @@ impl PolicyHost {
 
     /// Takes every hook from `policy` and drops it.
     pub fn remove(&mut self, now: Micros, policy: u32) {
-        for chain in &mut self.chains {
+        for chain in self.chains.values_mut() {
             chain.remove(policy);
         }
         self.drop_member(now, policy);
@@ -230,7 +231,7 @@ impl PolicyHost {
         let Some(member) = self.members.remove(&policy) else {
             return;
         };
-        for default in &mut self.defaults {
+        for default in self.defaults.values_mut() {
             default.take_if(|number| *number == policy);
         }
         self.shared.scrap.put_member(member);
@@ -246,7 +247,7 @@ impl PolicyHost {
             .filter(|member| {
                 let number = member.number;
                 member.tenure == Tenure::Bound
-                    && !self.chains.iter().any(|chain| chain.holds(number))
+                    && !self.chains.iter().any(|(_, chain)| chain.holds(number))
                     && !self.is_default(number)
                     && !self.shadows.iter().any(|shadow| shadow.number == number)
             })
@@ -260,18 +261,21 @@ impl PolicyHost {
     fn check_exported(&self, policy: u32, hooks: HookSet) -> Result<(), BindError> {
         let member = self.members.get(&policy);
         let member = member.ok_or(BindError::Unknown(policy))?;
-        match hooks.iter().find(|hook| !member.hooks.contains(*hook)) {
+        match hooks
+            .iter()
+            .find(|hook| !member.runner.hooks.contains(*hook))
+        {
             Some(missing) => Err(BindError::NotExported(missing)),
             None => Ok(()),
         }
     }
 
-    /// A snapshot of `policy` as of now, or its last one, for [`StartedPolicy::restore`] of its
+    /// A snapshot of `policy` as of now, or its last one, for [`Runner::restore`] of its
     /// successor.
     pub fn handover(&mut self, now: Micros, policy: u32) -> Option<Snapshot> {
         let member = self.members.get_mut(&policy)?;
         member.save(&mut self.shared, now);
-        let snapshot = member.handover();
+        let snapshot = member.runner.snapshot();
         self.settle(now, policy, "faulted at a snapshot");
         snapshot
     }
@@ -294,10 +298,10 @@ impl PolicyHost {
     pub fn status(&self) -> impl Iterator<Item = PolicyStatus> {
         self.members.values().map(|member| PolicyStatus {
             number: member.number,
-            description: member.description.clone(),
-            digest: member.source.digest(),
-            fingerprint: member.source.fingerprint(),
-            hooks: member.hooks,
+            description: member.runner.description.clone(),
+            digest: member.runner.digest(),
+            fingerprint: member.runner.source.fingerprint(),
+            hooks: member.runner.hooks,
             in_force: self.in_force(member.number),
             behind: self.held(|chain| chain.behind == Some(member.number)),
             mode: self.mode(member.number).unwrap_or_default(),
@@ -305,7 +309,8 @@ impl PolicyHost {
                 .tried(member.number)
                 .union(self.shadowed(member.number)),
             is_on_probation: member.trial.is_some(),
-            down_until: member.down_until(),
+            down_until: member.runner.down_until(),
+            counters: member.runner.counters(),
             stats: member.stats.clone(),
         })
     }
@@ -313,7 +318,7 @@ impl PolicyHost {
     /// The policy in force for `hook`.
     #[must_use]
     pub fn holder(&self, hook: Hook) -> Option<u32> {
-        self.chains[index(hook)].in_force
+        self.chains[hook].in_force
     }
 
     /// The hooks for which `policy` is in force.
@@ -323,10 +328,8 @@ impl PolicyHost {
     }
 
     fn held(&self, by: impl Fn(&Chain) -> bool) -> HookSet {
-        let hooks = Hook::ALL.into_iter();
-        hooks
-            .filter(|hook| by(&self.chains[index(*hook)]))
-            .collect()
+        let held = self.chains.iter().filter(|(_, chain)| by(chain));
+        held.map(|(hook, _)| hook).collect()
     }
 
     /// The policies there are, by number.
@@ -337,20 +340,19 @@ impl PolicyHost {
     /// The hooks that a policy exports.
     #[must_use]
     pub fn hooks(&self, policy: u32) -> Option<HookSet> {
-        Some(self.members.get(&policy)?.hooks)
+        Some(self.runner(policy)?.hooks)
     }
 
     /// What a policy says about itself.
     #[must_use]
     pub fn description(&self, policy: u32) -> Option<&PolicyDescription> {
-        Some(&self.members.get(&policy)?.description)
+        Some(&self.runner(policy)?.description)
     }
 
     /// The text behind a reason of an answer.
     #[must_use]
     pub fn reason(&self, policy: u32, reason: u16) -> Option<&str> {
-        let reasons = &self.description(policy)?.reasons;
-        reasons.get(usize::from(reason)).map(String::as_str)
+        self.description(policy)?.reason(reason)
     }
 }
 

@@ -8,18 +8,12 @@
 //! 1. After a [`Fault`] an instance is dropped and never asked again: its memory is in an
 //!    unknown state (`host::tests`).
 
-use std::fmt;
-
 use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
-use pointsman_core::{
-    Allotment, DeviceId, Eviction, ExecutorId, FaultKind, Hook, Micros, Moment, RequestId,
-    Shortage, admission, routing,
-};
+use pointsman_core::{ExecutorId, FaultKind, HookSet, Micros, Moment, Question, Reply};
 
 /// One running policy.
 ///
-/// A hook that [`Instance::hooks`] does not name is never asked; the methods of the hooks are
-/// provided, so that an implementation writes only those it has.
+/// A hook that [`Instance::hooks`] does not name is never asked.
 pub trait Instance: Send {
     /// The decisions it makes.
     fn hooks(&self) -> HookSet;
@@ -48,60 +42,11 @@ pub trait Instance: Send {
     /// The fault that ended the call.
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault>;
 
-    /// One verdict per arrival, in order; `room` more may wait.
+    /// Answers a question of a hook that it has. [`Fault::not_exported`] answers any other.
     ///
     /// # Errors
     /// The fault that ended the call.
-    fn admit(
-        &mut self,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Result<Vec<admission::Verdict>, Fault> {
-        let _ = (at, arrivals, room);
-        Err(Fault::not_exported(Hook::Admission.as_str()))
-    }
-
-    /// These requests, most urgent first.
-    ///
-    /// # Errors
-    /// The fault that ended the call.
-    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
-        let _ = (at, requests);
-        Err(Fault::not_exported(Hook::Priority.as_str()))
-    }
-
-    /// One verdict per request, in order.
-    ///
-    /// # Errors
-    /// The fault that ended the call.
-    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
-        let _ = (at, requests);
-        Err(Fault::not_exported(Hook::Routing.as_str()))
-    }
-
-    /// Who gives way; `None`: nobody.
-    ///
-    /// # Errors
-    /// The fault that ended the call.
-    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
-        let _ = (at, shortage);
-        Err(Fault::not_exported(Hook::Preemption.as_str()))
-    }
-
-    /// Tokens per step for the engines of a device.
-    ///
-    /// # Errors
-    /// The fault that ended the call.
-    fn allot(
-        &mut self,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Result<Vec<Allotment>, Fault> {
-        let _ = (at, device, tokens_total);
-        Err(Fault::not_exported(Hook::Budget.as_str()))
-    }
+    fn ask(&mut self, at: Moment, question: &Question<'_>) -> Result<Reply, Fault>;
 
     /// Why a request would go where it would go.
     ///
@@ -162,7 +107,9 @@ impl Fault {
         }
     }
 
-    fn not_exported(interface: &str) -> Self {
+    /// The fault of a call to an interface that the policy does not export.
+    #[must_use]
+    pub fn not_exported(interface: &str) -> Self {
         Self::new(FaultKind::Trap, format!("{interface} is not exported"))
     }
 }
@@ -182,6 +129,14 @@ pub struct PolicyDescription {
     pub reasons: Vec<String>,
     /// Version of what its snapshots hold.
     pub state_version: u32,
+}
+
+impl PolicyDescription {
+    /// The text behind a reason of an answer.
+    #[must_use]
+    pub fn reason(&self, reason: u16) -> Option<&str> {
+        self.reasons.get(usize::from(reason)).map(String::as_str)
+    }
 }
 
 /// One executor as a policy sees it for one request.
@@ -215,81 +170,6 @@ pub struct LogLine {
     pub level: LogLevel,
     /// The text, cut to the limit on line length.
     pub message: String,
-}
-
-/// A set of hooks.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct HookSet(u8);
-
-impl HookSet {
-    /// No hook.
-    pub const EMPTY: HookSet = HookSet(0);
-
-    /// Whether `hook` is in the set.
-    #[must_use]
-    pub fn contains(self, hook: Hook) -> bool {
-        self.0 & bit(hook) != 0
-    }
-
-    /// Whether no hook is.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Adds `hook`.
-    pub fn insert(&mut self, hook: Hook) {
-        self.0 |= bit(hook);
-    }
-
-    /// Takes `hook` out.
-    pub fn remove(&mut self, hook: Hook) {
-        self.0 &= !bit(hook);
-    }
-
-    /// The hooks that are in one of the two.
-    #[must_use]
-    pub fn union(self, other: HookSet) -> HookSet {
-        HookSet(self.0 | other.0)
-    }
-
-    /// The hooks in the set, in the order of a round.
-    pub fn iter(self) -> impl Iterator<Item = Hook> {
-        Hook::ALL
-            .into_iter()
-            .filter(move |hook| self.contains(*hook))
-    }
-}
-
-impl FromIterator<Hook> for HookSet {
-    fn from_iter<I: IntoIterator<Item = Hook>>(hooks: I) -> Self {
-        let mut set = Self::EMPTY;
-        for hook in hooks {
-            set.insert(hook);
-        }
-        set
-    }
-}
-
-impl fmt::Debug for HookSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter()).finish()
-    }
-}
-
-/// The place of `hook` in arrays by hook.
-pub(crate) fn index(hook: Hook) -> usize {
-    match hook {
-        Hook::Admission => 0,
-        Hook::Priority => 1,
-        Hook::Routing => 2,
-        Hook::Preemption => 3,
-        Hook::Budget => 4,
-    }
-}
-
-fn bit(hook: Hook) -> u8 {
-    1 << index(hook)
 }
 
 /// `text` cut to `bytes_max` bytes, at a character.

@@ -4,7 +4,7 @@
 //!
 //! 1. [`PolicyComponent::load`] checks, compiles and links the bytes: slow, so elsewhere;
 //! 2. [`start`] makes an instance of a [`PolicySource`], asks what it is and configures it;
-//!    [`StartedPolicy::restore`] offers it its predecessor's state;
+//!    [`Runner::restore`] offers it its predecessor's state;
 //! 3. [`PolicyHost::add`] and [`PolicyHost::bind`] or [`PolicyHost::swap`] put it in force:
 //!    cheap, between two rounds; [`PolicyHost::bind_canary`] or [`PolicyHost::bind_shadow`] try it
 //!    first, and [`PolicyHost::begin_probation`] takes it out again if it does worse;
@@ -31,6 +31,7 @@ mod instance;
 mod limits;
 mod mode;
 mod policy;
+mod runner;
 mod scan;
 mod selftest;
 mod shadow;
@@ -46,18 +47,16 @@ pub use cache::{CacheError, CompileCache, Made};
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
-    Began, BindError, Canary, CannotClose, Cause, DumpedCall, ExplainError, Explanation, FaultDump,
-    LastAsked, MirrorDigest, OnFailure, PerHook, PolicyEvent, PolicyEventKind, PolicyHost,
-    PolicyStats, PolicyStatus, Probation, Quarantined, Recorded, Rehearsal, Retired, RollbackWhy,
-    Standing,
+    Began, BindError, Canary, CannotClose, Cause, DryRun, DumpedCall, ExplainError, Explanation,
+    FaultDump, LastAsked, MirrorDigest, OnFailure, PolicyEvent, PolicyEventKind, PolicyHost,
+    PolicyStats, PolicyStatus, Probation, Quarantined, Retired, RollbackWhy,
 };
-pub use instance::{Candidate, Fault, HookSet, Instance, LogLevel, LogLine, PolicyDescription};
+pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};
 pub use mode::{Mode, ModeError, Percent};
-pub use policy::{
-    Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, StartedPolicy, start,
-};
+pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
+pub use runner::{Answered, InstanceCounters, Runner};
 pub use selftest::{Scene, SelfTestError, self_test};
 pub use shadow::{Agreement, Disagreement, Said, ShadowReport, ShadowState};
-pub use stats::{Spread, Spreads};
+pub use stats::Spread;
 pub use wasm::WasmInstance;

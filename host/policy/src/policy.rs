@@ -1,23 +1,20 @@
 //! From a component to a policy that can be asked: instantiate, describe, configure, restore.
 //!
 //! [`start`] runs guest code but touches no host, so that a reload can do it on a thread of its
-//! own, while the policy in force goes on answering. What it makes is handed to
+//! own, while the policy in force goes on answering. The [`Runner`] that it makes is handed to
 //! [`crate::PolicyHost::add`].
-//!
-//! # Invariants
-//! 1. A [`StartedPolicy`] was configured once, and its description is within the limits
-//!    (`policy::tests`).
 
 use std::fmt;
 use std::sync::Arc;
 
 use pointsman_core::rows::{Change, Extent, FeedKinds};
-use pointsman_core::{FaultKind, Feed, Hook, Micros, View};
+use pointsman_core::{FaultKind, Feed, Hook, HookSet, Micros, View};
 use serde_json::{Map, Value};
 
 use crate::component::{Digest, PolicyComponent};
-use crate::instance::{Fault, HookSet, Instance, LogLine, PolicyDescription};
+use crate::instance::{Fault, Instance, PolicyDescription};
 use crate::limits::Limits;
+use crate::runner::Runner;
 use crate::wasm::WasmInstance;
 
 #[cfg(test)]
@@ -229,19 +226,6 @@ impl Briefing {
     }
 }
 
-/// A policy that is ready to be asked.
-pub struct StartedPolicy {
-    pub(crate) source: PolicySource,
-    pub(crate) description: PolicyDescription,
-    pub(crate) hooks: HookSet,
-    pub(crate) explains: bool,
-    pub(crate) instance: Box<dyn Instance>,
-    /// What it has been told so far.
-    pub(crate) feed: Feed,
-    /// What it took over from its predecessor.
-    pub(crate) state: Option<Vec<u8>>,
-}
-
 /// Why a policy did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -303,25 +287,16 @@ pub enum DescriptionError {
 /// # Errors
 /// If any of the steps faults, or the policy refuses its settings, or its description is not
 /// usable. The policy in force is untouched.
-pub fn start(source: PolicySource) -> Result<StartedPolicy, StartError> {
+pub fn start(source: PolicySource) -> Result<Runner, StartError> {
     let mut instance = source.instantiate()?;
     let description = instance.describe()?;
-    let hooks = instance.hooks();
     check_texts(&description, source.limits())?;
-    check_hooks(&description, hooks)?;
+    check_hooks(&description, instance.hooks())?;
     instance
         .configure(&source.settings)
         .map_err(StartError::ConfigureFaulted)?
         .map_err(StartError::SettingsRefused)?;
-    Ok(StartedPolicy {
-        feed: Feed::new(description.feed),
-        source,
-        description,
-        hooks,
-        explains: instance.explains(),
-        instance,
-        state: None,
-    })
+    Ok(Runner::new(source, description, instance))
 }
 
 fn check_texts(said: &PolicyDescription, limits: &Limits) -> Result<(), DescriptionError> {
@@ -363,91 +338,4 @@ fn check_hooks(said: &PolicyDescription, hooks: HookSet) -> Result<(), Descripti
         });
     }
     Ok(())
-}
-
-impl StartedPolicy {
-    /// What it says about itself.
-    #[must_use]
-    pub fn description(&self) -> &PolicyDescription {
-        &self.description
-    }
-
-    /// The decisions it makes.
-    #[must_use]
-    pub fn hooks(&self) -> HookSet {
-        self.hooks
-    }
-
-    /// Digest of its code.
-    #[must_use]
-    pub fn digest(&self) -> Digest {
-        self.source.digest()
-    }
-
-    /// Moves what it logged while it started to `out`; the number of lines dropped.
-    pub fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
-        self.instance.take_log(out)
-    }
-
-    /// Offers it its predecessor's state, if that has the same name and state version.
-    ///
-    /// # Errors
-    /// If it faults on the state and cannot be started again without.
-    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<Restored, StartError> {
-        let same = snapshot.name == self.description.name
-            && snapshot.state_version == self.description.state_version;
-        if !same {
-            return Ok(Restored::Cold);
-        }
-        let fresh = self.source.warm(Some(&snapshot.state))?;
-        self.instance = fresh.instance;
-        self.feed.reset();
-        self.state = match fresh.restored {
-            Restored::Warm => Some(snapshot.state.clone()),
-            Restored::Cold | Restored::Refused(_) | Restored::Faulted(_) => None,
-        };
-        Ok(fresh.restored)
-    }
-
-    /// Tells it what there is, so that it need not be told in a round. Call it after
-    /// [`Self::restore`], which forgets it.
-    ///
-    /// # Errors
-    /// If it faults on it.
-    pub fn brief(&mut self, briefing: Briefing) -> Result<(), StartError> {
-        let Briefing {
-            at,
-            feed,
-            extent,
-            changes,
-        } = briefing;
-        let limits = self.source.limits();
-        observe_all(self.instance.as_mut(), limits, (at, extent), &changes)?;
-        self.feed = feed;
-        Ok(())
-    }
-}
-
-impl fmt::Debug for StartedPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StartedPolicy")
-            .field("source", &self.source)
-            .field("description", &self.description)
-            .field("hooks", &self.hooks)
-            .finish_non_exhaustive()
-    }
-}
-
-/// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
-pub(crate) fn observe_all(
-    instance: &mut dyn Instance,
-    limits: &Limits,
-    (now, extent): (Micros, Extent),
-    changes: &[Change],
-) -> Result<(), Fault> {
-    let rows_max = usize::try_from(limits.observe_rows).unwrap_or(usize::MAX);
-    let (first, rest) = changes.split_at(changes.len().min(rows_max));
-    instance.observe(now, extent, first)?;
-    rest.chunks(rows_max)
-        .try_for_each(|chunk| instance.observe(now, Extent::SinceLast, chunk))
 }

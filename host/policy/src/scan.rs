@@ -11,8 +11,7 @@ use std::fmt;
 use wasmparser::{Encoding, Parser, Payload};
 
 use crate::component::LoadError;
-use crate::instance::HookSet;
-use pointsman_core::Hook;
+use pointsman_core::{Hook, HookSet};
 
 /// Package of the scheduling interface.
 const PACKAGE: &str = "pointsman:scheduling/";
@@ -118,8 +117,7 @@ impl Exports {
         }
         let mut exports = Self::default();
         for interface in interfaces {
-            let mut hooks = Hook::ALL.into_iter();
-            match hooks.find(|hook| hook.as_str() == *interface) {
+            match Hook::named(interface) {
                 Some(hook) => exports.hooks.insert(hook),
                 None if *interface == EXPLANATION => exports.explains = true,
                 None if *interface == LIFECYCLE => {}

@@ -22,13 +22,12 @@ use std::fmt;
 use pointsman_core::rows::{ExecutorKind, RequestClass, Role};
 use pointsman_core::{
     Author, Config, DeviceSpec, Effect, ExecutorSpec, Fact, Hook, Input, KvSpec, Machine, Micros,
-    NewRequest, Progress, Refusal, RefusalCause, SequenceRef, StartOrder, StepReport,
+    NewRequest, Progress, Refusal, RefusalCause, StartOrder, StepReport,
 };
 
-use crate::host::PolicyHost;
 use crate::instance::Fault;
-use crate::limits::Patience;
 use crate::policy::{PolicySource, StartError, start};
+use crate::runner::Runner;
 
 /// What a policy is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,28 +172,18 @@ const PROMPT_TOKENS: u32 = 40;
 struct Stage {
     scene: Scene,
     machine: Machine,
-    policies: PolicyHost,
+    policy: Runner,
     now: Micros,
     running: Vec<StartOrder>,
 }
 
 impl Stage {
     fn new(source: &PolicySource, scene: Scene, config: Config) -> Result<Self, SelfTestError> {
-        let started = start(source.clone())?;
-        let hooks = started.hooks();
-        let now = Micros(1_000_000);
-        let mut policies = PolicyHost::new(Patience {
-            snapshot_every: u32::MAX,
-            ..Patience::default()
-        });
-        let policy = policies.add(started).expect("the host is new");
-        let bound = policies.bind(now, policy, hooks);
-        bound.expect("these are its hooks");
         Ok(Self {
             scene,
             machine: Machine::new(config).expect("the bounds of a scene are in their ranges"),
-            policies,
-            now,
+            policy: start(source.clone())?,
+            now: Micros(1_000_000),
             running: Vec::new(),
         })
     }
@@ -249,7 +238,7 @@ impl Stage {
     /// Lets time pass and a round go, obeys its orders, and looks at what it found.
     fn turn(&mut self) -> Result<(), SelfTestError> {
         self.now = self.now.after(TURN);
-        self.machine.decide(self.now, &mut self.policies);
+        self.machine.decide(self.now, &mut self.policy);
         while let Some(effect) = self.machine.poll_effect() {
             self.obey(effect);
         }
@@ -262,28 +251,13 @@ impl Stage {
     fn obey(&mut self, effect: Effect) {
         match effect {
             Effect::Start(order) => {
-                let started = Input::SequenceStarted(sequence(&order));
+                let started = Input::SequenceStarted(order.sequence);
                 self.machine.handle(self.now, started);
                 self.running.push(order);
             }
-            Effect::Evict {
-                request,
-                executor,
-                incarnation,
-                how: _,
-            }
-            | Effect::Cancel {
-                request,
-                executor,
-                incarnation,
-            } => {
-                self.running.retain(|order| order.request != request);
-                let left = SequenceRef {
-                    request,
-                    executor,
-                    incarnation,
-                };
-                self.machine.handle(self.now, Input::SequenceLeft(left));
+            Effect::Evict { sequence, how: _ } | Effect::Cancel(sequence) => {
+                self.running.retain(|order| order.sequence != sequence);
+                self.machine.handle(self.now, Input::SequenceLeft(sequence));
             }
             Effect::Grant { .. }
             | Effect::SetBudget { .. }
@@ -296,16 +270,16 @@ impl Stage {
     fn finish(&mut self) {
         for order in std::mem::take(&mut self.running) {
             let made = StepReport {
-                executor: order.executor,
-                incarnation: order.incarnation,
+                executor: order.sequence.executor,
+                incarnation: order.sequence.incarnation,
                 progress: vec![Progress {
-                    request: order.request,
+                    request: order.sequence.request,
                     prefilled: order.prompt_tokens - order.cached_tokens,
                     generated: 1,
                 }],
             };
             self.machine.handle(self.now, Input::StepFinished(made));
-            let ended = Input::SequenceFinished(sequence(&order));
+            let ended = Input::SequenceFinished(order.sequence);
             self.machine.handle(self.now, ended);
         }
     }
@@ -331,14 +305,6 @@ impl Stage {
             }
             _ => Ok(()),
         }
-    }
-}
-
-fn sequence(order: &StartOrder) -> SequenceRef {
-    SequenceRef {
-        request: order.request,
-        executor: order.executor,
-        incarnation: order.incarnation,
     }
 }
 

@@ -30,12 +30,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, thread};
 
 use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{Feed, Moment, Reply};
+use pointsman_core::{Feed, HookSet, Moment, Question, Reply};
 
-use crate::host::DumpedCall;
-use crate::host::member::{Member, Question};
-use crate::instance::{HookSet, Instance};
+use crate::host::member::Asking;
 use crate::limits::Patience;
+use crate::runner::Runner;
 pub(crate) use left::Left;
 pub use report::{Agreement, Disagreement, Said, ShadowReport, ShadowState};
 use worker::Worker;
@@ -87,7 +86,7 @@ enum Flow {
 #[derive(Debug)]
 struct Put {
     at: Moment,
-    question: DumpedCall,
+    question: Question<'static>,
     extent: Extent,
     changes: Vec<Change>,
     in_force: Option<InForce>,
@@ -102,15 +101,13 @@ struct InForce {
 }
 
 impl Shadow {
-    /// Lets `instance`, which `member` lends, answer on a thread of its own; without one the
-    /// thread makes it.
+    /// Lets `runner` answer for policy `number` on a thread of its own.
     pub(crate) fn spawn(
-        member: &Member,
-        instance: Option<Box<dyn Instance>>,
-        hooks: HookSet,
+        (number, hooks): (u32, HookSet),
+        runner: Runner,
         patience: Patience,
     ) -> io::Result<Self> {
-        let number = member.number;
+        let feed = Feed::new(runner.description.feed);
         let link = Arc::new(Link {
             pending: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -121,14 +118,14 @@ impl Shadow {
             report: Mutex::new(ShadowReport::new(number, hooks)),
         });
         let (inbox, questions) = sync_channel(QUESTIONS_MAX as usize);
-        let worker = Worker::new(member, instance, Arc::clone(&link), patience);
+        let worker = Worker::new(number, runner, Arc::clone(&link), patience);
         thread::Builder::new()
             .name(format!("shadow-{number}"))
             .spawn(move || worker.run(&questions))?;
         Ok(Self {
             number,
             hooks,
-            feed: Feed::new(member.description.feed),
+            feed,
             inbox,
             link,
             flow: Flow::Open,
@@ -140,7 +137,7 @@ impl Shadow {
     /// Why it has ended, if it was found so just now.
     pub(crate) fn put(
         &mut self,
-        question: &Question<'_>,
+        asking: &Asking<'_>,
         in_force: Option<(u32, Reply)>,
         reasons: &[String],
     ) -> Option<String> {
@@ -161,15 +158,15 @@ impl Shadow {
             self.feed.reset();
         }
         let mut changes = Vec::new();
-        let extent = question.rows.changes(&mut self.feed, &mut changes);
+        let extent = asking.rows.changes(&mut self.feed, &mut changes);
         let in_force = in_force.map(|(policy, reply)| InForce {
             policy,
             reasons: self.reasons(policy, reasons),
             reply,
         });
         self.send(Put {
-            at: question.at,
-            question: question.asked.into(),
+            at: asking.at,
+            question: asking.question.clone().into_owned(),
             extent,
             changes,
             in_force,

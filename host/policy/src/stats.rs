@@ -9,10 +9,6 @@
 //! # Bounds
 //! A [`Spread`] has at most 252 counters, whatever it counts.
 
-use pointsman_core::Hook;
-
-use crate::instance::index;
-
 /// Bits of a value, after its first, by which buckets are told apart.
 const SUB_BITS: u32 = 2;
 
@@ -22,10 +18,6 @@ pub struct Spread {
     buckets: Vec<u64>,
     max: u64,
 }
-
-/// A [`Spread`] for each hook.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spreads([Spread; Hook::ALL.len()]);
 
 /// Time since it was started.
 #[derive(Debug)]
@@ -95,20 +87,6 @@ fn last_of(bucket: usize) -> u64 {
     let lead = (1 << SUB_BITS) + (bucket & ((1 << SUB_BITS) - 1));
     let next = u128::from(lead + 1) << shift;
     u64::try_from(next - 1).unwrap_or(u64::MAX)
-}
-
-// === impl Spreads ===
-
-impl Spreads {
-    /// That of `hook`.
-    #[must_use]
-    pub fn of(&self, hook: Hook) -> &Spread {
-        &self.0[index(hook)]
-    }
-
-    pub(crate) fn count(&mut self, hook: Hook, value: u64) {
-        self.0[index(hook)].count(value);
-    }
 }
 
 // === impl Stopwatch ===

@@ -11,18 +11,14 @@
 use std::fmt;
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{
-    Allotment, DeviceId, Eviction, FaultKind, Hook, Micros, Moment, RequestId, Shortage, admission,
-    routing,
-};
+use pointsman_core::{FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
 use wasmtime::{Store, Trap};
 
 use crate::bindings::{
-    admission as wire_admission, budget, explanation, lifecycle, preemption, priority,
-    routing as wire_routing, types,
+    admission, budget, explanation, lifecycle, preemption, priority, routing, types,
 };
 use crate::component::{Indices, PolicyComponent};
-use crate::instance::{Candidate, Fault, HookSet, Instance, LogLine, PolicyDescription, cut};
+use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription, cut};
 use crate::limits::Limits;
 use crate::store::{StoreState, thread_time};
 
@@ -76,9 +72,9 @@ struct Buffers {
 /// The component's functions.
 struct Guest {
     lifecycle: lifecycle::Guest,
-    admission: Option<wire_admission::Guest>,
+    admission: Option<admission::Guest>,
     priority: Option<priority::Guest>,
-    routing: Option<wire_routing::Guest>,
+    routing: Option<routing::Guest>,
     preemption: Option<preemption::Guest>,
     budget: Option<budget::Guest>,
     explanation: Option<explanation::Guest>,
@@ -150,13 +146,28 @@ impl WasmInstance {
     }
 
     /// Makes a call that passes `rows` rows.
-    fn ask<R>(&mut self, hook: &'static str, rows: usize, call: Call<'_, R>) -> Result<R, Fault> {
-        self.call(hook, self.limits.fuel_of_rows(rows), call)
+    fn pass<R>(&mut self, what: &'static str, rows: usize, call: Call<'_, R>) -> Result<R, Fault> {
+        self.call(what, self.limits.fuel_of_rows(rows), call)
     }
+}
 
-    fn buffer_ids(&mut self, requests: &[RequestId]) {
-        self.buffers.ids.clear();
-        self.buffers.ids.extend(requests.iter().map(|id| id.0));
+impl Buffers {
+    /// Converts the rows that a question passes.
+    fn fill(&mut self, question: &Question<'_>) {
+        match question {
+            Question::Admission {
+                arrivals: requests, ..
+            }
+            | Question::Priority(requests) => {
+                self.ids.clear();
+                self.ids.extend(requests.iter().map(|id| id.0));
+            }
+            Question::Routing(requests) => {
+                self.cached.clear();
+                self.cached.extend(requests.iter().map(convert::cached));
+            }
+            Question::Preemption(_) | Question::Budget { .. } => {}
+        }
     }
 }
 
@@ -273,7 +284,7 @@ impl Instance for WasmInstance {
         self.buffers
             .changes
             .extend(changes.iter().map(convert::change));
-        self.ask("observe", changes.len(), &mut |store, guest, buffers| {
+        self.pass("observe", changes.len(), &mut |store, guest, buffers| {
             let extent = convert::extent(extent);
             guest
                 .lifecycle
@@ -281,77 +292,43 @@ impl Instance for WasmInstance {
         })
     }
 
-    fn admit(
-        &mut self,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Result<Vec<admission::Verdict>, Fault> {
-        let hook = Hook::Admission.as_str();
-        self.buffer_ids(arrivals);
-        let verdicts = self.ask(hook, arrivals.len(), &mut |store, guest, buffers| {
-            exported(&guest.admission, hook)?.call_admit(
-                store,
-                convert::moment(at),
-                &buffers.ids,
-                room,
-            )
-        })?;
-        Ok(verdicts
-            .into_iter()
-            .map(convert::admission_verdict)
-            .collect())
-    }
-
-    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
-        let hook = Hook::Priority.as_str();
-        self.buffer_ids(requests);
-        let order = self.ask(hook, requests.len(), &mut |store, guest, buffers| {
-            exported(&guest.priority, hook)?.call_order(store, convert::moment(at), &buffers.ids)
-        })?;
-        Ok(order.into_iter().map(RequestId).collect())
-    }
-
-    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
-        let hook = Hook::Routing.as_str();
-        self.buffers.cached.clear();
-        self.buffers
-            .cached
-            .extend(requests.iter().map(convert::cached));
-        let verdicts = self.ask(hook, requests.len(), &mut |store, guest, buffers| {
-            exported(&guest.routing, hook)?.call_route(store, convert::moment(at), &buffers.cached)
-        })?;
-        Ok(verdicts.into_iter().map(convert::routing_verdict).collect())
-    }
-
-    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
-        let hook = Hook::Preemption.as_str();
-        let eviction = self.ask(hook, 1, &mut |store, guest, _| {
-            exported(&guest.preemption, hook)?.call_evict(
-                store,
-                convert::moment(at),
-                convert::shortage(shortage),
-            )
-        })?;
-        Ok(eviction.map(convert::eviction))
-    }
-
-    fn allot(
-        &mut self,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Result<Vec<Allotment>, Fault> {
-        let hook = Hook::Budget.as_str();
-        let allotments = self.ask(hook, 1, &mut |store, guest, _| {
-            exported(&guest.budget, hook)?.call_allot(
-                store,
-                convert::moment(at),
-                device.0,
-                tokens_total,
-            )
-        })?;
-        Ok(allotments.into_iter().map(convert::allotment).collect())
+    fn ask(&mut self, at: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
+        self.buffers.fill(question);
+        let (hook, at) = (question.hook().as_str(), convert::moment(at));
+        self.pass(hook, question.rows(), &mut |store, guest, buffers| {
+            Ok(match question {
+                Question::Admission { room, .. } => {
+                    let admission = exported(&guest.admission, hook)?;
+                    let verdicts = admission.call_admit(store, at, &buffers.ids, *room)?;
+                    let verdicts = verdicts.into_iter().map(convert::admission_verdict);
+                    Reply::Admission(verdicts.collect())
+                }
+                Question::Priority(_) => {
+                    let priority = exported(&guest.priority, hook)?;
+                    let order = priority.call_order(store, at, &buffers.ids)?;
+                    Reply::Priority(order.into_iter().map(RequestId).collect())
+                }
+                Question::Routing(_) => {
+                    let routing = exported(&guest.routing, hook)?;
+                    let verdicts = routing.call_route(store, at, &buffers.cached)?;
+                    let verdicts = verdicts.into_iter().map(convert::routing_verdict);
+                    Reply::Routing(verdicts.collect())
+                }
+                Question::Preemption(shortage) => {
+                    let preemption = exported(&guest.preemption, hook)?;
+                    let eviction = preemption.call_evict(store, at, convert::shortage(shortage))?;
+                    Reply::Preemption(eviction.map(convert::eviction))
+                }
+                Question::Budget {
+                    device,
+                    tokens_total,
+                } => {
+                    let budget = exported(&guest.budget, hook)?;
+                    let allotments = budget.call_allot(store, at, device.0, *tokens_total)?;
+                    Reply::Budget(allotments.into_iter().map(convert::allotment).collect())
+                }
+            })
+        })
     }
 
     fn explain(

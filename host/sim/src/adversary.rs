@@ -1,10 +1,9 @@
 //! Policies that answer at random: valid, invalid, and nothing at all.
 
 use fastrand::Rng;
-use pointsman_core::rows::Cached;
 use pointsman_core::{
-    Allotment, Answer, DeviceId, EvictHow, Eviction, ExecutorId, FaultKind, Micros, Moment,
-    Policies, PolicyFault, RequestId, Shortage, Victim, View, admission, routing,
+    Allotment, Answer, Asked, EvictHow, Eviction, ExecutorId, FaultKind, Micros, Moment, Policies,
+    PolicyFault, Question, Reply, RequestId, Shortage, Victim, View, admission, routing,
 };
 
 /// Answers at random from a seed.
@@ -85,101 +84,86 @@ impl Adversary {
             }
         }
     }
+
+    fn admissions(&mut self, arrivals: &[RequestId], room: u32) -> Vec<admission::Verdict> {
+        let verdicts = arrivals.iter().map(|arrival| {
+            let choice = match self.rng.u32(0..20) {
+                0 => admission::Choice::Shed(self.rng.u32(0..9)),
+                1..3 => admission::Choice::Park,
+                3 => admission::Choice::Displace(self.request(*arrival)),
+                _ if room == 0 && self.is_sane() => admission::Choice::Park,
+                _ => admission::Choice::Admit,
+            };
+            admission::Verdict { choice, reason: 0 }
+        });
+        let verdicts = verdicts.collect();
+        self.mangle(verdicts)
+    }
+
+    fn order(&mut self, requests: &[RequestId]) -> Vec<RequestId> {
+        let mut order = requests.to_vec();
+        self.rng.shuffle(&mut order);
+        self.mangle(order)
+    }
+
+    fn routes(&mut self, view: &View<'_>, at: Moment, requests: usize) -> Vec<routing::Verdict> {
+        let verdicts = (0..requests).map(|_| routing::Verdict {
+            choice: self.routing_choice(view, at),
+            reason: 0,
+        });
+        let verdicts = verdicts.collect();
+        self.mangle(verdicts)
+    }
+
+    fn eviction(&mut self, view: &View<'_>, shortage: &Shortage) -> Option<Eviction> {
+        if self.rng.u32(0..4) == 0 {
+            return None;
+        }
+        let executor = match shortage.executor {
+            Some(executor) if self.is_sane() => executor,
+            _ => self.executor(view),
+        };
+        let n = self.rng.usize(0..4);
+        let victims = (0..n).map(|_| Victim {
+            request: self.request(shortage.needy),
+            how: if self.is_sane() {
+                EvictHow::Recompute
+            } else {
+                EvictHow::Swap
+            },
+        });
+        Some(Eviction {
+            executor,
+            victims: victims.collect(),
+            reason: 0,
+        })
+    }
+
+    fn allotments(&mut self, view: &View<'_>, tokens_total: u32) -> Vec<Allotment> {
+        let n = self.rng.usize(0..4);
+        let allotments = (0..n).map(|_| Allotment {
+            executor: self.executor(view),
+            tokens_max: self.rng.u32(0..tokens_total + 1),
+        });
+        allotments.collect()
+    }
 }
 
 impl Policies for Adversary {
-    fn admit(
-        &mut self,
-        _: &View<'_>,
-        _: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        self.answer(|adversary| {
-            let verdicts = arrivals.iter().map(|arrival| {
-                let choice = match adversary.rng.u32(0..20) {
-                    0 => admission::Choice::Shed(adversary.rng.u32(0..9)),
-                    1..3 => admission::Choice::Park,
-                    3 => admission::Choice::Displace(adversary.request(*arrival)),
-                    _ if room == 0 && adversary.is_sane() => admission::Choice::Park,
-                    _ => admission::Choice::Admit,
-                };
-                admission::Verdict { choice, reason: 0 }
-            });
-            let verdicts = verdicts.collect();
-            adversary.mangle(verdicts)
-        })
-    }
-
-    fn order(&mut self, _: &View<'_>, _: Moment, requests: &[RequestId]) -> Answer<Vec<RequestId>> {
-        self.answer(|adversary| {
-            let mut order = requests.to_vec();
-            adversary.rng.shuffle(&mut order);
-            adversary.mangle(order)
-        })
-    }
-
-    fn route(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        self.answer(|adversary| {
-            let verdicts = requests.iter().map(|_| routing::Verdict {
-                choice: adversary.routing_choice(view, at),
-                reason: 0,
-            });
-            let verdicts = verdicts.collect();
-            adversary.mangle(verdicts)
-        })
-    }
-
-    fn evict(
-        &mut self,
-        view: &View<'_>,
-        _: Moment,
-        shortage: &Shortage,
-    ) -> Answer<Option<Eviction>> {
-        self.answer(|adversary| {
-            if adversary.rng.u32(0..4) == 0 {
-                return None;
+    fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
+        let Asked { view, at, question } = asked;
+        self.answer(|adversary| match question {
+            Question::Admission { arrivals, room } => {
+                Reply::Admission(adversary.admissions(arrivals, *room))
             }
-            let executor = match shortage.executor {
-                Some(executor) if adversary.is_sane() => executor,
-                _ => adversary.executor(view),
-            };
-            let n = adversary.rng.usize(0..4);
-            let victims = (0..n).map(|_| Victim {
-                request: adversary.request(shortage.needy),
-                how: if adversary.is_sane() {
-                    EvictHow::Recompute
-                } else {
-                    EvictHow::Swap
-                },
-            });
-            Some(Eviction {
-                executor,
-                victims: victims.collect(),
-                reason: 0,
-            })
-        })
-    }
-
-    fn allot(
-        &mut self,
-        view: &View<'_>,
-        _: Moment,
-        _: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.answer(|adversary| {
-            let n = adversary.rng.usize(0..4);
-            let allotments = (0..n).map(|_| Allotment {
-                executor: adversary.executor(view),
-                tokens_max: adversary.rng.u32(0..tokens_total + 1),
-            });
-            allotments.collect()
+            Question::Priority(requests) => Reply::Priority(adversary.order(requests)),
+            Question::Routing(requests) => {
+                Reply::Routing(adversary.routes(view, *at, requests.len()))
+            }
+            Question::Preemption(shortage) => Reply::Preemption(adversary.eviction(view, shortage)),
+            Question::Budget { tokens_total, .. } => {
+                Reply::Budget(adversary.allotments(view, *tokens_total))
+            }
         })
     }
 }

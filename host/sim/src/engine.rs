@@ -141,9 +141,13 @@ impl Engine {
             blocks: order.blocks.clone(),
             leaving: None,
         };
-        let earlier = self.sequences.insert(order.request, sequence);
-        assert!(earlier.is_none(), "{} was started twice", order.request);
-        self.order.push((order.request, true));
+        let earlier = self.sequences.insert(order.sequence.request, sequence);
+        assert!(
+            earlier.is_none(),
+            "{} was started twice",
+            order.sequence.request
+        );
+        self.order.push((order.sequence.request, true));
     }
 
     pub(crate) fn grant(&mut self, request: RequestId, blocks: &[BlockId]) {

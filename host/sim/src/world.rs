@@ -375,40 +375,22 @@ impl<P: Policies> World<P> {
     fn carry_out_one(&mut self, effect: &Effect) {
         match effect {
             Effect::Start(order) => {
-                let left = self.scripts.get(&order.request).map_or(0, |script| {
+                let script = self.scripts.get(&order.sequence.request);
+                let left = script.map_or(0, |script| {
                     script.output_tokens.saturating_sub(script.generated)
                 });
-                let engine = self.engines.get_mut(&order.executor);
-                let engine = engine.filter(|engine| engine.incarnation == order.incarnation);
-                if let Some(engine) = engine {
+                if let Some(engine) = self.engine_of(order.sequence) {
                     engine.start(order, left);
                 }
             }
-            Effect::Grant {
-                request,
-                executor,
-                incarnation,
-                blocks,
-            } => {
-                let engine = self.engines.get_mut(executor);
-                if let Some(engine) = engine.filter(|engine| engine.incarnation == *incarnation) {
-                    engine.grant(*request, blocks);
+            Effect::Grant { sequence, blocks } => {
+                if let Some(engine) = self.engine_of(*sequence) {
+                    engine.grant(sequence.request, blocks);
                 }
             }
-            Effect::Evict {
-                request,
-                executor,
-                incarnation,
-                ..
-            }
-            | Effect::Cancel {
-                request,
-                executor,
-                incarnation,
-            } => {
-                let engine = self.engines.get_mut(executor);
-                if let Some(engine) = engine.filter(|engine| engine.incarnation == *incarnation) {
-                    engine.stop(*request);
+            Effect::Evict { sequence, .. } | Effect::Cancel(sequence) => {
+                if let Some(engine) = self.engine_of(*sequence) {
+                    engine.stop(sequence.request);
                 }
             }
             Effect::SetBudget {
@@ -424,6 +406,12 @@ impl<P: Policies> World<P> {
             }
             Effect::Finish { .. } => {}
         }
+    }
+
+    /// The engine of a sequence's executor, if it is still in the same life.
+    fn engine_of(&mut self, sequence: SequenceRef) -> Option<&mut Engine> {
+        let engine = self.engines.get_mut(&sequence.executor);
+        engine.filter(|engine| engine.incarnation == sequence.incarnation)
     }
 
     fn check(&self) {

@@ -19,13 +19,10 @@ const PREFIX: [u128; 2] = [10, 11];
 
 fn granted(world: &World, id: RequestId) -> Vec<BlockId> {
     let grants = world.effects().iter().filter_map(|effect| {
-        let Effect::Grant {
-            request, blocks, ..
-        } = effect
-        else {
+        let Effect::Grant { sequence, blocks } = effect else {
             return None;
         };
-        (*request == id).then_some(blocks.clone())
+        (sequence.request == id).then_some(blocks.clone())
     });
     grants.flatten().collect()
 }

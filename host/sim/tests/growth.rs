@@ -197,8 +197,8 @@ fn a_cancelled_sequence_lacks_nothing_any_more() {
         "both have left, and it is taken up again"
     );
     let granted = world.effects().iter();
-    let granted =
-        granted.filter(|e| matches!(e, Effect::Grant { request, .. } if *request == first));
+    let granted = granted
+        .filter(|e| matches!(e, Effect::Grant { sequence, .. } if sequence.request == first));
     assert_eq!(granted.count(), 1, "its third block, and no fourth");
     assert!(world.run_out(END));
     assert_nothing_held(&mut world);

@@ -335,6 +335,6 @@ fn a_reservation_outlives_a_finish_of_the_victim() {
     ));
     let started = world.effects().iter();
     let mut started =
-        started.filter(|e| matches!(e, Effect::Start(order) if order.request == needy));
+        started.filter(|e| matches!(e, Effect::Start(order) if order.sequence.request == needy));
     assert!(started.next().is_some());
 }

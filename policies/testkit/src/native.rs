@@ -10,13 +10,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{
-    Allotment, DeviceId, Eviction, FaultKind, Hook, Micros, Moment, RequestId, Shortage, admission,
-    routing,
-};
+use pointsman_core::{FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, RequestId};
 use pointsman_policy::{
-    Candidate, Digest, Fault, HookSet, Instance, Limits, LogLevel, LogLine, PolicyDescription,
-    PolicySource,
+    Candidate, Digest, Fault, Instance, Limits, LogLevel, LogLine, PolicyDescription, PolicySource,
 };
 use pointsman_sdk as sdk;
 use serde_json::{Map, Value};
@@ -169,45 +165,34 @@ impl Instance for Native {
         })
     }
 
-    fn admit(
-        &mut self,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Result<Vec<admission::Verdict>, Fault> {
-        let (at, arrivals) = (wire::moment(at), plain(arrivals));
-        let verdicts = self.call("admit", |policy| policy.admit(at, arrivals, room))?;
-        Ok(verdicts.into_iter().map(wire::admission_verdict).collect())
-    }
-
-    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
-        let (at, requests) = (wire::moment(at), plain(requests));
-        let order = self.call("order", |policy| policy.order(at, requests))?;
-        Ok(order.into_iter().map(RequestId).collect())
-    }
-
-    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
-        let at = wire::moment(at);
-        let requests = requests.iter().map(wire::cached).collect();
-        let verdicts = self.call("route", |policy| policy.route(at, requests))?;
-        Ok(verdicts.into_iter().map(wire::routing_verdict).collect())
-    }
-
-    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
-        let (at, shortage) = (wire::moment(at), wire::shortage(shortage));
-        let eviction = self.call("evict", |policy| policy.evict(at, shortage))?;
-        Ok(eviction.map(wire::eviction))
-    }
-
-    fn allot(
-        &mut self,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Result<Vec<Allotment>, Fault> {
-        let at = wire::moment(at);
-        let allotments = self.call("allot", |policy| policy.allot(at, device.0, tokens_total))?;
-        Ok(allotments.into_iter().map(wire::allotment).collect())
+    fn ask(&mut self, at: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
+        let (hook, at) = (question.hook().as_str(), wire::moment(at));
+        self.call(hook, |policy| match question {
+            Question::Admission { arrivals, room } => {
+                let verdicts = policy.admit(at, plain(arrivals), *room).into_iter();
+                Reply::Admission(verdicts.map(wire::admission_verdict).collect())
+            }
+            Question::Priority(requests) => {
+                let order = policy.order(at, plain(requests)).into_iter();
+                Reply::Priority(order.map(RequestId).collect())
+            }
+            Question::Routing(requests) => {
+                let requests = requests.iter().map(wire::cached).collect();
+                let verdicts = policy.route(at, requests).into_iter();
+                Reply::Routing(verdicts.map(wire::routing_verdict).collect())
+            }
+            Question::Preemption(shortage) => {
+                let eviction = policy.evict(at, wire::shortage(shortage));
+                Reply::Preemption(eviction.map(wire::eviction))
+            }
+            Question::Budget {
+                device,
+                tokens_total,
+            } => {
+                let allotments = policy.allot(at, device.0, *tokens_total).into_iter();
+                Reply::Budget(allotments.map(wire::allotment).collect())
+            }
+        })
     }
 
     fn explain(

@@ -201,14 +201,11 @@ fn run_once(subject: &Subject, plan: &Plan, seed: u64) -> Result<Outcome, StartE
 
 /// A host in which the policy of `source` makes all the decisions it can make. It is number 0.
 fn host_of(source: PolicySource) -> Result<PolicyHost, StartError> {
-    Ok(bound(start(source)?))
-}
-
-fn bound(started: pointsman_policy::StartedPolicy) -> PolicyHost {
-    let hooks = started.hooks();
+    let runner = start(source)?;
+    let hooks = runner.hooks();
     let mut host = PolicyHost::new(Patience::default());
-    let number = host.add(started).expect("nobody is in quarantine there");
+    let number = host.add(runner).expect("nobody is in quarantine there");
     host.bind(Micros(0), number, hooks)
         .expect("it exports these hooks");
-    host
+    Ok(host)
 }

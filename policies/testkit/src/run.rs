@@ -14,8 +14,8 @@ mod watch;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pointsman_core::{Effect, Hook, Micros, RequestId, Stamped};
-use pointsman_policy::{BindError, HookSet, Patience, PolicyHost, PolicySource, StartError, start};
+use pointsman_core::{Effect, Hook, HookSet, Micros, RequestId, Stamped};
+use pointsman_policy::{BindError, Patience, PolicyHost, PolicySource, StartError, start};
 
 use crate::component::ComponentError;
 use crate::native::panic_message;

@@ -25,7 +25,8 @@ use pointsman_core::rows::{
     NameKind, Overlap, Request, RequestClass, Role, Stage,
 };
 use pointsman_core::{
-    DeviceId, ExecutorId, Micros, ModelId, Moment, RequestId, Round, SessionKey, TenantId, routing,
+    DeviceId, ExecutorId, Micros, ModelId, Moment, Question, RequestId, Round, SessionKey,
+    TenantId, routing,
 };
 use pointsman_policy::{Instance, Limits};
 use pointsman_sdk::rendezvous::split_mix;
@@ -139,8 +140,9 @@ pub fn ask_batch(
         round: Round(1),
     };
     let asked: Vec<Cached> = (0..BATCH).map(|n| fleet.cached(n)).collect();
-    let verdicts = policy.route(at, &asked);
-    let verdicts = verdicts.map_err(|fault| format!("route: {fault}"))?;
+    let reply = policy.ask(at, &Question::Routing(asked.as_slice().into()));
+    let reply = reply.map_err(|fault| format!("route: {fault}"))?;
+    let verdicts = reply.routing().unwrap_or_default();
     let placed = |verdict: &&routing::Verdict| matches!(verdict.choice, routing::Choice::Place(_));
     let fuel = policy.last_fuel().unwrap_or(0);
     let explained = if policy.explains() {

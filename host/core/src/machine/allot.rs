@@ -6,10 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::answer::{Allotment, Answer, Author};
 use crate::effect::Effect;
 use crate::fact::{Clock, Fact};
+use crate::hook::Hook;
 use crate::ids::{DeviceId, ExecutorId};
-use crate::policies::{Allotment, Answer, Author, Hook, Policies, Strike};
+use crate::policies::{Policies, Strike};
+use crate::question::Question;
 use crate::refusal::{Refusal, RefusalCause};
 use crate::rows::Moment;
 use crate::view::View;
@@ -37,7 +40,11 @@ impl Machine {
                 policies.struck(&View::new(self), &strike);
                 Answer::unbound()
             } else {
-                policies.allot(&View::new(self), at, device, tokens_total)
+                let question = Question::Budget {
+                    device,
+                    tokens_total,
+                };
+                policies.ask(&self.asked(at, question)).budget()
             };
             let (author, answer) = self.take_answer(Hook::Budget, answer);
             let checked = answer.map(|answer| self.check_allotments(device, tokens_total, answer));

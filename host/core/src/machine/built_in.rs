@@ -4,9 +4,10 @@
 //! executor in attach order with room, preemption takes the newest among the least urgent, and
 //! budgets are equal shares.
 
+use crate::answer::{Allotment, EvictHow, Eviction, Victim};
 use crate::fact::PlacedIn;
 use crate::ids::{DeviceId, ExecutorId, RequestId};
-use crate::policies::{Allotment, EvictHow, Eviction, Shortage, Victim};
+use crate::question::Shortage;
 
 use super::Machine;
 use super::relieve::Insistence;

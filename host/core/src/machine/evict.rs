@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::answer::{EvictHow, Eviction, Victim};
 use crate::ids::{DeviceId, ExecutorId, RequestId};
-use crate::policies::{EvictHow, Eviction, Shortage, Victim};
+use crate::question::Shortage;
 use crate::refusal::{Refusal, RefusalCause};
 
 use super::Machine;

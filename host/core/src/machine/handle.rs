@@ -425,11 +425,7 @@ impl Machine {
                 self.touch_sequence(id);
             }
             Phase::Placed(placed) => {
-                let cancel = Effect::Cancel {
-                    request: id,
-                    executor: placed.executor,
-                    incarnation: placed.incarnation,
-                };
+                let cancel = Effect::Cancel(placed.sequence(id));
                 self.start_leaving(id, AfterLeaving::Gone);
                 self.effect(cancel);
             }

@@ -11,9 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::answer::Author;
 use crate::fact::{Clock, Decided, Fact, Outcome};
+use crate::hook::Hook;
 use crate::ids::{DeviceId, ExecutorId, Micros, ModelId, RequestId};
-use crate::policies::{Author, Hook, Policies, Strike};
+use crate::policies::{Policies, Strike};
 use crate::view::View;
 
 use super::request::{AfterLeaving, Phase, Request};

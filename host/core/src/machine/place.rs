@@ -269,9 +269,7 @@ impl Machine {
         let is_below_floor = record.tokens_max.is_some_and(|max| max < running);
         let pool = self.devices[device.0 as usize].pool();
         let order = StartOrder {
-            request: id,
-            executor,
-            incarnation: placed.incarnation,
+            sequence: placed.sequence(id),
             device,
             model: request.row.model,
             prompt_tokens: request.row.prompt_tokens,

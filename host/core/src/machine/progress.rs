@@ -187,7 +187,7 @@ impl Machine {
         let Some(short) = placed.short else {
             return true;
         };
-        let (executor, incarnation) = (placed.executor, placed.incarnation);
+        let (executor, sequence) = (placed.executor, placed.sequence(id));
         let Some(device) = self.executors.get(executor).map(|e| e.spec.device) else {
             return true;
         };
@@ -209,12 +209,7 @@ impl Machine {
             if let Some(record) = self.executors.get_mut(executor) {
                 record.blocks_used += blocks.len() as u64;
             }
-            self.effect(Effect::Grant {
-                request: id,
-                executor,
-                incarnation,
-                blocks,
-            });
+            self.effect(Effect::Grant { sequence, blocks });
             self.touch_sequence(id);
             self.touch_load(executor);
             self.touch_blocks(device);

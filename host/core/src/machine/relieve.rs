@@ -13,9 +13,12 @@
 //! After an answer that freed nothing a class is not asked about for `evict-retry`, unless
 //! somebody more urgent comes.
 
+use crate::answer::Author;
 use crate::fact::{Clock, Decided, Fact};
+use crate::hook::Hook;
 use crate::ids::{DeviceId, Micros, RequestId};
-use crate::policies::{Author, Hook, Policies, Shortage, ShortageCause, Strike};
+use crate::policies::{Policies, Strike};
+use crate::question::{Question, Shortage, ShortageCause};
 use crate::refusal::RefusalCause;
 use crate::rows::{Moment, RequestClass};
 use crate::view::View;
@@ -225,7 +228,8 @@ impl Machine {
         insistence: Insistence,
     ) -> bool {
         self.refresh_sharers();
-        let answer = policies.evict(&View::new(self), at, shortage);
+        let asked = self.asked(at, Question::Preemption(*shortage));
+        let answer = policies.ask(&asked).preemption();
         let (author, eviction) = self.take_answer(Hook::Preemption, answer);
         let eviction = match (author, eviction) {
             (Author::Policy(_), Some(eviction)) => eviction,

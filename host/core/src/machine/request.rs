@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::fact::Decided;
 use crate::ids::{BlockHash, ExecutorId, Incarnation, Micros, RequestId};
+use crate::input::SequenceRef;
 use crate::log::Stamp;
 use crate::rows::{Request as RequestRow, RequestClass};
 
@@ -120,6 +121,17 @@ pub(super) struct Placed {
     pub(super) steps_without_token: u32,
     /// Set while it lacks a block to go on.
     pub(super) short: Option<Short>,
+}
+
+impl Placed {
+    /// The name by which executors know request `id` as long as it is here.
+    pub(super) fn sequence(&self, id: RequestId) -> SequenceRef {
+        SequenceRef {
+            request: id,
+            executor: self.executor,
+            incarnation: self.incarnation,
+        }
+    }
 }
 
 /// Whether a placed request has its slot.

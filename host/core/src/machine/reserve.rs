@@ -5,10 +5,11 @@
 //! blocks, taken as they come free, in which it is placed as soon as all are there. So a victim,
 //! older than its successor, cannot take its place back.
 
+use crate::answer::{Eviction, Victim};
 use crate::effect::Effect;
 use crate::fact::{Decided, Fact, PlacedIn, RequeuedWhy};
 use crate::ids::{DeviceId, ExecutorId, RequestId};
-use crate::policies::{Eviction, Shortage, Victim};
+use crate::question::Shortage;
 
 use super::Machine;
 use super::executor::SlotUse;
@@ -49,7 +50,7 @@ impl Machine {
         let Phase::Placed(placed) = &request.phase else {
             return;
         };
-        let (executor, incarnation) = (placed.executor, placed.incarnation);
+        let (executor, sequence) = (placed.executor, placed.sequence(id));
         let in_slot = placed.in_slot;
         request.preemptions += 1;
         request.evicted_for = evicted_for;
@@ -69,12 +70,8 @@ impl Machine {
             }
             InSlot::Running => {
                 self.start_leaving(id, AfterLeaving::Requeue);
-                self.effect(Effect::Evict {
-                    request: id,
-                    executor,
-                    incarnation,
-                    how: victim.how,
-                });
+                let how = victim.how;
+                self.effect(Effect::Evict { sequence, how });
                 self.touch_load(executor);
             }
         }

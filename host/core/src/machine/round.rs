@@ -4,12 +4,16 @@
 //! there is no usable answer the built-in rule decides. Nothing a policy says can make a round
 //! fail or go on without end: each request is asked about at most once per hook and round.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use crate::answer::{Answer, Author, Otherwise, admission, routing};
 use crate::fact::{Decided, Fact, Outcome, RefusedWhy};
+use crate::hook::Hook;
 use crate::ids::{ExecutorId, Micros, ModelId, RequestId, Round};
-use crate::policies::{Answer, Author, Hook, Otherwise, Policies, admission, routing};
+use crate::policies::Policies;
+use crate::question::{Asked, Question};
 use crate::refusal::RefusalCause;
 use crate::rows::{Cached, Moment, RequestClass, Stage};
 use crate::view::View;
@@ -114,6 +118,15 @@ impl Machine {
         self.due |= self.room() > 0 && !self.parking.is_empty();
     }
 
+    /// A question about the machine as it is now.
+    pub(super) fn asked<'a>(&'a self, at: Moment, question: Question<'a>) -> Asked<'a> {
+        Asked {
+            view: View::new(self),
+            at,
+            question,
+        }
+    }
+
     /// Notes the faults of an answer as facts, and returns who decided and what.
     pub(super) fn take_answer<T>(&mut self, hook: Hook, answer: Answer<T>) -> (Author, Option<T>) {
         for fault in answer.faults {
@@ -183,8 +196,11 @@ impl Machine {
         batch: &[RequestId],
         record: &mut RoundRecord,
     ) {
-        let room = self.room();
-        let answer = policies.admit(&View::new(self), at, batch, room);
+        let question = Question::Admission {
+            arrivals: Cow::Borrowed(batch),
+            room: self.room(),
+        };
+        let answer = policies.ask(&self.asked(at, question)).admission();
         let otherwise = answer.otherwise;
         let (author, verdicts) = self.take_answer(Hook::Admission, answer);
         let asked = (Hook::Admission, batch.len());
@@ -367,7 +383,8 @@ impl Machine {
         policies: &mut dyn Policies,
         requests: &[RequestId],
     ) -> Vec<RequestId> {
-        let answer = policies.order(&View::new(self), at, requests);
+        let question = Question::Priority(Cow::Borrowed(requests));
+        let answer = policies.ask(&self.asked(at, question)).priority();
         let (author, order) = self.take_answer(Hook::Priority, answer);
         let mut left: BTreeSet<RequestId> = requests.iter().copied().collect();
         let mut ordered = Vec::with_capacity(requests.len());
@@ -416,7 +433,8 @@ impl Machine {
         record: &mut RoundRecord,
     ) {
         let cached: Vec<Cached> = batch.iter().filter_map(|id| self.cached_row(*id)).collect();
-        let answer = policies.route(&View::new(self), at, &cached);
+        let question = Question::Routing(Cow::Owned(cached));
+        let answer = policies.ask(&self.asked(at, question)).routing();
         let (author, verdicts) = self.take_answer(Hook::Routing, answer);
         let asked = (Hook::Routing, batch.len());
         let verdicts = self.in_count(policies, author, asked, verdicts);

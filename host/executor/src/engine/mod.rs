@@ -154,7 +154,7 @@ impl Engine {
     }
 
     fn start(&mut self, start: Start) {
-        let id = start.sequence_ref();
+        let id = start.order.sequence;
         if (id.executor, id.incarnation) != (self.executor, self.incarnation) {
             return;
         }

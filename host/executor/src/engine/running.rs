@@ -55,7 +55,7 @@ pub(super) enum Outcome {
 impl Running {
     /// Taken up after `steps` steps.
     pub(super) fn new(start: Start, steps: u64) -> Self {
-        let id = start.sequence_ref();
+        let id = start.order.sequence;
         let output_tokens_left = output_tokens_left(&start);
         let Start { order, sequence } = start;
         let prompt_tokens = sequence.tokens.len();

@@ -169,9 +169,7 @@ impl<S: Subject> Host<S> {
             ..Stay::default()
         };
         let order = StartOrder {
-            request,
-            executor: EXECUTOR,
-            incarnation: FIRST_LIFE,
+            sequence: reference(request),
             device: DeviceId(0),
             model: None,
             prompt_tokens,

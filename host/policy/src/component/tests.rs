@@ -22,10 +22,7 @@ const LIFECYCLE: &str = r#"(export "pointsman:scheduling/lifecycle@0.1.0" (insta
 fn loads_a_policy_and_finds_its_hooks() {
     let bytes = Guest::default().bytes();
     let component = load(&bytes).unwrap();
-    assert_eq!(
-        component.hooks(),
-        HookSet::from_iter([pointsman_core::Hook::Priority])
-    );
+    assert_eq!(component.hooks(), HookSet::from_iter([Hook::Priority]));
     assert_eq!(component.digest(), Digest::of(&bytes));
     assert!(component.unknown_exports().is_empty());
 }

@@ -12,13 +12,12 @@
 //! See `host/docs/adr/0009-shadows-elsewhere-canaries-by-tenant.md`.
 
 use pointsman_core::rows::NameKind;
-use pointsman_core::{Hook, Micros, RequestId, View};
+use pointsman_core::{Hook, HookSet, Micros, RequestId, View};
 
 use crate::component::Digest;
 use crate::host::chain::Arm;
 use crate::host::member::Tenure;
 use crate::host::{BindError, PolicyHost};
-use crate::instance::{HookSet, index};
 use crate::mode::{Mode, Percent};
 
 /// A policy that is tried on a share of the tenants.
@@ -50,14 +49,6 @@ impl Canary {
     }
 }
 
-/// Whether single requests can be told apart in the answers of `hook`.
-fn can_be_tried(hook: Hook) -> bool {
-    match hook {
-        Hook::Admission | Hook::Routing => true,
-        Hook::Priority | Hook::Preemption | Hook::Budget => false,
-    }
-}
-
 impl PolicyHost {
     /// Lets `policy` answer for `share` of the tenants, beside the policy in force for `hooks`, and
     /// in the place of an earlier canary. Where it is in force itself, the one behind it is again.
@@ -73,7 +64,7 @@ impl PolicyHost {
         hooks: HookSet,
         share: Percent,
     ) -> Result<(), BindError> {
-        if let Some(hook) = hooks.iter().find(|hook| !can_be_tried(*hook)) {
+        if let Some(hook) = hooks.iter().find(|hook| !hook.is_by_request()) {
             return Err(BindError::NoCanary(hook));
         }
         self.check_exported(policy, hooks)?;
@@ -85,7 +76,7 @@ impl PolicyHost {
             member.tenure = Tenure::Bound;
         }
         for hook in hooks.iter() {
-            self.chains[index(hook)].put_canary(Canary { policy, share });
+            self.chains[hook].put_canary(Canary { policy, share });
         }
         self.retire(now);
         Ok(())
@@ -114,7 +105,7 @@ impl PolicyHost {
     /// The policy that is tried on a share of the tenants for `hook`.
     #[must_use]
     pub fn canary(&self, hook: Hook) -> Option<Canary> {
-        self.chains[index(hook)].canary
+        self.chains[hook].canary
     }
 
     /// The hooks for which `policy` is a canary.
@@ -127,7 +118,7 @@ impl PolicyHost {
     #[must_use]
     pub fn mode(&self, policy: u32) -> Option<Mode> {
         self.members.get(&policy)?;
-        let mut canaries = self.chains.iter().filter_map(|chain| chain.canary);
+        let mut canaries = self.chains.iter().filter_map(|(_, chain)| chain.canary);
         Some(if !self.shadowed(policy).is_empty() {
             Mode::Shadow
         } else if let Some(canary) = canaries.find(|canary| canary.policy == policy) {

@@ -4,12 +4,11 @@
 //! 1. Under [`OnFailure::Closed`] nobody but the policy in force answers, and where it went into
 //!    quarantine nobody does before another is bound (`host::tests::closed`).
 
-use pointsman_core::{Hook, Micros, Otherwise};
+use pointsman_core::{Hook, HookSet, Micros, Otherwise};
 
 use super::PolicyHost;
 use super::chain::Chain;
 use super::event::PolicyEventKind;
-use crate::instance::{HookSet, index};
 
 /// What happens when the policy in force for a hook does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -38,14 +37,14 @@ impl PolicyHost {
             OnFailure::Closed => {}
             OnFailure::Fallback => self.shut.remove(hook),
         }
-        self.on_failure[index(hook)] = on_failure;
+        self.on_failure[hook] = on_failure;
         Ok(())
     }
 
     /// What happens when the policy in force for `hook` does not answer.
     #[must_use]
     pub fn on_failure(&self, hook: Hook) -> OnFailure {
-        self.on_failure[index(hook)]
+        self.on_failure[hook]
     }
 
     /// Closed hooks whose policy went into quarantine: nobody answers before another is bound.
@@ -63,7 +62,7 @@ impl PolicyHost {
 
     /// Those of a hook's policies that may be asked.
     pub(super) fn askable(&self, hook: Hook) -> Chain {
-        let mut chain = self.chains[index(hook)];
+        let mut chain = self.chains[hook];
         if self.shut.contains(hook) {
             chain = Chain::default();
         }

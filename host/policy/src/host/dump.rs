@@ -10,18 +10,14 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 
-use pointsman_core::rows::{Cached, Change, FeedKinds};
-use pointsman_core::{
-    DeviceId, FaultKind, Feed, Hook, Micros, Question, RequestId, Round, Shortage, View,
-};
+use pointsman_core::rows::{Change, FeedKinds};
+use pointsman_core::{FaultKind, Feed, Micros, Question, Round, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::PolicyHost;
-use super::member::{Member, Rows};
 use crate::component::Digest;
-use crate::instance::{Fault, PolicyDescription};
-use crate::policy::PolicySource;
+use crate::runner::Rows;
 
 /// One fault, with what its author needs to find the cause. Written as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,28 +56,11 @@ pub struct FaultDump {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DumpedCall {
-    /// One verdict per arrival.
-    Admission {
-        /// Whose.
-        arrivals: Vec<RequestId>,
-        /// How many more may wait.
-        room: u32,
-    },
-    /// These requests, most urgent first.
-    Priority(Vec<RequestId>),
-    /// One verdict per request.
-    Routing(Vec<Cached>),
-    /// Who gives way.
-    Preemption(Shortage),
-    /// Tokens per step for the engines of a device.
-    Budget {
-        /// Which.
-        device: DeviceId,
-        /// How many there are to give.
-        tokens_total: u32,
-    },
-    /// Its state.
+    /// A request for its state.
     Snapshot,
+    /// A question.
+    #[serde(untagged)]
+    Question(Question<'static>),
 }
 
 /// What a policy's mirror ought to hold, so that two runs can be told apart.
@@ -153,97 +132,11 @@ impl MirrorDigest {
 impl DumpedCall {
     /// The question; absent: it was none.
     #[must_use]
-    pub fn question(&self) -> Option<Question<'_>> {
-        Some(match self {
-            DumpedCall::Admission { arrivals, room } => Question::Admission {
-                arrivals,
-                room: *room,
-            },
-            DumpedCall::Priority(requests) => Question::Priority(requests),
-            DumpedCall::Routing(cached) => Question::Routing(cached),
-            DumpedCall::Preemption(shortage) => Question::Preemption(shortage),
-            DumpedCall::Budget {
-                device,
-                tokens_total,
-            } => Question::Budget {
-                device: *device,
-                tokens_total: *tokens_total,
-            },
-            DumpedCall::Snapshot => return None,
-        })
-    }
-
-    /// Which decision was asked for; absent: none.
-    #[must_use]
-    pub fn hook(&self) -> Option<Hook> {
-        self.question().map(|question| question.hook())
-    }
-}
-
-impl From<Question<'_>> for DumpedCall {
-    fn from(question: Question<'_>) -> Self {
-        match question {
-            Question::Admission { arrivals, room } => DumpedCall::Admission {
-                arrivals: arrivals.to_vec(),
-                room,
-            },
-            Question::Priority(requests) => DumpedCall::Priority(requests.to_vec()),
-            Question::Routing(requests) => DumpedCall::Routing(requests.to_vec()),
-            Question::Preemption(shortage) => DumpedCall::Preemption(*shortage),
-            Question::Budget {
-                device,
-                tokens_total,
-            } => DumpedCall::Budget {
-                device,
-                tokens_total,
-            },
+    pub fn question(&self) -> Option<&Question<'static>> {
+        match self {
+            DumpedCall::Question(question) => Some(question),
+            DumpedCall::Snapshot => None,
         }
-    }
-}
-
-/// Whose fault it was.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Culprit<'a> {
-    /// The policy's number.
-    pub(crate) number: u32,
-    /// Which of its instances, counted from 1.
-    pub(crate) generation: u32,
-    /// What it says about itself.
-    pub(crate) description: &'a PolicyDescription,
-    /// What its instances are made of.
-    pub(crate) source: &'a PolicySource,
-}
-
-impl Culprit<'_> {
-    /// What `fault` leaves behind, but for the circumstances of a question.
-    pub(crate) fn dump(&self, now: Micros, asked: DumpedCall, fault: &Fault) -> FaultDump {
-        FaultDump {
-            at: now,
-            round: None,
-            policy: self.number,
-            name: self.description.name.clone(),
-            version: self.description.version.clone(),
-            digest: self.source.digest().to_string(),
-            fingerprint: self.source.fingerprint().to_string(),
-            settings: self.source.settings().to_owned(),
-            generation: self.generation,
-            asked,
-            mirror: None,
-            kind: fault.kind,
-            detail: fault.detail.clone(),
-        }
-    }
-}
-
-impl Member {
-    pub(super) fn dump(&self, now: Micros, asked: DumpedCall, fault: &Fault) -> FaultDump {
-        let culprit = Culprit {
-            number: self.number,
-            generation: self.stats.generation,
-            description: &self.description,
-            source: &self.source,
-        };
-        culprit.dump(now, asked, fault)
     }
 }
 

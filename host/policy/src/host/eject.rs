@@ -7,13 +7,12 @@
 //! # Not here
 //! Who the embedded default is: the server says so.
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::{Hook, HookSet, Micros};
 
 use super::PolicyHost;
 use super::chain::Chain;
 use super::event::PolicyEventKind;
 use crate::host::BindError;
-use crate::instance::{HookSet, index};
 
 impl PolicyHost {
     /// Says that `policy` is the embedded default of `hooks`, in the place of an earlier one. It is
@@ -29,7 +28,7 @@ impl PolicyHost {
     ) -> Result<(), BindError> {
         self.check_exported(policy, hooks)?;
         for hook in hooks.iter() {
-            self.defaults[index(hook)] = Some(policy);
+            self.defaults[hook] = Some(policy);
         }
         self.retire(now);
         Ok(())
@@ -38,7 +37,7 @@ impl PolicyHost {
     /// The embedded default of `hook`, if it is there.
     #[must_use]
     pub fn default_of(&self, hook: Hook) -> Option<u32> {
-        self.defaults[index(hook)]
+        self.defaults[hook]
     }
 
     /// Takes `hook` from everybody but its embedded default, which is in force now; where there is
@@ -50,7 +49,7 @@ impl PolicyHost {
             in_force: default,
             ..Chain::default()
         };
-        let before = std::mem::replace(&mut self.chains[index(hook)], alone);
+        let before = std::mem::replace(&mut self.chains[hook], alone);
         self.shut.remove(hook);
         let mut ejected: Vec<u32> = before
             .everybody()
@@ -66,6 +65,7 @@ impl PolicyHost {
     }
 
     pub(super) fn is_default(&self, policy: u32) -> bool {
-        self.defaults.contains(&Some(policy))
+        let mut defaults = self.defaults.iter();
+        defaults.any(|(_, default)| *default == Some(policy))
     }
 }

@@ -109,13 +109,7 @@ impl Events {
     }
 
     /// What policy `policy` has logged, and how many lines of it were not kept.
-    pub(crate) fn log(
-        &mut self,
-        at: Micros,
-        policy: u32,
-        lines: impl Iterator<Item = LogLine>,
-        dropped: u64,
-    ) {
+    pub(crate) fn log(&mut self, at: Micros, policy: u32, lines: Vec<LogLine>, dropped: u64) {
         for line in lines {
             self.push(at, policy, PolicyEventKind::Logged(line));
         }

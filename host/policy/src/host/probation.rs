@@ -18,14 +18,12 @@
 
 use std::fmt;
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::{Hook, HookMap, Micros};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
 use super::quarantine::Cause;
 use crate::host::BindError;
-use crate::instance::index;
-
 /// How long a policy is on probation, and what ends it early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probation {
@@ -109,11 +107,11 @@ const CLASSES: usize = 16;
 /// What a policy's answers cost, as far as another can be held against it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
-    fuel: [[Mean; CLASSES]; Hook::ALL.len()],
-    rows: [u64; Hook::ALL.len()],
-    refused: [u64; Hook::ALL.len()],
+    fuel: HookMap<[Mean; CLASSES]>,
+    rows: HookMap<u64>,
+    refused: HookMap<u64>,
     /// Of the last question of each hook.
-    rows_last: [u64; Hook::ALL.len()],
+    rows_last: HookMap<u64>,
 }
 
 /// A running mean in which old values fade, since fleets and queues grow and shrink.
@@ -129,7 +127,7 @@ pub(crate) struct Trial {
     terms: Probation,
     since: Micros,
     /// By hook, that of the policy displaced there.
-    before: [Option<Box<Record>>; Hook::ALL.len()],
+    before: HookMap<Option<Box<Record>>>,
     /// What the displaced ones had to carry over, at the swap.
     pub(super) states: Vec<(u32, Option<Vec<u8>>)>,
     questions: u32,
@@ -185,7 +183,7 @@ fn class(rows: u64) -> usize {
 
 impl Record {
     pub(crate) fn book(&mut self, booked: Booked) {
-        let hook = index(booked.hook);
+        let hook = booked.hook;
         self.rows[hook] += booked.rows;
         self.rows_last[hook] = booked.rows;
         if let Some(fuel) = booked.fuel {
@@ -195,7 +193,6 @@ impl Record {
 
     /// Counts a refusal of an action, or of a whole answer; the rows it was about.
     pub(crate) fn book_refusal(&mut self, hook: Hook, whole: Whole) -> u64 {
-        let hook = index(hook);
         let rows = match whole {
             Whole::Action => 1,
             Whole::Answer => self.rows_last[hook].max(1),
@@ -205,7 +202,6 @@ impl Record {
     }
 
     fn refused_permille(&self, hook: Hook) -> u64 {
-        let hook = index(hook);
         self.refused[hook]
             .saturating_mul(1000)
             .checked_div(self.rows[hook])
@@ -227,7 +223,7 @@ impl Trial {
         Self {
             terms,
             since: now,
-            before: Default::default(),
+            before: HookMap::default(),
             states: Vec::new(),
             questions: 0,
             faults: 0,
@@ -242,14 +238,14 @@ impl Trial {
     pub(crate) fn book(&mut self, booked: Booked) {
         self.questions = self.questions.saturating_add(1);
         self.rows += booked.rows;
-        let before = self.before[index(booked.hook)].as_deref();
+        let before = self.before[booked.hook].as_deref();
         let permille = before.map_or(0, |record| record.refused_permille(booked.hook));
         self.refused_expected += permille.saturating_mul(booked.rows);
         let Some(fuel) = booked.fuel else {
             return;
         };
         self.fuel = self.fuel.saturating_add(fuel);
-        let of_hook = before.map(|record| &record.fuel[index(booked.hook)]);
+        let of_hook = before.map(|record| &record.fuel[booked.hook]);
         if let Some(expected) = of_hook.and_then(|means| means[class(booked.rows)].known()) {
             self.compared.questions += 1;
             self.compared.fuel = self.compared.fuel.saturating_add(fuel);
@@ -338,7 +334,7 @@ impl PolicyHost {
         }
         let mut trial = Trial::new(now, terms);
         for hook in self.in_force(policy).iter() {
-            let displaced = self.chains[index(hook)].behind;
+            let displaced = self.chains[hook].behind;
             let Some(number) = displaced else { continue };
             let known = trial.states.iter().any(|(kept, _)| *kept == number);
             if !known {
@@ -346,7 +342,7 @@ impl PolicyHost {
                 trial.states.push((number, state));
             }
             let member = self.members.get(&number);
-            trial.before[index(hook)] = member.map(|member| Box::new(member.record.clone()));
+            trial.before[hook] = member.map(|member| Box::new(member.record.clone()));
         }
         if let Some(member) = self.members.get_mut(&policy) {
             member.trial = Some(trial);
@@ -368,7 +364,7 @@ impl PolicyHost {
         let record = beside.map(|member| Box::new(member.record.clone()));
         let member = self.members.get_mut(&policy);
         if let Some(trial) = member.and_then(|member| member.trial.as_mut()) {
-            trial.before[index(hook)] = record;
+            trial.before[hook] = record;
         }
     }
 
@@ -427,13 +423,13 @@ impl PolicyHost {
             let went_on = !self.in_force(number).is_empty();
             let member = self.members.get_mut(&number);
             if let Some(member) = member.filter(|_| !went_on) {
-                member.rewind(state, now, &mut self.shared.scrap);
+                member.restart(state, now, &mut self.shared);
             }
         }
         let mut to = Vec::new();
         for hook in self.in_force(policy).iter() {
             self.shut.remove(hook);
-            to.extend(self.chains[index(hook)].behind);
+            to.extend(self.chains[hook].behind);
         }
         for hook in self.tried(policy).iter() {
             to.extend(self.holder(hook));
@@ -442,7 +438,7 @@ impl PolicyHost {
         to.dedup();
         if let Some((old, hooks)) = given_up.filter(|(old, _)| self.members.contains_key(old)) {
             for hook in hooks.iter() {
-                self.chains[index(hook)].put(old);
+                self.chains[hook].put(old);
             }
         }
         let kind = PolicyEventKind::RolledBack {

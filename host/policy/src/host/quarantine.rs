@@ -75,9 +75,9 @@ impl PolicyHost {
             return;
         };
         let entry = Quarantined {
-            fingerprint: member.source.fingerprint(),
-            digest: member.source.digest(),
-            name: member.description.name.clone(),
+            fingerprint: member.runner.source.fingerprint(),
+            digest: member.runner.source.digest(),
+            name: member.runner.description.name.clone(),
             at: now,
             cause,
             detail: detail.to_owned(),
@@ -93,7 +93,7 @@ impl PolicyHost {
         let Some(member) = self.members.get(&policy) else {
             return;
         };
-        let faults = member.faults();
+        let faults = member.runner.faults();
         if faults < faults_max {
             return;
         }
@@ -119,7 +119,7 @@ impl PolicyHost {
         let Some(member) = self.members.get_mut(&policy) else {
             return;
         };
-        if member.down_until().is_some() {
+        if member.runner.down_until().is_some() {
             return;
         }
         member.strike(now, &mut self.shared);
@@ -137,7 +137,7 @@ impl PolicyHost {
     /// What is still a member may be on the list: a shadow that has ended.
     pub(super) fn check_listed(&self, policy: u32) -> Result<(), BindError> {
         let member = self.members.get(&policy);
-        match member.map(|member| member.source.fingerprint()) {
+        match member.map(|member| member.runner.source.fingerprint()) {
             Some(fingerprint) if self.is_listed(fingerprint) => {
                 Err(BindError::Quarantined(fingerprint))
             }

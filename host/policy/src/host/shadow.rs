@@ -6,14 +6,13 @@
 //! # Not here
 //! The thread, and what it compares ([`crate::shadow`]).
 
-use pointsman_core::{Micros, Reply};
+use pointsman_core::{HookSet, Micros, Reply};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
-use super::member::{Question, Shared, Tenure};
+use super::member::{Asking, Shared, Tenure};
 use super::quarantine::Cause;
 use crate::host::BindError;
-use crate::instance::HookSet;
 use crate::shadow::{Left, Shadow, ShadowReport};
 
 /// Shadows at a time.
@@ -46,17 +45,16 @@ impl PolicyHost {
         let Some(member) = self.members.get_mut(&policy) else {
             return Err(BindError::Unknown(policy));
         };
-        let instance = member.lend();
-        match Shadow::spawn(member, instance, hooks, patience) {
+        match Shadow::spawn((policy, hooks), member.runner.lend(), patience) {
             Ok(shadow) => self.shadows.push(shadow),
             Err(error) => {
-                member.take_back(now);
+                member.runner.take_back(now);
                 return Err(BindError::NoThread(error.to_string()));
             }
         }
         member.tenure = Tenure::Bound;
         member.trial = None;
-        for chain in &mut self.chains {
+        for chain in self.chains.values_mut() {
             chain.remove(policy);
         }
         self.retire(now);
@@ -72,7 +70,7 @@ impl PolicyHost {
         if self.shadows.len() < before
             && let Some(member) = self.members.get_mut(&policy)
         {
-            member.take_back(now);
+            member.runner.take_back(now);
         }
     }
 
@@ -99,29 +97,25 @@ impl PolicyHost {
         Some(shadow.report())
     }
 
-    /// Passes a question on to those who are shown it, with the answer in force, if there is one.
-    pub(super) fn show<R>(&mut self, question: &Question<'_>, answered: Option<(u32, &R)>)
-    where
-        R: Clone,
-        Reply: From<R>,
-    {
-        let hook = question.asked.hook();
+    /// Passes a question on to the shadows of its hook, with the answer in force, if there is one.
+    pub(super) fn show(&mut self, asking: &Asking<'_>, answered: Option<(u32, &Reply)>) {
+        let hook = asking.question.hook();
         let mut ended = Vec::new();
         for shadow in &mut self.shadows {
             if !shadow.hooks.contains(hook) {
                 continue;
             }
-            let in_force = answered.map(|(policy, value)| (policy, Reply::from(value.clone())));
+            let in_force = answered.map(|(policy, reply)| (policy, reply.clone()));
             let member = answered.and_then(|(policy, _)| self.members.get(&policy));
-            let reasons = member.map(|member| member.description.reasons.as_slice());
-            if let Some(why) = shadow.put(question, in_force, reasons.unwrap_or_default()) {
+            let reasons = member.map(|member| member.runner.description.reasons.as_slice());
+            if let Some(why) = shadow.put(asking, in_force, reasons.unwrap_or_default()) {
                 ended.push((shadow.number, why));
             }
         }
         for (policy, why) in ended {
-            self.note_quarantined_as(question.at.now, policy, Cause::Faulted, &why);
+            self.note_quarantined_as(asking.at.now, policy, Cause::Faulted, &why);
             let kind = PolicyEventKind::ShadowEnded { why };
-            self.shared.events.push(question.at.now, policy, kind);
+            self.shared.events.push(asking.at.now, policy, kind);
         }
     }
 
@@ -134,7 +128,7 @@ impl PolicyHost {
             };
             let snapshot = self.handover(now, old);
             if let (Some(member), Some(snapshot)) = (self.members.get_mut(&policy), snapshot)
-                && member.begin_with(snapshot)
+                && member.runner.begin_with(snapshot)
             {
                 return;
             }
@@ -145,8 +139,8 @@ impl PolicyHost {
 impl Shared {
     /// Takes what the shadow `policy` has left.
     fn hear(&mut self, policy: u32, left: Left) {
-        let lines = left.lines.into_iter();
-        self.events.log(left.at, policy, lines, left.lines_dropped);
+        self.events
+            .log(left.at, policy, left.lines, left.lines_dropped);
         for dump in left.dumps {
             self.dumps.keep(|| dump);
         }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_core::{FaultKind, Hook, Micros, Refusal};
+use pointsman_core::{FaultKind, HookMap, HookSet, Micros, Refusal};
 
 use crate::component::Digest;
 use crate::host::quarantine::Cause;
-use crate::instance::{HookSet, PolicyDescription, index};
+use crate::instance::PolicyDescription;
 use crate::mode::Mode;
-use crate::stats::Spreads;
+use crate::runner::InstanceCounters;
+use crate::stats::Spread;
 
 /// One policy as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,57 +36,27 @@ pub struct PolicyStatus {
     pub is_on_probation: bool,
     /// Absent: it can be asked. Otherwise it faulted, and is not asked before that time.
     pub down_until: Option<Micros>,
-    /// What it has done.
+    /// Counts of its instances and calls.
+    pub counters: InstanceCounters,
+    /// Counts of its answers, faults and refusals.
     pub stats: PolicyStats,
 }
 
 /// What a policy has done since it was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyStats {
-    /// Instances so far, the present one included.
-    pub generation: u32,
     /// Questions answered.
-    pub answers: PerHook,
-    /// Calls that told it about changes.
-    pub observes: u64,
-    /// Snapshots taken.
-    pub snapshots: u64,
+    pub answers: HookMap<u64>,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Actions the interlock refused.
-    pub refusals: PerHook,
+    pub refusals: HookMap<u64>,
     /// The newest of them.
     pub refusal_last: Option<Refusal>,
     /// Fuel of the questions it answered, if it is metered.
-    pub fuel: Spreads,
+    pub fuel: HookMap<Spread>,
     /// How long they took, in nanoseconds.
-    pub latency: Spreads,
-    /// Fuel of its last question, if it is metered.
-    pub fuel_last: u64,
-    /// Most fuel of one question.
-    pub fuel_max: u64,
-}
-
-/// A count for each hook.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerHook([u64; Hook::ALL.len()]);
-
-impl PerHook {
-    /// The count of `hook`.
-    #[must_use]
-    pub fn of(&self, hook: Hook) -> u64 {
-        self.0[index(hook)]
-    }
-
-    /// All hooks together.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    pub(crate) fn count(&mut self, hook: Hook) {
-        self.0[index(hook)] += 1;
-    }
+    pub latency: HookMap<Spread>,
 }
 
 /// A policy that is not added again before it is released.

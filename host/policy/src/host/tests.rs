@@ -10,16 +10,18 @@ mod shadow;
 
 use std::cell::RefCell;
 
-use pointsman_core as core;
 use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{Answer, Author, ExecutorId, FaultKind, Feed, Moment, RequestId, Round};
+use pointsman_core::{
+    Answer, Author, ExecutorId, FaultKind, Feed, Moment, Question, RequestId, Round,
+};
 
 use super::*;
 use crate::fixture::{Failing, Handle, scripted};
 use crate::host::chain::Arm;
-use crate::host::member::{Question, Rows};
+use crate::host::member::Asking;
 use crate::limits::Limits;
 use crate::policy::{Briefing, Restored, start};
+use crate::runner::{InstanceCounters, Rows};
 
 /// Rows by a script: so many changes for each `observe`, the last one again and again.
 struct Feeding(RefCell<Vec<(Extent, usize)>>);
@@ -90,17 +92,13 @@ fn order_of(
     (count, now): (u64, u64),
 ) -> Answer<Vec<RequestId>> {
     let requests: Vec<RequestId> = (1..=count).map(RequestId).collect();
-    let question = Question {
-        asked: core::Question::Priority(&requests),
+    let asking = Asking {
+        question: &Question::Priority(requests.into()),
         at: moment(now),
         rows,
         arm: Arm::Steady,
     };
-    host.ask(
-        &question,
-        &mut |policy| policy.order(moment(now), &requests),
-        &|_, _| {},
-    )
+    host.ask_chain(&asking).priority()
 }
 
 /// Who answered at `now`, and how many failed before.
@@ -121,6 +119,10 @@ fn events(host: &mut PolicyHost) -> Vec<(u32, PolicyEventKind)> {
         })
         .map(|event| (event.policy, event.kind))
         .collect()
+}
+
+fn counters(host: &PolicyHost, policy: u32) -> InstanceCounters {
+    host.runner(policy).unwrap().counters()
 }
 
 fn stats(host: &PolicyHost, policy: u32) -> PolicyStats {
@@ -157,9 +159,10 @@ fn observes_before_a_question_when_there_is_something_to_tell() {
         "order",
     ];
     assert_eq!(policy.calls(), expected);
-    let stats = stats(&host, 0);
-    assert_eq!((stats.answers.of(Hook::Priority), stats.observes), (3, 2));
-    assert_eq!((stats.fuel_last, stats.fuel_max), (11, 11));
+    let counters = counters(&host, 0);
+    assert_eq!(stats(&host, 0).answers[Hook::Priority], 3);
+    assert_eq!(counters.observes, 2);
+    assert_eq!((counters.fuel, counters.fuel_max), (11, 11));
 }
 
 #[test]

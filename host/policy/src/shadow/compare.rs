@@ -11,11 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use pointsman_core::{
-    Allotment, EvictHow, Eviction, ExecutorId, Reply, RequestId, admission, routing,
+    Allotment, EvictHow, Eviction, ExecutorId, Question, Reply, RequestId, admission, routing,
 };
 
 use super::report::Same;
-use crate::host::DumpedCall;
 
 /// One decision, by two policies.
 #[derive(Debug)]
@@ -75,20 +74,19 @@ impl Compared {
 }
 
 /// Both answers to `question`, decision by decision.
-pub(super) fn compare(question: &DumpedCall, in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
+pub(super) fn compare(question: &Question<'_>, in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
     let (one, other) = (decisions(in_force), decisions(shadow));
     let abouts: Vec<About> = match question {
-        DumpedCall::Admission { arrivals, .. } => {
+        Question::Admission { arrivals, .. } => {
             arrivals.iter().map(|id| About::Request(*id)).collect()
         }
-        DumpedCall::Priority(requests) => (1..=requests.len()).map(About::Rank).collect(),
-        DumpedCall::Routing(cached) => {
+        Question::Priority(requests) => (1..=requests.len()).map(About::Rank).collect(),
+        Question::Routing(cached) => {
             let requests = cached.iter().map(|cached| About::Request(cached.request));
             requests.collect()
         }
-        DumpedCall::Preemption(shortage) => vec![About::Request(shortage.needy)],
-        DumpedCall::Budget { .. } => return compare_budgets(in_force, shadow),
-        DumpedCall::Snapshot => Vec::new(),
+        Question::Preemption(shortage) => vec![About::Request(shortage.needy)],
+        Question::Budget { .. } => return compare_budgets(in_force, shadow),
     };
     let pairs = abouts.into_iter().enumerate();
     pairs
@@ -261,7 +259,7 @@ mod tests {
     }
 
     /// Which decisions are the same, and both choices of the first that is not.
-    fn check(question: &DumpedCall, one: &Reply, other: &Reply) -> (Vec<bool>, String) {
+    fn check(question: &Question<'_>, one: &Reply, other: &Reply) -> (Vec<bool>, String) {
         let compared = compare(question, one, other);
         let same = compared.iter().map(|c| c.same() == Same::Yes).collect();
         let differ = compared.iter().find(|c| c.same() == Same::No);
@@ -276,7 +274,7 @@ mod tests {
 
     #[test]
     fn placements_are_the_same_by_the_first_executor_and_holds_by_being_one() {
-        let question = DumpedCall::Routing(vec![cached(1), cached(2), cached(3)]);
+        let question = Question::Routing(vec![cached(1), cached(2), cached(3)].into());
         let hold = |at| routing::Verdict {
             choice: routing::Choice::Hold(at),
             reason: 0,
@@ -294,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_one_says_nothing_of_differs() {
-        let question = DumpedCall::Priority(vec![RequestId(1), RequestId(2)]);
+        let question = Question::Priority(vec![RequestId(1), RequestId(2)].into());
         let one = Reply::Priority(vec![RequestId(2), RequestId(1)]);
         let other = Reply::Priority(vec![RequestId(2)]);
         let (same, words) = check(&question, &one, &other);
@@ -315,7 +313,7 @@ mod tests {
                 reason: 0,
             }))
         };
-        let question = DumpedCall::Preemption(Shortage {
+        let question = Question::Preemption(Shortage {
             cause: ShortageCause::Blocks,
             needy: RequestId(9),
             executor: None,
@@ -328,7 +326,7 @@ mod tests {
         let expected = "request 9: evict from executor 1: request 2 (swap), not evict nobody";
         assert_eq!(words, expected);
 
-        let question = DumpedCall::Budget {
+        let question = Question::Budget {
             device: DeviceId(0),
             tokens_total: 10,
         };

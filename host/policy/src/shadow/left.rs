@@ -7,7 +7,7 @@
 use pointsman_core::Micros;
 
 use crate::host::FaultDump;
-use crate::instance::{Instance, LogLine};
+use crate::instance::LogLine;
 
 /// Lines kept.
 const LINES_MAX: usize = 256;
@@ -34,14 +34,12 @@ impl Left {
         self.lines.is_empty() && self.lines_dropped == 0 && self.dumps.is_empty()
     }
 
-    /// Takes what `instance` has logged.
-    pub(super) fn fetch_log(&mut self, now: Micros, instance: &mut dyn Instance) {
+    /// Adds lines that were logged, and a count of lines that were dropped.
+    pub(super) fn add_log(&mut self, now: Micros, mut lines: Vec<LogLine>, dropped: u64) {
         self.at = now;
-        let mut lines = Vec::new();
-        self.lines_dropped += instance.take_log(&mut lines);
         let over = (self.lines.len() + lines.len()).saturating_sub(LINES_MAX);
         lines.truncate(lines.len() - over);
-        self.lines_dropped += u64::try_from(over).unwrap_or(u64::MAX);
+        self.lines_dropped += dropped + u64::try_from(over).unwrap_or(u64::MAX);
         self.lines.append(&mut lines);
     }
 

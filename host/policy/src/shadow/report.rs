@@ -5,11 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pointsman_core::{FaultKind, Hook, Moment};
+use pointsman_core::{FaultKind, Hook, HookMap, HookSet, Moment};
 
-use crate::host::PerHook;
-use crate::instance::{Fault, HookSet};
-use crate::stats::Spreads;
+use crate::instance::Fault;
+use crate::stats::Spread;
 
 /// Examples of disagreement kept.
 const EXAMPLES_MAX: usize = 32;
@@ -30,7 +29,7 @@ pub struct ShadowReport {
     /// Questions it was not asked, because it was too slow or had to be told everything first.
     pub dropped: u64,
     /// Questions it answered.
-    pub answers: PerHook,
+    pub answers: HookMap<u64>,
     /// Decisions compared with those in force.
     pub agreement: BTreeMap<Hook, Agreement>,
     /// The same by the reason in force, where the hook gives reasons.
@@ -38,9 +37,9 @@ pub struct ShadowReport {
     /// The newest decisions in which they differ, oldest first.
     pub examples: VecDeque<Disagreement>,
     /// Fuel of its questions.
-    pub fuel: Spreads,
+    pub fuel: HookMap<Spread>,
     /// Time they took, in nanoseconds.
-    pub latency: Spreads,
+    pub latency: HookMap<Spread>,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,
     /// The newest of them.
@@ -124,12 +123,12 @@ impl ShadowReport {
             state: ShadowState::Running,
             pending: 0,
             dropped: 0,
-            answers: PerHook::default(),
+            answers: HookMap::default(),
             agreement: BTreeMap::new(),
             by_reason: BTreeMap::new(),
             examples: VecDeque::new(),
-            fuel: Spreads::default(),
-            latency: Spreads::default(),
+            fuel: HookMap::default(),
+            latency: HookMap::default(),
             faults: BTreeMap::new(),
             fault_last: None,
         }

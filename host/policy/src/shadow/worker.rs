@@ -5,73 +5,38 @@
 //! 2. A call is bounded as in force: fuel, epochs, memory ([`crate::Limits`];
 //!    `a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined`).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use pointsman_core::rows::Extent;
-use pointsman_core::{Hook, Micros, Moment, Relay, Reply};
+use pointsman_core::{Hook, Micros, Moment, Relay};
 
 use super::compare::{Compared, Decision, compare};
 use super::report::{Disagreement, Said, Same};
 use super::{InForce, Link, Put};
-use crate::host::member::Member;
-use crate::host::{Culprit, DumpedCall, FaultDump};
-use crate::instance::{Fault, Instance, PolicyDescription};
+use crate::host::{DumpedCall, FaultDump};
+use crate::instance::Fault;
 use crate::limits::Patience;
-use crate::policy::{PolicySource, observe_all};
-use crate::stats::Stopwatch;
+use crate::runner::{Answered, Output, Runner};
 
 /// The far side of a shadow.
 pub(super) struct Worker {
     number: u32,
-    source: PolicySource,
-    description: PolicyDescription,
+    runner: Runner,
     patience: Patience,
     link: Arc<Link>,
-    instance: Option<Box<dyn Instance>>,
-    /// Instances so far.
-    generation: u32,
     relay: Relay,
-    /// Whether it has been told everything.
-    knows: Knows,
-    /// When it faulted, within the window.
-    faults: VecDeque<Micros>,
-}
-
-/// What an instance has been told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knows {
-    Nothing,
-    AllThereIs,
-}
-
-/// What came of a question.
-struct Answered {
-    reply: Reply,
-    fuel: Option<u64>,
-    nanos: u64,
 }
 
 impl Worker {
-    pub(super) fn new(
-        member: &Member,
-        instance: Option<Box<dyn Instance>>,
-        link: Arc<Link>,
-        patience: Patience,
-    ) -> Self {
+    pub(super) fn new(number: u32, runner: Runner, link: Arc<Link>, patience: Patience) -> Self {
         Self {
-            number: member.number,
-            source: member.source.clone(),
-            description: member.description.clone(),
+            number,
+            runner,
             patience,
             link,
-            generation: u32::from(instance.is_some()),
-            instance,
             relay: Relay::default(),
-            knows: Knows::Nothing,
-            faults: VecDeque::new(),
         }
     }
 
@@ -91,67 +56,46 @@ impl Worker {
     }
 
     fn is_spent(&self) -> bool {
-        u32::try_from(self.faults.len()).map_or(true, |faults| faults >= self.patience.faults_max)
+        let faults = u32::try_from(self.runner.faults());
+        faults.map_or(true, |faults| faults >= self.patience.faults_max)
     }
 
     fn work(&mut self, mut put: Put) {
-        if self.knows == Knows::Nothing && put.extent != Extent::Everything {
+        if !self.runner.is_up() && put.extent != Extent::Everything {
             // This was put before the driver heard that there is a fresh instance.
             self.link.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.relay.pass(put.extent, &mut put.changes);
-        let answered = self.ask(&put);
+        let told = (put.extent, put.changes.as_slice());
+        let answered = self.runner.ask_told(told, put.at, &put.question);
         let fault = answered.as_ref().err();
         let dump = fault.map(|fault| self.dump(&put, fault));
         self.leave(put.at.now, dump);
         match answered {
             Ok(answered) => self.take(&put, &answered),
-            Err(fault) => self.fault(put.at.now, fault),
+            Err(fault) => self.fault(fault),
         }
-    }
-
-    fn ask(&mut self, put: &Put) -> Result<Answered, Fault> {
-        let instance = match &mut self.instance {
-            Some(instance) => instance,
-            empty @ None => {
-                self.generation = self.generation.saturating_add(1);
-                empty.insert(self.source.warm(None)?.instance)
-            }
-        };
-        if !put.changes.is_empty() || put.extent == Extent::Everything {
-            let told = (put.at.now, put.extent);
-            observe_all(instance.as_mut(), self.source.limits(), told, &put.changes)?;
-        }
-        self.knows = Knows::AllThereIs;
-        let stopwatch = Stopwatch::start();
-        let reply = ask(instance.as_mut(), put.at, &put.question)?;
-        Ok(Answered {
-            reply,
-            fuel: instance.last_fuel(),
-            nanos: stopwatch.nanos(),
-        })
     }
 
     fn dump(&self, put: &Put, fault: &Fault) -> FaultDump {
-        let culprit = Culprit {
-            number: self.number,
-            generation: self.generation,
-            description: &self.description,
-            source: &self.source,
-        };
+        let asked = DumpedCall::Question(put.question.clone());
         FaultDump {
             round: Some(put.at.round),
-            ..culprit.dump(put.at.now, put.question.clone(), fault)
+            ..self.runner.dump((self.number, put.at.now), asked, fault)
         }
     }
 
     /// Leaves what it has logged, and `dump`, for the driver to fetch.
     fn leave(&mut self, now: Micros, dump: Option<FaultDump>) {
+        let Output {
+            lines,
+            lines_dropped,
+            woken: _,
+            retired: _,
+        } = self.runner.take_output();
         let mut left = self.link.left();
-        if let Some(instance) = &mut self.instance {
-            left.fetch_log(now, instance.as_mut());
-        }
+        left.add_log(now, lines, lines_dropped);
         if let Some(dump) = dump {
             left.keep(dump);
         }
@@ -161,21 +105,17 @@ impl Worker {
     }
 
     fn take(&mut self, put: &Put, answered: &Answered) {
-        let Some(question) = put.question.question() else {
-            return;
-        };
-        let named = &mut self.relay.named;
-        named.by_reply(&question.requests(), &answered.reply);
-        let hook = question.hook();
+        self.relay.named.by_reply(&put.question, &answered.reply);
+        let hook = put.question.hook();
         let compared = put.in_force.as_ref().map(|in_force| {
             let decisions = compare(&put.question, &in_force.reply, &answered.reply);
             (in_force, decisions)
         });
         let mut report = self.link.lock();
-        report.answers.count(hook);
-        report.latency.count(hook, answered.nanos);
+        report.answers[hook] += 1;
+        report.latency[hook].count(answered.nanos);
         if let Some(fuel) = answered.fuel {
-            report.fuel.count(hook, fuel);
+            report.fuel[hook].count(fuel);
         }
         let Some((in_force, decisions)) = compared else {
             return;
@@ -207,24 +147,16 @@ impl Worker {
             shadow: Said {
                 policy: self.number,
                 choice: decision.shadow.choice.to_string(),
-                reason: text(&self.description.reasons, &decision.shadow),
+                reason: text(&self.runner.description.reasons, &decision.shadow),
             },
         }
     }
 
-    /// Drops the instance; the next one is told everything.
-    fn fault(&mut self, now: Micros, fault: Fault) {
-        self.instance = None;
-        self.knows = Knows::Nothing;
-        while let Some(first) = self.faults.front()
-            && now.since(*first).0 >= self.patience.window_micros
-        {
-            self.faults.pop_front();
-        }
-        self.faults.push_back(now);
+    /// Counts a fault. The next instance is told everything.
+    fn fault(&mut self, fault: Fault) {
         let mut report = self.link.lock();
         if self.is_spent() {
-            let faults = self.faults.len();
+            let faults = self.runner.faults();
             report.end(&format!("{faults} faults, the last one: {fault}"));
             self.link.over.store(true, Ordering::Release);
         }
@@ -234,24 +166,8 @@ impl Worker {
     }
 }
 
-/// Why, in the words of the policy that said so.
+/// The reason in the words of the policy that gave it.
 fn text(reasons: &[String], decision: &Decision) -> Option<String> {
     let reason = decision.reason?;
     reasons.get(usize::from(reason)).cloned()
-}
-
-fn ask(instance: &mut dyn Instance, at: Moment, call: &DumpedCall) -> Result<Reply, Fault> {
-    Ok(match call {
-        DumpedCall::Admission { arrivals, room } => {
-            Reply::from(instance.admit(at, arrivals, *room)?)
-        }
-        DumpedCall::Priority(requests) => Reply::from(instance.order(at, requests)?),
-        DumpedCall::Routing(cached) => Reply::from(instance.route(at, cached)?),
-        DumpedCall::Preemption(shortage) => Reply::from(instance.evict(at, shortage)?),
-        DumpedCall::Budget {
-            device,
-            tokens_total,
-        } => Reply::from(instance.allot(at, *device, *tokens_total)?),
-        DumpedCall::Snapshot => Reply::Preemption(None),
-    })
 }

@@ -1,6 +1,6 @@
 //! Limits and faults, provoked in real components.
 
-use pointsman_core::Round;
+use pointsman_core::{Hook, Round};
 
 use super::*;
 use crate::engine::PolicyEngine;
@@ -24,10 +24,17 @@ fn orders(order: &'static str) -> Guest {
     }
 }
 
+fn order(instance: &mut WasmInstance, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
+    let reply = instance.ask(AT, &Question::Priority(requests.into()))?;
+    Ok(reply.priority().unwrap())
+}
+
 /// What ends an `order` with this body, under `limits`.
 fn ends(order: &'static str, limits: Limits) -> FaultKind {
     let mut instance = instance(orders(order), limits);
-    instance.order(AT, &[RequestId(1)]).unwrap_err().kind
+    self::order(&mut instance, &[RequestId(1)])
+        .unwrap_err()
+        .kind
 }
 
 #[test]
@@ -45,7 +52,7 @@ fn describes_configures_and_answers() {
         .observe(Micros(1), Extent::Everything, &[])
         .unwrap();
     let requests = [RequestId(3), RequestId(1)];
-    assert_eq!(instance.order(AT, &requests), Ok(requests.to_vec()));
+    assert_eq!(order(&mut instance, &requests), Ok(requests.to_vec()));
     assert_eq!(instance.snapshot(), Ok(Vec::new()));
     assert_eq!(instance.restore(&[1, 2]), Ok(Ok(())));
     assert_eq!(instance.hooks(), HookSet::from_iter([Hook::Priority]));
@@ -55,9 +62,9 @@ fn describes_configures_and_answers() {
 #[test]
 fn fuel_is_counted_and_the_same_each_time() {
     let mut instance = instance(Guest::default(), Limits::default());
-    instance.order(AT, &[RequestId(1)]).unwrap();
+    order(&mut instance, &[RequestId(1)]).unwrap();
     let first = instance.last_fuel();
-    instance.order(AT, &[RequestId(1)]).unwrap();
+    order(&mut instance, &[RequestId(1)]).unwrap();
     assert_eq!(instance.last_fuel(), first);
     assert!(first.is_some_and(|fuel| fuel > 0));
 }
@@ -95,7 +102,7 @@ fn work_that_fuel_does_not_price_meets_the_deadline() {
 #[test]
 fn answers_nothing_after_a_fault() {
     let mut instance = instance(orders("unreachable"), Limits::default());
-    let first = instance.order(AT, &[]).unwrap_err();
+    let first = order(&mut instance, &[]).unwrap_err();
     assert!(first.detail.contains("unreachable"), "{first}");
     let second = instance.describe().unwrap_err();
     assert!(second.detail.contains("faulted before"), "{second}");
@@ -124,7 +131,7 @@ fn the_log_keeps_a_bounded_number_of_short_lines() {
         ..Limits::default()
     };
     let mut instance = instance(orders(THRICE), limits);
-    instance.order(AT, &[]).unwrap();
+    order(&mut instance, &[]).unwrap();
     let mut lines = Vec::new();
     assert_eq!(instance.take_log(&mut lines), 1);
     let line = |level, message: &str| LogLine {
@@ -151,10 +158,10 @@ fn more_rows_give_more_fuel() {
         ..Limits::default()
     };
     let mut fed = instance(orders(busy), limits(1000));
-    assert_eq!(fed.order(AT, &requests), Ok(Vec::new()));
+    assert_eq!(order(&mut fed, &requests), Ok(Vec::new()));
     let mut starved = instance(orders(busy), limits(1));
     assert_eq!(
-        starved.order(AT, &requests).unwrap_err().kind,
+        order(&mut starved, &requests).unwrap_err().kind,
         FaultKind::Fuel
     );
 }

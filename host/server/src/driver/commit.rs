@@ -1,7 +1,7 @@
 //! Putting policies in force between two rounds, all or nothing.
 
-use pointsman_core::{Hook, Micros};
-use pointsman_policy::{BindError, HookSet, OnFailure, PolicyHost};
+use pointsman_core::{Hook, HookSet, Micros};
+use pointsman_policy::{BindError, OnFailure, PolicyHost};
 
 use super::message::{Commit, CommitError, Committed, Install, Stand};
 

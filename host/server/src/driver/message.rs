@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pointsman_core::rows::{FeedKinds, RequestClass};
-use pointsman_core::{Micros, SessionKey};
+use pointsman_core::{HookSet, Micros, SessionKey};
 use pointsman_executor::delivery::{self, Closing, Deliveries, TextSink};
 use pointsman_executor::job::Job;
 use pointsman_policy::{
-    BindError, Briefing, Digest, FaultDump, HookSet, OnFailure, Percent, PolicyStatus, Probation,
-    Quarantined, Retired, Snapshot, StartedPolicy,
+    BindError, Briefing, Digest, FaultDump, OnFailure, Percent, PolicyStatus, Probation,
+    Quarantined, Retired, Runner, Snapshot,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -166,7 +166,7 @@ pub struct Commit {
 #[derive(Debug)]
 pub struct Install {
     /// Ready to be asked.
-    pub policy: StartedPolicy,
+    pub policy: Runner,
     /// As what.
     pub stand: Stand,
     /// Hooks whose embedded default it is.

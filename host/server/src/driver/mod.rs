@@ -470,51 +470,23 @@ impl Driver {
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
             Effect::Start(order) => {
-                if let Some(sequence) = self.requests.start(order.request) {
-                    let executor = order.executor;
+                let SequenceRef {
+                    request, executor, ..
+                } = order.sequence;
+                if let Some(sequence) = self.requests.start(request) {
                     let start = Box::new(Start { order, sequence });
                     self.executors.send(executor, Command::Start(start));
                 }
             }
-            Effect::Grant {
-                request,
-                executor,
-                incarnation,
-                blocks,
-            } => {
-                let sequence = SequenceRef {
-                    request,
-                    executor,
-                    incarnation,
-                };
-                self.executors
-                    .send(executor, Command::Grant { sequence, blocks });
-            }
-            Effect::Evict {
-                request,
-                executor,
-                incarnation,
-                how: _,
-            } => {
-                let sequence = SequenceRef {
-                    request,
-                    executor,
-                    incarnation,
-                };
-                self.executors.send(executor, Command::Evict(sequence));
-            }
-            Effect::Cancel {
-                request,
-                executor,
-                incarnation,
-            } => {
-                let sequence = SequenceRef {
-                    request,
-                    executor,
-                    incarnation,
-                };
-                self.executors.send(executor, Command::Cancel(sequence));
-            }
+            Effect::Grant { sequence, blocks } => self
+                .executors
+                .send(sequence.executor, Command::Grant { sequence, blocks }),
+            Effect::Evict { sequence, how: _ } => self
+                .executors
+                .send(sequence.executor, Command::Evict(sequence)),
+            Effect::Cancel(sequence) => self
+                .executors
+                .send(sequence.executor, Command::Cancel(sequence)),
             Effect::SetBudget {
                 executor,
                 tokens_max,

@@ -10,9 +10,9 @@ use std::fmt;
 use std::io;
 
 use pointsman_core::rows::{ExecutorKind, Health};
-use pointsman_core::{AttachError, DeviceId, ExecutorId, Micros, Round};
+use pointsman_core::{AttachError, DeviceId, ExecutorId, HookSet, Micros, Round};
 use pointsman_executor::engine::thread::EngineHandle;
-use pointsman_policy::{Candidate, HookSet, ShadowReport};
+use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 
 use super::decisions::Case;

@@ -117,7 +117,7 @@ impl Driver {
         let (at, view) = (self.moment(now), self.machine.view());
         let rehearsed = self
             .policies
-            .rehearse(&view, at, &probe.request, &probe.cached);
+            .dry_run(&view, at, &probe.request, &probe.cached);
         let built_in = |by| Told {
             by,
             verdict: routing::Choice::Place(

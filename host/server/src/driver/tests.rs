@@ -183,7 +183,7 @@ fn a_client_is_told_where_it_runs_and_how_it_ended() {
     let mut stage = Stage::new();
     let (_, mut deliveries) = stage.submit();
     let start = stage.start();
-    let sequence = start.sequence_ref();
+    let sequence = start.order.sequence;
     assert_eq!(start.sequence.job.prompt, [1, 2, 3]);
     let Some(Delivery::Placed(placement)) = deliveries.try_next() else {
         panic!("not placed");
@@ -231,7 +231,7 @@ fn a_client_that_leaves_while_it_runs_frees_its_slot_and_blocks() {
     let mut stage = Stage::new();
     let (ticket, _deliveries) = stage.submit();
     let start = stage.start();
-    let sequence = start.sequence_ref();
+    let sequence = start.order.sequence;
     stage.driver.depart(AT, ticket);
     stage.settle();
     assert!(matches!(stage.command(), Some(Command::Cancel(it)) if it == sequence));
@@ -247,7 +247,7 @@ fn what_an_executor_gives_back_is_taken_up_elsewhere_where_it_was_left() {
     let mut stage = Stage::with_executors(&["cpu0/demo", "cpu1/demo"], 64);
     let (_, mut deliveries) = stage.submit();
     let mut start = stage.start();
-    let sequence = start.sequence_ref();
+    let sequence = start.order.sequence;
     start.sequence.tokens.push(7);
     let failed = Event::Failed {
         sequence,
@@ -257,7 +257,7 @@ fn what_an_executor_gives_back_is_taken_up_elsewhere_where_it_was_left() {
     };
     stage.says(0, vec![Event::Started(sequence), failed]);
     let resumed = stage.start();
-    assert_eq!(resumed.order.executor, ExecutorId(1));
+    assert_eq!(resumed.order.sequence.executor, ExecutorId(1));
     assert_eq!(resumed.sequence.generated(), [7]);
     let places: Vec<_> = std::iter::from_fn(|| deliveries.try_next()).collect();
     let [Delivery::Placed(first), Delivery::Placed(second)] = places.as_slice() else {
@@ -282,7 +282,7 @@ fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start_elsewhere()
     assert_eq!(executor.health, Health::Up);
     assert_eq!(executor.incarnation, Incarnation(1));
     let again = stage.start();
-    assert_eq!(again.order.executor, ExecutorId(1));
+    assert_eq!(again.order.sequence.executor, ExecutorId(1));
     assert!(again.sequence.generated().is_empty());
 }
 
@@ -305,7 +305,7 @@ fn what_a_lost_executor_still_says_changes_nothing() {
     let mut stage = Stage::new();
     let (_, mut deliveries) = stage.submit();
     let start = stage.start();
-    let sequence = start.sequence_ref();
+    let sequence = start.order.sequence;
     let finished = Event::Finished {
         sequence,
         stop: StopReason::Stop,
@@ -338,7 +338,7 @@ fn commands_that_find_no_room_come_later_in_order() {
     let mut order = Vec::new();
     while let Ok(command) = stage.commands.try_recv() {
         order.push(match &command {
-            Command::Start(start) => format!("start {}", start.order.request),
+            Command::Start(start) => format!("start {}", start.order.sequence.request),
             Command::Cancel(sequence) => format!("cancel {}", sequence.request),
             Command::SetBudget { .. } => "budget".to_owned(),
             Command::Grant { .. } | Command::Evict(_) => format!("{command:?}"),

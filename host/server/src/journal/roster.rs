@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::Hook;
 use pointsman_journal::{Blob, Chain, Digest, PolicyRecord, Roster};
 use pointsman_policy::{
-    Briefing, Limits, LoadError, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, Recorded,
-    Snapshot, StartedPolicy, start,
+    Briefing, Limits, LoadError, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, Runner,
+    Snapshot, start,
 };
 use serde_json::{Map, Value};
 
@@ -22,13 +22,13 @@ pub(super) enum Whole<'a> {
 
 /// The policies of `host`, and who is asked.
 pub(super) fn roster(host: &PolicyHost, whole: Whole<'_>) -> Roster {
-    let policies = host.recorded().map(|recorded| match whole {
-        Whole::AllBut(known) if known.contains(&recorded.number) => brief(&recorded),
+    let policies = host.runners().map(|(number, runner)| match whole {
+        Whole::AllBut(known) if known.contains(&number) => brief(number, runner),
         Whole::All => PolicyRecord {
             told: None,
-            ..in_full(&recorded)
+            ..in_full(number, runner)
         },
-        Whole::AllBut(_) => in_full(&recorded),
+        Whole::AllBut(_) => in_full(number, runner),
     });
     Roster {
         policies: policies.collect(),
@@ -45,15 +45,8 @@ pub(super) fn chains(host: &PolicyHost) -> Vec<Chain> {
     hooks.filter(|chain| !chain.policies.is_empty()).collect()
 }
 
-fn brief(recorded: &Recorded<'_>) -> PolicyRecord {
-    let Recorded {
-        number,
-        description,
-        source,
-        saves,
-        standing,
-        ..
-    } = *recorded;
+fn brief(number: u32, runner: &Runner) -> PolicyRecord {
+    let (description, source) = (runner.description(), runner.source());
     PolicyRecord {
         number,
         name: description.name.clone(),
@@ -63,20 +56,20 @@ fn brief(recorded: &Recorded<'_>) -> PolicyRecord {
         fingerprint: Digest(source.fingerprint().0),
         settings: source.settings().to_owned(),
         limits: limits_json(source.limits()),
-        generation: standing.generation,
+        generation: runner.counters().generation,
         code: None,
         state: None,
-        saves,
+        saves: runner.is_saved(),
         told: None,
     }
 }
 
-fn in_full(recorded: &Recorded<'_>) -> PolicyRecord {
+fn in_full(number: u32, runner: &Runner) -> PolicyRecord {
     PolicyRecord {
-        code: recorded.source.code().map(|code| Blob(code.to_vec())),
-        state: recorded.state.map(|state| Blob(state.to_vec())),
-        told: recorded.told,
-        ..brief(recorded)
+        code: runner.source().code().map(|code| Blob(code.to_vec())),
+        state: runner.state().map(|state| Blob(state.to_vec())),
+        told: runner.told(),
+        ..brief(number, runner)
     }
 }
 
@@ -147,7 +140,7 @@ impl Library {
 }
 
 /// A policy as it was when it was written down, without what it had been told.
-pub(super) fn revive(library: &Library, record: &PolicyRecord) -> Result<StartedPolicy, Lifeless> {
+pub(super) fn revive(library: &Library, record: &PolicyRecord) -> Result<Runner, Lifeless> {
     let lifeless = |why: &dyn std::error::Error| Lifeless::new(record, chain(why));
     let code = record.code.as_ref().ok_or_else(|| {
         let why = "its component is not in the journal: it was linked in, or the entry that \
@@ -179,7 +172,7 @@ pub(super) fn revive(library: &Library, record: &PolicyRecord) -> Result<Started
 /// Tells a revived policy what it was told when it was taken in.
 pub(super) fn tell(
     record: &PolicyRecord,
-    started: &mut StartedPolicy,
+    started: &mut Runner,
     briefing: Briefing,
 ) -> Result<(), Lifeless> {
     let told = started.brief(briefing);
@@ -208,25 +201,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// A host of one policy, number 0, which holds all its hooks and answers as often as it is asked.
-pub(super) fn alone(now: Micros, started: StartedPolicy) -> PolicyHost {
-    let patience = pointsman_policy::Patience {
-        back_off_micros: 0,
-        back_off_max_micros: 0,
-        faults_max: u32::MAX,
-        window_micros: 1,
-        // When its state is taken is said by the journal.
-        snapshot_every: u32::MAX,
-        events_max: 0,
-        quarantine_max: 0,
-    };
-    let mut host = PolicyHost::new(patience);
-    let hooks = started.hooks();
-    let bound = host
-        .add(started)
-        .and_then(|number| host.bind(now, number, hooks));
-    debug_assert_eq!(bound, Ok(()), "a policy has the hooks that it has");
-    host
 }

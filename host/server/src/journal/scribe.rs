@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 use pointsman_core::rows::FeedKinds;
 use pointsman_core::{
-    Answer, Asked, Author, Input, Machine, Micros, Recorder, Reply, Round, Sink, Stamped,
+    Answer, Asked, Author, Input, Machine, Micros, Policies, Recorder, Reply, Round, Sink, Stamped,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Decision, Entry, JournalMonitor, JournalWriter, Keyframe,
     PolicyEvent, Restarted, Saved, crc32,
 };
-use pointsman_policy::{self as policy, Began, Briefing, PolicyEventKind, PolicyHost, Standing};
+use pointsman_policy::{self as policy, Began, Briefing, PolicyEventKind, PolicyHost};
 
 use super::roster::{self, Whole};
 
@@ -24,8 +24,8 @@ use super::roster::{self, Whole};
 #[derive(Debug)]
 pub struct Scribe {
     writer: JournalWriter,
-    /// How each policy stood when it was last looked at.
-    seen: BTreeMap<u32, Standing>,
+    /// Snapshots that each policy had given when it was last looked at.
+    seen: BTreeMap<u32, u64>,
     /// Who was asked, as of the last entry that says so.
     chains: Vec<Chain>,
 }
@@ -76,11 +76,11 @@ impl Scribe {
         });
     }
 
-    /// Notes how everybody stands.
+    /// Notes how many snapshots each policy has given.
     fn look(&mut self, host: &PolicyHost) {
-        self.seen = host
-            .recorded()
-            .map(|recorded| (recorded.number, recorded.standing))
+        let runners = host.runners();
+        self.seen = runners
+            .map(|(policy, runner)| (policy, runner.counters().snapshots))
             .collect();
     }
 
@@ -137,13 +137,13 @@ impl Scribe {
 
     /// Notes that a policy's state was taken, as often as it was.
     fn saved(&mut self, now: Micros, host: &PolicyHost, policy: u32) {
-        let (Some(standing), Some(seen)) = (host.standing(policy), self.seen.get_mut(&policy))
-        else {
+        let (Some(runner), Some(seen)) = (host.runner(policy), self.seen.get_mut(&policy)) else {
             return;
         };
-        let times = standing.snapshots.saturating_sub(seen.snapshots);
-        *seen = standing;
-        let state = host.state(policy).unwrap_or_default();
+        let snapshots = runner.counters().snapshots;
+        let times = snapshots.saturating_sub(*seen);
+        *seen = snapshots;
+        let state = runner.state().unwrap_or_default();
         for _ in 0..times {
             self.writer.write(&Entry::Saved(Saved {
                 now,
@@ -192,16 +192,16 @@ impl Recorder for Scribe {
 impl Sink<PolicyHost> for Scribe {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         let hook = asked.question.hook();
-        let answer = asked.put_to(host);
+        let answer = host.ask(asked);
         let last = host.last_asked();
         self.began(&last.began);
-        let standing = last.standing.unwrap_or_default();
+        let counters = last.counters.unwrap_or_default();
         self.writer.write(&Entry::Decision(Decision {
             hook,
             requests: Cow::Owned(asked.question.requests()),
             answer: Cow::Borrowed(&answer),
-            generation: standing.generation,
-            fuel: standing.fuel,
+            generation: counters.generation,
+            fuel: counters.fuel,
         }));
         if let Author::Policy(policy) = answer.author {
             self.saved(asked.at.now, host, policy);

@@ -1,14 +1,14 @@
 //! What is rendered after real decisions of a real machine, and after each fact.
 
-use pointsman_core::rows::{Cached, Change, ExecutorKind, Extent, FeedKinds, Health, Role};
+use pointsman_core::rows::{Change, ExecutorKind, Extent, FeedKinds, Health, Role};
 use pointsman_core::{
     Author, Clock, Config, Decided, DeviceSpec, Effect, EvictHow, ExecutorId, ExecutorSpec,
-    ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, KvSpec, Micros, Moment, NewRequest, Outcome,
-    PlacedIn, Progress, RefusalCause, RefusedWhy, RequestId, RequeuedWhy, Round, SequenceRef,
-    ShortageCause, StartOrder, StepReport, routing,
+    ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, HookSet, KvSpec, Micros, Moment, NewRequest,
+    Outcome, PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy,
+    Round, ShortageCause, StartOrder, StepReport, routing,
 };
 use pointsman_policy::{
-    Digest, Fault, HookSet, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
+    Digest, Fault, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
 };
 
 use super::*;
@@ -47,15 +47,17 @@ impl Instance for Once {
         Ok(())
     }
 
-    fn route(&mut self, _: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
+    fn ask(&mut self, _: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
         if std::mem::replace(&mut self.asked, true) {
             return Err(Fault::new(FaultKind::Trap, "asked twice"));
         }
-        let verdict = |_: &Cached| routing::Verdict {
+        let verdict = |_| routing::Verdict {
             choice: routing::Choice::Place(vec![EXECUTOR]),
             reason: 0,
         };
-        Ok(requests.iter().map(verdict).collect())
+        Ok(Reply::Routing(
+            question.requests().into_iter().map(verdict).collect(),
+        ))
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
@@ -153,20 +155,16 @@ impl Host {
     /// The engine serves what it was ordered to in one step.
     fn serve(&mut self, at: u64, order: &StartOrder) {
         let now = Micros(at);
-        let sequence = SequenceRef {
-            request: order.request,
-            executor: order.executor,
-            incarnation: order.incarnation,
-        };
+        let sequence = order.sequence;
         self.machine.handle_sequence_started(now, sequence);
         let progress = Progress {
-            request: order.request,
+            request: sequence.request,
             prefilled: 20,
             generated: 5,
         };
         let report = StepReport {
-            executor: order.executor,
-            incarnation: order.incarnation,
+            executor: sequence.executor,
+            incarnation: sequence.incarnation,
             progress: vec![progress],
         };
         self.machine.handle_step(now, &report);
@@ -191,7 +189,7 @@ fn what_became_of_requests_is_told_by_tenant_executor_and_policy() {
     host.serve(3 * SECOND, &first[0]);
     let second = host.decide(3 * SECOND);
     host.machine
-        .handle_request_cancelled(Micros(5 * SECOND), second[0].request);
+        .handle_request_cancelled(Micros(5 * SECOND), second[0].sequence.request);
     host.decide(5 * SECOND);
 
     let text = host.metrics.render();

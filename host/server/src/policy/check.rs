@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use pointsman_core::rows::FeedKinds;
-use pointsman_policy::{LogLine, PolicyComponent, PolicySource, StartError, StartedPolicy, start};
+use pointsman_policy::{LogLine, PolicyComponent, PolicySource, Runner, StartError, start};
 
 use super::facts::FileFacts;
 use super::settings::{self, Given};
@@ -69,7 +69,7 @@ fn source(component: &PolicyComponent, given: &Given) -> PolicySource {
 }
 
 /// What it says of itself.
-fn describe(facts: &mut Facts, started: &StartedPolicy) {
+fn describe(facts: &mut Facts, started: &Runner) {
     let said = started.description();
     facts.add("name", format!("{} {}", said.name, said.version));
     facts.add("summary", said.summary.as_str());
@@ -94,7 +94,7 @@ fn feeds(feed: FeedKinds) -> impl Iterator<Item = &'static str> {
 }
 
 /// What is worth knowing of a policy that is good.
-fn notes(path: &Path, component: &PolicyComponent, started: &mut StartedPolicy) -> String {
+fn notes(path: &Path, component: &PolicyComponent, started: &mut Runner) -> String {
     let mut notes = Vec::new();
     let (stem, name) = (file::stem(path), &started.description().name);
     if stem != *name {

@@ -106,8 +106,7 @@ pub(super) fn release(args: &Release) -> Result<Done> {
 }
 
 fn hook(text: &str) -> Result<Hook, String> {
-    let found = Hook::ALL.into_iter().find(|hook| hook.as_str() == text);
-    found.ok_or_else(|| {
+    Hook::named(text).ok_or_else(|| {
         let known: Vec<&str> = Hook::ALL.iter().map(|hook| hook.as_str()).collect();
         format!("there are: {}", known.join(", "))
     })

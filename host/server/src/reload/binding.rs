@@ -21,8 +21,8 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_core::Hook;
-use pointsman_policy::{HookSet, Mode};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::Mode;
 
 use crate::driver::message::Stand;
 use crate::state::Bound;
@@ -169,14 +169,6 @@ impl Bindings {
     }
 }
 
-/// What a canary may be tried at: where single requests can be told apart.
-pub(crate) fn can_be_tried(hook: Hook) -> bool {
-    match hook {
-        Hook::Admission | Hook::Routing => true,
-        Hook::Priority | Hook::Preemption | Hook::Budget => false,
-    }
-}
-
 /// The binding rule.
 pub(crate) fn bind(at: Circumstances<'_>) -> Bindings {
     let mut bindings = Bindings::default();
@@ -295,7 +287,7 @@ impl<'a> Circumstances<'a> {
     /// hook, the one that is stays, or the first by name is.
     fn try_out(&self, bindings: &mut Bindings) {
         let mut at: BTreeMap<&str, Vec<Hook>> = BTreeMap::new();
-        for hook in Hook::ALL.into_iter().filter(|hook| can_be_tried(*hook)) {
+        for hook in Hook::ALL.into_iter().filter(|hook| hook.is_by_request()) {
             let trials = self.trials.iter();
             let claimants = trials.filter(|(_, trial)| {
                 matches!(trial.mode, Mode::Canary(_)) && trial.hooks.contains(hook)

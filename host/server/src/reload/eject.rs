@@ -3,9 +3,9 @@
 //! The driver is told directly, so that it does not matter for how long a folder on a slow disk keeps
 //! the keeper. The keeper has the order in its inbox by then, notes it, and leaves things so.
 
+use pointsman_core::HookSet;
 use std::time::Duration;
 
-use pointsman_policy::HookSet;
 use tokio::time::timeout;
 use tracing::warn;
 

@@ -7,8 +7,8 @@
 //! # Not here
 //! How each is carried out (`keeper`).
 
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet, Mode};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode};
 use tokio::sync::{mpsc, oneshot};
 
 use super::report::Step;

@@ -22,13 +22,12 @@ use std::{fmt, thread};
 
 use pointsman_policy::{
     COMPONENT_BYTES_MAX, CompileCache, Digest, Limits, LoadError, Mode, OnFailure, PolicyComponent,
-    PolicyEngine, PolicySource, StartedPolicy, self_test,
+    PolicyEngine, PolicySource, Runner, self_test,
 };
 use serde_json::{Map, Value};
 use tracing::warn;
 
 use super::attempt::{Attempt, Failure};
-use super::binding::can_be_tried;
 use super::folder::{Pair, Sight, Stamp};
 use super::listing::{self, ReadError};
 use super::report::Step;
@@ -71,7 +70,7 @@ pub(crate) struct Loaded {
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) version: Arc<Version>,
-    pub(crate) started: StartedPolicy,
+    pub(crate) started: Runner,
 }
 
 /// What is to be done about a file.
@@ -469,7 +468,7 @@ impl Work {
 fn check_mode(version: &Version) -> Result<(), Failure> {
     let mut hooks = version.hooks.iter();
     match version.mode {
-        Mode::Canary(_) if !hooks.any(can_be_tried) => Err(Failure {
+        Mode::Canary(_) if !hooks.any(pointsman_core::Hook::is_by_request) => Err(Failure {
             step: Step::Validate,
             why: "mode is canary, and it exports neither admission nor routing: only there can \
                   tenants be told apart"
@@ -501,7 +500,7 @@ fn load(
 }
 
 /// An instance of `version`, configured.
-pub(crate) fn start(version: &Version, attempt: &mut Attempt) -> Result<StartedPolicy, Failure> {
+pub(crate) fn start(version: &Version, attempt: &mut Attempt) -> Result<Runner, Failure> {
     let source = version.source.clone();
     attempt
         .time(Step::Start, || pointsman_policy::start(source))

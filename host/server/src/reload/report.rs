@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 
-use pointsman_core::{Hook, Micros};
-use pointsman_policy::{Digest, HookSet, Mode, Percent, Quarantined, Restored};
+use pointsman_core::{Hook, HookSet, Micros};
+use pointsman_policy::{Digest, Mode, Percent, Quarantined, Restored};
 use serde_json::{Map, Value};
 
 pub use super::binding::Conflict;

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet, Mode, OnFailure, PolicySource};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode, OnFailure, PolicySource};
 use serde_json::{Map, Value};
 
 use super::binding::{Bindings, Circumstances, Claim, Place, Trial, bind};

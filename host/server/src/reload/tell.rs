@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::Digest;
 use serde_json::Value;
 use tracing::{info, warn};
 

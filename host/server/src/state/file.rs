@@ -115,10 +115,7 @@ fn parse_checked(bytes: &[u8]) -> Result<Remembered, Unreadable> {
     let written: Written = serde_json::from_slice(bytes)?;
     let mut state = Remembered::default();
     for (hook, bound) in written.bindings {
-        let hook = Hook::ALL
-            .into_iter()
-            .find(|known| known.as_str() == hook)
-            .ok_or(Unreadable::Value(hook, "hook"))?;
+        let hook = Hook::named(&hook).ok_or(Unreadable::Value(hook, "hook"))?;
         state.bindings.insert(hook, bound.into());
     }
     for (name, WrittenMode { mode, instead_of }) in written.modes {

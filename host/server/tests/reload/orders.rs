@@ -1,7 +1,7 @@
 //! What operators order is carried out, all the way or not at all, and said.
 
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet, Mode};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode};
 use pointsman_server::reload::order::{Order, OrderError};
 use pointsman_server::reload::report::{Conflict, Outcome, Trigger};
 

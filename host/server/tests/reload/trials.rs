@@ -1,7 +1,7 @@
 //! Shadows, canaries, probation, closed hooks and pinned files.
 
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet, Mode, OnFailure, Probation};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode, OnFailure, Probation};
 use pointsman_server::config::PoliciesConfig;
 use pointsman_server::reload::order::Order;
 use pointsman_server::reload::report::{Conflict, Outcome, Step};

@@ -180,9 +180,9 @@ impl Fold {
 impl<P: Policies> Sink<P> for Fold {
     fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply> {
         self.observe(&asked.view);
-        let answer = asked.put_to(inner);
+        let answer = inner.ask(asked);
         if let Some(reply) = &answer.value {
-            self.feed.named.by_reply(&asked.question.requests(), reply);
+            self.feed.named.by_reply(&asked.question, reply);
         }
         answer
     }

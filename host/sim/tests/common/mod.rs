@@ -247,7 +247,7 @@ pub fn starts(world: &World, id: RequestId) -> Vec<&StartOrder> {
         let Effect::Start(order) = effect else {
             return None;
         };
-        (order.request == id).then_some(order)
+        (order.sequence.request == id).then_some(order)
     });
     starts.collect()
 }

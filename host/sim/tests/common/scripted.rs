@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use pointsman_core::rows::{Cached, Change, FeedKinds, Moment};
+use pointsman_core::rows::{Cached, Change, FeedKinds};
 use pointsman_core::{
     Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Micros, Policies,
-    Refusal, RequestId, Shortage, View, admission, routing,
+    Question, Refusal, Reply, RequestId, Shortage, View, admission, routing,
 };
 
 type Admit = Box<dyn FnMut(RequestId) -> admission::Choice>;
@@ -121,74 +121,57 @@ pub fn everything(view: &View<'_>) -> Vec<Change> {
     rows
 }
 
+impl Scripted {
+    fn answer(&mut self, view: &View<'_>, at: Micros, question: &Question<'_>) -> Option<Reply> {
+        match question {
+            Question::Admission { arrivals, .. } => {
+                let verdict = |choice| admission::Verdict { choice, reason: 0 };
+                if let Some(rows) = &mut self.probe {
+                    *rows = everything(view);
+                    let refused = verdict(admission::Choice::Shed(1));
+                    return Some(Reply::Admission(vec![refused; arrivals.len()]));
+                }
+                let admit = self.admit.as_mut()?;
+                let verdicts = arrivals.iter().map(|id| verdict(admit(*id))).collect();
+                Some(Reply::Admission(self.padded(verdicts)))
+            }
+            Question::Priority(requests) => {
+                self.asked.order.push(requests.to_vec());
+                let order = self.order.as_mut()?;
+                Some(Reply::Priority(order(requests)))
+            }
+            Question::Routing(requests) => {
+                let asked = requests.iter().map(|cached| (at, cached.clone()));
+                self.asked.route.extend(asked);
+                let route = self.route.as_mut()?;
+                let verdicts = requests.iter().map(|cached| routing::Verdict {
+                    choice: route(at, cached.request),
+                    reason: 0,
+                });
+                let verdicts = verdicts.collect();
+                Some(Reply::Routing(self.padded(verdicts)))
+            }
+            Question::Preemption(shortage) => {
+                self.asked.evict.push((at, *shortage));
+                let evict = self.evict.as_mut()?;
+                Some(Reply::Preemption(evict(shortage)))
+            }
+            Question::Budget {
+                device,
+                tokens_total,
+            } => {
+                self.asked.allot.push(*device);
+                let allot = self.allot.as_mut()?;
+                Some(Reply::Budget(allot(*tokens_total)))
+            }
+        }
+    }
+}
+
 impl Policies for Scripted {
-    fn admit(
-        &mut self,
-        view: &View<'_>,
-        _: Moment,
-        arrivals: &[RequestId],
-        _: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        let verdict = |choice| admission::Verdict { choice, reason: 0 };
-        if let Some(rows) = &mut self.probe {
-            *rows = everything(view);
-            let refused = verdict(admission::Choice::Shed(1));
-            return Answer::by(0, vec![refused; arrivals.len()]);
-        }
-        let Some(admit) = &mut self.admit else {
-            return Answer::unbound();
-        };
-        let verdicts = arrivals.iter().map(|id| verdict(admit(*id))).collect();
-        Answer::by(0, self.padded(verdicts))
-    }
-
-    fn order(&mut self, _: &View<'_>, _: Moment, requests: &[RequestId]) -> Answer<Vec<RequestId>> {
-        self.asked.order.push(requests.to_vec());
-        match &mut self.order {
-            Some(order) => Answer::by(0, order(requests)),
-            None => Answer::unbound(),
-        }
-    }
-
-    fn route(
-        &mut self,
-        _: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        let asked = requests.iter().map(|cached| (at.now, cached.clone()));
-        self.asked.route.extend(asked);
-        let Some(route) = &mut self.route else {
-            return Answer::unbound();
-        };
-        let verdicts = requests.iter().map(|cached| routing::Verdict {
-            choice: route(at.now, cached.request),
-            reason: 0,
-        });
-        let verdicts = verdicts.collect();
-        Answer::by(0, self.padded(verdicts))
-    }
-
-    fn evict(&mut self, _: &View<'_>, at: Moment, shortage: &Shortage) -> Answer<Option<Eviction>> {
-        self.asked.evict.push((at.now, *shortage));
-        match &mut self.evict {
-            Some(evict) => Answer::by(0, evict(shortage)),
-            None => Answer::unbound(),
-        }
-    }
-
-    fn allot(
-        &mut self,
-        _: &View<'_>,
-        _: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.asked.allot.push(device);
-        match &mut self.allot {
-            Some(allot) => Answer::by(0, allot(tokens_total)),
-            None => Answer::unbound(),
-        }
+    fn ask(&mut self, asked: &pointsman_core::Asked<'_>) -> Answer<Reply> {
+        let reply = self.answer(&asked.view, asked.at.now, &asked.question);
+        reply.map_or_else(Answer::unbound, |reply| Answer::by(0, reply))
     }
 
     fn refused(&mut self, _: Author, hook: Hook, refusal: &Refusal) {

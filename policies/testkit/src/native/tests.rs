@@ -43,9 +43,11 @@ fn a_panic_is_a_fault_and_so_is_every_later_call() {
         now: Micros(0),
         round: pointsman_core::Round(1),
     };
-    let fault = native.order(at, &[RequestId(1)]).unwrap_err();
+    let fault = native
+        .ask(at, &Question::Priority(vec![RequestId(1)].into()))
+        .unwrap_err();
     assert_eq!(fault.kind, FaultKind::Trap);
-    assert_eq!(fault.detail, "order: panicked: cannot order 1 requests");
+    assert_eq!(fault.detail, "priority: panicked: cannot order 1 requests");
     let later = native.snapshot().unwrap_err();
     assert_eq!(later.detail, "snapshot: panicked: cannot order 1 requests");
 }
@@ -58,6 +60,10 @@ fn a_hook_that_is_not_exported_is_a_fault() {
         now: Micros(0),
         round: pointsman_core::Round(1),
     };
-    let fault = native.allot(at, DeviceId(0), 8).unwrap_err();
+    let question = Question::Budget {
+        device: pointsman_core::DeviceId(0),
+        tokens_total: 8,
+    };
+    let fault = native.ask(at, &question).unwrap_err();
     assert!(fault.detail.contains("does not export budget"), "{fault}");
 }

@@ -99,7 +99,7 @@ fn most_fuel(subject: &Subject, executors: u32) -> Result<u64, String> {
     }
     let status = world.policies.status().next();
     status
-        .map(|status| status.stats.fuel_max)
+        .map(|status| status.counters.fuel_max)
         .ok_or_else(|| format!("it is in quarantine with {executors} executors"))
 }
 

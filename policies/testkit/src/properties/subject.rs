@@ -4,12 +4,10 @@ use std::fmt;
 
 use fastrand::Rng;
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{
-    Allotment, DeviceId, Eviction, Micros, Moment, RequestId, Shortage, admission, routing,
-};
+use pointsman_core::{HookSet, Micros, Moment, Question, Reply};
 use pointsman_policy::{
-    Candidate, Fault, HookSet, Instance, Limits, LogLine, PolicyComponent, PolicyDescription,
-    PolicySource, WasmInstance,
+    Candidate, Fault, Instance, Limits, LogLine, PolicyComponent, PolicyDescription, PolicySource,
+    WasmInstance,
 };
 use serde_json::{Map, Value};
 
@@ -158,34 +156,8 @@ impl Instance for Shuffled {
         self.inner()?.observe(now, extent, &shuffled)
     }
 
-    fn admit(
-        &mut self,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Result<Vec<admission::Verdict>, Fault> {
-        self.inner()?.admit(at, arrivals, room)
-    }
-
-    fn order(&mut self, at: Moment, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
-        self.inner()?.order(at, requests)
-    }
-
-    fn route(&mut self, at: Moment, requests: &[Cached]) -> Result<Vec<routing::Verdict>, Fault> {
-        self.inner()?.route(at, requests)
-    }
-
-    fn evict(&mut self, at: Moment, shortage: &Shortage) -> Result<Option<Eviction>, Fault> {
-        self.inner()?.evict(at, shortage)
-    }
-
-    fn allot(
-        &mut self,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Result<Vec<Allotment>, Fault> {
-        self.inner()?.allot(at, device, tokens_total)
+    fn ask(&mut self, at: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
+        self.inner()?.ask(at, question)
     }
 
     fn explain(

@@ -3,19 +3,15 @@
 //! One is restored from the policy's state and told everything anew; the other besides in another
 //! order. Each must answer as the policy does, and the policy as it explains.
 
-use std::fmt::Debug;
-
 use fastrand::Rng;
-use pointsman_core::rows::Cached;
 use pointsman_core::{
-    Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Hook, Micros, Moment, Policies,
-    Refusal, RequestId, Shortage, View, admission, routing,
+    Answer, Asked, Author, ExecutorId, Hook, Policies, Question, Refusal, Reply, routing,
 };
 use pointsman_policy::{
-    Briefing, Candidate, PolicyHost, PolicySource, Restored, Snapshot, StartError, start,
+    Briefing, Candidate, PolicyHost, PolicySource, Restored, Runner, Snapshot, StartError, start,
 };
 
-use super::{Broken, Plan, Property, Subject, bound, host_of};
+use super::{Broken, Plan, Property, Subject, host_of};
 use crate::report::Problem;
 
 /// A policy and its short-lived twins.
@@ -59,27 +55,19 @@ impl Twinned {
         self.broken.entry(property).or_insert(problem);
     }
 
-    /// Asks the policy, and of some questions its twins.
-    fn ask<R: PartialEq + Debug>(
-        &mut self,
-        (view, at, hook): (&View<'_>, Moment, Hook),
-        ask: &mut dyn FnMut(&mut PolicyHost) -> Answer<R>,
-        judge: &Judge<'_, R>,
-    ) -> Answer<R> {
-        let answer = ask(&mut self.host);
-        if self.rng.u32(0..self.every) != 0 || answer.author == Author::BuiltIn {
-            return answer;
-        }
-        let Some(snapshot) = self.host.handover(at.now, 0) else {
-            return answer;
-        };
+    /// Compares some answers with those of the policy's twins, and with what it explains.
+    fn compare(&mut self, asked: &Asked<'_>) -> Option<Answer<Reply>> {
+        let snapshot = self.host.handover(asked.at.now, 0)?;
         // Again, so that the policy too answers from the state that the twins are given.
-        let explained = (judge.explain)(&self.host);
-        let answer = ask(&mut self.host);
-        if let (Some(candidates), Some(answer)) = (explained, &answer.value) {
+        let explained = explained(&self.host, asked);
+        let answer = self.host.ask(asked);
+        let (Some(reply), at) = (&answer.value, asked.at) else {
+            return Some(answer);
+        };
+        if let Some(candidates) = explained {
             self.explained += 1;
-            if let Some(summary) = (judge.against)(&candidates, answer) {
-                let detail = format!("at {at:?}\nanswered {answer:?}\nexplained {candidates:?}");
+            if let Some(summary) = against(&candidates, reply) {
+                let detail = format!("at {at:?}\nanswered {reply:?}\nexplained {candidates:?}");
                 self.note(Property::ExplainsItself, summary, detail);
             }
         }
@@ -88,21 +76,34 @@ impl Twinned {
             (Property::IgnoresRowOrder, self.shuffled.clone()),
         ];
         for (property, source) in twins {
-            let twin = restarted(source, &snapshot, view, at.now);
-            let said = twin.map(|mut twin| ask(&mut twin).value);
+            let twin = restarted(source, &snapshot, asked);
             self.compared += 1;
-            match (&answer.value, said) {
-                (_, Err(why)) => self.note(property, "a fresh instance does not start", why),
-                (Some(one), Ok(Some(other))) if *one == other => {}
-                (Some(one), Ok(Some(other))) if (judge.same)(&self.host, one, &other) => {}
-                (one, Ok(other)) => {
-                    let summary = format!("{} is answered otherwise", hook.as_str());
-                    let detail = format!("at {at:?}\nbefore {one:?}\nafter  {other:?}");
+            match twin.map(|mut twin| Policies::ask(&mut twin, asked).value) {
+                Err(why) => self.note(property, "a fresh instance does not start", why),
+                Ok(Some(other)) if *reply == other || tied(&self.host, asked, (reply, &other)) => {}
+                Ok(other) => {
+                    let hook = asked.question.hook().as_str();
+                    let summary = format!("{hook} is answered otherwise");
+                    let detail = format!("at {at:?}\nbefore {reply:?}\nafter  {other:?}");
                     self.note(property, &summary, detail);
                 }
             }
         }
-        answer
+        Some(answer)
+    }
+}
+
+impl Policies for Twinned {
+    fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
+        let answer = self.host.ask(asked);
+        if self.rng.u32(0..self.every) != 0 || answer.author == Author::BuiltIn {
+            return answer;
+        }
+        self.compare(asked).unwrap_or(answer)
+    }
+
+    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
+        self.host.refused(author, hook, refusal);
     }
 }
 
@@ -110,42 +111,42 @@ impl Twinned {
 fn restarted(
     source: PolicySource,
     snapshot: &Snapshot,
-    view: &View<'_>,
-    now: Micros,
-) -> Result<PolicyHost, String> {
+    asked: &Asked<'_>,
+) -> Result<Runner, String> {
     let said = |error: StartError| format!("{error:?}");
-    let mut started = start(source).map_err(said)?;
-    match started.restore(snapshot).map_err(said)? {
+    let mut runner = start(source).map_err(said)?;
+    match runner.restore(snapshot).map_err(said)? {
         Restored::Warm => {}
         refused @ (Restored::Cold | Restored::Refused(_) | Restored::Faulted(_)) => {
             return Err(format!("it does not take its own state over: {refused:?}"));
         }
     }
-    let briefing = Briefing::new(view, now, started.description().feed);
-    started.brief(briefing).map_err(said)?;
-    Ok(bound(started))
+    let kinds = runner.description().feed;
+    let briefing = Briefing::new(&asked.view, asked.at.now, kinds);
+    runner.brief(briefing).map_err(said)?;
+    Ok(runner)
 }
 
-/// Whether the first verdicts that differ place a request on executors that the policy explains
-/// to cost the same. What follows a tie in a batch is not compared.
-fn tied(
-    (view, at): (&View<'_>, Moment),
-    host: &PolicyHost,
-    requests: &[Cached],
-    (one, other): (&[routing::Verdict], &[routing::Verdict]),
-) -> bool {
+/// True where two replies to a routing question come to the same: the first verdicts that differ
+/// place a request on executors that the policy explains to cost the same. The rest of the batch
+/// after a tie is not compared.
+fn tied(host: &PolicyHost, asked: &Asked<'_>, replies: (&Reply, &Reply)) -> bool {
+    let (Question::Routing(requests), (Reply::Routing(one), Reply::Routing(other))) =
+        (&asked.question, replies)
+    else {
+        return false;
+    };
     let pairs = requests.iter().zip(one.iter().zip(other));
     let mut differing = pairs.filter(|(_, (one, other))| one != other);
-    let Some((asked, (one, other))) = differing.next() else {
+    let Some((cached, (one, other))) = differing.next() else {
         return false;
     };
     let (routing::Choice::Place(one), routing::Choice::Place(other)) = (&one.choice, &other.choice)
     else {
         return false;
     };
-    let said = view
-        .request(asked.request)
-        .and_then(|row| host.explain(view, at, row, asked).ok());
+    let row = asked.view.request(cached.request);
+    let said = row.and_then(|row| host.explain(&asked.view, asked.at, row, cached).ok());
     let Some(said) = said else {
         return false;
     };
@@ -160,20 +161,22 @@ fn tied(
     one == other && one.iter().all(Option::is_some)
 }
 
-/// What the policy explains about the first request of a batch, which comes as if alone.
-fn explained(
-    (view, at): (&View<'_>, Moment),
-    host: &PolicyHost,
-    requests: &[Cached],
-) -> Option<Vec<Candidate>> {
-    let asked = requests.first()?;
-    let row = view.request(asked.request)?;
-    let said = host.explain(view, at, row, asked).ok()?;
+/// The policy's explanation for the first request of a batch, which comes as if alone.
+fn explained(host: &PolicyHost, asked: &Asked<'_>) -> Option<Vec<Candidate>> {
+    let Question::Routing(requests) = &asked.question else {
+        return None;
+    };
+    let cached = requests.first()?;
+    let row = asked.view.request(cached.request)?;
+    let said = host.explain(&asked.view, asked.at, row, cached).ok()?;
     Some(said.candidates)
 }
 
-/// What is wrong with the first verdict by what was explained, if anything is.
-fn against(candidates: &[Candidate], verdicts: &[routing::Verdict]) -> Option<&'static str> {
+/// The first verdict's contradiction to what was explained, if there is one.
+fn against(candidates: &[Candidate], reply: &Reply) -> Option<&'static str> {
+    let Reply::Routing(verdicts) = reply else {
+        return None;
+    };
     let eligible = candidates.iter().filter(|candidate| candidate.eligible);
     let least = eligible.clone().map(|candidate| candidate.cost).min();
     match &verdicts.first()?.choice {
@@ -194,102 +197,6 @@ fn against(candidates: &[Candidate], verdicts: &[routing::Verdict]) -> Option<&'
     }
 }
 
-/// How the answers to one hook are judged.
-struct Judge<'a, R> {
-    /// Whether two answers that are not equal come to the same.
-    same: &'a dyn Fn(&PolicyHost, &R, &R) -> bool,
-    /// What the policy explains beforehand.
-    explain: &'a dyn Fn(&PolicyHost) -> Option<Vec<Candidate>>,
-    /// What is wrong with an answer by that.
-    against: &'a dyn Fn(&[Candidate], &R) -> Option<&'static str>,
-}
-
-impl<R> Judge<'_, R> {
-    /// Of answers that must be equal, and are not explained.
-    const EQUAL: Self = Self {
-        same: &|_, _, _| false,
-        explain: &|_| None,
-        against: &|_, _| None,
-    };
-}
-
-impl Policies for Twinned {
-    fn admit(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        arrivals: &[RequestId],
-        room: u32,
-    ) -> Answer<Vec<admission::Verdict>> {
-        self.ask(
-            (view, at, Hook::Admission),
-            &mut |host| host.admit(view, at, arrivals, room),
-            &Judge::EQUAL,
-        )
-    }
-
-    fn order(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[RequestId],
-    ) -> Answer<Vec<RequestId>> {
-        self.ask(
-            (view, at, Hook::Priority),
-            &mut |host| host.order(view, at, requests),
-            &Judge::EQUAL,
-        )
-    }
-
-    fn route(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Answer<Vec<routing::Verdict>> {
-        self.ask(
-            (view, at, Hook::Routing),
-            &mut |host| host.route(view, at, requests),
-            &Judge {
-                same: &|host, one, other| tied((view, at), host, requests, (one, other)),
-                explain: &|host| explained((view, at), host, requests),
-                against: &|candidates, verdicts| against(candidates, verdicts),
-            },
-        )
-    }
-
-    fn evict(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        shortage: &Shortage,
-    ) -> Answer<Option<Eviction>> {
-        self.ask(
-            (view, at, Hook::Preemption),
-            &mut |host| host.evict(view, at, shortage),
-            &Judge::EQUAL,
-        )
-    }
-
-    fn allot(
-        &mut self,
-        view: &View<'_>,
-        at: Moment,
-        device: DeviceId,
-        tokens_total: u32,
-    ) -> Answer<Vec<Allotment>> {
-        self.ask(
-            (view, at, Hook::Budget),
-            &mut |host| host.allot(view, at, device, tokens_total),
-            &Judge::EQUAL,
-        )
-    }
-
-    fn refused(&mut self, author: Author, hook: Hook, refusal: &Refusal) {
-        self.host.refused(author, hook, refusal);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,7 +213,8 @@ mod tests {
 
     fn check(candidates: &[Candidate], choice: routing::Choice, wrong: Option<&str>) {
         let verdict = routing::Verdict { choice, reason: 0 };
-        assert_eq!(against(candidates, &[verdict]), wrong, "{candidates:?}");
+        let reply = Reply::Routing(vec![verdict]);
+        assert_eq!(against(candidates, &reply), wrong, "{candidates:?}");
     }
 
     fn on(executor: u32) -> routing::Choice {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::{Answer, Asked, Micros, Question, Reply, RequestId, Sink, Tap};
+use pointsman_core::{Answer, Asked, Micros, Policies, Question, Reply, RequestId, Sink, Tap};
 use pointsman_policy::{ExplainError, Explanation, PolicyHost};
 
 /// Policies that are watched.
@@ -65,7 +65,7 @@ impl Watch {
 
 impl Sink<PolicyHost> for Watch {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        match asked.question {
+        match &asked.question {
             Question::Admission { .. } if self.probing == Probing::Yes => {
                 self.probing = Probing::No;
                 for request in self.about.clone() {
@@ -73,7 +73,7 @@ impl Sink<PolicyHost> for Watch {
                 }
             }
             Question::Routing(requests) => {
-                for cached in requests {
+                for cached in requests.iter() {
                     if self.about.contains(&cached.request) {
                         self.explain(host, asked, cached.request);
                     }
@@ -84,6 +84,6 @@ impl Sink<PolicyHost> for Watch {
             | Question::Preemption(_)
             | Question::Budget { .. } => {}
         }
-        asked.put_to(host)
+        host.ask(asked)
     }
 }

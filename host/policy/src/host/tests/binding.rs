@@ -37,7 +37,7 @@ fn a_fresh_instance_gets_the_last_snapshot() {
         restored: Restored::Warm,
     };
     assert_eq!(events(&mut host), [(0, restarted)]);
-    assert_eq!(stats(&host, 0).snapshots, 2);
+    assert_eq!(counters(&host, 0).snapshots_kept, 2);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_copy_explains_and_the_policy_is_not_disturbed() {
         policy.calls(),
         ["configure {}", "observe 1 Everything 3", "explain"]
     );
-    assert_eq!(stats(&host, 0).generation, 1);
+    assert_eq!(counters(&host, 0).generation, 1);
 }
 
 fn waiting() -> Request {
@@ -304,8 +304,8 @@ fn the_machine_asks_the_policies_and_its_refusals_are_counted() {
         .unwrap();
     machine().decide(Micros(0), &mut host);
     let stats = stats(&host, 0);
-    assert_eq!(stats.refusals.of(Hook::Routing), 1);
-    assert_eq!(stats.refusals.total(), 1);
+    let refusals: Vec<_> = stats.refusals.iter().filter(|(_, n)| **n > 0).collect();
+    assert_eq!(refusals, [(Hook::Routing, &1)]);
     let cause = stats.refusal_last.map(|refusal| refusal.cause);
     assert_eq!(cause, Some(RefusalCause::UnknownExecutor));
     let calls = policy.calls();

@@ -34,20 +34,17 @@ fn closed(policies: &[&Handle]) -> PolicyHost {
 
 fn admit(host: &mut PolicyHost, now: u64) -> Answer<Vec<admission::Verdict>> {
     let arrivals = [RequestId(1)];
-    let question = Question {
-        asked: core::Question::Admission {
-            arrivals: &arrivals,
-            room: 1,
-        },
+    let question = Question::Admission {
+        arrivals: (&arrivals).into(),
+        room: 1,
+    };
+    let asking = Asking {
+        question: &question,
         at: moment(now),
         rows: &quiet(),
         arm: Arm::Steady,
     };
-    host.ask(
-        &question,
-        &mut |policy| policy.admit(moment(now), &arrivals, 1),
-        &|_, _| {},
-    )
+    host.ask_chain(&asking).admission()
 }
 
 #[test]

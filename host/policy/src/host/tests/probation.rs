@@ -87,22 +87,19 @@ fn who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew()
         state: Some(vec![7]),
     };
     assert_eq!(host.last_asked().began, [began]);
-    assert_eq!(host.last_asked().standing, host.standing(0));
+    let now = counters(&host, 0);
+    assert_eq!(host.last_asked().counters, Some(now));
 }
 
 #[test]
-fn how_a_policy_stood_that_its_own_answer_took_out_is_told() {
+fn the_counters_of_a_policy_that_its_own_answer_took_out_are_told() {
     let (old, new) = (scripted("old"), scripted("new"));
     new.set(|script| script.fuel = 40_100);
     let mut host = on_probation(&old, 10_000, &new);
     asked_until_judged(&mut host, 2);
-    assert_eq!(host.standing(1), None);
-    let standing = Standing {
-        generation: 1,
-        fuel: 40_100,
-        snapshots: host.last_asked().standing.unwrap().snapshots,
-    };
-    assert_eq!(host.last_asked().standing, Some(standing));
+    assert!(host.runner(1).is_none());
+    let counters = host.last_asked().counters.unwrap();
+    assert_eq!((counters.generation, counters.fuel), (1, 40_100));
 }
 
 #[test]

@@ -1,9 +1,14 @@
-//! What a journal asks of the host, and what a replay does to it.
+//! Facts that a journal asks the host for, and fresh starts.
 
 use super::*;
 
 fn is_down(host: &PolicyHost) -> bool {
     host.status().any(|status| status.down_until.is_some())
+}
+
+fn restart(host: &mut PolicyHost, state: &[u8]) {
+    let member = host.members.get_mut(&0).unwrap();
+    member.restart(Some(state.to_vec()), Micros(5), &mut host.shared);
 }
 
 #[test]
@@ -13,13 +18,10 @@ fn a_renewed_policy_is_told_the_rest_saved_and_told_everything_anew() {
     let rows = Feeding(RefCell::new(vec![(Extent::SinceLast, 2)]));
     host.renew_from(Micros(7), &rows);
     assert_eq!(policy.calls(), ["observe 7 SinceLast 2", "snapshot"]);
-    assert_eq!(host.state(0), Some(&[7][..]));
-    assert_eq!(host.standing(0).unwrap().snapshots, 1);
-    let recorded = host.recorded().next().unwrap();
-    assert_eq!(
-        recorded.told, None,
-        "it is told everything with the next question"
-    );
+    assert_eq!(host.runner(0).unwrap().state(), Some(&[7][..]));
+    assert_eq!(counters(&host, 0).snapshots, 1);
+    let told = host.runner(0).unwrap().told();
+    assert_eq!(told, None, "it is told everything with the next question");
 }
 
 #[test]
@@ -33,18 +35,18 @@ fn a_policy_that_faults_while_it_is_renewed_begins_anew() {
     assert_eq!(stats(&host, 0).faults[&FaultKind::Trap], 1);
     policy.fail(&[]);
     assert_eq!(author(&mut host, 1000).0, Author::Policy(0));
-    assert_eq!(host.standing(0).unwrap().generation, 2);
+    assert_eq!(counters(&host, 0).generation, 2);
 }
 
 #[test]
 fn a_policy_is_restarted_with_the_state_it_is_given() {
     let policy = scripted("a");
     let mut host = host(&[&policy]);
-    host.restart(Micros(5), 0, Some(vec![1, 2]));
+    restart(&mut host, &[1, 2]);
     assert!(is_down(&host));
     assert_eq!(author(&mut host, 5).0, Author::Policy(0));
     assert!(policy.calls().contains(&"restore [1, 2]".to_owned()));
-    assert_eq!(host.standing(0).unwrap().generation, 2);
+    assert_eq!(counters(&host, 0).generation, 2);
     assert!(!is_down(&host));
 }
 
@@ -52,7 +54,7 @@ fn a_policy_is_restarted_with_the_state_it_is_given() {
 fn who_began_anew_to_answer_is_told_until_the_next_question() {
     let policy = scripted("a");
     let mut host = host(&[&policy]);
-    host.restart(Micros(5), 0, Some(vec![1, 2]));
+    restart(&mut host, &[1, 2]);
     author(&mut host, 5);
     let began = Began {
         policy: 0,
@@ -72,21 +74,21 @@ fn a_snapshot_that_is_too_large_was_given_all_the_same() {
     policy.set(|script| script.state = vec![0; bytes]);
     let mut host = host(&[&policy]);
     host.handover(Micros(1), 0);
-    assert_eq!(host.standing(0).unwrap().snapshots, 1);
-    assert_eq!(stats(&host, 0).snapshots, 0);
-    assert_eq!(host.state(0), None);
+    assert_eq!(counters(&host, 0).snapshots, 1);
+    assert_eq!(counters(&host, 0).snapshots_kept, 0);
+    assert_eq!(host.runner(0).unwrap().state(), None);
 }
 
 #[test]
 fn no_snapshot_is_taken_once_they_have_ended() {
     let policy = scripted("a");
     let mut host = host(&[&policy]);
-    let saves = |host: &PolicyHost| host.recorded().next().unwrap().saves;
+    let saves = |host: &PolicyHost| host.runner(0).unwrap().is_saved();
     assert!(saves(&host));
-    host.end_snapshots(0);
+    host.members.get_mut(&0).unwrap().runner.end_snapshots();
     assert!(!saves(&host));
     assert_eq!(host.handover(Micros(1), 0), None);
-    assert_eq!(host.standing(0).unwrap().snapshots, 0);
+    assert_eq!(counters(&host, 0).snapshots, 0);
 }
 
 #[test]
@@ -101,7 +103,7 @@ fn what_a_policy_took_over_is_its_state_until_it_is_saved() {
     started.restore(&snapshot).unwrap();
     let mut host = PolicyHost::new(PATIENCE);
     host.add(started).unwrap();
-    assert_eq!(host.state(0), Some(&[9][..]));
+    assert_eq!(host.runner(0).unwrap().state(), Some(&[9][..]));
 }
 
 /// The release is told in journals: it must be the one that is built in.

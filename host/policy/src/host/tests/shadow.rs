@@ -57,7 +57,8 @@ fn a_fault_of_a_shadow_leaves_a_dump() {
         (dump.policy, dump.at, dump.round),
         (shadow, Micros(3), Some(Round(1)))
     );
-    let asked = DumpedCall::Priority(vec![RequestId(1), RequestId(2)]);
+    let question = Question::Priority(vec![RequestId(1), RequestId(2)].into());
+    let asked = DumpedCall::Question(question);
     assert_eq!((dump.asked, dump.mirror), (asked, None));
     assert_eq!((dump.name.as_str(), dump.generation), ("a", 1));
     assert!(dump.detail.contains("scripted at"), "{}", dump.detail);

@@ -6,7 +6,7 @@ use super::{Ear, NAMED_MAX, Sound, Verdict};
 
 impl<P: Policies> Sink<P> for Ear<'_> {
     fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply> {
-        let answer = asked.put_to(inner);
+        let answer = inner.ask(asked);
         if self.0.max > 0 {
             self.hear(asked, &answer);
         }
@@ -16,7 +16,7 @@ impl<P: Policies> Sink<P> for Ear<'_> {
 
 impl Ear<'_> {
     fn hear(&mut self, asked: &Asked<'_>, answer: &Answer<Reply>) {
-        match asked.question {
+        match &asked.question {
             Question::Admission { arrivals, .. } => {
                 for (idx, request) in arrivals.iter().enumerate() {
                     let mut sound = Sound::new(*request, asked, answer);

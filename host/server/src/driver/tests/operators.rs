@@ -77,10 +77,10 @@ fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
     stage.submit();
     assert!(stage.command().is_none(), "it takes something new");
     let finished = Event::Finished {
-        sequence: start.sequence_ref(),
+        sequence: start.order.sequence,
         stop: StopReason::Stop,
     };
-    stage.says(0, vec![Event::Started(start.sequence_ref()), finished]);
+    stage.says(0, vec![Event::Started(start.order.sequence), finished]);
     assert!(
         std::iter::from_fn(|| deliveries.try_next())
             .any(|delivery| matches!(delivery, Delivery::End(_)))
@@ -187,10 +187,10 @@ fn what_was_decided_about_a_request_is_remembered_in_order() {
     let (ticket, _deliveries) = stage.submit();
     let start = stage.start();
     let finished = Event::Finished {
-        sequence: start.sequence_ref(),
+        sequence: start.order.sequence,
         stop: StopReason::Stop,
     };
-    stage.says(0, vec![Event::Started(start.sequence_ref()), finished]);
+    stage.says(0, vec![Event::Started(start.order.sequence), finished]);
     let explained = stage
         .ask(|answer| Operator::Decision(ticket, answer))
         .unwrap();

@@ -2,8 +2,8 @@
 
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet, Mode};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode};
 
 use super::super::error::{ApiError, quoted};
 use super::super::fields::Fields;
@@ -105,8 +105,7 @@ fn understood(ordered: Ordered, fields: &mut Fields) -> Result<Order, ApiError> 
 }
 
 fn hook(param: &'static str, name: &str) -> Result<Hook, ApiError> {
-    let found = Hook::ALL.into_iter().find(|hook| hook.as_str() == name);
-    found.ok_or_else(|| {
+    Hook::named(name).ok_or_else(|| {
         let known = Hook::ALL.map(Hook::as_str).join(", ");
         let message = format!("there is no hook `{}`; there are: {known}", quoted(name));
         ApiError::field(param, message)

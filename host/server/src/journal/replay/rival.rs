@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    Answer, Asked, Author, Hook, Micros, Reply, RequestId, Round, View, admission, routing,
+    Answer, Asked, Author, Hook, Reply, RequestId, Round, View, admission, routing,
 };
 use pointsman_journal::{Decision, Roster};
-use pointsman_policy::{PolicyHost, PolicySource, StartError, start};
+use pointsman_policy::{PolicySource, Runner, StartError, start};
 
 use super::{ReplayError, Stop};
-use crate::journal::roster::alone;
 
 /// Groups of differences told apart.
 const GROUPS_MAX: usize = 256;
@@ -23,7 +22,7 @@ const GROUPS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Rival {
     source: PolicySource,
-    host: Option<PolicyHost>,
+    runner: Option<Runner>,
     name: String,
     /// Policies of the journal by number.
     known: BTreeMap<u32, Known>,
@@ -74,7 +73,7 @@ impl Rival {
         let name = start(source.clone())?.description().name.clone();
         Ok(Self {
             source,
-            host: None,
+            runner: None,
             name,
             known: BTreeMap::new(),
             tally: RivalTally::default(),
@@ -95,10 +94,10 @@ impl Rival {
     }
 
     /// A journal begins, or goes on after a gap.
-    pub(super) fn begin(&mut self, now: Micros, roster: &Roster) -> Result<(), Stop> {
-        let started = start(self.source.clone())
+    pub(super) fn begin(&mut self, roster: &Roster) -> Result<(), Stop> {
+        let runner = start(self.source.clone())
             .map_err(|error| Stop::Error(ReplayError::Policy(error.to_string())))?;
-        self.host = Some(alone(now, started));
+        self.runner = Some(runner);
         self.meet(roster);
         Ok(())
     }
@@ -118,17 +117,15 @@ impl Rival {
     /// Asks it what was asked then.
     pub(super) fn answer(&mut self, now: &Asked<'_>, decision: &Decision<'_>) {
         let hook = decision.hook;
-        let Some(host) = &mut self.host else {
+        let Some(runner) = &mut self.runner else {
             return;
         };
-        if host.holder(hook).is_none() {
+        if !runner.hooks().contains(hook) {
             return;
         }
-        let answer = now.put_to(host);
-        while host.poll_event().is_some() {}
-        while host.poll_dump().is_some() {}
+        let answered = runner.ask(now);
         let compared = self.tally.hooks.entry(hook).or_default();
-        let Some(said) = &answer.value else {
+        let Ok(answered) = answered else {
             compared.faults += 1;
             return;
         };
@@ -137,7 +134,7 @@ impl Rival {
             return;
         };
         let before = verdicts(&now.view, &decision.requests, recorded);
-        let after = verdicts(&now.view, &decision.requests, said);
+        let after = verdicts(&now.view, &decision.requests, &answered.reply);
         for (before, after) in before.into_iter().zip(after) {
             self.compare(now.at.round, decision, (before, after));
         }
@@ -152,10 +149,8 @@ impl Rival {
         }
         compared.different += 1;
         let author = self.author(&decision.answer, reason);
-        let said = self
-            .host
-            .as_ref()
-            .and_then(|host| host.reason(0, other_reason));
+        let runner = self.runner.as_ref();
+        let said = runner.and_then(|runner| runner.description().reason(other_reason));
         let said = because(said.unwrap_or_default());
         let recorded = format!("{author}: {}", kind(&before));
         let instead = format!("{}{said}", kind(&after));

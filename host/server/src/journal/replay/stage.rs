@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use pointsman_core::rows::FeedKinds;
 use pointsman_core::{
-    Answer, Input, Machine, Micros, NoPolicies, Reply, RequestId, Round, Sink, Stamped, Tap, View,
+    Answer, Asked as AskedNow, Hook, Input, Machine, Micros, Policies, Reply, RequestId, Round,
+    Stamped, View,
 };
-use pointsman_core::{Asked as AskedNow, Hook};
 use pointsman_journal::{Blob, Briefed, Decision, Entry, Keyframe, PolicyEvent, Restarted, Saved};
 use pointsman_policy::Briefing;
 
@@ -73,8 +73,8 @@ impl Stage {
         })?;
         let mut troupe = Troupe::new(same_fuel);
         match asked {
-            Asked::Recorded => troupe.begin(library, keyframe.now, &keyframe.roster)?,
-            Asked::Rival(rival) => rival.begin(keyframe.now, &keyframe.roster)?,
+            Asked::Recorded => troupe.begin(library, &keyframe.roster)?,
+            Asked::Rival(rival) => rival.begin(&keyframe.roster)?,
         }
         Ok(Self {
             machine,
@@ -270,11 +270,7 @@ impl Stage {
             at: None,
             wrong: None,
         };
-        let mut tap = Tap {
-            inner: NoPolicies,
-            sink: &mut player,
-        };
-        self.machine.decide(now, &mut tap);
+        self.machine.decide(now, &mut player);
         let Player {
             script, at, wrong, ..
         } = player;
@@ -374,7 +370,7 @@ impl Player<'_> {
             End::Whole => Err(Mismatch::new(
                 "what was asked",
                 "nothing more",
-                now.question,
+                &now.question,
             )),
         }
     }
@@ -392,8 +388,8 @@ impl Player<'_> {
     }
 }
 
-impl Sink<NoPolicies> for &mut Player<'_> {
-    fn ask(&mut self, _: &mut NoPolicies, now: &AskedNow<'_>) -> Answer<Reply> {
+impl Policies for Player<'_> {
+    fn ask(&mut self, now: &AskedNow<'_>) -> Answer<Reply> {
         if self.wrong.is_some() {
             return Answer::unbound();
         }
@@ -404,7 +400,7 @@ impl Sink<NoPolicies> for &mut Player<'_> {
     }
 
     /// As many together as then.
-    fn run(&self, _: &NoPolicies, _: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
+    fn run(&self, _: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
         let decisions = self.script.iter().find_map(|(_, scripted)| match scripted {
             Scripted::Decision(decision) => Some(decision),
             Scripted::Restarted(_) | Scripted::Saved(_) => None,

@@ -1,18 +1,18 @@
 //! The policies of a journal, each as it was: its instances, its state, what it was told.
 //!
 //! Who was asked when, and who began anew, is the journal's to say; chains, back-off and quarantine
-//! are not repeated. So each has a host of its own.
+//! are not repeated. So each is a runner of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_core::Asked as AskedNow;
-use pointsman_core::{Answer, Author, FaultKind, Micros, PolicyFault, Reply, View};
+use pointsman_core::{Author, FaultKind, Micros, PolicyFault, View};
 use pointsman_journal::{
     Blob, Bound, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
 };
-use pointsman_policy::{Briefing, PolicyHost};
+use pointsman_policy::{Briefing, Runner};
 
-use super::super::roster::{Library, alone, revive, tell};
+use super::super::roster::{Library, revive, tell};
 use super::stage::take_briefing;
 use super::{Mismatch, SameFuel, Stop, Tally};
 
@@ -25,8 +25,7 @@ pub(super) struct Troupe {
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// Knows it as number 0.
-    host: PolicyHost,
+    runner: Runner,
     track: Track,
 }
 
@@ -48,15 +47,10 @@ impl Troupe {
     }
 
     /// Everybody as of a keyframe.
-    pub(super) fn begin(
-        &mut self,
-        library: &Library,
-        now: Micros,
-        roster: &Roster,
-    ) -> Result<(), Stop> {
+    pub(super) fn begin(&mut self, library: &Library, roster: &Roster) -> Result<(), Stop> {
         for record in &roster.policies {
             let started = revive(library, record)?;
-            self.admit(record, alone(now, started), Track::Joined);
+            self.admit(record, started, Track::Joined);
         }
         Ok(())
     }
@@ -88,18 +82,18 @@ impl Troupe {
             } else if record.told.is_none() {
                 track = Track::Whole;
             }
-            self.admit(record, alone(bound.now, started), track);
+            self.admit(record, started, track);
         }
         Ok(())
     }
 
-    fn admit(&mut self, record: &PolicyRecord, mut host: PolicyHost, track: Track) {
+    fn admit(&mut self, record: &PolicyRecord, mut runner: Runner, track: Track) {
         if !record.saves {
-            host.end_snapshots(0);
+            runner.end_snapshots();
         }
         let member = Member {
             name: record.name.clone(),
-            host,
+            runner,
             track,
         };
         self.members.insert(record.number, member);
@@ -108,14 +102,14 @@ impl Troupe {
     /// No more of a policy's state was taken: a keyframe does not take it either.
     pub(super) fn end_snapshots(&mut self, policy: u32) {
         if let Some(member) = self.members.get_mut(&policy) {
-            member.host.end_snapshots(0);
+            member.runner.end_snapshots();
         }
     }
 
     pub(super) fn restart(&mut self, now: Micros, restarted: Restarted) {
         if let Some(member) = self.members.get_mut(&restarted.policy) {
             let state = restarted.state.map(|Blob(state)| state);
-            member.host.restart(now, 0, state);
+            member.runner.restart(state, now);
             member.track = Track::Whole;
         }
     }
@@ -125,7 +119,7 @@ impl Troupe {
         let Some(member) = self.members.get_mut(&saved.policy) else {
             return Ok(());
         };
-        let state = member.host.handover(saved.now, 0);
+        let state = member.runner.handover(saved.now);
         let state = state.map(|snapshot| snapshot.state).unwrap_or_default();
         let found = Saved {
             bytes: u64::try_from(state.len()).unwrap_or(u64::MAX),
@@ -146,8 +140,9 @@ impl Troupe {
             let Some(member) = self.members.get_mut(&record.number) else {
                 continue;
             };
-            member.host.renew(keyframe.now, view);
-            let state = member.host.state(0).map(|state| Blob(state.to_vec()));
+            // A fault ends snapshots there as here, and then the states differ or do not.
+            drop(member.runner.renew(view, keyframe.now));
+            let state = member.runner.state().map(|state| Blob(state.to_vec()));
             if state != record.state {
                 let what = format!("the state of policy {} ({})", record.number, record.name);
                 return Err(Mismatch::new(what, &record.state, state));
@@ -171,20 +166,20 @@ impl Troupe {
         };
         let same_fuel = self.same_fuel;
         let member = self.member(number)?;
-        let replayed = member.ask(now);
-        if let Some(fault) = replayed.faults.first() {
+        let recorded = &decision.answer.value;
+        let replayed = member.runner.ask(now).map_err(|fault| {
             let what = format!("policy {number} ({})", member.name);
-            return Err(Mismatch::new(what, &decision.answer.value, fault));
-        }
-        if replayed.value != decision.answer.value {
+            Mismatch::new(what, recorded, fault)
+        })?;
+        if recorded.as_ref() != Some(&replayed.reply) {
             let what = format!("the answer of policy {number} ({})", member.name);
-            return Err(Mismatch::new(what, &decision.answer.value, &replayed.value));
+            return Err(Mismatch::new(what, recorded, Some(replayed.reply)));
         }
         tally.answers += 1;
         if member.track == Track::Joined || same_fuel == SameFuel::No {
             return Ok(());
         }
-        let fuel = member.host.standing(0).unwrap_or_default().fuel;
+        let fuel = member.runner.counters().fuel;
         if fuel != decision.fuel {
             let what = format!("the fuel of policy {number} ({})", member.name);
             return Err(Mismatch::new(what, decision.fuel, fuel));
@@ -210,11 +205,11 @@ impl Troupe {
             return Ok(());
         }
         let member = self.member(fault.policy)?;
-        let replayed = member.ask(now);
-        let kind = replayed.faults.first().map(|fault| fault.kind);
+        let replayed = member.runner.ask(now);
+        let kind = replayed.as_ref().err().map(|fault| fault.kind);
         if kind != Some(fault.kind) {
             let what = format!("the fault of policy {} ({})", fault.policy, member.name);
-            return Err(Mismatch::new(what, fault, (kind, replayed.value)));
+            return Err(Mismatch::new(what, fault, replayed));
         }
         tally.faults += 1;
         Ok(())
@@ -224,14 +219,5 @@ impl Troupe {
         self.members.get_mut(&number).ok_or_else(|| {
             Mismatch::new("who is there", format!("policy {number}"), "no such policy")
         })
-    }
-}
-
-impl Member {
-    fn ask(&mut self, now: &AskedNow<'_>) -> Answer<Reply> {
-        let answer = now.put_to(&mut self.host);
-        while self.host.poll_event().is_some() {}
-        while self.host.poll_dump().is_some() {}
-        answer
     }
 }

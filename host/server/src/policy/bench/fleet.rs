@@ -7,7 +7,8 @@ use pointsman_core::rows::{
     NameKind, Request, RequestClass, Role, Sequence, SequenceState, Stage, Tenant,
 };
 use pointsman_core::{
-    DeviceId, ExecutorId, Hook, Micros, Moment, RequestId, Round, Shortage, ShortageCause, TenantId,
+    DeviceId, ExecutorId, Hook, Micros, Moment, Question, RequestId, Round, Shortage,
+    ShortageCause, TenantId,
 };
 use pointsman_policy::{Fault, Instance, PolicyComponent};
 
@@ -19,12 +20,12 @@ const WAITING: u64 = 64;
 const RUNNING: u64 = 1_000_000;
 const TENANT: TenantId = TenantId(0);
 
-/// What a policy is asked.
+/// A call that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
-    /// To decide.
-    Of(Hook),
-    /// To explain where a request would go.
+pub(super) enum Measured {
+    /// A question of this hook.
+    Decision(Hook),
+    /// An explanation of where a request would go.
     Explanation,
 }
 
@@ -36,19 +37,19 @@ pub(super) struct Fleet {
     round: u64,
 }
 
-// === impl Question ===
+// === impl Measured ===
 
-impl Question {
+impl Measured {
     /// All of them, in the order of a round.
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        let decisions = Hook::ALL.into_iter().map(Self::Of);
+        let decisions = Hook::ALL.into_iter().map(Self::Decision);
         decisions.chain([Self::Explanation])
     }
 
     /// Whether a policy answers it.
     pub(super) fn is_answered_by(self, policy: &PolicyComponent) -> bool {
         match self {
-            Self::Of(hook) => policy.hooks().contains(hook),
+            Self::Decision(hook) => policy.hooks().contains(hook),
             Self::Explanation => policy.explains(),
         }
     }
@@ -56,7 +57,7 @@ impl Question {
     /// The interface that it belongs to.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Of(hook) => hook.as_str(),
+            Self::Decision(hook) => hook.as_str(),
             Self::Explanation => "explanation",
         }
     }
@@ -109,7 +110,7 @@ impl Fleet {
     }
 
     /// Asks it.
-    pub(super) fn ask(&self, policy: &mut dyn Instance, question: Question) -> Result<(), Fault> {
+    pub(super) fn ask(&self, policy: &mut dyn Instance, question: Measured) -> Result<(), Fault> {
         let at = Moment {
             now: Micros(0),
             round: Round(self.round),
@@ -121,30 +122,13 @@ impl Fleet {
             floor_tokens: 0,
             shared_tokens: 0,
         };
-        let hook = match question {
-            Question::Of(hook) => hook,
-            Question::Explanation => {
+        let asked = match question {
+            Measured::Decision(hook) => decision(hook, first, cached),
+            Measured::Explanation => {
                 return policy.explain(at, &request(0), &cached).map(drop);
             }
         };
-        match hook {
-            Hook::Admission => policy.admit(at, &[first], 1000).map(drop),
-            Hook::Priority => {
-                let all: Vec<_> = (0..WAITING).map(RequestId).collect();
-                policy.order(at, &all).map(drop)
-            }
-            Hook::Routing => policy.route(at, &[cached]).map(drop),
-            Hook::Preemption => {
-                let shortage = Shortage {
-                    cause: ShortageCause::Slots,
-                    needy: first,
-                    executor: None,
-                    blocks: 0,
-                };
-                policy.evict(at, &shortage).map(drop)
-            }
-            Hook::Budget => policy.allot(at, DeviceId(0), 8192).map(drop),
-        }
+        policy.ask(at, &asked).map(drop)
     }
 
     fn load(&self, id: u32) -> ExecutorLoad {
@@ -175,6 +159,31 @@ impl Fleet {
             blocks_cached: 0,
             blocks_evicted_total: 0,
         }
+    }
+}
+
+/// The question of `hook` that is measured.
+fn decision(hook: Hook, first: RequestId, cached: Cached) -> Question<'static> {
+    match hook {
+        Hook::Admission => Question::Admission {
+            arrivals: vec![first].into(),
+            room: 1000,
+        },
+        Hook::Priority => {
+            let all: Vec<_> = (0..WAITING).map(RequestId).collect();
+            Question::Priority(all.into())
+        }
+        Hook::Routing => Question::Routing(vec![cached].into()),
+        Hook::Preemption => Question::Preemption(Shortage {
+            cause: ShortageCause::Slots,
+            needy: first,
+            executor: None,
+            blocks: 0,
+        }),
+        Hook::Budget => Question::Budget {
+            device: DeviceId(0),
+            tokens_total: 8192,
+        },
     }
 }
 

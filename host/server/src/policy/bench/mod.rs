@@ -23,7 +23,7 @@ use super::settings::{self, Given};
 use super::table::grouped;
 use super::{Done, PolicyFileArg, SettingsArg, file};
 use crate::embedded;
-use fleet::{Fleet, Question};
+use fleet::{Fleet, Measured};
 use stopwatch::stopwatch;
 
 /// What is measured.
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
         "{:<11} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
         "hook", "executors", "policy", "p50 us", "p99 us", "fuel at most"
     );
-    let questions = Question::all();
+    let questions = Measured::all();
     for question in questions.filter(|question| question.is_answered_by(&contender.component)) {
         let default = default_for(question)?;
         for &executors in &args.executors {
@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
 }
 
 /// The policy that is asked where nobody says otherwise.
-fn default_for(question: Question) -> Result<Contender> {
+fn default_for(question: Measured) -> Result<Contender> {
     for policy in embedded::policies()? {
         let component = file::load(policy.wasm)?;
         let component = component.map_err(|error| anyhow::anyhow!("{}: {error}", policy.name))?;
@@ -124,7 +124,7 @@ fn default_for(question: Question) -> Result<Contender> {
 
 fn row(
     text: &mut String,
-    (question, executors): (Question, u32),
+    (question, executors): (Measured, u32),
     label: &str,
     cost: &Cost,
 ) -> std::fmt::Result {
@@ -143,7 +143,7 @@ fn micros(time: Duration) -> String {
 
 fn measure(
     contender: &Contender,
-    question: Question,
+    question: Measured,
     executors: u32,
     questions: u32,
 ) -> Result<Cost, Fault> {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_default_policy_answers_its_questions_and_uses_the_same_fuel_each_time() {
-        for question in Question::all() {
+        for question in Measured::all() {
             let contender = default_for(question).unwrap();
             let fuel = |executors| {
                 let cost = measure(&contender, question, executors, 10);

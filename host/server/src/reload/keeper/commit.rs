@@ -1,7 +1,7 @@
 //! From what is to what shall be: plans, made commits.
 
 use pointsman_core::Micros;
-use pointsman_policy::{Restored, StartedPolicy};
+use pointsman_policy::{Restored, Runner};
 
 use super::{Ended, PolicyKeeper};
 use crate::driver::message::{Commit, CommitError, Committed, Install, Stand};
@@ -156,7 +156,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
 
     /// An instance of what is wanted that knows what its predecessor learned and what there is.
     /// Without a failure: the host has ended.
-    fn ready(&self, wanted: &Wanted, pass: &mut Pass) -> Result<StartedPolicy, Option<Failure>> {
+    fn ready(&self, wanted: &Wanted, pass: &mut Pass) -> Result<Runner, Option<Failure>> {
         let Wanted { name, version, .. } = wanted;
         let kept = pass.take(name);
         let attempt = pass.attempt(name);
@@ -183,7 +183,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
     fn restore(
         &self,
         wanted: &Wanted,
-        started: &mut StartedPolicy,
+        started: &mut Runner,
         attempt: &mut Attempt,
     ) -> Result<Restored, Failure> {
         let (Stand::Enforce(hooks) | Stand::Canary(hooks, _) | Stand::Shadow(hooks)) = wanted.stand;

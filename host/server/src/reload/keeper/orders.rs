@@ -1,11 +1,11 @@
 //! Orders carried out, all the way or not at all.
 
-use pointsman_core::Hook;
-use pointsman_policy::{Digest, HookSet, Mode};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode};
 
 use super::{Ended, PolicyKeeper};
 use crate::driver::message::{Commit, CommitError, Stand};
-use crate::reload::binding::{Place, can_be_tried};
+use crate::reload::binding::Place;
 use crate::reload::order::{Carried, Order, OrderError, Placed};
 use crate::reload::pass::Pass;
 use crate::reload::port::PolicyPort;
@@ -135,7 +135,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
     fn set_mode(&mut self, name: &str, mode: Mode, pass: &mut Pass) -> Result<(), OrderError> {
         let (_, hooks) = self.known(name)?;
         let instead_of = self.of_file(name)?;
-        let tried: HookSet = hooks.iter().filter(|hook| can_be_tried(*hook)).collect();
+        let tried: HookSet = hooks.iter().filter(|hook| hook.is_by_request()).collect();
         let stand = match mode {
             Mode::Enforce => None,
             Mode::Shadow => Some(Stand::Shadow(hooks)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::{Hook, HookSet, Micros};
 use pointsman_policy::OnFailure;
 
 use super::PolicyKeeper;
@@ -100,7 +100,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
         if let Some(file) = known.file.take() {
             known.refusal = None;
             known.waits_for = None;
-            known.shut = pointsman_policy::HookSet::EMPTY;
+            known.shut = HookSet::EMPTY;
             let version = file.version.as_ref();
             pass.attempt(name).digest = version.map(|version| version.source.digest());
             pass.finish(name, Outcome::Removed, None);
@@ -215,7 +215,7 @@ impl<P: PolicyPort> PolicyKeeper<P> {
                     known.refusal = None;
                     known.waits_for = None;
                 }
-                known.shut = pointsman_policy::HookSet::EMPTY;
+                known.shut = HookSet::EMPTY;
                 if let Some(loaded) = done.loaded {
                     known.file.get_or_insert_default().loaded = Some(loaded);
                 }

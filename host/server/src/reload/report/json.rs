@@ -1,7 +1,7 @@
 //! The report beside what the driver says, as `GET /admin/policies` shows it.
 
-use pointsman_core::Hook;
-use pointsman_policy::{HookSet, PerHook, PolicyStatus, Quarantined, Restored, Spreads};
+use pointsman_core::{Hook, HookMap, HookSet};
+use pointsman_policy::{PolicyStatus, Quarantined, Restored, Spread};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -98,53 +98,48 @@ fn status_json(status: &PolicyStatus) -> Value {
         "digest": status.digest.to_string(),
         "in_force": names(status.in_force),
         "behind": names(status.behind),
-        "generation": stats.generation,
+        "generation": status.counters.generation,
         "down_until_micros": status.down_until.map(|until| until.0),
         "answers": counts(&stats.answers),
         "refusals": counts(&stats.refusals),
         "refusal_last": stats.refusal_last.map(|refusal| refusal.cause.to_string()),
         "faults": faults.collect::<Map<_, _>>(),
-        "fuel_last": stats.fuel_last,
-        "fuel_max": stats.fuel_max,
+        "fuel_last": status.counters.fuel,
+        "fuel_max": status.counters.fuel_max,
         "fuel": spreads_json(&stats.fuel),
         "latency_nanos": spreads_json(&stats.latency),
         "on_trial": names(status.on_trial),
         "on_probation": status.is_on_probation,
-        "observes": stats.observes,
-        "snapshots": stats.snapshots,
+        "observes": status.counters.observes,
+        "snapshots": status.counters.snapshots_kept,
     })
 }
 
-/// How it spread over the questions of each hook that was asked at all.
-pub(crate) fn spreads_json(of: &Spreads) -> Value {
-    let hooks = Hook::ALL
-        .into_iter()
-        .filter(|hook| of.of(*hook).total() > 0);
-    let spread = |hook: Hook| {
-        let spread = of.of(hook);
-        json!({
+/// Fuel or time by hook, for the hooks that were asked at all.
+pub(crate) fn spreads_json(spreads: &HookMap<Spread>) -> Value {
+    let asked = spreads.iter().filter(|(_, spread)| spread.total() > 0);
+    let shown = asked.map(|(hook, spread)| {
+        let spread = json!({
             "questions": spread.total(),
             "p50": spread.quantile(500),
             "p90": spread.quantile(900),
             "p99": spread.quantile(990),
             "max": spread.max(),
-        })
-    };
-    hooks
-        .map(|hook| (hook.as_str().to_owned(), spread(hook)))
-        .collect::<Map<_, _>>()
-        .into()
+        });
+        (hook.as_str().to_owned(), spread)
+    });
+    shown.collect::<Map<_, _>>().into()
 }
 
 fn names(hooks: HookSet) -> Vec<&'static str> {
     hooks.iter().map(Hook::as_str).collect()
 }
 
-/// The hooks that were counted at all.
-fn counts(of: &PerHook) -> Map<String, Value> {
-    let hooks = Hook::ALL.into_iter().filter(|hook| of.of(*hook) > 0);
-    hooks
-        .map(|hook| (hook.as_str().to_owned(), of.of(hook).into()))
+/// Counts by hook, for the hooks that were counted at all.
+fn counts(counts: &HookMap<u64>) -> Map<String, Value> {
+    let counted = counts.iter().filter(|(_, count)| **count > 0);
+    counted
+        .map(|(hook, count)| (hook.as_str().to_owned(), (*count).into()))
         .collect()
 }
 

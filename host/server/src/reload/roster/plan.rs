@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::Hook;
-use pointsman_policy::{HookSet, OnFailure};
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::OnFailure;
 
 use super::{Known, Roster, Version};
 use crate::driver::message::Stand;

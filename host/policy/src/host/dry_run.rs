@@ -6,22 +6,19 @@
 //! # Not here
 //! Its reasons, executor by executor ([`PolicyHost::explain`]).
 
-use std::sync::Arc;
-
-use pointsman_core::rows::{Cached, Change, Extent, NameKind, Request};
+use pointsman_core::rows::{Cached, NameKind, Request};
 use pointsman_core::{Hook, Moment, View, routing};
 
 use super::PolicyHost;
-use super::member::Rows;
 use crate::instance::Fault;
-use crate::policy::observe_all;
+use crate::runner::Rows;
 
-/// What a policy would answer.
+/// The answer that a policy would give.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rehearsal {
-    /// Whose answer it would be.
+pub struct DryRun {
+    /// The policy's number.
     pub policy: u32,
-    /// What it would be; a fault of the copy leaves the policy in force untouched.
+    /// The answer; a fault of the copy leaves the policy in force untouched.
     pub verdict: Result<routing::Verdict, Fault>,
 }
 
@@ -29,18 +26,18 @@ impl PolicyHost {
     /// Asks a throw-away copy of the policy that routes for its tenant where it would put `request`,
     /// which need not exist. Absent: no policy routes. Slow: a fresh instance is fed everything.
     #[must_use]
-    pub fn rehearse(
+    pub fn dry_run(
         &self,
         view: &View<'_>,
         at: Moment,
         request: &Request,
         cached: &Cached,
-    ) -> Option<Rehearsal> {
+    ) -> Option<DryRun> {
         let policy = self.router_of(view, request)?;
-        self.rehearse_by(policy, view, at, (request, cached))
+        self.dry_run_by(policy, view, at, (request, cached))
     }
 
-    /// Who routes `request`: the canary, if it has its tenant, else whoever is in force.
+    /// The policy that routes `request`: the canary, if it has its tenant, else the one in force.
     pub(super) fn router_of(&self, view: &View<'_>, request: &Request) -> Option<u32> {
         let tenant = view.name(NameKind::Tenant, request.tenant.0);
         let canary = self.canary(Hook::Routing);
@@ -49,43 +46,28 @@ impl PolicyHost {
         canary.or_else(|| self.holder(Hook::Routing))
     }
 
-    fn rehearse_by(
+    fn dry_run_by(
         &self,
         policy: u32,
         rows: &dyn Rows,
         at: Moment,
-        (request, cached): (&Request, &Cached),
-    ) -> Option<Rehearsal> {
+        about: (&Request, &Cached),
+    ) -> Option<DryRun> {
         let member = self.members.get(&policy)?;
-        let verdicts = member.copy_told(rows, at.now).and_then(|mut copy| {
-            if member.description.feed.waiting {
-                let limits = member.source.limits();
-                let arrived = [Change::Waiting(Arc::new(request.clone()))];
-                let told = (at.now, Extent::SinceLast);
-                observe_all(copy.as_mut(), limits, told, &arrived)?;
-            }
-            copy.route(at, std::slice::from_ref(cached))
-        });
-        let verdict = verdicts.map(|verdicts| {
-            let first = verdicts.into_iter().next();
-            // No verdict places nothing.
-            first.unwrap_or(routing::Verdict {
-                choice: routing::Choice::Hold(None),
-                reason: 0,
-            })
-        });
-        Some(Rehearsal { policy, verdict })
+        let verdict = member.runner.dry_run(rows, at, about);
+        Some(DryRun { policy, verdict })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::rows::{RequestClass, Stage};
-    use pointsman_core::{Config, ExecutorId, Feed, Machine, Micros, RequestId, Round, TenantId};
+    use pointsman_core::rows::{Change, Extent, RequestClass, Stage};
+    use pointsman_core::{
+        Config, ExecutorId, Feed, HookSet, Machine, Micros, RequestId, Round, TenantId,
+    };
 
     use super::*;
     use crate::fixture::{Handle, scripted};
-    use crate::instance::HookSet;
     use crate::limits::Patience;
     use crate::mode::Percent;
     use crate::policy::start;
@@ -154,16 +136,16 @@ mod tests {
         let host = routing(&policy);
         let before: Vec<_> = host.status().collect();
         let (request, cached) = request();
-        let rehearsed = host.rehearse_by(0, &Nobody, AT, (&request, &cached));
+        let ran = host.dry_run_by(0, &Nobody, AT, (&request, &cached));
         let verdict = routing::Verdict {
             choice: routing::Choice::Place(vec![ExecutorId(99)]),
             reason: 0,
         };
-        let rehearsal = Rehearsal {
+        let expected = DryRun {
             policy: 0,
             verdict: Ok(verdict),
         };
-        assert_eq!(rehearsed, Some(rehearsal));
+        assert_eq!(ran, Some(expected));
         let calls = [
             "configure {}",
             "observe 1 Everything 0",

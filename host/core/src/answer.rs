@@ -1,0 +1,264 @@
+//! Answers as data: what a policy says, before the interlock looks at it.
+
+use crate::ids::{ExecutorId, Micros, RequestId};
+
+/// The maker of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Author {
+    /// The machine's own rule: nobody else answered, or the answer was refused.
+    BuiltIn,
+    /// A policy, by the number its host gave to this version of it.
+    Policy(u32),
+}
+
+/// An answer to a question, or the lack of one, with the faults that came first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Answer<T> {
+    /// The policy that answered. [`Author::BuiltIn`] exactly where `value` is absent.
+    pub author: Author,
+    /// The answer; absent: no policy answered, so the built-in rule does.
+    pub value: Option<T>,
+    /// Policies that were asked first and failed, in that order.
+    pub faults: Vec<PolicyFault>,
+    /// The rule for a `value` that is absent or refused.
+    pub otherwise: Otherwise,
+}
+
+/// The rule that decides where no policy gave a usable answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Otherwise {
+    /// The built-in rule.
+    #[default]
+    BuiltIn,
+    /// Arrivals are refused. Without meaning for hooks other than admission.
+    Closed,
+}
+
+impl<T> Answer<T> {
+    /// The lack of an answer: no policy is bound to the hook.
+    #[must_use]
+    pub fn unbound() -> Self {
+        Self {
+            author: Author::BuiltIn,
+            value: None,
+            faults: Vec::new(),
+            otherwise: Otherwise::BuiltIn,
+        }
+    }
+
+    /// An answer by policy number `policy`.
+    #[must_use]
+    pub fn by(policy: u32, value: T) -> Self {
+        Self {
+            author: Author::Policy(policy),
+            value: Some(value),
+            faults: Vec::new(),
+            otherwise: Otherwise::BuiltIn,
+        }
+    }
+
+    /// The same answer with the value that `narrow` makes of it; where that is absent, no answer.
+    #[must_use]
+    pub fn and_then<R>(self, narrow: impl FnOnce(T) -> Option<R>) -> Answer<R> {
+        let value = self.value.and_then(narrow);
+        Answer {
+            author: value.as_ref().map_or(Author::BuiltIn, |_| self.author),
+            value,
+            faults: self.faults,
+            otherwise: self.otherwise,
+        }
+    }
+}
+
+/// Conversions between a reply and the type of each hook's own answers.
+macro_rules! typed {
+    ($($(#[$doc:meta])* $method:ident, $hook:ident -> $value:ty;)*) => {
+        impl Reply {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $method(self) -> Option<$value> {
+                    if let Reply::$hook(value) = self {
+                        Some(value)
+                    } else {
+                        None
+                    }
+                }
+            )*
+        }
+
+        /// A reply of another hook counts as no answer.
+        impl Answer<Reply> {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $method(self) -> Answer<$value> {
+                    self.and_then(Reply::$method)
+                }
+            )*
+        }
+    };
+}
+
+typed! {
+    /// The verdicts about arrivals, if this is an answer of `admission`.
+    admission, Admission -> Vec<admission::Verdict>;
+    /// The order of requests, if this is an answer of `priority`.
+    priority, Priority -> Vec<RequestId>;
+    /// The verdicts about requests, if this is an answer of `routing`.
+    routing, Routing -> Vec<routing::Verdict>;
+    /// The eviction, if this is an answer of `preemption`; an inner `None` evicts nobody.
+    preemption, Preemption -> Option<Eviction>;
+    /// The tokens per step, if this is an answer of `budget`.
+    budget, Budget -> Vec<Allotment>;
+}
+
+/// A policy's answer, before the interlock looks at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Reply {
+    /// One verdict per arrival.
+    Admission(Vec<admission::Verdict>),
+    /// The requests, most urgent first.
+    Priority(Vec<RequestId>),
+    /// One verdict per request.
+    Routing(Vec<routing::Verdict>),
+    /// Victims; absent: nobody gives way.
+    Preemption(Option<Eviction>),
+    /// Tokens per step.
+    Budget(Vec<Allotment>),
+}
+
+/// A policy that failed instead of answering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PolicyFault {
+    /// The policy's number.
+    pub policy: u32,
+    /// The kind of failure.
+    pub kind: FaultKind,
+    /// Message and backtrace as far as known, for the operator.
+    pub detail: String,
+}
+
+/// The reason for which a policy did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum FaultKind {
+    /// It trapped: a panic, an out-of-bounds access, a stack overflow.
+    Trap,
+    /// It used up the fuel of the call.
+    Fuel,
+    /// It ran past the wall-clock backstop.
+    Deadline,
+    /// It asked for more memory than its limit and could not go on.
+    Memory,
+    /// It returned more than the result limit allows.
+    Oversize,
+    /// It cannot be instantiated, configured or restored any more.
+    Start,
+    /// It answered, and let a liveness bound run out all the same. Counted by policies' hosts;
+    /// the machine's fact is [`crate::Fact::Strike`].
+    Struck,
+}
+
+/// Answers of the hook `admission`.
+pub mod admission {
+    use super::RequestId;
+
+    /// A decision about an arrival.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub enum Choice {
+        /// Lets it into the queue.
+        Admit,
+        /// Lets it wait outside until the queue has room.
+        Park,
+        /// Refuses it with this Retry-After, in seconds.
+        Shed(u32),
+        /// Refuses that waiting request instead, and admits this one.
+        Displace(RequestId),
+    }
+
+    /// A decision about an arrival, with its reason.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub struct Verdict {
+        /// The decision.
+        pub choice: Choice,
+        /// The reason: an index into the policy's reasons.
+        pub reason: u16,
+    }
+}
+
+/// Answers of the hook `routing`.
+pub mod routing {
+    use super::{ExecutorId, Micros};
+
+    /// A decision about a waiting request.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub enum Choice {
+        /// Places it on the first of these executors that can take it.
+        Place(Vec<ExecutorId>),
+        /// Leaves it where it waits; asks again at this time at the latest.
+        Hold(Option<Micros>),
+        /// Refuses it now.
+        GiveUp,
+    }
+
+    /// A decision about a waiting request, with its reason.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub struct Verdict {
+        /// The decision.
+        pub choice: Choice,
+        /// The reason: an index into the policy's reasons.
+        pub reason: u16,
+    }
+}
+
+/// The way in which a victim leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EvictHow {
+    /// Its blocks are dropped; it waits again and is prefilled anew.
+    Recompute,
+    /// Its blocks move to host memory.
+    Swap,
+}
+
+/// A sequence that gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Victim {
+    /// The request it belongs to.
+    pub request: RequestId,
+    /// The way in which it leaves.
+    pub how: EvictHow,
+}
+
+/// Victims whose leaving covers a shortage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Eviction {
+    /// The executor to which the needy request goes.
+    pub executor: ExecutorId,
+    /// The victims, all on that executor's device.
+    pub victims: Vec<Victim>,
+    /// The reason: an index into the policy's reasons.
+    pub reason: u16,
+}
+
+/// One engine's tokens per step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Allotment {
+    /// The engine.
+    pub executor: ExecutorId,
+    /// Tokens it may schedule in a step.
+    pub tokens_max: u32,
+}

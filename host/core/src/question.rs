@@ -1,0 +1,132 @@
+//! Questions as data: the decisions that the machine asks its policies for.
+
+use std::borrow::Cow;
+
+use crate::hook::Hook;
+use crate::ids::{DeviceId, ExecutorId, RequestId};
+use crate::rows::{Cached, Moment};
+use crate::view::View;
+
+/// A question with its arguments, borrowed from the machine or owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Question<'a> {
+    /// Asks for one verdict per arrival.
+    Admission {
+        /// The arrivals, oldest first.
+        arrivals: Cow<'a, [RequestId]>,
+        /// Requests for which the queue has room.
+        room: u32,
+    },
+    /// Asks for these requests, most urgent first.
+    Priority(Cow<'a, [RequestId]>),
+    /// Asks for one verdict per request.
+    Routing(Cow<'a, [Cached]>),
+    /// Asks for victims that cover a shortage.
+    Preemption(Shortage),
+    /// Asks for tokens per step for the engines of a device.
+    Budget {
+        /// The device.
+        device: DeviceId,
+        /// Tokens per step that its engines may share.
+        tokens_total: u32,
+    },
+}
+
+impl Question<'_> {
+    /// The decision it asks for.
+    #[must_use]
+    pub fn hook(&self) -> Hook {
+        match self {
+            Question::Admission { .. } => Hook::Admission,
+            Question::Priority(_) => Hook::Priority,
+            Question::Routing(_) => Hook::Routing,
+            Question::Preemption(_) => Hook::Preemption,
+            Question::Budget { .. } => Hook::Budget,
+        }
+    }
+
+    /// The requests it is about, in the order in which an answer speaks of them.
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestId> {
+        match self {
+            Question::Admission { arrivals, .. } => arrivals.to_vec(),
+            Question::Priority(requests) => requests.to_vec(),
+            Question::Routing(requests) => requests.iter().map(|cached| cached.request).collect(),
+            Question::Preemption(shortage) => vec![shortage.needy],
+            Question::Budget { .. } => Vec::new(),
+        }
+    }
+
+    /// Rows that it passes to a policy, on which the fuel of the call depends. At least 1 where
+    /// the question is about no list.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Question::Admission { arrivals, .. } => arrivals.len(),
+            Question::Priority(requests) => requests.len(),
+            Question::Routing(requests) => requests.len(),
+            Question::Preemption(_) | Question::Budget { .. } => 1,
+        }
+    }
+
+    /// The same question with nothing borrowed.
+    #[must_use]
+    pub fn into_owned(self) -> Question<'static> {
+        match self {
+            Question::Admission { arrivals, room } => Question::Admission {
+                arrivals: Cow::Owned(arrivals.into_owned()),
+                room,
+            },
+            Question::Priority(requests) => Question::Priority(Cow::Owned(requests.into_owned())),
+            Question::Routing(requests) => Question::Routing(Cow::Owned(requests.into_owned())),
+            Question::Preemption(shortage) => Question::Preemption(shortage),
+            Question::Budget {
+                device,
+                tokens_total,
+            } => Question::Budget {
+                device,
+                tokens_total,
+            },
+        }
+    }
+}
+
+/// A question together with the machine and the time at which it is asked.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The machine, changes made earlier in the same round included.
+    pub view: View<'a>,
+    /// The round and its time.
+    pub at: Moment,
+    /// The question.
+    pub question: Question<'a>,
+}
+
+/// Something of which there is too little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ShortageCause {
+    /// A slot.
+    Slots,
+    /// KV blocks.
+    Blocks,
+    /// A model's place, by `models-max`.
+    Models,
+}
+
+/// A request that cannot go on for want of room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Shortage {
+    /// The missing thing.
+    pub cause: ShortageCause,
+    /// The request that needs it: a waiting one, or a running one that cannot grow.
+    pub needy: RequestId,
+    /// The executor where it is missing; absent: any one executor that could take the request.
+    pub executor: Option<ExecutorId>,
+    /// Blocks that are still missing, where free and cached ones of the device count as missing
+    /// too; 0 where the executor has no blocks.
+    pub blocks: u32,
+}

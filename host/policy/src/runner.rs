@@ -1,0 +1,700 @@
+//! One running policy: [`Runner`] tells it, asks it, and keeps its state.
+//!
+//! The policy in force, a shadow on its thread, a replay and the test kit each ask a `Runner`. It
+//! drops an instance that faulted, and makes a fresh one from the last state for the next
+//! question. How often a policy may fail and what follows from it is for the owner to say:
+//! [`crate::PolicyHost`].
+//!
+//! # Invariants
+//! 1. A policy that was started was configured once, and its description is within the limits
+//!    (`policy::tests`).
+//! 2. An instance that faulted is never asked again, and its successor is told everything before
+//!    it is asked (`host::tests`).
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::{
+    Answer, Asked, FaultKind, Feed, HookSet, Micros, Moment, Policies, PolicyFault, Question,
+    Reply, View, routing,
+};
+
+use crate::component::Digest;
+use crate::host::{DumpedCall, FaultDump};
+use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription};
+use crate::limits::{Limits, Patience};
+use crate::policy::{Briefing, PolicySource, Restored, Snapshot, StartError};
+use crate::stats::Stopwatch;
+
+/// A source of the rows that a policy is told: a [`View`], or a script in tests.
+pub(crate) trait Rows {
+    /// Writes to `out` what the policy with `feed` must be told now.
+    fn changes(&self, feed: &mut Feed, out: &mut Vec<Change>) -> Extent;
+}
+
+impl Rows for View<'_> {
+    fn changes(&self, feed: &mut Feed, out: &mut Vec<Change>) -> Extent {
+        feed.changes(self, out)
+    }
+}
+
+/// One running policy.
+pub struct Runner {
+    // Immutable.
+    pub(crate) source: PolicySource,
+    pub(crate) description: PolicyDescription,
+    pub(crate) hooks: HookSet,
+    pub(crate) explains: bool,
+    // Owned state.
+    pub(crate) feed: Feed,
+    /// The last snapshot, or the state it was started with.
+    state: Option<Vec<u8>>,
+    is_saved: bool,
+    counters: InstanceCounters,
+    /// A buffer, kept between questions.
+    changes: Vec<Change>,
+    // Lifecycle.
+    life: Life,
+    /// Times of the faults within the window.
+    faults: VecDeque<Micros>,
+    patience: Patience,
+    output: Output,
+}
+
+enum Life {
+    Up(Box<dyn Instance>),
+    Down {
+        until: Micros,
+    },
+    /// Another runner has the instance: a shadow's.
+    Lent,
+}
+
+/// Counts of a policy's instances and calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceCounters {
+    /// Instances so far, the present one included.
+    pub generation: u32,
+    /// Fuel of its last question, the changes told before it not included; 0 for a native one.
+    pub fuel: u64,
+    /// Most fuel of one question.
+    pub fuel_max: u64,
+    /// Calls that told it about changes.
+    pub observes: u64,
+    /// Snapshots it gave, those that were too large to keep included.
+    pub snapshots: u64,
+    /// Snapshots that were kept.
+    pub snapshots_kept: u64,
+}
+
+/// A reply and its cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The policy's answer.
+    pub reply: Reply,
+    /// Fuel of the question; absent: the policy is not metered.
+    pub fuel: Option<u64>,
+    /// Wall-clock time of the question in nanoseconds, for people only.
+    pub nanos: u64,
+}
+
+/// A fresh instance that took the place of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Woken {
+    /// Number of the instance, counted from 1.
+    pub(crate) generation: u32,
+    /// The state it was offered.
+    pub(crate) state: Option<Vec<u8>>,
+    pub(crate) restored: Restored,
+}
+
+/// Results of calls besides their answers, for the owner to fetch.
+#[derive(Default)]
+pub(crate) struct Output {
+    pub(crate) woken: Option<Woken>,
+    pub(crate) lines: Vec<LogLine>,
+    pub(crate) lines_dropped: u64,
+    /// Instances that faulted: dropping one takes a while.
+    pub(crate) retired: Vec<Box<dyn Instance>>,
+}
+
+/// The result of an attempt to take a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Saved {
+    /// Snapshots of this policy are no longer taken, or it has no instance.
+    Skipped,
+    /// The snapshot is its state now.
+    Kept,
+    /// The snapshot has this many bytes, more than are kept. No other one will be taken.
+    TooLarge(usize),
+}
+
+// === impl Runner: starting ===
+
+impl Runner {
+    pub(crate) fn new(
+        source: PolicySource,
+        description: PolicyDescription,
+        instance: Box<dyn Instance>,
+    ) -> Self {
+        Self {
+            feed: Feed::new(description.feed),
+            hooks: instance.hooks(),
+            explains: instance.explains(),
+            source,
+            description,
+            state: None,
+            is_saved: true,
+            counters: InstanceCounters {
+                generation: 1,
+                ..InstanceCounters::default()
+            },
+            changes: Vec::new(),
+            life: Life::Up(instance),
+            faults: VecDeque::new(),
+            patience: Patience::default(),
+            output: Output::default(),
+        }
+    }
+
+    /// Offers the policy its predecessor's state, if that has the same name and state version.
+    ///
+    /// # Errors
+    /// If it faults on the state and cannot be started again without.
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<Restored, StartError> {
+        if !self.is_kind_of(snapshot) {
+            return Ok(Restored::Cold);
+        }
+        let fresh = self.source.warm(Some(&snapshot.state))?;
+        self.life = Life::Up(fresh.instance);
+        self.feed.reset();
+        self.state = match fresh.restored {
+            Restored::Warm => Some(snapshot.state.clone()),
+            Restored::Cold | Restored::Refused(_) | Restored::Faulted(_) => None,
+        };
+        Ok(fresh.restored)
+    }
+
+    /// Tells the policy what there is, so that it need not be told in a round. Call it after
+    /// [`Self::restore`], which forgets it.
+    ///
+    /// # Errors
+    /// If it faults.
+    pub fn brief(&mut self, briefing: Briefing) -> Result<(), StartError> {
+        let Briefing {
+            at,
+            feed,
+            extent,
+            changes,
+        } = briefing;
+        let limits = *self.source.limits();
+        observe_all(self.instance()?, &limits, (at, extent), &changes)?;
+        self.feed = feed;
+        Ok(())
+    }
+
+    /// Sets the patience by which the runner backs off after faults.
+    pub(crate) fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+}
+
+// === impl Runner: reading ===
+
+impl Runner {
+    /// The policy's description of itself.
+    #[must_use]
+    pub fn description(&self) -> &PolicyDescription {
+        &self.description
+    }
+
+    /// The decisions it makes.
+    #[must_use]
+    pub fn hooks(&self) -> HookSet {
+        self.hooks
+    }
+
+    /// Digest of its code.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.source.digest()
+    }
+
+    /// The source that its instances are made of.
+    #[must_use]
+    pub fn source(&self) -> &PolicySource {
+        &self.source
+    }
+
+    /// Its position in the machine's changes; absent: it has not been told anything.
+    #[must_use]
+    pub fn told(&self) -> Option<u64> {
+        self.feed.told()
+    }
+
+    /// Counts of its instances and calls.
+    #[must_use]
+    pub fn counters(&self) -> InstanceCounters {
+        self.counters
+    }
+
+    /// Its last snapshot, or the state it was started with.
+    #[must_use]
+    pub fn state(&self) -> Option<&[u8]> {
+        self.state.as_deref()
+    }
+
+    /// Its last snapshot, for a successor.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        Some(Snapshot {
+            name: self.description.name.clone(),
+            state_version: self.description.state_version,
+            state: self.state.clone()?,
+        })
+    }
+
+    /// Moves what it has logged to `out`; returns the number of lines that were dropped.
+    pub fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        self.fetch_log();
+        out.append(&mut self.output.lines);
+        std::mem::take(&mut self.output.lines_dropped)
+    }
+
+    pub(crate) fn take_output(&mut self) -> Output {
+        std::mem::take(&mut self.output)
+    }
+
+    /// True while snapshots are taken.
+    #[must_use]
+    pub fn is_saved(&self) -> bool {
+        self.is_saved
+    }
+
+    /// The end of its back-off; absent: it can be asked.
+    pub(crate) fn down_until(&self) -> Option<Micros> {
+        match self.life {
+            Life::Up(_) | Life::Lent => None,
+            Life::Down { until } => Some(until),
+        }
+    }
+
+    /// True while it is too early to ask it, or while another runner has its instance.
+    pub(crate) fn rests(&self, now: Micros) -> bool {
+        match self.life {
+            Life::Up(_) => false,
+            Life::Down { until } => now < until,
+            Life::Lent => true,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.life, Life::Up(_))
+    }
+
+    /// Faults within the window of its patience.
+    pub(crate) fn faults(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// The trace of `fault` for the policy's author. `policy` is its number.
+    pub(crate) fn dump(
+        &self,
+        (policy, now): (u32, Micros),
+        asked: DumpedCall,
+        fault: &Fault,
+    ) -> FaultDump {
+        FaultDump {
+            at: now,
+            round: None,
+            policy,
+            name: self.description.name.clone(),
+            version: self.description.version.clone(),
+            digest: self.source.digest().to_string(),
+            fingerprint: self.source.fingerprint().to_string(),
+            settings: self.source.settings().to_owned(),
+            generation: self.counters.generation,
+            asked,
+            mirror: None,
+            kind: fault.kind,
+            detail: fault.detail.clone(),
+        }
+    }
+
+    fn is_kind_of(&self, snapshot: &Snapshot) -> bool {
+        snapshot.name == self.description.name
+            && snapshot.state_version == self.description.state_version
+    }
+
+    fn instance(&mut self) -> Result<&mut dyn Instance, Fault> {
+        match &mut self.life {
+            Life::Up(instance) => Ok(instance.as_mut()),
+            Life::Down { .. } | Life::Lent => {
+                Err(Fault::new(FaultKind::Start, "there is no instance"))
+            }
+        }
+    }
+}
+
+// === impl Runner: asking ===
+
+impl Runner {
+    /// Tells the policy what has changed since the last question, then asks. Where it has no
+    /// instance, a fresh one is made first.
+    ///
+    /// # Errors
+    /// The fault that ended one of the calls. The instance is gone then.
+    pub fn ask(&mut self, asked: &Asked<'_>) -> Result<Answered, Fault> {
+        self.ask_with(&asked.view, asked.at, &asked.question)
+    }
+
+    /// [`Self::ask`] with rows from elsewhere.
+    pub(crate) fn ask_with(
+        &mut self,
+        rows: &dyn Rows,
+        at: Moment,
+        question: &Question<'_>,
+    ) -> Result<Answered, Fault> {
+        let answered = self
+            .wake()
+            .and_then(|()| self.tell(rows, at.now))
+            .and_then(|()| self.put(at, question));
+        if let Ok(answered) = &answered {
+            self.feed.named.by_reply(question, &answered.reply);
+        }
+        self.settle(at.now, answered)
+    }
+
+    /// Asks a policy that is told `changes` by its owner instead of its own feed.
+    pub(crate) fn ask_told(
+        &mut self,
+        (extent, changes): (Extent, &[Change]),
+        at: Moment,
+        question: &Question<'_>,
+    ) -> Result<Answered, Fault> {
+        let answered = self
+            .wake()
+            .and_then(|()| self.observe(at.now, extent, changes))
+            .and_then(|()| self.put(at, question));
+        self.settle(at.now, answered)
+    }
+
+    fn put(&mut self, at: Moment, question: &Question<'_>) -> Result<Answered, Fault> {
+        let stopwatch = Stopwatch::start();
+        let instance = self.instance()?;
+        let reply = instance.ask(at, question)?;
+        Ok(Answered {
+            fuel: instance.last_fuel(),
+            reply,
+            nanos: stopwatch.nanos(),
+        })
+    }
+
+    /// Counts the fuel of the last call and fetches the log; after a fault drops the instance.
+    fn settle<T>(&mut self, now: Micros, result: Result<T, Fault>) -> Result<T, Fault> {
+        if let Life::Up(instance) = &self.life {
+            self.counters.fuel = instance.last_fuel().unwrap_or(0);
+            self.counters.fuel_max = self.counters.fuel_max.max(self.counters.fuel);
+        }
+        self.fetch_log();
+        if result.is_err() {
+            self.back_off(now);
+        }
+        result
+    }
+
+    fn fetch_log(&mut self) {
+        if let Life::Up(instance) = &mut self.life {
+            self.output.lines_dropped += instance.take_log(&mut self.output.lines);
+        }
+    }
+
+    /// Makes a fresh instance where there is none.
+    fn wake(&mut self) -> Result<(), Fault> {
+        if self.is_up() {
+            return Ok(());
+        }
+        let fresh = self.source.warm(self.state.as_deref())?;
+        self.counters.generation = self.counters.generation.saturating_add(1);
+        let offered = self.state.clone();
+        if matches!(fresh.restored, Restored::Refused(_) | Restored::Faulted(_)) {
+            self.state = None;
+        }
+        self.life = Life::Up(fresh.instance);
+        self.feed.reset();
+        self.output.woken = Some(Woken {
+            generation: self.counters.generation,
+            state: offered,
+            restored: fresh.restored,
+        });
+        Ok(())
+    }
+
+    /// Brings its mirror up to date.
+    fn tell(&mut self, rows: &dyn Rows, now: Micros) -> Result<(), Fault> {
+        let mut changes = std::mem::take(&mut self.changes);
+        let extent = rows.changes(&mut self.feed, &mut changes);
+        let told = self.observe(now, extent, &changes);
+        self.changes = changes;
+        told
+    }
+
+    /// Tells it `changes`, if there is anything to tell.
+    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+        let Life::Up(instance) = &mut self.life else {
+            return Ok(());
+        };
+        if changes.is_empty() && extent == Extent::SinceLast {
+            return Ok(());
+        }
+        self.counters.observes += 1;
+        let limits = self.source.limits();
+        observe_all(instance.as_mut(), limits, (now, extent), changes)
+    }
+}
+
+// === impl Runner: faults ===
+
+impl Runner {
+    /// Books a fault and drops the instance: what it knows is not trusted any more.
+    pub(crate) fn back_off(&mut self, now: Micros) {
+        while let Some(first) = self.faults.front()
+            && now.since(*first).0 >= self.patience.window_micros
+        {
+            self.faults.pop_front();
+        }
+        self.faults.push_back(now);
+        let back_off = Micros(self.patience.back_off(self.faults.len()));
+        self.drop_instance(now.after(back_off));
+    }
+
+    fn drop_instance(&mut self, until: Micros) {
+        let before = std::mem::replace(&mut self.life, Life::Down { until });
+        if let Life::Up(instance) = before {
+            self.output.retired.push(instance);
+        }
+    }
+
+    /// Lets a fresh instance take the place of this one at the next question, offered `state`.
+    /// Nothing happens where there is no instance.
+    pub fn restart(&mut self, state: Option<Vec<u8>>, now: Micros) {
+        self.state = state;
+        if self.is_up() {
+            self.drop_instance(now);
+        }
+    }
+}
+
+// === impl Runner: elsewhere ===
+
+impl Runner {
+    /// Another runner of the same policy, which takes the instance along and has no state. This
+    /// one cannot be asked before [`Self::take_back`].
+    pub(crate) fn lend(&mut self) -> Runner {
+        let (life, generation) = match std::mem::replace(&mut self.life, Life::Lent) {
+            up @ Life::Up(_) => (up, 1),
+            Life::Down { .. } | Life::Lent => (Life::Down { until: Micros(0) }, 0),
+        };
+        Runner {
+            source: self.source.clone(),
+            description: self.description.clone(),
+            hooks: self.hooks,
+            explains: self.explains,
+            feed: Feed::new(self.description.feed),
+            state: None,
+            is_saved: false,
+            counters: InstanceCounters {
+                generation,
+                ..InstanceCounters::default()
+            },
+            changes: Vec::new(),
+            life,
+            faults: VecDeque::new(),
+            patience: self.patience,
+            output: Output::default(),
+        }
+    }
+
+    /// Ends the loan: a fresh instance is made, since the lent one may be in a call.
+    pub(crate) fn take_back(&mut self, now: Micros) {
+        if matches!(self.life, Life::Lent) {
+            self.life = Life::Down { until: now };
+        }
+    }
+
+    /// A copy of the instance, with its last state, that has been told everything.
+    fn copy_told(&self, rows: &dyn Rows, now: Micros) -> Result<Box<dyn Instance>, Fault> {
+        let mut copy = self.source.warm(self.state.as_deref())?.instance;
+        let mut changes = Vec::new();
+        let extent = rows.changes(&mut Feed::new(self.description.feed), &mut changes);
+        observe_all(copy.as_mut(), self.source.limits(), (now, extent), &changes)?;
+        Ok(copy)
+    }
+
+    /// Asks a copy why `request` would go where it would go.
+    pub(crate) fn explain(
+        &self,
+        rows: &dyn Rows,
+        at: Moment,
+        (request, cached): (&Request, &Cached),
+    ) -> Result<Vec<Candidate>, Fault> {
+        self.copy_told(rows, at.now)?.explain(at, request, cached)
+    }
+
+    /// Asks a copy where it would put `request`, which need not exist.
+    pub(crate) fn dry_run(
+        &self,
+        rows: &dyn Rows,
+        at: Moment,
+        (request, cached): (&Request, &Cached),
+    ) -> Result<routing::Verdict, Fault> {
+        let mut copy = self.copy_told(rows, at.now)?;
+        if self.description.feed.waiting {
+            let arrived = [Change::Waiting(std::sync::Arc::new(request.clone()))];
+            let told = (at.now, Extent::SinceLast);
+            observe_all(copy.as_mut(), self.source.limits(), told, &arrived)?;
+        }
+        let question = Question::Routing(std::slice::from_ref(cached).into());
+        let reply = copy.ask(at, &question)?;
+        let verdicts = reply.routing().unwrap_or_default();
+        // No verdict places nothing.
+        Ok(verdicts.into_iter().next().unwrap_or(routing::Verdict {
+            choice: routing::Choice::Hold(None),
+            reason: 0,
+        }))
+    }
+}
+
+// === impl Runner: snapshots ===
+
+impl Runner {
+    /// Takes a snapshot and keeps it. A policy that faults at it, or has more than is kept, is not
+    /// asked for a snapshot again.
+    pub(crate) fn save(&mut self, now: Micros) -> Result<Saved, Fault> {
+        let Life::Up(instance) = &mut self.life else {
+            return Ok(Saved::Skipped);
+        };
+        if !self.is_saved {
+            return Ok(Saved::Skipped);
+        }
+        let max = self.source.limits().snapshot_bytes;
+        let given = instance.snapshot();
+        self.counters.snapshots += u64::from(given.is_ok());
+        match given {
+            Ok(state) if u64::try_from(state.len()).is_ok_and(|bytes| bytes <= max) => {
+                self.counters.snapshots_kept += 1;
+                self.state = Some(state);
+                Ok(Saved::Kept)
+            }
+            Ok(state) => {
+                self.is_saved = false;
+                Ok(Saved::TooLarge(state.len()))
+            }
+            Err(fault) => {
+                self.is_saved = false;
+                self.back_off(now);
+                Err(fault)
+            }
+        }
+    }
+
+    /// A snapshot as of now, or the last one, for a successor.
+    pub fn handover(&mut self, now: Micros) -> Option<Snapshot> {
+        // A fault is booked; the last snapshot stands.
+        drop(self.save(now));
+        self.snapshot()
+    }
+
+    /// Takes no more snapshots.
+    pub fn end_snapshots(&mut self) {
+        self.is_saved = false;
+    }
+
+    /// Lets the next instance begin with `snapshot`, if the policy has no state and this is of its
+    /// kind; returns whether it is.
+    pub(crate) fn begin_with(&mut self, snapshot: Snapshot) -> bool {
+        let is_its_kind = self.is_kind_of(&snapshot);
+        if is_its_kind {
+            self.state.get_or_insert(snapshot.state);
+        }
+        is_its_kind
+    }
+
+    /// Tells the policy what it has not been told yet, and takes a snapshot. Its next question
+    /// tells it everything, and so does one to a policy that is restored from that snapshot.
+    ///
+    /// # Errors
+    /// The fault that ended one of the calls.
+    pub fn renew(&mut self, view: &View<'_>, now: Micros) -> Result<(), Fault> {
+        self.catch_up(view, now)?;
+        let saved = self.save(now);
+        self.forget_told();
+        saved.map(drop)
+    }
+
+    /// Tells the policy what it has not been told yet, if it has an instance.
+    pub(crate) fn catch_up(&mut self, rows: &dyn Rows, now: Micros) -> Result<(), Fault> {
+        if !self.is_up() {
+            return Ok(());
+        }
+        let told = self.tell(rows, now);
+        if told.is_err() {
+            self.back_off(now);
+        }
+        told
+    }
+
+    /// Forgets what the policy has been told: its next question tells it everything.
+    pub(crate) fn forget_told(&mut self) {
+        self.feed.reset();
+    }
+}
+
+// === impl Policies ===
+
+/// The runner as the only policy of a host: it answers for every hook it has, as number 0, however
+/// often it has faulted.
+impl Policies for Runner {
+    fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
+        if !self.hooks.contains(asked.question.hook()) {
+            return Answer::unbound();
+        }
+        match Runner::ask(self, asked) {
+            Ok(answered) => Answer::by(0, answered.reply),
+            Err(Fault { kind, detail }) => Answer {
+                faults: vec![PolicyFault {
+                    policy: 0,
+                    kind,
+                    detail,
+                }],
+                ..Answer::unbound()
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runner")
+            .field("source", &self.source)
+            .field("description", &self.description)
+            .field("hooks", &self.hooks)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
+fn observe_all(
+    instance: &mut dyn Instance,
+    limits: &Limits,
+    (now, extent): (Micros, Extent),
+    changes: &[Change],
+) -> Result<(), Fault> {
+    let rows_max = usize::try_from(limits.observe_rows).unwrap_or(usize::MAX);
+    let (first, rest) = changes.split_at(changes.len().min(rows_max));
+    instance.observe(now, extent, first)?;
+    rest.chunks(rows_max)
+        .try_for_each(|chunk| instance.observe(now, Extent::SinceLast, chunk))
+}
