@@ -15,50 +15,53 @@ use pointsman_core::{
 use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
-use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{
+    Limits, Patience, PolicyEngine, PolicyHost, PolicyRecorder, PolicySource, start,
+};
+use pointsman_replay::{ComponentCache, JournalRecorder, Replay};
+use pointsman_server::journal::about;
 use pointsman_server::journal::command::{self, ReplayArgs};
-use pointsman_server::journal::{Library, Outcome, Replay, Scribe, about};
 use pointsman_server::policy::Verdict;
 use pointsman_sim::World;
 
 use crate::clock::clock;
 use crate::fleet::{self, Defaults, Flavour};
 
-/// Holds a scribe for those who record one run: its world, and the tap before its policies. Without
+/// Holds a recorder for those who record one run: its world, and the tap before its policies. Without
 /// one it counts the decisions only.
 #[derive(Clone, Debug)]
 pub struct Pen {
-    scribe: Option<Rc<RefCell<Scribe>>>,
+    recorder: Option<Rc<RefCell<JournalRecorder>>>,
     decisions: Rc<Cell<u64>>,
 }
 
 impl Pen {
-    fn write(&self, write: impl FnOnce(&mut Scribe)) {
-        if let Some(scribe) = &self.scribe {
-            write(&mut scribe.borrow_mut());
+    fn write(&self, write: impl FnOnce(&mut JournalRecorder)) {
+        if let Some(recorder) = &self.recorder {
+            write(&mut recorder.borrow_mut());
         }
     }
 }
 
 impl Recorder for Pen {
     fn input(&mut self, now: Micros, input: &Input) {
-        self.write(|scribe| scribe.input(now, input));
+        self.write(|recorder| recorder.input(now, input));
     }
 
     fn round(&mut self, now: Micros, round: Round) {
-        self.write(|scribe| scribe.round(now, round));
+        self.write(|recorder| recorder.round(now, round));
     }
 
     fn fact(&mut self, stamped: &Stamped) {
-        self.write(|scribe| scribe.fact(stamped));
+        self.write(|recorder| recorder.fact(stamped));
     }
 }
 
 impl Sink<PolicyHost> for Pen {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         self.decisions.set(self.decisions.get() + 1);
-        match &self.scribe {
-            Some(scribe) => scribe.borrow_mut().ask(host, asked),
+        match &self.recorder {
+            Some(recorder) => recorder.borrow_mut().ask(host, asked),
             None => host.ask(asked),
         }
     }
@@ -142,8 +145,8 @@ pub fn measure(decisions: u64, times: u32) -> Result<Measured> {
         };
         let writer = JournalWriter::start(Folder::open(folder.path())?, about(), loaded)?;
         let monitor = writer.monitor();
-        let scribe = Some(Scribe::new(writer));
-        with = with.min(play(plan, scribe)?.took);
+        let recorder = Some(JournalRecorder::new(writer));
+        with = with.min(play(plan, recorder)?.took);
         let stats = monitor.stats();
         ensure!(stats.refused == 0, "{stats:?}");
         without = without.min(play(plan, None)?.took);
@@ -161,12 +164,12 @@ pub fn measure(decisions: u64, times: u32) -> Result<Measured> {
 
 /// Replays the journal in the folder at `path`, all of it the same. How many entries it has.
 fn replay(path: &Path, recorded: &Recorded) -> Result<u64> {
-    let mut replay = Replay::new(Library::new(PolicyEngine::new()?));
+    let mut replay = Replay::new(ComponentCache::new(PolicyEngine::new()?));
     let mut entries = 0;
     for located in JournalReader::open(path)? {
         entries += 1;
-        let outcome = replay.take(located?)?;
-        ensure!(matches!(outcome, Outcome::Same), "{outcome:?}");
+        let difference = replay.take(located?)?;
+        ensure!(difference.is_none(), "{difference:?}");
     }
     let replayed = replay.tally().decisions;
     ensure!(replayed == recorded.decisions, "{replayed}: {recorded:?}");
@@ -211,7 +214,7 @@ fn host(orders: Orders) -> Result<PolicyHost> {
 pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
     let writer = JournalWriter::start(Folder::open(path)?, about(), settings(plan)?)?;
     let monitor = writer.monitor();
-    let played = play(plan, Some(Scribe::new(writer)))?;
+    let played = play(plan, Some(JournalRecorder::new(writer)))?;
     Ok(Recorded {
         decisions: played.decisions,
         faults: played.faults,
@@ -240,9 +243,9 @@ struct Played {
     took: Duration,
 }
 
-fn play(plan: Plan, scribe: Option<Scribe>) -> Result<Played> {
+fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
     let pen = Pen {
-        scribe: scribe.map(|scribe| Rc::new(RefCell::new(scribe))),
+        recorder: recorder.map(|recorder| Rc::new(RefCell::new(recorder))),
         decisions: Rc::default(),
     };
     let tap = Tap {
@@ -259,7 +262,7 @@ fn play(plan: Plan, scribe: Option<Scribe>) -> Result<Played> {
     turn(&mut world, &pen);
     let begun = time();
     let mut waited = Duration::ZERO;
-    if pen.scribe.is_some() {
+    if pen.recorder.is_some() {
         world.recorder = Some(Box::new(pen.clone()));
     }
     pen.decisions.set(0);
@@ -295,11 +298,14 @@ fn turn(world: &mut World<Tap<PolicyHost, Pen>>, pen: &Pen) -> Duration {
     let now = world.now();
     let host = &mut world.policies.inner;
     while host.poll_event().is_some() {}
-    pen.write(|scribe| {
-        scribe.policies_changed(now, host);
-        scribe.turn(now, &world.machine, host);
+    pen.write(|recorder| {
+        recorder.policies_changed(now, host);
+        recorder.turn(now, &world.machine, host);
     });
-    let monitor = pen.scribe.as_ref().map(|scribe| scribe.borrow().monitor());
+    let monitor = pen
+        .recorder
+        .as_ref()
+        .map(|recorder| recorder.borrow().monitor());
     monitor.map_or(Duration::ZERO, |monitor| wait_for_disk(&monitor))
 }
 

@@ -15,9 +15,9 @@ use anyhow::{Result, ensure};
 use pointsman_core::{Hook, Reply};
 use pointsman_journal::{Entry, JournalReader, Located};
 use pointsman_policy::PolicyEngine;
+use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally};
 use pointsman_server::config::JournalPlace;
 use pointsman_server::journal::command::{self, JournalCommand, ReplayArgs, ShowArgs};
-use pointsman_server::journal::{Difference, Library, Outcome, Replay, Tally};
 use pointsman_server::policy::Verdict;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
@@ -65,25 +65,18 @@ fn read(path: &Path) -> Vec<Located> {
     JournalReader::open(path).unwrap().flatten().collect()
 }
 
-fn difference(outcome: Outcome) -> Option<Difference> {
-    match outcome {
-        Outcome::Same => None,
-        Outcome::Differs(difference) => Some(*difference),
-    }
-}
-
-/// What a replay of these entries comes to.
-fn replayed(entries: Vec<Located>) -> (Tally, Option<Difference>) {
-    static LIBRARY: LazyLock<Library> =
-        LazyLock::new(|| Library::new(PolicyEngine::new().unwrap()));
-    let mut replay = Replay::new(LIBRARY.clone());
+/// Counts of a replay of these entries, and the first difference.
+fn replayed(entries: Vec<Located>) -> (ReplayTally, Option<Difference>) {
+    static COMPONENTS: LazyLock<ComponentCache> =
+        LazyLock::new(|| ComponentCache::new(PolicyEngine::new().unwrap()));
+    let mut replay = Replay::new(COMPONENTS.clone());
     for located in entries {
-        if let Some(difference) = difference(replay.take(located).unwrap()) {
-            return (replay.tally().clone(), Some(difference));
+        if let Some(difference) = replay.take(located).unwrap() {
+            return (replay.tally().clone(), Some(*difference));
         }
     }
-    let end = difference(replay.finish().unwrap());
-    (replay.tally().clone(), end)
+    let end = replay.finish().unwrap();
+    (replay.tally().clone(), end.map(|difference| *difference))
 }
 
 fn said(args: &ReplayArgs) -> (String, Verdict) {

@@ -1,7 +1,8 @@
-//! Entries as JSON, one to a line.
+//! Entries as text: JSON for programs, one to a line, and lines for people.
 
 use std::path::Path;
 
+use pointsman_core::{Hook, PolicyFault};
 use serde::Serialize;
 
 use crate::entry::Entry;
@@ -27,4 +28,60 @@ pub fn json_line(located: &Located) -> Result<String, serde_json::Error> {
         offset: located.offset,
         entry: &located.entry,
     })
+}
+
+/// An entry as one line of text for people, of at most 300 characters.
+#[must_use]
+pub fn text_line(entry: &Entry<'_>) -> String {
+    const MAX: usize = 300;
+    let mut line = match entry {
+        Entry::Header(header) => format!("header {header:?}"),
+        Entry::Input { now, input } => format!("{now} input {input:?}"),
+        Entry::Round { now, round } => format!("{now} decide, after round {round}"),
+        Entry::Decision(it) => format!(
+            "  {} by {:?}, generation {}, fuel {}: {:?} about {:?}{}",
+            it.hook.as_str(),
+            it.answer.author,
+            it.generation,
+            it.fuel,
+            it.answer.value,
+            it.requests,
+            faults(it.hook, &it.answer.faults),
+        ),
+        Entry::Bound(bound) => format!("{} bound {:?}", bound.now, bound.roster.chains),
+        Entry::Fact(it) => format!("  {} round {} fact {:?}", it.now, it.round, it.fact),
+        Entry::PolicyEvent(it) => {
+            format!("{} policy {} {}: {}", it.now, it.policy, it.what, it.detail)
+        }
+        Entry::Keyframe(it) => format!("{} keyframe after round {}", it.now, it.round),
+        Entry::Gap(gap) => format!("gap: {} entries are missing", gap.dropped),
+        Entry::Briefed(it) => format!("{} briefed {:?} up to {}", it.now, it.kinds, it.told),
+        Entry::Restarted(it) => {
+            format!(
+                "  policy {} restarted as generation {}",
+                it.policy, it.generation
+            )
+        }
+        Entry::Saved(it) => format!("{} policy {} saved {} bytes", it.now, it.policy, it.bytes),
+    };
+    if line.len() > MAX {
+        line.truncate(line.floor_char_boundary(MAX));
+        line.push('…');
+    }
+    line
+}
+
+fn faults(hook: Hook, faults: &[PolicyFault]) -> String {
+    let faults = faults.iter();
+    let faults: Vec<String> = faults
+        .map(|it| {
+            format!(
+                "; policy {} faulted at {}: {:?}",
+                it.policy,
+                hook.as_str(),
+                it.kind
+            )
+        })
+        .collect();
+    faults.concat()
 }

@@ -34,7 +34,7 @@ pub use entry::{
     Bound, Briefed, Chain, Decision, Entry, Gap, Header, Keyframe, PolicyEvent, PolicyRecord,
     Restarted, Roster, Saved,
 };
-pub use export::json_line;
+pub use export::{json_line, text_line};
 pub use folder::{Folder, FolderError, Store};
 pub use frame::{FORMAT, FRAME_BYTES_MAX, FileError};
 pub use reader::{Entries, JournalReader, Located, OpenError, ReadError, TornTail, read_bytes};

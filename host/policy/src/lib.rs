@@ -31,6 +31,7 @@ mod instance;
 mod limits;
 mod mode;
 mod policy;
+mod recorder;
 mod runner;
 mod scan;
 mod selftest;
@@ -55,6 +56,7 @@ pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescript
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};
 pub use mode::{Mode, ModeError, Percent};
 pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
+pub use recorder::PolicyRecorder;
 pub use runner::{Answered, InstanceCounters, Runner};
 pub use selftest::{Scene, SelfTestError, self_test};
 pub use shadow::{Agreement, Disagreement, Said, ShadowReport, ShadowState};

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use pointsman_core::{Hook, Machine, Micros};
 use pointsman_executor::engine::stats::EngineStats;
 use pointsman_executor::engine::thread::Ended;
-use pointsman_policy::{PolicyEngine, PolicyHost};
+use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
@@ -301,16 +301,17 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], told: &Told) -> Result<Co
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
     let (host, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
     let policies = PolicyHost::new(config.policies.patience);
-    let journal = journal::start(config)?;
-    if let Some(journal) = &journal {
-        told.metrics.journal(journal.monitor());
+    let recorder = journal::start(config)?;
+    if let Some(recorder) = &recorder {
+        told.metrics.journal(recorder.monitor());
     }
+    let recorder = recorder.map(|recorder| Box::new(recorder) as Box<dyn PolicyRecorder>);
     let memory = Memory {
         labels_max: config.hints.labels_max,
         decisions_max: config.admin.decisions_max,
     };
     let mut driver =
-        Driver::new(machine, policies, Arc::clone(&told.metrics), memory).with_journal(journal);
+        Driver::new(machine, policies, Arc::clone(&told.metrics), memory).with_recorder(recorder);
     driver.ring(told.bell.clone());
     for running in &running {
         driver.attach(running.executor, running.engine.commands.clone());

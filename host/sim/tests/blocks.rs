@@ -303,8 +303,8 @@ fn engines_of_one_device_draw_from_one_pool_whatever_their_blocks_hold() {
         })
         .to_vec();
     let ids = [(); 2].map(|()| arrive(&mut world, request(7, 2)));
-    assert_eq!(starts(&world, ids[0])[0].executor, executors[0]);
-    assert_eq!(starts(&world, ids[1])[0].executor, executors[1]);
+    assert_eq!(starts(&world, ids[0])[0].sequence.executor, executors[0]);
+    assert_eq!(starts(&world, ids[1])[0].sequence.executor, executors[1]);
     let held = ids.map(|id| world.machine.block_table(id).len());
     assert_eq!(held, [4, 1]);
     assert_eq!(blocks_idle(&mut world, device), (3, 0));

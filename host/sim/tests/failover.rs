@@ -152,7 +152,10 @@ fn a_lost_executor_takes_nothing_until_it_is_back_in_its_next_life() {
     assert!(is_queued(&world, id));
     world.update(executor, ExecutorUpdate::Health(Health::Up));
     world.settle();
-    let lives: Vec<_> = starts(&world, id).iter().map(|s| s.sequence.incarnation).collect();
+    let lives: Vec<_> = starts(&world, id)
+        .iter()
+        .map(|s| s.sequence.incarnation)
+        .collect();
     assert_eq!(lives, [Incarnation(1)]);
     assert!(world.run_out(END));
     assert_eq!(

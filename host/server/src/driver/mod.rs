@@ -31,16 +31,15 @@ use std::sync::Arc;
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
-    Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId, Machine, Micros,
-    NewRequest, Recorder, Round, SequenceRef, Stamped, Tap,
+    Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId,
+    Machine, Micros, NewRequest, Policies, Reply, Round, SequenceRef, Sink, Stamped, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::Placement;
-use pointsman_policy::{Briefing, PolicyHost};
+use pointsman_policy::{Briefing, PolicyHost, PolicyRecorder};
 use tokio::sync::mpsc;
 
 use crate::bell::Bell;
-use crate::journal::Scribe;
 use crate::metrics::Metrics;
 use decisions::{Arrival, Decisions};
 use executors::Executors;
@@ -62,7 +61,7 @@ pub struct Driver {
     labels: Labels,
     // Told what happens.
     metrics: Arc<Metrics>,
-    journal: Option<Scribe>,
+    recorder: Option<Box<dyn PolicyRecorder>>,
     decisions: Decisions,
     /// Rings when a policy was taken out, or has proven itself, or has left a dump.
     bell: Bell,
@@ -98,6 +97,18 @@ pub enum Settled {
     Until(Option<Micros>),
 }
 
+/// A sink that has questions asked by the recorder, if there is one.
+struct Recording<'a>(Option<&'a mut (dyn PolicyRecorder + 'static)>);
+
+impl Sink<&mut PolicyHost> for Recording<'_> {
+    fn ask(&mut self, host: &mut &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
+        match &mut self.0 {
+            Some(recorder) => recorder.ask(host, asked),
+            None => host.ask(asked),
+        }
+    }
+}
+
 /// The labels that clients have used so far.
 #[derive(Debug)]
 struct Labels {
@@ -127,14 +138,14 @@ impl Driver {
             metrics,
             decisions: Decisions::new(memory.decisions_max),
             bell: Bell::default(),
-            journal: None,
+            recorder: None,
         }
     }
 
-    /// The same, and `journal` writes down what happens.
+    /// The same driver, whose run `recorder` notes.
     #[must_use]
-    pub fn with_journal(self, journal: Option<Scribe>) -> Self {
-        Self { journal, ..self }
+    pub fn with_recorder(self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// Rings `bell` when something happened to a policy that its keeper wants to know.
@@ -176,7 +187,7 @@ impl Driver {
         let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let new = self.new_request(now, submission);
-        if self.journal.is_some() {
+        if self.recorder.is_some() {
             self.note_input(now, &Input::RequestArrived(Box::new(new.clone())));
         }
         let request = self.machine.handle_request_arrived(now, new);
@@ -204,8 +215,8 @@ impl Driver {
     }
 
     fn note_input(&mut self, now: Micros, input: &Input) {
-        if let Some(journal) = &mut self.journal {
-            journal.input(now, input);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.input(now, input);
         }
     }
 
@@ -330,8 +341,8 @@ impl Driver {
 
     /// Something was done to the policies between two rounds.
     fn note_policies(&mut self, now: Micros) {
-        if let Some(journal) = &mut self.journal {
-            journal.policies_changed(now, &self.policies);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.policies_changed(now, &self.policies);
         }
     }
 
@@ -339,8 +350,8 @@ impl Driver {
     #[must_use]
     pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
         let briefing = Briefing::new(&self.machine.view(), now, kinds);
-        if let Some(journal) = &mut self.journal {
-            journal.briefed(now, &briefing);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.briefed(now, &briefing);
         }
         briefing
     }
@@ -373,9 +384,9 @@ impl Driver {
         }
         self.note_policy_events(now);
         let mut until = self.machine.next_timeout();
-        if let Some(journal) = &mut self.journal {
-            journal.turn(now, &self.machine, &mut self.policies);
-            until = until.into_iter().chain(journal.flush_at()).min();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.turn(now, &self.machine, &mut self.policies);
+            until = until.into_iter().chain(recorder.flush_at()).min();
         }
         if self.machine.is_due() {
             Settled::MoreDue
@@ -385,16 +396,14 @@ impl Driver {
     }
 
     fn decide(&mut self, now: Micros) {
-        let sink = self.decisions.ear();
-        let Some(journal) = &mut self.journal else {
-            let inner = &mut self.policies;
-            return self.machine.decide(now, &mut Tap { inner, sink });
-        };
-        journal.round(now, self.machine.round());
+        if let Some(recorder) = &mut self.recorder {
+            recorder.round(now, self.machine.round());
+        }
         let inner = Tap {
             inner: &mut self.policies,
-            sink: journal,
+            sink: Recording(self.recorder.as_deref_mut()),
         };
+        let sink = self.decisions.ear();
         self.machine.decide(now, &mut Tap { inner, sink });
     }
 
@@ -404,8 +413,8 @@ impl Driver {
             record::policy_event(&self.policies, &event);
             happened = true;
             concerns_keeper |= record::concerns_keeper(&event.kind);
-            if let Some(journal) = &mut self.journal {
-                journal.policy_event(&event);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.policy_event(&event);
             }
         }
         if happened {
@@ -441,8 +450,8 @@ impl Driver {
             let placement = self.placement(stamped.round, *executor, *by);
             self.requests.placed(*request, placement);
         }
-        if let Some(journal) = &mut self.journal {
-            journal.fact(stamped);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.fact(stamped);
         }
         record::fact(&self.machine, &self.policies, stamped);
         self.metrics.fact(stamped, &self.machine, &self.policies);

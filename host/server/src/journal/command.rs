@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 use pointsman_core::Round;
-use pointsman_journal::{Entry, JournalReader, Keyframe, Located, ReadError, json_line};
+use pointsman_journal::{Entry, JournalReader, Keyframe, Located, ReadError, json_line, text_line};
 use pointsman_policy::{Limits, PolicyComponent, PolicyEngine, PolicySource};
+use pointsman_replay::{ComponentCache, Difference, Replay, WhatIf};
 
-use super::Library;
-use super::replay::{Difference, Outcome, Replay, Rival, one_line};
 use crate::policy::Verdict;
 use crate::reload::sidecar;
 
@@ -73,31 +72,31 @@ pub struct ExportArgs {
 pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<Verdict> {
     let engine = PolicyEngine::new()?;
     let mut replay = match &args.policy {
-        None => Replay::new(Library::new(engine)),
+        None => Replay::new(ComponentCache::new(engine)),
         Some(path) => {
-            let rival = rival(&engine, path, args)?;
-            Replay::with_rival(Library::new(engine), rival)
+            let what_if = what_if(&engine, path, args)?;
+            Replay::with_what_if(ComponentCache::new(engine), what_if)
         }
     };
     let mut reader = JournalReader::open(&args.journal)?;
     let mut begin = args.from.map(|round| beginning(&args.journal, round));
     let mut begin = begin.take().transpose()?;
-    let mut outcome = Outcome::Same;
+    let mut difference = None;
     for located in reader.by_ref() {
         match located {
             Ok(located) if is_before(&mut begin, &located) => {}
-            Ok(located) => outcome = replay.take(located)?,
+            Ok(located) => difference = replay.take(located)?,
             Err(error) => {
                 writeln!(out, "damaged: {error}")?;
                 replay.damaged(&error);
             }
         }
-        if let Outcome::Differs(_) = outcome {
+        if difference.is_some() {
             break;
         }
     }
-    if let Outcome::Same = outcome {
-        outcome = replay.finish()?;
+    if difference.is_none() {
+        difference = replay.finish()?;
     }
     ensure!(
         replay.has_begun(),
@@ -107,19 +106,19 @@ pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<Verdict> {
     for torn in reader.torn_tails() {
         writeln!(out, "cut off: {} at {}", torn.file.display(), torn.offset)?;
     }
-    match outcome {
-        Outcome::Same => {
+    match difference {
+        None => {
             report(&replay, out)?;
             Ok(Verdict::Good)
         }
-        Outcome::Differs(difference) => {
+        Some(difference) => {
             tell(&difference, out)?;
             Ok(Verdict::NotGood)
         }
     }
 }
 
-fn rival(engine: &PolicyEngine, path: &Path, args: &ReplayArgs) -> Result<Rival> {
+fn what_if(engine: &PolicyEngine, path: &Path, args: &ReplayArgs) -> Result<WhatIf> {
     let shown = path.display();
     let bytes = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
     let component = PolicyComponent::load(engine, &bytes).with_context(|| format!("{shown}"))?;
@@ -132,7 +131,7 @@ fn rival(engine: &PolicyEngine, path: &Path, args: &ReplayArgs) -> Result<Rival>
         limits = said.limits;
     }
     let source = PolicySource::component(&component, &settings, limits);
-    Rival::new(source, args.examples).with_context(|| format!("{shown} does not start"))
+    WhatIf::new(source, args.examples).with_context(|| format!("{shown} does not start"))
 }
 
 /// A keyframe's place in a journal.
@@ -214,7 +213,7 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
             tally.restarts, tally.skipped
         )?;
     }
-    let Some(rival) = replay.rival() else {
+    let Some(what_if) = replay.what_if() else {
         writeln!(
             out,
             "the same: {} answers ({} of them with their fuel), {} faults, {} states",
@@ -225,13 +224,13 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
         }
         return Ok(());
     };
-    let compared = rival.tally();
+    let compared = what_if.tally();
     for (hook, it) in &compared.hooks {
         writeln!(
             out,
             "{} would have decided {} of {} otherwise at {}; {} questions had no answer to compare \
              with, at {} it faulted",
-            rival.name(),
+            what_if.name(),
             it.different,
             it.same + it.different,
             hook.as_str(),
@@ -243,7 +242,7 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "{} was never asked: no hook of it is in the journal",
-            rival.name()
+            what_if.name()
         )?;
     }
     let mut groups: Vec<_> = compared.groups.iter().collect();
@@ -268,7 +267,7 @@ pub fn journal(command: &JournalCommand, out: &mut dyn Write) -> Result<Verdict>
             Ok(format!(
                 "{:>10}  {}",
                 located.offset,
-                one_line(&located.entry)
+                text_line(&located.entry)
             ))
         }),
         JournalCommand::Show(args) => show(&args.journal, out),

@@ -1,34 +1,24 @@
-//! The decision journal of a server: what is recorded when, and what a replay makes of it.
-//!
-//! The driver owns a [`Scribe`], which writes down what the machine is given, what is asked of
-//! policies and what they answer, who answers from when on, and what came of it. A [`Replay`] does
-//! all that again.
+//! The journal of a server: where it is, and the recorder that writes it.
 //!
 //! # Invariants
 //! 1. The driver waits for no disk: what finds no room is dropped, counted, and stands in the
 //!    journal as a gap (`pointsman-journal`).
-//! 2. A journal is replayed with nothing but itself and the binary that wrote it
-//!    (`tests/tests/replay.rs`).
 //!
 //! # Not here
-//! The format and the files (`pointsman-journal`).
+//! The format and the files (`pointsman-journal`); what is recorded, and replays
+//! (`pointsman-replay`).
 
 pub mod command;
-mod replay;
-mod roster;
-mod scribe;
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use pointsman_journal::{About, Folder, FolderError, JournalSettings, JournalWriter};
+use pointsman_replay::JournalRecorder;
 use tracing::{info, warn};
 
 use crate::clock;
 use crate::config::{Config, JournalConfig, JournalPlace};
-pub use replay::{Difference, Outcome, Replay, ReplayError, Rival, RivalTally, Tally};
-pub use roster::Library;
-pub use scribe::Scribe;
 
 /// Its folder in a state folder.
 const FOLDER: &str = "journal";
@@ -38,7 +28,7 @@ const FOLDER: &str = "journal";
 ///
 /// # Errors
 /// If the folder that was named cannot be used.
-pub fn start(config: &Config) -> Result<Option<Scribe>> {
+pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
     let JournalConfig { place, settings } = &config.journal;
     match place {
         JournalPlace::Off => Ok(None),
@@ -68,10 +58,10 @@ fn tell(error: &FolderError) {
     );
 }
 
-fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<Scribe> {
+fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<JournalRecorder> {
     let writer = JournalWriter::start(folder, about(), settings)?;
     info!(folder = %path.display(), "journal begun; to replay it: pointsman replay FOLDER");
-    Ok(Scribe::new(writer))
+    Ok(JournalRecorder::new(writer))
 }
 
 /// What the headers say.

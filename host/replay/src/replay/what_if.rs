@@ -1,4 +1,4 @@
-//! What another policy would have answered: asked beside the recorded answers, and counted.
+//! Another policy, asked beside the recorded answers, and how often it would decide otherwise.
 //!
 //! # Bounds
 //! [`GROUPS_MAX`] groups of differences; more are counted in the last. As many examples as asked
@@ -18,53 +18,61 @@ use super::{ReplayError, Stop};
 /// Groups of differences told apart.
 const GROUPS_MAX: usize = 256;
 
-/// Another policy, and how it compares.
+/// Another policy, and how its answers compare with the recorded ones.
 #[derive(Debug)]
-pub struct Rival {
+pub struct WhatIf {
     source: PolicySource,
     runner: Option<Runner>,
     name: String,
     /// Policies of the journal by number.
-    known: BTreeMap<u32, Known>,
-    tally: RivalTally,
+    known: BTreeMap<u32, KnownPolicy>,
+    tally: WhatIfTally,
     examples_max: usize,
 }
 
 /// A policy of the journal, in words.
 #[derive(Debug)]
-struct Known {
+struct KnownPolicy {
     name: String,
     reasons: Vec<String>,
 }
 
-/// What a rival would have done.
+/// Counts and examples of the decisions that would differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RivalTally {
-    /// By hook.
-    pub hooks: BTreeMap<Hook, Compared>,
-    /// By hook, by what was decided and why, and by what the rival would have decided and why.
+pub struct WhatIfTally {
+    /// Counts by hook.
+    pub hooks: BTreeMap<Hook, HookComparison>,
+    /// Counts by hook, by the recorded decision with its reason, and by the other one with its
+    /// reason.
     pub groups: BTreeMap<(Hook, String, String), u64>,
-    /// Some of the differences, in words.
+    /// Some of the differences in words.
     pub examples: Vec<String>,
 }
 
-/// How the answers to a hook compare.
+/// Counts of the answers to one hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compared {
+pub struct HookComparison {
     /// Verdicts, or answers where one is about all requests together, that are the same.
     pub same: u64,
-    /// And that are not.
+    /// Verdicts, or answers, that differ.
     pub different: u64,
     /// Questions that no policy had answered.
     pub unanswered: u64,
-    /// Questions at which the rival faulted.
+    /// Questions at which the other policy faulted.
     pub faults: u64,
 }
 
-/// A part of an answer, in words: what, and why.
-type Verdict = (Option<RequestId>, String, u16);
+/// A part of an answer that can differ by itself.
+struct Part {
+    /// The request it is about; absent: all of them together.
+    request: Option<RequestId>,
+    /// The decision in words.
+    choice: String,
+    /// Index into the policy's reasons.
+    reason: u16,
+}
 
-impl Rival {
+impl WhatIf {
     /// The policy that `source` makes, which shows at most `examples_max` differences.
     ///
     /// # Errors
@@ -76,27 +84,29 @@ impl Rival {
             runner: None,
             name,
             known: BTreeMap::new(),
-            tally: RivalTally::default(),
+            tally: WhatIfTally::default(),
             examples_max,
         })
     }
 
-    /// What it calls itself.
+    /// The policy's own name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How it compares.
+    /// Counts so far.
     #[must_use]
-    pub fn tally(&self) -> &RivalTally {
+    pub fn tally(&self) -> &WhatIfTally {
         &self.tally
     }
 
-    /// A journal begins, or goes on after a gap.
+    /// Starts the policy: a journal begins, or goes on after a gap.
     pub(super) fn begin(&mut self, roster: &Roster) -> Result<(), Stop> {
-        let runner = start(self.source.clone())
-            .map_err(|error| Stop::Error(ReplayError::Policy(error.to_string())))?;
+        let runner = start(self.source.clone()).map_err(|error| ReplayError::Policy {
+            name: self.name.clone(),
+            source: error.into(),
+        })?;
         self.runner = Some(runner);
         self.meet(roster);
         Ok(())
@@ -106,7 +116,7 @@ impl Rival {
     pub(super) fn meet(&mut self, roster: &Roster) {
         let policies = roster.policies.iter();
         self.known.extend(policies.map(|record| {
-            let known = Known {
+            let known = KnownPolicy {
                 name: record.name.clone(),
                 reasons: record.reasons.clone(),
             };
@@ -114,8 +124,8 @@ impl Rival {
         }));
     }
 
-    /// Asks it what was asked then.
-    pub(super) fn answer(&mut self, now: &Asked<'_>, decision: &Decision<'_>) {
+    /// Asks the policy what was asked then.
+    pub(super) fn answer(&mut self, asked: &Asked<'_>, decision: &Decision<'_>) {
         let hook = decision.hook;
         let Some(runner) = &mut self.runner else {
             return;
@@ -123,7 +133,7 @@ impl Rival {
         if !runner.hooks().contains(hook) {
             return;
         }
-        let answered = runner.ask(now);
+        let answered = runner.ask(asked);
         let compared = self.tally.hooks.entry(hook).or_default();
         let Ok(answered) = answered else {
             compared.faults += 1;
@@ -133,27 +143,26 @@ impl Rival {
             compared.unanswered += 1;
             return;
         };
-        let before = verdicts(&now.view, &decision.requests, recorded);
-        let after = verdicts(&now.view, &decision.requests, &answered.reply);
+        let before = parts(&asked.view, &decision.requests, recorded);
+        let after = parts(&asked.view, &decision.requests, &answered.reply);
         for (before, after) in before.into_iter().zip(after) {
-            self.compare(now.at.round, decision, (before, after));
+            self.compare(asked.at.round, decision, (before, after));
         }
     }
 
-    fn compare(&mut self, round: Round, decision: &Decision<'_>, pair: (Verdict, Verdict)) {
-        let ((request, before, reason), (_, after, other_reason)) = pair;
+    fn compare(&mut self, round: Round, decision: &Decision<'_>, (before, after): (Part, Part)) {
         let compared = self.tally.hooks.entry(decision.hook).or_default();
-        if before == after {
+        if before.choice == after.choice {
             compared.same += 1;
             return;
         }
         compared.different += 1;
-        let author = self.author(&decision.answer, reason);
+        let author = self.author(&decision.answer, before.reason);
         let runner = self.runner.as_ref();
-        let said = runner.and_then(|runner| runner.description().reason(other_reason));
+        let said = runner.and_then(|runner| runner.description().reason(after.reason));
         let said = because(said.unwrap_or_default());
-        let recorded = format!("{author}: {}", kind(&before));
-        let instead = format!("{}{said}", kind(&after));
+        let recorded = format!("{author}: {}", kind(&before.choice));
+        let instead = format!("{}{said}", kind(&after.choice));
         let key = (decision.hook, recorded, instead);
         if self.tally.groups.len() < GROUPS_MAX || self.tally.groups.contains_key(&key) {
             *self.tally.groups.entry(key).or_default() += 1;
@@ -162,16 +171,20 @@ impl Rival {
             *self.tally.groups.entry(rest).or_default() += 1;
         }
         if self.tally.examples.len() < self.examples_max {
-            let about = request.map_or(String::new(), |id| format!(", request {id}"));
+            let about = before
+                .request
+                .map_or(String::new(), |id| format!(", request {id}"));
             self.tally.examples.push(format!(
-                "round {round}, {}{about}: {author}: {before}; {}: {after}{said}",
+                "round {round}, {}{about}: {author}: {}; {}: {}{said}",
                 decision.hook.as_str(),
+                before.choice,
                 self.name,
+                after.choice,
             ));
         }
     }
 
-    /// Who decided, and why.
+    /// The author of a decision, with the reason.
     fn author(&self, answer: &Answer<Reply>, reason: u16) -> String {
         match answer.author {
             Author::BuiltIn => "the built-in rule".to_owned(),
@@ -201,55 +214,72 @@ fn kind(choice: &str) -> &str {
     choice.split(' ').next().unwrap_or_default()
 }
 
-/// An answer as choices in words, one for each part of it that can differ by itself.
-fn verdicts(view: &View<'_>, requests: &[RequestId], reply: &Reply) -> Vec<Verdict> {
+/// The parts of an answer in words.
+fn parts(view: &View<'_>, requests: &[RequestId], reply: &Reply) -> Vec<Part> {
     let name = |id: u32| {
         let name = view.name(NameKind::Executor, id);
         name.map_or_else(|| format!("executor {id}"), ToOwned::to_owned)
     };
-    let requests = requests.iter().copied().map(Some);
+    let whole = |choice: String, reason| {
+        vec![Part {
+            request: None,
+            choice,
+            reason,
+        }]
+    };
     match reply {
-        Reply::Admission(verdicts) => requests
-            .zip(verdicts)
-            .map(|(request, verdict)| {
-                let choice = match verdict.choice {
-                    admission::Choice::Admit => "admits it".to_owned(),
-                    admission::Choice::Park => "parks it".to_owned(),
-                    admission::Choice::Shed(secs) => format!("sheds it for {secs} s"),
-                    admission::Choice::Displace(other) => format!("displaces request {other}"),
-                };
-                (request, choice, verdict.reason)
-            })
-            .collect(),
-        Reply::Routing(verdicts) => requests
-            .zip(verdicts)
-            .map(|(request, verdict)| {
-                let choice = match &verdict.choice {
-                    routing::Choice::Place(executors) => {
-                        let names: Vec<String> = executors.iter().map(|it| name(it.0)).collect();
-                        format!("places it on {}", names.join(", or else "))
-                    }
-                    routing::Choice::Hold(None) => "holds it".to_owned(),
-                    routing::Choice::Hold(Some(until)) => format!("holds it until {until} µs"),
-                    routing::Choice::GiveUp => "gives it up".to_owned(),
-                };
-                (request, choice, verdict.reason)
-            })
-            .collect(),
-        Reply::Priority(order) => vec![(None, format!("orders {order:?}"), 0)],
-        Reply::Preemption(None) => vec![(None, "evicts nobody".to_owned(), 0)],
+        Reply::Admission(verdicts) => {
+            let verdicts = requests.iter().zip(verdicts);
+            let parts = verdicts.map(|(request, verdict)| Part {
+                request: Some(*request),
+                choice: admitted(verdict.choice),
+                reason: verdict.reason,
+            });
+            parts.collect()
+        }
+        Reply::Routing(verdicts) => {
+            let verdicts = requests.iter().zip(verdicts);
+            let parts = verdicts.map(|(request, verdict)| Part {
+                request: Some(*request),
+                choice: routed(&verdict.choice, &name),
+                reason: verdict.reason,
+            });
+            parts.collect()
+        }
+        Reply::Priority(order) => whole(format!("orders {order:?}"), 0),
+        Reply::Preemption(None) => whole("evicts nobody".to_owned(), 0),
         Reply::Preemption(Some(eviction)) => {
-            let victims = &eviction.victims;
             let on = name(eviction.executor.0);
-            let choice = format!("evicts {victims:?} from {on}");
-            vec![(None, choice, eviction.reason)]
+            let choice = format!("evicts {:?} from {on}", eviction.victims);
+            whole(choice, eviction.reason)
         }
         Reply::Budget(allotments) => {
             let parts = allotments.iter();
             let parts: Vec<String> = parts
                 .map(|it| format!("{} to {}", it.tokens_max, name(it.executor.0)))
                 .collect();
-            vec![(None, format!("allots {}", parts.join(", ")), 0)]
+            whole(format!("allots {}", parts.join(", ")), 0)
         }
+    }
+}
+
+fn admitted(choice: admission::Choice) -> String {
+    match choice {
+        admission::Choice::Admit => "admits it".to_owned(),
+        admission::Choice::Park => "parks it".to_owned(),
+        admission::Choice::Shed(secs) => format!("sheds it for {secs} s"),
+        admission::Choice::Displace(other) => format!("displaces request {other}"),
+    }
+}
+
+fn routed(choice: &routing::Choice, name: &dyn Fn(u32) -> String) -> String {
+    match choice {
+        routing::Choice::Place(executors) => {
+            let names: Vec<String> = executors.iter().map(|it| name(it.0)).collect();
+            format!("places it on {}", names.join(", or else "))
+        }
+        routing::Choice::Hold(None) => "holds it".to_owned(),
+        routing::Choice::Hold(Some(until)) => format!("holds it until {until} µs"),
+        routing::Choice::GiveUp => "gives it up".to_owned(),
     }
 }

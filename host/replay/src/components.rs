@@ -1,0 +1,50 @@
+//! Compiled components of recorded policies.
+//!
+//! # Bounds
+//! [`COMPONENTS_MAX`] components are kept; past it all are dropped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pointsman_policy::{Digest, LoadError, PolicyComponent, PolicyEngine};
+
+/// Compiled components, for replays one after the other. Clones share them.
+#[derive(Clone, Debug)]
+pub struct ComponentCache {
+    engine: PolicyEngine,
+    /// Components by the digest of their bytes. Locked to look one up and to put one in, since a
+    /// cache may serve several threads.
+    components: Arc<Mutex<BTreeMap<[u8; 32], PolicyComponent>>>,
+}
+
+/// Components kept.
+const COMPONENTS_MAX: usize = 64;
+
+impl ComponentCache {
+    /// An empty cache, which compiles with `engine`.
+    #[must_use]
+    pub fn new(engine: PolicyEngine) -> Self {
+        Self {
+            engine,
+            components: Arc::default(),
+        }
+    }
+
+    pub(crate) fn component(&self, code: &[u8]) -> Result<PolicyComponent, LoadError> {
+        let digest = Digest::of(code).0;
+        let components = || {
+            let components = self.components.lock();
+            components.unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some(component) = components().get(&digest) {
+            return Ok(component.clone());
+        }
+        let component = PolicyComponent::load(&self.engine, code)?;
+        let mut components = components();
+        if components.len() >= COMPONENTS_MAX {
+            components.clear();
+        }
+        components.insert(digest, component.clone());
+        Ok(component)
+    }
+}

@@ -1,0 +1,206 @@
+//! The recorder of a run: [`JournalRecorder`], owned by the driver of a machine.
+//!
+//! # Invariants
+//! 1. Facts that a replay cannot find out by itself stand before the decision that depends on
+//!    them: policies that are new, with code and state; policies that began anew, with the state
+//!    they were offered.
+//! 2. After a keyframe every policy is told everything anew, here as in a replay that begins there.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use pointsman_core::rows::FeedKinds;
+use pointsman_core::{
+    Answer, Asked, Author, Input, Machine, Micros, Policies, Recorder, Reply, Round, Stamped,
+};
+use pointsman_journal::{
+    Blob, Bound, Briefed, Chain, Decision, Entry, JournalMonitor, JournalWriter, Keyframe,
+    PolicyEvent, Restarted, Saved, crc32,
+};
+use pointsman_policy::{
+    self as policy, Began, Briefing, PolicyEventKind, PolicyHost, PolicyRecorder,
+};
+
+use crate::roster::{self, InFull};
+
+/// A writer of everything that a replay of a run needs.
+#[derive(Debug)]
+pub struct JournalRecorder {
+    writer: JournalWriter,
+    /// Snapshots that each policy had given when it was last looked at.
+    seen: BTreeMap<u32, u64>,
+    /// The chains as of the last entry that has them.
+    chains: Vec<Chain>,
+}
+
+impl JournalRecorder {
+    /// A recorder that writes with `writer`.
+    #[must_use]
+    pub fn new(writer: JournalWriter) -> Self {
+        Self {
+            writer,
+            seen: BTreeMap::new(),
+            chains: Vec::new(),
+        }
+    }
+
+    /// A view of what has been written.
+    #[must_use]
+    pub fn monitor(&self) -> JournalMonitor {
+        self.writer.monitor()
+    }
+
+    /// Writes all that a replay needs to begin here.
+    fn keyframe(&mut self, now: Micros, machine: &Machine, host: &mut PolicyHost) {
+        // A machine that cannot be written down makes a keyframe that no replay begins with.
+        let blob = Blob::of(machine).unwrap_or_default();
+        host.renew(now, &machine.view());
+        self.look(host);
+        self.chains = roster::chains(host);
+        self.writer.write_keyframe(Keyframe {
+            now,
+            round: machine.round(),
+            machine: blob,
+            roster: roster::roster(host, InFull::All),
+        });
+    }
+
+    /// Notes how many snapshots each policy has given.
+    fn look(&mut self, host: &PolicyHost) {
+        let runners = host.runners();
+        self.seen = runners
+            .map(|(policy, runner)| (policy, runner.counters().snapshots))
+            .collect();
+    }
+
+    /// Notes that a policy's state was taken, as often as it was.
+    fn saved(&mut self, now: Micros, host: &PolicyHost, policy: u32) {
+        let (Some(runner), Some(seen)) = (host.runner(policy), self.seen.get_mut(&policy)) else {
+            return;
+        };
+        let snapshots = runner.counters().snapshots;
+        let times = snapshots.saturating_sub(*seen);
+        *seen = snapshots;
+        let state = runner.state().unwrap_or_default();
+        for _ in 0..times {
+            self.writer.write(&Entry::Saved(Saved {
+                now,
+                policy,
+                bytes: u64::try_from(state.len()).unwrap_or(u64::MAX),
+                crc32: crc32(state),
+            }));
+        }
+    }
+
+    /// Notes the policies that began anew to answer the last question.
+    fn began(&mut self, began: &[Began]) {
+        for Began {
+            policy,
+            generation,
+            state,
+        } in began
+        {
+            self.writer.write(&Entry::Restarted(Restarted {
+                policy: *policy,
+                generation: *generation,
+                state: state.clone().map(Blob),
+            }));
+        }
+    }
+}
+
+/// The event after which a policy's state is no longer taken, at a keyframe neither.
+pub(crate) const SNAPSHOTS_ENDED: &str = "snapshots-ended";
+
+impl Recorder for JournalRecorder {
+    fn input(&mut self, now: Micros, input: &Input) {
+        let input = Cow::Borrowed(input);
+        self.writer.write(&Entry::Input { now, input });
+    }
+
+    fn round(&mut self, now: Micros, round: Round) {
+        self.writer.write(&Entry::Round { now, round });
+    }
+
+    fn fact(&mut self, stamped: &Stamped) {
+        self.writer.write(&Entry::Fact(Cow::Borrowed(stamped)));
+    }
+}
+
+impl PolicyRecorder for JournalRecorder {
+    fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
+        let answer = host.ask(asked);
+        let last = host.last_asked();
+        self.began(&last.began);
+        let counters = last.counters.unwrap_or_default();
+        self.writer.write(&Entry::Decision(Decision {
+            hook: asked.question.hook(),
+            requests: Cow::Owned(asked.question.requests()),
+            answer: Cow::Borrowed(&answer),
+            generation: counters.generation,
+            fuel: counters.fuel,
+        }));
+        if let Author::Policy(policy) = answer.author {
+            self.saved(asked.at.now, host, policy);
+        }
+        answer
+    }
+
+    fn policies_changed(&mut self, now: Micros, host: &PolicyHost) {
+        let known: Vec<u32> = self.seen.keys().copied().collect();
+        let chains = roster::chains(host);
+        if chains != self.chains || !host.numbers().eq(known.iter().copied()) {
+            let roster = roster::roster(host, InFull::AllBut(&known));
+            self.writer.write(&Entry::Bound(Bound { now, roster }));
+            self.chains = chains;
+        }
+        for policy in known {
+            self.saved(now, host, policy);
+        }
+        self.look(host);
+    }
+
+    fn policy_event(&mut self, event: &policy::PolicyEvent) {
+        let what = match &event.kind {
+            PolicyEventKind::Faulted(_) => "faulted",
+            PolicyEventKind::Restarted { .. } => "restarted",
+            PolicyEventKind::SnapshotsEnded { .. } => SNAPSHOTS_ENDED,
+            PolicyEventKind::Quarantined { .. } => "quarantined",
+            PolicyEventKind::OnProbation => "on-probation",
+            PolicyEventKind::Proven { .. } => "proven",
+            PolicyEventKind::RolledBack { .. } => "rolled-back",
+            PolicyEventKind::Struck { .. } => "struck",
+            PolicyEventKind::Ejected(_) => "ejected",
+            PolicyEventKind::ShadowEnded { .. } => "shadow-ended",
+            PolicyEventKind::Shut(_) => "shut",
+            PolicyEventKind::Retired => "retired",
+            PolicyEventKind::Logged(_) => "logged",
+            PolicyEventKind::LogDropped(_) => "log-dropped",
+            _ => "other",
+        };
+        self.writer.write(&Entry::PolicyEvent(PolicyEvent {
+            now: event.at,
+            policy: event.policy,
+            what: what.to_owned(),
+            detail: format!("{:?}", event.kind),
+        }));
+    }
+
+    fn briefed(&mut self, now: Micros, briefing: &Briefing) {
+        let kinds: FeedKinds = briefing.kinds();
+        let told = briefing.told().unwrap_or_default();
+        self.writer
+            .write(&Entry::Briefed(Briefed { now, kinds, told }));
+    }
+
+    fn turn(&mut self, now: Micros, machine: &Machine, host: &mut PolicyHost) {
+        if self.writer.is_keyframe_due() && machine.is_polled() {
+            self.keyframe(now, machine, host);
+        }
+        self.writer.turn(now);
+    }
+
+    fn flush_at(&self) -> Option<Micros> {
+        self.writer.flush_at()
+    }
+}

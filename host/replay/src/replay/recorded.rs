@@ -1,0 +1,241 @@
+//! The policies of a journal, each as it was: its instances, its state, what it was told.
+//!
+//! The journal says which policy was asked when, and which began anew; chains, back-off and
+//! quarantine are not repeated. So each policy is a [`Runner`] and nothing else.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use pointsman_core::rows::FeedKinds;
+use pointsman_core::{Asked, Author, FaultKind, Micros, PolicyFault, View};
+use pointsman_journal::{
+    Blob, Bound, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
+};
+use pointsman_policy::{Briefing, Runner};
+
+use super::{Mismatch, ReplayError, ReplayTally, Stop};
+use crate::components::ComponentCache;
+use crate::roster::revive;
+
+#[derive(Debug)]
+pub(super) struct RecordedPolicies {
+    by_number: BTreeMap<u32, RecordedPolicy>,
+    /// True if this build counts fuel as the one that recorded.
+    compares_fuel: bool,
+}
+
+#[derive(Debug)]
+struct RecordedPolicy {
+    name: String,
+    runner: Runner,
+    track: Track,
+}
+
+/// The extent to which the history of an instance is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Track {
+    /// All of it from the start, so it takes the same fuel.
+    Whole,
+    /// From a keyframe on: it gives the same answers by other ways.
+    Joined,
+}
+
+impl RecordedPolicies {
+    pub(super) fn new(compares_fuel: bool) -> Self {
+        Self {
+            by_number: BTreeMap::new(),
+            compares_fuel,
+        }
+    }
+
+    /// Starts every policy as of a keyframe.
+    pub(super) fn begin(
+        &mut self,
+        components: &ComponentCache,
+        roster: &Roster,
+    ) -> Result<(), Stop> {
+        for record in &roster.policies {
+            let runner = revive(components, record)?;
+            self.add(record, runner, Track::Joined);
+        }
+        Ok(())
+    }
+
+    /// Drops the policies that are gone, and starts those that are new.
+    pub(super) fn update(
+        &mut self,
+        components: &ComponentCache,
+        bound: &Bound,
+        briefings: &mut VecDeque<Briefing>,
+    ) -> Result<(), Stop> {
+        let records = &bound.roster.policies;
+        self.by_number
+            .retain(|number, _| records.iter().any(|record| record.number == *number));
+        for record in records {
+            if self.by_number.contains_key(&record.number) {
+                continue;
+            }
+            let mut runner = revive(components, record)?;
+            let kinds = runner.description().feed;
+            let briefing = record
+                .told
+                .and_then(|told| take_briefing(briefings, kinds, told));
+            // Without its briefing, which came before this journal, it is told everything.
+            let mut track = Track::Joined;
+            if let Some(briefing) = briefing {
+                let told = runner.brief(briefing);
+                told.map_err(|error| ReplayError::policy(record, error.into()))?;
+                track = Track::Whole;
+            } else if record.told.is_none() {
+                track = Track::Whole;
+            }
+            self.add(record, runner, track);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, record: &PolicyRecord, mut runner: Runner, track: Track) {
+        if !record.saves {
+            runner.end_snapshots();
+        }
+        let policy = RecordedPolicy {
+            name: record.name.clone(),
+            runner,
+            track,
+        };
+        self.by_number.insert(record.number, policy);
+    }
+
+    /// Takes no more snapshots of a policy, at a keyframe neither.
+    pub(super) fn end_snapshots(&mut self, policy: u32) {
+        if let Some(policy) = self.by_number.get_mut(&policy) {
+            policy.runner.end_snapshots();
+        }
+    }
+
+    pub(super) fn restart(&mut self, now: Micros, restarted: Restarted) {
+        if let Some(policy) = self.by_number.get_mut(&restarted.policy) {
+            let state = restarted.state.map(|Blob(state)| state);
+            policy.runner.restart(state, now);
+            policy.track = Track::Whole;
+        }
+    }
+
+    /// Takes the state of a policy, which has to be the same as then.
+    pub(super) fn save(&mut self, saved: &Saved, tally: &mut ReplayTally) -> Result<(), Mismatch> {
+        let Some(policy) = self.by_number.get_mut(&saved.policy) else {
+            return Ok(());
+        };
+        let state = policy.runner.handover(saved.now);
+        let state = state.map(|snapshot| snapshot.state).unwrap_or_default();
+        let found = Saved {
+            bytes: u64::try_from(state.len()).unwrap_or(u64::MAX),
+            crc32: crc32(&state),
+            ..*saved
+        };
+        if found != *saved {
+            let what = format!("the state of policy {} ({})", saved.policy, policy.name);
+            return Err(Mismatch::new(what, saved, found));
+        }
+        tally.snapshots += 1;
+        Ok(())
+    }
+
+    /// Takes the state of every policy at a keyframe, and has them told everything anew.
+    pub(super) fn renew(&mut self, view: &View<'_>, keyframe: &Keyframe) -> Result<(), Mismatch> {
+        for record in &keyframe.roster.policies {
+            let Some(policy) = self.by_number.get_mut(&record.number) else {
+                continue;
+            };
+            // A fault ends snapshots there as here, and then the states differ or do not.
+            drop(policy.runner.renew(view, keyframe.now));
+            let state = policy.runner.state().map(|state| Blob(state.to_vec()));
+            if state != record.state {
+                let what = format!("the state of policy {} ({})", record.number, record.name);
+                return Err(Mismatch::new(what, &record.state, state));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the policies that were asked then. They have to say the same.
+    pub(super) fn answer(
+        &mut self,
+        asked: &Asked<'_>,
+        decision: &Decision<'_>,
+        tally: &mut ReplayTally,
+    ) -> Result<(), Mismatch> {
+        for fault in &decision.answer.faults {
+            self.fault(asked, fault, tally)?;
+        }
+        let Author::Policy(number) = decision.answer.author else {
+            return Ok(());
+        };
+        let compares_fuel = self.compares_fuel;
+        let policy = self.policy(number)?;
+        let recorded = &decision.answer.value;
+        let replayed = policy.runner.ask(asked).map_err(|fault| {
+            let what = format!("policy {number} ({})", policy.name);
+            Mismatch::new(what, recorded, fault)
+        })?;
+        if recorded.as_ref() != Some(&replayed.reply) {
+            let what = format!("the answer of policy {number} ({})", policy.name);
+            return Err(Mismatch::new(what, recorded, Some(replayed.reply)));
+        }
+        tally.answers += 1;
+        if policy.track == Track::Joined || !compares_fuel {
+            return Ok(());
+        }
+        let fuel = policy.runner.counters().fuel;
+        if fuel != decision.fuel {
+            let what = format!("the fuel of policy {number} ({})", policy.name);
+            return Err(Mismatch::new(what, decision.fuel, fuel));
+        }
+        tally.fuels += 1;
+        Ok(())
+    }
+
+    /// Asks a policy that faulted then.
+    fn fault(
+        &mut self,
+        asked: &Asked<'_>,
+        fault: &PolicyFault,
+        tally: &mut ReplayTally,
+    ) -> Result<(), Mismatch> {
+        let repeats = match fault.kind {
+            FaultKind::Trap | FaultKind::Fuel | FaultKind::Memory | FaultKind::Oversize => true,
+            // Of the clock, or of what was outside: the instance is gone all the same.
+            FaultKind::Deadline | FaultKind::Start | FaultKind::Struck => false,
+        };
+        if !repeats {
+            tally.faults_taken += 1;
+            return Ok(());
+        }
+        let policy = self.policy(fault.policy)?;
+        let replayed = policy.runner.ask(asked);
+        let kind = replayed.as_ref().err().map(|fault| fault.kind);
+        if kind != Some(fault.kind) {
+            let what = format!("the fault of policy {} ({})", fault.policy, policy.name);
+            return Err(Mismatch::new(what, fault, replayed));
+        }
+        tally.faults += 1;
+        Ok(())
+    }
+
+    fn policy(&mut self, number: u32) -> Result<&mut RecordedPolicy, Mismatch> {
+        self.by_number.get_mut(&number).ok_or_else(|| {
+            Mismatch::new("who is there", format!("policy {number}"), "no such policy")
+        })
+    }
+}
+
+/// Takes the briefing that was made for a policy that wants `kinds` and was told up to `told`.
+fn take_briefing(
+    briefings: &mut VecDeque<Briefing>,
+    kinds: FeedKinds,
+    told: u64,
+) -> Option<Briefing> {
+    let idx = briefings
+        .iter()
+        .position(|it| it.kinds() == kinds && it.told() == Some(told))?;
+    briefings.remove(idx)
+}

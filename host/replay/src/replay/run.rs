@@ -1,0 +1,275 @@
+//! One run of a replay: a machine that is given what another one was given, and what is expected
+//! of it.
+
+use std::collections::VecDeque;
+
+use pointsman_core::{Fact, Input, Machine, Micros, Round, Stamped};
+use pointsman_journal::{Blob, Briefed, Entry, Keyframe};
+use pointsman_policy::Briefing;
+
+use super::answers::{End, Script, ScriptEntry, ScriptedAnswers};
+use super::recorded::RecordedPolicies;
+use super::{Context, Mismatch, ReplayError, Stop};
+use crate::recorder::SNAPSHOTS_ENDED;
+
+/// Briefings kept for policies that may be added.
+const BRIEFINGS_MAX: usize = 64;
+
+/// A round whose decisions are being read.
+#[derive(Debug)]
+struct PendingRound {
+    now: Micros,
+    script: Script,
+}
+
+#[derive(Debug)]
+pub(super) struct ReplayRun {
+    machine: Machine,
+    policies: RecordedPolicies,
+    /// Facts of the machine that the journal has not named yet.
+    facts: VecDeque<Stamped>,
+    briefings: VecDeque<Briefing>,
+    pending: Option<PendingRound>,
+    now: Micros,
+    /// Offset of the decision where something came out otherwise.
+    at: Option<u64>,
+}
+
+impl ReplayRun {
+    pub(super) fn new(
+        keyframe: Keyframe,
+        compares_fuel: bool,
+        context: &mut Context<'_>,
+    ) -> Result<Self, Stop> {
+        let machine = keyframe.machine.read().map_err(|error| {
+            Stop::Error(ReplayError::Machine {
+                file: String::new(),
+                offset: 0,
+                why: error.to_string(),
+            })
+        })?;
+        let mut policies = RecordedPolicies::new(compares_fuel);
+        match &mut context.what_if {
+            None => policies.begin(context.components, &keyframe.roster)?,
+            Some(what_if) => what_if.begin(&keyframe.roster)?,
+        }
+        Ok(Self {
+            machine,
+            policies,
+            facts: VecDeque::new(),
+            briefings: VecDeque::new(),
+            pending: None,
+            now: keyframe.now,
+            at: None,
+        })
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        self.now
+    }
+
+    pub(super) fn round(&self) -> Round {
+        self.machine.round()
+    }
+
+    pub(super) fn at(&self) -> Option<u64> {
+        self.at
+    }
+
+    /// True if `keyframe` belongs to this run.
+    pub(super) fn round_is_before(&self, keyframe: &Keyframe) -> bool {
+        self.machine.round() <= keyframe.round && self.now <= keyframe.now
+    }
+
+    /// Does what an entry says. Decisions of a round are made once all of them are known.
+    pub(super) fn act(
+        &mut self,
+        entry: Entry<'static>,
+        offset: u64,
+        context: &mut Context<'_>,
+    ) -> Result<(), Stop> {
+        let scripted = match entry {
+            Entry::Decision(decision) => ScriptEntry::Decision(decision),
+            Entry::Restarted(restarted) => ScriptEntry::Restarted(restarted),
+            Entry::Saved(saved) => ScriptEntry::Saved(saved),
+            // Other events are for people only.
+            Entry::PolicyEvent(event) if event.what != SNAPSHOTS_ENDED => return Ok(()),
+            entry @ (Entry::Header(_)
+            | Entry::Input { .. }
+            | Entry::Round { .. }
+            | Entry::Bound(_)
+            | Entry::Fact(_)
+            | Entry::PolicyEvent(_)
+            | Entry::Keyframe(_)
+            | Entry::Gap(_)
+            | Entry::Briefed(_)) => {
+                self.perform(End::Whole, context)?;
+                return self.act_now(entry, context);
+            }
+        };
+        if let Some(pending) = &mut self.pending {
+            pending.script.push_back((offset, scripted));
+            return Ok(());
+        }
+        self.between_rounds(scripted, context)
+    }
+
+    fn act_now(&mut self, entry: Entry<'static>, context: &mut Context<'_>) -> Result<(), Stop> {
+        match entry {
+            Entry::Input { now, input } => {
+                self.now = now;
+                context.tally.inputs += 1;
+                self.input(now, input.into_owned());
+            }
+            Entry::Round { now, round } => {
+                self.now = now;
+                let expected = self.machine.round();
+                if round != expected {
+                    return Err(Mismatch::new("the number of rounds", round, expected).into());
+                }
+                let script = VecDeque::new();
+                self.pending = Some(PendingRound { now, script });
+            }
+            Entry::Fact(stamped) => return self.fact(&stamped, context),
+            Entry::Bound(bound) => {
+                self.now = bound.now;
+                match &mut context.what_if {
+                    None => {
+                        let briefings = &mut self.briefings;
+                        self.policies
+                            .update(context.components, &bound, briefings)?;
+                    }
+                    Some(what_if) => what_if.meet(&bound.roster),
+                }
+            }
+            Entry::Briefed(briefed) => return self.brief(briefed),
+            // A keyframe does not take the policy's state any more.
+            Entry::PolicyEvent(event) => self.policies.end_snapshots(event.policy),
+            // The others were dealt with before.
+            Entry::Header(_)
+            | Entry::Decision(_)
+            | Entry::Keyframe(_)
+            | Entry::Gap(_)
+            | Entry::Restarted(_)
+            | Entry::Saved(_) => {}
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, now: Micros, input: Input) {
+        self.machine.handle(now, input);
+        self.poll();
+    }
+
+    fn poll(&mut self) {
+        self.facts
+            .extend(std::iter::from_fn(|| self.machine.poll_fact()));
+        while self.machine.poll_effect().is_some() {}
+    }
+
+    fn brief(&mut self, briefed: Briefed) -> Result<(), Stop> {
+        let Briefed { now, kinds, told } = briefed;
+        let briefing = Briefing::new(&self.machine.view(), now, kinds);
+        if briefing.told() != Some(told) {
+            let what = "how far the machine's changes had come";
+            return Err(Mismatch::new(what, told, briefing.told()).into());
+        }
+        if self.briefings.len() == BRIEFINGS_MAX {
+            self.briefings.pop_front();
+        }
+        self.briefings.push_back(briefing);
+        Ok(())
+    }
+
+    fn fact(&mut self, recorded: &Stamped, context: &mut Context<'_>) -> Result<(), Stop> {
+        let replayed = self.facts.pop_front();
+        // Another build may tell the origin of a fault in other words.
+        let is_same = replayed
+            .as_ref()
+            .is_some_and(|replayed| replayed == recorded || is_same_fault(recorded, replayed));
+        if is_same {
+            context.tally.facts += 1;
+            return Ok(());
+        }
+        let what = "what happened in the machine";
+        Err(Mismatch::new(what, recorded, replayed).into())
+    }
+
+    /// Does what happened to policies between two rounds.
+    fn between_rounds(
+        &mut self,
+        scripted: ScriptEntry,
+        context: &mut Context<'_>,
+    ) -> Result<(), Stop> {
+        if context.what_if.is_some() {
+            return Ok(());
+        }
+        match scripted {
+            ScriptEntry::Restarted(restarted) => self.policies.restart(self.now, restarted),
+            ScriptEntry::Saved(saved) => self.policies.save(&saved, context.tally)?,
+            ScriptEntry::Decision(decision) => {
+                let what = "a decision outside of any round";
+                return Err(Mismatch::new(what, decision, "none").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the machine decide in the round whose decisions were read.
+    fn perform(&mut self, end: End, context: &mut Context<'_>) -> Result<(), Stop> {
+        let Some(PendingRound { now, script }) = self.pending.take() else {
+            return Ok(());
+        };
+        context.tally.rounds += 1;
+        let mut answers = ScriptedAnswers::new(script, end, &mut self.policies, context);
+        self.machine.decide(now, &mut answers);
+        let script = answers.finish().map_err(|(at, mismatch)| {
+            self.at = at;
+            mismatch
+        })?;
+        self.poll();
+        for (offset, scripted) in script {
+            self.at = Some(offset);
+            self.between_rounds(scripted, context)?;
+        }
+        self.at = None;
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.perform(End::CutOff, context)
+    }
+
+    /// Compares the run with another keyframe of the same run.
+    pub(super) fn keyframe(
+        &mut self,
+        keyframe: &Keyframe,
+        context: &mut Context<'_>,
+    ) -> Result<(), Stop> {
+        self.perform(End::Whole, context)?;
+        self.now = keyframe.now;
+        let machine = Blob::of(&self.machine).map_err(|error| {
+            Mismatch::new("whether the machine can be written down", "yes", error)
+        })?;
+        if machine != keyframe.machine {
+            let what = "the machine at a keyframe";
+            return Err(Mismatch::new(what, &keyframe.machine, machine).into());
+        }
+        match &mut context.what_if {
+            None => self.policies.renew(&self.machine.view(), keyframe)?,
+            Some(what_if) => what_if.meet(&keyframe.roster),
+        }
+        context.tally.keyframes += 1;
+        Ok(())
+    }
+}
+
+/// True if two facts are the same fault but for the words in which it is told.
+fn is_same_fault(one: &Stamped, other: &Stamped) -> bool {
+    let (Fact::Fault(hook, fault), Fact::Fault(other_hook, other_fault)) = (&one.fact, &other.fact)
+    else {
+        return false;
+    };
+    (one.now, one.round, hook) == (other.now, other.round, other_hook)
+        && (fault.policy, fault.kind) == (other_fault.policy, other_fault.kind)
+}

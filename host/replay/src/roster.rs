@@ -1,0 +1,123 @@
+//! Policies as a journal names them, and from there back to running ones.
+
+use std::error::Error;
+
+use pointsman_core::Hook;
+use pointsman_journal::{Blob, Chain, Digest, PolicyRecord, Roster};
+use pointsman_policy::{Limits, PolicyHost, PolicySource, Runner, Snapshot, start};
+use serde_json::{Map, Value};
+
+use crate::components::ComponentCache;
+use crate::replay::ReplayError;
+
+/// The policies of which a roster says everything that it takes to start them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InFull<'a> {
+    /// All of them.
+    All,
+    /// All but these, which have been running.
+    AllBut(&'a [u32]),
+}
+
+/// The policies of `host` and their chains.
+pub(crate) fn roster(host: &PolicyHost, in_full: InFull<'_>) -> Roster {
+    let policies = host.runners().map(|(number, runner)| match in_full {
+        InFull::AllBut(known) if known.contains(&number) => brief(number, runner),
+        InFull::All => PolicyRecord {
+            told: None,
+            ..whole(number, runner)
+        },
+        InFull::AllBut(_) => whole(number, runner),
+    });
+    Roster {
+        policies: policies.collect(),
+        chains: chains(host),
+    }
+}
+
+/// The policies asked for each hook that a policy holds.
+pub(crate) fn chains(host: &PolicyHost) -> Vec<Chain> {
+    let hooks = Hook::ALL.into_iter().map(|hook| Chain {
+        hook,
+        policies: host.chain(hook).collect(),
+    });
+    hooks.filter(|chain| !chain.policies.is_empty()).collect()
+}
+
+fn brief(number: u32, runner: &Runner) -> PolicyRecord {
+    let (description, source) = (runner.description(), runner.source());
+    PolicyRecord {
+        number,
+        name: description.name.clone(),
+        version: description.version.clone(),
+        reasons: description.reasons.clone(),
+        digest: Digest(source.digest().0),
+        fingerprint: Digest(source.fingerprint().0),
+        settings: source.settings().to_owned(),
+        limits: limits_json(source.limits()),
+        generation: runner.counters().generation,
+        code: None,
+        state: None,
+        saves: runner.is_saved(),
+        told: None,
+    }
+}
+
+fn whole(number: u32, runner: &Runner) -> PolicyRecord {
+    PolicyRecord {
+        code: runner.source().code().map(|code| Blob(code.to_vec())),
+        state: runner.state().map(|state| Blob(state.to_vec())),
+        told: runner.told(),
+        ..brief(number, runner)
+    }
+}
+
+fn limits_json(limits: &Limits) -> String {
+    let rows = limits.rows();
+    let rows: Map<String, Value> = rows
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect();
+    Value::Object(rows).to_string()
+}
+
+/// Starts a policy as it was when it was recorded, told nothing yet.
+pub(crate) fn revive(
+    components: &ComponentCache,
+    record: &PolicyRecord,
+) -> Result<Runner, ReplayError> {
+    started(components, record).map_err(|source| ReplayError::policy(record, source))
+}
+
+fn started(
+    components: &ComponentCache,
+    record: &PolicyRecord,
+) -> Result<Runner, Box<dyn Error + Send + Sync>> {
+    let code = record.code.as_ref().ok_or(
+        "its component is not in the journal: it was linked in, or the entry that brought it is \
+         missing",
+    )?;
+    let component = components.component(&code.0)?;
+    let settings: Map<String, Value> = serde_json::from_str(&record.settings)?;
+    let limits = limits(&record.limits)?;
+    let mut runner = start(PolicySource::component(&component, &settings, limits))?;
+    if let Some(state) = &record.state {
+        let description = runner.description();
+        runner.restore(&Snapshot {
+            name: description.name.clone(),
+            state_version: description.state_version,
+            state: state.0.clone(),
+        })?;
+    }
+    Ok(runner)
+}
+
+fn limits(recorded: &str) -> Result<Limits, Box<dyn Error + Send + Sync>> {
+    let rows: Map<String, Value> =
+        serde_json::from_str(recorded).map_err(|error| format!("limits: {error}"))?;
+    let mut limits = Limits::default();
+    for (name, value) in rows {
+        let value = value.as_u64().unwrap_or(0);
+        limits.set(&name, value, &Limits::CEILING)?;
+    }
+    Ok(limits)
+}
