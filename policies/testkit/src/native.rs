@@ -166,31 +166,37 @@ impl Instance for Native {
     }
 
     fn ask(&mut self, at: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
-        let (hook, at) = (question.hook().as_str(), wire::moment(at));
-        self.call(hook, |policy| match question {
+        let at = wire::moment(at);
+        Ok(match question {
             Question::Admission { arrivals, room } => {
-                let verdicts = policy.admit(at, plain(arrivals), *room).into_iter();
-                Reply::Admission(verdicts.map(wire::admission_verdict).collect())
+                let arrivals = plain(arrivals);
+                let verdicts = self.call("admit", |policy| policy.admit(at, arrivals, *room))?;
+                let verdicts = verdicts.into_iter().map(wire::admission_verdict);
+                Reply::Admission(verdicts.collect())
             }
             Question::Priority(requests) => {
-                let order = policy.order(at, plain(requests)).into_iter();
-                Reply::Priority(order.map(RequestId).collect())
+                let requests = plain(requests);
+                let order = self.call("order", |policy| policy.order(at, requests))?;
+                Reply::Priority(order.into_iter().map(RequestId).collect())
             }
             Question::Routing(requests) => {
                 let requests = requests.iter().map(wire::cached).collect();
-                let verdicts = policy.route(at, requests).into_iter();
-                Reply::Routing(verdicts.map(wire::routing_verdict).collect())
+                let verdicts = self.call("route", |policy| policy.route(at, requests))?;
+                let verdicts = verdicts.into_iter().map(wire::routing_verdict);
+                Reply::Routing(verdicts.collect())
             }
             Question::Preemption(shortage) => {
-                let eviction = policy.evict(at, wire::shortage(shortage));
+                let shortage = wire::shortage(shortage);
+                let eviction = self.call("evict", |policy| policy.evict(at, shortage))?;
                 Reply::Preemption(eviction.map(wire::eviction))
             }
             Question::Budget {
                 device,
                 tokens_total,
             } => {
-                let allotments = policy.allot(at, device.0, *tokens_total).into_iter();
-                Reply::Budget(allotments.map(wire::allotment).collect())
+                let allotments =
+                    self.call("allot", |policy| policy.allot(at, device.0, *tokens_total))?;
+                Reply::Budget(allotments.into_iter().map(wire::allotment).collect())
             }
         })
     }

@@ -47,7 +47,7 @@ fn a_panic_is_a_fault_and_so_is_every_later_call() {
         .ask(at, &Question::Priority(vec![RequestId(1)].into()))
         .unwrap_err();
     assert_eq!(fault.kind, FaultKind::Trap);
-    assert_eq!(fault.detail, "priority: panicked: cannot order 1 requests");
+    assert_eq!(fault.detail, "order: panicked: cannot order 1 requests");
     let later = native.snapshot().unwrap_err();
     assert_eq!(later.detail, "snapshot: panicked: cannot order 1 requests");
 }
