@@ -27,7 +27,7 @@ pub(crate) fn list(workspace: &Workspace) -> Result<()> {
 
 pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<()> {
     known(name, &names(&workspace.root.join(FOLDER))?)?;
-    policies::build(workspace)?;
+    policies::build_all(workspace)?;
     let mut command = process::cargo(&workspace.root);
     command
         .args(["bench", "-p", PACKAGE, "--bench", name, "--"])

@@ -6,7 +6,7 @@ pub(crate) const USAGE: &str = "\
 Project tasks. Usage: cargo xtask TASK
 
   serve [ARGS]                    policies, then `pointsman serve ARGS` in release
-  policies                        build every guest to a component in <target>/policies
+  policies [NAME...]              build these policies, or all, to components in <target>/policies
   test [--skip-policies] [ARGS]   policies, then cargo test --workspace ARGS
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
   tidy                            the project's own rules only; takes a second
@@ -23,7 +23,7 @@ const TASKS: &[&str] = &["serve", "policies", "test", "lint", "tidy", "bench", "
 pub(crate) enum Task {
     Help,
     Serve { args: Vec<String> },
-    Policies,
+    Policies { names: Vec<String> },
     Test { guests: Guests, args: Vec<String> },
     Lint,
     Tidy,
@@ -47,7 +47,9 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
         "serve" => Ok(Task::Serve {
             args: without_dashes(rest).to_vec(),
         }),
-        "policies" => alone(Task::Policies, rest),
+        "policies" => Ok(Task::Policies {
+            names: rest.to_vec(),
+        }),
         "lint" => alone(Task::Lint, rest),
         "tidy" => alone(Task::Tidy, rest),
         "test" => Ok(test(rest)),

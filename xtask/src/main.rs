@@ -48,7 +48,8 @@ fn run(args: &[String]) -> Result<()> {
             print!("{}", cli::USAGE);
             Ok(())
         }
-        Task::Policies => policies::build(&workspace),
+        Task::Policies { names } if names.is_empty() => policies::build_all(&workspace),
+        Task::Policies { names } => policies::build_named(&workspace, &names),
         Task::Serve { args } => serve::run(&workspace, &args),
         Task::Test { guests, args } => testing::run(&workspace, guests, &args),
         Task::Lint => lint::run(&workspace),

@@ -1,4 +1,4 @@
-//! `cargo xtask policies`: every guest, compiled to WebAssembly and made a component.
+//! `cargo xtask policies`: guests, compiled to WebAssembly and made components.
 //!
 //! A guest is a library of a crate in `policies/` that can be a cdylib, or the library or an
 //! example of `tests/guests`. The first kind ends up as `<target>/policies/NAME.wasm`, the
@@ -10,7 +10,7 @@ mod environment;
 mod guest;
 mod toolchain;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -24,23 +24,41 @@ const TARGET: &str = "wasm32-unknown-unknown";
 /// Defined in the root manifest.
 const PROFILE: &str = "guest";
 
-pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+/// Builds every guest, and removes components that no guest makes any more.
+pub(crate) fn build_all(workspace: &Workspace) -> Result<()> {
+    let guests = guest::discover(workspace)?;
+    build(workspace, &guests)?;
+    let current: Vec<_> = guests
+        .iter()
+        .map(|guest| guest.component.as_path())
+        .collect();
+    component::prune(&folder(workspace), &current)
+}
+
+/// Builds the guests of these names, and leaves the other components as they are.
+pub(crate) fn build_named<S: AsRef<str>>(workspace: &Workspace, names: &[S]) -> Result<()> {
+    let guests = guest::select(guest::discover(workspace)?, names)?;
+    build(workspace, &guests)
+}
+
+fn build(workspace: &Workspace, guests: &[Guest]) -> Result<()> {
     let builds = workspace.target.join("guests");
     let toolchain = toolchain::choose(workspace, &builds)?;
     println!("policies: compiled with {toolchain}");
-    let guests = guest::discover(workspace)?;
-    let folder = workspace.target.join("policies");
-    for guest in &guests {
+    let folder = folder(workspace);
+    for (idx, guest) in guests.iter().enumerate() {
+        let (number, total) = (idx + 1, guests.len());
+        println!("policies: {number} of {total}: {}", guest.name());
         build_one(workspace, &toolchain, guest)?;
         let module = guest.module(&builds.join(TARGET).join(PROFILE));
         let component = folder.join(&guest.component);
         report(guest, &folder, &component::write(&module, &component)?);
     }
-    let current: Vec<_> = guests
-        .iter()
-        .map(|guest| guest.component.as_path())
-        .collect();
-    component::prune(&folder, &current)
+    Ok(())
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("policies")
 }
 
 /// One cargo call per guest. `rustc --crate-type cdylib` rather than `build`: a library that

@@ -1,5 +1,5 @@
-//! `cargo xtask serve`: the guests, then the server in release, which embeds them. What outlives it
-//! is kept in the target folder, unless its flags or its file say otherwise.
+//! `cargo xtask serve`: the default policies, then the server in release, which embeds them. What
+//! outlives the server is kept in the target folder, unless its flags or its file say otherwise.
 
 use std::env;
 use std::process::Command;
@@ -14,9 +14,13 @@ const PACKAGE: &str = "pointsman-server";
 /// The variable by which a service manager names the state folder, and where that is here.
 const STATE: (&str, &str) = ("STATE_DIRECTORY", "state");
 
+/// The policies that the server embeds (`host/server/build.rs`).
+const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
+
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
-    policies::build(workspace)?;
-    println!("serve: the server is built in release; the first time this takes minutes");
+    println!("serve: step 1 of 2: the default policies, as WebAssembly");
+    policies::build_named(workspace, &DEFAULTS)?;
+    println!("serve: step 2 of 2: the server, in release; the first time this takes some minutes");
     process::replace(&mut command(workspace, args)?)
 }
 
@@ -38,6 +42,13 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+
+    #[test]
+    fn the_default_policies_are_those_that_the_server_embeds() {
+        let script = include_str!("../../host/server/build.rs");
+        let list = format!("const POLICIES: [&str; 3] = {DEFAULTS:?};");
+        assert!(script.contains(&list), "{list}");
+    }
 
     #[test]
     fn arguments_reach_the_server_and_paths_are_relative_to_where_the_user_stands() {

@@ -17,7 +17,7 @@ pub(crate) fn run(workspace: &Workspace, guests: Guests, args: &[String]) -> Res
     apt::provide(&["chromium"], &["chromium"])?;
     match guests {
         Guests::Build => {
-            policies::build(workspace)?;
+            policies::build_all(workspace)?;
             twins::build(workspace)?;
         }
         Guests::AsTheyAre => {}

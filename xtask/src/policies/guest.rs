@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::cli;
 use crate::workspace::{Package, Workspace};
 
 /// Where crates whose libraries are policies are, one folder each.
@@ -47,6 +48,28 @@ pub(crate) fn discover(workspace: &Workspace) -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
+/// The guests of these names, in the order of the names.
+pub(crate) fn select<S: AsRef<str>>(mut guests: Vec<Guest>, names: &[S]) -> Result<Vec<Guest>> {
+    let mut selected = Vec::new();
+    for name in names {
+        let name = name.as_ref();
+        match guests.iter().position(|guest| guest.name() == name) {
+            Some(idx) => selected.push(guests.remove(idx)),
+            None => bail!("{}", unknown(name, &guests)),
+        }
+    }
+    Ok(selected)
+}
+
+fn unknown(name: &str, guests: &[Guest]) -> String {
+    let names: Vec<String> = guests.iter().map(Guest::name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match cli::nearest(name, &names) {
+        Some(known) => format!("no policy `{name}`; did you mean `{known}`?"),
+        None => format!("no policy `{name}`; there are: {}", names.join(", ")),
+    }
+}
+
 fn policy(package: &Package) -> Option<Guest> {
     package.cdylib.then(|| Guest {
         package: package.name.clone(),
@@ -72,6 +95,11 @@ fn test_guests(package: &Package) -> Vec<Guest> {
 // === impl Guest ===
 
 impl Guest {
+    /// The path of the component without its extension, by which a user names the guest.
+    pub(crate) fn name(&self) -> String {
+        self.component.with_extension("").display().to_string()
+    }
+
     /// Where cargo puts the module, below its folder for the target and profile.
     pub(crate) fn module(&self, folder: &Path) -> PathBuf {
         match &self.target {
@@ -147,6 +175,19 @@ mod tests {
         assert_eq!(guests[1].target.flags(), ["--example", "no-reply"]);
         let module = guests[1].module(Path::new("out"));
         assert_eq!(module, Path::new("out/examples/no_reply.wasm"));
+    }
+
+    #[test]
+    fn guests_are_selected_by_name_and_a_mistyped_name_is_refused() {
+        let guests = || {
+            let names = ["pointsman-aging", "pointsman-budget"];
+            names.map(|name| policy(&package(name)).unwrap()).into()
+        };
+        let selected = select(guests(), &["budget"]).unwrap();
+        assert_eq!(selected.len(), 1);
+        assert_eq!(selected[0].component, Path::new("budget.wasm"));
+        let error = select(guests(), &["agein"]).unwrap_err().to_string();
+        assert_eq!(error, "no policy `agein`; did you mean `aging`?");
     }
 
     #[test]
