@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::BlockId;
-use pointsman_executor::cpu::{CpuBackend, CpuModel, KvShape};
-use pointsman_executor::model::backend::{Backend, Chunk, Logits};
-use pointsman_executor::model::files::ModelFiles;
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::model::backend::{Backend, Chunk, Logits};
+use pointsman_engine::model::files::ModelFiles;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;

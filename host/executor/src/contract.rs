@@ -1,18 +1,19 @@
-//! The contract between the host's driver and an executor: commands in, events out.
+//! The messages between the driver and an executor: commands in, events out.
 //!
-//! One thread or task per executor owns everything it runs. The driver never waits for it:
-//! commands go through a bounded channel, and what finds no room waits in the driver's outbox. The
-//! executor may wait for the driver. When the command channel closes, the executor ends.
+//! One thread or task per executor owns everything that runs there. The driver never waits for an
+//! executor: commands go through a bounded channel, and a command that finds no room waits in the
+//! driver's outbox. The executor may wait for the driver. When the command channel closes, the
+//! executor ends.
 //!
 //! # Invariants
-//! Held by the suite that every executor passes (`tests/contract.rs`).
+//! Held by the suite that every executor passes (`test_util::suite`).
 //! 1. Each [`Command::Start`] is answered by [`Event::Started`], then by exactly one of
 //!    [`Event::Finished`], [`Event::Failed`], [`Event::Left`], unless the executor is lost.
 //! 2. After that event the executor touches none of the sequence's blocks.
-//! 3. A sequence writes only into blocks of its own table, and never beyond what it was granted:
-//!    one that lacks a block sits out.
+//! 3. A sequence writes only into blocks of its own table, and never beyond its grants: a sequence
+//!    that lacks a block sits out.
 //! 4. The tokens of a step are at most the budget, and a sequence is at most once in a step.
-//! 5. Commands about a sequence that is not there, or of another incarnation, change nothing.
+//! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
 use pointsman_core::{
     BlockId, ExecutorId, Incarnation, RetryClass, SequenceRef, StartOrder, StepReport,
@@ -21,84 +22,96 @@ use pointsman_core::{
 use crate::delivery::StopReason;
 use crate::job::Sequence;
 
-/// What the driver wants of an executor.
+/// An order of the driver to an executor.
 #[derive(Debug)]
 pub enum Command {
-    /// Take a sequence up.
+    /// Starts a sequence.
     Start(Box<Start>),
-    /// More blocks for a running sequence, appended to its block table.
+    /// Appends blocks to the block table of a running sequence.
     Grant {
-        /// Which.
+        /// The sequence that grows.
         sequence: SequenceRef,
-        /// The blocks.
+        /// The new blocks, in the order of the table.
         blocks: Vec<BlockId>,
     },
-    /// Put a sequence back: stop it, keep its tokens, give it back with [`Event::Left`].
+    /// Stops a sequence and takes it back with [`Event::Left`], to go on later.
     Evict(SequenceRef),
-    /// Its client left: stop it, and say [`Event::Left`].
+    /// Stops a sequence whose client has left; answered by [`Event::Left`] too.
     Cancel(SequenceRef),
-    /// Schedule at most so many tokens in a step from now on.
+    /// Bounds the steps from now on.
     SetBudget {
-        /// Tokens per step.
+        /// Most tokens in a step, over all sequences; 0 pauses the executor.
         tokens_max: u32,
     },
 }
 
-/// A sequence to take up.
+/// A sequence to start.
 #[derive(Debug)]
 pub struct Start {
-    /// What the machine ordered.
+    /// The machine's order, with the block table.
     pub order: StartOrder,
-    /// What there is to do, and how far it has come.
+    /// The job and its progress so far.
     pub sequence: Sequence,
 }
 
-/// What an executor says, gathered per step.
+impl Start {
+    /// Tokens that may still be generated: the smaller of the client's bound and the machine's.
+    #[must_use]
+    pub fn output_tokens_left(&self) -> u32 {
+        let generated = u32::try_from(self.sequence.generated().len()).unwrap_or(u32::MAX);
+        let wanted = self.sequence.job.output_tokens_max;
+        wanted
+            .saturating_sub(generated)
+            .min(self.order.output_tokens_max)
+    }
+}
+
+/// Events of an executor, gathered per step.
 #[derive(Debug)]
 pub struct Events {
-    /// Who.
+    /// The executor that reports.
     pub executor: ExecutorId,
-    /// In which life.
+    /// The life in which all of `list` happened.
     pub incarnation: Incarnation,
-    /// What, in order.
+    /// The events, in order.
     pub list: Vec<Event>,
 }
 
 /// Something that happened in an executor.
 #[derive(Debug)]
 pub enum Event {
-    /// It took a sequence up.
+    /// A sequence took its slot.
     Started(SequenceRef),
-    /// It made a step.
+    /// A step was made.
     Stepped(StepReport),
-    /// A sequence came to its end. Its last text has been delivered.
+    /// A sequence came to its end. All its text has been delivered.
     Finished {
-        /// Which.
+        /// The sequence that ended.
         sequence: SequenceRef,
-        /// Why it ended.
+        /// The reason, for the client.
         stop: StopReason,
     },
     /// A sequence cannot go on here.
     Failed {
-        /// Which.
+        /// The sequence that failed.
         sequence: SequenceRef,
-        /// What may be tried.
+        /// The retry that the machine may make.
         retry: RetryClass,
-        /// For the operator's log.
+        /// The cause, for the operator's log.
         why: String,
-        /// How far it has come, where it can be taken up elsewhere.
+        /// The sequence as far as it came, if another executor can go on with it.
         state: Option<Box<Sequence>>,
     },
     /// An evicted or cancelled sequence has left.
     Left {
-        /// Which.
+        /// The sequence that left.
         sequence: SequenceRef,
-        /// How far it has come.
+        /// The sequence as far as it came.
         state: Box<Sequence>,
     },
-    /// Everything it ran is gone. What it says from now on is of its next life, `incarnation` + 1.
+    /// Everything that ran is gone. Later events are of the next life, `incarnation` + 1.
     Lost {
-        /// For the operator's log.
+        /// The cause, for the operator's log.
         why: String,
     },
 }

@@ -1,8 +1,8 @@
-//! The way of an answer's text from an executor to the client's response.
+//! The channel that takes an answer's text from an executor to the client's response.
 //!
 //! A [`channel`] has room for everything a request can say, so that neither an engine nor the
-//! driver ever waits for a slow client: what a client has not read is bounded by the tokens it
-//! asked for. The place for the [`End`] is reserved from the start, so that an end always arrives.
+//! driver ever waits for a slow client: the text that a client has not read is bounded by the tokens
+//! it asked for. The place for the [`End`] is reserved from the start, so that an end always arrives.
 //!
 //! # Cancellation
 //! Dropping the [`Deliveries`] says that the client has left. Nothing here tells the machine so;
@@ -13,27 +13,27 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-/// One thing a response is told.
+/// One message to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It was placed; the newest one before the first text counts.
+    /// The request was placed; the newest placement before the first text counts.
     Placed(Arc<Placement>),
     /// More of the answer.
     Text(Piece),
-    /// That was all.
+    /// The answer has ended; nothing follows.
     End(End),
 }
 
 /// A piece of an answer: whole characters, possibly none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// The text.
+    /// The text; empty where tokens have none to show.
     pub text: String,
     /// Tokens generated since the piece before.
     pub tokens: u32,
 }
 
-/// Where a request runs, by whose decision; for response headers.
+/// The place of a request and the decision behind it, for response headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The executor's name.
@@ -42,29 +42,29 @@ pub struct Placement {
     pub policy: String,
     /// The decision's id.
     pub decision: String,
-    /// The policy's reason, in its words.
+    /// The policy's reason, in its own words.
     pub reason: String,
 }
 
-/// How it ended.
+/// The end of an answer, set by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The machine's word.
+    /// The outcome in the machine's books.
     pub outcome: Outcome,
-    /// Why an answer that finished ended.
+    /// The reason why generation ended; absent where it did not finish.
     pub stop: Option<StopReason>,
 }
 
-/// Why generation ended.
+/// The reason why generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model said so, or a stop string came up.
+    /// The model ended its answer, or a stop string came up.
     Stop,
-    /// As many tokens as allowed, or the end of the model's context.
+    /// All tokens that were allowed are generated, or the model's context is full.
     Length,
 }
 
-/// A channel for one request that generates at most `output_tokens_max` tokens.
+/// Makes the channel of one request that generates at most `output_tokens_max` tokens.
 #[must_use]
 pub fn channel(output_tokens_max: u32) -> (TextSink, Closing, Deliveries) {
     let text_room = usize::try_from(output_tokens_max).unwrap_or(usize::MAX);
@@ -78,12 +78,12 @@ pub fn channel(output_tokens_max: u32) -> (TextSink, Closing, Deliveries) {
     (sink, Closing(closing), Deliveries(receiver))
 }
 
-/// Room for the end and for a few placements.
+/// Messages beside text: the end and a few placements.
 const EXTRA: usize = 16;
-/// tokio has a bound of its own. Beyond any context length.
+/// Most text messages: beyond any context length, and within tokio's own bound.
 const TEXT_ROOM_MAX: usize = 1 << 28;
 
-/// Where an executor puts the text of one request.
+/// The executor's end of the channel, which takes the text of one request.
 #[derive(Clone, Debug)]
 pub struct TextSink {
     sender: mpsc::Sender<Delivery>,
@@ -91,10 +91,10 @@ pub struct TextSink {
     text_room: usize,
 }
 
-/// Why a piece was not taken.
+/// The reason why a piece was not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotTaken {
-    /// No room now: keep it and hand it in with the next.
+    /// The channel has no room now. The piece comes back, to be handed in with the next one.
     Full(Piece),
     /// The client has left.
     Gone,
@@ -104,7 +104,7 @@ impl TextSink {
     /// Hands in a piece.
     ///
     /// # Errors
-    /// If the client has left, or there is no room: it was handed more pieces than tokens.
+    /// If the client has left, or has been handed more pieces than tokens.
     pub fn text(&self, piece: Piece) -> Result<(), NotTaken> {
         match self.sender.try_send(Delivery::Text(piece)) {
             Ok(()) => Ok(()),
@@ -115,15 +115,15 @@ impl TextSink {
         }
     }
 
-    /// Says where the request runs now. Lost where text might need the room: it is for headers
-    /// only.
+    /// Tells the response where the request runs now. A placement is only for headers, so it is
+    /// dropped where text might need the room.
     pub fn placed(&self, placement: Arc<Placement>) {
         if self.sender.capacity() > self.text_room {
             drop(self.sender.try_send(Delivery::Placed(placement)));
         }
     }
 
-    /// Whether the client has left.
+    /// Returns true once the client has left.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.sender.is_closed()
@@ -135,28 +135,28 @@ impl TextSink {
 pub struct Closing(mpsc::OwnedPermit<Delivery>);
 
 impl Closing {
-    /// Says how it ended.
+    /// Tells the response how the answer ended.
     pub fn end(self, end: End) {
         self.0.send(Delivery::End(end));
     }
 }
 
-/// The response's side.
+/// The response's end of the channel.
 #[derive(Debug)]
 pub struct Deliveries(mpsc::Receiver<Delivery>);
 
 impl Deliveries {
-    /// The next one; absent where the host ended without a word.
+    /// Polls for the next message; absent where the host ended without a word.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
         self.0.poll_recv(cx)
     }
 
-    /// The next one, if it is there already.
+    /// Takes the next message, if one is there already.
     pub fn try_next(&mut self) -> Option<Delivery> {
         self.0.try_recv().ok()
     }
 
-    /// The next one, waiting on this thread, which must not be one of a runtime.
+    /// Waits for the next message on this thread, which must not be one of a runtime.
     pub fn blocking_next(&mut self) -> Option<Delivery> {
         self.0.blocking_recv()
     }

@@ -1,50 +1,64 @@
-//! What a client wants generated, and how far that has come.
+//! A client's job, and the sequence that carries it out.
 //!
-//! A [`Job`] never changes. A [`Sequence`] is its state: an executor owns it while it runs there
-//! and hands it back when it leaves, so that another can take it up without the client noticing.
+//! A [`Job`] never changes. A [`Sequence`] is its progress: an executor owns the sequence while it
+//! runs there and hands it back when it leaves, so that another executor can go on without the
+//! client noticing.
 //!
 //! # Not here
-//! Where it runs and which blocks it has: that is the machine's, in each
+//! Where a sequence runs and with which blocks: the machine says that in each
 //! [`pointsman_core::StartOrder`].
 
+use std::mem;
 use std::sync::Arc;
 
-use crate::delivery::{Piece, TextSink};
-use crate::sample::Sampling;
-use crate::text::stream::TextStream;
+use crate::delivery::{NotTaken, Piece, StopReason, TextSink};
+use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 
-/// What a client wants generated.
+/// A client's order for text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Token ids of the prompt; never empty.
     pub prompt: Vec<u32>,
     /// Most tokens to generate; at least 1.
     pub output_tokens_max: u32,
-    /// How each token is chosen.
+    /// The rule by which each token is chosen.
     pub sampling: Sampling,
-    /// Generation ends before the first of these texts would appear; none is empty.
+    /// Stop strings: generation ends before the first of them would appear; none of them is empty.
     pub stop: Vec<String>,
-    /// Go on past the model's end-of-sequence tokens.
+    /// Generation goes on past the model's end-of-sequence tokens.
     pub ignore_eos: bool,
+}
+
+/// The rule by which each token is chosen; set by the client, or else by the model's defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divisor of the logits; 0 always takes the likeliest token.
+    pub temperature: f32,
+    /// Number of the likeliest tokens that are kept; 0 keeps all.
+    pub top_k: u32,
+    /// Probability that the likeliest tokens must have together to be all that is kept; 1 keeps all.
+    pub top_p: f32,
+    /// The seed of the draws: the same seed gives the same answer.
+    pub seed: u64,
 }
 
 /// A job under way.
 #[derive(Debug)]
 pub struct Sequence {
-    /// What is wanted.
+    /// The client's order.
     pub job: Arc<Job>,
-    /// Token ids: the prompt, then what was generated so far.
+    /// Token ids: the prompt, then the tokens generated so far.
     pub tokens: Vec<u32>,
-    /// Text held back: half a character, or the beginning of a stop text.
+    /// Text held back: half a character, or the beginning of a stop string.
     pub text: TextStream,
-    /// Generated and not handed in yet.
+    /// Text and tokens that were generated and not yet handed in.
     pub unsent: Piece,
-    /// Where the text goes.
+    /// The client's end of the text.
     pub sink: TextSink,
 }
 
 impl Sequence {
-    /// `job` at its beginning, its text going to `sink`.
+    /// Makes a sequence at the beginning of `job`, whose text goes to `sink`.
     #[must_use]
     pub fn new(job: Arc<Job>, sink: TextSink) -> Self {
         Self {
@@ -60,5 +74,61 @@ impl Sequence {
     #[must_use]
     pub fn generated(&self) -> &[u32] {
         &self.tokens[self.job.prompt.len()..]
+    }
+
+    /// Appends a generated token, after which `left` more may follow, and its text to what is to be
+    /// handed in. Returns the reason why generation ends here, if it does.
+    ///
+    /// # Errors
+    /// If the token cannot be decoded.
+    pub fn accept(
+        &mut self,
+        token: u32,
+        left: usize,
+        model: &dyn Detokenizer,
+    ) -> Result<Option<StopReason>, DecodeError> {
+        self.tokens.push(token);
+        self.unsent.tokens += 1;
+        let is_eos = !self.job.ignore_eos && model.eos().contains(&token);
+        if !is_eos {
+            let decoded = self.text.push(model, &self.job.stop, token)?;
+            if let Some(stop) = self.append(decoded) {
+                return Ok(Some(stop));
+            }
+        }
+        let end = match (is_eos, left) {
+            (true, _) => StopReason::Stop,
+            (false, 0) => StopReason::Length,
+            (false, _) => return Ok(None),
+        };
+        let decoded = self.text.finish(model, &self.job.stop)?;
+        Ok(Some(self.append(decoded).unwrap_or(end)))
+    }
+
+    /// Appends text to what is to be handed in; returns a reason if a stop string follows.
+    fn append(&mut self, decoded: Decoded) -> Option<StopReason> {
+        let (text, stop) = match decoded {
+            Decoded::More(text) => (text, None),
+            Decoded::Stopped(text) => (text, Some(StopReason::Stop)),
+        };
+        self.unsent.text.push_str(&text);
+        stop
+    }
+
+    /// Hands in what was generated, if there is text.
+    pub fn deliver_text(&mut self) {
+        if !self.unsent.text.is_empty() {
+            self.deliver();
+        }
+    }
+
+    /// Hands in what was generated, with or without text. Nothing is lost where the client's channel
+    /// has no room.
+    pub fn deliver(&mut self) {
+        match self.sink.text(mem::take(&mut self.unsent)) {
+            // The driver will hear of a client that has left, and say so.
+            Ok(()) | Err(NotTaken::Gone) => {}
+            Err(NotTaken::Full(piece)) => self.unsent = piece,
+        }
     }
 }

@@ -1,20 +1,24 @@
-//! What runs sequences: the contract every executor keeps, and the engine on this machine's
-//! processors.
+//! The contract between the host's driver and the executors, which run sequences.
 //!
-//! An executor takes [`contract::Command`]s and says [`contract::Event`]s, both through bounded channels. Tokens do
-//! not pass the host's driver: they go from the executor straight to the response, through a
-//! [`delivery`] channel.
+//! An executor takes [`contract::Command`]s and reports [`contract::Event`]s, both through bounded
+//! channels. Tokens do not pass the driver: their text goes from the executor straight to the
+//! response, through a [`delivery`] channel.
+//!
+//! With the feature `test-util`, `test_util` has the contract as a suite of tests, and a scripted
+//! executor that passes the suite.
 //!
 //! # Not here
-//! Which sequence runs where, and which blocks it has (the core); sockets (the server).
+//! The placing of sequences and their blocks (the core), an executor that computes (the engine),
+//! sockets (the server).
 
+#![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod contract;
-pub mod cpu;
 pub mod delivery;
-pub mod engine;
+pub mod handle;
 pub mod job;
-pub mod model;
-pub mod sample;
+pub mod stats;
+#[cfg(any(test, feature = "test-util"))]
+pub mod test_util;
 pub mod text;

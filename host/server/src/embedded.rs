@@ -7,7 +7,7 @@
 //! # Not here
 //! Which hook an embedded policy holds (`reload`).
 
-use pointsman_executor::model::files::ModelFiles;
+use pointsman_engine::model::files::ModelFiles;
 
 /// A policy in the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

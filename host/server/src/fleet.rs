@@ -11,14 +11,14 @@
 //! An addition that has begun is finished, whoever stops waiting for it.
 //!
 //! # Not here
-//! What an executor does (`pointsman-executor`), and what is placed on it (`pointsman-core`).
+//! What an executor does (`pointsman-engine`), and what is placed on it (`pointsman-core`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pointsman_executor::engine::stats::EngineStats;
-use pointsman_executor::engine::thread::Ended;
+use pointsman_executor::handle::Ended;
+use pointsman_executor::stats::EngineStats;
 use tokio::sync::{Mutex, watch};
 use tokio::task;
 use tracing::info;

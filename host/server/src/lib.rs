@@ -6,7 +6,7 @@
 //!
 //! # Not here
 //! Decisions (`pointsman-core`, policies), wasmtime (`pointsman-policy`), models and engines
-//! (`pointsman-executor`).
+//! (`pointsman-engine`).
 
 #![forbid(unsafe_code)]
 

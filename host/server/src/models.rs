@@ -14,12 +14,13 @@ use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
     DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, KvSpec, Machine, Micros,
 };
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::model::backend::Backend;
+use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::text::ModelText;
+use pointsman_engine::thread::{self as engine, EngineSpec, Recovery};
 use pointsman_executor::contract::Events;
-use pointsman_executor::cpu::{CpuBackend, CpuModel, KvShape};
-use pointsman_executor::engine::thread::{self as engine, EngineHandle, EngineSpec, Recovery};
-use pointsman_executor::model::backend::Backend;
-use pointsman_executor::model::files::ModelFiles;
-use pointsman_executor::text::ModelText;
+use pointsman_executor::handle::EngineHandle;
 use tokio::sync::mpsc;
 use tracing::info;
 

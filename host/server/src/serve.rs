@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use pointsman_core::{Hook, Machine, Micros};
-use pointsman_executor::engine::stats::EngineStats;
-use pointsman_executor::engine::thread::Ended;
+use pointsman_executor::handle::Ended;
+use pointsman_executor::stats::EngineStats;
 use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};

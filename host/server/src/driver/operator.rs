@@ -11,7 +11,7 @@ use std::io;
 
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_core::{AttachError, DeviceId, ExecutorId, HookSet, Micros, Round};
-use pointsman_executor::engine::thread::EngineHandle;
+use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 

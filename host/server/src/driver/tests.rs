@@ -6,8 +6,7 @@ use pointsman_core::{
     RetryClass, StepReport,
 };
 use pointsman_executor::delivery::{Deliveries, Delivery, End, StopReason, channel};
-use pointsman_executor::job::Job;
-use pointsman_executor::sample::Sampling;
+use pointsman_executor::job::{Job, Sampling};
 use pointsman_policy::Patience;
 
 use super::message::Hints;

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use pointsman_executor::engine::stats::EngineStats;
-use pointsman_executor::text::ModelText;
+use pointsman_engine::text::ModelText;
+use pointsman_executor::stats::EngineStats;
 use serde::Serialize;
 
 use super::error::{ApiError, quoted};

@@ -21,7 +21,7 @@
 //!    (`a_draining_server_takes_nothing_new`).
 //!
 //! # Not here
-//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-executor`).
+//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-engine`).
 
 mod admin;
 mod auth;

@@ -2,9 +2,8 @@
 
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
-use pointsman_executor::job::Job;
-use pointsman_executor::sample::Sampling;
-use pointsman_executor::text::ChatMessage;
+use pointsman_engine::text::ChatMessage;
+use pointsman_executor::job::{Job, Sampling};
 use pointsman_server::config::{ApiKey, Config, Secret};
 use pointsman_server::driver::message::Hints;
 use serde_json::{Value, json};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use pointsman_core::{DeviceId, Outcome};
+use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
-use pointsman_executor::model::files::ModelFiles;
-use pointsman_executor::text::ModelText;
 use pointsman_policy::PolicyStatus;
 use pointsman_server::bell::Bell;
 use pointsman_server::config::{Config, CpuConfig, Flags};

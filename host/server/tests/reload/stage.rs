@@ -12,8 +12,7 @@ use std::time::{Duration, SystemTime};
 use pointsman_core::rows::{ExecutorKind, FeedKinds, Role};
 use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, KvSpec, Machine, Micros};
 use pointsman_executor::delivery::{Deliveries, channel};
-use pointsman_executor::job::Job;
-use pointsman_executor::sample::Sampling;
+use pointsman_executor::job::{Job, Sampling};
 use pointsman_policy::{
     Briefing, Digest, Limits, Patience, PolicyEngine, PolicyHost, PolicyStatus, Probation, Snapshot,
 };

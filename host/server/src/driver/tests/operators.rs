@@ -3,8 +3,8 @@
 use std::thread;
 
 use pointsman_core::RefusalCause;
-use pointsman_executor::engine::stats::EngineStats;
-use pointsman_executor::engine::thread::{Ended, EngineHandle};
+use pointsman_executor::handle::{Ended, EngineHandle};
+use pointsman_executor::stats::EngineStats;
 
 use super::super::decisions::What;
 use super::super::operator::{

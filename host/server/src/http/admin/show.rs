@@ -1,7 +1,7 @@
 //! The driver's words for operators, as JSON.
 
 use pointsman_core::rows::{ExecutorKind, Health};
-use pointsman_executor::engine::stats::EngineStats;
+use pointsman_executor::stats::EngineStats;
 use pointsman_policy::{Agreement, PolicyStatus, Said, ShadowReport, ShadowState};
 use serde_json::{Map, Value, json};
 

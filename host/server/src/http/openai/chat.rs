@@ -1,7 +1,7 @@
 //! Chat completions: the conversation read, and the shapes of answers.
 
+use pointsman_engine::text::ChatMessage;
 use pointsman_executor::delivery::StopReason;
-use pointsman_executor::text::ChatMessage;
 use serde::Serialize;
 use serde_json::Value;
 

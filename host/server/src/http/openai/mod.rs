@@ -23,8 +23,8 @@ use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response};
+use pointsman_engine::text::GenerationDefaults;
 use pointsman_executor::job::Job;
-use pointsman_executor::text::GenerationDefaults;
 
 use super::catalog::{Catalog, ModelEntry};
 use super::error::{ApiError, quoted};

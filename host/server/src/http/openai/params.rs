@@ -1,7 +1,7 @@
 //! How a request wants its answer: sampling, bounds, transfer. And what is not built.
 
-use pointsman_executor::sample::Sampling;
-use pointsman_executor::text::GenerationDefaults;
+use pointsman_engine::text::GenerationDefaults;
+use pointsman_executor::job::Sampling;
 use serde_json::{Number, Value};
 
 use super::envelope::UsageField;

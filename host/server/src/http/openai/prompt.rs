@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pointsman_executor::text::{ChatMessage, ModelText, PromptError};
+use pointsman_engine::text::{ChatMessage, ModelText, PromptError};
 use tokio::sync::Semaphore;
 
 use crate::http::catalog::ModelEntry;

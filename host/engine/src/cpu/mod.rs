@@ -1,0 +1,228 @@
+//! The engine's arithmetic on this machine's processors, and the reference for every other
+//! device.
+//!
+//! A [`CpuModel`] is loaded once; each [`CpuBackend`] over it has its own KV pool and threads. A
+//! row of logits is the same bit by bit whatever else is in the step, however its prompt was cut,
+//! whichever blocks it has, and with any number of threads: scheduling can be tested by equality.
+//! Between machines only the platform's sine, cosine and power, for positions, can differ.
+//!
+//! # Invariants
+//! 1. Results do not depend on batch, chunks, blocks, threads or vector instructions
+//!    (`tests/invariance.rs`).
+//! 2. Results are those of transformers in f32, within 1e-4 (`tests/golden.rs`).
+//! 3. A sequence reads positions of its own, through its block table, and no others
+//!    (`tests/invariance.rs`, with blocks full of NaN).
+//!
+//! # Not here
+//! The choice of a sequence's blocks (the core), and of the tokens in a step (the step loop).
+
+mod input;
+mod kernels;
+mod kv;
+mod ops;
+mod simd;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use pointsman_core::BlockId;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+pub use kv::KvShape;
+
+use self::input::InputBatch;
+use self::kv::KvPool;
+use self::ops::{CpuOps, PARALLEL_MIN};
+#[cfg(target_arch = "x86_64")]
+use self::simd::Avx2;
+use self::simd::{Portable, Simd};
+use crate::model::backend::{Backend, Chunk, DeviceError};
+use crate::model::config::{LlamaConfig, ModelConfigError};
+use crate::model::files::ModelFiles;
+use crate::model::graph::{Activations, forward};
+use crate::model::weights::{self, HostLlama, WeightsError};
+
+/// A model in this machine's memory.
+#[derive(Debug)]
+pub struct CpuModel {
+    config: LlamaConfig,
+    weights: HostLlama,
+    /// Radians per position.
+    frequencies: Vec<f32>,
+}
+
+/// An error in a model's files.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelLoadError {
+    /// The configuration is missing, damaged, or of a kind that is not built.
+    #[error(transparent)]
+    Config(#[from] ModelConfigError),
+    /// The weights are missing, damaged, or not those of the configuration.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+}
+
+/// A model with a KV pool, computed by processors.
+#[derive(Debug)]
+pub struct CpuBackend {
+    // Immutable.
+    model: Arc<CpuModel>,
+    instructions: Instructions,
+    threads: Option<ThreadPool>,
+    // Owned state.
+    kv: KvPool,
+    activations: Activations<Vec<f32>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Instructions {
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    Portable(Portable),
+}
+
+// === impl CpuModel ===
+
+impl CpuModel {
+    /// Loads a model of Hugging Face's layout.
+    ///
+    /// # Errors
+    /// If files are missing or damaged, or the model is of a kind that is not built.
+    pub fn load(files: &ModelFiles) -> Result<Self, ModelLoadError> {
+        let config = LlamaConfig::load(files)?;
+        let weights = weights::load(files, &config)?;
+        Ok(Self {
+            frequencies: config.rope.frequencies(config.head_dim),
+            config,
+            weights,
+        })
+    }
+
+    /// The model's architecture.
+    #[must_use]
+    pub fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    /// Bytes of memory that a token's keys and values take.
+    #[must_use]
+    pub fn kv_bytes_per_token(&self) -> u64 {
+        let numbers = self.config.layers * 2 * self.config.kv_size();
+        (numbers * size_of::<f32>()) as u64
+    }
+
+    fn matrix_size_max(&self) -> usize {
+        let config = &self.config;
+        config.hidden_size * config.vocab_size.max(2 * config.intermediate_size)
+    }
+}
+
+// === impl CpuBackend ===
+
+impl CpuBackend {
+    /// Makes a backend with an empty pool. With more than one thread the caller waits for them.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    pub fn new(
+        model: Arc<CpuModel>,
+        shape: KvShape,
+        threads: NonZeroUsize,
+    ) -> Result<Self, DeviceError> {
+        let threads = threads.get();
+        Ok(Self {
+            instructions: Instructions::detect(),
+            threads: (threads > 1).then(|| pool(threads)).transpose()?,
+            kv: KvPool::new(shape, &model.config),
+            activations: Activations::default(),
+            model,
+        })
+    }
+
+    /// Makes the backend compute without vector instructions, with the same results.
+    #[must_use]
+    pub fn without_vector_instructions(self) -> Self {
+        Self {
+            instructions: Instructions::Portable(Portable),
+            ..self
+        }
+    }
+
+    /// Fills blocks with NaN, so that logits show if a position is read before it is written.
+    pub fn poison(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            self.kv.fill(*block, f32::NAN);
+        }
+    }
+
+    fn run<S: Simd>(&mut self, simd: S, chunks: &[Chunk<'_>]) {
+        let model = &*self.model;
+        let input = InputBatch::new(chunks, model, self.kv.shape());
+        let work = input.rows.len() * model.matrix_size_max();
+        let pool = self.threads.as_ref().filter(|_| work >= PARALLEL_MIN);
+        let mut ops = CpuOps {
+            simd,
+            config: &model.config,
+            input,
+            kv: &mut self.kv,
+            threads: pool.map_or(1, ThreadPool::current_num_threads),
+        };
+        let activations = &mut self.activations;
+        let mut step = || forward(&mut ops, &model.weights, activations);
+        match pool {
+            Some(pool) => pool.install(step),
+            None => step(),
+        }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn vocab_size(&self) -> usize {
+        self.model.config.vocab_size
+    }
+
+    fn tokens_per_block(&self) -> u32 {
+        self.kv.shape().tokens_per_block
+    }
+
+    fn blocks_total(&self) -> u32 {
+        self.kv.shape().blocks_total
+    }
+
+    fn context_tokens(&self) -> u32 {
+        self.model.config.context_tokens
+    }
+
+    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        match self.instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2(avx2) => self.run(avx2, chunks),
+            Instructions::Portable(portable) => self.run(portable, chunks),
+        }
+        std::mem::swap(logits, &mut self.activations.logits);
+        Ok(())
+    }
+}
+
+fn pool(threads: usize) -> Result<ThreadPool, DeviceError> {
+    ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|index| format!("cpu-engine-{index}"))
+        .build()
+        .map_err(|error| DeviceError(format!("threads cannot be started: {error}")))
+}
+
+// === impl Instructions ===
+
+impl Instructions {
+    fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx2) = Avx2::detect() {
+            return Self::Avx2(avx2);
+        }
+        #[cfg(target_arch = "x86_64")]
+        tracing::warn!("no AVX2 and FMA on this machine: the engine will be slow");
+        Self::Portable(Portable)
+    }
+}

@@ -1,0 +1,263 @@
+//! [`Ops`] on this machine's processors, for one step.
+//!
+//! Large operations are cut into pieces that threads take: a product by rows of its weights,
+//! attention by tokens and heads. The threads' shares change no bit of the result.
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+use super::input::{InputBatch, Row};
+use super::kernels::{self, Product, Weight};
+use super::kv::{Half, HeadRef, KvPool};
+use super::simd::{Simd, widen};
+use crate::model::config::LlamaConfig;
+use crate::model::ops::Ops;
+use crate::model::weights::{Matrix, Values};
+
+/// Number of multiplications below which waking a thread costs more than it saves.
+pub(super) const PARALLEL_MIN: usize = 1 << 20;
+
+pub(super) struct CpuOps<'a, S> {
+    pub(super) simd: S,
+    pub(super) config: &'a LlamaConfig,
+    pub(super) input: InputBatch<'a>,
+    pub(super) kv: &'a mut KvPool,
+    /// Threads of the pool in which the step runs; 1 where there is none.
+    pub(super) threads: usize,
+}
+
+impl<S: Simd> Ops for CpuOps<'_, S> {
+    type Activations = Vec<f32>;
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+
+    fn embed(&mut self, table: &Matrix, out: &mut Vec<f32>) {
+        out.clear();
+        for row in &self.input.rows {
+            let range = row.token * table.cols..(row.token + 1) * table.cols;
+            match &table.values {
+                Values::Bf16(values) => out.extend(values[range].iter().copied().map(widen)),
+                Values::F32(values) => out.extend_from_slice(&values[range]),
+            }
+        }
+    }
+
+    fn rmsnorm(&mut self, hidden: &Vec<f32>, weight: &Vec<f32>, out: &mut Vec<f32>) {
+        let (simd, eps) = (self.simd, self.config.rms_norm_eps);
+        out.resize(hidden.len(), 0.0);
+        simd.enter(
+            #[inline(always)]
+            || {
+                let size = weight.len();
+                for (x, out) in hidden.chunks_exact(size).zip(out.chunks_exact_mut(size)) {
+                    kernels::rmsnorm(simd, x, weight, eps, out);
+                }
+            },
+        );
+    }
+
+    fn add_rmsnorm(
+        &mut self,
+        delta: &Vec<f32>,
+        hidden: &mut Vec<f32>,
+        weight: &Vec<f32>,
+        out: &mut Vec<f32>,
+    ) {
+        for (hidden, delta) in hidden.iter_mut().zip(delta) {
+            *hidden += delta;
+        }
+        self.rmsnorm(hidden, weight, out);
+    }
+
+    fn linear(
+        &mut self,
+        x: &Vec<f32>,
+        weight: &Matrix,
+        bias: Option<&Vec<f32>>,
+        out: &mut Vec<f32>,
+    ) {
+        match &weight.values {
+            Values::Bf16(values) => self.product(x, weight.cols, values, out),
+            Values::F32(values) => self.product(x, weight.cols, values, out),
+        }
+        if let Some(bias) = bias {
+            for row in out.chunks_exact_mut(bias.len()) {
+                for (out, bias) in row.iter_mut().zip(bias) {
+                    *out += bias;
+                }
+            }
+        }
+    }
+
+    fn rope_write_kv(&mut self, layer: usize, qkv: &mut Vec<f32>) {
+        let (simd, config) = (self.simd, self.config);
+        let (head_dim, rotated) = (config.head_dim, config.q_size() + config.kv_size());
+        let rows = qkv.chunks_exact_mut(config.qkv_size());
+        let angles = self.input.angles.chunks_exact(head_dim);
+        for ((qkv, angles), row) in rows.zip(angles).zip(&self.input.rows) {
+            let (cos, sin) = angles.split_at(head_dim / 2);
+            simd.enter(
+                #[inline(always)]
+                || {
+                    for head in qkv[..rotated].chunks_exact_mut(head_dim) {
+                        kernels::rope(head, cos, sin);
+                    }
+                },
+            );
+            let (keys, values) = qkv[config.q_size()..].split_at(config.kv_size());
+            for (half, numbers) in [(Half::Keys, keys), (Half::Values, values)] {
+                self.kv
+                    .write(layer, half, row.place(self.kv.slots()), numbers);
+            }
+        }
+    }
+
+    fn attention(&mut self, layer: usize, qkv: &Vec<f32>, out: &mut Vec<f32>) {
+        let (simd, config) = (self.simd, self.config);
+        out.resize(self.input.rows.len() * config.q_size(), 0.0);
+        // A unit of work is one token's attention to one key and value head.
+        let unit = config.group_size() * config.head_dim;
+        let positions = self.input.rows.iter().map(|row| row.position + 1);
+        let work = positions.sum::<usize>() * config.q_size() * 2;
+        let units = (out.len() / unit).div_ceil(self.pieces(work)).max(1);
+        let pieces: Vec<_> = out.chunks_mut(units * unit).enumerate().collect();
+        let this = &*self;
+        each(pieces, |(piece, out)| {
+            let mut scores = Vec::new();
+            simd.enter(
+                #[inline(always)]
+                || {
+                    for (out, index) in out.chunks_exact_mut(unit).zip(piece * units..) {
+                        let row = index / config.kv_heads;
+                        let head = index % config.kv_heads;
+                        let queries = &qkv[row * config.qkv_size() + head * unit..][..unit];
+                        let at = Keys {
+                            layer,
+                            head,
+                            row: &this.input.rows[row],
+                        };
+                        this.attend(queries, at, &mut scores, out);
+                    }
+                },
+            );
+        });
+    }
+
+    fn silu_mul(&mut self, gate_up: &Vec<f32>, out: &mut Vec<f32>) {
+        let (simd, size) = (self.simd, self.config.intermediate_size);
+        out.resize(gate_up.len() / 2, 0.0);
+        simd.enter(
+            #[inline(always)]
+            || {
+                let rows = gate_up.chunks_exact(2 * size);
+                for (gate_up, out) in rows.zip(out.chunks_exact_mut(size)) {
+                    let (gate, up) = gate_up.split_at(size);
+                    kernels::silu_mul(gate, up, out);
+                }
+            },
+        );
+    }
+
+    fn last_rows(&mut self, x: &Vec<f32>, out: &mut Vec<f32>) {
+        let size = self.config.hidden_size;
+        out.clear();
+        for row in &self.input.last {
+            out.extend_from_slice(&x[row * size..(row + 1) * size]);
+        }
+    }
+}
+
+/// The keys and values that a token sees in one head.
+struct Keys<'a> {
+    layer: usize,
+    head: usize,
+    row: &'a Row<'a>,
+}
+
+impl<S: Simd> CpuOps<'_, S> {
+    /// Computes a product, cut by rows of `weight`.
+    fn product<W: Weight>(&self, x: &[f32], cols: usize, weight: &[W], out: &mut Vec<f32>) {
+        let simd = self.simd;
+        let (rows, tokens) = (weight.len() / cols, x.len() / cols);
+        out.resize(tokens * rows, 0.0);
+        let pieces = self.pieces(tokens * weight.len());
+        let piece_rows = rows.div_ceil(pieces).next_multiple_of(kernels::PANEL);
+        // Each piece with its outputs, a slice for each token.
+        let pieces = weight.chunks(piece_rows * cols);
+        let mut pieces: Vec<_> = pieces
+            .map(|part| (part, Vec::with_capacity(tokens)))
+            .collect();
+        for row in out.chunks_exact_mut(rows) {
+            for ((_, outs), out) in pieces.iter_mut().zip(row.chunks_mut(piece_rows)) {
+                outs.push(out);
+            }
+        }
+        each(pieces, |(weight, mut outs)| {
+            simd.enter(
+                #[inline(always)]
+                || {
+                    let product = Product { weight, x, cols };
+                    product.run(simd, |token, row, values: &[f32]| {
+                        outs[token][row..row + values.len()].copy_from_slice(values);
+                    });
+                },
+            );
+        });
+    }
+
+    /// Computes attention of the queries that share a head, in order of positions.
+    #[inline(always)]
+    fn attend(&self, queries: &[f32], at: Keys<'_>, scores: &mut Vec<f32>, out: &mut [f32]) {
+        let (simd, slots, head_dim) = (self.simd, self.kv.slots(), self.config.head_dim);
+        let seen = at.row.position + 1;
+        let blocks = &at.row.blocks[..seen.div_ceil(slots)];
+        let half = |half, block| {
+            let Keys { layer, head, .. } = at;
+            self.kv.head(block, HeadRef { layer, half, head })
+        };
+        scores.resize(self.config.group_size() * seen, 0.0);
+        for (block, from) in blocks.iter().zip((0..).step_by(slots)) {
+            let slots = slots.min(seen - from);
+            let product = Product {
+                weight: &half(Half::Keys, *block)[..slots * head_dim],
+                x: queries,
+                cols: head_dim,
+            };
+            product.run(simd, |query, slot, values: &[f32]| {
+                scores[query * seen + from + slot..][..values.len()].copy_from_slice(values);
+            });
+        }
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let heads = scores
+            .chunks_exact_mut(seen)
+            .zip(out.chunks_exact_mut(head_dim));
+        for (scores, out) in heads {
+            let sum = kernels::softmax_weights(scores, scale);
+            out.fill(0.0);
+            for (weights, block) in scores.chunks(slots).zip(blocks) {
+                let values = &half(Half::Values, *block)[..weights.len() * head_dim];
+                kernels::add_weighted(simd, weights, values, out);
+            }
+            for out in out {
+                *out /= sum;
+            }
+        }
+    }
+
+    /// Returns the number of pieces for so many multiplications.
+    fn pieces(&self, work: usize) -> usize {
+        if self.threads == 1 || work < PARALLEL_MIN {
+            return 1;
+        }
+        // More than threads, so that one that is held up leaves some to the others.
+        self.threads * 4
+    }
+}
+
+/// Runs pieces in the pool, or on this thread where there is one piece: there may be no pool.
+fn each<T: Send>(pieces: Vec<T>, run: impl Fn(T) + Sync + Send) {
+    if pieces.len() > 1 {
+        pieces.into_par_iter().for_each(run);
+    } else {
+        pieces.into_iter().for_each(run);
+    }
+}

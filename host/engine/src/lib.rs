@@ -1,0 +1,18 @@
+//! The local engine: an executor that runs Llama models on this machine.
+//!
+//! [`thread::spawn`] starts an engine: a thread that turns a [`step_loop`] over a
+//! [`model::backend`]. [`cpu`] has the backend for processors; another device brings its own
+//! [`model::ops`]. [`text`] turns prompts into tokens, for the server, and tokens into text.
+//!
+//! # Not here
+//! The contract that every executor keeps (`pointsman-executor`), the choice of what runs where (the
+//! core), sockets (the server).
+
+#![deny(missing_docs)]
+
+pub mod cpu;
+pub mod model;
+pub mod sample;
+pub mod step_loop;
+pub mod text;
+pub mod thread;

@@ -1,0 +1,450 @@
+//! A model's architecture: `config.json` of a Llama-family model, read and checked.
+//!
+//! Transformers 4 and 5 write the same model differently (`rope_theta` and `rope_scaling` against
+//! `rope_parameters`); both end as one [`LlamaConfig`]. A key that would change the results and is
+//! not built is refused by name; other keys are ignored. So are `dtype` and `torch_dtype`: the files
+//! of weights carry their own types.
+//!
+//! # Invariants
+//! 1. A [`LlamaConfig`] has sizes that fit together and are within bounds, so that products of
+//!    them can be trusted (`config::tests`).
+//!
+//! # Not here
+//! Special tokens and sampling defaults, which are the text side's.
+
+use serde::Deserialize;
+
+use super::files::{ModelFileError, ModelFiles};
+
+/// The configuration's file.
+const FILE: &str = "config.json";
+/// The only architecture that is built.
+const ARCHITECTURE: &str = "LlamaForCausalLM";
+
+const VOCAB_MAX: usize = 1 << 22;
+const WIDTH_MAX: usize = 1 << 20;
+const LAYERS_MAX: usize = 1 << 10;
+const HEADS_MAX: usize = 1 << 10;
+const HEAD_DIM_MAX: usize = 1 << 10;
+const CONTEXT_MAX: usize = 1 << 24;
+
+/// Shape of a Llama-family model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlamaConfig {
+    /// Rows of the embedding table, and logits per token.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width inside an MLP.
+    pub intermediate_size: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Query heads of a layer.
+    pub heads: usize,
+    /// Key and value heads of a layer; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head; even.
+    pub head_dim: usize,
+    /// Longest sequence, in tokens.
+    pub context_tokens: u32,
+    /// Added to the mean square in each RMSNorm.
+    pub rms_norm_eps: f32,
+    /// The rotation of queries and keys by their positions.
+    pub rope: Rope,
+    /// Bias of the projections of attention.
+    pub attention_bias: Bias,
+    /// Bias of the projections of an MLP.
+    pub mlp_bias: Bias,
+    /// The projection of the last hidden state to logits.
+    pub head: Head,
+}
+
+/// The presence of a bias in projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    /// The projections have none.
+    Absent,
+    /// Each output has a bias of its own.
+    Present,
+}
+
+/// The projection to logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// The embedding table serves for the projection.
+    Tied,
+    /// The projection is a matrix of its own.
+    Own,
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the wavelengths.
+    pub theta: f32,
+    /// Stretch of the wavelengths for long contexts.
+    pub scaling: RopeScaling,
+}
+
+/// The stretch of wavelengths.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// No stretch at all.
+    Default,
+    /// The same stretch for all wavelengths.
+    Linear {
+        /// Factor by which each wavelength grows.
+        factor: f32,
+    },
+    /// A stretch for long wavelengths only, as in Llama 3.1.
+    Llama3 {
+        /// Factor by which long wavelengths grow.
+        factor: f32,
+        /// Wavelengths longer than the original context divided by this are long.
+        low_freq_factor: f32,
+        /// Wavelengths shorter than the original context divided by this stay; those between are
+        /// interpolated.
+        high_freq_factor: f32,
+        /// The context the model was first trained for, in tokens.
+        original_context: f32,
+    },
+}
+
+/// An error in `config.json`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelConfigError {
+    /// The file exists and cannot be read.
+    #[error(transparent)]
+    Read(#[from] ModelFileError),
+    /// The file does not exist.
+    #[error("{0} does not exist; a model folder in Hugging Face's layout has one")]
+    Missing(String),
+    /// The file is not JSON, or lacks a key.
+    #[error("config.json is not a model's configuration")]
+    Json(#[from] serde_json::Error),
+    /// A choice is not built.
+    #[error("config.json: {field} `{value}` is not supported; {supported}")]
+    Unsupported {
+        /// The key in the file.
+        field: &'static str,
+        /// The value in the file.
+        value: String,
+        /// The choices that are built.
+        supported: &'static str,
+    },
+    /// A number makes no sense.
+    #[error("config.json: {field} is {value}; it must be {must}")]
+    Value {
+        /// The key in the file.
+        field: &'static str,
+        /// The value in the file.
+        value: String,
+        /// The values that would make sense.
+        must: String,
+    },
+}
+
+/// The keys of the file that count.
+#[derive(Deserialize)]
+struct ConfigFile {
+    #[serde(default)]
+    architectures: Vec<String>,
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    max_position_embeddings: usize,
+    rms_norm_eps: Option<f32>,
+    hidden_act: Option<String>,
+    attention_bias: Option<bool>,
+    mlp_bias: Option<bool>,
+    tie_word_embeddings: Option<bool>,
+    quantization_config: Option<serde_json::Value>,
+    // Transformers 5.
+    rope_parameters: Option<RopeFile>,
+    // Transformers 4.
+    rope_theta: Option<f32>,
+    rope_scaling: Option<RopeFile>,
+}
+
+/// The keys of a rotary embedding. Both versions write its type under one or both of two names.
+#[derive(Default, Deserialize)]
+struct RopeFile {
+    rope_theta: Option<f32>,
+    rope_type: Option<String>,
+    r#type: Option<String>,
+    factor: Option<f32>,
+    low_freq_factor: Option<f32>,
+    high_freq_factor: Option<f32>,
+    original_max_position_embeddings: Option<f32>,
+}
+
+// === impl LlamaConfig ===
+
+impl LlamaConfig {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// If the file does not exist, cannot be read, or is refused by [`Self::parse`].
+    pub fn load(files: &ModelFiles) -> Result<Self, ModelConfigError> {
+        let json = files.read(FILE)?;
+        let json = json.ok_or_else(|| ModelConfigError::Missing(files.describe(FILE)))?;
+        Self::parse(&json)
+    }
+
+    /// Parses the content of `config.json`.
+    ///
+    /// # Errors
+    /// If the content is not JSON, lacks a key, or describes a model that cannot be run here.
+    pub fn parse(json: &[u8]) -> Result<Self, ModelConfigError> {
+        let file: ConfigFile = serde_json::from_slice(json)?;
+        file.check_choices()?;
+        let heads = sized("num_attention_heads", file.num_attention_heads, HEADS_MAX)?;
+        let hidden_size = sized("hidden_size", file.hidden_size, WIDTH_MAX)?;
+        Ok(Self {
+            vocab_size: sized("vocab_size", file.vocab_size, VOCAB_MAX)?,
+            hidden_size,
+            intermediate_size: sized("intermediate_size", file.intermediate_size, WIDTH_MAX)?,
+            layers: sized("num_hidden_layers", file.num_hidden_layers, LAYERS_MAX)?,
+            heads,
+            kv_heads: kv_heads(file.num_key_value_heads, heads)?,
+            head_dim: head_dim(file.head_dim, hidden_size, heads)?,
+            context_tokens: context_tokens(file.max_position_embeddings)?,
+            rms_norm_eps: positive("rms_norm_eps", file.rms_norm_eps.unwrap_or(1e-6))?,
+            rope: file.rope()?,
+            attention_bias: Bias::from_file(file.attention_bias),
+            mlp_bias: Bias::from_file(file.mlp_bias),
+            head: match file.tie_word_embeddings {
+                Some(true) => Head::Tied,
+                Some(false) | None => Head::Own,
+            },
+        })
+    }
+
+    /// Width of a row of queries.
+    #[must_use]
+    pub fn q_size(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of a row of keys, and of one of values.
+    #[must_use]
+    pub fn kv_size(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Width of a row of queries, keys and values.
+    #[must_use]
+    pub fn qkv_size(&self) -> usize {
+        self.q_size() + 2 * self.kv_size()
+    }
+
+    /// Query heads that share a key and value head.
+    #[must_use]
+    pub fn group_size(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+impl Bias {
+    fn from_file(flag: Option<bool>) -> Self {
+        match flag {
+            Some(true) => Self::Present,
+            Some(false) | None => Self::Absent,
+        }
+    }
+}
+
+// === impl Rope ===
+
+impl Rope {
+    /// Returns radians per position, for each pair of a head's dimensions.
+    #[must_use]
+    pub fn frequencies(&self, head_dim: usize) -> Vec<f32> {
+        let pairs = (0..head_dim).step_by(2);
+        let exponents = pairs.map(|pair| pair as f32 / head_dim as f32);
+        exponents
+            .map(|exponent| self.scaling.apply(1.0 / self.theta.powf(exponent)))
+            .collect()
+    }
+}
+
+impl RopeScaling {
+    fn apply(self, frequency: f32) -> f32 {
+        match self {
+            Self::Default => frequency,
+            Self::Linear { factor } => frequency / factor,
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_context,
+            } => {
+                // Number of wavelengths in the original context.
+                let turns = original_context * frequency / std::f32::consts::TAU;
+                let share = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                let kept = share.clamp(0.0, 1.0);
+                (1.0 - kept) * frequency / factor + kept * frequency
+            }
+        }
+    }
+}
+
+// === impl ConfigFile ===
+
+impl ConfigFile {
+    fn check_choices(&self) -> Result<(), ModelConfigError> {
+        let architecture = self.architectures.iter().any(|name| name == ARCHITECTURE);
+        if !architecture {
+            let value = self.architectures.join(", ");
+            return unsupported("architectures", value, "LlamaForCausalLM is");
+        }
+        if let Some(activation) = self.hidden_act.as_ref().filter(|name| *name != "silu") {
+            return unsupported("hidden_act", activation.clone(), "silu is");
+        }
+        if let Some(quantization) = &self.quantization_config {
+            let method = quantization.get("quant_method");
+            let method = method.and_then(serde_json::Value::as_str);
+            let supported = "weights in bf16, f16 or f32 are";
+            return unsupported(
+                "quantization_config",
+                method.unwrap_or("unnamed").to_owned(),
+                supported,
+            );
+        }
+        Ok(())
+    }
+
+    fn rope(&self) -> Result<Rope, ModelConfigError> {
+        let default = RopeFile::default();
+        let file = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
+        let file = file.unwrap_or(&default);
+        let theta = file.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
+        Ok(Rope {
+            theta: positive("rope_theta", theta)?,
+            scaling: file.scaling()?,
+        })
+    }
+}
+
+impl RopeFile {
+    fn scaling(&self) -> Result<RopeScaling, ModelConfigError> {
+        let kind = self.rope_type.as_deref().or(self.r#type.as_deref());
+        match kind.unwrap_or("default") {
+            "default" => Ok(RopeScaling::Default),
+            "linear" => Ok(RopeScaling::Linear {
+                factor: required("factor", self.factor)?,
+            }),
+            "llama3" => self.llama3(),
+            other => unsupported(
+                "rope_type",
+                other.to_owned(),
+                "default, linear and llama3 are",
+            ),
+        }
+    }
+
+    fn llama3(&self) -> Result<RopeScaling, ModelConfigError> {
+        let low_freq_factor = required("low_freq_factor", self.low_freq_factor)?;
+        let high_freq_factor = required("high_freq_factor", self.high_freq_factor)?;
+        if high_freq_factor <= low_freq_factor {
+            let must = format!("more than low_freq_factor, {low_freq_factor}");
+            return refused("high_freq_factor", high_freq_factor, must);
+        }
+        let original = self.original_max_position_embeddings;
+        Ok(RopeScaling::Llama3 {
+            factor: required("factor", self.factor)?,
+            low_freq_factor,
+            high_freq_factor,
+            original_context: required("original_max_position_embeddings", original)?,
+        })
+    }
+}
+
+// === checks ===
+
+fn sized(field: &'static str, value: usize, max: usize) -> Result<usize, ModelConfigError> {
+    if (1..=max).contains(&value) {
+        return Ok(value);
+    }
+    refused(field, value, format!("between 1 and {max}"))
+}
+
+fn kv_heads(given: Option<usize>, heads: usize) -> Result<usize, ModelConfigError> {
+    let kv_heads = sized("num_key_value_heads", given.unwrap_or(heads), heads)?;
+    if heads.is_multiple_of(kv_heads) {
+        return Ok(kv_heads);
+    }
+    let must = format!("a divisor of num_attention_heads, {heads}");
+    refused("num_key_value_heads", kv_heads, must)
+}
+
+fn head_dim(
+    given: Option<usize>,
+    hidden_size: usize,
+    heads: usize,
+) -> Result<usize, ModelConfigError> {
+    if given.is_none() && !hidden_size.is_multiple_of(heads) {
+        let must = format!("a multiple of num_attention_heads, {heads}, or head_dim be given");
+        return refused("hidden_size", hidden_size, must);
+    }
+    let head_dim = sized(
+        "head_dim",
+        given.unwrap_or(hidden_size / heads),
+        HEAD_DIM_MAX,
+    )?;
+    if head_dim.is_multiple_of(2) {
+        return Ok(head_dim);
+    }
+    refused("head_dim", head_dim, "even".to_owned())
+}
+
+fn context_tokens(value: usize) -> Result<u32, ModelConfigError> {
+    let value = sized("max_position_embeddings", value, CONTEXT_MAX)?;
+    Ok(u32::try_from(value).expect("the largest context fits into 32 bits"))
+}
+
+fn required(field: &'static str, value: Option<f32>) -> Result<f32, ModelConfigError> {
+    match value {
+        Some(value) => positive(field, value),
+        None => refused(field, "absent", "given for this rope_type".to_owned()),
+    }
+}
+
+fn positive(field: &'static str, value: f32) -> Result<f32, ModelConfigError> {
+    if value > 0.0 && value.is_finite() {
+        return Ok(value);
+    }
+    refused(field, value, "positive and finite".to_owned())
+}
+
+fn unsupported<T>(
+    field: &'static str,
+    value: String,
+    supported: &'static str,
+) -> Result<T, ModelConfigError> {
+    Err(ModelConfigError::Unsupported {
+        field,
+        value,
+        supported,
+    })
+}
+
+fn refused<T>(
+    field: &'static str,
+    value: impl ToString,
+    must: String,
+) -> Result<T, ModelConfigError> {
+    Err(ModelConfigError::Value {
+        field,
+        value: value.to_string(),
+        must,
+    })
+}
+
+#[cfg(test)]
+mod tests;

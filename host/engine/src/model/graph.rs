@@ -1,0 +1,101 @@
+//! The computation of a Llama-family model, once for every device.
+//!
+//! A backend lays out its step, makes its [`Ops`] and calls [`forward`]. The weights are of the
+//! device's own kind: [`super::weights`] loads them into this machine's memory, and another device
+//! makes its own from those.
+//!
+//! # Not here
+//! Arithmetic (the implementations of [`Ops`]), and the placing of tokens in blocks.
+
+use super::ops::Ops;
+
+/// Weights of a model: matrices as `M`, vectors as `V`.
+#[derive(Debug)]
+pub struct Llama<M, V> {
+    /// The embedding table, `[vocab_size, hidden_size]`.
+    pub embedding: M,
+    /// Layers in order; never empty.
+    pub layers: Vec<Layer<M, V>>,
+    /// The norm after the last layer.
+    pub norm: V,
+    /// The projection to logits, `[vocab_size, hidden_size]`; absent where the embedding serves for
+    /// it.
+    pub head: Option<M>,
+}
+
+/// Weights of one layer. Projections of the same input are one matrix.
+#[derive(Debug)]
+pub struct Layer<M, V> {
+    /// The norm before attention.
+    pub attention_norm: V,
+    /// Queries, keys and values: `[q_size + 2 * kv_size, hidden_size]`.
+    pub qkv: Linear<M, V>,
+    /// From attention to the residual stream: `[hidden_size, q_size]`.
+    pub output: Linear<M, V>,
+    /// The norm before the MLP.
+    pub mlp_norm: V,
+    /// Gate and up: `[2 * intermediate_size, hidden_size]`.
+    pub gate_up: Linear<M, V>,
+    /// From the MLP to the residual stream: `[hidden_size, intermediate_size]`.
+    pub down: Linear<M, V>,
+}
+
+/// A projection: a matrix, and perhaps a bias.
+#[derive(Debug)]
+pub struct Linear<M, V> {
+    /// The matrix, `[outputs, inputs]`.
+    pub weight: M,
+    /// The number added to each output.
+    pub bias: Option<V>,
+}
+
+/// Values computed on the way, one row per token of the step. Kept between steps for their memory.
+#[derive(Debug, Default)]
+pub struct Activations<A> {
+    hidden: A,
+    normed: A,
+    qkv: A,
+    attended: A,
+    delta: A,
+    gate_up: A,
+    gated: A,
+    last: A,
+    /// Logits, the result: a row for each chunk that wants one.
+    pub logits: A,
+}
+
+/// Runs the step that `ops` was made for: writes its keys and values, and leaves its logits in
+/// `at.logits`.
+pub fn forward<O: Ops>(
+    ops: &mut O,
+    model: &Llama<O::Matrix, O::Vector>,
+    at: &mut Activations<O::Activations>,
+) {
+    ops.embed(&model.embedding, &mut at.hidden);
+    ops.rmsnorm(&at.hidden, &model.layers[0].attention_norm, &mut at.normed);
+    for (index, layer) in model.layers.iter().enumerate() {
+        project(ops, &at.normed, &layer.qkv, &mut at.qkv);
+        ops.rope_write_kv(index, &mut at.qkv);
+        ops.attention(index, &at.qkv, &mut at.attended);
+        project(ops, &at.attended, &layer.output, &mut at.delta);
+        ops.add_rmsnorm(&at.delta, &mut at.hidden, &layer.mlp_norm, &mut at.normed);
+        project(ops, &at.normed, &layer.gate_up, &mut at.gate_up);
+        ops.silu_mul(&at.gate_up, &mut at.gated);
+        project(ops, &at.gated, &layer.down, &mut at.delta);
+        let next = model.layers.get(index + 1);
+        let norm = next.map_or(&model.norm, |next| &next.attention_norm);
+        ops.add_rmsnorm(&at.delta, &mut at.hidden, norm, &mut at.normed);
+    }
+    ops.last_rows(&at.normed, &mut at.last);
+    let head = model.head.as_ref().unwrap_or(&model.embedding);
+    ops.linear(&at.last, head, None, &mut at.logits);
+}
+
+fn project<O: Ops>(
+    ops: &mut O,
+    x: &O::Activations,
+    linear: &Linear<O::Matrix, O::Vector>,
+    out: &mut O::Activations,
+) {
+    ops.linear(x, &linear.weight, linear.bias.as_ref(), out);
+}

@@ -1,0 +1,331 @@
+//! The step loop: continuous batching with chunked prefill, and preemption by recompute.
+//!
+//! [`StepLoop`] is the loop's state without its thread: commands in ([`StepLoop::handle`]), a step
+//! ([`StepLoop::step`]), events out ([`StepLoop::take_events`]). [`crate::thread::spawn`] turns the
+//! loop, and begins another life when the device fails.
+//!
+//! A sequence starts from its tokens: the prompt, and the tokens generated before it was
+//! preempted. That makes a resumed sequence the same computation as an uninterrupted one.
+//!
+//! # Invariants
+//! The [contract](pointsman_executor::contract), which `tests/contract.rs` checks, and these:
+//! 1. Batched, chunked and preempted sequences give the same tokens and text as alone, bit by bit
+//!    (`tests/step_loop.rs`; under the real machine `tests/machine.rs`).
+//! 2. No client makes the loop wait (`slow_clients_and_those_that_left_change_nothing`).
+//! 3. Whatever fails in a step, no text of that step has been shown
+//!    (`nothing_of_a_step_that_fails_is_shown`).
+//!
+//! # Not here
+//! The choice of sequences and their blocks (the core). Blocks shared between sequences and
+//! sequences swapped out are not built: a block table is taken as it is given.
+
+mod running;
+mod shares;
+
+use std::fmt;
+use std::sync::Arc;
+
+use pointsman_core::{ExecutorId, Incarnation, Progress, RetryClass, SequenceRef, StepReport};
+use pointsman_executor::contract::{Command, Event, Start};
+use pointsman_executor::stats::EngineStats;
+
+use crate::model::backend::{Backend, DeviceError, Logits};
+use crate::sample::Sampler;
+use crate::text::ModelText;
+
+use running::{RunningSequence, Turn, TurnOutcome};
+use shares::Need;
+
+/// The sequences of one life of an engine, and the backend that computes them.
+pub struct StepLoop {
+    // Immutable.
+    executor: ExecutorId,
+    incarnation: Incarnation,
+    slots: usize,
+    text: Arc<ModelText>,
+    stats: Arc<EngineStats>,
+    // Owned state.
+    backend: Box<dyn Backend>,
+    sampler: Sampler,
+    /// Rows of logits of the last step.
+    logits: Vec<f32>,
+    /// Sequences in order of start, at most `slots`: few enough to be searched from the front.
+    running: Vec<RunningSequence>,
+    tokens_max: Option<u32>,
+    steps: u64,
+    // Events not yet taken.
+    started: Vec<Event>,
+    stepped: Option<Event>,
+    ended: Vec<Event>,
+}
+
+/// The parts of a [`StepLoop`].
+pub struct StepLoopParts {
+    /// Most sequences at once.
+    pub slots: u32,
+    /// The model and its KV pool.
+    pub backend: Box<dyn Backend>,
+    /// The model's text side.
+    pub text: Arc<ModelText>,
+    /// The counters, shared by all lives of the engine.
+    pub stats: Arc<EngineStats>,
+}
+
+impl fmt::Debug for StepLoopParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepLoopParts")
+            .field("slots", &self.slots)
+            .field("text", &self.text)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The outcome of [`StepLoop::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// A step was made.
+    Stepped,
+    /// No sequence can go on before another command comes.
+    Nothing,
+}
+
+impl StepLoop {
+    /// A loop that runs nothing yet and has no budget.
+    #[must_use]
+    pub fn new(executor: ExecutorId, incarnation: Incarnation, parts: StepLoopParts) -> Self {
+        Self {
+            executor,
+            incarnation,
+            slots: parts.slots as usize,
+            text: parts.text,
+            stats: parts.stats,
+            backend: parts.backend,
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+            running: Vec::new(),
+            tokens_max: None,
+            steps: 0,
+            started: Vec::new(),
+            stepped: None,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Returns true if no sequence runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Takes the events since the last call: starts, the step, ends.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        let mut events = std::mem::take(&mut self.started);
+        events.extend(self.stepped.take());
+        events.append(&mut self.ended);
+        events
+    }
+}
+
+// === impl StepLoop: commands ===
+
+impl StepLoop {
+    /// Obeys a command. A command about a sequence that is not here changes nothing.
+    ///
+    /// # Panics
+    /// If a sequence is started twice.
+    pub fn handle(&mut self, command: Command) {
+        match command {
+            Command::Start(start) => self.start(*start),
+            Command::Grant { sequence, blocks } => {
+                if let Some(idx) = self.find(sequence) {
+                    self.running[idx].grant(&blocks);
+                }
+            }
+            Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
+            Command::SetBudget { tokens_max } => self.tokens_max = Some(tokens_max),
+        }
+    }
+
+    fn find(&self, sequence: SequenceRef) -> Option<usize> {
+        let mut running = self.running.iter();
+        running.position(|running| running.id() == sequence)
+    }
+
+    fn start(&mut self, start: Start) {
+        let id = start.order.sequence;
+        if (id.executor, id.incarnation) != (self.executor, self.incarnation) {
+            return;
+        }
+        assert!(self.find(id).is_none(), "{} is started twice", id.request);
+        self.started.push(Event::Started(id));
+        let refused = self.refuse(&start);
+        let running = RunningSequence::new(start, self.steps);
+        match refused {
+            None => self.running.push(running),
+            Some((retry, why)) => self.ended.push(running.fail(retry, why)),
+        }
+    }
+
+    /// Returns the reason why a sequence cannot be run, if there is one. No such start comes from a
+    /// host that keeps its own books; run nevertheless, it would take the others down with it.
+    fn refuse(&self, start: &Start) -> Option<(RetryClass, String)> {
+        if self.running.len() >= self.slots {
+            let why = format!("all {} slots are taken", self.slots);
+            return Some((RetryClass::Elsewhere, why));
+        }
+        let tokens = &start.sequence.tokens;
+        let ordered = start.order.prompt_tokens as usize;
+        let (vocab_size, context) = (self.backend.vocab_size(), self.context_tokens());
+        let why = if tokens.is_empty() || ordered != tokens.len() {
+            format!(
+                "{ordered} tokens were ordered, and there are {}",
+                tokens.len()
+            )
+        } else if tokens.len() > context {
+            format!(
+                "{} tokens are more than the context of {context}",
+                tokens.len()
+            )
+        } else if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab_size) {
+            format!("token {id} is beyond the model's vocabulary of {vocab_size}")
+        } else if start.output_tokens_left() == 0 {
+            "nothing is left to generate".to_owned()
+        } else {
+            return None;
+        };
+        Some((RetryClass::Never, why))
+    }
+
+    fn leave(&mut self, sequence: SequenceRef) {
+        if let Some(idx) = self.find(sequence) {
+            self.ended.push(self.running.remove(idx).leave());
+        }
+    }
+
+    fn context_tokens(&self) -> usize {
+        self.backend.context_tokens() as usize
+    }
+}
+
+// === impl StepLoop: steps ===
+
+/// A step's result for one sequence.
+struct Made {
+    idx: usize,
+    progress: Progress,
+    outcome: TurnOutcome,
+}
+
+impl StepLoop {
+    /// Makes a step if a sequence can go on.
+    ///
+    /// # Errors
+    /// If the device fails. All that ran is lost, and the loop is of no use any more.
+    pub fn step(&mut self) -> Result<StepOutcome, DeviceError> {
+        let turns = self.plan();
+        if turns.is_empty() {
+            return Ok(StepOutcome::Nothing);
+        }
+        let chunks = turns.iter().map(|turn| self.running[turn.idx].chunk(turn));
+        let chunks: Vec<_> = chunks.collect();
+        self.backend.forward(&chunks, &mut self.logits)?;
+        self.steps += 1;
+        let made = self.generate(&turns);
+        self.publish(made);
+        Ok(StepOutcome::Stepped)
+    }
+
+    /// Gives each sequence its turn in the next step; none to those that cannot go on.
+    fn plan(&self) -> Vec<Turn> {
+        let tokens_per_block = self.backend.tokens_per_block() as usize;
+        let needs = self.running.iter().map(|r| r.need(tokens_per_block));
+        let needs: Vec<Need> = needs.collect();
+        let sat_out = needs.iter().filter(|need| need.tokens == 0);
+        self.stats.sat_out.add(sat_out.count() as u64);
+        let budget = self.tokens_max.map_or(usize::MAX, |max| max as usize);
+        let shares = shares::share(&needs, budget).into_iter().enumerate();
+        shares
+            .filter(|(_, tokens)| *tokens > 0)
+            .map(|(idx, tokens)| self.running[idx].turn(idx, tokens))
+            .collect()
+    }
+
+    /// Chooses the next token of each sequence that has a row of logits. Shows nothing yet.
+    fn generate(&mut self, turns: &[Turn]) -> Vec<Made> {
+        let context = self.context_tokens();
+        let row_tokens = self.backend.vocab_size();
+        let known_tokens = row_tokens.min(self.text.vocab_size());
+        let mut rows = self.logits.chunks_exact_mut(row_tokens);
+        let mut made = Vec::with_capacity(turns.len());
+        for turn in turns {
+            let running = &mut self.running[turn.idx];
+            let mut progress = running.computed(turn, self.steps);
+            let mut outcome = TurnOutcome::GoesOn;
+            if turn.logits == Logits::Last {
+                let row = rows.next().expect("a row for each chunk that wants one");
+                let row = &mut row[..known_tokens];
+                forbid(row, self.text.missing_ids());
+                outcome = match running.choose(&mut self.sampler, row) {
+                    Some(token) => {
+                        progress.generated = 1;
+                        running.accept(token, &self.text, context)
+                    }
+                    None => TurnOutcome::Failed(
+                        RetryClass::Elsewhere,
+                        "no token has a logit that is a number".to_owned(),
+                    ),
+                };
+            }
+            made.push(Made {
+                idx: turn.idx,
+                progress,
+                outcome,
+            });
+        }
+        made
+    }
+
+    /// Shows and reports the results of a step. Nothing here can fail, so that clients have seen of
+    /// every step what the machine is told.
+    fn publish(&mut self, made: Vec<Made>) {
+        let progress: Vec<Progress> = made.iter().map(|made| made.progress).collect();
+        self.stats.count_step(&progress);
+        self.stepped = Some(Event::Stepped(StepReport {
+            executor: self.executor,
+            incarnation: self.incarnation,
+            progress,
+        }));
+        let mut removed = 0;
+        for Made { idx, outcome, .. } in made {
+            let idx = idx - removed;
+            let ended = match outcome {
+                TurnOutcome::GoesOn => {
+                    self.running[idx].deliver_text();
+                    continue;
+                }
+                TurnOutcome::Finished(stop) => self.running.remove(idx).finish(stop),
+                TurnOutcome::Failed(retry, why) => self.running.remove(idx).fail(retry, why),
+            };
+            self.ended.push(ended);
+            removed += 1;
+        }
+    }
+}
+
+impl fmt::Debug for StepLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepLoop")
+            .field("executor", &self.executor)
+            .field("incarnation", &self.incarnation)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
+    }
+}
+
+fn forbid(row: &mut [f32], ids: &[u32]) {
+    for id in ids {
+        if let Some(logit) = row.get_mut(*id as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A sequence in a slot.
+
+use std::error::Error as _;
+
+use pointsman_core::{BlockId, Progress, RetryClass, SequenceRef};
+use pointsman_executor::contract::{Event, Start};
+use pointsman_executor::delivery::StopReason;
+use pointsman_executor::job::Sequence;
+
+use crate::model::backend::{Chunk, Logits};
+use crate::sample::Sampler;
+use crate::text::ModelText;
+
+use super::shares::Need;
+
+/// A sequence in a slot, its block table, and the progress of its KV.
+#[derive(Debug)]
+pub(super) struct RunningSequence {
+    id: SequenceRef,
+    /// Tokens to have in KV before the first one generated here.
+    prompt_tokens: usize,
+    sequence: Sequence,
+    /// The block table.
+    blocks: Vec<BlockId>,
+    /// Tokens, from the start, whose KV is in `blocks`.
+    in_kv: usize,
+    /// Tokens that may still be generated.
+    output_tokens_left: u32,
+    /// The sequence's last step.
+    last_step: u64,
+}
+
+/// A sequence's part in a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// The sequence's place among those that run.
+    pub(super) idx: usize,
+    /// Tokens to compute.
+    pub(super) tokens: usize,
+    pub(super) logits: Logits,
+}
+
+/// A turn's outcome.
+#[derive(Debug)]
+pub(super) enum TurnOutcome {
+    GoesOn,
+    Finished(StopReason),
+    Failed(RetryClass, String),
+}
+
+// === impl RunningSequence: before a step ===
+
+impl RunningSequence {
+    /// Puts a sequence into a slot after `steps` steps.
+    pub(super) fn new(start: Start, steps: u64) -> Self {
+        let id = start.order.sequence;
+        let output_tokens_left = start.output_tokens_left();
+        let Start { order, sequence } = start;
+        let prompt_tokens = sequence.tokens.len();
+        Self {
+            id,
+            prompt_tokens,
+            sequence,
+            blocks: order.blocks,
+            // The last token always needs a pass: the first new one is chosen by its logits.
+            in_kv: (order.cached_tokens as usize).min(prompt_tokens.saturating_sub(1)),
+            output_tokens_left,
+            last_step: steps,
+        }
+    }
+
+    pub(super) fn id(&self) -> SequenceRef {
+        self.id
+    }
+
+    pub(super) fn grant(&mut self, blocks: &[BlockId]) {
+        self.blocks.extend_from_slice(blocks);
+    }
+
+    pub(super) fn need(&self, tokens_per_block: usize) -> Need {
+        let room = (self.blocks.len() * tokens_per_block).saturating_sub(self.in_kv);
+        Need {
+            tokens: room.min(self.sequence.tokens.len() - self.in_kv),
+            last_step: self.last_step,
+        }
+    }
+
+    /// Makes the turn of the sequence at place `idx`, with `tokens` tokens.
+    pub(super) fn turn(&self, idx: usize, tokens: usize) -> Turn {
+        let is_last = self.in_kv + tokens == self.sequence.tokens.len();
+        let logits = if is_last { Logits::Last } else { Logits::None };
+        Turn {
+            idx,
+            tokens,
+            logits,
+        }
+    }
+
+    pub(super) fn chunk(&self, turn: &Turn) -> Chunk<'_> {
+        Chunk {
+            tokens: &self.sequence.tokens[self.in_kv..self.in_kv + turn.tokens],
+            start: count(self.in_kv),
+            blocks: &self.blocks,
+            logits: turn.logits,
+        }
+    }
+}
+
+// === impl RunningSequence: after a step ===
+
+impl RunningSequence {
+    /// Notes that step `step` has put the tokens of `turn` into KV.
+    pub(super) fn computed(&mut self, turn: &Turn, step: u64) -> Progress {
+        let prompt_left = self.prompt_tokens.saturating_sub(self.in_kv);
+        self.in_kv += turn.tokens;
+        self.last_step = step;
+        Progress {
+            request: self.id.request,
+            prefilled: count(turn.tokens.min(prompt_left)),
+            generated: 0,
+        }
+    }
+
+    pub(super) fn choose(&self, sampler: &mut Sampler, logits: &[f32]) -> Option<u32> {
+        let generated = self.sequence.generated().len();
+        sampler.choose(logits, &self.sequence.job.sampling, generated)
+    }
+
+    /// Appends a generated token, and its text to the text that is to be shown.
+    pub(super) fn accept(&mut self, token: u32, model: &ModelText, context: usize) -> TurnOutcome {
+        self.output_tokens_left -= 1;
+        let room = context.saturating_sub(self.sequence.tokens.len() + 1);
+        let left = room.min(self.output_tokens_left as usize);
+        match self.sequence.accept(token, left, model) {
+            Ok(Some(stop)) => TurnOutcome::Finished(stop),
+            Ok(None) => TurnOutcome::GoesOn,
+            Err(error) => {
+                let cause = error.source().map(ToString::to_string);
+                let why = format!("{error}: {}", cause.unwrap_or_default());
+                TurnOutcome::Failed(RetryClass::Never, why)
+            }
+        }
+    }
+
+    /// Hands in the text that was generated, if there is any.
+    pub(super) fn deliver_text(&mut self) {
+        self.sequence.deliver_text();
+    }
+}
+
+// === impl RunningSequence: its end ===
+
+impl RunningSequence {
+    pub(super) fn finish(mut self, stop: StopReason) -> Event {
+        self.sequence.deliver();
+        Event::Finished {
+            sequence: self.id,
+            stop,
+        }
+    }
+
+    pub(super) fn fail(self, retry: RetryClass, why: String) -> Event {
+        Event::Failed {
+            sequence: self.id,
+            retry,
+            why,
+            state: Some(Box::new(self.sequence)),
+        }
+    }
+
+    pub(super) fn leave(self) -> Event {
+        Event::Left {
+            sequence: self.id,
+            state: Box::new(self.sequence),
+        }
+    }
+}
+
+/// Converts tokens to the machine's type.
+fn count(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("a context is shorter than 2^32 tokens")
+}

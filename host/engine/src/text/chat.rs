@@ -1,0 +1,316 @@
+//! Chat templates: a conversation written as the model was trained to read it.
+//!
+//! The template language is Jinja as transformers sets it up; [`minijinja`] runs it. A template
+//! comes with the model, so it is limited in steps and depth.
+
+use std::error::Error as _;
+use std::io::{self, Write};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde::{Deserialize, Serialize};
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+use super::PromptError;
+use super::date::strftime;
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChatMessage {
+    /// Role of the speaker: `system`, `user`, `assistant`, or another that the template knows.
+    pub role: String,
+    /// Text of the message.
+    pub content: String,
+    /// Name of the speaker, for templates that tell several users apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl ChatMessage {
+    /// A message without a name.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: content.into(),
+            name: None,
+        }
+    }
+}
+
+/// `chat_template` of `tokenizer_config.json`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum TemplateSource {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+impl TemplateSource {
+    /// Returns the template for plain conversations.
+    pub(super) fn chat(self) -> Option<String> {
+        match self {
+            TemplateSource::One(template) => Some(template),
+            TemplateSource::Named(list) => {
+                let default = list.into_iter().find(|named| named.name == "default");
+                default.map(|named| named.template)
+            }
+        }
+    }
+}
+
+/// Special tokens by their names in templates.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct SpecialTokens {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bos_token: Option<TokenText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eos_token: Option<TokenText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pad_token: Option<TokenText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unk_token: Option<TokenText>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(from = "TokenForm")]
+struct TokenText(String);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TokenForm {
+    Plain(String),
+    Described { content: String },
+}
+
+impl From<TokenForm> for TokenText {
+    fn from(form: TokenForm) -> Self {
+        match form {
+            TokenForm::Plain(text) | TokenForm::Described { content: text } => Self(text),
+        }
+    }
+}
+
+impl SpecialTokens {
+    /// Returns the text of the end-of-sequence token.
+    pub(super) fn eos(&self) -> Option<&str> {
+        self.eos_token.as_ref().map(|token| token.0.as_str())
+    }
+}
+
+/// A compiled template.
+#[derive(Debug)]
+pub(super) struct ChatTemplate {
+    environment: Environment<'static>,
+    /// A map of special tokens.
+    special: Value,
+}
+
+/// An error that a template raises by `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+const NAME: &str = "chat";
+/// Most instructions of a template; a conversation of a thousand messages takes some ten thousand.
+const FUEL: u64 = 4_000_000;
+const RECURSION_MAX: usize = 100;
+
+impl ChatTemplate {
+    pub(super) fn compile(source: String, special: &SpecialTokens) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        let mut syntax = SyntaxConfig::builder();
+        let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build()?;
+        environment.set_syntax(syntax);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(RECURSION_MAX);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", |why: String| -> Result<Value, Error> {
+            let error = Error::new(ErrorKind::InvalidOperation, why.clone());
+            Err(error.with_source(Raised(why)))
+        });
+        environment.add_template_owned(NAME, source)?;
+        Ok(Self {
+            environment,
+            special: Value::from(Serde(special)),
+        })
+    }
+
+    pub(super) fn with_clock(mut self, now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        let written = move |format: &str| -> Result<String, Error> {
+            strftime(format, now()).map_err(|letter| {
+                let why = format!("strftime_now knows no %{letter}");
+                Error::new(ErrorKind::InvalidOperation, why)
+            })
+        };
+        self.environment.add_function("strftime_now", written);
+        self
+    }
+
+    /// Renders `messages` as text, up to where the model's answer begins.
+    pub(super) fn render(&self, messages: &[ChatMessage]) -> Result<String, PromptError> {
+        let context = context! {
+            messages => Serde(messages),
+            add_generation_prompt => true,
+            // Templates tell none from not defined.
+            tools => (),
+            documents => (),
+            ..self.special.clone()
+        };
+        let template = self.environment.get_template(NAME);
+        let rendered = template.and_then(|template| template.render(context));
+        rendered.map_err(|error| match raised(&error) {
+            Some(why) => PromptError::Refused(why),
+            None => PromptError::Template(error),
+        })
+    }
+}
+
+/// Returns the words of `raise_exception`, if that caused the error.
+fn raised(error: &Error) -> Option<String> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(Raised(why)) = error.downcast_ref() {
+            return Some(why.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Writes JSON like Python's `json.dumps` without `ensure_ascii`, for which templates are written;
+/// the template language's own filter escapes characters that have a meaning in HTML.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    options.assert_all_used()?;
+    match indent {
+        Some(width) => write_json(
+            value,
+            PrettyFormatter::with_indent(" ".repeat(width).as_bytes()),
+        ),
+        None => write_json(value, PythonSpacing),
+    }
+}
+
+fn write_json(value: &Value, formatter: impl Formatter) -> Result<String, Error> {
+    let mut json = Vec::new();
+    let written = value.serialize(&mut Serializer::with_formatter(&mut json, formatter));
+    let unserializable = |error| {
+        Error::new(ErrorKind::BadSerialization, "no JSON for this value").with_source(error)
+    };
+    written.map_err(unserializable)?;
+    Ok(String::from_utf8(json).expect("JSON is UTF-8"))
+}
+
+/// Python's spacing: `[1, 2]` and `{"a": 1}`.
+struct PythonSpacing;
+
+impl Formatter for PythonSpacing {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(template: &str, messages: &[(&str, &str)]) -> Result<String, PromptError> {
+        let special = r#"{"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>"}"#;
+        let special = serde_json::from_str(special).unwrap();
+        let template = ChatTemplate::compile(template.to_owned(), &special).unwrap();
+        let messages = messages
+            .iter()
+            .map(|(role, text)| ChatMessage::new(*role, *text));
+        let messages: Vec<ChatMessage> = messages.collect();
+        template.with_clock(|| 1_735_689_599).render(&messages)
+    }
+
+    #[track_caller]
+    fn check(template: &str, expected: &str) {
+        let messages = [("system", "Be brief."), ("user", "Say \"<3 & it's\".")];
+        assert_eq!(render(template, &messages).unwrap(), expected);
+    }
+
+    #[test]
+    fn blocks_take_their_line_with_them() {
+        check(
+            "{{ bos_token }}\n{% for m in messages %}\n    {% if true %}\n{{ m.role }}\n    {% endif %}\n{% endfor %}\nend\n",
+            "<s>\nsystem\nuser\nend",
+        );
+    }
+
+    #[test]
+    fn knows_what_transformers_defines_and_what_it_does_not() {
+        check(
+            "{{ eos_token }} {{ pad_token is defined }} {{ tools is none }} {{ documents is none }}",
+            "</s> False True True",
+        );
+        check(
+            "{{ custom_option is defined }} {{ add_generation_prompt }}",
+            "False True",
+        );
+    }
+
+    #[test]
+    fn python_methods_and_json_are_there() {
+        check(
+            "{{ messages[0]['content'].upper().strip('.') }}",
+            "BE BRIEF",
+        );
+        check(
+            r"{{ messages[1].content | tojson }}",
+            r#""Say \"<3 & it's\".""#,
+        );
+        check(
+            "{{ {'a': [1, 2], 'b': none} | tojson }}",
+            r#"{"a": [1, 2], "b": null}"#,
+        );
+        check("{{ [1] | tojson(indent=2) }}", "[\n  1\n]");
+    }
+
+    #[test]
+    fn the_date_is_what_the_host_says() {
+        check("{{ strftime_now('%d %b %Y') }}", "31 Dec 2024");
+        let without = ChatTemplate::compile(
+            "{{ strftime_now is defined }}".to_owned(),
+            &SpecialTokens::default(),
+        );
+        assert_eq!(without.unwrap().render(&[]).unwrap(), "False");
+    }
+
+    #[test]
+    fn what_a_template_raises_is_handed_on_word_by_word() {
+        let text = "{% macro check() %}{{ raise_exception('roles must alternate') }}{% endmacro %}{{ check() }}";
+        let refused = render(text, &[]).unwrap_err();
+        assert!(matches!(refused, PromptError::Refused(why) if why == "roles must alternate"));
+        let failed = render("{{ strftime_now('%Q') }}", &[]).unwrap_err();
+        assert!(matches!(failed, PromptError::Template(_)), "{failed:?}");
+    }
+
+    #[test]
+    fn a_template_that_runs_on_is_stopped() {
+        let long = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+        let deep = "{% macro deeper() %}{{ deeper() }}{% endmacro %}{{ deeper() }}";
+        for template in [long, deep] {
+            let stopped = render(template, &[]).unwrap_err();
+            assert!(matches!(stopped, PromptError::Template(_)), "{stopped:?}");
+        }
+    }
+}

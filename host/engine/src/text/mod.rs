@@ -1,0 +1,315 @@
+//! A model's text side: its tokenizer, its chat template, and what its makers suggest.
+//!
+//! [`ModelText`] is made once from the model's files and shared by HTTP tasks, which turn prompts
+//! into tokens, and the step loop, which turns tokens into text ([`pointsman_executor::text`]).
+//!
+//! # Invariants
+//! 1. Prompts come out as transformers makes them: `tests/text.rs` compares the demo model's
+//!    token ids.
+//! 2. No input makes a template run without end: fuel and recursion are limited
+//!    (`a_template_that_runs_on_is_stopped` in `text/chat.rs`).
+//!
+//! # Not here
+//! Roles and fields of OpenAI's messages (the server). A message whose text spells a special
+//! token becomes that token, as everywhere in the field. Fuel bounds a template's time and not
+//! its memory: the operator who chooses a model's folder is trusted that far.
+
+mod chat;
+mod date;
+mod generation;
+
+use std::fmt;
+
+use pointsman_executor::text::{DecodeError, Detokenizer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokenizers::Tokenizer;
+
+use crate::model::files::{ModelFileError, ModelFiles};
+
+pub use chat::ChatMessage;
+pub use generation::GenerationDefaults;
+
+use chat::{ChatTemplate, SpecialTokens, TemplateSource};
+use generation::{EndsAndDefaults, GenerationFile};
+
+/// A model's text side.
+pub struct ModelText {
+    tokenizer: Tokenizer,
+    /// The kind of each id, up to the largest that the tokenizer has.
+    kinds: Vec<TokenKind>,
+    /// Ids below the largest that the tokenizer lacks.
+    missing: Vec<u32>,
+    template: Option<ChatTemplate>,
+    generation: EndsAndDefaults,
+}
+
+/// The kind of a token id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenKind {
+    Missing,
+    /// A token that is shown to nobody.
+    Special,
+    Text,
+}
+
+/// An error in the files of a model's text side.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A file is there and cannot be read.
+    #[error(transparent)]
+    Read(#[from] ModelFileError),
+    /// A file that every model must have is not there.
+    #[error("{0} is missing")]
+    Missing(String),
+    /// A file is not JSON of the shape that its name promises.
+    #[error("{file} cannot be understood")]
+    Malformed {
+        /// The path of the file.
+        file: String,
+        /// The parser's error, with its place.
+        source: serde_json::Error,
+    },
+    /// The tokenizer is of no kind that is known here.
+    #[error("{file} holds no tokenizer that can be used")]
+    Tokenizer {
+        /// The path of the file.
+        file: String,
+        /// The tokenizer library's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A chat template is not UTF-8.
+    #[error("{file} is not UTF-8")]
+    NotUtf8 {
+        /// The path of the file.
+        file: String,
+        /// The place of the first wrong byte.
+        source: std::str::Utf8Error,
+    },
+    /// The chat template cannot be compiled.
+    #[error("the chat template of {file} cannot be compiled")]
+    Template {
+        /// The path of the file.
+        file: String,
+        /// The template library's error, with its line.
+        source: minijinja::Error,
+    },
+}
+
+/// The reason why a prompt has no tokens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// The model has no chat template: it was not made to chat.
+    #[error("the model has no chat template")]
+    NoChatTemplate,
+    /// The template refuses these messages, in its own words: the client's fault.
+    #[error("the model's chat template refuses the messages: {0}")]
+    Refused(String),
+    /// The template failed on these messages.
+    #[error("the model's chat template fails")]
+    Template(#[source] minijinja::Error),
+    /// The tokenizer failed on this text.
+    #[error("the text cannot be tokenized")]
+    Tokenizer(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+const GENERATION_CONFIG: &str = "generation_config.json";
+const CONFIG: &str = "config.json";
+
+/// The parts of `tokenizer_config.json` that count here.
+#[derive(Debug, Default, Deserialize)]
+struct TokenizerConfig {
+    chat_template: Option<TemplateSource>,
+    #[serde(flatten)]
+    special: SpecialTokens,
+}
+
+// === impl ModelText ===
+
+impl ModelText {
+    /// Reads `tokenizer.json` and, where they exist, `tokenizer_config.json`,
+    /// `chat_template.jinja`, `generation_config.json` and `config.json`.
+    ///
+    /// # Errors
+    /// If `tokenizer.json` is missing, or a file cannot be read or understood.
+    pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
+        let tokenizer = read_tokenizer(files)?;
+        let config: TokenizerConfig = read_json(files, TOKENIZER_CONFIG)?.unwrap_or_default();
+        let template = read_template(files, config.chat_template, &config.special)?;
+        let model: GenerationFile = read_json(files, CONFIG)?.unwrap_or_default();
+        let generation: GenerationFile = read_json(files, GENERATION_CONFIG)?.unwrap_or_default();
+        let eos_token = config.special.eos().and_then(|t| tokenizer.token_to_id(t));
+        let kinds = token_kinds(&tokenizer);
+        let missing = (0..).zip(&kinds).filter(|(_, k)| **k == TokenKind::Missing);
+        Ok(Self {
+            missing: missing.map(|(id, _)| id).collect(),
+            kinds,
+            tokenizer,
+            template,
+            generation: generation.merge(model, eos_token),
+        })
+    }
+
+    /// Lets chat templates ask for the date: `now` gives seconds since 1970, UTC. Without a clock
+    /// `strftime_now` is not defined, and templates that check for it fall back.
+    #[must_use]
+    pub fn with_clock(mut self, now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.template = self.template.map(|template| template.with_clock(now));
+        self
+    }
+
+    /// Returns the tokens of a plain text, with those that the tokenizer puts around every text.
+    ///
+    /// # Errors
+    /// If the tokenizer fails.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        self.tokenize(text, AroundText::Add)
+    }
+
+    /// Returns the tokens of a conversation in the form that the model was trained on, up to where
+    /// its answer begins.
+    ///
+    /// # Errors
+    /// If there is no chat template, or the template refuses the messages or fails on them.
+    pub fn chat_prompt(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, PromptError> {
+        let template = self.template.as_ref().ok_or(PromptError::NoChatTemplate)?;
+        self.tokenize(&template.render(messages)?, AroundText::InText)
+    }
+
+    fn tokenize(&self, text: &str, around: AroundText) -> Result<Vec<u32>, PromptError> {
+        let encoding = self.tokenizer.encode_fast(text, around == AroundText::Add);
+        let encoding = encoding.map_err(PromptError::Tokenizer)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Suggestions of the model's makers, for requests that say nothing.
+    #[must_use]
+    pub fn defaults(&self) -> &GenerationDefaults {
+        &self.generation.defaults
+    }
+
+    /// One above the largest token id that the tokenizer has. The model's rows of logits may be
+    /// longer: ids beyond have no text.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.kinds.len()
+    }
+
+    /// Token ids below [`Self::vocab_size`] that the tokenizer lacks; mostly none.
+    #[must_use]
+    pub fn missing_ids(&self) -> &[u32] {
+        &self.missing
+    }
+
+    /// Returns true if the model can chat: [`Self::chat_prompt`] needs the template.
+    #[must_use]
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+}
+
+impl Detokenizer for ModelText {
+    fn decode(&self, ids: &[u32]) -> Result<String, DecodeError> {
+        self.tokenizer.decode(ids, true).map_err(DecodeError)
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.kinds.get(id as usize) == Some(&TokenKind::Special)
+    }
+
+    fn eos(&self) -> &[u32] {
+        &self.generation.eos
+    }
+}
+
+impl fmt::Debug for ModelText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelText")
+            .field("vocab_size", &self.vocab_size())
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The source of the tokens around every text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AroundText {
+    /// The tokenizer adds them.
+    Add,
+    /// The text has them already.
+    InText,
+}
+
+// === Reading ===
+
+fn read_json<T: DeserializeOwned>(files: &ModelFiles, name: &str) -> Result<Option<T>, TextError> {
+    let Some(content) = files.read(name)? else {
+        return Ok(None);
+    };
+    let parsed = serde_json::from_slice(&content).map_err(|source| TextError::Malformed {
+        file: files.describe(name),
+        source,
+    })?;
+    Ok(Some(parsed))
+}
+
+fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, TextError> {
+    let file = files.describe(TOKENIZER);
+    let Some(content) = files.read(TOKENIZER)? else {
+        return Err(TextError::Missing(file));
+    };
+    let usable = Tokenizer::from_bytes(content).and_then(|mut tokenizer| {
+        // Left over from training: no prompt is cut or filled up behind its client's back.
+        tokenizer.with_padding(None).with_truncation(None)?;
+        Ok(tokenizer)
+    });
+    usable.map_err(|source| TextError::Tokenizer { file, source })
+}
+
+/// Reads the template in a file of its own, or else the tokenizer configuration's.
+fn read_template(
+    files: &ModelFiles,
+    configured: Option<TemplateSource>,
+    special: &SpecialTokens,
+) -> Result<Option<ChatTemplate>, TextError> {
+    let (name, source) = match files.read(CHAT_TEMPLATE)? {
+        Some(content) => {
+            let text = std::str::from_utf8(&content).map_err(|source| TextError::NotUtf8 {
+                file: files.describe(CHAT_TEMPLATE),
+                source,
+            })?;
+            (CHAT_TEMPLATE, Some(text.to_owned()))
+        }
+        None => (TOKENIZER_CONFIG, configured.and_then(TemplateSource::chat)),
+    };
+    let template = source.map(|source| ChatTemplate::compile(source, special));
+    template.transpose().map_err(|source| TextError::Template {
+        file: files.describe(name),
+        source,
+    })
+}
+
+fn token_kinds(tokenizer: &Tokenizer) -> Vec<TokenKind> {
+    let vocabulary = tokenizer.get_vocab(true);
+    let added = tokenizer.get_added_tokens_decoder();
+    let size = vocabulary.values().max().map_or(0, |id| *id as usize + 1);
+    let mut kinds = vec![TokenKind::Missing; size];
+    #[expect(
+        clippy::iter_over_hash_type,
+        reason = "each id is written once, in any order"
+    )]
+    for id in vocabulary.values() {
+        let is_special = added.get(id).is_some_and(|token| token.special);
+        kinds[*id as usize] = if is_special {
+            TokenKind::Special
+        } else {
+            TokenKind::Text
+        };
+    }
+    kinds
+}

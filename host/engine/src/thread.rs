@@ -1,0 +1,240 @@
+//! The engine's thread: takes commands, makes steps, reports events, and begins anew when its
+//! device fails.
+//!
+//! While no sequence can go on, the thread waits for a command; otherwise it takes commands between
+//! two steps. It ends when the driver drops the command channel or the events.
+//!
+//! # Invariants
+//! Held by `tests/thread.rs`.
+//! 1. A failing device or a panic takes one life of the engine, and never the host
+//!    (`a_panic_loses_what_ran_and_the_next_life_serves`).
+//! 2. A device that keeps failing is given up after [`Recovery::losses_max`] lives
+//!    (`a_device_that_keeps_failing_is_given_up`).
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use pointsman_core::{ExecutorId, Incarnation};
+use pointsman_executor::contract::{Command, Event, Events};
+use pointsman_executor::handle::{Ended, EngineHandle};
+use pointsman_executor::stats::EngineStats;
+use tokio::sync::mpsc;
+
+use crate::model::backend::{Backend, DeviceError};
+use crate::step_loop::{StepLoop, StepLoopParts, StepOutcome};
+use crate::text::ModelText;
+
+/// Makes a backend with an empty pool, for each life of an engine. Called on its thread.
+pub type BackendFactory = Box<dyn FnMut() -> Result<Box<dyn Backend>, DeviceError> + Send>;
+
+/// The parts of an engine with its thread, put together by the server.
+pub struct EngineSpec {
+    /// The engine's id in the machine.
+    pub executor: ExecutorId,
+    /// The engine's first life.
+    pub incarnation: Incarnation,
+    /// Most sequences at once.
+    pub slots: u32,
+    /// The model's text side.
+    pub text: Arc<ModelText>,
+    /// The maker of the model's backend.
+    pub backend: BackendFactory,
+    /// The channel for events. The engine waits where it has no room.
+    pub events: mpsc::Sender<Events>,
+    /// The engine's patience with a failing device.
+    pub recovery: Recovery,
+}
+
+impl fmt::Debug for EngineSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineSpec")
+            .field("executor", &self.executor)
+            .field("slots", &self.slots)
+            .field("recovery", &self.recovery)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An engine's patience with a failing device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Losses without a step between them after which the engine gives up.
+    pub losses_max: u32,
+    /// Pause after the first of these losses; each further one doubles it.
+    pub pause: Duration,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            losses_max: 5,
+            pause: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Commands that may wait for the engine: some for each slot it could reasonably have. Commands
+/// that find no room wait with the driver.
+const COMMANDS_MAX: usize = 256;
+
+/// Starts an engine's thread.
+///
+/// # Errors
+/// If the system gives no thread.
+pub fn spawn(spec: EngineSpec) -> io::Result<EngineHandle> {
+    let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+    let stats = Arc::new(EngineStats::default());
+    let lives = Lives {
+        incarnation: spec.incarnation,
+        spec,
+        commands: inbox,
+        stats: Arc::clone(&stats),
+        losses: 0,
+    };
+    let thread = thread::Builder::new()
+        .name(format!("engine-{}", lives.spec.executor))
+        .spawn(move || lives.run())?;
+    Ok(EngineHandle {
+        commands,
+        stats,
+        thread,
+    })
+}
+
+/// The lives of an engine, one after the other.
+struct Lives {
+    spec: EngineSpec,
+    commands: mpsc::Receiver<Command>,
+    stats: Arc<EngineStats>,
+    incarnation: Incarnation,
+    /// Losses without a step between them.
+    losses: u32,
+}
+
+/// The reason why a life ended.
+enum LifeEnd {
+    Closed,
+    Failed(DeviceError),
+}
+
+impl From<DeviceError> for LifeEnd {
+    fn from(error: DeviceError) -> Self {
+        LifeEnd::Failed(error)
+    }
+}
+
+impl Lives {
+    fn run(mut self) -> Ended {
+        loop {
+            // A panic leaves half-done work in the step loop only, which is dropped with this life.
+            let lived = panic::catch_unwind(AssertUnwindSafe(|| self.live()));
+            let why = match lived {
+                Ok(Err(LifeEnd::Closed)) => return Ended::Closed,
+                Ok(Err(LifeEnd::Failed(error))) => error.to_string(),
+                Err(payload) => format!("panicked: {}", panic_message(&*payload)),
+            };
+            if let Err(ended) = self.begin_anew(why) {
+                return ended;
+            }
+        }
+    }
+
+    /// Runs one life, until the device fails or the driver lets go.
+    fn live(&mut self) -> Result<Infallible, LifeEnd> {
+        let parts = StepLoopParts {
+            slots: self.spec.slots,
+            backend: (self.spec.backend)()?,
+            text: Arc::clone(&self.spec.text),
+            stats: Arc::clone(&self.stats),
+        };
+        let mut steps = StepLoop::new(self.spec.executor, self.incarnation, parts);
+        loop {
+            self.take_commands(&mut steps)?;
+            // Sequences that left make room: not a step later than need be.
+            self.report(steps.take_events())?;
+            match self.stats.busy_nanos.time(|| steps.step())? {
+                StepOutcome::Stepped => {
+                    self.losses = 0;
+                    self.report(steps.take_events())?;
+                }
+                StepOutcome::Nothing => self.wait(&mut steps)?,
+            }
+        }
+    }
+
+    fn take_commands(&mut self, steps: &mut StepLoop) -> Result<(), LifeEnd> {
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => steps.handle(command),
+                Err(mpsc::error::TryRecvError::Empty) => return Ok(()),
+                Err(mpsc::error::TryRecvError::Disconnected) => return Err(LifeEnd::Closed),
+            }
+        }
+    }
+
+    fn wait(&mut self, steps: &mut StepLoop) -> Result<(), LifeEnd> {
+        let command = if steps.is_idle() {
+            self.commands.blocking_recv()
+        } else {
+            let commands = &mut self.commands;
+            self.stats.waiting_nanos.time(|| commands.blocking_recv())
+        };
+        steps.handle(command.ok_or(LifeEnd::Closed)?);
+        Ok(())
+    }
+
+    fn report(&self, list: Vec<Event>) -> Result<(), LifeEnd> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let events = Events {
+            executor: self.spec.executor,
+            incarnation: self.incarnation,
+            list,
+        };
+        let sender = &self.spec.events;
+        let sent = self
+            .stats
+            .waiting_nanos
+            .time(|| sender.blocking_send(events));
+        if sent.is_ok() {
+            Ok(())
+        } else {
+            Err(LifeEnd::Closed)
+        }
+    }
+
+    /// Reports that everything is lost, and pauses before the next life, if there is to be one.
+    fn begin_anew(&mut self, mut why: String) -> Result<(), Ended> {
+        let Recovery { losses_max, pause } = self.spec.recovery;
+        self.losses += 1;
+        self.stats.losses.add(1);
+        let gives_up = self.losses >= losses_max;
+        if gives_up {
+            why = format!("{why}; given up after {losses_max} losses without a step");
+        }
+        let lost = Event::Lost { why: why.clone() };
+        if self.report(vec![lost]).is_err() {
+            return Err(Ended::Closed);
+        }
+        if gives_up {
+            return Err(Ended::GaveUp(why));
+        }
+        self.incarnation = Incarnation(self.incarnation.0 + 1);
+        let pause = pause.saturating_mul(2_u32.saturating_pow(self.losses - 1));
+        thread::park_timeout(pause);
+        Ok(())
+    }
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a message")
+}

@@ -1,0 +1,56 @@
+//! The common parts of the engine's tests: a backend without a model, the answer of a sequence that is
+//! alone, and engines as executors under test.
+#![allow(
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses a part of it"
+)]
+
+pub mod scripted;
+pub mod subjects;
+pub mod texts;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use pointsman_core::BlockId;
+use pointsman_engine::model::backend::{Backend, Chunk, Logits};
+use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::sample::Sampler;
+use pointsman_engine::text::ModelText;
+use pointsman_executor::job::Job;
+use pointsman_executor::test_util::{WholeAnswer, answer_alone};
+
+pub fn demo_model() -> ModelFiles {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    ModelFiles::Folder(root.join("../../examples/demo-model"))
+}
+
+pub fn demo_text() -> Arc<ModelText> {
+    static TEXT: OnceLock<Arc<ModelText>> = OnceLock::new();
+    let load = || Arc::new(ModelText::load(&demo_model()).unwrap());
+    Arc::clone(TEXT.get_or_init(load))
+}
+
+/// Returns the answer to `job`, in the first blocks of `backend`'s pool.
+pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> WholeAnswer {
+    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    let mut computed = 0;
+    let mut logits = Vec::new();
+    answer_alone(job, text, backend.context_tokens(), |tokens| {
+        let chunk = Chunk {
+            tokens: &tokens[computed..],
+            start: u32::try_from(computed).unwrap(),
+            blocks: &blocks,
+            logits: Logits::Last,
+        };
+        backend.forward(&[chunk], &mut logits).unwrap();
+        computed = tokens.len();
+        let known = &logits[..text.vocab_size()];
+        let generated = tokens.len() - job.prompt.len();
+        let token = Sampler::default().choose(known, &job.sampling, generated);
+        token.unwrap()
+    })
+}

@@ -1,0 +1,171 @@
+//! A backend without a model, whose logits are yet a function of all it was given.
+//!
+//! Its KV is a number per position, in a paged pool like a real one's. A row of logits is made of
+//! every number from the sequence's beginning, read through the block table: a wrong table, a
+//! position that was not written or was overwritten by another sequence change the answer or
+//! panic.
+
+use std::sync::{Arc, Mutex};
+
+use pointsman_core::BlockId;
+use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, Logits};
+
+/// A token whose prompts, if they begin with it, have rows without a number.
+pub const POISON: u32 = 1023;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub tokens_per_block: u32,
+    pub blocks_total: u32,
+    pub context_tokens: u32,
+    pub vocab_size: usize,
+    /// First of the ids that are likelier than any other.
+    pub favoured_from: u64,
+}
+
+pub const SHAPE: Shape = Shape {
+    tokens_per_block: 4,
+    blocks_total: 48,
+    context_tokens: 128,
+    vocab_size: 1024,
+    favoured_from: 1024,
+};
+
+/// Faults to come, each with the number of steps until then, from 1. Shared by all lives.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Arc<Mutex<Vec<(u32, Fault)>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Error,
+    Panic,
+}
+
+impl Faults {
+    pub fn after(steps: &[(u32, Fault)]) -> Self {
+        Self(Arc::new(Mutex::new(steps.to_vec())))
+    }
+
+    fn next(&self) -> Option<Fault> {
+        let mut faults = self.0.lock().unwrap();
+        let (steps, fault) = faults.first_mut()?;
+        *steps -= 1;
+        if *steps > 0 {
+            return None;
+        }
+        let fault = *fault;
+        faults.remove(0);
+        Some(fault)
+    }
+}
+
+pub struct ScriptedBackend {
+    shape: Shape,
+    /// A number for each position of each block.
+    pool: Vec<Option<u64>>,
+    faults: Faults,
+}
+
+impl ScriptedBackend {
+    pub fn new(shape: Shape) -> Self {
+        Self::failing(shape, Faults::default())
+    }
+
+    pub fn failing(shape: Shape, faults: Faults) -> Self {
+        let positions = shape.blocks_total * shape.tokens_per_block;
+        Self {
+            shape,
+            pool: vec![None; positions as usize],
+            faults,
+        }
+    }
+
+    fn place(&self, blocks: &[BlockId], position: u32) -> usize {
+        let per_block = self.shape.tokens_per_block;
+        let block = blocks[(position / per_block) as usize];
+        assert!(block.0 < self.shape.blocks_total, "{block} is no block");
+        (block.0 * per_block + position % per_block) as usize
+    }
+
+    fn write(&mut self, chunk: &Chunk<'_>) {
+        assert!(!chunk.tokens.is_empty(), "a chunk without tokens");
+        let end = chunk.start + count(chunk.tokens);
+        assert!(end <= self.shape.context_tokens, "beyond the context");
+        for (position, token) in (chunk.start..).zip(chunk.tokens) {
+            let place = self.place(chunk.blocks, position);
+            self.pool[place] = Some(kv(*token, position));
+        }
+    }
+
+    fn row(&self, chunk: &Chunk<'_>) -> impl Iterator<Item = f32> + use<> {
+        let last = chunk.start + count(chunk.tokens);
+        let read = |position| {
+            let kv = self.pool[self.place(chunk.blocks, position)];
+            kv.unwrap_or_else(|| panic!("position {position} is read and was not written"))
+        };
+        let all = (0..last).map(read).fold(0, |all, kv| mix(all ^ kv));
+        let is_poisoned = read(0) == kv(POISON, 0);
+        let Shape { favoured_from, .. } = self.shape;
+        (0..self.shape.vocab_size as u64).map(move |id| match id {
+            _ if is_poisoned => f32::NAN,
+            // The demo model's end of sequence, now and then.
+            4 if all.is_multiple_of(13) => 9.0,
+            _ if id >= favoured_from => 20.0,
+            _ => (mix(all ^ (id << 32)) >> 40) as f32 / (1 << 21) as f32,
+        })
+    }
+}
+
+impl Backend for ScriptedBackend {
+    fn vocab_size(&self) -> usize {
+        self.shape.vocab_size
+    }
+
+    fn tokens_per_block(&self) -> u32 {
+        self.shape.tokens_per_block
+    }
+
+    fn blocks_total(&self) -> u32 {
+        self.shape.blocks_total
+    }
+
+    fn context_tokens(&self) -> u32 {
+        self.shape.context_tokens
+    }
+
+    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        match self.faults.next() {
+            Some(Fault::Error) => return Err(DeviceError("the device fell off the bus".into())),
+            Some(Fault::Panic) => burn(),
+            None => {}
+        }
+        logits.clear();
+        for chunk in chunks {
+            self.write(chunk);
+        }
+        // Read after everything was written: so what one chunk writes into another's blocks shows.
+        for chunk in chunks.iter().filter(|c| c.logits == Logits::Last) {
+            logits.extend(self.row(chunk));
+        }
+        Ok(())
+    }
+}
+
+fn burn() {
+    panic!("the kernel met a NaN")
+}
+
+fn count(tokens: &[u32]) -> u32 {
+    u32::try_from(tokens.len()).unwrap()
+}
+
+fn kv(token: u32, position: u32) -> u64 {
+    mix(u64::from(token) << 32 | u64::from(position))
+}
+
+/// Scatters: any such function would do.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 31)).wrapping_mul(0x7fb5_d329_728e_a185);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x81da_def4_bc2d_d44d);
+    x ^ (x >> 33)
+}

@@ -1,0 +1,99 @@
+//! The demo model's answers against those of transformers in f32.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+#[expect(dead_code, reason = "each test file uses a part")]
+mod models;
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+use pointsman_core::BlockId;
+use pointsman_engine::cpu::{CpuBackend, KvShape};
+use pointsman_engine::model::backend::{Backend, Chunk, Logits};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Golden {
+    message: String,
+    prompt_ids: Vec<u32>,
+    /// The likeliest tokens after the prompt, with their logits.
+    top_logits: Vec<(usize, f32)>,
+    logits_l2: f64,
+    /// The greedy answer.
+    greedy_ids: Vec<u32>,
+}
+
+fn golden() -> Vec<Golden> {
+    let json = fs::read(models::demo_folder().join("golden.json")).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
+fn backend() -> CpuBackend {
+    let shape = KvShape {
+        tokens_per_block: 16,
+        blocks_total: 32,
+    };
+    CpuBackend::new(models::demo(), shape, NonZeroUsize::MIN).unwrap()
+}
+
+fn after(backend: &mut CpuBackend, tokens: &[u32], start: usize) -> Vec<f32> {
+    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    let chunk = Chunk {
+        tokens,
+        start: u32::try_from(start).unwrap(),
+        blocks: &blocks,
+        logits: Logits::Last,
+    };
+    let mut logits = Vec::new();
+    backend.forward(&[chunk], &mut logits).unwrap();
+    logits
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    u32::try_from(best.unwrap().0).unwrap()
+}
+
+#[test]
+fn logits_after_the_prompts_are_those_of_transformers() {
+    let mut backend = backend();
+    for golden in golden() {
+        let logits = after(&mut backend, &golden.prompt_ids, 0);
+        for (token, expected) in golden.top_logits {
+            let error = (logits[token] - expected).abs();
+            assert!(
+                error < 1e-4,
+                "{}: token {token} off by {error}",
+                golden.message
+            );
+        }
+        let l2 = logits
+            .iter()
+            .map(|logit| f64::from(*logit).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        let error = (l2 - golden.logits_l2).abs();
+        assert!(error < 1e-4, "{}: norm off by {error}", golden.message);
+    }
+}
+
+#[test]
+fn greedy_answers_are_those_of_transformers() {
+    let mut backend = backend();
+    let golden = golden();
+    assert_eq!(golden.len(), 12);
+    for golden in golden {
+        let mut logits = after(&mut backend, &golden.prompt_ids, 0);
+        let mut answer = Vec::new();
+        while answer.len() < golden.greedy_ids.len() {
+            let token = likeliest(&logits);
+            let position = golden.prompt_ids.len() + answer.len();
+            answer.push(token);
+            logits = after(&mut backend, &[token], position);
+        }
+        assert_eq!(answer, golden.greedy_ids, "{}", golden.message);
+    }
+}

@@ -1,0 +1,304 @@
+//! Step loops under the real machine, which starts, grants and evicts in a pool far too small for
+//! all, while clients leave and devices fail.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend, Shape};
+use common::{demo_text, solo};
+use fastrand::Rng;
+use pointsman_core::{
+    Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Incarnation,
+    KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId, rows,
+};
+use pointsman_engine::step_loop::{StepLoop, StepLoopParts};
+use pointsman_engine::text::ModelText;
+use pointsman_executor::contract::{Command, Event, Start};
+use pointsman_executor::delivery::{self, Closing, Deliveries, Delivery};
+use pointsman_executor::job::{Job, Sequence};
+use pointsman_executor::stats::EngineStats;
+use pointsman_executor::test_util::{WholeAnswer, random_job};
+
+const SLOTS: u32 = 4;
+/// A pool with room for two of the longest sequences.
+const POOL: Shape = Shape {
+    blocks_total: 34,
+    ..SHAPE
+};
+
+struct Request {
+    job: Arc<Job>,
+    alone: WholeAnswer,
+    /// The sequence as it left; absent while it runs, or at its beginning.
+    state: Option<Box<Sequence>>,
+    sink: delivery::TextSink,
+    _closing: Closing,
+    deliveries: Deliveries,
+    outcome: Option<Outcome>,
+}
+
+/// A machine with two engines, each on a device of its own.
+struct Host {
+    machine: Machine,
+    engines: BTreeMap<ExecutorId, (Incarnation, StepLoop)>,
+    requests: BTreeMap<RequestId, Request>,
+    faults: Faults,
+    text: Arc<ModelText>,
+    now: Micros,
+    preemptions: u32,
+}
+
+impl Host {
+    fn new(faults: Faults) -> Self {
+        let mut host = Self {
+            machine: Machine::new(Config::default()).unwrap(),
+            engines: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            faults,
+            text: demo_text(),
+            now: Micros(0),
+            preemptions: 0,
+        };
+        for name in ["cpu0", "cpu1"] {
+            let executor = host.attach(name);
+            let engine = host.engine(executor, Incarnation(0));
+            host.engines.insert(executor, (Incarnation(0), engine));
+        }
+        host
+    }
+
+    fn attach(&mut self, name: &str) -> ExecutorId {
+        let device = DeviceSpec {
+            name: name.to_owned(),
+            kv: KvSpec::Owned {
+                block_bytes: 1024,
+                blocks_total: POOL.blocks_total,
+            },
+            tokens_per_step: Some(24),
+        };
+        let device = self.machine.handle_device_attached(self.now, device);
+        let spec = ExecutorSpec {
+            name: name.to_owned(),
+            device: device.unwrap(),
+            kind: rows::ExecutorKind::Cpu,
+            role: rows::Role::Both,
+            group: 0,
+            share_weight: 1,
+            serves: None,
+            slots_total: SLOTS,
+            models_max: None,
+            queue_limit: 2,
+            tokens_per_block: Some(POOL.tokens_per_block),
+            preempts: true,
+            model_unload_delay: Micros(0),
+        };
+        self.machine
+            .handle_executor_attached(self.now, spec)
+            .unwrap()
+    }
+
+    fn engine(&self, executor: ExecutorId, incarnation: Incarnation) -> StepLoop {
+        let parts = StepLoopParts {
+            slots: SLOTS,
+            backend: Box::new(ScriptedBackend::failing(POOL, self.faults.clone())),
+            text: Arc::clone(&self.text),
+            stats: Arc::new(EngineStats::default()),
+        };
+        StepLoop::new(executor, incarnation, parts)
+    }
+
+    fn arrive(&mut self, job: Job) {
+        let tenant = self.machine.intern_tenant(self.now, "default");
+        let prompt_tokens = u32::try_from(job.prompt.len()).unwrap();
+        let new = NewRequest::new(tenant, prompt_tokens, job.output_tokens_max);
+        let id = self.machine.handle_request_arrived(self.now, new);
+        let (sink, closing, deliveries) = delivery::channel(job.output_tokens_max);
+        let request = Request {
+            alone: solo(&mut ScriptedBackend::new(POOL), &self.text, &job),
+            job: Arc::new(job),
+            state: None,
+            sink,
+            _closing: closing,
+            deliveries,
+            outcome: None,
+        };
+        self.requests.insert(id, request);
+    }
+
+    /// Makes a round, carries out its effects, and makes a step of each engine.
+    fn turn(&mut self) {
+        self.now = self.now.after(Micros(10_000));
+        self.machine.handle_time_passed(self.now);
+        self.decide();
+        for executor in self.engines.keys().copied().collect::<Vec<_>>() {
+            let (incarnation, engine) = self.engines.get_mut(&executor).unwrap();
+            let incarnation = *incarnation;
+            if let Err(error) = engine.step() {
+                self.lose(executor, incarnation, &error.to_string());
+                continue;
+            }
+            for event in engine.take_events() {
+                self.hear(event);
+                self.machine.check_invariants().unwrap();
+            }
+        }
+    }
+
+    fn decide(&mut self) {
+        self.machine.decide(self.now, &mut NoPolicies);
+        while let Some(effect) = self.machine.poll_effect() {
+            self.carry_out(effect);
+        }
+        self.machine.check_invariants().unwrap();
+    }
+
+    fn lose(&mut self, executor: ExecutorId, incarnation: Incarnation, why: &str) {
+        assert_eq!(why, "the device fell off the bus");
+        self.machine
+            .handle_executor_lost(self.now, executor, incarnation);
+        let next = Incarnation(incarnation.0 + 1);
+        let engine = self.engine(executor, next);
+        self.engines.insert(executor, (next, engine));
+        let up = ExecutorUpdate::Health(rows::Health::Up);
+        let updated = self.machine.handle_executor_update(self.now, executor, up);
+        updated.unwrap();
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        let (executor, command) = match effect {
+            Effect::Start(order) => {
+                let request = self.requests.get_mut(&order.sequence.request).unwrap();
+                let fresh = || Sequence::new(Arc::clone(&request.job), request.sink.clone());
+                let sequence = request.state.take().map_or_else(fresh, |state| *state);
+                (
+                    order.sequence.executor,
+                    Command::Start(Box::new(Start { order, sequence })),
+                )
+            }
+            Effect::Grant { sequence, blocks } => {
+                (sequence.executor, Command::Grant { sequence, blocks })
+            }
+            Effect::Evict { sequence, how: _ } => {
+                self.preemptions += 1;
+                (sequence.executor, Command::Evict(sequence))
+            }
+            Effect::Cancel(sequence) => (sequence.executor, Command::Cancel(sequence)),
+            Effect::SetBudget {
+                executor,
+                tokens_max,
+            } => (executor, Command::SetBudget { tokens_max }),
+            Effect::Finish { request, outcome } => {
+                self.requests.get_mut(&request).unwrap().outcome = Some(outcome);
+                return;
+            }
+            Effect::Detached { executor } => panic!("nobody detached {executor}"),
+        };
+        self.engines.get_mut(&executor).unwrap().1.handle(command);
+    }
+
+    fn hear(&mut self, event: Event) {
+        let (machine, now) = (&mut self.machine, self.now);
+        match event {
+            Event::Started(sequence) => machine.handle_sequence_started(now, sequence),
+            Event::Stepped(report) => machine.handle_step(now, &report),
+            Event::Finished { sequence, .. } => machine.handle_sequence_finished(now, sequence),
+            Event::Left { sequence, state } => {
+                self.requests.get_mut(&sequence.request).unwrap().state = Some(state);
+                machine.handle_sequence_left(now, sequence);
+            }
+            // Its executor died before it could leave: it comes back to the queue with tokens that
+            // nobody has any more.
+            Event::Failed {
+                sequence,
+                retry,
+                why,
+                state: _,
+            } => {
+                assert!(why.contains("tokens were ordered"), "failed: {why}");
+                machine.handle_sequence_failed(now, sequence, retry);
+            }
+            Event::Lost { why } => panic!("an engine without its thread says {why}"),
+        }
+    }
+
+    fn run_out(&mut self) {
+        for _ in 0..20_000 {
+            if self.machine.live_requests() == 0 && self.engines.values().all(|e| e.1.is_idle()) {
+                self.decide();
+                return;
+            }
+            self.turn();
+        }
+        panic!("{} requests are left", self.machine.live_requests());
+    }
+
+    /// Returns the text that the client was sent.
+    fn shown(&mut self, id: RequestId) -> String {
+        let deliveries = &mut self.requests.get_mut(&id).unwrap().deliveries;
+        let sent = std::iter::from_fn(|| deliveries.try_next());
+        sent.map(|delivery| match delivery {
+            Delivery::Text(piece) => piece.text,
+            Delivery::Placed(_) | Delivery::End(_) => panic!("nobody has sent {delivery:?}"),
+        })
+        .collect()
+    }
+
+    /// Checks that finished requests got the answer of the same job alone, and the others its
+    /// beginning.
+    fn check_answers(&mut self) {
+        for id in self.requests.keys().copied().collect::<Vec<_>>() {
+            let shown = self.shown(id);
+            let request = &self.requests[&id];
+            let outcome = request.outcome.unwrap();
+            if let Outcome::Finished { output_tokens } = outcome {
+                assert_eq!(shown, request.alone.text);
+                assert_eq!(output_tokens as usize, request.alone.ids.len());
+                continue;
+            }
+            let expected = [Outcome::Cancelled, Outcome::Failed(FailedWhy::Lost)];
+            assert!(expected.contains(&outcome), "{id} ended as {outcome:?}");
+            assert!(request.alone.text.starts_with(&shown));
+        }
+        for executor in self.engines.keys() {
+            let snapshot = self.machine.executor_snapshot(*executor).unwrap();
+            // A block without a holder that holds it is a broken invariant, checked every time.
+            assert_eq!(snapshot.slots_used, 0);
+        }
+    }
+}
+
+#[test]
+fn a_pool_too_small_for_all_serves_all_in_turn() {
+    let mut rng = Rng::with_seed(41);
+    let mut host = Host::new(Faults::default());
+    for _ in 0..60 {
+        host.arrive(random_job(&mut rng, 40, 60));
+        host.turn();
+    }
+    host.run_out();
+    host.check_answers();
+    assert!(host.preemptions > 10, "{} preemptions", host.preemptions);
+}
+
+#[test]
+fn clients_that_leave_and_devices_that_fail_disturb_nobody_else() {
+    for seed in 0..15 {
+        let mut rng = Rng::with_seed(seed);
+        let faults: Vec<(u32, Fault)> = (0..6).map(|_| (rng.u32(5..60), Fault::Error)).collect();
+        let mut host = Host::new(Faults::after(&faults));
+        for _ in 0..40 {
+            host.arrive(random_job(&mut rng, 40, 40));
+            host.turn();
+            if rng.u8(0..4) == 0 {
+                let any = RequestId(rng.u64(0..host.requests.len() as u64));
+                host.machine.handle_request_cancelled(host.now, any);
+                host.decide();
+            }
+        }
+        host.run_out();
+        host.check_answers();
+    }
+}

@@ -1,0 +1,177 @@
+//! Models for tests: the demo model, and small ones with random weights.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use pointsman_engine::cpu::CpuModel;
+use pointsman_engine::model::config::{Bias, Head, LlamaConfig};
+use pointsman_engine::model::files::ModelFiles;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+
+/// The folder of the demo model.
+pub(crate) fn demo_folder() -> PathBuf {
+    [
+        env!("CARGO_MANIFEST_DIR"),
+        "..",
+        "..",
+        "examples",
+        "demo-model",
+    ]
+    .iter()
+    .collect()
+}
+
+pub(crate) fn demo() -> Arc<CpuModel> {
+    Arc::new(CpuModel::load(&ModelFiles::Folder(demo_folder())).unwrap())
+}
+
+/// Returns the `config.json` of a small model, with `changes`.
+pub(crate) fn config(changes: Value) -> Value {
+    let mut config = json!({
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 99, "hidden_size": 48,
+        "intermediate_size": 72, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 256,
+    });
+    let (Value::Object(keys), Value::Object(changes)) = (&mut config, changes) else {
+        panic!("configurations are objects");
+    };
+    keys.extend(changes);
+    config
+}
+
+/// Returns configurations that together have everything a model may have.
+pub(crate) fn shapes() -> Vec<Value> {
+    let llama3 = json!({
+        "rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+    });
+    vec![
+        config(json!({})),
+        config(json!({"num_key_value_heads": 4, "head_dim": null, "tie_word_embeddings": true})),
+        config(json!({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64})),
+        config(json!({"attention_bias": true, "mlp_bias": true, "rope_parameters": llama3})),
+        config(json!({
+            "hidden_size": 40, "num_attention_heads": 10, "head_dim": 6, "vocab_size": 33,
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        })),
+    ]
+}
+
+/// A tensor that every supported type holds exactly.
+#[derive(Clone)]
+pub(crate) struct Tensor {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
+}
+
+/// The tensors of a model, by name.
+pub(crate) type Tensors = BTreeMap<String, Tensor>;
+
+/// Makes random weights for a configuration.
+pub(crate) fn tensors(config: &Value, seed: u64) -> Tensors {
+    let config = LlamaConfig::parse(config.to_string().as_bytes()).unwrap();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut tensors = Tensors::new();
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let (q, kv) = (config.q_size(), config.kv_size());
+    let mut add = |name: String, shape: &[usize], around: f32| {
+        let mut value = || around + f32::from(rng.i8(-32..=32)) / 128.0;
+        let values = (0..shape.iter().product()).map(|_| value()).collect();
+        let shape = shape.to_vec();
+        tensors.insert(name, Tensor { shape, values });
+    };
+    add(
+        "model.embed_tokens.weight".into(),
+        &[config.vocab_size, hidden],
+        0.0,
+    );
+    add("model.norm.weight".into(), &[hidden], 1.0);
+    if config.head == Head::Own {
+        add("lm_head.weight".into(), &[config.vocab_size, hidden], 0.0);
+    }
+    for layer in 0..config.layers {
+        let linears = [
+            ("self_attn.q", q, hidden, config.attention_bias),
+            ("self_attn.k", kv, hidden, config.attention_bias),
+            ("self_attn.v", kv, hidden, config.attention_bias),
+            ("self_attn.o", hidden, q, config.attention_bias),
+            ("mlp.gate", inner, hidden, config.mlp_bias),
+            ("mlp.up", inner, hidden, config.mlp_bias),
+            ("mlp.down", hidden, inner, config.mlp_bias),
+        ];
+        for (name, rows, cols, bias) in linears {
+            let name = format!("model.layers.{layer}.{name}_proj");
+            add(format!("{name}.weight"), &[rows, cols], 0.0);
+            if bias == Bias::Present {
+                add(format!("{name}.bias"), &[rows], 0.0);
+            }
+        }
+        for norm in ["input", "post_attention"] {
+            add(
+                format!("model.layers.{layer}.{norm}_layernorm.weight"),
+                &[hidden],
+                1.0,
+            );
+        }
+    }
+    tensors
+}
+
+/// Writes a safetensors file of tensors, all of one type.
+pub(crate) fn safetensors(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
+    mixed_safetensors(tensors, |_| dtype)
+}
+
+/// Writes a safetensors file of tensors, each of the type that `dtype` gives to its name.
+pub(crate) fn mixed_safetensors(tensors: &Tensors, dtype: impl Fn(&str) -> Dtype) -> Vec<u8> {
+    let encoded: Vec<(&String, Dtype, Vec<u8>)> = tensors
+        .iter()
+        .map(|(name, tensor)| (name, dtype(name), encode(&tensor.values, dtype(name))))
+        .collect();
+    let views = encoded.iter().map(|(name, dtype, bytes)| {
+        let shape = tensors[*name].shape.clone();
+        (name, TensorView::new(*dtype, shape, bytes).unwrap())
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+/// Writes a tensor's numbers; zeros where no model may have the type.
+fn encode(values: &[f32], dtype: Dtype) -> Vec<u8> {
+    let encode = |value: &f32| {
+        if dtype == Dtype::BF16 {
+            bf16::from_f32(*value).to_le_bytes().to_vec()
+        } else if dtype == Dtype::F16 {
+            f16::from_f32(*value).to_le_bytes().to_vec()
+        } else if dtype == Dtype::F32 {
+            value.to_le_bytes().to_vec()
+        } else {
+            vec![0; dtype.bitsize() / 8]
+        }
+    };
+    values.iter().flat_map(encode).collect()
+}
+
+/// Returns files as if they were in the binary.
+pub(crate) fn embedded(files: Vec<(String, Vec<u8>)>) -> ModelFiles {
+    let files = files
+        .into_iter()
+        .map(|(name, content)| -> (&'static str, &'static [u8]) { (name.leak(), content.leak()) });
+    ModelFiles::Embedded(files.collect::<Vec<_>>().leak())
+}
+
+/// Returns the files of a model whose weights are in one safetensors file.
+pub(crate) fn files(config: &Value, weights: Vec<u8>) -> ModelFiles {
+    embedded(vec![
+        ("config.json".into(), config.to_string().into()),
+        ("model.safetensors".into(), weights),
+    ])
+}
+
+pub(crate) fn load(config: &Value, tensors: &Tensors, dtype: Dtype) -> Arc<CpuModel> {
+    let files = files(config, safetensors(tensors, dtype));
+    Arc::new(CpuModel::load(&files).unwrap())
+}

@@ -1,0 +1,286 @@
+//! Prompts as transformers makes them, and text out of tokens however they come.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::demo_text;
+use common::texts::{model, tokenizer};
+use fastrand::Rng;
+use pointsman_engine::text::{ChatMessage, ModelText, PromptError};
+use pointsman_executor::test_util::first_stop;
+use pointsman_executor::text::{Decoded, Detokenizer, TextStream, UNREAD_MAX};
+use serde_json::{Value, json};
+
+/// Returns the text of `tokens` as it would be shown, and true if a stop string came up.
+fn stream(text: &ModelText, stop: &[String], tokens: &[u32]) -> (String, bool) {
+    let mut stream = TextStream::default();
+    let mut shown = String::new();
+    let pushed = tokens.iter().map(Some).chain([None]);
+    for token in pushed {
+        let decoded = match token {
+            Some(token) => stream.push(text, stop, *token),
+            None => stream.finish(text, stop),
+        };
+        match decoded.unwrap() {
+            Decoded::More(more) => shown.push_str(&more),
+            Decoded::Stopped(last) => return (shown + &last, true),
+        }
+    }
+    (shown, false)
+}
+
+/// Returns what the stream must show, found in the text of all tokens at once.
+fn at_once(text: &ModelText, stop: &[String], tokens: &[u32]) -> (String, bool) {
+    let all = text.decode(tokens).unwrap();
+    match first_stop(&all, stop) {
+        Some(start) => (all[..start].to_owned(), true),
+        None => (all, false),
+    }
+}
+
+#[test]
+fn chat_prompts_are_those_of_transformers() {
+    let text = demo_text();
+    for golden in golden() {
+        let message = ChatMessage::new("user", golden["message"].as_str().unwrap());
+        assert_eq!(
+            text.chat_prompt(&[message]).unwrap(),
+            ids(&golden["prompt_ids"])
+        );
+        let prompt = golden["prompt"].as_str().unwrap();
+        assert_eq!(text.encode(prompt).unwrap(), ids(&golden["prompt_ids"]));
+        let answer = ids(&golden["greedy_ids"]);
+        assert_eq!(text.decode(&answer).unwrap(), golden["greedy_text"]);
+        assert_eq!(stream(&text, &[], &answer).0, golden["greedy_text"]);
+    }
+}
+
+fn golden() -> Vec<Value> {
+    serde_json::from_str(include_str!("../../../examples/demo-model/golden.json")).unwrap()
+}
+
+fn ids(list: &Value) -> Vec<u32> {
+    serde_json::from_value(list.clone()).unwrap()
+}
+
+#[test]
+fn the_demo_model_says_when_it_ends_and_how_to_sample() {
+    let text = demo_text();
+    assert_eq!(text.eos(), [4]);
+    assert_eq!((text.vocab_size(), text.missing_ids()), (1024, &[][..]));
+    let defaults = text.defaults();
+    assert_eq!((defaults.temperature, defaults.top_p), (0.7, 0.95));
+    assert_eq!(defaults.top_k, 0);
+    assert!(text.has_chat_template());
+}
+
+/// Random tokens are full of broken characters.
+#[test]
+fn pieces_together_are_the_text_decoded_at_once() {
+    let text = demo_text();
+    let mut rng = Rng::with_seed(21);
+    for _ in 0..3000 {
+        let tokens: Vec<u32> = (0..rng.usize(0..40)).map(|_| rng.u32(0..1024)).collect();
+        assert_eq!(stream(&text, &[], &tokens), at_once(&text, &[], &tokens));
+    }
+}
+
+#[test]
+fn every_piece_is_whole_characters() {
+    let text = demo_text();
+    let phrase = "naïve 東京 👩‍👩‍👧 ≠ ﬁ\u{301}";
+    let mut stream = TextStream::default();
+    let mut shown = String::new();
+    for token in text.encode(phrase).unwrap() {
+        let Decoded::More(piece) = stream.push(&*text, &[], token).unwrap() else {
+            panic!("nothing was to stop it")
+        };
+        assert!(!piece.contains(char::REPLACEMENT_CHARACTER), "{piece:?}");
+        shown.push_str(&piece);
+        assert!(phrase.starts_with(&shown));
+    }
+    assert_eq!(shown, phrase);
+}
+
+#[test]
+fn a_text_ends_before_its_first_stop_string_wherever_it_was_cut() {
+    let text = demo_text();
+    let mut rng = Rng::with_seed(22);
+    let mut stopped = 0;
+    for _ in 0..3000 {
+        // Few characters, so that beginnings of stop strings come up again and again.
+        let alphabet = ["a", "b", "ab", "ba", "é", "aab", " b"];
+        let phrase: String = (0..rng.usize(0..30))
+            .map(|_| alphabet[rng.usize(..alphabet.len())])
+            .collect();
+        let tokens = cut(&text, &phrase, &mut rng);
+        let stop: Vec<String> = (0..rng.usize(0..4))
+            .map(|_| {
+                (0..rng.usize(1..6))
+                    .map(|_| ['a', 'b', 'é', ' '][rng.usize(..4)])
+                    .collect()
+            })
+            .collect();
+        let expected = at_once(&text, &stop, &tokens);
+        stopped += u32::from(expected.1);
+        assert_eq!(
+            stream(&text, &stop, &tokens),
+            expected,
+            "{phrase:?} {stop:?}"
+        );
+    }
+    assert!(
+        (500..2500).contains(&stopped),
+        "{stopped} of 3000 say little"
+    );
+}
+
+/// Returns tokens of `phrase`, cut into words of the vocabulary at random places.
+fn cut(text: &ModelText, phrase: &str, rng: &mut Rng) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    let mut rest = phrase;
+    while !rest.is_empty() {
+        let lengths: Vec<usize> = rest.char_indices().map(|(at, _)| at).skip(1).collect();
+        let length = rng.choice(lengths.iter().take(4)).copied();
+        let (word, after) = rest.split_at(length.unwrap_or(rest.len()));
+        tokens.extend(text.encode(word).unwrap());
+        rest = after;
+    }
+    assert_eq!(text.decode(&tokens).unwrap(), phrase);
+    tokens
+}
+
+#[test]
+fn the_stop_string_that_ends_first_counts_and_the_longest_of_those() {
+    let text = demo_text();
+    let stop = |list: &[&str]| -> Vec<String> { list.iter().map(ToString::to_string).collect() };
+    let check = |list: &[&str], phrase: &str, expected: &str| {
+        let tokens = text.encode(phrase).unwrap();
+        assert_eq!(
+            stream(&text, &stop(list), &tokens),
+            (expected.to_owned(), true)
+        );
+    };
+    check(&["lo wo", "o"], "hello world", "hell");
+    check(&["wor", "o wor"], "hello world", "hell");
+    check(&["d"], "hello world", "hello worl");
+    check(&["hello world"], "hello world", "");
+}
+
+#[test]
+fn tokens_that_never_become_text_do_not_pile_up() {
+    let text = demo_text();
+    let lone = text.encode("é").unwrap()[0];
+    assert_eq!(text.decode(&[lone]).unwrap(), "\u{fffd}");
+    let mut stream = TextStream::default();
+    let mut characters = 0;
+    for pushed in 1..=1000 {
+        let Decoded::More(piece) = stream.push(&*text, &[], lone).unwrap() else {
+            panic!("nothing was to stop it")
+        };
+        characters += piece.chars().count();
+        assert!(pushed - characters <= UNREAD_MAX);
+    }
+    let Decoded::More(rest) = stream.finish(&*text, &[]).unwrap() else {
+        panic!("nothing was to stop it")
+    };
+    assert_eq!(characters + rest.chars().count(), 1000);
+}
+
+// === Other models ===
+
+#[test]
+fn what_the_tokenizer_puts_around_a_text_is_put_there_once() {
+    let config = json!({
+        "bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>",
+        "chat_template": "{{ bos_token }}{{ messages[0].content }}",
+    });
+    let text = model(&[tokenizer(), ("tokenizer_config.json", config.to_string())]).unwrap();
+    assert_eq!(text.encode("a a").unwrap(), [256, 261, 261]);
+    let message = ChatMessage::new("user", "a");
+    assert_eq!(text.chat_prompt(&[message]).unwrap(), [256, 261]);
+    assert_eq!(text.eos(), [257]);
+}
+
+#[test]
+fn prompts_are_neither_cut_nor_filled_up() {
+    let text = model(&[tokenizer()]).unwrap();
+    assert_eq!(text.encode("").unwrap().len(), 1);
+    assert_eq!(text.encode(&"a ".repeat(50)).unwrap().len(), 52);
+}
+
+#[test]
+fn ids_that_the_tokenizer_lacks_are_known() {
+    let text = model(&[tokenizer()]).unwrap();
+    assert_eq!((text.vocab_size(), text.missing_ids()), (262, &[260][..]));
+}
+
+#[test]
+fn a_tokenizer_that_falls_back_to_bytes_streams_whole_characters() {
+    let text = model(&[tokenizer()]).unwrap();
+    let mut rng = Rng::with_seed(23);
+    for _ in 0..500 {
+        let words = [" a", "a", "é", "東", "👧", "</s>", " "];
+        let phrase: String = (0..rng.usize(1..20))
+            .map(|_| words[rng.usize(..words.len())])
+            .collect();
+        let tokens = text.encode(&phrase).unwrap();
+        assert_eq!(
+            stream(&text, &[], &tokens),
+            at_once(&text, &[], &tokens),
+            "{phrase:?}"
+        );
+    }
+}
+
+/// A space before the first word is stripped: a word after special tokens is not the first.
+#[test]
+fn special_tokens_leave_no_trace() {
+    let text = model(&[tokenizer()]).unwrap();
+    let mut tokens = vec![259];
+    tokens.extend([257; 2 * UNREAD_MAX]);
+    tokens.push(261);
+    assert_eq!(stream(&text, &[], &tokens).0, "a a");
+}
+
+#[test]
+fn a_chat_template_of_its_own_file_goes_first() {
+    let config = json!({"chat_template": [
+        {"name": "tool_use", "template": "t"}, {"name": "default", "template": "a"},
+    ]});
+    let config = ("tokenizer_config.json", config.to_string());
+    let named = model(&[tokenizer(), config.clone()]).unwrap();
+    assert_eq!(named.chat_prompt(&[]).unwrap(), [261]);
+    let own = ("chat_template.jinja", "aa".to_owned());
+    let own = model(&[tokenizer(), config, own]).unwrap();
+    assert_eq!(own.chat_prompt(&[]).unwrap(), [261, 259]);
+}
+
+#[test]
+fn without_a_template_there_is_no_chat() {
+    let text = model(&[tokenizer()]).unwrap();
+    assert!(!text.has_chat_template());
+    let refused = text.chat_prompt(&[]).unwrap_err();
+    assert!(matches!(refused, PromptError::NoChatTemplate));
+}
+
+#[test]
+fn files_that_are_missing_or_broken_are_named() {
+    let message = |files: &[(&'static str, String)]| model(files).unwrap_err().to_string();
+    assert_eq!(message(&[]), "embedded tokenizer.json is missing");
+    assert_eq!(
+        message(&[("tokenizer.json", "{}".to_owned())]),
+        "embedded tokenizer.json holds no tokenizer that can be used"
+    );
+    assert_eq!(
+        message(&[
+            tokenizer(),
+            ("generation_config.json", "{\"top_k\": \"x\"}".to_owned())
+        ]),
+        "embedded generation_config.json cannot be understood"
+    );
+    assert_eq!(
+        message(&[tokenizer(), ("chat_template.jinja", "{% if %}".to_owned())]),
+        "the chat template of embedded chat_template.jinja cannot be compiled"
+    );
+}

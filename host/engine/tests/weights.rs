@@ -1,0 +1,257 @@
+//! Weights in every layout and type that is supported, and the errors for all others.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+#[expect(dead_code, reason = "each test file uses a part")]
+mod models;
+
+use std::error::Error;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use models::{Tensor, Tensors};
+use pointsman_core::BlockId;
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::model::backend::{Backend, Chunk, Logits};
+use pointsman_engine::model::files::ModelFiles;
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+const FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const SHARDS: [&str; 2] = [
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+];
+
+fn config() -> Value {
+    models::config(json!({"attention_bias": true, "mlp_bias": true}))
+}
+
+fn tensors() -> Tensors {
+    models::tensors(&config(), 1)
+}
+
+/// Returns the files of a model of [`config`].
+fn with(files: &[(&str, Vec<u8>)]) -> ModelFiles {
+    let config = ("config.json".to_owned(), config().to_string().into_bytes());
+    let files = files
+        .iter()
+        .map(|(name, content)| ((*name).to_owned(), content.clone()));
+    models::embedded([config].into_iter().chain(files).collect())
+}
+
+fn single(weights: Vec<u8>) -> ModelFiles {
+    with(&[(FILE, weights)])
+}
+
+/// Returns the bits of the logits after a few tokens.
+fn answer(files: &ModelFiles) -> Vec<u32> {
+    let model = Arc::new(CpuModel::load(files).unwrap());
+    let shape = KvShape {
+        tokens_per_block: 8,
+        blocks_total: 1,
+    };
+    let mut backend = CpuBackend::new(model, shape, NonZeroUsize::MIN).unwrap();
+    let chunk = Chunk {
+        tokens: &[3, 1, 4, 1, 5],
+        start: 0,
+        blocks: &[BlockId(0)],
+        logits: Logits::Last,
+    };
+    let mut logits = Vec::new();
+    backend.forward(&[chunk], &mut logits).unwrap();
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn refusal(files: &ModelFiles) -> String {
+    CpuModel::load(files).unwrap_err().to_string()
+}
+
+fn bf16(tensors: &Tensors) -> Vec<u8> {
+    models::safetensors(tensors, Dtype::BF16)
+}
+
+/// Divides tensors over two shards: neighbours part.
+fn halves(tensors: &Tensors) -> [Tensors; 2] {
+    let mut halves = [Tensors::new(), Tensors::new()];
+    for (index, (name, tensor)) in tensors.iter().enumerate() {
+        halves[index % 2].insert(name.clone(), tensor.clone());
+    }
+    halves
+}
+
+fn index(halves: &[Tensors; 2]) -> Vec<u8> {
+    let shards = halves.iter().zip(SHARDS);
+    let map = shards.flat_map(|(half, shard)| half.keys().map(move |name| (name.clone(), shard)));
+    let map: serde_json::Map<String, Value> =
+        map.map(|(name, shard)| (name, shard.into())).collect();
+    json!({"metadata": {"total_size": 1}, "weight_map": map})
+        .to_string()
+        .into_bytes()
+}
+
+#[test]
+fn shards_are_the_same_model_as_one_file() {
+    let halves = halves(&tensors());
+    let [first, second] = [bf16(&halves[0]), bf16(&halves[1])];
+    let sharded = with(&[
+        (INDEX, index(&halves)),
+        (SHARDS[0], first),
+        (SHARDS[1], second),
+    ]);
+    assert_eq!(answer(&sharded), answer(&single(bf16(&tensors()))));
+}
+
+#[test]
+fn the_same_numbers_in_another_type_are_the_same_model() {
+    let expected = answer(&single(bf16(&tensors())));
+    for dtype in [Dtype::F16, Dtype::F32] {
+        let weights = models::safetensors(&tensors(), dtype);
+        assert_eq!(answer(&single(weights)), expected, "{dtype}");
+    }
+    let mixed = models::mixed_safetensors(&tensors(), |name| {
+        if name.contains("k_proj") || name.contains("up_proj.bias") {
+            Dtype::F32
+        } else if name.contains("layernorm") {
+            Dtype::F16
+        } else {
+            Dtype::BF16
+        }
+    });
+    assert_eq!(answer(&single(mixed)), expected);
+}
+
+#[test]
+fn precision_beyond_bf16_is_kept() {
+    let mut precise = tensors();
+    let tensor = precise
+        .get_mut("model.layers.0.mlp.up_proj.weight")
+        .unwrap();
+    tensor.values.iter_mut().for_each(|value| *value += 1e-4);
+    let precise = models::safetensors(&precise, Dtype::F32);
+    assert_ne!(answer(&single(precise)), answer(&single(bf16(&tensors()))));
+}
+
+#[test]
+fn tensors_that_the_model_does_not_need_are_ignored() {
+    let mut more = tensors();
+    let values = vec![1.0; 6];
+    let shape = vec![6];
+    more.insert(
+        "model.layers.0.self_attn.rotary_emb.inv_freq".into(),
+        Tensor { shape, values },
+    );
+    let weights = models::mixed_safetensors(&more, |name| {
+        if name.contains("inv_freq") {
+            Dtype::I64
+        } else {
+            Dtype::BF16
+        }
+    });
+    assert_eq!(answer(&single(weights)), answer(&single(bf16(&tensors()))));
+}
+
+#[test]
+fn a_model_without_weights_is_told_what_would_be_read() {
+    let expected = "neither embedded model.safetensors nor embedded model.safetensors.index.json exists; \
+                    weights in other formats must be converted to safetensors";
+    assert_eq!(refusal(&with(&[])), expected);
+}
+
+#[test]
+fn a_missing_tensor_is_named_with_the_file_that_should_have_it() {
+    let mut fewer = tensors();
+    fewer.remove("model.layers.1.mlp.up_proj.weight").unwrap();
+    let end = "has no tensor model.layers.1.mlp.up_proj.weight; it belongs to another model than config.json";
+    let said = refusal(&single(bf16(&fewer)));
+    assert_eq!(said, format!("embedded model.safetensors {end}"));
+    let halves = halves(&fewer);
+    let [first, second] = [bf16(&halves[0]), bf16(&halves[1])];
+    let sharded = with(&[
+        (INDEX, index(&halves)),
+        (SHARDS[0], first),
+        (SHARDS[1], second),
+    ]);
+    let said = refusal(&sharded);
+    assert_eq!(said, format!("embedded model.safetensors.index.json {end}"));
+}
+
+#[test]
+fn every_tensor_of_a_model_is_needed() {
+    for name in tensors().keys() {
+        let mut fewer = tensors();
+        fewer.remove(name).unwrap();
+        let said = refusal(&single(bf16(&fewer)));
+        assert!(said.contains(&format!("no tensor {name};")), "{said}");
+    }
+}
+
+#[test]
+fn a_wrong_shape_is_told_with_the_right_one() {
+    let mut other = tensors();
+    let tensor = other
+        .get_mut("model.layers.0.self_attn.q_proj.weight")
+        .unwrap();
+    assert_eq!(tensor.shape, [48, 48]);
+    tensor.shape = vec![24, 96];
+    let expected = "embedded model.safetensors: tensor model.layers.0.self_attn.q_proj.weight has shape \
+                    [24, 96], and config.json asks for [48, 48]; they belong to different models";
+    assert_eq!(refusal(&single(bf16(&other))), expected);
+}
+
+#[test]
+fn a_type_that_is_not_built_is_named() {
+    let weights = models::mixed_safetensors(&tensors(), |name| {
+        if name == "lm_head.weight" {
+            Dtype::I8
+        } else {
+            Dtype::BF16
+        }
+    });
+    let expected = "embedded model.safetensors: tensor lm_head.weight has type I8; BF16, F16 and F32 are \
+                    supported, and quantised weights are not";
+    assert_eq!(refusal(&single(weights)), expected);
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_told_so_wherever_the_cut_is() {
+    let whole = bf16(&tensors());
+    for length in [0, 4, 100, whole.len() / 2, whole.len() - 1] {
+        let error = CpuModel::load(&single(whole[..length].to_vec())).unwrap_err();
+        let expected = "embedded model.safetensors is damaged or was cut short; fetch it again";
+        assert_eq!(error.to_string(), expected, "{length}");
+        assert!(error.source().is_some(), "{length}");
+    }
+}
+
+#[test]
+fn a_shard_that_is_missing_is_named() {
+    let halves = halves(&tensors());
+    let files = with(&[(INDEX, index(&halves)), (SHARDS[0], bf16(&halves[0]))]);
+    let expected = "embedded model-00002-of-00002.safetensors does not exist, but embedded \
+                    model.safetensors.index.json names it; the download may be incomplete";
+    assert_eq!(refusal(&files), expected);
+}
+
+#[test]
+fn an_index_that_is_none_is_told_so() {
+    let files = with(&[(INDEX, b"[]".to_vec())]);
+    let error = CpuModel::load(&files).unwrap_err();
+    let expected = "embedded model.safetensors.index.json is not an index of weights";
+    assert_eq!(error.to_string(), expected);
+    assert!(error.source().is_some());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_so() {
+    let no_folder = models::demo_folder().join("golden.json");
+    let error = CpuModel::load(&ModelFiles::Folder(no_folder)).unwrap_err();
+    assert!(
+        error.to_string().ends_with("config.json cannot be read"),
+        "{error}"
+    );
+    assert!(error.source().is_some());
+}

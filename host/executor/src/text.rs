@@ -1,0 +1,149 @@
+//! Tokens to text, piece by piece: whole characters only, and nothing from a stop string on.
+//!
+//! A [`TextStream`] is the state of one sequence's text. It goes where the sequence goes, so that
+//! an answer continued after a preemption reads on as if nothing had happened.
+//!
+//! # Invariants
+//! Held by `tests/text.rs` of the engine, for random tokens and random cuts.
+//! 1. The pieces together are the text of all tokens decoded at once, but for more than
+//!    [`UNREAD_MAX`] tokens in a row that end within a character.
+//! 2. A text ends where the first stop string begins, wherever it was cut. The first one is the
+//!    one that ends first; among those that end together, the longest.
+//! 3. The text held back is shorter than the longest stop string, plus [`UNREAD_MAX`] tokens.
+
+use std::error::Error;
+
+/// Decodes the token ids of a model. Implemented by the model's tokenizer.
+pub trait Detokenizer {
+    /// Returns the text of `ids` without special tokens. Bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode them.
+    fn decode(&self, ids: &[u32]) -> Result<String, DecodeError>;
+
+    /// Returns true for a token that is for the model only and has no text for people.
+    fn is_special(&self, id: u32) -> bool;
+
+    /// Tokens that end an answer, in ascending order.
+    fn eos(&self) -> &[u32];
+}
+
+/// An error for tokens that have no text.
+#[derive(Debug, thiserror::Error)]
+#[error("the tokens cannot be decoded")]
+pub struct DecodeError(#[source] pub Box<dyn Error + Send + Sync>);
+
+/// The state of one sequence's text.
+///
+/// A token's text may depend on the tokens before it, as a leading space does, so some that were
+/// decoded already are decoded again with those that follow.
+#[derive(Debug, Default)]
+pub struct TextStream {
+    /// Tokens decoded before, then those still to be decoded.
+    window: Vec<u32>,
+    /// Number of tokens in `window` that were decoded before.
+    read: usize,
+    /// Bytes of their text.
+    read_bytes: usize,
+    /// Whole characters that may be the beginning of a stop string.
+    held: String,
+}
+
+/// Text that may be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// Text after which more may follow.
+    More(String),
+    /// Text after which a stop string came: the last of the answer.
+    Stopped(String),
+}
+
+/// Most tokens that are kept until the last of them ends with a whole character. A character takes
+/// four at most; so many in a row that end within one are no text, and are shown as they are.
+pub const UNREAD_MAX: usize = 64;
+
+impl TextStream {
+    /// Returns the text that `token` adds.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode it.
+    pub fn push(
+        &mut self,
+        model: &dyn Detokenizer,
+        stop: &[String],
+        token: u32,
+    ) -> Result<Decoded, DecodeError> {
+        if model.is_special(token) {
+            return Ok(Decoded::More(String::new()));
+        }
+        self.window.push(token);
+        let text = model.decode(&self.window)?;
+        let is_whole = text.len() > self.read_bytes && !text.ends_with(char::REPLACEMENT_CHARACTER);
+        if !is_whole && self.window.len() - self.read <= UNREAD_MAX {
+            return Ok(Decoded::More(String::new()));
+        }
+        let added = self.added(&text);
+        self.window.drain(..self.read);
+        self.read = self.window.len();
+        self.read_bytes = model.decode(&self.window)?.len();
+        Ok(self.release(stop, &added))
+    }
+
+    /// Returns the text that was held back, since no more tokens follow.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode it.
+    pub fn finish(
+        &mut self,
+        model: &dyn Detokenizer,
+        stop: &[String],
+    ) -> Result<Decoded, DecodeError> {
+        let text = model.decode(&self.window)?;
+        let added = self.added(&text);
+        self.window.clear();
+        (self.read, self.read_bytes) = (0, 0);
+        Ok(match self.release(stop, &added) {
+            Decoded::More(mut text) => {
+                text.push_str(&std::mem::take(&mut self.held));
+                Decoded::More(text)
+            }
+            stopped @ Decoded::Stopped(_) => stopped,
+        })
+    }
+
+    /// Returns the part of `text`, decoded from the window, that was not decoded before.
+    fn added(&self, text: &str) -> String {
+        text.get(self.read_bytes..).unwrap_or_default().to_owned()
+    }
+
+    /// Appends `added` to the text held back, and returns as much as can be no part of a stop string.
+    fn release(&mut self, stop: &[String], added: &str) -> Decoded {
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(added);
+        if let Some(start) = stop_start(&text, stop) {
+            text.truncate(start);
+            return Decoded::Stopped(text);
+        }
+        self.held = text.split_off(text.len() - possible_stop_bytes(&text, stop));
+        Decoded::More(text)
+    }
+}
+
+/// Returns where in `text` the stop string begins that ends first.
+fn stop_start(text: &str, stop: &[String]) -> Option<usize> {
+    let found = stop.iter().filter_map(|stop| {
+        let start = text.find(stop)?;
+        Some((start + stop.len(), start))
+    });
+    found.min().map(|(_, start)| start)
+}
+
+/// Counts the bytes at the end of `text` that may be the beginning of a stop string.
+fn possible_stop_bytes(text: &str, stop: &[String]) -> usize {
+    let longest = stop.iter().filter_map(|stop| {
+        let begins =
+            |bytes: &usize| stop.is_char_boundary(*bytes) && text.ends_with(&stop[..*bytes]);
+        (1..stop.len()).rev().find(begins)
+    });
+    longest.max().unwrap_or(0)
+}
