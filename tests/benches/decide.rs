@@ -1,4 +1,4 @@
-//! `cargo xtask bench decide`: what one decision costs.
+//! `cargo xtask bench decide`: the cost of one decision.
 //!
 //! With `--quick`: fewer rounds and no fleet above 1,024. With a number: that many executors only.
 
@@ -6,8 +6,9 @@
 
 use anyhow::Result;
 use pointsman_policy::PolicyEngine;
+use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, Measured, measure, measure_swap, quantile};
-use pointsman_tests::fleet::{Defaults, Flavour};
+use pointsman_tests::fleet::Defaults;
 
 fn main() -> Result<()> {
     let pace = if std::env::args().any(|arg| arg == "--quick") {
@@ -80,14 +81,14 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One executor, a tenth and all of them, without repetition.
+/// One executor, a tenth of them, and all of them, without repetition.
 fn changes(executors: u32) -> Vec<u32> {
     let mut changes = vec![1, executors.div_ceil(10), executors];
     changes.dedup();
     changes
 }
 
-/// How long to measure.
+/// The length of the benchmark.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     Quick,
@@ -95,7 +96,7 @@ enum Pace {
 }
 
 impl Pace {
-    /// Rounds of one case: fewer where each takes longer.
+    /// Number of rounds of one case; fewer where each takes longer.
     fn rounds(self, executors: u32, changed: u32) -> u32 {
         let most = match self {
             Pace::Quick => 300,

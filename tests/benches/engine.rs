@@ -1,5 +1,5 @@
-//! `cargo xtask bench engine`: what the engine does in a second, and how long it waits for
-//! decisions.
+//! `cargo xtask bench engine`: tokens per second, and the share of time in which the engine waits
+//! for decisions.
 //!
 //! With `--quick`: fewer steps and requests.
 
@@ -8,9 +8,9 @@
 use std::num::NonZeroUsize;
 
 use anyhow::Result;
-use pointsman_tests::engine::{Case, Speed, crowded, demo_model, measure};
+use pointsman_tests::engine::{Case, Speed, demo_model, measure, under_load};
 
-/// Each case is measured so often; the median counts.
+/// Number of measurements of each case; the median counts.
 const REPEATS: usize = 5;
 
 fn main() -> Result<()> {
@@ -45,15 +45,15 @@ fn main() -> Result<()> {
         .enable_all()
         .build()?;
     for clients in [1, 8, 64] {
-        let crowd = runtime.block_on(crowded(clients, requests))?;
+        let load = runtime.block_on(under_load(clients, requests))?;
         println!(
             "{clients:>7} {:>8} {:>9.0} {:>15.2} {:>6.2}% {:>7.3}% {:>6.2}%",
-            crowd.requests,
-            crowd.tokens,
-            crowd.sequences,
-            100.0 * crowd.waited,
-            100.0 * crowd.sat_out,
-            100.0 * crowd.idle,
+            load.requests,
+            load.tokens,
+            load.sequences,
+            100.0 * load.waited,
+            100.0 * load.sat_out,
+            100.0 * load.idle,
         );
     }
     Ok(())

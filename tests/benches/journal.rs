@@ -1,5 +1,5 @@
-//! `cargo xtask bench journal`: what the journal costs the driver for each decision, and how fast a
-//! run is replayed.
+//! `cargo xtask bench journal`: the cost of the journal for each decision, and the speed of a
+//! replay.
 //!
 //! With `--quick`: fewer decisions.
 

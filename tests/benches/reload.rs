@@ -1,5 +1,5 @@
-//! `cargo xtask bench reload`: from a file in the policy folder to its first decision, and for how
-//! long the swap held up the driver.
+//! `cargo xtask bench reload`: the time from a file in the policy folder to its first decision, and
+//! the pause of the driver.
 //!
 //! With `--quick`: fewer reloads.
 
@@ -11,7 +11,7 @@ use pointsman_tests::reload::{Case, Compiled, measure};
 
 fn main() -> Result<()> {
     let quick = std::env::args().any(|arg| arg == "--quick");
-    // Under as many clients as that, a thousand reloads fail no request.
+    // The last rows show that a thousand reloads fail no request of so many clients.
     let cases = [
         (Compiled::Each, 0, 200),
         (Compiled::Each, 64, 200),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// Where the server is.
+/// An HTTP client of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     addr: SocketAddr,
@@ -22,18 +22,14 @@ pub struct Client {
 /// A whole answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its status.
     pub status: StatusCode,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: Vec<u8>,
 }
 
 /// A streamed answer under way. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Stream {
-    /// Its headers.
     pub headers: HeaderMap,
     body: Incoming,
     connection: JoinHandle<()>,
@@ -41,29 +37,28 @@ pub struct Stream {
     rest: Vec<u8>,
 }
 
-/// What a stream came to.
+/// A stream that was read to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Streamed {
-    /// The text, its pieces put together.
+    /// All pieces of text, put together.
     pub text: String,
-    /// Why it ended.
     pub finish_reason: Option<String>,
-    /// An error that came as an event.
+    /// The error, if one came as an event.
     pub error: Option<Value>,
-    /// Whether the last event was `[DONE]`.
+    /// True if the last event was `[DONE]`.
     pub done: bool,
 }
 
 // === impl Client ===
 
 impl Client {
-    /// For the server at `addr`.
+    /// Makes a client of the server at `addr`, without a key.
     #[must_use]
     pub fn new(addr: SocketAddr) -> Self {
         Self { addr, key: None }
     }
 
-    /// The same with an API key.
+    /// Makes it send an API key.
     #[must_use]
     pub fn with_key(self, key: &'static str) -> Self {
         Self {
@@ -72,7 +67,7 @@ impl Client {
         }
     }
 
-    /// `GET path`.
+    /// Sends `GET path`.
     ///
     /// # Errors
     /// If there is no answer.
@@ -81,7 +76,7 @@ impl Client {
         self.whole(request).await
     }
 
-    /// `POST path` with a JSON body.
+    /// Sends `POST path` with a JSON body.
     ///
     /// # Errors
     /// If there is no answer.
@@ -90,7 +85,7 @@ impl Client {
         self.whole(Request::post(path).body(body)?).await
     }
 
-    /// `DELETE path`.
+    /// Sends `DELETE path`.
     ///
     /// # Errors
     /// If there is no answer.
@@ -99,7 +94,7 @@ impl Client {
         self.whole(request).await
     }
 
-    /// Chats, and waits for the whole answer.
+    /// Sends a chat of one message, and waits for the whole answer.
     ///
     /// # Errors
     /// If there is no answer.
@@ -107,7 +102,7 @@ impl Client {
         self.post("/v1/chat/completions", &chat(message)).await
     }
 
-    /// Chats, streaming.
+    /// Sends a chat whose answer is streamed.
     ///
     /// # Errors
     /// If the answer is not a stream.
@@ -155,7 +150,7 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(async move {
-            // What went wrong with it shows in the answer.
+            // A broken connection shows in the answer.
             drop(connection.await);
         });
         let response = sender.send_request(request).await?;
@@ -163,7 +158,7 @@ impl Client {
     }
 }
 
-/// A greedy chat of one message.
+/// The body of a greedy chat of one message.
 #[must_use]
 pub fn chat(message: &str) -> Value {
     json!({
@@ -173,7 +168,7 @@ pub fn chat(message: &str) -> Value {
     })
 }
 
-/// The same, streamed.
+/// The same with a streamed answer.
 #[must_use]
 pub fn streamed_chat(message: &str) -> Value {
     let mut body = chat(message);
@@ -184,10 +179,10 @@ pub fn streamed_chat(message: &str) -> Value {
 // === impl Answer ===
 
 impl Answer {
-    /// Its body as JSON.
+    /// The body as JSON.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the body is not JSON.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.body)
             .with_context(|| format!("{}: {:?}", self.status, String::from_utf8_lossy(&self.body)))
@@ -196,7 +191,7 @@ impl Answer {
     /// The text of a chat's answer.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the answer is an error or has no text.
     pub fn text(&self) -> Result<String> {
         ensure!(self.status == StatusCode::OK, "{:?}", self.json());
         let json = self.json()?;
@@ -204,7 +199,7 @@ impl Answer {
         Ok(text.context("no content")?.to_owned())
     }
 
-    /// A header's text; empty where there is none.
+    /// The text of a header; empty if it is missing.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         let value = self.headers.get(name);
@@ -215,7 +210,7 @@ impl Answer {
 // === impl Stream ===
 
 impl Stream {
-    /// The data of the next event; absent at the end.
+    /// Reads the data of the next event; `None` at the end.
     ///
     /// # Errors
     /// If the connection breaks.
@@ -252,7 +247,7 @@ impl Stream {
         }
     }
 
-    /// Reads to the end.
+    /// Reads the stream to its end.
     ///
     /// # Errors
     /// If the connection breaks.

@@ -1,8 +1,8 @@
-//! A clock: the one thing a benchmark needs that the rest of the code must not have.
+//! A clock, for benchmarks only.
 
 use std::time::Duration;
 
-/// Tells the time since it was made.
+/// Starts a clock, which returns the time since then.
 pub fn clock() -> impl Fn() -> Duration {
     #[expect(clippy::disallowed_types, reason = "a benchmark reads the clock")]
     let start = std::time::Instant::now();

@@ -1,9 +1,9 @@
-//! What one decision costs: the benchmark `decide`.
+//! The benchmark `decide`: the cost of one decision.
 //!
-//! A fleet of N remote executors with KV counts. Between two rounds some of their rows change and
-//! one request, or 64, arrive; timed is the round that decides them, with the three default
-//! policies in three stores. Everything decided is hashed, so that native and component runs can
-//! be seen to have decided the same.
+//! A fleet has N remote executors with KV counts. Between two rounds some of their rows change, and
+//! one request, or 64, arrive. The round that decides them is timed, with the three default
+//! policies in three stores. All decisions are hashed, to show that native and component runs
+//! decide the same.
 
 use std::time::Duration;
 
@@ -13,39 +13,40 @@ use pointsman_core::{
     KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply, StepReport, TenantId,
 };
 use pointsman_policy::{PolicyHost, start};
+use pointsman_testkit::Flavour;
 use sha2::{Digest, Sha256};
 
 use crate::clock::clock;
-use crate::fleet::{self, Defaults, Flavour};
+use crate::fleet::{self, Defaults};
 
-/// What is measured.
+/// A case of the benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Executors, each on a device of its own.
+    /// Number of executors, each on a device of its own.
     pub executors: u32,
-    /// Requests that arrive for one round.
+    /// Number of requests that arrive for one round.
     pub arrivals: u32,
-    /// Executors whose load and device rows change before it.
+    /// Number of executors whose load and device rows change before it.
     pub changed: u32,
-    /// Rounds timed.
+    /// Number of rounds timed.
     pub rounds: u32,
 }
 
-/// What came out.
+/// The figures of one case.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// One round each, sorted.
+    /// Time of each round, sorted.
     pub rounds: Vec<Duration>,
-    /// Time in admission, order and routing, their `observe` included, each sorted.
+    /// Time in admission, order and routing, with their `observe`, each sorted.
     pub hooks: [Vec<Duration>; 3],
-    /// Of the questions to the policy that routes alone, without what it was told before: their
-    /// median, at most a quarter above it, and the most fuel that one took.
+    /// Questions to the routing policy, without what it was told before: their median, at most a
+    /// quarter too high, and the most fuel of one.
     pub route: (Duration, u64),
-    /// SHA-256 over every placement, in hex, shortened.
+    /// First digits of a SHA-256 over every placement, in hex.
     pub decided: String,
 }
 
-/// Policies whose answers are timed.
+/// Policies whose answers are timed, by hook.
 struct Timed<P> {
     inner: P,
     clock: Box<dyn Fn() -> Duration>,
@@ -72,7 +73,7 @@ impl<P: Policies> Policies for Timed<P> {
     }
 }
 
-/// A machine with a fleet, and what is needed to change its rows.
+/// A machine with a fleet whose rows can be changed.
 struct Bench {
     machine: Machine,
     executors: Vec<(ExecutorId, DeviceId)>,
@@ -84,7 +85,7 @@ struct Bench {
 impl Bench {
     fn new(executors: u32) -> Result<Self> {
         let config = Config {
-            // As many changes as one round can bring must fit, or the feed starts over.
+            // Room for all changes of one round, or else the feed would start over.
             change_log_max: 1 << 20,
             ..Config::default()
         };
@@ -138,7 +139,7 @@ impl Bench {
         }
     }
 
-    /// Requests arrive that nobody has decided about.
+    /// Lets `n` requests arrive.
     fn arrive(&mut self, n: u32) {
         for _ in 0..n {
             let mut new = NewRequest::new(self.tenant, 512, 64);
@@ -147,7 +148,7 @@ impl Bench {
         }
     }
 
-    /// Notes where the round has put requests, and ends them there.
+    /// Hashes the placements of the round, ends the requests, and returns their number.
     fn finish(&mut self, hash: &mut Sha256) -> u32 {
         let mut started = Vec::new();
         while let Some(effect) = self.machine.poll_effect() {
@@ -212,7 +213,7 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
     })
 }
 
-/// By the host's own count.
+/// The median time and the most fuel of a hook's questions, as the host counted them.
 fn questions(host: &PolicyHost, hook: Hook) -> Result<(Duration, u64)> {
     let holder = host.holder(hook);
     let mut policies = host.status();
@@ -222,7 +223,7 @@ fn questions(host: &PolicyHost, hook: Hook) -> Result<(Duration, u64)> {
     Ok((Duration::from_nanos(median), stats.fuel[hook].max()))
 }
 
-/// Figures of a policy that was not asked, since it had faulted, would be worth nothing.
+/// Fails if a policy faulted: it was not asked then, and its figures mean nothing.
 fn ensure_faultless(host: &PolicyHost) -> Result<()> {
     for policy in host.status() {
         let faults = &policy.stats.faults;
@@ -234,18 +235,18 @@ fn ensure_faultless(host: &PolicyHost) -> Result<()> {
     Ok(())
 }
 
-/// Time of one swap of the routing policy for a fresh instance of itself, by part.
+/// The times of one swap of the routing policy for a fresh instance of itself, by part.
 #[derive(Clone, Debug, Default)]
 pub struct Swapped {
-    /// Instantiation, `describe` and `configure`, each sorted.
+    /// Instantiation, `describe` and `configure`, sorted.
     pub start: Vec<Duration>,
-    /// The swap itself: what the driver waits for.
+    /// The swap itself, for which the driver waits.
     pub swap: Vec<Duration>,
-    /// The next round, with the full observe of the new one, less a round without a swap.
+    /// The next round, with the new instance's first `observe`.
     pub first_round: Vec<Duration>,
 }
 
-/// Measures how long it takes to put a fresh routing policy in force over `executors` executors.
+/// Measures swaps of the routing policy over a fleet of `executors`.
 ///
 /// # Errors
 /// If the policies cannot be started.
@@ -282,7 +283,8 @@ pub fn measure_swap(defaults: &Defaults, executors: u32, times: u32) -> Result<S
     Ok(measured)
 }
 
-/// The value that `permille` of the sorted ones do not exceed (nearest rank), in microseconds.
+/// The value that `permille` per thousand of the sorted values do not exceed (nearest rank), in
+/// microseconds.
 #[must_use]
 pub fn quantile(sorted: &[Duration], permille: usize) -> f64 {
     let rank = (sorted.len() * permille).div_ceil(1000).max(1);

@@ -1,7 +1,7 @@
-//! What the engine does in a second: the benchmark `engine`.
+//! The benchmark `engine`: tokens per second.
 //!
-//! First the model alone, over its backend: prefill and decode at a batch size. Then a whole
-//! server under a crowd, where its engine's own clocks tell how long it waited for decisions.
+//! First the model alone, over its backend: prefill and decode with a batch size. Then a whole
+//! server under load, with the share of time in which its engine waited for decisions.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -16,45 +16,45 @@ use pointsman_engine::model::files::ModelFiles;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;
-use crate::crowd::Crowd;
+use crate::load::LoadGenerator;
 use crate::serving::Serving;
 
-/// What is measured of the model.
+/// A case of the benchmark of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Sequences in a step.
+    /// Number of sequences in a step.
     pub batch: u32,
-    /// Tokens of each prompt.
+    /// Number of tokens of each prompt.
     pub context: u32,
-    /// Steps of decoding.
+    /// Number of decode steps.
     pub steps: u32,
-    /// Threads that compute.
+    /// Number of threads that compute.
     pub threads: NonZeroUsize,
 }
 
-/// What the model did.
+/// The figures of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
-    /// Prompt tokens a second, one prompt after the other.
+    /// Prompt tokens per second, one prompt after the other.
     pub prefill: f64,
-    /// Generated tokens a second, all sequences together.
+    /// Generated tokens per second, all sequences together.
     pub decode: f64,
-    /// Bits of the last logits, to see that two runs computed the same.
+    /// Hash of the last logits, to compare two runs.
     pub hash: u64,
 }
 
 const TOKENS_PER_BLOCK: u32 = 16;
 
-/// The demo model in the repository.
+/// Loads the demo model of the repository.
 ///
 /// # Errors
-/// If it cannot be loaded.
+/// If the model cannot be loaded.
 pub fn demo_model() -> Result<Arc<CpuModel>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo-model");
     Ok(Arc::new(CpuModel::load(&ModelFiles::Folder(folder))?))
 }
 
-/// Prefills and decodes.
+/// Measures prefill and decode.
 ///
 /// # Errors
 /// If the backend fails.
@@ -110,37 +110,38 @@ fn chunk<'a>(tokens: &'a [u32], start: u32, blocks: &'a [BlockId]) -> Chunk<'a> 
     }
 }
 
-/// What a server's engine did under a crowd.
+/// The figures of a server's engine under load.
 #[derive(Clone, Copy, Debug)]
-pub struct Crowded {
-    /// Requests served.
+pub struct UnderLoad {
+    /// Number of requests served.
     pub requests: usize,
-    /// Tokens generated in a second.
+    /// Tokens generated per second.
     pub tokens: f64,
-    /// Sequences in an average step, of those that could be.
+    /// Average number of sequences in a step.
     pub sequences: f64,
     /// Share of the engine's time with sequences in which it waited for the driver.
     pub waited: f64,
-    /// Share of the turns of sequences that were sat out for lack of a block.
+    /// Share of the sequences' turns that were skipped because a block was missing.
     pub sat_out: f64,
     /// Share of the whole time in which the engine made no step.
     pub idle: f64,
 }
 
-/// A closed loop of `clients` streaming clients on the default server, for `requests` requests.
+/// Measures the default server under `clients` streaming clients in a closed loop, for `requests`
+/// requests.
 ///
 /// # Errors
 /// If a request fails.
-pub async fn crowded(clients: usize, requests: usize) -> Result<Crowded> {
+pub async fn under_load(clients: usize, requests: usize) -> Result<UnderLoad> {
     let serving = Serving::start(|_| {}).await?;
     let engines = serving.server.engines();
     let stats = engines.first().context("no engine")?;
     let stats = Arc::clone(&stats.1);
     let now = clock();
-    let crowd = Crowd::gather(serving.client, clients, |client| {
+    let load = LoadGenerator::start(serving.client, clients, |client| {
         streamed_chat(&format!("Count from {client} to {}.", client + 20))
     });
-    let served = crowd.served(requests).await?;
+    let served = load.served(requests).await?;
     let took = now();
     serving.idle().await?;
     let busy = Duration::from_nanos(stats.busy_nanos.get());
@@ -149,7 +150,7 @@ pub async fn crowded(clients: usize, requests: usize) -> Result<Crowded> {
     let [steps, generated, sat_out] =
         [&stats.steps, &stats.generated_tokens, &stats.sat_out].map(|count| count.get() as f64);
     ensure!(steps > 0.0, "no step was made");
-    Ok(Crowded {
+    Ok(UnderLoad {
         requests: served,
         tokens: generated / took.as_secs_f64(),
         sequences: generated / steps,

@@ -9,29 +9,21 @@ use pointsman_policy::{
     Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
 };
 use pointsman_sim::{EngineProfile, World};
+use pointsman_testkit::Flavour;
 use serde_json::{Map, Value};
 
-/// Whether policies run as components or linked in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
-    /// As `.wasm`, in wasmtime.
-    Component,
-    /// As Rust, in this process.
-    Native,
-}
-
-/// The default policies and the hooks each is bound to.
+/// The default policies, with the hooks of each.
 pub const DEFAULTS: [(&str, &[Hook]); 3] = [
     ("aging", &[Hook::Priority]),
     ("memory-aware", &[Hook::Routing]),
     ("budget", &[Hook::Admission, Hook::Budget, Hook::Preemption]),
 ];
 
-/// Loads a component that `cargo xtask policies` made, by its path below `target/policies`
+/// Loads a component that `cargo xtask policies` made. `name` is its path below `target/policies`
 /// without the extension.
 ///
 /// # Errors
-/// If it was not made, or the host refuses it.
+/// If the component is missing, or the host refuses it.
 pub fn load(engine: &PolicyEngine, name: &str) -> Result<PolicyComponent> {
     let path = pointsman_testkit::component::component_path(name);
     let bytes = std::fs::read(&path)
@@ -39,7 +31,7 @@ pub fn load(engine: &PolicyEngine, name: &str) -> Result<PolicyComponent> {
     PolicyComponent::load(engine, &bytes).with_context(|| format!("loading {}", path.display()))
 }
 
-/// The default policies as shipped, their components compiled once.
+/// The default policies as shipped. Each component is compiled once.
 #[derive(Debug)]
 pub struct Defaults {
     components: Vec<PolicyComponent>,
@@ -49,7 +41,7 @@ impl Defaults {
     /// Compiles the components.
     ///
     /// # Errors
-    /// If one of them was not made, or the host refuses it.
+    /// If a component is missing, or the host refuses it.
     pub fn load(engine: &PolicyEngine) -> Result<Self> {
         let components = DEFAULTS.iter().map(|(name, _)| load(engine, name));
         Ok(Self {
@@ -57,7 +49,7 @@ impl Defaults {
         })
     }
 
-    /// Where a default policy's instances come from.
+    /// Makes a source of a default policy.
     ///
     /// # Errors
     /// If there is no such policy.
@@ -79,10 +71,10 @@ impl Defaults {
         Ok(pointsman_testkit::native::source(name, make, &settings))
     }
 
-    /// A policy host with the default policies bound as they ship.
+    /// Makes a policy host with the default policies, each on its hooks.
     ///
     /// # Errors
-    /// If one of them cannot be started.
+    /// If a policy cannot be started.
     pub fn host(&self, flavour: Flavour) -> Result<PolicyHost> {
         let mut host = PolicyHost::new(Patience::default());
         for (name, hooks) in DEFAULTS {
@@ -97,7 +89,7 @@ impl Defaults {
     }
 }
 
-/// Settings from JSON text.
+/// Parses settings from JSON.
 ///
 /// # Panics
 /// If it is not a JSON object: tests write it.
@@ -106,7 +98,7 @@ pub fn settings(json: &str) -> Map<String, Value> {
     serde_json::from_str(json).expect("settings are a JSON object")
 }
 
-/// An executor of `slots` slots on `device`, that serves everything and preempts.
+/// An executor with `slots` slots on `device` that serves every model and preempts.
 #[must_use]
 pub fn executor(name: &str, device: DeviceId, slots: u32) -> ExecutorSpec {
     ExecutorSpec {
@@ -126,7 +118,8 @@ pub fn executor(name: &str, device: DeviceId, slots: u32) -> ExecutorSpec {
     }
 }
 
-/// A world with one device of `blocks` blocks and `engines` executors of `slots` slots on it.
+/// Makes a world with one device of `blocks` blocks, and `engines` executors of `slots` slots on
+/// it.
 ///
 /// # Panics
 /// If the machine refuses it: the numbers are the test's.

@@ -1,7 +1,7 @@
-//! What the fuzz targets run: for each parser of what outsiders write, a body that takes any bytes.
+//! The bodies of the fuzz targets: one for each parser of bytes from outside.
 //!
-//! A body panics if the parser does, or if what it promises of every input does not hold. The
-//! targets of `tests/fuzz` call one each; `tests/fuzz_bodies.rs` runs all of them on stable.
+//! A body panics if its parser does, or if a promise about every input is broken. The targets of
+//! `tests/fuzz` call one body each; `tests/fuzz_bodies.rs` runs all of them on stable Rust.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -14,10 +14,10 @@ use pointsman_server::fuzz;
 use pointsman_testkit::Scenario;
 use serde_json::Map;
 
-/// Takes any bytes; true if they were understood.
+/// A body: takes any bytes, and returns true if they were understood.
 pub type Body = fn(&[u8]) -> bool;
 
-/// Reads them as a file of the journal, and shows every entry.
+/// Reads bytes as a journal file, and shows every entry.
 ///
 /// # Panics
 /// If entries do not follow each other within the file, or one cannot be shown.
@@ -42,19 +42,19 @@ pub fn journal(bytes: &[u8]) -> bool {
     next > 0
 }
 
-/// Reads them as what stands beside a policy.
+/// Reads bytes as a policy's sidecar.
 #[must_use]
 pub fn sidecar(bytes: &[u8]) -> bool {
     fuzz::sidecar(bytes).is_ok()
 }
 
-/// Reads them as a configuration file.
+/// Reads bytes as a configuration file.
 #[must_use]
 pub fn config(bytes: &[u8]) -> bool {
     fuzz::config(bytes).is_ok()
 }
 
-/// Reads them as a scenario of the testkit.
+/// Reads bytes as a scenario.
 #[must_use]
 pub fn scenario(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
@@ -66,19 +66,19 @@ pub fn scenario(bytes: &[u8]) -> bool {
     }
 }
 
-/// Reads them as the body of a chat completion.
+/// Reads bytes as the body of a chat completion.
 #[must_use]
 pub fn chat(bytes: &[u8]) -> bool {
     fuzz::chat(bytes).is_ok()
 }
 
-/// Reads them as the body of a completion.
+/// Reads bytes as the body of a completion.
 #[must_use]
 pub fn completion(bytes: &[u8]) -> bool {
     fuzz::completion(bytes).is_ok()
 }
 
-/// Loads them as a policy, and puts what loads through the self-test.
+/// Loads bytes as a policy, and runs the self-test on it.
 ///
 /// # Panics
 /// If the loader or the compiler panics, though the host would survive that.
@@ -86,30 +86,30 @@ pub fn completion(bytes: &[u8]) -> bool {
 pub fn component(bytes: &[u8]) -> bool {
     static ENGINE: OnceLock<PolicyEngine> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| PolicyEngine::new().expect("an engine for this machine"));
-    matches!(load_and_ask(engine, bytes), Fate::Works)
+    matches!(load_and_ask(engine, bytes), LoadResult::Works)
 }
 
-/// What became of bytes that were loaded as a policy.
+/// The result of loading bytes as a policy.
 #[derive(Debug)]
-pub enum Fate {
-    /// They are no policy.
+pub enum LoadResult {
+    /// The bytes are no policy.
     Refused(LoadError),
-    /// They are one that fails the self-test.
+    /// The policy fails the self-test.
     Failed(SelfTestError),
-    /// They are one that answers.
+    /// The policy passes the self-test.
     Works,
 }
 
-/// Loads bytes as a policy, and puts what loads through the self-test, with little fuel.
+/// Loads bytes as a policy, and runs the self-test on it, with little fuel.
 ///
 /// # Panics
 /// If the loader or the compiler panics, though the host would survive that.
 #[must_use]
-pub fn load_and_ask(engine: &PolicyEngine, bytes: &[u8]) -> Fate {
+pub fn load_and_ask(engine: &PolicyEngine, bytes: &[u8]) -> LoadResult {
     let component = match PolicyComponent::load(engine, bytes) {
         Ok(component) => component,
         Err(LoadError::Panicked(why)) => panic!("loading panicked: {why}"),
-        Err(error) => return Fate::Refused(error),
+        Err(error) => return LoadResult::Refused(error),
     };
     let limits = Limits {
         call_fuel: 5_000_000,
@@ -119,7 +119,7 @@ pub fn load_and_ask(engine: &PolicyEngine, bytes: &[u8]) -> Fate {
         ..Limits::default()
     };
     match self_test(&PolicySource::component(&component, &Map::new(), limits)) {
-        Ok(()) => Fate::Works,
-        Err(error) => Fate::Failed(error),
+        Ok(()) => LoadResult::Works,
+        Err(error) => LoadResult::Failed(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Journals of whole runs, for the tests of replay and the benchmark `journal`.
+//! Journals of whole runs, for the tests of replays and the benchmark `journal`.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -19,23 +19,24 @@ use pointsman_policy::{
     Limits, Patience, PolicyEngine, PolicyHost, PolicyRecorder, PolicySource, start,
 };
 use pointsman_replay::{ComponentCache, JournalRecorder, Replay};
-use pointsman_server::journal::about;
 use pointsman_server::journal::command::{self, ReplayArgs};
+use pointsman_server::journal::run_info;
 use pointsman_server::policy::Verdict;
 use pointsman_sim::World;
+use pointsman_testkit::Flavour;
 
 use crate::clock::clock;
-use crate::fleet::{self, Defaults, Flavour};
+use crate::fleet::{self, Defaults};
 
-/// Holds a recorder for those who record one run: its world, and the tap before its policies. Without
-/// one it counts the decisions only.
+/// A recorder shared by a run's world and the tap before its policies. Counts decisions, also
+/// without a recorder.
 #[derive(Clone, Debug)]
-pub struct Pen {
+pub struct SharedRecorder {
     recorder: Option<Rc<RefCell<JournalRecorder>>>,
     decisions: Rc<Cell<u64>>,
 }
 
-impl Pen {
+impl SharedRecorder {
     fn write(&self, write: impl FnOnce(&mut JournalRecorder)) {
         if let Some(recorder) = &self.recorder {
             write(&mut recorder.borrow_mut());
@@ -43,7 +44,7 @@ impl Pen {
     }
 }
 
-impl Recorder for Pen {
+impl Recorder for SharedRecorder {
     fn input(&mut self, now: Micros, input: &Input) {
         self.write(|recorder| recorder.input(now, input));
     }
@@ -57,7 +58,7 @@ impl Recorder for Pen {
     }
 }
 
-impl Sink<PolicyHost> for Pen {
+impl Sink<PolicyHost> for SharedRecorder {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         self.decisions.set(self.decisions.get() + 1);
         match &self.recorder {
@@ -67,63 +68,60 @@ impl Sink<PolicyHost> for Pen {
     }
 }
 
-/// A run to record.
+/// The plan of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// It ends with the event after as many decisions.
+    /// Number of decisions. The run ends with the event after the last.
     pub decisions: u64,
-    /// A journal's file ends at that size.
+    /// Size at which a journal's file is full.
     pub file_bytes: u64,
-    /// Who decides on the order.
+    /// Policy on `priority`.
     pub orders: Orders,
 }
 
-/// Who decides on the order.
+/// The policy on `priority`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orders {
     /// The default policy.
     Default,
-    /// One that traps every twentieth time, before the default.
+    /// A policy that traps at every twentieth question, with the default behind it.
     Trapping,
-    /// One whose snapshots are too much, so that they soon end, before the default.
+    /// A policy whose snapshots are too large, so that they soon end, with the default behind it.
     Hoarding,
 }
 
-/// What came of a recorded run.
+/// The result of a recorded run.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// Questions asked.
     pub decisions: u64,
-    /// Faults of policies.
     pub faults: u64,
-    /// What became of the journal.
     pub stats: JournalStats,
 }
 
-/// What a journal costs whoever drives the machine.
+/// The figures of the benchmark: the cost of a journal to its owner.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The run.
+    /// The recorded run.
     pub recorded: Recorded,
-    /// Entries, for each decision: its inputs, rounds and facts as well.
+    /// Entries per decision, with its inputs, rounds and facts.
     pub entries_per_decision: f64,
-    /// Bytes of them.
+    /// Bytes per decision.
     pub bytes_per_decision: f64,
-    /// By how much the run takes longer with a journal, for each decision: the fastest of several
-    /// runs with one, less the fastest of as many without. As under load: a batch is handed over
-    /// when it is full, and there is time for the disk, which is not counted.
+    /// Additional time of a run with a journal, per decision: the fastest of several runs with one,
+    /// less the fastest of as many without. As under load, a batch is handed over when it is full,
+    /// and the time of the disk is not counted.
     pub driver: Duration,
-    /// What it takes without, for each decision.
+    /// Time of a run without a journal, per decision.
     pub without: Duration,
-    /// Time to replay the run, all of it the same.
+    /// Time of a replay.
     pub replay: Duration,
 }
 
-/// Records a run of that many decisions, replays it, and makes it again `times` times with a journal
+/// Records a run of `decisions` decisions, replays it, and repeats it `times` times with a journal
 /// and without.
 ///
 /// # Errors
-/// If a decision comes out otherwise, or an entry is missing.
+/// If the replay differs, or an entry is missing.
 pub fn measure(decisions: u64, times: u32) -> Result<Measured> {
     let time = clock();
     let folder = tempfile::tempdir()?;
@@ -143,7 +141,7 @@ pub fn measure(decisions: u64, times: u32) -> Result<Measured> {
             batch_age: Micros(u64::MAX),
             ..settings(plan)?
         };
-        let writer = JournalWriter::start(Folder::open(folder.path())?, about(), loaded)?;
+        let writer = JournalWriter::start(Folder::open(folder.path())?, run_info(), loaded)?;
         let monitor = writer.monitor();
         let recorder = Some(JournalRecorder::new(writer));
         with = with.min(play(plan, recorder)?.took);
@@ -162,7 +160,8 @@ pub fn measure(decisions: u64, times: u32) -> Result<Measured> {
     })
 }
 
-/// Replays the journal in the folder at `path`, all of it the same. How many entries it has.
+/// Replays the journal in the folder at `path` without a difference, and returns the number of its
+/// entries.
 fn replay(path: &Path, recorded: &Recorded) -> Result<u64> {
     let mut replay = Replay::new(ComponentCache::new(PolicyEngine::new()?));
     let mut entries = 0;
@@ -176,7 +175,8 @@ fn replay(path: &Path, recorded: &Recorded) -> Result<u64> {
     Ok(entries)
 }
 
-/// The default policies as components, with another one before them if that is wanted.
+/// Makes a host of the default policies as components, with the policy that `orders` asks for
+/// before them.
 fn host(orders: Orders) -> Result<PolicyHost> {
     let engine = PolicyEngine::new()?;
     let defaults = Defaults::load(&engine)?;
@@ -212,7 +212,7 @@ fn host(orders: Orders) -> Result<PolicyHost> {
 /// # Errors
 /// If a policy does not start, or the journal cannot be written.
 pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
-    let writer = JournalWriter::start(Folder::open(path)?, about(), settings(plan)?)?;
+    let writer = JournalWriter::start(Folder::open(path)?, run_info(), settings(plan)?)?;
     let monitor = writer.monitor();
     let played = play(plan, Some(JournalRecorder::new(writer)))?;
     Ok(Recorded {
@@ -222,8 +222,8 @@ pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
     })
 }
 
-/// Nothing may be missing: however slow the disk is, it is waited for at each turn and at the end,
-/// and a keyframe is asked for long before there is no room without it.
+/// Settings with which no entry is lost: the run waits for the disk at each turn and at the end,
+/// and a keyframe is requested long before a file is full.
 fn settings(plan: Plan) -> Result<JournalSettings> {
     Ok(JournalSettings {
         file_bytes: plan.file_bytes,
@@ -235,22 +235,22 @@ fn settings(plan: Plan) -> Result<JournalSettings> {
     })
 }
 
-/// A run that was made.
+/// The result of a run.
 struct Played {
     decisions: u64,
     faults: u64,
-    /// Without what it takes to start the policies, and the time for the disk.
+    /// Time of the run, without starts of policies and without the disk.
     took: Duration,
 }
 
 fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
-    let pen = Pen {
+    let shared = SharedRecorder {
         recorder: recorder.map(|recorder| Rc::new(RefCell::new(recorder))),
         decisions: Rc::default(),
     };
     let tap = Tap {
         inner: host(plan.orders)?,
-        sink: pen.clone(),
+        sink: shared.clone(),
     };
     let (mut world, _) = fleet::small_world(Config::default(), tap, (3, 2, 40));
     world.input(Input::NameInterned {
@@ -259,15 +259,15 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
     });
     world.settle();
     let time = clock();
-    turn(&mut world, &pen);
+    turn(&mut world, &shared);
     let begun = time();
     let mut waited = Duration::ZERO;
-    if pen.recorder.is_some() {
-        world.recorder = Some(Box::new(pen.clone()));
+    if shared.recorder.is_some() {
+        world.recorder = Some(Box::new(shared.clone()));
     }
-    pen.decisions.set(0);
+    shared.decisions.set(0);
     let mut n = 0_u32;
-    while pen.decisions.get() < plan.decisions {
+    while shared.decisions.get() < plan.decisions {
         let new = NewRequest::new(TenantId(0), 10 + n % 50, 60);
         let request = world.arrive(new, 20 + n % 10);
         if n % 7 == 3 {
@@ -275,41 +275,41 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
         }
         let until = world.now().after(Micros(u64::from(n % 5) * 150_000));
         world.run_until(until);
-        waited += turn(&mut world, &pen);
+        waited += turn(&mut world, &shared);
         n += 1;
     }
     ensure!(
         world.run_out(world.now().after(Micros(100_000_000))),
         "not all ended"
     );
-    waited += turn(&mut world, &pen);
+    waited += turn(&mut world, &shared);
     let took = (time() - begun).saturating_sub(waited);
     let faults = world.policies.inner.status();
     let faults = faults.map(|status| status.stats.faults.values().sum::<u64>());
     Ok(Played {
-        decisions: pen.decisions.get(),
+        decisions: shared.decisions.get(),
         faults: faults.sum(),
         took,
     })
 }
 
-/// For how long the disk was waited for.
-fn turn(world: &mut World<Tap<PolicyHost, Pen>>, pen: &Pen) -> Duration {
+/// Ends a turn, and returns the time for which the disk was waited for.
+fn turn(world: &mut World<Tap<PolicyHost, SharedRecorder>>, shared: &SharedRecorder) -> Duration {
     let now = world.now();
     let host = &mut world.policies.inner;
     while host.poll_event().is_some() {}
-    pen.write(|recorder| {
+    shared.write(|recorder| {
         recorder.policies_changed(now, host);
         recorder.turn(now, &world.machine, host);
     });
-    let monitor = pen
+    let monitor = shared
         .recorder
         .as_ref()
         .map(|recorder| recorder.borrow().monitor());
     monitor.map_or(Duration::ZERO, |monitor| wait_for_disk(&monitor))
 }
 
-/// A simulated run is faster than a disk, which in a real one has the time between two requests.
+/// Waits until the disk has caught up: a simulated run is faster than a real one.
 fn wait_for_disk(monitor: &JournalMonitor) -> Duration {
     const WAIT_MAX: Duration = Duration::from_secs(60);
     let time = clock();
@@ -320,7 +320,7 @@ fn wait_for_disk(monitor: &JournalMonitor) -> Duration {
     time() - began
 }
 
-/// `pointsman replay` of the journal in `folder`.
+/// The arguments of `pointsman replay` for the journal in `folder`.
 #[must_use]
 pub fn replay_args(folder: &Path) -> ReplayArgs {
     ReplayArgs {
@@ -332,10 +332,10 @@ pub fn replay_args(folder: &Path) -> ReplayArgs {
     }
 }
 
-/// What it says, and whether all is well.
+/// Runs `pointsman replay`, and returns its output and its verdict.
 ///
 /// # Errors
-/// If it cannot be replayed.
+/// If the journal cannot be replayed.
 pub fn replay_said(args: &ReplayArgs) -> Result<(String, Verdict)> {
     let mut out = Vec::new();
     let verdict = command::replay(args, &mut out)?;

@@ -1,18 +1,18 @@
-//! Damage to bytes, from a seed: what the tests of parsers have in the place of a fuzzer.
+//! Damage to bytes, from a seed: the stable tests of parsers use it in place of a fuzzer.
 
 use std::ops::Range;
 
 use fastrand::Rng;
 
-/// Bytes at which parsers decide something: of WebAssembly's and the journal's numbers, of JSON and
-/// of TOML.
+/// Bytes that matter to parsers: in the numbers of WebAssembly and the journal, in JSON and in
+/// TOML.
 const TURNS: &[u8] = b"\x00\x01\x7f\x80\xff\"'\\{}[]=,.:#\n-9e";
 
 /// Longest piece that is moved, copied or made up, in bytes.
 const PIECE_MAX: usize = 64;
 
-/// `sample`, damaged in one to four places. Pieces come from `other` too. At times all of it is
-/// made up.
+/// Damages `sample` in one to four places, also with pieces of `other`. Some results are made up as
+/// a whole.
 #[must_use]
 pub fn damaged(rng: &mut Rng, sample: &[u8], other: &[u8]) -> Vec<u8> {
     if sample.is_empty() || rng.u32(0..50) == 0 {
@@ -30,9 +30,8 @@ pub fn damaged(rng: &mut Rng, sample: &[u8], other: &[u8]) -> Vec<u8> {
     }
 }
 
-/// `sample` with a bit changed in one or two of its bytes, none of them in a text if it has others.
-/// Lengths, offsets and names stay right, so that damage gets past a parser of sections to what
-/// lies behind it.
+/// Changes a bit in one or two bytes of `sample` that are not text, if there are such. Lengths,
+/// offsets and names stay right, so that the damage gets past a parser of sections.
 #[must_use]
 pub fn altered(rng: &mut Rng, sample: &[u8]) -> Vec<u8> {
     let mut bytes = sample.to_vec();
@@ -84,7 +83,7 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Where a piece of so many bytes is.
+/// A random piece of `length` bytes.
 fn piece(rng: &mut Rng, length: usize) -> Range<usize> {
     let start = rng.usize(0..=length);
     start..(start + rng.usize(0..=PIECE_MAX)).min(length)

@@ -1,8 +1,8 @@
-//! How long a policy takes from file to force: the benchmark `reload`.
+//! The benchmark `reload`: the time from a new file to its policy in force.
 //!
-//! A whole server serves a crowd. A file in its folder is replaced by one policy and another in
-//! turn; timed is from the file's rename to the first answer that names the new one, and, by the
-//! server's own record, for how long the swap held up the driver.
+//! A whole server serves requests. A file in its folder is replaced by two policies in turn. Timed
+//! are the way from the file's rename to the first answer that names the new policy, and the pause
+//! of the driver, by the server's own record.
 
 use std::time::Duration;
 
@@ -13,43 +13,43 @@ use pointsman_server::reload::report::KeeperReport;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;
-use crate::crowd::Crowd;
+use crate::load::LoadGenerator;
 use crate::serving::{Serving, component};
 
-/// What is measured.
+/// A case of the benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Replacements.
+    /// Number of replacements.
     pub reloads: usize,
-    /// Clients that chat meanwhile.
+    /// Number of clients that chat meanwhile.
     pub clients: usize,
     /// Each file's bytes differ from all before, so that each is compiled.
     pub compiled: Compiled,
 }
 
-/// Whether each component is compiled anew.
+/// The number of components that are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compiled {
-    /// Each is.
+    /// One for each replacement.
     Each,
-    /// Two, once each; then they are known.
+    /// Two, once each; then they are in the cache.
     Once,
 }
 
-/// What came out, each list sorted.
+/// The figures of one case, each list sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// From the file's rename to the first answer by the new policy, less the settle time.
     pub to_first_decision: Vec<Duration>,
     /// From the file's rename to the keeper's word, less the settle time.
     pub to_force: Vec<Duration>,
-    /// For how long the driver was held up.
+    /// Time for which the driver was held up.
     pub pause: Vec<Duration>,
-    /// Requests served meanwhile, none of which failed.
+    /// Number of requests served meanwhile, all without error.
     pub served: usize,
 }
 
-/// Settle time of the server that is measured.
+/// Settle time of the measured server.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// Replaces the policy `case.reloads` times.
@@ -58,7 +58,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// If a request or a reload fails.
 pub async fn measure(case: Case) -> Result<Measured> {
     let serving = Serving::start(|config| config.policies.settle = SETTLE).await?;
-    let crowd = Crowd::gather(serving.client, case.clients, |client| {
+    let load = LoadGenerator::start(serving.client, case.clients, |client| {
         streamed_chat(&format!("Count from {client} to {}.", client + 5))
     });
     let policies = [
@@ -85,7 +85,7 @@ pub async fn measure(case: Case) -> Result<Measured> {
             .push(now().saturating_sub(SETTLE));
         measured.pause.push(pause(&report, digest)?);
     }
-    measured.served = crowd.leave().await?;
+    measured.served = load.stop().await?;
     measured.to_first_decision.sort_unstable();
     measured.to_force.sort_unstable();
     measured.pause.sort_unstable();
@@ -106,7 +106,7 @@ fn pause(report: &KeeperReport, digest: Digest) -> Result<Duration> {
     Ok(Duration::from_micros(pause))
 }
 
-/// Asks until the policy `name` has decided where the request runs.
+/// Asks until the policy `name` has routed a request.
 async fn decided_by(serving: &Serving, name: &str) -> Result<()> {
     let mut body = streamed_chat("Hello");
     body["max_tokens"] = serde_json::json!(1);
@@ -121,7 +121,7 @@ async fn decided_by(serving: &Serving, name: &str) -> Result<()> {
     }
 }
 
-/// The same component with a custom section that no other has.
+/// The same component with a custom section of its own.
 fn marked(component: &[u8], mark: usize) -> Vec<u8> {
     let name = b"mark";
     let content = mark.to_le_bytes();

@@ -1,4 +1,4 @@
-//! A whole server on this machine, with the demo model and the default policies, and its folder.
+//! A whole server on this machine, with the demo model, the default policies, and a policy folder.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,27 +14,26 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 
-/// A server and its policy folder, which goes with it.
+/// A server and its policy folder, which is removed with it.
 #[derive(Debug)]
 pub struct Serving {
-    /// To talk to it.
+    /// A client of the server.
     pub client: Client,
-    /// The server itself.
     pub server: Server,
     folder: TempDir,
 }
 
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Serving {
-    /// Starts one. `tune` may change its configuration, which is the default but for a free port
-    /// and a policy folder of its own that is looked at often.
+    /// Starts a server. `tune` may change its configuration, which is the default one with a free
+    /// port and a policy folder of its own, looked at often.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the server does not start.
     pub async fn start(tune: impl FnOnce(&mut Config)) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let flags = Flags {
@@ -55,24 +54,24 @@ impl Serving {
         })
     }
 
-    /// A file in the policy folder.
+    /// The path of a file in the policy folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Puts a file into the policy folder as a careful operator does: written beside it, then
-    /// renamed into it.
+    /// Puts a file into the policy folder as a careful operator does: writes it beside its place
+    /// and renames it.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn drop_in(&self, name: &str, content: &[u8]) -> Result<()> {
         let beside = self.path(&format!(".{name}.new"));
         fs::write(&beside, content)?;
         fs::rename(&beside, self.path(name)).context("not renamed")
     }
 
-    /// Waits until nothing is in hand.
+    /// Waits until the server has no request in hand.
     ///
     /// # Errors
     /// If something stays, with what it is.
@@ -81,10 +80,10 @@ impl Serving {
         self.load_until(idle).await
     }
 
-    /// Waits until the load is as wanted.
+    /// Waits until `wanted` is true of the load.
     ///
     /// # Errors
-    /// If it does not get so, with what it is.
+    /// If it does not become true, with the last load.
     pub async fn load_until(&self, wanted: impl Fn(&Load) -> bool) -> Result<Load> {
         let mut last = Load::default();
         let looked = tokio::time::timeout(PATIENCE, async {
@@ -119,17 +118,17 @@ impl Serving {
     }
 }
 
-/// Whether the policy known as `name` holds a hook.
+/// True if the policy known as `name` holds a hook.
 #[must_use]
 pub fn holds(report: &KeeperReport, name: &str) -> bool {
     let mut policies = report.policies.iter();
     policies.any(|policy| policy.name == name && !policy.held.is_empty())
 }
 
-/// The component of a policy, as `cargo xtask policies` left it.
+/// Reads the component of a policy that `cargo xtask policies` made.
 ///
 /// # Errors
-/// If it is not there.
+/// If the component is missing.
 pub fn component(name: &str) -> Result<Vec<u8>> {
     let path = pointsman_testkit::component::component_path(name);
     fs::read(&path).with_context(|| format!("{}: run `cargo xtask policies`", path.display()))

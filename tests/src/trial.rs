@@ -1,4 +1,4 @@
-//! What the tests of shadows and canaries start from: a small fleet, eight tenants, and bursts of
+//! Fixtures of the tests of shadows and canaries: a small fleet, eight tenants, and bursts of
 //! requests of all of them.
 
 use pointsman_core::rows::NameKind;
@@ -11,12 +11,12 @@ use pointsman_sim::World;
 
 use crate::fleet;
 
-/// Tenants, `tenant-0` and so on, by their ids.
+/// Number of tenants. They are called `tenant-0` and so on, by their ids.
 pub const TENANTS: u32 = 8;
 
 const SECOND: u64 = 1_000_000;
 
-/// These hooks.
+/// The set of these hooks.
 #[must_use]
 pub fn hooks(hooks: &[Hook]) -> HookSet {
     hooks.iter().copied().collect()
@@ -25,7 +25,7 @@ pub fn hooks(hooks: &[Hook]) -> HookSet {
 /// The guest that misbehaves on demand, with these settings.
 ///
 /// # Panics
-/// If it was not made, or is refused.
+/// If the guest is missing or refused.
 #[must_use]
 pub fn guest(engine: &PolicyEngine, settings: &str) -> PolicySource {
     let component = fleet::load(engine, "test/hostile").expect("the guest was made");
@@ -35,13 +35,13 @@ pub fn guest(engine: &PolicyEngine, settings: &str) -> PolicySource {
 /// Starts a policy and adds it.
 ///
 /// # Panics
-/// If it does not start, or is in quarantine.
+/// If the policy does not start, or is in quarantine.
 pub fn add(host: &mut PolicyHost, source: PolicySource) -> u32 {
     let started = start(source).expect("it starts");
     host.add(started).expect("it is not in quarantine")
 }
 
-/// A world of four engines of two slots each, with the tenants, to which `policies` answer.
+/// Makes a world of four engines with two slots each, the tenants, and `policies`.
 pub fn world<P: Policies>(policies: P) -> World<P> {
     let (mut world, _) = fleet::small_world(Config::default(), policies, (4, 2, 256));
     for n in 0..TENANTS {
@@ -53,19 +53,19 @@ pub fn world<P: Policies>(policies: P) -> World<P> {
     world
 }
 
-/// So many requests, in bursts of eight and of all tenants, and their end. None is more urgent than
-/// another, so that none gives way.
+/// Serves `requests` requests, in bursts of eight from all tenants. They are equally urgent, so
+/// that none gives way.
 ///
 /// # Panics
-/// If one is left without an outcome.
+/// If a request has no outcome.
 pub fn serve<P: Policies>(world: &mut World<P>, requests: u32) {
     serve_by(world, requests, |_| 0);
 }
 
-/// The same with the priorities that `priority` gives them.
+/// Serves requests with priorities from `priority`.
 ///
 /// # Panics
-/// If one is left without an outcome.
+/// If a request has no outcome.
 pub fn serve_by<P: Policies>(world: &mut World<P>, requests: u32, priority: impl Fn(u32) -> i32) {
     for n in 0..requests {
         let mut new = NewRequest::new(TenantId(n % TENANTS), 20 + n % 50, 40);
@@ -80,7 +80,7 @@ pub fn serve_by<P: Policies>(world: &mut World<P>, requests: u32, priority: impl
     assert!(world.run_out(end), "left without an outcome");
 }
 
-/// Who placed which request, in order.
+/// The author of each placement, in order.
 #[must_use]
 pub fn routers(facts: &[Stamped]) -> Vec<(RequestId, Author)> {
     let placed = facts.iter().filter_map(|stamped| {

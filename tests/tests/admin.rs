@@ -1,4 +1,4 @@
-//! `/admin` of a whole server: who may ask, what is told, and what orders come to.
+//! `/admin` of a whole server: access, contents, and the effects of orders.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 use tokio::task;
 
-/// A request that runs until its client leaves.
+/// The body of a request that runs until its client leaves.
 fn long() -> Value {
     let mut body = streamed_chat("Hello");
     body["ignore_eos"] = json!(true);
@@ -36,7 +36,7 @@ fn error(answer: &Answer) -> Result<(u16, String)> {
     Ok((answer.status.as_u16(), message.context("no message")?))
 }
 
-// === Who may ===
+// === Access ===
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
@@ -55,7 +55,7 @@ async fn statuses(serving: &Serving, path: &str) -> Result<Vec<(u16, Option<u16>
             Key::Right => Client::new(addr).with_key("root"),
         };
         let port = serving.server.addr().port();
-        // What listens everywhere is reached on this machine too.
+        // A server that listens on every address is reached on this machine too.
         let clients = with(SocketAddr::from(([127, 0, 0, 1], port)));
         let clients = clients.get(path).await?.status.as_u16();
         let operators = match serving.server.admin_addr() {
@@ -71,7 +71,7 @@ async fn statuses(serving: &Serving, path: &str) -> Result<Vec<(u16, Option<u16>
 async fn admin_and_monitor_are_for_operators_only() -> Result<()> {
     let anywhere: SocketAddr = "0.0.0.0:0".parse()?;
     let keyed = |config: &mut Config| config.admin.key = Some(Secret::new("root".to_owned()));
-    // On loopback without anything: everybody who is there.
+    // On loopback without a key: everybody on this machine.
     let serving = Serving::start(|_| {}).await?;
     for path in [
         "/admin/policies",
@@ -83,7 +83,7 @@ async fn admin_and_monitor_are_for_operators_only() -> Result<()> {
         ensure!(statuses(&serving, path).await? == open, "{path}");
     }
     serving.server.stop().await?;
-    // With a key: its holders. The page itself, which says nothing, asks for it.
+    // With a key: only its holders. The page itself contains nothing and asks for the key.
     let serving = Serving::start(keyed).await?;
     let locked = vec![(401, None), (401, None), (200, None)];
     for path in ["/admin/policies", "/monitor/data"] {
@@ -91,7 +91,7 @@ async fn admin_and_monitor_are_for_operators_only() -> Result<()> {
     }
     ensure!(serving.client.get("/monitor").await?.status == 200);
     serving.server.stop().await?;
-    // Where others connect: nobody without a key,
+    // On an address that others reach, without a key: nobody,
     let serving = Serving::start(|config| config.listen = anywhere).await?;
     for path in ["/admin/policies", "/monitor/data", "/monitor"] {
         ensure!(
@@ -108,7 +108,7 @@ async fn admin_and_monitor_are_for_operators_only() -> Result<()> {
     );
     ensure!(client.get("/v1/models").await?.status == 200);
     serving.server.stop().await?;
-    // its holders with one,
+    // and with a key: its holders.
     let serving = Serving::start(|config| {
         config.listen = anywhere;
         keyed(config);
@@ -227,7 +227,7 @@ async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<(
     ensure!(added.json()?["name"] == "cpu0/second", "{:?}", added.json());
     let again = client.post("/admin/executors", &table).await?;
     ensure!(again.status == 409, "{:?}", again.json());
-    // Another for a model that is served, with a name of its own.
+    // A second executor for a model that is served, with a name of its own.
     let twin = json!({"name": "demo", "executor": "cpu0/demo-2", "slots": 1});
     ok(client.post("/admin/executors", &twin)).await?;
     let mut body = chat("Hello");
@@ -247,7 +247,7 @@ async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<(
         .each_ref()
         .map(|stream| &stream.headers["x-pointsman-executor"]);
     ensure!(places[0] != places[1], "{places:?}");
-    // Removed while it runs something: that goes on.
+    // An executor that is removed while it runs a sequence lets it finish.
     body["stream"] = json!(true);
     body["ignore_eos"] = json!(true);
     body["max_tokens"] = json!(200);
@@ -386,7 +386,7 @@ async fn an_order_that_cannot_be_carried_out_is_refused_with_the_reason() -> Res
     }
     let unknown = format!("/admin/quarantine/{}/release", "0".repeat(64));
     ensure!(client.post(&unknown, &json!({})).await?.status == 404);
-    // Who has no state folder is told so.
+    // A server without a state folder says so.
     let (status, message) = error(&client.get("/admin/dumps").await?)?;
     ensure!(
         status == 404 && message.contains("state-folder"),
@@ -419,7 +419,7 @@ async fn an_order_is_answered_with_what_is_in_force_then() -> Result<()> {
     Ok(())
 }
 
-// === Where a request would go ===
+// === Dry runs ===
 
 #[tokio::test]
 async fn where_a_request_would_go_is_told_and_nothing_changes() -> Result<()> {
@@ -454,7 +454,7 @@ async fn where_a_request_would_go_is_told_and_nothing_changes() -> Result<()> {
     ensure!(told["request"]["prompt_tokens"] == 100, "{told}");
     let after = ok(client.get("/admin/policies")).await?;
     ensure!(before["policies"] == after["policies"], "{before}\n{after}");
-    // When it is full it would wait; when it really comes it goes where it was said.
+    // A full executor would make the request wait; the real request goes where the dry run said.
     let mut streams = Vec::new();
     for _ in 0..8 {
         streams.push(running(client).await?);
@@ -485,7 +485,7 @@ async fn where_a_request_would_go_is_told_and_nothing_changes() -> Result<()> {
     Ok(())
 }
 
-// === How requests were decided ===
+// === Decisions about requests ===
 
 #[tokio::test]
 async fn how_a_request_was_decided_is_told_by_either_of_its_ids() -> Result<()> {
@@ -514,7 +514,7 @@ async fn how_a_request_was_decided_is_told_by_either_of_its_ids() -> Result<()> 
     step("admitted", None)?;
     let placed = step("placed", None)?;
     ensure!(placed["executor"] == "cpu0/demo", "{placed}");
-    // What its client was told.
+    // The client was told the same.
     ensure!(
         placed["reason"] == answer.header("x-pointsman-reason"),
         "{placed}"

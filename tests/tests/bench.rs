@@ -1,11 +1,13 @@
-//! The benchmark's code, on tiny inputs: it must run, and components must decide as natively.
+//! The code of the benchmarks, on tiny inputs: it must run, and components must decide as native
+//! policies do.
 
 use std::num::NonZeroUsize;
 
 use pointsman_policy::PolicyEngine;
+use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;
-use pointsman_tests::fleet::{Defaults, Flavour};
+use pointsman_tests::fleet::Defaults;
 use pointsman_tests::{engine, journal, reload};
 
 #[test]
@@ -25,7 +27,7 @@ fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
     }
 }
 
-/// One request at a fleet of which everything is new: the fuel of the calls must do for it.
+/// One request over a fleet in which every row is new: the default fuel must be enough.
 #[test]
 fn the_defaults_decide_over_ten_thousand_executors_within_their_limits() {
     let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();
@@ -69,10 +71,10 @@ fn the_engine_benchmark_computes_the_same_with_any_number_of_threads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_engine_benchmark_serves_its_crowd() {
-    let crowd = engine::crowded(4, 8).await.unwrap();
-    assert!(crowd.requests >= 8, "{crowd:?}");
-    assert!((0.0..=1.0).contains(&crowd.waited), "{crowd:?}");
+async fn the_engine_benchmark_runs_under_load() {
+    let load = engine::under_load(4, 8).await.unwrap();
+    assert!(load.requests >= 8, "{load:?}");
+    assert!((0.0..=1.0).contains(&load.waited), "{load:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,8 +13,9 @@ fn share(percent: u8) -> Percent {
     Percent::new(percent).unwrap()
 }
 
-/// Of 10,000 tenants a fair draw is off by more than 200 less than once in 15,000 times: four
-/// standard deviations at a half, more elsewhere. The names are always the same, and so is this.
+/// A fair draw of 10,000 tenants is off by more than 200 less than once in 15,000 times: four
+/// standard deviations at a half, more elsewhere. The names are always the same, so the result is
+/// too.
 #[test]
 fn a_canary_has_its_share_of_ten_thousand_tenants() {
     let names: Vec<String> = (0..10_000).map(|n| format!("tenant-{n}")).collect();
@@ -57,8 +58,8 @@ fn who_tries_a_canary_does_not_change_between_releases() {
     assert_eq!(known, KNOWN_SHARES);
 }
 
-/// The smallest share with the tenants `default`, `acme`, `globex` and the nameless one: the first
-/// eight bytes of SHA-256 of the name, as percent of 2^64, rounded down, and one.
+/// The smallest share that contains the tenants `default`, `acme`, `globex` and the nameless one:
+/// the first eight bytes of SHA-256 of the name, as percent of 2^64, rounded down, plus one.
 const KNOWN_SHARES: [u8; 4] = [22, 51, 36, 89];
 
 /// A host with one plain guest in force, and another as a canary for half of the tenants.
@@ -74,7 +75,7 @@ fn half(engine: &PolicyEngine, canary: &str) -> (PolicyHost, u32, u32) {
     (host, steady, canary)
 }
 
-/// Whether a request of [`serve`] belongs to a tenant that tries the canary.
+/// True if a request of [`serve`] belongs to a tenant that tries the canary.
 fn tries(canary: u32, request: RequestId) -> bool {
     let canary = Canary {
         policy: canary,
@@ -109,8 +110,8 @@ fn a_canary_answers_for_its_tenants_and_each_run_sees_what_the_one_before_it_pla
         both.iter().all(|count| *count >= 25),
         "{both:?} show little"
     );
-    // Both take the first executor with a free slot: blind to each other, they would take the
-    // same slots, and the second would be refused.
+    // Both policies take the first executor with a free slot. If they did not see each other's
+    // placements they would take the same slots, and the second would be refused.
     let refused: Vec<_> = world
         .facts()
         .iter()

@@ -1,5 +1,5 @@
-//! Clients that leave, stall or talk nonsense, in every phase: the server answers clearly or closes
-//! cleanly, and holds nothing for them afterwards.
+//! Clients that leave, stall or send nonsense, in every phase: the server answers clearly or closes
+//! the connection, and holds nothing for them afterwards.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// One slot, so that a second request waits.
+/// Leaves one slot, so that a second request waits.
 fn one_slot(config: &mut Config) {
     config.models[0].slots = 1;
 }
 
-/// A request that goes on for long.
+/// The body of a request that runs for long.
 fn long() -> Value {
     let mut body = streamed_chat("Tell me a long story about a fox and an owl.");
     body["ignore_eos"] = json!(true);
@@ -46,7 +46,7 @@ async fn in_the_queue() -> Result<()> {
 
 #[tokio::test]
 async fn during_prefill() -> Result<()> {
-    // A token a step: the prompt takes as many steps.
+    // With one token per step, the prompt takes many steps.
     let serving = Serving::start(|config| {
         one_slot(config);
         config.cpu.tokens_per_step = 1;
@@ -93,7 +93,7 @@ async fn between_two_requests() -> Result<()> {
 async fn a_reader_that_does_not_read_holds_no_slot() -> Result<()> {
     let serving = Serving::start(one_slot).await?;
     let stream = running(&serving).await?;
-    // Nobody reads it, and yet it ends: its text waits, its slot does not.
+    // Nobody reads the stream, and yet the request ends: its text waits, its slot does not.
     serving.idle().await?;
     let streamed = stream.finish().await?;
     ensure!(streamed.done, "{streamed:?}");
@@ -113,7 +113,7 @@ async fn half_a_request_is_closed_and_holds_nothing() -> Result<()> {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"mod",
     ];
     for half in halves {
-        // Left alone, it is closed, with a word where a request can be answered.
+        // A client that stops sending is closed, with an error where a request can be answered.
         let mut socket = TcpStream::connect(serving.server.addr()).await?;
         socket.write_all(half.as_bytes()).await?;
         let mut answer = Vec::new();
@@ -125,7 +125,7 @@ async fn half_a_request_is_closed_and_holds_nothing() -> Result<()> {
             ""
         };
         ensure!(answer.starts_with(expected), "{half:?}: {answer}");
-        // Cut short, nobody is there to answer.
+        // A client that closes in the middle gets no answer.
         let mut socket = TcpStream::connect(serving.server.addr()).await?;
         socket.write_all(half.as_bytes()).await?;
         drop(socket);

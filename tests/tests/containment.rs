@@ -1,6 +1,7 @@
-//! What a policy that goes wrong in force costs: its instance, then its hooks, and nobody a request.
+//! The consequences for a policy in force that misbehaves: it loses its instance, then its hooks,
+//! and no request is lost.
 //!
-//! `hostile.rs` asks what a guest can do to requests. Here is what becomes of the guest.
+//! `hostile.rs` tests the effects on requests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,11 +15,12 @@ use pointsman_policy::{
     PolicyStatus, Probation, Restored, RollbackWhy, SelfTestError, self_test, start,
 };
 use pointsman_sim::World;
-use pointsman_tests::fleet::{self, Defaults, Flavour};
+use pointsman_testkit::Flavour;
+use pointsman_tests::fleet::{self, Defaults};
 
 const SECOND: u64 = 1_000_000;
 
-/// Requests come this far apart: each finds the fleet with room.
+/// Time between requests, long enough that each finds room.
 const PAUSE: Micros = Micros(20_000);
 
 fn guest(engine: &PolicyEngine, settings: &str) -> PolicySource {
@@ -34,7 +36,7 @@ fn bind(host: &mut PolicyHost, source: PolicySource, hooks: &[Hook]) -> u32 {
     policy
 }
 
-/// Four engines of four slots with blocks for all of them, and two tenants.
+/// A world of four engines with four slots each, blocks for all of them, and two tenants.
 fn world(host: PolicyHost) -> World<PolicyHost> {
     let config = Config {
         unplaced_max: Micros(2 * SECOND),
@@ -50,7 +52,7 @@ fn world(host: PolicyHost) -> World<PolicyHost> {
     world
 }
 
-/// `requests` arrive one after the other, of both tenants in turn, and all are served.
+/// Serves `requests` requests, one after the other, of both tenants in turn.
 fn serve(world: &mut World<PolicyHost>, requests: u32) {
     for n in 0..requests {
         world.arrive(NewRequest::new(TenantId(n % 2), 20 + n % 7, 8), 4);
@@ -67,7 +69,7 @@ fn serve(world: &mut World<PolicyHost>, requests: u32) {
     }
 }
 
-/// Who placed the requests, in order.
+/// The author of each placement, in order.
 fn routers(world: &World<PolicyHost>) -> Vec<Author> {
     let facts = world.facts().iter();
     let placed = facts.filter_map(|stamped| {
@@ -110,7 +112,7 @@ fn a_guest_that_faults_after_a_thousand_good_answers_loses_its_hook_and_no_reque
     );
     assert_eq!(routers.last(), Some(&Author::Policy(default)));
 
-    // Its fresh instances began with its last snapshot, and so remembered how good they had been.
+    // Its fresh instances got its last snapshot, which counts the good answers.
     let events = events(&mut world.policies);
     let warm = events.iter().filter(|event| {
         let restored = Restored::Warm;
@@ -149,7 +151,7 @@ fn a_fault_leaves_a_dump_with_the_question_and_the_names_of_functions() {
 #[test]
 fn the_fault_of_one_policy_does_not_touch_the_store_of_another() {
     let engine = PolicyEngine::new().unwrap();
-    // The same component, even: one instance traps in each of its answers, the other goes on.
+    // Two instances of one component: one traps in each of its answers, the other goes on.
     let trap = r#"{"outrage": "trap", "calls": ["route"]}"#;
     let count = r#"{"outrage": "trap", "calls": ["admit"], "good-calls": 4000000}"#;
     let run = |with: Option<&str>| {
@@ -236,7 +238,8 @@ fn a_guest_whose_snapshot_is_a_gigabyte_gives_none_and_is_asked_on() {
 
 // === Probation ===
 
-/// The plain guest has answered for a while; then this one takes its hook over, on probation.
+/// A world in which the plain guest has answered for a while, and then this one displaces it, on
+/// probation.
 fn succeed(engine: &PolicyEngine, settings: &str) -> (World<PolicyHost>, u32, u32) {
     let mut host = PolicyHost::new(Patience::default());
     let plain = bind(&mut host, guest(engine, "{}"), &[Hook::Routing]);

@@ -1,5 +1,5 @@
-//! The three default policies together, as they ship: as components in three stores, over random
-//! work, and natively over the same.
+//! The three default policies together as they ship: as components in three stores, over random
+//! work, and natively over the same work.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,7 +15,8 @@ use pointsman_core::{
 };
 use pointsman_policy::{PolicyEngine, PolicyHost};
 use pointsman_sim::{EngineProfile, World, replay};
-use pointsman_tests::fleet::{self, Defaults, Flavour};
+use pointsman_testkit::Flavour;
+use pointsman_tests::fleet::{self, Defaults};
 
 const SECOND: u64 = 1_000_000;
 
@@ -30,7 +31,7 @@ fn names(world: &mut World<PolicyHost>) {
     }
 }
 
-/// Four engines on one device, two of them for one model at a time.
+/// Four engines on one device, two of them with one model at a time.
 fn fleet_of_four(host: PolicyHost) -> (World<PolicyHost>, Vec<ExecutorId>) {
     let (mut world, mut executors) = fleet::small_world(Config::default(), host, (2, 3, 120));
     names(&mut world);
@@ -95,7 +96,7 @@ fn run(seed: u64, host: PolicyHost) -> World<PolicyHost> {
     world
 }
 
-/// What no default policy should ever cause.
+/// True for a fact that no default policy should cause.
 fn is_misbehaviour(fact: &Stamped) -> bool {
     matches!(
         fact.fact,
@@ -161,7 +162,7 @@ fn a_recorded_run_is_decided_the_same_by_fresh_components() {
     assert_eq!(effects, world.effects());
 }
 
-/// A fault, a restart and a swap in the middle lose nothing that is in flight.
+/// Tests a fault, a restart and a swap in the middle of a run: sequences in flight go on.
 #[test]
 fn a_swap_between_two_rounds_keeps_everything_in_flight() {
     let defaults = Defaults::load(&PolicyEngine::new().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Memory over many swaps. Alone in its process, so that nobody else's memory is measured.
+//! Memory over many swaps, in a process of its own, so that only this test is measured.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,8 @@ fn resident() -> u64 {
     kib.unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// An instance has touched some 57 KB of memory: one leaked in thirty swaps would be seen.
+/// Tests memory over 10,000 swaps. An instance touches about 57 KB, so a leak of one in thirty
+/// would show.
 #[test]
 fn memory_stays_flat_over_ten_thousand_swaps() {
     let engine = PolicyEngine::new().unwrap();

@@ -1,5 +1,4 @@
-//! The bodies of the fuzz targets, on damaged samples of what they read: whatever the bytes are,
-//! none of them panics.
+//! The bodies of the fuzz targets, with damaged samples: no bytes make one of them panic.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +8,7 @@ use fastrand::Rng;
 use pointsman_tests::fuzz::{self, Body};
 use pointsman_tests::mutate::damaged;
 
-/// Damaged inputs of each body that parses text or a journal.
+/// Number of damaged inputs for each body that parses text or a journal.
 const INPUTS: u64 = 1000;
 
 const CHAT: &str = r#"{"model": "demo", "messages": [
@@ -70,13 +69,13 @@ names = ["a", { deep = [1, 2.5, 2026-01-01T00:00:00Z] }]
 call-fuel = 1_000_000
 "#;
 
-/// A file of the repository.
+/// Reads a file of the repository.
 fn file(path: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     std::fs::read(root.join(path)).unwrap()
 }
 
-/// Each sample is understood, and nothing that is made of them makes the body panic.
+/// Checks that each sample is understood, and that nothing made of the samples panics.
 fn check(body: Body, samples: &[Vec<u8>], inputs: u64) {
     for sample in samples {
         let start = String::from_utf8_lossy(&sample[..sample.len().min(60)]);
@@ -92,7 +91,8 @@ fn check(body: Body, samples: &[Vec<u8>], inputs: u64) {
     assert!(refused > inputs / 50, "only {refused} inputs were bad");
 }
 
-/// What nests so deep that a parser which recurses without a bound overflows its stack.
+/// Checks that deep nesting is refused. A parser that recurses without a bound would overflow its
+/// stack.
 fn check_depth(body: Body, openings: &[&str]) {
     for opening in openings {
         assert!(!body(opening.repeat(100_000).as_bytes()), "{opening}");

@@ -1,5 +1,5 @@
-//! Guests that do wrong: whatever they do, every request that could be served is served, within
-//! the liveness bounds, and what they did is a fact.
+//! Guests that misbehave: every request that could be served is served within the liveness bounds,
+//! and the facts show the misbehaviour.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,11 +14,12 @@ use pointsman_core::{
 };
 use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_sim::World;
-use pointsman_tests::fleet::{self, Defaults, Flavour};
+use pointsman_testkit::Flavour;
+use pointsman_tests::fleet::{self, Defaults};
 
 const SECOND: u64 = 1_000_000;
 
-/// Who answers when the guest does not.
+/// The policies behind the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     BuiltIn,
@@ -33,7 +34,7 @@ fn config() -> Config {
     }
 }
 
-/// The guest with these settings on every hook, before the defaults or the built-in rules.
+/// A host with the guest on every hook, before the defaults or the built-in rules.
 fn hostile_host(engine: &PolicyEngine, settings: &str, behind: Behind) -> (PolicyHost, u32) {
     let mut host = match behind {
         Behind::BuiltIn => PolicyHost::new(Patience::default()),
@@ -51,8 +52,8 @@ fn hostile_host(engine: &PolicyEngine, settings: &str, behind: Behind) -> (Polic
     (host, policy)
 }
 
-/// Two engines of two slots on one device, and requests of several priorities that between them
-/// need more slots and blocks than there are.
+/// Runs two engines with two slots each on one device. Requests of several priorities need more
+/// slots and blocks than there are.
 fn run(host: PolicyHost) -> World<PolicyHost> {
     let (mut world, executors) = fleet::small_world(config(), host, (2, 2, 24));
     world.input(pointsman_core::Input::NameInterned {
@@ -94,40 +95,40 @@ fn all_are_served(world: &World<PolicyHost>) {
     }
 }
 
-/// What a case must leave in the facts.
-enum Leaves {
+/// The fact that a case must leave.
+enum ExpectedFact {
     Fault(FaultKind),
     Refusal(Hook, fn(RefusalCause) -> bool),
     Strike(Clock),
 }
 
-impl Leaves {
+impl ExpectedFact {
     fn is_in(&self, world: &World<PolicyHost>, policy: u32) -> bool {
         world
             .facts()
             .iter()
             .any(|stamped| match (self, &stamped.fact) {
-                (Leaves::Fault(kind), Fact::Fault(_, fault)) => {
+                (ExpectedFact::Fault(kind), Fact::Fault(_, fault)) => {
                     fault.kind == *kind && fault.policy == policy
                 }
-                (Leaves::Refusal(hook, is_it), Fact::Refused(author, at, refusal)) => {
+                (ExpectedFact::Refusal(hook, is_it), Fact::Refused(author, at, refusal)) => {
                     *author == Author::Policy(policy) && at == hook && is_it(refusal.cause)
                 }
-                (Leaves::Strike(clock), Fact::Strike(struck, ..)) => clock == struck,
+                (ExpectedFact::Strike(clock), Fact::Strike(struck, ..)) => clock == struck,
                 _ => false,
             })
     }
 }
 
-/// Runs the guest before the built-in rules and before the defaults.
-fn check(settings: &str, leaves: &Leaves) {
+/// Runs the guest before the built-in rules, and before the defaults.
+fn check(settings: &str, expected: &ExpectedFact) {
     let engine = PolicyEngine::new().unwrap();
     for behind in [Behind::BuiltIn, Behind::Defaults] {
         let (host, policy) = hostile_host(&engine, settings, behind);
         let world = run(host);
         all_are_served(&world);
         assert!(
-            leaves.is_in(&world, policy),
+            expected.is_in(&world, policy),
             "nothing in the facts about {settings} before {behind:?}"
         );
     }
@@ -137,7 +138,7 @@ fn check(settings: &str, leaves: &Leaves) {
 fn a_guest_that_loops_in_any_call_harms_nobody() {
     for call in ["observe", "admit", "order", "route", "evict", "allot"] {
         let settings = format!(r#"{{"outrage": "loop", "calls": ["{call}"]}}"#);
-        check(&settings, &Leaves::Fault(FaultKind::Fuel));
+        check(&settings, &ExpectedFact::Fault(FaultKind::Fuel));
     }
 }
 
@@ -145,7 +146,7 @@ fn a_guest_that_loops_in_any_call_harms_nobody() {
 fn a_guest_that_traps_in_any_call_harms_nobody() {
     for call in ["observe", "admit", "order", "route", "evict", "allot"] {
         let settings = format!(r#"{{"outrage": "trap", "calls": ["{call}"]}}"#);
-        check(&settings, &Leaves::Fault(FaultKind::Trap));
+        check(&settings, &ExpectedFact::Fault(FaultKind::Trap));
     }
 }
 
@@ -153,7 +154,7 @@ fn a_guest_that_traps_in_any_call_harms_nobody() {
 fn a_guest_that_allocates_without_end_harms_nobody() {
     check(
         r#"{"outrage": "allocate", "calls": ["route"]}"#,
-        &Leaves::Fault(FaultKind::Memory),
+        &ExpectedFact::Fault(FaultKind::Memory),
     );
 }
 
@@ -161,7 +162,7 @@ fn a_guest_that_allocates_without_end_harms_nobody() {
 fn a_guest_that_recurses_without_end_harms_nobody() {
     check(
         r#"{"outrage": "recurse", "calls": ["order"]}"#,
-        &Leaves::Fault(FaultKind::Trap),
+        &ExpectedFact::Fault(FaultKind::Trap),
     );
 }
 
@@ -169,12 +170,12 @@ fn a_guest_that_recurses_without_end_harms_nobody() {
 fn a_guest_that_returns_a_million_rows_harms_nobody() {
     check(
         r#"{"outrage": "million-rows", "calls": ["order"]}"#,
-        &Leaves::Fault(FaultKind::Oversize),
+        &ExpectedFact::Fault(FaultKind::Oversize),
     );
-    // These rows are larger, and making them takes all the fuel there is.
+    // Making these larger rows takes all the fuel.
     for call in ["admit", "route"] {
         let settings = format!(r#"{{"outrage": "million-rows", "calls": ["{call}"]}}"#);
-        check(&settings, &Leaves::Fault(FaultKind::Fuel));
+        check(&settings, &ExpectedFact::Fault(FaultKind::Fuel));
     }
 }
 
@@ -182,7 +183,7 @@ fn a_guest_that_returns_a_million_rows_harms_nobody() {
 fn a_guest_that_faults_after_good_answers_harms_nobody() {
     check(
         r#"{"outrage": "trap", "calls": ["route"], "good-calls": 5}"#,
-        &Leaves::Fault(FaultKind::Trap),
+        &ExpectedFact::Fault(FaultKind::Trap),
     );
 }
 
@@ -190,7 +191,7 @@ fn a_guest_that_faults_after_good_answers_harms_nobody() {
 fn a_guest_whose_snapshot_or_restore_loops_harms_nobody() {
     for call in ["snapshot", "restore"] {
         let settings = format!(r#"{{"outrage": "loop", "calls": ["{call}", "evict"]}}"#);
-        check(&settings, &Leaves::Fault(FaultKind::Fuel));
+        check(&settings, &ExpectedFact::Fault(FaultKind::Fuel));
     }
 }
 
@@ -199,11 +200,11 @@ fn executors_that_do_not_exist_are_refused() {
     let unknown = |cause| cause == RefusalCause::UnknownExecutor;
     check(
         r#"{"answers": "unknown-executors"}"#,
-        &Leaves::Refusal(Hook::Routing, unknown),
+        &ExpectedFact::Refusal(Hook::Routing, unknown),
     );
     check(
         r#"{"answers": "no-executors"}"#,
-        &Leaves::Refusal(Hook::Routing, |cause| cause == RefusalCause::NamesNone),
+        &ExpectedFact::Refusal(Hook::Routing, |cause| cause == RefusalCause::NamesNone),
     );
 }
 
@@ -211,7 +212,7 @@ fn executors_that_do_not_exist_are_refused() {
 fn a_placement_that_the_request_does_not_allow_is_refused() {
     check(
         r#"{"answers": "ignore-allowed"}"#,
-        &Leaves::Refusal(Hook::Routing, |cause| cause == RefusalCause::NotAllowed),
+        &ExpectedFact::Refusal(Hook::Routing, |cause| cause == RefusalCause::NotAllowed),
     );
 }
 
@@ -220,11 +221,11 @@ fn a_request_placed_twice_is_refused() {
     let counted = |cause| matches!(cause, RefusalCause::WrongCount { .. });
     check(
         r#"{"answers": "twice"}"#,
-        &Leaves::Refusal(Hook::Routing, counted),
+        &ExpectedFact::Refusal(Hook::Routing, counted),
     );
     check(
         r#"{"answers": "twice"}"#,
-        &Leaves::Refusal(Hook::Priority, |cause| cause == RefusalCause::NamedTwice),
+        &ExpectedFact::Refusal(Hook::Priority, |cause| cause == RefusalCause::NamedTwice),
     );
 }
 
@@ -232,7 +233,7 @@ fn a_request_placed_twice_is_refused() {
 fn a_victim_more_urgent_than_the_needy_is_refused() {
     check(
         r#"{"answers": "evict-most-urgent"}"#,
-        &Leaves::Refusal(Hook::Preemption, |cause| cause == RefusalCause::MoreUrgent),
+        &ExpectedFact::Refusal(Hook::Preemption, |cause| cause == RefusalCause::MoreUrgent),
     );
 }
 
@@ -283,7 +284,7 @@ fn a_guest_that_allots_too_much_is_refused() {
     let over = |cause| matches!(cause, RefusalCause::OverTotal { .. });
     check(
         r#"{"answers": "allot-too-much"}"#,
-        &Leaves::Refusal(Hook::Budget, over),
+        &ExpectedFact::Refusal(Hook::Budget, over),
     );
 }
 
@@ -291,7 +292,7 @@ fn a_guest_that_allots_too_much_is_refused() {
 fn a_guest_that_holds_for_ever_is_overruled_in_time() {
     check(
         r#"{"answers": "hold-for-ever"}"#,
-        &Leaves::Strike(Clock::Unplaced),
+        &ExpectedFact::Strike(Clock::Unplaced),
     );
 }
 
@@ -299,11 +300,11 @@ fn a_guest_that_holds_for_ever_is_overruled_in_time() {
 fn displacing_what_does_not_exist_is_refused() {
     check(
         r#"{"answers": "displace-unknown"}"#,
-        &Leaves::Refusal(Hook::Admission, |cause| cause == RefusalCause::NotQueued),
+        &ExpectedFact::Refusal(Hook::Admission, |cause| cause == RefusalCause::NotQueued),
     );
 }
 
-/// What a policy may do is done, counted and attributed.
+/// Tests answers that a policy may give: they take effect, are counted, and name the policy.
 #[test]
 fn shedding_and_giving_up_are_attributed_to_the_policy() {
     let engine = PolicyEngine::new().unwrap();
@@ -330,7 +331,7 @@ fn shedding_and_giving_up_are_attributed_to_the_policy() {
     }
 }
 
-/// After a fault the next in line answers, and a fresh instance is asked again later.
+/// Tests that the next policy answers after a fault, and that a fresh instance is asked later.
 #[test]
 fn a_fault_is_answered_by_the_one_behind() {
     let engine = PolicyEngine::new().unwrap();

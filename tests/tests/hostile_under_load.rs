@@ -1,9 +1,8 @@
-//! Every hostile guest in the folder of a server that serves a crowd: no request fails, the right
-//! version is in force in the end, and the history says why.
+//! Every hostile guest in the folder of a server under load: no request fails, the right version is
+//! in force in the end, and the history says why.
 //!
 //! # Not here
-//! A guest that sheds requests or gives them up: it may, and they fail by its decision
-//! (`hostile.rs`).
+//! Guests that shed requests or give them up: a policy may, and its requests fail (`hostile.rs`).
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
@@ -11,31 +10,32 @@ use pointsman_policy::Restored;
 use pointsman_server::config::{ApiKey, Config, Tenant};
 use pointsman_server::reload::report::{KeeperReport, Outcome, Step, Transaction};
 use pointsman_tests::client::{Client, streamed_chat};
-use pointsman_tests::crowd::Crowd;
+use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// Of each tenant.
+/// Number of clients of each tenant.
 const CLIENTS: usize = 4;
-/// Requests a guest which stays must have decided about, and the most sent until it has.
+/// Number of requests about which a guest that stays must have decided, and the most that are sent
+/// for it.
 const ANSWERS: usize = 20;
 const ASKED_MAX: usize = 200;
-/// The tenants, and their keys.
+/// The tenants, which are also their keys.
 const TENANTS: [&str; 2] = ["rich", "poor"];
-/// Who holds the hooks when no guest does.
+/// The policies that hold the hooks without a guest.
 const DEFAULTS: [&str; 3] = ["aging", "budget", "memory-aware"];
 
-/// What becomes of a version of a guest.
+/// The fate of one version of a guest.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
     /// It never gets in force: this step says why, in these words.
     Refused(Step, &'static str),
-    /// It gets in force, and out again for what these words say.
+    /// It comes into force, and is taken out for this reason.
     Out(&'static str),
-    /// It stays in force, for all it does.
+    /// It stays in force.
     Stays,
-    /// It stays, and began without the state of the one before it, whose hand-over faulted.
+    /// It stays in force, without the state of its predecessor, whose hand-over faulted.
     StaysCold,
 }
 
@@ -145,8 +145,8 @@ fn in_time() -> Vec<Case> {
     ]
 }
 
-/// Two tenants by their keys. A policy that holds requests back is overruled soon, and one is
-/// proven soon.
+/// Sets up two tenants with keys. Held requests are soon placed by the built-in rule, and a
+/// probation is short.
 fn two_tenants(config: &mut Config) {
     config.core.unplaced_max = Micros(300_000);
     config.policies.probation.questions = 300;
@@ -170,7 +170,7 @@ fn short(n: usize) -> Value {
     body
 }
 
-/// A guest's sidecar.
+/// The sidecar of a guest.
 fn sidecar(settings: &Value) -> Result<String> {
     let settings: toml::Table = serde_json::from_value(settings.clone())?;
     let mut file = toml::Table::new();
@@ -189,7 +189,7 @@ fn is_in_force(made: &Transaction) -> bool {
     matches!(made.outcome, Outcome::InForce(_))
 }
 
-/// Why a version is out of force, if it is.
+/// The reason why a version is out of force, if it is.
 fn out(made: &Transaction) -> Option<&str> {
     match &made.outcome {
         Outcome::RolledBack { why } | Outcome::Dropped { why } => Some(why),
@@ -204,13 +204,13 @@ fn out(made: &Transaction) -> Option<&str> {
     }
 }
 
-/// Who holds anything, by name.
+/// The names of all policies that hold a hook.
 fn holders(report: &KeeperReport) -> Vec<&str> {
     let holding = report.policies.iter().filter(|it| !it.held.is_empty());
     holding.map(|policy| policy.name.as_str()).collect()
 }
 
-/// Waits until a guest has decided about so many of `client`'s requests.
+/// Sends requests of `client` until a guest has decided about `times` of them.
 async fn answered(client: Client, times: usize) -> Result<()> {
     let (mut answered, mut asked) = (0, 0);
     while answered < times {
@@ -228,7 +228,7 @@ async fn answered(client: Client, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// Puts one version into the folder, and sees what becomes of it.
+/// Puts one version into the folder, and waits for its fate.
 async fn goes(serving: &Serving, client: Client, case: &Case, version: usize) -> Result<()> {
     let Case { name, versions } = case;
     let (settings, ends) = &versions[version];
@@ -265,7 +265,7 @@ async fn goes(serving: &Serving, client: Client, case: &Case, version: usize) ->
             ensure!(why.contains(words), "{name}: {why}");
         }
         Ends::Stays | Ends::StaysCold => {
-            // One that stood before it may come in force again meanwhile, which restores nothing.
+            // An earlier version may come into force again meanwhile, without a restored state.
             let is_it = |made: &Transaction| match ends {
                 Ends::StaysCold => matches!(made.restored, Some(Restored::Faulted(_))),
                 Ends::Stays | Ends::Out(_) | Ends::Refused(..) => true,
@@ -280,12 +280,12 @@ async fn goes(serving: &Serving, client: Client, case: &Case, version: usize) ->
     Ok(())
 }
 
-/// The versions of each case one after the other, under the crowd, each to its end.
+/// Runs the versions of each case one after the other, under load.
 async fn go(cases: Vec<Case>) -> Result<()> {
     let serving = Serving::start(two_tenants).await?;
     let clients = TENANTS.map(|tenant| serving.client.with_key(tenant));
     let golden = clients[0].chat("Hello").await?.text()?;
-    let crowds = clients.map(|client| Crowd::gather(client, CLIENTS, short));
+    let loads = clients.map(|client| LoadGenerator::start(client, CLIENTS, short));
     for case in &cases {
         for version in 0..case.versions.len() {
             let gone = goes(&serving, clients[0], case, version).await;
@@ -302,8 +302,8 @@ async fn go(cases: Vec<Case>) -> Result<()> {
         let gone = |report: &KeeperReport| !holders(report).contains(&case.name);
         serving.report_until(gone).await?;
     }
-    for crowd in crowds {
-        let served = crowd.leave().await?;
+    for load in loads {
+        let served = load.stop().await?;
         ensure!(served >= CLIENTS, "{served} requests served");
     }
     serving.idle().await?;
@@ -312,7 +312,7 @@ async fn go(cases: Vec<Case>) -> Result<()> {
     Ok(())
 }
 
-/// In force is the newest version that stays, or the defaults.
+/// Checks that the newest version that stays is in force, or else the defaults.
 fn is_right(serving: &Serving, case: &Case, version: usize) -> Result<()> {
     let report = serving.server.reports().borrow().clone();
     let stays = |(_, ends): &&(Value, Ends)| matches!(ends, Ends::Stays | Ends::StaysCold);

@@ -1,4 +1,4 @@
-//! What a guest knows when it is asked: the machine's state, and nothing of what was refused.
+//! The mirror of a guest when it is asked: the machine's state, without refused actions.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,10 +14,10 @@ use pointsman_core::{
 use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_tests::fleet;
 
-/// Compares, at every routing question, the digest that the guest gives as its reason with one
-/// made from everything the machine would tell a newcomer.
+/// Compares, at every routing question, the digest that the guest gives as its reason with one of
+/// all rows that the machine would tell a new policy.
 #[derive(Default)]
-struct Witness {
+struct MirrorCheck {
     compared: u32,
 }
 
@@ -47,7 +47,7 @@ fn digest(view: &View<'_>) -> u16 {
     u16::try_from(sum & 0xffff).unwrap()
 }
 
-impl Sink<PolicyHost> for Witness {
+impl Sink<PolicyHost> for MirrorCheck {
     fn ask(&mut self, inner: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         let answer = inner.ask(asked);
         if let Some(Reply::Routing(verdicts)) = &answer.value {
@@ -78,11 +78,11 @@ fn host(settings: &str, hooks: &[Hook]) -> PolicyHost {
 
 #[test]
 fn a_guest_is_never_asked_with_a_stale_mirror() {
-    let witnessed = Tap {
+    let checked = Tap {
         inner: host("{}", &Hook::ALL),
-        sink: Witness::default(),
+        sink: MirrorCheck::default(),
     };
-    let (mut world, executors) = fleet::small_world(Config::default(), witnessed, (3, 2, 40));
+    let (mut world, executors) = fleet::small_world(Config::default(), checked, (3, 2, 40));
     world.input(Input::NameInterned {
         kind: NameKind::Tenant,
         text: "default".into(),
@@ -106,9 +106,9 @@ fn a_guest_is_never_asked_with_a_stale_mirror() {
     );
 }
 
-/// One executor, one slot. The guest places a request there that does not allow it, and counts
-/// it. Were the executor's unchanged load not sent again, the guest would think the slot taken
-/// and hold the next request.
+/// Tests one executor with one slot. The guest places a request there that does not allow it, and
+/// counts it. If the executor's unchanged load were not sent again, the guest would think that the
+/// slot is taken and hold the next request.
 #[test]
 fn a_refused_placement_leaves_no_phantom_count_in_a_guest() {
     let host = host(r#"{"answers": "ignore-allowed"}"#, &[Hook::Routing]);
@@ -117,7 +117,7 @@ fn a_refused_placement_leaves_no_phantom_count_in_a_guest() {
         kind: NameKind::Tenant,
         text: "default".into(),
     });
-    // Another executor, which the refused request allows and the guest does not choose.
+    // The refused request allows this executor, which the guest does not choose.
     let device = world
         .machine
         .executor_snapshot(executors[0])
@@ -135,7 +135,7 @@ fn a_refused_placement_leaves_no_phantom_count_in_a_guest() {
             if refusal.request == Some(refused))
     });
     assert!(was_refused);
-    // Alone from here on, or the guest would count it again in the same answer.
+    // The request must go, or else the guest would count it again with the next one.
     world.input(Input::RequestCancelled(refused));
     let next = world.arrive(NewRequest::new(TenantId(0), 10, 10), 10);
     world.settle();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_tests::client::streamed_chat;
-use pointsman_tests::crowd::Crowd;
+use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,12 +13,12 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-/// A browser that takes longer hangs.
+/// Longest time that a browser may take.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at the numbers.
+/// Time between two looks at the numbers.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The page's elements once its scripts have run for a few polls.
+/// The page's elements after its scripts have run for a few polls.
 async fn shown(url: &str) -> Result<String> {
     let profile = tempfile::tempdir()?;
     let mut browser = Command::new("chromium");
@@ -50,8 +50,8 @@ async fn shown(url: &str) -> Result<String> {
     Ok(dom)
 }
 
-/// The numbers once they tell of nothing in hand: an answer is given again for almost a second, so
-/// the first after the last request may be one from before its end.
+/// Waits until the numbers show no request in hand. The server repeats an answer for almost a
+/// second, so the first one after the last request may be too old.
 async fn settled(serving: &Serving) -> Result<Value> {
     let asked = timeout(PATIENCE, async {
         loop {
@@ -65,7 +65,7 @@ async fn settled(serving: &Serving) -> Result<Value> {
     asked.await.context("the numbers never settle")?
 }
 
-/// The text of the first element whose tag has `mark`; its own tags are left out.
+/// The text of the first element whose tag contains `mark`, without tags inside it.
 fn text(dom: &str, mark: &str) -> Result<String> {
     let (_, from) = dom
         .split_once(mark)
@@ -75,7 +75,7 @@ fn text(dom: &str, mark: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// The same within the row that has `row`.
+/// The same within the row that contains `row`.
 fn cell(dom: &str, row: &str, name: &str) -> Result<String> {
     let (_, from) = dom
         .split_once(row)
@@ -84,7 +84,7 @@ fn cell(dom: &str, row: &str, name: &str) -> Result<String> {
     text(row, &format!("data-f=\"{name}\""))
 }
 
-/// As the page writes a number.
+/// A number as the page writes it.
 fn grouped(number: &Value) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
@@ -106,7 +106,7 @@ fn sum(counts: &Value) -> u64 {
 async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     let url = format!("http://{}/monitor", serving.server.addr());
-    let crowd = Crowd::gather(serving.client, 12, |_| {
+    let load = LoadGenerator::start(serving.client, 12, |_| {
         let mut body = streamed_chat("Hello");
         body["max_tokens"] = json!(64);
         body["ignore_eos"] = json!(true);
@@ -120,7 +120,7 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
     let generated = text(&dom, "id=\"generated_tokens\"")?.replace(',', "");
     ensure!(generated.parse::<u64>()? > 0, "{generated}");
     ensure!(!dom.contains("class=\"gone\""), "{dom}");
-    crowd.leave().await?;
+    load.stop().await?;
     serving.idle().await?;
     let data = settled(&serving).await?;
     let dom = shown(&url).await?;
@@ -187,7 +187,7 @@ async fn many_viewers_cost_the_driver_one_question() -> Result<()> {
     while let Some(answer) = viewers.join_next().await {
         asked.insert(answer??.json()?["at_micros"].as_u64().context("no time")?);
     }
-    // Several seconds may have passed on a machine that is busy; one for each have not.
+    // On a busy machine several seconds may have passed, but not one for each poll.
     ensure!(asked.len() < 32, "{asked:?}");
     serving.server.stop().await?;
     Ok(())
@@ -210,7 +210,7 @@ async fn a_page_loads_nothing_from_elsewhere() -> Result<()> {
     Ok(())
 }
 
-/// Serves `page`, and closes every other connection without a word, as a server that has died does.
+/// Serves `page` and closes every other connection, as if the server had died.
 async fn haunt(listener: TcpListener, page: Vec<u8>) -> Result<()> {
     loop {
         let (mut socket, _) = listener.accept().await?;

@@ -14,14 +14,14 @@ use pointsman_server::reload::eject::{Noted, eject};
 use pointsman_server::reload::order::orders;
 use pointsman_server::reload::report::{KeeperReport, Outcome};
 use pointsman_tests::client::{Client, streamed_chat};
-use pointsman_tests::crowd::Crowd;
 use pointsman_tests::journal::{replay_args, replay_said};
+use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 
 const CLIENTS: usize = 8;
 
-/// Orders something that has to be done.
+/// Sends an order that must be carried out.
 async fn order(client: Client, path: &str, body: Value) -> Result<Value> {
     let answer = client.post(&format!("/admin/{path}"), &body).await?;
     let said = answer.json()?;
@@ -34,7 +34,7 @@ fn holder(said: &Value, hook: &str) -> String {
     policy.as_str().unwrap_or("nobody").to_owned()
 }
 
-/// Some requests, so that whoever is in force now decides.
+/// Sends some requests, so that the policies in force decide.
 async fn traffic(client: Client) -> Result<()> {
     for _ in 0..12 {
         client.chat("Hello").await?.text()?;
@@ -42,11 +42,12 @@ async fn traffic(client: Client) -> Result<()> {
     Ok(())
 }
 
-/// A canary of almost all tenants is promoted, rolled back, released from quarantine and bound.
+/// Promotes a canary of almost all tenants, rolls it back, releases it from quarantine and binds
+/// it.
 async fn try_a_canary(serving: &Serving) -> Result<()> {
     let client = serving.client;
     let next = component("first-policy")?;
-    // With this share it has the tenant `default`.
+    // A share of 99 percent contains the tenant `default`.
     serving.drop_in("next.toml", b"mode = 'canary 99%'")?;
     serving.drop_in("next.wasm", &next)?;
     let is_canary = |report: &KeeperReport| {
@@ -86,7 +87,7 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     let said = order(client, "eject", json!({"hooks": ["routing"]})).await?;
     ensure!(holder(&said, "routing") == "memory-aware", "{said:#}");
     traffic(client).await?;
-    // Nobody's order any more: the rule gives it to the policy in the folder, as long as it is there.
+    // Without an order the policy in the folder holds the hook, as long as it is there.
     let said = order(client, "bind", json!({"hook": "routing"})).await?;
     ensure!(holder(&said, "routing") == "next", "{said:#}");
     traffic(client).await?;
@@ -99,7 +100,7 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     Ok(())
 }
 
-/// Another executor for the model comes, one drains and comes back, and the other goes.
+/// Adds an executor for the model, drains one and brings it back, and removes the other.
 async fn change_executors(client: Client) -> Result<()> {
     let another = json!({"name": "demo", "executor": "cpu0/demo-2", "slots": 2});
     order(client, "executors", another).await?;
@@ -117,7 +118,7 @@ async fn change_executors(client: Client) -> Result<()> {
     traffic(client).await
 }
 
-/// One that traps is rolled back, and its dump can be read.
+/// Puts in a policy that traps, which is rolled back, and reads its dump.
 async fn look_at_a_dump(serving: &Serving) -> Result<()> {
     let client = serving.client;
     let sidecar = "[settings]\noutrage = 'trap'\ncalls = ['route']\ngood-calls = 100\n";
@@ -178,7 +179,7 @@ async fn what_operators_order_is_done_and_their_day_replayed() -> Result<()> {
         config.policies.patience.snapshot_every = 8;
     };
     let serving = Serving::start(settings).await?;
-    let crowd = Crowd::gather(serving.client, CLIENTS, |client| {
+    let load = LoadGenerator::start(serving.client, CLIENTS, |client| {
         let mut body = streamed_chat(&format!("Count to {}.", client % 5 + 2));
         body["max_tokens"] = json!(6);
         body
@@ -186,7 +187,7 @@ async fn what_operators_order_is_done_and_their_day_replayed() -> Result<()> {
     try_a_canary(&serving).await?;
     change_executors(serving.client).await?;
     look_at_a_dump(&serving).await?;
-    let served = crowd.leave().await?;
+    let served = load.stop().await?;
     ensure!(served >= CLIENTS, "{served}");
     serving.idle().await?;
     serving.server.stop().await?;

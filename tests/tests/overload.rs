@@ -1,4 +1,4 @@
-//! What clients are told when there is no room, or no time.
+//! The answers to clients when there is no room or no time.
 
 use anyhow::{Result, ensure};
 use pointsman_server::config::Config;
@@ -7,14 +7,14 @@ use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task;
 
-/// One slot and one place in the queue.
+/// Leaves one slot and one place in the queue.
 fn small(config: &mut Config) {
     config.models[0].slots = 1;
     config.core.queue_max = 1;
     config.core.parking_max = 0;
 }
 
-/// A request that holds its slot for long.
+/// The body of a request that holds its slot for long.
 fn long() -> Value {
     let mut body = streamed_chat("Hello");
     body["ignore_eos"] = json!(true);
@@ -62,21 +62,21 @@ async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
 
 #[tokio::test]
 async fn a_small_pool_is_a_short_context() -> Result<()> {
-    // 21 blocks of 16 tokens.
+    // There are 21 blocks of 16 tokens.
     let serving = Serving::start(|config| config.cpu.kv_bytes = 1 << 20).await?;
     let answer = serving.client.post("/v1/chat/completions", &long()).await?;
     ensure!(answer.status == 400, "{answer:?}");
     let error = &answer.json()?["error"];
     ensure!(error["code"] == "context_length_exceeded", "{error}");
     ensure!(error["message"].to_string().contains("336"), "{error}");
-    // Who names no bound gets what there is room for.
+    // A request without a bound gets all the room there is.
     serving.client.chat("Hello").await?.text()?;
     Ok(())
 }
 
 #[tokio::test]
 async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> Result<()> {
-    // 16 blocks of 16 tokens: room for eight prompts, and for two whole answers.
+    // There are 16 blocks of 16 tokens: room for eight prompts, or for two whole answers.
     let serving = Serving::start(|config| config.cpu.kv_bytes = (16 * 48) << 10).await?;
     let alone = serving.client.chat("Count from 1 to 30.").await?.text()?;
     let mut clients = task::JoinSet::new();

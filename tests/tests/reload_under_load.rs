@@ -1,28 +1,28 @@
-//! Policies replaced under a running server, by good ones and by garbage.
+//! Policies of a running server, replaced by good ones and by garbage.
 //!
 //! # Not here
-//! What a hostile one comes to once it is in force: `hostile_under_load.rs`.
+//! Hostile policies in force: `hostile_under_load.rs`.
 
 use anyhow::{Result, ensure};
 use pointsman_policy::Digest;
 use pointsman_server::reload::report::KeeperReport;
 use pointsman_tests::client::streamed_chat;
-use pointsman_tests::crowd::Crowd;
+use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};
 use serde_json::{Value, json};
 
 const CLIENTS: usize = 64;
 const REPLACEMENTS: usize = 100;
-/// After every fifth replacement comes garbage.
+/// Number of replacements between two files of garbage.
 const GARBAGE_EVERY: usize = 5;
 
-/// Whether the policy `name` is in force with this code.
+/// True if the policy `name` is in force with this code.
 fn is_in_force(report: &KeeperReport, name: &str, digest: Digest) -> bool {
     let mut policies = report.policies.iter();
     policies.any(|policy| policy.name == name && policy.digest == digest && !policy.held.is_empty())
 }
 
-/// Whether code of `name` was refused, for some reason.
+/// True if code of `name` was refused.
 fn is_refused(report: &KeeperReport, name: &str, digest: Digest) -> bool {
     let mut refused = report.refused.iter();
     refused.any(|(refused, refusal)| {
@@ -49,7 +49,7 @@ fn garbage(good: &[u8], round: usize) -> Vec<u8> {
 async fn a_hundred_replacements_and_twenty_files_of_garbage_fail_no_request() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     let policies = [component("first-policy")?, component("memory-aware")?];
-    let crowd = Crowd::gather(serving.client, CLIENTS, |client| {
+    let load = LoadGenerator::start(serving.client, CLIENTS, |client| {
         streamed_chat(&format!("Count from {client} to {}.", client + 3))
     });
     for replacement in 0..REPLACEMENTS {
@@ -69,7 +69,7 @@ async fn a_hundred_replacements_and_twenty_files_of_garbage_fail_no_request() ->
             ensure!(is_in_force(&report, "router", digest), "{report:#?}");
         }
     }
-    let served = crowd.leave().await?;
+    let served = load.stop().await?;
     ensure!(served >= CLIENTS, "{served} requests served");
     let load = serving.idle().await?;
     ensure!((load.queued, load.parked) == (0, 0), "{load:?}");
@@ -82,7 +82,7 @@ async fn a_hundred_replacements_and_twenty_files_of_garbage_fail_no_request() ->
     Ok(())
 }
 
-/// A hostile guest's sidecar.
+/// The sidecar of a hostile guest.
 fn sidecar(settings: &Value) -> Result<String> {
     let settings: toml::Table = serde_json::from_value(settings.clone())?;
     let mut file = toml::Table::new();

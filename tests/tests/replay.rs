@@ -21,12 +21,12 @@ use pointsman_server::journal::command::{self, JournalCommand, ReplayArgs, ShowA
 use pointsman_server::policy::Verdict;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
-use pointsman_tests::crowd::Crowd;
 use pointsman_tests::journal::{Orders, Plan, Recorded, record, replay_args, replay_said};
+use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component, holds};
 use tempfile::TempDir;
 
-/// A journal of that many decisions, and what the run came to. A policy that traps is part of it.
+/// Records a journal of `decisions` decisions, with a policy that traps.
 fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, Recorded) {
     let (folder, run) = recorded_with(decisions, file_bytes, Orders::Trapping);
     assert!(run.faults > 10, "{run:?}");
@@ -65,7 +65,7 @@ fn read(path: &Path) -> Vec<Located> {
     JournalReader::open(path).unwrap().flatten().collect()
 }
 
-/// Counts of a replay of these entries, and the first difference.
+/// The counters of a replay of these entries, and the first difference.
 fn replayed(entries: Vec<Located>) -> (ReplayTally, Option<Difference>) {
     static COMPONENTS: LazyLock<ComponentCache> =
         LazyLock::new(|| ComponentCache::new(PolicyEngine::new().unwrap()));
@@ -110,7 +110,7 @@ fn every_file_can_be_replayed_by_itself() {
         decisions += tally.decisions;
     }
     assert_eq!(decisions, run.decisions);
-    // By round, as an operator asks for it.
+    // An operator names the round.
     let last = read(folder.path()).into_iter().rev();
     let last = last.filter_map(|located| match located.entry {
         Entry::Keyframe(keyframe) => Some(keyframe.round.0),
@@ -224,7 +224,7 @@ fn a_fact_fuel_or_input_that_was_changed_is_found() {
             _ => false,
         }),
         ("fuel", |entry| match entry {
-            // A policy that was followed from where its predecessor faulted.
+            // The replay has followed this policy since its predecessor's fault.
             Entry::Decision(decision) if decision.generation > 1 && decision.fuel > 0 => {
                 decision.fuel += 1;
                 true
@@ -286,7 +286,7 @@ fn a_journal_is_shown_in_sums() {
     assert!(shown.contains("routing by memory-aware"), "{shown}");
 }
 
-/// The decisions by hook of a journal.
+/// The number of a hook's decisions in a journal.
 fn decisions(path: &Path, hook: Hook) -> usize {
     let entries = read(path).into_iter();
     let decisions = entries.filter(|it| match &it.entry {
@@ -307,7 +307,7 @@ async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<(
         config.policies.patience.snapshot_every = 8;
     })
     .await?;
-    let crowd = Crowd::gather(serving.client, 16, |client| {
+    let load = LoadGenerator::start(serving.client, 16, |client| {
         streamed_chat(&format!("Count from {client} to {}.", client + 3))
     });
     let hostile = component("test/hostile")?;
@@ -324,7 +324,7 @@ async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<(
             .await?;
         serving.client.chat("Hello").await?.text()?;
     }
-    let served = crowd.served(100).await?;
+    let served = load.served(100).await?;
     ensure!(served >= 100, "{served}");
     let metrics = serving.client.get("/metrics").await?;
     let metrics = String::from_utf8(metrics.body)?;

@@ -1,4 +1,4 @@
-//! Shadows: policies that are asked what the one in force is asked, and only compared.
+//! Shadows: policies that are asked the same as the one in force, only to compare.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,18 +16,19 @@ use pointsman_policy::{
     Agreement, BindError, Digest, Fault, Instance, Limits, Mode, Patience, PolicyDescription,
     PolicyEngine, PolicyEventKind, PolicyHost, PolicySource, ShadowReport, ShadowState,
 };
-use pointsman_tests::fleet::{self, Defaults, Flavour};
+use pointsman_testkit::Flavour;
+use pointsman_tests::fleet::{self, Defaults};
 use pointsman_tests::trial::{add, guest, hooks, routers, serve, serve_by, world};
 
 const SECOND: u64 = 1_000_000;
 
-/// Questions that wait for a shadow at most, as `shadow.rs` of the policy host has it.
+/// Number of questions that wait for a shadow, as in the policy host's `shadow.rs`.
 const WAITING_MAX: u64 = 64;
 
 // === Shadow: agreement ===
 
-/// Lets a shadow get to each question before the next is asked, and asks `oracle`, a host of its
-/// own in which the same policy is in force, the same: what the report ought to say.
+/// A tap that waits for a shadow after each question, and asks `oracle` the same: a host in which
+/// the shadow's policy is in force. The oracle's answers say what the report must be.
 struct Paced {
     shadow: u32,
     oracle: PolicyHost,
@@ -67,7 +68,7 @@ impl Sink<PolicyHost> for Paced {
     }
 }
 
-/// Row by row, whether the two come to the same; for the hooks that the tests here shadow.
+/// Compares two replies row by row; only for the hooks of these tests.
 fn compare(one: &Reply, other: &Reply) -> Vec<bool> {
     if let (Reply::Routing(one), Reply::Routing(other)) = (one, other) {
         assert_eq!(one.len(), other.len());
@@ -89,7 +90,8 @@ fn effect(verdict: &routing::Verdict) -> String {
     }
 }
 
-/// The report after a run in which `shadow` was shown `shown`, and the oracle's.
+/// The report of a run in which `shadow` was asked the questions of `shown`, and the oracle's
+/// counts.
 fn shadowed(engine: &PolicyEngine, shadow: &PolicySource, shown: &[Hook]) -> (ShadowReport, Paced) {
     let defaults = Defaults::load(engine).unwrap();
     let mut host = defaults.host(Flavour::Component).unwrap();
@@ -143,7 +145,8 @@ fn a_copy_of_the_policy_in_force_agrees_with_it_in_every_decision() {
 #[test]
 fn the_agreement_of_two_policies_is_counted_exactly() {
     let engine = PolicyEngine::new().unwrap();
-    // In force are the defaults. This takes the first executor with a slot, and orders by arrival.
+    // The defaults are in force. This guest takes the first executor with a slot, and orders by
+    // arrival.
     let plain = guest(&engine, "{}");
     let (report, paced) = shadowed(&engine, &plain, &[Hook::Priority, Hook::Routing]);
     assert_eq!(report.agreement, paced.expected);
@@ -154,7 +157,7 @@ fn the_agreement_of_two_policies_is_counted_exactly() {
             "{hook:?}: {agreed} and {differed} show little"
         );
     }
-    // What is told by reason adds up to what is told by hook, where there are reasons.
+    // For hooks with reasons, the counts by reason add up to the counts by hook.
     let by_reason = report
         .by_reason
         .iter()
@@ -176,7 +179,7 @@ fn the_agreement_of_two_policies_is_counted_exactly() {
 
 // === Shadow: harm ===
 
-/// A policy that waits in every question until somebody lets it go on.
+/// A policy that waits in every question until the test lets it go on.
 struct Stuck {
     gate: Arc<Mutex<Receiver<()>>>,
 }
@@ -222,7 +225,7 @@ impl Instance for Stuck {
     }
 
     fn ask(&mut self, _: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
-        // An end of the gate lets it go too.
+        // A closed gate lets it go on too.
         let waited = self.gate.lock().unwrap().recv();
         let hold = routing::Verdict {
             choice: routing::Choice::Hold(None),
@@ -240,7 +243,7 @@ impl Instance for Stuck {
     }
 }
 
-/// Everything that was decided, as bytes.
+/// All facts as bytes.
 fn bytes(facts: &[Stamped]) -> Vec<u8> {
     format!("{facts:?}").into_bytes()
 }
@@ -271,7 +274,7 @@ fn a_shadow_that_is_stuck_drops_and_counts_and_changes_no_decision() {
     assert_eq!((report.pending, report.answers.total()), (WAITING_MAX, 0));
     assert_eq!(report.dropped, asked(&beside.policies) - WAITING_MAX);
 
-    // Let go, it catches up, and is asked again.
+    // Once it goes on, it catches up, and is asked again.
     (0..WAITING_MAX).for_each(|_| open.send(()).unwrap());
     let report = caught_up(&beside.policies, shadow);
     assert_eq!(report.answers.total(), WAITING_MAX);
@@ -312,7 +315,7 @@ fn a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined() {
     assert_eq!(report.faults.values().sum::<u64>(), 5);
     assert_eq!(report.answers.total(), 0);
 
-    // The host finds out with the next question, and does not let it count.
+    // The host notices the end at the next question, and does not count that.
     serve(&mut world, 8);
     let host = &mut world.policies;
     let events = std::iter::from_fn(|| host.poll_event()).collect::<Vec<_>>();
@@ -334,7 +337,7 @@ fn who_follows_a_shadow_that_faulted_is_told_everything() {
     let routing = hooks(&[Hook::Routing]);
     let plain = add(&mut host, guest(&engine, "{}"));
     host.bind(Micros(0), plain, routing).unwrap();
-    // Each of its instances answers as the one in force does, eight times.
+    // Each instance answers as the policy in force does, eight times.
     let settings = r#"{"outrage": "trap", "calls": ["route"], "good-calls": 8}"#;
     let shadow = add(&mut host, guest(&engine, settings));
     host.bind_shadow(Micros(0), shadow, routing).unwrap();
@@ -348,7 +351,7 @@ fn who_follows_a_shadow_that_faulted_is_told_everything() {
     let faults = report.faults.values().sum::<u64>();
     assert!(faults >= 2, "{report:?}");
     assert!(report.answers.total() > 20, "{report:?}");
-    // Whoever had not been told of an executor would have held what the other places.
+    // An instance that had not been told of all placements would have held a request.
     assert_eq!(report.overall().differed, 0, "{:?}", report.examples);
 }
 

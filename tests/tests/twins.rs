@@ -1,6 +1,7 @@
 //! The twins of `examples/01-first-policy` in other languages, put through its scenarios.
 //!
-//! A twin must meet what a scenario expects, and decide as the policy in Rust does to the byte.
+//! A twin must meet the expectations of each scenario, and decide the same as the Rust policy, to
+//! the byte.
 
 use std::fmt::Debug;
 use std::fs;
@@ -11,7 +12,7 @@ use pointsman_policy::{Limits, PolicyComponent, PolicyEngine, PolicySource};
 use pointsman_testkit::{Flavour, Kit, Registry, component, scenario_files};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
-/// As which the scenarios bind it.
+/// Name under which the scenarios bind the policy.
 const NAME: &str = "first-policy";
 
 #[test]
@@ -43,7 +44,7 @@ fn same<T: PartialEq + Debug>(path: &Path, twin: &T, rust: &T) {
     assert_eq!(twin, rust, "{}", path.display());
 }
 
-/// A kit in which the component in `file` is the policy that the scenarios bind.
+/// Makes a kit in which the component in `file` is the policy of the scenarios.
 fn kit(engine: &PolicyEngine, file: &Path) -> Result<Kit> {
     let bytes =
         fs::read(file).with_context(|| format!("{}: run `cargo xtask test`", file.display()))?;

@@ -1,4 +1,4 @@
-//! Debian's packages, where we may install them.
+//! Debian packages, installed where this tool may install them.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::process;
 
-/// What a user types to install `packages`.
+/// The line that a user types to install `packages`.
 pub(crate) fn install_line(packages: &[&str]) -> String {
     format!(
         "apt-get update && apt-get install --no-install-recommends {}",
@@ -15,7 +15,7 @@ pub(crate) fn install_line(packages: &[&str]) -> String {
     )
 }
 
-/// Installs `packages` where one of `programs`, which are in them, is not on `PATH`.
+/// Installs `packages` if one of their `programs` is not on `PATH`.
 pub(crate) fn provide(programs: &[&str], packages: &[&str]) -> Result<()> {
     let is_missing = |name: &&&str| process::find_program(name).is_none();
     let Some(missing) = programs.iter().find(is_missing) else {
@@ -27,7 +27,7 @@ pub(crate) fn provide(programs: &[&str], packages: &[&str]) -> Result<()> {
     install(packages)
 }
 
-/// Whether this is a Debian on which we may install packages.
+/// True if this is a Debian on which this tool may install packages.
 pub(crate) fn may_install() -> Result<bool> {
     if !Path::new("/etc/debian_version").is_file() || process::find_program("apt-get").is_none() {
         return Ok(false);
@@ -36,7 +36,7 @@ pub(crate) fn may_install() -> Result<bool> {
     Ok(user.is_some_and(|user| user.trim() == "0"))
 }
 
-/// Fails rather than remove a package that someone chose.
+/// Installs packages. Fails rather than remove a package that someone chose.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
     const INSTALL: &[&str] = &["install", "-y", "--no-install-recommends", "--no-remove"];
     process::run(&mut apt_get(&["update"]))?;

@@ -35,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
     process::run(&mut command)
 }
 
-/// Refuses a name before minutes are spent on building.
+/// Refuses an unknown name, before minutes are spent on building.
 fn known(name: &str, names: &[String]) -> Result<()> {
     if names.iter().any(|known| known == name) {
         return Ok(());

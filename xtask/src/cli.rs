@@ -31,7 +31,7 @@ pub(crate) enum Task {
     Bench { name: String, args: Vec<String> },
 }
 
-/// Whether the guests are built before the tests run.
+/// The state of the guests when the tests run: just built, or as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guests {
     Build,
@@ -91,7 +91,7 @@ fn bench(rest: &[String]) -> Result<Task> {
     })
 }
 
-/// Arguments for another program, which may stand behind `--`.
+/// Arguments for another program, without a leading `--`.
 fn without_dashes(args: &[String]) -> &[String] {
     match args.split_first() {
         Some((first, rest)) if first == "--" => rest,

@@ -19,7 +19,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     deny(workspace)
 }
 
-/// Advisories, licences and sources, for those who have cargo-deny.
+/// Checks advisories, licences and sources, if cargo-deny is installed.
 fn deny(workspace: &Workspace) -> Result<()> {
     if !process::succeeds(cargo(workspace, "deny").arg("--version")) {
         println!("lint: cargo-deny is not installed: advisories, licences and sources not checked");

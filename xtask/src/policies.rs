@@ -1,9 +1,9 @@
 //! `cargo xtask policies`: guests, compiled to WebAssembly and made components.
 //!
-//! A guest is a library of a crate in `policies/` that can be a cdylib, or the library or an
-//! example of `tests/guests`. The first kind ends up as `<target>/policies/NAME.wasm`, the
-//! second as `<target>/policies/test/NAME.wasm`. Whether something must be compiled again is
-//! left to cargo; a component is written only where its bytes changed.
+//! A guest is a library of a crate in `policies/` or `examples/` that can be a cdylib, or the
+//! library or an example of `tests/guests`. The first kind becomes `<target>/policies/NAME.wasm`,
+//! the second `<target>/policies/test/NAME.wasm`. Cargo decides what is compiled again; a component
+//! is written only if its bytes changed.
 
 mod component;
 mod environment;
@@ -21,7 +21,7 @@ use guest::Guest;
 use toolchain::Toolchain;
 
 const TARGET: &str = "wasm32-unknown-unknown";
-/// Defined in the root manifest.
+/// A profile of the root manifest.
 const PROFILE: &str = "guest";
 
 /// Builds every guest, and removes components that no guest makes any more.
@@ -61,8 +61,8 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("policies")
 }
 
-/// One cargo call per guest. `rustc --crate-type cdylib` rather than `build`: a library that
-/// is an rlib too is left out of link-time optimisation.
+/// Builds one guest. `rustc --crate-type cdylib` rather than `build`, because link-time
+/// optimisation skips a library that is an rlib too.
 fn build_one(workspace: &Workspace, toolchain: &Toolchain, guest: &Guest) -> Result<()> {
     let mut command = toolchain.cargo(&workspace.root);
     command

@@ -1,4 +1,4 @@
-//! Other programs: run them, capture what they say, and give up on those that hang.
+//! Other programs: running them, reading their output, and ending those that hang.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// The cargo that runs this task, so that both use one toolchain.
+/// The cargo that runs this task, so that inner builds use the same toolchain.
 pub(crate) fn cargo(root: &Path) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
@@ -19,7 +19,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Shows the command, runs it on this terminal, and fails if it does.
+/// Shows the command and runs it on this terminal. Fails if the command fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     println!("$ {shown}");
@@ -32,8 +32,9 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Shows the command and becomes it, so that signals meet it alone, and its ending is this
-/// tool's. Returns only if that cannot be done; where there is no such thing, runs it.
+/// Shows the command and replaces this process by it, so that the command alone gets signals, and
+/// its exit status is this tool's. Returns only on failure. On other systems than Unix, runs the
+/// command.
 pub(crate) fn replace(command: &mut Command) -> Result<()> {
     #[cfg(unix)]
     {
@@ -47,7 +48,7 @@ pub(crate) fn replace(command: &mut Command) -> Result<()> {
     run(command)
 }
 
-/// Whether the command can be started and ends well. Its output is dropped.
+/// True if the command starts and succeeds. Its output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let status = command
         .stdin(Stdio::null())
@@ -57,7 +58,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Standard output of a command that ends well; `None` if the program is not there.
+/// Standard output of a command that succeeds; `None` if the program is missing.
 pub(crate) fn stdout_of(command: &mut Command) -> Result<Option<String>> {
     let shown = show(command);
     let output = match command.stdin(Stdio::null()).output() {
@@ -74,18 +75,18 @@ pub(crate) fn stdout_of(command: &mut Command) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// How a command that was given a limited time ended.
+/// The end of a command that had a time limit.
 #[derive(Debug)]
-pub(crate) enum Ending {
-    Well,
-    /// With what it wrote to standard error.
-    Badly(String),
+pub(crate) enum Exit {
+    Success,
+    /// Exit with an error status, and the text of standard error.
+    Failure(String),
     TimedOut,
     NotFound,
 }
 
-/// Runs a command that may hang, for at most `limit`.
-pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Ending> {
+/// Runs a command that may hang, for `limit` at most.
+pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Exit> {
     let shown = show(command);
     let started = command
         .stdin(Stdio::null())
@@ -94,7 +95,7 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Endin
         .spawn();
     let mut child = match started {
         Ok(child) => child,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Ending::NotFound),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Exit::NotFound),
         Err(error) => return Err(error).with_context(|| format!("could not start `{shown}`")),
     };
     let mut stderr = child
@@ -105,7 +106,7 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Endin
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = stderr.read_to_end(&mut bytes).map(|_| bytes);
-        // Nobody listens any more once the limit has passed.
+        // After the limit nobody receives the text.
         drop(said.send(read));
     });
     let Ok(read) = listen.recv_timeout(limit) else {
@@ -113,18 +114,18 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Endin
             .kill()
             .with_context(|| format!("could not end `{shown}`"))?;
         child.wait()?;
-        return Ok(Ending::TimedOut);
+        return Ok(Exit::TimedOut);
     };
     let text = String::from_utf8_lossy(&read?).trim().to_owned();
     let status = child.wait()?;
     Ok(if status.success() {
-        Ending::Well
+        Exit::Success
     } else {
-        Ending::Badly(text)
+        Exit::Failure(text)
     })
 }
 
-/// Where a program is on `PATH`.
+/// Finds a program on `PATH`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path)
@@ -132,7 +133,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The command as one would type it, with the program's folder left out.
+/// The command as one would type it, without the program's folder.
 fn show(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
@@ -172,19 +173,18 @@ mod tests {
 
     #[test]
     fn a_command_that_hangs_is_ended() {
-        let ending = run_within(&mut shell("exec sleep 600"), Duration::from_millis(50)).unwrap();
-        assert!(matches!(ending, Ending::TimedOut), "{ending:?}");
+        let exit = run_within(&mut shell("exec sleep 600"), Duration::from_millis(50)).unwrap();
+        assert!(matches!(exit, Exit::TimedOut), "{exit:?}");
     }
 
     #[test]
     fn a_command_in_time_keeps_its_words() {
-        let ending =
-            run_within(&mut shell("echo why >&2; false"), Duration::from_secs(60)).unwrap();
+        let exit = run_within(&mut shell("echo why >&2; false"), Duration::from_secs(60)).unwrap();
         assert!(
-            matches!(&ending, Ending::Badly(text) if text == "why"),
-            "{ending:?}"
+            matches!(&exit, Exit::Failure(text) if text == "why"),
+            "{exit:?}"
         );
-        let ending = run_within(&mut shell("true"), Duration::from_secs(60)).unwrap();
-        assert!(matches!(ending, Ending::Well), "{ending:?}");
+        let exit = run_within(&mut shell("true"), Duration::from_secs(60)).unwrap();
+        assert!(matches!(exit, Exit::Success), "{exit:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! The Python that tests talk to the server with, as its users do.
+//! The Python environment in which tests run real clients.
 //!
-//! A virtual environment in `<target>/python` has what `tests/clients/requirements.txt` names. It
-//! is made anew where that file has changed.
+//! `<target>/python` is a virtual environment with the packages in
+//! `tests/clients/requirements.txt`. It is made anew when that file changes.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::process;
 use crate::workspace::Workspace;
 
 const REQUIREMENTS: &str = "tests/clients/requirements.txt";
-/// What Debian's python3 lacks to make virtual environments.
+/// Debian packages that virtual environments need.
 const PACKAGES: &[&str] = &["python3", "python3-venv"];
 
-/// Makes the environment, if it is not there as it should be.
+/// Makes the environment, unless it is up to date.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
     let wanted = fs::read_to_string(workspace.root.join(REQUIREMENTS))
         .with_context(|| format!("{REQUIREMENTS} cannot be read"))?;

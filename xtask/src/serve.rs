@@ -1,5 +1,5 @@
-//! `cargo xtask serve`: the default policies, then the server in release, which embeds them. What
-//! outlives the server is kept in the target folder, unless its flags or its file say otherwise.
+//! `cargo xtask serve`: the default policies, then the server in release, which embeds them. The
+//! server's state is kept in the target folder, unless its flags or its file name another.
 
 use std::env;
 use std::process::Command;
@@ -11,7 +11,8 @@ use crate::process;
 use crate::workspace::Workspace;
 
 const PACKAGE: &str = "pointsman-server";
-/// The variable by which a service manager names the state folder, and where that is here.
+/// The variable that names the state folder, as service managers set it, and the folder's name
+/// here.
 const STATE: (&str, &str) = ("STATE_DIRECTORY", "state");
 
 /// The policies that the server embeds (`host/server/build.rs`).
@@ -24,7 +25,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     process::replace(&mut command(workspace, args)?)
 }
 
-/// Run where the user stands, so that paths in `args` mean what they say.
+/// The command, in the user's current folder, so that relative paths in `args` stay valid.
 fn command(workspace: &Workspace, args: &[String]) -> Result<Command> {
     let mut command = process::cargo(&workspace.root);
     command

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the guests, the clients and the twins, then every test of the workspace.
+//! `cargo xtask test`: the guests, the clients and the twins, then all tests of the workspace.
 
 use anyhow::Result;
 
@@ -11,9 +11,9 @@ use crate::twins;
 use crate::workspace::Workspace;
 
 pub(crate) fn run(workspace: &Workspace, guests: Guests, args: &[String]) -> Result<()> {
-    // Before the twins, one of which needs what this may have to install.
+    // First, because a twin needs packages that this may install.
     python::prepare(workspace)?;
-    // Shows the monitor page as operators see it.
+    // Tests show the monitor page in this browser.
     apt::provide(&["chromium"], &["chromium"])?;
     match guests {
         Guests::Build => {

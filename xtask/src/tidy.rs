@@ -1,9 +1,8 @@
 //! `cargo xtask tidy`: the project's own rules, checked on the files of the checkout.
 //!
-//! Each rule is a pure function from files to [`Problem`]s, in a module of its own. What a
-//! rule leaves to judgement (a long file, two versions of a crate) is listed with its reason
-//! in `xtask/tidy.toml`; an entry that is no longer needed is a problem too. The rules also
-//! run as a test of this crate.
+//! Each rule is a pure function from files to [`Problem`]s, in a module of its own. Exceptions (a
+//! long file, two versions of a crate) are listed with their reasons in `xtask/tidy.toml`; an
+//! exception that is no longer needed is a problem too. The rules also run as a test of this crate.
 
 mod arrows;
 mod config;
@@ -28,10 +27,10 @@ use crate::workspace::{Package, Workspace};
 use config::Config;
 use files::File;
 
-/// A broken rule: where, and what to do about it.
+/// A broken rule: its place, and advice.
 #[derive(Debug, PartialEq, Eq)]
 struct Problem {
-    /// A file, with its line where that is known.
+    /// Path of a file, with its line if that is known.
     place: String,
     text: String,
 }
@@ -99,7 +98,7 @@ impl Problem {
         }
     }
 
-    /// In a file, at an index of its lines.
+    /// Makes a problem in a file, at an index of its lines.
     fn at_line(path: &str, line_idx: usize, text: impl Into<String>) -> Self {
         Self::new(format!("{path}:{}", line_idx + 1), text)
     }

@@ -1,7 +1,7 @@
 //! The twins of `examples/01-first-policy` in other languages, for the test that compares them.
 //!
-//! Each is built as its README tells its readers to, by its `build.sh`, and only where something it
-//! is made of is newer than its component.
+//! Each is built by its `build.sh`, as its README tells readers to, and only if one of its sources
+//! is newer than its component.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use crate::process;
 use crate::workspace::Workspace;
 
 struct Twin {
-    /// Within `examples`.
+    /// Name of the folder within `examples`.
     folder: &'static str,
-    /// What `build.sh` makes there.
+    /// File that `build.sh` makes in that folder.
     component: &'static str,
-    /// What `build.sh` calls, and what of Debian's has it.
+    /// Programs that `build.sh` calls.
     programs: &'static [&'static str],
     packages: &'static [&'static str],
 }
@@ -55,12 +55,12 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Whether what was made last is newer than all it is made of.
+/// True if the component is newer than all its sources.
 fn is_current(made: Option<SystemTime>, sources: &[SystemTime]) -> bool {
     made.is_some_and(|made| sources.iter().all(|source| *source < made))
 }
 
-/// When the files it is made of were changed: those of its folder and the interface's.
+/// Times of change of a twin's sources: the files of its folder, and the interface.
 fn sources(workspace: &Workspace, folder: &Path) -> Result<Vec<SystemTime>> {
     let mut times = Vec::new();
     for folder in [folder, &workspace.root.join("wit")] {
@@ -73,7 +73,7 @@ fn sources(workspace: &Workspace, folder: &Path) -> Result<Vec<SystemTime>> {
     Ok(times)
 }
 
-/// Folders are what builds leave: none of a twin's own files is in one.
+/// The files of a folder. Subfolders are skipped: only builds make them.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! The checkout: where it is, which packages it has, and what their manifests say.
+//! The checkout: its folders, its packages, and their manifests.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Names of our own packages begin with this; tables and file names leave it out.
+/// Prefix of the names of our packages. Tables and file names omit it.
 pub(crate) const PREFIX: &str = "pointsman-";
 
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
-    /// Where builds go: `CARGO_TARGET_DIR`, or `target` in the root.
+    /// The folder of builds: `CARGO_TARGET_DIR`, or `target` in the root.
     pub(crate) target: PathBuf,
 }
 
-/// What a package's manifest says, as far as the tasks need it.
+/// A package's manifest, as far as the tasks need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Relative to the root.
+    /// Folder of the package, relative to the root.
     pub(crate) folder: String,
-    /// Whether its library can be a guest.
+    /// True if the library can be a guest.
     pub(crate) cdylib: bool,
     /// Examples that can be guests.
     pub(crate) cdylib_examples: Vec<String>,
@@ -33,23 +33,23 @@ pub(crate) struct Package {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dependency {
-    /// The package's name, also where the manifest renames it.
+    /// Name of the package, even if the manifest renames it.
     pub(crate) name: String,
     pub(crate) kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Part of what is built, including build scripts.
+    /// Needed for the build, including build scripts.
     Normal,
-    /// Of tests, benchmarks and examples only.
+    /// Needed only for tests, benchmarks and examples.
     Dev,
 }
 
 // === impl Workspace ===
 
 impl Workspace {
-    /// The workspace this tool was built from.
+    /// The workspace that this tool was built from.
     pub(crate) fn here() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -62,7 +62,7 @@ impl Workspace {
         Ok(Self { root, target })
     }
 
-    /// Every member, in the order of the root manifest.
+    /// All members, in the order of the root manifest.
     pub(crate) fn packages(&self) -> Result<Vec<Package>> {
         let root = self.root_manifest()?;
         let mut packages = Vec::new();
@@ -78,7 +78,7 @@ impl Workspace {
         Ok(packages)
     }
 
-    /// `PARENT/*` with a manifest, relative to the root, sorted.
+    /// The folders `PARENT/*` that have a manifest, relative to the root, sorted.
     pub(crate) fn folders(&self, parent: &str) -> Result<Vec<String>> {
         let folder = self.root.join(parent);
         let entries = fs::read_dir(&folder)
@@ -94,19 +94,19 @@ impl Workspace {
         Ok(folders)
     }
 
-    /// The package in one folder, relative to the root.
+    /// The package in a folder, which is relative to the root.
     pub(crate) fn package(&self, folder: &str) -> Result<Package> {
         self.package_with(&self.root_manifest()?, folder)
     }
 
-    /// The compiler the workspace needs at least, such as (1, 95).
+    /// The oldest compiler that the workspace supports, such as (1, 95).
     pub(crate) fn rust_version(&self) -> Result<(u32, u32)> {
         let text = self.root_manifest()?.workspace.package.rust_version;
         parse_rust_version(&text)
             .with_context(|| format!("rust-version `{text}` of Cargo.toml is not a version"))
     }
 
-    /// Whether the lock file is there, so that builds can insist on it.
+    /// True if the lock file is there, so that builds can insist on it.
     pub(crate) fn is_locked(&self) -> bool {
         self.root.join("Cargo.lock").is_file()
     }
@@ -128,13 +128,13 @@ impl Workspace {
 // === impl Package ===
 
 impl Package {
-    /// The package's name without our prefix.
+    /// The name of the package without our prefix.
     pub(crate) fn short_name(&self) -> &str {
         self.name.strip_prefix(PREFIX).unwrap_or(&self.name)
     }
 }
 
-/// The numbers at the start of texts such as `1.95` and `1.96.0-beta.2`.
+/// Parses the numbers at the start of texts such as `1.95` and `1.96.0-beta.2`.
 pub(crate) fn parse_rust_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(['.', '-', ' ']).map(str::parse);
     let major = numbers.next()?.ok()?;
@@ -175,7 +175,7 @@ struct Manifest {
     example: Vec<TargetTable>,
     #[serde(flatten)]
     everywhere: DependencyTables,
-    /// Per platform.
+    /// Dependencies per platform.
     #[serde(default)]
     target: BTreeMap<String, DependencyTables>,
 }
@@ -252,7 +252,7 @@ impl DependencyTables {
     }
 }
 
-/// The package behind a dependency's key: its own `package`, or the workspace's, or the key.
+/// The package of a dependency's key: its own `package`, or the workspace's, or the key itself.
 fn package_name(key: &str, value: &toml::Value, shared: &Dependencies) -> String {
     let renamed = |value: &toml::Value| Some(value.get("package")?.as_str()?.to_owned());
     renamed(value)

@@ -1,4 +1,4 @@
-//! Bytes that the journal carries and does not look into.
+//! Bytes that a journal carries without reading them: [`Blob`], and the hash that names such bytes.
 
 use std::fmt;
 
@@ -6,31 +6,32 @@ use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Something serialised by somebody else: a machine, a policy's snapshot.
+/// A value in serialised form that the journal does not read: a machine, a policy's snapshot.
 ///
-/// For people it is its length and checksum: megabytes in hex would bury the rest of a line.
+/// Text for people and JSON show its length and checksum: megabytes in hex would bury the rest of a
+/// line.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
 
-/// Why a value does not become a blob, or a blob no value.
+/// A failure to turn a value into a blob, or a blob into a value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BlobError(String);
 
 impl Blob {
-    /// The bytes of a value.
+    /// Serialises a value.
     ///
     /// # Errors
-    /// If the value cannot be written down.
+    /// If the value cannot be serialised.
     pub fn of(value: &impl Serialize) -> Result<Self, BlobError> {
         let bytes = postcard::to_allocvec(value).map_err(|error| BlobError(error.to_string()))?;
         Ok(Self(bytes))
     }
 
-    /// The value again.
+    /// Deserialises the value.
     ///
     /// # Errors
-    /// If these are not the bytes of such a value.
+    /// If the bytes are not exactly one value of type `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, BlobError> {
         let (value, rest) =
             postcard::take_from_bytes(&self.0).map_err(|error| BlobError(error.to_string()))?;
@@ -42,7 +43,7 @@ impl Blob {
     }
 }
 
-/// The CRC-32 by which a journal tells bytes apart that it does not carry.
+/// The CRC-32 that stands in a journal for bytes which it does not carry.
 #[must_use]
 pub fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
@@ -98,23 +99,23 @@ impl<'de> Visitor<'de> for BlobVisitor {
     }
 }
 
-/// A SHA-256. For people in hex.
+/// A SHA-256, which people see as hex.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Digest(pub [u8; 32]);
+pub struct ContentHash(pub [u8; 32]);
 
-impl fmt::Display for Digest {
+impl fmt::Display for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl Serialize for Digest {
+impl Serialize for ContentHash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
             serializer.collect_str(self)
@@ -124,7 +125,7 @@ impl Serialize for Digest {
     }
 }
 
-impl<'de> Deserialize<'de> for Digest {
+impl<'de> Deserialize<'de> for ContentHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <[u8; 32]>::deserialize(deserializer).map(Self)
     }

@@ -1,8 +1,8 @@
-//! What a journal says.
+//! The entries of a journal.
 //!
-//! These types are the format: their fields are written in this order, variants by position. A
-//! change to one of them, or to a type of the core in them, is a new version of the format (see
-//! the README). Large ones are borrowed by those who write and owned by those who read.
+//! These types are the format: fields are written in this order, variants by position. A change to
+//! one of them, or to a type of the core in them, is a new version of the format (see the README).
+//! Writers borrow the large ones; readers own them.
 
 use std::borrow::Cow;
 
@@ -10,200 +10,206 @@ use pointsman_core::rows::FeedKinds;
 use pointsman_core::{Answer, Hook, Input, Micros, Reply, RequestId, Round, Stamped};
 use serde::{Deserialize, Serialize};
 
-use crate::blob::{Blob, Digest};
+use crate::blob::{Blob, ContentHash};
 
-/// One line of a journal.
+/// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry<'a> {
-    /// First in each file: by whom and when.
+    /// First in each file: the program that wrote the file, and the run it belongs to.
     Header(Header),
-    /// The machine is given something.
+    /// An input that the machine was given.
     Input {
-        /// When.
+        /// Time that the machine was told, in µs.
         now: Micros,
-        /// What.
+        /// The input itself.
         input: Cow<'a, Input>,
     },
-    /// The machine is told to decide.
+    /// A call of the machine to decide.
     Round {
-        /// The round's one time.
+        /// The one time of the round, in µs.
         now: Micros,
-        /// The last round before: whether there is another is the machine's to say.
+        /// The last round before this call: the machine says whether there is another.
         round: Round,
     },
-    /// What came back from a question of the round that was called for last.
+    /// The answer to a question of the round that was called for last.
     Decision(Decision<'a>),
-    /// Others answer from now on.
+    /// A new roster: other policies answer from now on.
     Bound(Bound),
-    /// What happened in the machine.
+    /// A fact from the machine.
     Fact(Cow<'a, Stamped>),
-    /// What happened to a policy besides answering. No replay goes by it.
-    PolicyEvent(PolicyEvent),
-    /// From here a replay can start. Second in each file, and after each gap.
+    /// An event in a policy's life. A replay reads only `snapshots-ended`.
+    PolicyEvent(PolicyEventEntry),
+    /// A state from which a replay can start. Second in each file, and after each gap.
     Keyframe(Box<Keyframe>),
-    /// Entries are missing.
+    /// A place where entries are missing.
     Gap(Gap),
-    /// Everything was gathered that a policy is told which is taken in later.
+    /// The collection of everything that a policy which is taken in later will be told.
     Briefed(Briefed),
-    /// A fresh instance took the place of one that faulted, was struck or rolled back.
+    /// The start of a fresh instance, after a fault, a strike or a rollback of the old one.
     Restarted(Restarted),
-    /// A policy was asked for its state.
+    /// A request for a policy's state.
     Saved(Saved),
 }
 
-/// By whom a file was written, and when.
+/// The program that wrote a file, and the run it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Version of Pointsman.
+    /// Version of Pointsman, as in `0.1.0`.
     pub pointsman: String,
-    /// Version of wasmtime: another one may count fuel differently.
+    /// Version of wasmtime. Another version may count fuel differently.
     pub wasmtime: String,
-    /// When the run started whose journal this is, in milliseconds since 1970. Names the run.
+    /// Start of the run, in milliseconds since 1970. Names the run.
     pub started_unix_ms: u64,
-    /// Which of the run's files this is, from 0.
+    /// Index of the file in its run, from 0.
     pub file: u32,
 }
 
-/// A policy's answer, before the interlock has looked at it. What that made of it are facts.
+/// A policy's answer before the interlock checks it. The facts that follow say what the interlock
+/// made of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision<'a> {
-    /// What was asked.
+    /// Kind of question.
     pub hook: Hook,
-    /// Whom the verdicts are about, in their order; empty where an answer names them itself.
+    /// Requests that the verdicts are about, in the same order. Empty where an answer names its
+    /// requests itself.
     pub requests: Cow<'a, [RequestId]>,
-    /// Who answered what, and who faulted before. Policies by their numbers in the [`Roster`].
+    /// The reply with its author, and the faults that came before it. Policies are given as numbers
+    /// of the [`Roster`].
     pub answer: Cow<'a, Answer<Reply>>,
-    /// Which of its policy's instances answered, counted from 1; 0: no policy did.
+    /// Instance of the policy that answered, counted from 1; 0 if no policy answered.
     pub generation: u32,
-    /// Fuel the answer took, what it was told before it included; 0 for a native one.
+    /// Fuel for the answer, with the fuel for taking in what was told before it; 0 for a native
+    /// policy.
     pub fuel: u64,
 }
 
-/// What one who wants these kinds of rows was to be told at this time.
+/// A collection of the machine's rows, for one policy that is taken in later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Briefed {
-    /// When, between two rounds.
+    /// Time between two rounds, in µs.
     pub now: Micros,
-    /// Besides what everybody is told.
+    /// Kinds of rows, besides those that every policy is told.
     pub kinds: FeedKinds,
-    /// How far the machine's changes were then: [`PolicyRecord::told`] of those who were told.
+    /// Position in the machine's changes up to which it was collected. [`PolicyRecord::told`] of a
+    /// policy that got this collection has the same value.
     pub told: u64,
 }
 
-/// A policy begins anew: between the decision before and the one after it.
+/// A fresh instance of a policy, started between the decision before this entry and the one after
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarted {
-    /// The policy's number.
+    /// The policy's number in the [`Roster`].
     pub policy: u32,
-    /// Which of its instances this is, counted from 1.
+    /// Number of the new instance, counted from 1.
     pub generation: u32,
-    /// The state it was offered; absent: none.
+    /// State that the instance was offered; absent if there was none.
     pub state: Option<Blob>,
 }
 
-/// What a policy's snapshot was: a replay that took another one has gone astray unseen.
+/// Length and checksum of a policy's snapshot, by which a replay notices that its own differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// When.
+    /// Time of the snapshot, in µs.
     pub now: Micros,
-    /// The policy's number.
+    /// The policy's number in the [`Roster`].
     pub policy: u32,
-    /// Its length.
+    /// Length of the snapshot in bytes.
     pub bytes: u64,
-    /// Its CRC-32.
+    /// CRC-32 of the snapshot.
     pub crc32: u32,
 }
 
-/// The roster from now on.
+/// The roster that is in force from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// When, between two rounds.
+    /// Time between two rounds, in µs.
     pub now: Micros,
-    /// All of it: that makes each such entry understandable by itself.
+    /// The whole roster, so that each such entry can be understood alone.
     pub roster: Roster,
 }
 
-/// Which policies there are, and who is asked.
+/// The policies there are, and the order in which they are asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// In the order of their numbers.
+    /// All policies, ascending by number.
     pub policies: Vec<PolicyRecord>,
-    /// One for each hook that a policy holds.
+    /// One chain for each hook that a policy holds.
     pub chains: Vec<Chain>,
 }
 
-/// Who is asked for one hook.
+/// The policies that are asked for one hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chain {
-    /// What is asked.
+    /// The hook that the chain is for.
     pub hook: Hook,
-    /// Numbers of policies: the one in force, then those behind it, in the order of asking.
+    /// Numbers of policies in the order of asking: the one in force first, then its fallbacks.
     pub policies: Vec<u32>,
 }
 
-/// A policy: enough to start it again.
+/// A policy, with all that is needed to start it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRecord {
-    /// As facts and decisions name it; never used again within a run.
+    /// Number by which facts and decisions name the policy; never used again within a run.
     pub number: u32,
-    /// What it calls itself.
+    /// Name from the policy's own metadata.
     pub name: String,
-    /// Which version.
+    /// Version from the policy's own metadata.
     pub version: String,
-    /// The texts of its reasons, which verdicts name by their index.
+    /// Texts of the policy's reasons. Verdicts name a reason by its index here.
     pub reasons: Vec<String>,
-    /// SHA-256 of its code.
-    pub digest: Digest,
-    /// SHA-256 of its code and settings.
-    pub fingerprint: Digest,
-    /// Its settings, as JSON.
+    /// SHA-256 of the component's bytes.
+    pub digest: ContentHash,
+    /// SHA-256 of code and settings together.
+    pub fingerprint: ContentHash,
+    /// Settings, as JSON.
     pub settings: String,
-    /// Its limits, as JSON.
+    /// Limits, as JSON.
     pub limits: String,
-    /// Which of its instances runs, counted from 1.
+    /// Number of the instance that runs, counted from 1.
     pub generation: u32,
-    /// Its component, so that a journal is replayed with nothing else; absent: it is no component,
-    /// or it has been running since an entry before this one.
+    /// The component, so that a replay needs nothing but the journal. Absent for a native policy,
+    /// and for one that an entry before this one brought.
     pub code: Option<Blob>,
-    /// Its state as a snapshot, for one who starts it here; absent: it keeps none, or it has been
-    /// running since an entry before this one.
+    /// A snapshot of its state, for a replay that starts here. Absent if the policy keeps none, and
+    /// for one that an entry before this one brought.
     pub state: Option<Blob>,
-    /// Whether its state is still taken, at keyframes too.
+    /// True as long as its state is saved, at keyframes too.
     pub saves: bool,
-    /// How far in the machine's changes it had been told when it was taken in; absent: it knew
-    /// nothing, or it has been running since an entry before this one.
+    /// Position in the machine's changes up to which the policy had been told when it was taken in.
+    /// Absent if it had been told nothing, and for a policy that an entry before this one brought.
     pub told: Option<u64>,
 }
 
-/// What happened to a policy, for people.
+/// An event in a policy's life, mostly for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyEvent {
-    /// When.
+pub struct PolicyEventEntry {
+    /// Time of the event, in µs.
     pub now: Micros,
-    /// The policy's number.
+    /// The policy's number in the [`Roster`].
     pub policy: u32,
-    /// What, as a short name: `restarted`, `quarantined`.
+    /// Short name of the event: `restarted`, `quarantined`.
     pub what: String,
-    /// Anything more there is to say.
+    /// Further text; may be empty.
     pub detail: String,
 }
 
-/// Everything a replay needs to start here.
+/// Everything that a replay needs to start here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keyframe {
-    /// When.
+    /// Time of the state, in µs.
     pub now: Micros,
-    /// The last round before it.
+    /// The last round before the keyframe.
     pub round: Round,
-    /// The machine, between two rounds.
+    /// The machine between two rounds.
     pub machine: Blob,
     /// The policies, with their states.
     pub roster: Roster,
 }
 
-/// Entries that were to stand here and do not.
+/// A place where entries could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// How many.
+    /// Number of entries that are missing.
     pub dropped: u64,
 }

@@ -1,4 +1,4 @@
-//! Entries as text: JSON for programs, one to a line, and lines for people.
+//! Entries as text: [`json_line`] for programs, [`text_line`] for people.
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ struct Line<'a> {
     entry: &'a Entry<'static>,
 }
 
-/// An entry as one line of JSON, with its file's name and its offset, under the names of the
-/// types it is made of. Blobs are told by length and checksum.
+/// Writes an entry as one line of JSON, with the name of its file and its offset, under the names
+/// of the Rust types. Blobs are shown by length and checksum.
 ///
 /// # Errors
-/// If an entry has something in it that JSON cannot say.
+/// If an entry contains something that JSON cannot express.
 pub fn json_line(located: &Located) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Line {
         file: Path::new(located.file.as_ref())
@@ -30,7 +30,7 @@ pub fn json_line(located: &Located) -> Result<String, serde_json::Error> {
     })
 }
 
-/// An entry as one line of text for people, of at most 300 characters.
+/// Writes an entry as one line of text for people, of at most 300 bytes.
 #[must_use]
 pub fn text_line(entry: &Entry<'_>) -> String {
     const MAX: usize = 300;

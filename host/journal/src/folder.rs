@@ -1,64 +1,65 @@
-//! Where a journal's files are: [`Store`], and [`Folder`], which is one on disk.
+//! The place of a journal's files: [`Store`], and [`Folder`], a store on disk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Keeps a journal's files, which have numbers. Called by the writer's thread alone.
+/// Keeps a journal's files, which have numbers. Only the writer's thread calls it.
 pub trait Store: Send + 'static {
-    /// The numbers there are, ascending.
+    /// Lists the numbers of its files, ascending.
     ///
     /// # Errors
-    /// If they cannot be listed.
+    /// If the files cannot be listed.
     fn numbers(&mut self) -> io::Result<Vec<u32>>;
 
-    /// A new file; one that exists is never overwritten.
+    /// Makes a new file. An existing file is never overwritten.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If the file cannot be made.
     fn create(&mut self, number: u32) -> io::Result<Box<dyn Write + Send>>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// If it cannot be removed.
+    /// If the file cannot be removed.
     fn remove(&mut self, number: u32) -> io::Result<()>;
 }
 
-/// A folder with files `0000000001.pmj` and so on, and a lock, so that it has one writer.
+/// A folder with files `0000000001.pmj` and so on. A lock makes sure that only one process writes
+/// to it.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Locked as long as the file is open.
     _lock: File,
 }
 
-/// Why a folder cannot be written to.
+/// A reason why a folder cannot be written to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// It cannot be made or opened.
+    /// The folder or its lock cannot be made or opened.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The folder that was to be used.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Another process writes its journal there.
+    /// Another process writes its journal to the folder.
     #[error("{}: another process writes its journal here", path.display())]
     InUse {
-        /// Which.
+        /// The folder that was to be used.
         path: PathBuf,
     },
 }
 
 impl Folder {
-    /// Makes the folder where there is none, and locks it.
+    /// Makes the folder if it is missing, and locks it.
     ///
     /// # Errors
-    /// If that cannot be done.
+    /// If the folder cannot be made or is locked by another process.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
         let io = |source| FolderError::Io {
             path: path.to_owned(),
@@ -103,14 +104,14 @@ impl Store for Folder {
 
 const EXTENSION: &str = "pmj";
 
-/// For its owner's eyes: a journal tells who asked for what, and when.
+/// Makes files readable for their owner only: a journal tells which tenant asked when.
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options
 }
 
-/// A folder's journal files by number. Others are left alone.
+/// A folder's journal files by number. Other files are ignored.
 pub(crate) fn list(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(folder)? {

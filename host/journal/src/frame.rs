@@ -1,8 +1,8 @@
-//! How entries lie in a file: a head, then frames with length and checksum.
+//! The layout of a file: a head, then frames with length and checksum.
 //!
 //! # Bounds
-//! Reading `n` bytes looks at no more than [`SEARCH_FACTOR`] times as many, however they are
-//! damaged: a search that would cost more is given up, and the rest of the file with it.
+//! Reading `n` bytes checksums no more than [`SEARCH_FACTOR`] times as many, however they are
+//! damaged. A search that would cost more ends, and the rest of the file counts as damaged.
 
 use std::ops::Range;
 
@@ -13,40 +13,41 @@ use crate::entry::Entry;
 /// The version of the format that is written.
 pub const FORMAT: u32 = 1;
 
-/// The longest entry.
+/// Length of the longest entry, in bytes.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// No text begins like this, and a line end that was translated on the way shows.
+/// First bytes of every journal. No text begins like this, and a translated line end shows.
 const MAGIC: [u8; 8] = *b"\x89PMJ\r\n\x1a\n";
 
-/// Magic and version.
+/// Length of magic and version, in bytes.
 pub(crate) const FILE_HEAD: usize = MAGIC.len() + 4;
 
-/// Begins a frame. The first byte is in no UTF-8 text.
+/// First bytes of a frame. The very first occurs in no UTF-8 text.
 const MARK: [u8; 2] = [0xf7, 0x4a];
 
-/// Mark, length of the payload, and CRC-32 of that length and the payload.
+/// Length of a frame's head: mark, length of the payload, and CRC-32 of that length and the
+/// payload.
 pub(crate) const FRAME_HEAD: usize = MARK.len() + 4 + 4;
 
 /// Bytes that a search for the next frame may checksum, for each byte of the file.
 const SEARCH_FACTOR: usize = 8;
 
-/// Why a file is not read at all.
+/// A reason why a file is not read at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It does not begin like a journal.
+    /// The file does not begin like a journal.
     #[error("not a journal")]
     NotAJournal,
-    /// Another Pointsman wrote it.
+    /// Another version of Pointsman wrote the file.
     #[error("format version {found}, and this build reads up to {FORMAT}")]
     UnknownFormat {
-        /// The version it says.
+        /// Version that the file states.
         found: u32,
     },
 }
 
-/// The first bytes of a file.
+/// Makes the first bytes of a file.
 pub(crate) fn file_head() -> [u8; FILE_HEAD] {
     let mut head = [0; FILE_HEAD];
     head[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -54,7 +55,7 @@ pub(crate) fn file_head() -> [u8; FILE_HEAD] {
     head
 }
 
-/// What the first bytes of a file say.
+/// The first bytes of a file that is being read.
 pub(crate) enum FileHead {
     Whole,
     /// The file ends within its head.
@@ -78,7 +79,7 @@ pub(crate) fn read_file_head(bytes: &[u8]) -> Result<FileHead, FileError> {
     }
 }
 
-/// Why an entry is not written.
+/// A reason why an entry is not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("{0}")]
@@ -87,7 +88,7 @@ pub(crate) enum FrameError {
     TooLong(usize),
 }
 
-/// Appends a frame to `out`, or leaves it as it was.
+/// Appends a frame to `out`. On error `out` stays as it was.
 pub(crate) fn write_frame(out: &mut Vec<u8>, entry: &Entry<'_>) -> Result<(), FrameError> {
     let start = out.len();
     let written = append(out, entry, start + FRAME_HEAD);
@@ -121,7 +122,7 @@ fn append(out: &mut Vec<u8>, entry: &Entry<'_>, payload: usize) -> Result<(), Fr
     Ok(())
 }
 
-/// Postcard writes to the end of a buffer that is kept.
+/// Appends to a buffer that is used again, as output of postcard.
 struct Appended<'a>(&'a mut Vec<u8>);
 
 impl postcard::ser_flavors::Flavor for Appended<'_> {
@@ -149,30 +150,31 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// What stands at an offset.
+/// The content at an offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Framed {
-    /// A whole frame.
+    /// A whole frame, by the place of its payload.
     Frame(Range<usize>),
-    /// Not a frame; the next one is at `next`.
+    /// Bytes that are no frame; the next frame is at `next`.
     Damaged { next: usize },
-    /// Neither a frame, nor does one follow, and it is not how a file ends that was cut off.
+    /// Bytes that are no frame, with no frame behind them, and unlike the end of a file that was
+    /// cut off.
     DamagedToEnd,
-    /// The file was cut off here.
+    /// An end in the middle of a frame: the file was cut off.
     Torn,
-    /// The file ends here.
+    /// The regular end of the file.
     End,
 }
 
-/// A file's bytes, as frames.
+/// The bytes of one file, read as frames.
 #[derive(Debug)]
 pub(crate) struct Frames<B> {
     bytes: B,
-    /// Bytes that may yet be checksummed in searches.
+    /// Bytes that searches may still checksum.
     search: usize,
 }
 
-/// A frame's head, as far as it can be told from the bytes.
+/// A frame's head, as far as the bytes show it.
 enum Head {
     Whole {
         crc: u32,
@@ -206,8 +208,8 @@ impl<B: AsRef<[u8]>> Frames<B> {
                 if self.is_intact(crc, payload.clone()) {
                     return Framed::Frame(payload);
                 }
-                // A frame that lies in another's payload is not one, so the length is believed
-                // where it leads to a frame.
+                // Bytes that look like a frame may lie inside a payload, so the damaged frame's
+                // length is followed first, if it leads to an intact frame.
                 Some(payload.end).filter(|end| self.is_frame(*end))
             }
             Head::Short | Head::Not => None,
@@ -248,7 +250,7 @@ impl<B: AsRef<[u8]>> Frames<B> {
         length.is_ok_and(|length| checksum(length.to_le_bytes(), payload) == crc)
     }
 
-    /// Whether an intact frame stands at `offset`, as far as the search may still go.
+    /// Tells whether an intact frame is at `offset`. Says no once the search has used up its bytes.
     fn is_frame(&mut self, offset: usize) -> bool {
         let Head::Whole { crc, payload } = self.head(offset) else {
             return false;
@@ -260,20 +262,20 @@ impl<B: AsRef<[u8]>> Frames<B> {
         self.is_intact(crc, payload)
     }
 
-    /// The first intact frame from `offset` on.
+    /// Finds the first intact frame from `offset` on.
     fn search(&mut self, offset: usize) -> Option<usize> {
         (offset..self.len()).find(|offset| self.is_frame(*offset))
     }
 
-    /// Whether a file ends like this whose writer was stopped: within a frame, or, where the
-    /// machine lost power, in zeros.
+    /// Tells whether the rest looks like the end of a file whose writer was stopped: half a frame,
+    /// or zeros, as a power failure leaves them.
     fn is_cut_off(&self, offset: usize) -> bool {
         let rest = &self.bytes.as_ref()[offset..];
         matches!(self.head(offset), Head::Short) || rest.iter().all(|byte| *byte == 0)
     }
 }
 
-/// The entry in a frame.
+/// Decodes the entry in a frame.
 pub(crate) fn decode(payload: &[u8]) -> Result<Entry<'static>, String> {
     match postcard::take_from_bytes(payload) {
         Ok((entry, [])) => Ok(entry),

@@ -1,10 +1,10 @@
-//! Reading: the entries of one file, or of a folder's files one after the other.
+//! Reading: the entries of one file, or of all files of a folder in order.
 //!
-//! A file that was cut off ends where its last whole entry ends; that is no error, since it is how
-//! a stopped run ends ([`JournalReader::torn_tails`]). Damage elsewhere is an error with file and
-//! offset, and reading goes on behind it: at the end of the damaged frame if its length leads to
-//! an intact one, or else at the next place where an intact frame begins. Who replays must not go
-//! on across an error other than by a keyframe.
+//! A file that was cut off ends with its last whole entry. That is no error: a run that is stopped
+//! leaves such a file ([`JournalReader::torn_tails`]). Damage elsewhere is an error with file and
+//! offset, and reading goes on behind it: at the end of the damaged frame if its length leads to an
+//! intact one, or else at the next intact frame. A replay must not continue across an error except
+//! from a keyframe.
 //!
 //! # Bounds
 //! One file is in memory at a time.
@@ -19,29 +19,29 @@ use crate::entry::{Entry, Header};
 use crate::folder;
 use crate::frame::{self, FILE_HEAD, FileError, FileHead, Framed, Frames};
 
-/// An entry and where it stands.
+/// An entry and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// In which file.
+    /// File that contains the entry.
     pub file: Arc<Path>,
-    /// Where in it its frame begins.
+    /// Offset of the entry's frame, in bytes.
     pub offset: u64,
-    /// What it says.
+    /// The entry itself.
     pub entry: Entry<'static>,
 }
 
-/// A file that ends within an entry.
+/// The end of a file that was cut off within an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
-    /// Which.
+    /// File that was cut off.
     pub file: Arc<Path>,
-    /// Where its last whole entry ends.
+    /// End of the last whole entry, in bytes.
     pub offset: u64,
-    /// Bytes after that.
+    /// Number of bytes after that.
     pub bytes: u64,
 }
 
-/// Why a journal is not opened.
+/// A failure to open a journal.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct OpenError {
@@ -49,57 +49,57 @@ pub struct OpenError {
     source: io::Error,
 }
 
-/// What is wrong with a journal at one place. Reading goes on after each of these.
+/// A fault of a journal at one place. Reading goes on after it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// A file cannot be read.
     #[error("{}: {source}", file.display())]
     Io {
-        /// Which.
+        /// File that could not be read.
         file: Arc<Path>,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file is not read.
+    /// A file is no journal, or of an unknown version.
     #[error("{}: {why}", file.display())]
     File {
-        /// Which.
+        /// File that was passed over.
         file: Arc<Path>,
-        /// Why.
+        /// Reason from the file's first bytes.
         why: FileError,
     },
     /// Bytes that are no entry.
     #[error("{} at {offset}: {bytes} damaged bytes", file.display())]
     Damaged {
-        /// In which file.
+        /// File with the damage.
         file: Arc<Path>,
-        /// Where they begin.
+        /// Offset of the first damaged byte.
         offset: u64,
-        /// How many were passed over.
+        /// Number of bytes that were passed over.
         bytes: u64,
     },
-    /// An intact frame with something in it that this build does not know.
+    /// An intact frame whose content this build does not know.
     #[error("{} at {offset}: unreadable entry: {why}", file.display())]
     Unreadable {
-        /// In which file.
+        /// File with the entry.
         file: Arc<Path>,
-        /// Where the frame begins.
+        /// Offset of the frame, in bytes.
         offset: u64,
-        /// What was expected.
+        /// Message of the decoder.
         why: String,
     },
     /// Files of a run are missing.
     #[error("{files} files of the run are missing before {}", file.display())]
     Missing {
-        /// The first one that is there again.
+        /// First file after the missing ones.
         file: Arc<Path>,
-        /// How many are not.
+        /// Number of files that are missing.
         files: u32,
     },
 }
 
-/// Something in one file's bytes.
+/// A piece of one file's bytes.
 #[derive(Debug)]
 enum Found {
     Entry(Entry<'static>),
@@ -108,7 +108,7 @@ enum Found {
     Torn { bytes: u64 },
 }
 
-/// One file's bytes, and how far they have been read.
+/// The bytes of one file, and the position reached in them.
 #[derive(Debug)]
 struct Scan<B> {
     frames: Frames<B>,
@@ -125,7 +125,7 @@ impl<B: AsRef<[u8]>> Scan<B> {
         Ok(Self { frames, at })
     }
 
-    /// What stands here, with its offset. Moves behind it.
+    /// Reads the piece at the current position, returns it with its offset, and moves behind it.
     fn step(&mut self) -> Option<(u64, Found)> {
         let (start, len) = (self.at, self.frames.len());
         if start < FILE_HEAD && start < len {
@@ -162,7 +162,7 @@ fn span(start: usize, end: usize) -> u64 {
     u64::try_from(end.saturating_sub(start)).unwrap_or(u64::MAX)
 }
 
-/// The entries in one file's bytes, for those who have no file.
+/// The entries in the bytes of one file.
 #[derive(Debug)]
 pub struct Entries<'a>(Scan<&'a [u8]>);
 
@@ -187,14 +187,14 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// The entries of a journal, oldest first, and what is wrong with it between them.
+/// The entries of a journal, oldest first, with an error at each fault.
 #[derive(Debug)]
 pub struct JournalReader {
     files: VecDeque<PathBuf>,
     open: Option<(Arc<Path>, Scan<Vec<u8>>)>,
-    /// Of the last file that had one.
+    /// Header of the last file that had one.
     header: Option<Header>,
-    /// A header, while what is missing before it is told.
+    /// A header that is returned after the error about files missing before it.
     held: Option<Located>,
     torn: Vec<TornTail>,
 }
@@ -223,8 +223,8 @@ impl JournalReader {
         })
     }
 
-    /// Files read so far that end within an entry: those of runs that were stopped, and one that
-    /// is being written.
+    /// Files read so far that end within an entry: files of runs that were stopped, and the file
+    /// that is being written.
     #[must_use]
     pub fn torn_tails(&self) -> &[TornTail] {
         &self.torn
@@ -234,7 +234,7 @@ impl JournalReader {
         let file: Arc<Path> = path.into();
         let bytes = match fs::read(&file) {
             Ok(bytes) => bytes,
-            // The writer keeps a bounded number of files, and may have gone on since.
+            // The writer keeps a bounded number of files, and may have removed this one since.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(source) => return Err(ReadError::Io { file, source }),
         };
@@ -247,7 +247,7 @@ impl JournalReader {
         }
     }
 
-    /// The next thing in the open file, if it is one to tell of.
+    /// Reads the next entry or fault of the open file. A torn tail is noted and not returned.
     fn step(&mut self) -> Option<Result<Located, ReadError>> {
         let (file, scan) = self.open.as_mut()?;
         let Some((offset, found)) = scan.step() else {
@@ -278,7 +278,7 @@ impl JournalReader {
         })
     }
 
-    /// Looks out for files that are missing between the last header and this one.
+    /// Checks that no file is missing between the last header and this one.
     fn check(&mut self, located: Located) -> Result<Located, ReadError> {
         let Entry::Header(header) = &located.entry else {
             return Ok(located);

@@ -1,12 +1,12 @@
 //! The thread that owns a journal's files.
 //!
 //! # Invariants
-//! 1. A file begins with a header, a gap where entries are missing before it, and a keyframe.
-//!    Without a keyframe there is no file.
-//! 2. A file that could not be written to is not written to again: what may be half an entry is
-//!    its end.
-//! 3. An older file is removed only when a newer one has something in it: a disk that is full
-//!    costs no history.
+//! 1. A file begins with a header, a gap if entries are missing before it, and a keyframe. Without
+//!    a keyframe there is no file
+//!    (`every_file_begins_with_a_header_and_a_keyframe_and_only_the_newest_are_kept`).
+//! 2. After a failed write nothing more is written to that file: its end may be half an entry.
+//! 3. An older file is removed only when a newer one has content, so a full disk costs no history
+//!    (`a_disk_that_is_full_costs_no_history_and_is_tried_again`).
 
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
@@ -18,20 +18,21 @@ use crate::folder::Store;
 use crate::frame::{file_head, write_frame};
 use crate::writer::{Batch, BatchKind, JournalSettings, JournalStats, Shared};
 
-/// Batches lost for want of a keyframe before the next is asked for: doubled with each failure, so
-/// that a disk which stays full costs the driver ever less.
+/// Largest number of batches that are lost for want of a keyframe before one is requested again.
+/// The number doubles with each failure, so that a disk which stays full costs the driver less and
+/// less.
 const LOST_BATCHES_MAX: u32 = 1 << 12;
 
 pub(crate) struct Worker<S> {
     store: S,
     settings: JournalSettings,
     shared: Arc<Shared>,
-    /// Of the next file.
+    /// Header of the next file.
     header: Header,
     number: u32,
     file: Option<OpenFile>,
     stats: JournalStats,
-    /// Entries missing at the end of what is written.
+    /// Entries that are missing behind the last one written.
     missing: u64,
     need: Need,
     back_off: BackOff,
@@ -39,26 +40,26 @@ pub(crate) struct Worker<S> {
 
 struct OpenFile {
     to: Box<dyn Write + Send>,
-    /// Behind what a file begins with: however large a keyframe is, something follows it.
+    /// Bytes after the first keyframe: however large a keyframe is, entries follow it.
     bytes: u64,
 }
 
-/// Whether a keyframe is needed.
+/// The need for a keyframe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     No,
-    /// After a gap, and there is no hurry.
-    Some,
-    /// It is asked for.
-    Asked,
+    /// Needed after a gap, but not requested before the queue is empty.
+    Later,
+    /// Requested from the writer's owner.
+    Requested,
 }
 
-/// How often to ask in vain.
+/// The waiting time between requests for a keyframe, in lost batches.
 #[derive(Clone, Copy)]
 struct BackOff {
-    /// Lost batches before the next question but one.
+    /// Batches to lose before the request after the next.
     batches: u32,
-    /// Lost batches before the next question.
+    /// Batches to lose before the next request.
     left: u32,
 }
 
@@ -74,9 +75,9 @@ impl BackOff {
     }
 }
 
-/// Why a batch is not written.
+/// A reason why a batch is not written.
 enum Unwritten {
-    /// There is no file that could take it.
+    /// No file is open that could take the batch.
     NoFile,
     Io(io::Error),
 }
@@ -103,18 +104,18 @@ impl<S: Store> Worker<S> {
             file: None,
             stats: JournalStats::default(),
             missing: 0,
-            need: Need::Asked,
+            need: Need::Requested,
             back_off: BackOff::NONE,
         }
     }
 
-    /// Writes until the other side has ended and its last batch is written.
+    /// Writes batches until the other side has ended and its last batch is written.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spares: &SyncSender<Vec<u8>>) {
         while let Some(batch) = self.next(batches) {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
             let mut bytes = self.take(batch);
             bytes.clear();
-            // One that finds no room is one too many.
+            // Without room for it the buffer is one too many.
             drop(spares.try_send(bytes));
         }
         let last = self.shared.last.lock();
@@ -130,15 +131,15 @@ impl<S: Store> Worker<S> {
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {}
         }
-        // Now there is time for the keyframe that a gap makes necessary. While there is not, it
-        // would only make things worse.
-        if self.need == Need::Some {
+        // The queue is empty: time for the keyframe that a gap requires. Under load it would only
+        // make things worse.
+        if self.need == Need::Later {
             self.ask_for_keyframe();
         }
         batches.recv().ok()
     }
 
-    /// Writes a batch, or counts it as missing. Gives its buffer back.
+    /// Writes a batch or counts it as missing, and returns its buffer.
     fn take(&mut self, batch: Batch) -> Vec<u8> {
         self.missing += batch.dropped_before;
         if let Err(why) = self.write(&batch) {
@@ -168,9 +169,9 @@ impl<S: Store> Worker<S> {
             BatchKind::Entries => {
                 let gap = self.append(batch)?;
                 if gap > 0 && self.need == Need::No {
-                    self.need = Need::Some;
+                    self.need = Need::Later;
                 }
-                if self.is_full() && self.need != Need::Asked {
+                if self.is_full() && self.need != Need::Requested {
                     self.ask_for_keyframe();
                 }
             }
@@ -178,13 +179,13 @@ impl<S: Store> Worker<S> {
         Ok(())
     }
 
-    /// Whether the next keyframe begins a file.
+    /// Tells whether the next keyframe begins a file.
     fn is_full(&self) -> bool {
         let bytes = self.file.as_ref().map(|file| file.bytes);
         bytes.is_none_or(|bytes| bytes >= self.settings.file_bytes)
     }
 
-    /// Writes to the open file. How many gaps were to be noted, 0 or 1.
+    /// Writes a batch to the open file and returns the number of gaps noted, 0 or 1.
     fn append(&mut self, batch: &Batch) -> Result<u64, Unwritten> {
         let hard_limit = self.settings.file_bytes.saturating_mul(2);
         let Some(file) = self.file.as_mut().filter(|file| file.bytes < hard_limit) else {
@@ -199,13 +200,13 @@ impl<S: Store> Worker<S> {
         Ok(gaps)
     }
 
-    /// A new file, with a keyframe.
+    /// Begins a new file with a keyframe.
     fn begin_file(&mut self, keyframe: &Batch) -> io::Result<()> {
         self.file = None;
         let mut head = file_head().to_vec();
         let header = Entry::Header(self.header.clone());
         write_frame(&mut head, &header).map_err(io::Error::other)?;
-        // What is missing is so between two files; a replay starts anew with this one's keyframe.
+        // Entries are missing between two files; a replay starts anew from this file's keyframe.
         let gaps = note_gap(&mut head, self.missing)?;
         let mut file = OpenFile {
             to: self.store.create(self.number)?,
@@ -254,16 +255,16 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Gives the file up.
+    /// Closes the file after an error.
     fn fail(&mut self, error: &io::Error) {
         self.file = None;
         self.note_error(error);
         self.back_off.lengthen();
-        self.need = Need::Some;
+        self.need = Need::Later;
         self.shared.keyframe_due.store(false, Ordering::Relaxed);
     }
 
-    /// A batch was lost for want of a keyframe.
+    /// Counts a batch that was lost for want of a keyframe.
     fn wait_for_keyframe(&mut self) {
         self.back_off.left -= 1;
         if self.back_off.left == 0 {
@@ -273,7 +274,7 @@ impl<S: Store> Worker<S> {
     }
 
     fn ask_for_keyframe(&mut self) {
-        self.need = Need::Asked;
+        self.need = Need::Requested;
         self.shared.keyframe_due.store(true, Ordering::Relaxed);
     }
 
@@ -297,7 +298,7 @@ impl OpenFile {
     }
 }
 
-/// Writes how many entries are missing, if any are. How many entries that is.
+/// Writes a gap if entries are missing, and returns the number of gaps written.
 fn note_gap(out: &mut Vec<u8>, dropped: u64) -> io::Result<u64> {
     if dropped == 0 {
         return Ok(0);

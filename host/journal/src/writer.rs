@@ -1,15 +1,15 @@
-//! Writing, on the side of whoever drives the machine: [`JournalWriter`].
+//! The writer, on the side of the machine's owner: [`JournalWriter`].
 //!
-//! Entries are encoded where they are written, into a batch; a full batch, or one that has grown
-//! old ([`JournalWriter::turn`]), goes through a bounded channel to the thread that owns the
-//! files. Neither waits for the other: a batch that finds the channel full is dropped and counted.
+//! Entries are encoded at once, into a batch. A full batch, or one that has grown old
+//! ([`JournalWriter::turn`]), goes through a bounded channel to the thread that owns the files.
+//! Neither side waits for the other: a batch that finds the channel full is dropped and counted.
 //!
 //! # Keyframes
-//! The thread begins no file, and goes on after no gap, without a keyframe. It asks for one by a
-//! flag that [`JournalWriter::is_keyframe_due`] reads between two rounds; the owner gives one with
-//! [`JournalWriter::write_keyframe`] when it suits it, and what it writes until then still goes to
-//! the file there is, up to twice a file's size. The flag is up at the start, so a keyframe is
-//! also the first thing to write.
+//! Without a keyframe the thread begins no file and does not continue after a gap. It requests one
+//! with a flag that [`JournalWriter::is_keyframe_due`] reads between two rounds; the owner answers
+//! with [`JournalWriter::write_keyframe`] at its own time. Entries written until then still go to
+//! the open file, up to twice a file's size. The flag is up at the start, so a keyframe is also the
+//! first entry to write.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -27,22 +27,23 @@ use crate::worker::Worker;
 /// Bounds of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalSettings {
-    /// A file with as many bytes behind its first keyframe ends with the next. From 4,096.
+    /// Bytes after the first keyframe at which a file is full: it ends with the next keyframe. At
+    /// least 4,096.
     pub file_bytes: u64,
-    /// Files that are kept, those of earlier runs included. From 2.
+    /// Number of files that are kept, files of earlier runs included. At least 2.
     pub files_max: u32,
-    /// A batch that has as many bytes is handed over. From 1.
+    /// Bytes at which a batch is handed over. At least 1.
     pub batch_bytes: usize,
-    /// Batches on their way to the thread. From 2.
+    /// Number of batches that may wait for the thread. At least 2.
     pub batches_max: usize,
-    /// A batch whose first entry is older than that is handed over at the end of a turn.
+    /// Age of a batch's first entry at which the batch is handed over at the end of a turn, in µs.
     pub batch_age: Micros,
-    /// How long the end of the writer waits for what is on its way.
+    /// Longest time that dropping the writer waits for the thread.
     pub close_wait: Duration,
 }
 
 impl Default for JournalSettings {
-    /// 16 files of 64 MiB, and at most 8 MiB on their way.
+    /// 16 files of 64 MiB, and at most 8 MiB waiting for the thread.
     fn default() -> Self {
         Self {
             file_bytes: 64 << 20,
@@ -55,79 +56,81 @@ impl Default for JournalSettings {
     }
 }
 
-/// By whom a journal is written, and when: what its headers say.
+/// Facts about a run, for the headers of its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct About {
-    /// Version of Pointsman.
+pub struct RunInfo {
+    /// Version of Pointsman, as in `0.1.0`.
     pub pointsman: String,
-    /// Version of wasmtime.
+    /// Version of wasmtime, as in `48.0.8`.
     pub wasmtime: String,
-    /// Now, in milliseconds since 1970: the journal reads no clock.
+    /// Start of the run, in milliseconds since 1970. The caller sets it: the journal reads no
+    /// clock.
     pub started_unix_ms: u64,
 }
 
-/// Why no journal is written.
+/// A reason why no journal is written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
-    /// A bound out of its range.
+pub enum JournalStartError {
+    /// A bound is out of its range.
     #[error("{name} must be at least {min}")]
     OutOfRange {
-        /// Which.
+        /// Name of the bound, as in the configuration.
         name: &'static str,
-        /// The smallest allowed.
+        /// The smallest allowed value.
         min: u64,
     },
-    /// The store does not say what it has.
+    /// The store cannot list its files.
     #[error("journal files cannot be listed: {0}")]
     List(#[source] io::Error),
-    /// There is no thread to be had.
+    /// The thread cannot be started.
     #[error("journal thread cannot be started: {0}")]
     Thread(#[source] io::Error),
 }
 
-/// What became of a journal so far.
+/// Counters of a journal since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalStats {
     /// Entries in files, headers and gaps included.
     pub written: u64,
-    /// Bytes in files.
+    /// Bytes written to files.
     pub bytes: u64,
-    /// Files begun.
+    /// Number of files begun.
     pub files: u64,
-    /// Entries dropped since the thread did not keep up.
+    /// Entries dropped because the thread did not keep up.
     pub dropped: u64,
-    /// Entries lost since a file could not be written, had no room left before a keyframe came, or
-    /// none had come.
+    /// Entries lost because a file could not be written, was full before a keyframe came, or was
+    /// waiting for its first keyframe.
     pub lost: u64,
-    /// Entries that cannot be written: longer than a frame may be.
+    /// Entries refused because they are longer than a frame may be.
     pub refused: u64,
-    /// Failures to make, write or remove a file.
+    /// Failures to list, make, write or remove a file.
     pub errors: u64,
-    /// The last of them.
+    /// Text of the last failure.
     pub last_error: Option<String>,
 }
 
-/// What the two sides tell each other without waiting.
+/// State shared by the two sides, neither of which waits.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) keyframe_due: AtomicBool,
-    /// Messages on their way.
+    /// Batches in the channel.
     pub(crate) queued: AtomicUsize,
     pub(crate) dropped: AtomicU64,
     pub(crate) refused: AtomicU64,
-    /// The thread's counts. Held for a copy of a few numbers, and never by the writer's owner.
+    /// Counters of the thread. The lock is held for a copy of a few numbers, and never by the
+    /// writer's owner.
     pub(crate) told: Mutex<JournalStats>,
-    /// What the owner had in hand when it ended; taken when the channel is empty. The owner locks
-    /// it once, for a move.
+    /// The batch that the owner had in hand when it ended. The thread takes it when the channel is
+    /// empty; the owner locks once, for a move.
     pub(crate) last: Mutex<Option<Batch>>,
 }
 
-/// Frames on their way to the thread.
+/// Encoded entries for the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) kind: BatchKind,
-    /// Entries that were to stand before it and were dropped.
+    /// Entries dropped before the first of this batch.
     pub(crate) dropped_before: u64,
     pub(crate) entries: u64,
     pub(crate) bytes: Vec<u8>,
@@ -137,11 +140,11 @@ pub(crate) struct Batch {
 pub(crate) enum BatchKind {
     #[default]
     Entries,
-    /// A keyframe alone.
+    /// One keyframe and nothing else.
     Keyframe,
 }
 
-/// Watches a journal from anywhere.
+/// A handle to watch a journal from any thread.
 #[derive(Clone, Debug)]
 pub struct JournalMonitor(Arc<Shared>);
 
@@ -152,7 +155,7 @@ impl JournalMonitor {
         self.0.queued.load(Ordering::Relaxed)
     }
 
-    /// What became of it so far.
+    /// Counters since the start.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         let told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,8 +167,7 @@ impl JournalMonitor {
     }
 }
 
-/// Writes a journal. Owned by whoever drives the machine; none of its methods waits, but for its
-/// end.
+/// Writes a journal. The owner of the machine owns it; no method waits, except its `drop`.
 #[derive(Debug)]
 pub struct JournalWriter {
     settings: JournalSettings,
@@ -177,31 +179,31 @@ pub struct JournalWriter {
     ended: Receiver<()>,
     shared: Arc<Shared>,
     batch: Batch,
-    /// When [`Self::turn`] first saw something in the batch.
+    /// Time at which [`Self::turn`] first saw entries in the batch.
     batch_since: Option<Micros>,
 }
 
 impl JournalWriter {
-    /// Starts the thread that writes to `store`. Numbers go on where those in `store` end.
+    /// Starts the thread that writes to `store`. New files get numbers above those in `store`.
     ///
     /// # Errors
-    /// If a bound is out of its range, or the store or the thread cannot be had.
+    /// If a bound is out of its range, the store cannot be listed or the thread cannot be started.
     pub fn start(
         mut store: impl Store,
-        about: About,
+        info: RunInfo,
         settings: JournalSettings,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, JournalStartError> {
         settings.validate()?;
-        let numbers = store.numbers().map_err(StartError::List)?;
+        let numbers = store.numbers().map_err(JournalStartError::List)?;
         let (sender, batches) = sync_channel(settings.batches_max);
         let (spares, spare) = sync_channel(settings.batches_max);
         let (alive, ended) = sync_channel(0);
         let shared = Arc::new(Shared::default());
         shared.keyframe_due.store(true, Ordering::Relaxed);
         let header = Header {
-            pointsman: about.pointsman,
-            wasmtime: about.wasmtime,
-            started_unix_ms: about.started_unix_ms,
+            pointsman: info.pointsman,
+            wasmtime: info.wasmtime,
+            started_unix_ms: info.started_unix_ms,
             file: 0,
         };
         let next = numbers.last().map_or(1, |last| last.saturating_add(1));
@@ -212,7 +214,7 @@ impl JournalWriter {
                 worker.run(&batches, &spares);
                 drop(alive);
             })
-            .map_err(StartError::Thread)?;
+            .map_err(JournalStartError::Thread)?;
         Ok(Self {
             settings,
             sender: Some(sender),
@@ -224,7 +226,7 @@ impl JournalWriter {
         })
     }
 
-    /// Notes an entry.
+    /// Writes an entry.
     pub fn write(&mut self, entry: &Entry<'_>) {
         if write_frame(&mut self.batch.bytes, entry).is_err() {
             self.refuse();
@@ -236,8 +238,8 @@ impl JournalWriter {
         }
     }
 
-    /// A turn of the driver ends: hands over what has waited long enough. Called at a time when
-    /// nothing is written, it does so as well; [`Self::flush_at`] says when that is due.
+    /// Hands the batch over if it is old enough. The driver calls it at the end of each turn, and
+    /// at [`Self::flush_at`] when nothing is written until then.
     pub fn turn(&mut self, now: Micros) {
         if self.batch.bytes.is_empty() {
             return;
@@ -248,13 +250,13 @@ impl JournalWriter {
         }
     }
 
-    /// When [`Self::turn`] is to be called at the latest.
+    /// Latest time for the next call of [`Self::turn`].
     #[must_use]
     pub fn flush_at(&self) -> Option<Micros> {
         Some(self.batch_since?.after(self.settings.batch_age))
     }
 
-    /// Hands over what there is.
+    /// Hands the batch over.
     pub fn flush(&mut self) {
         if self.batch.bytes.is_empty() {
             return;
@@ -270,16 +272,16 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next thing to write, as soon as the machine is between two rounds, is a
-    /// keyframe. False as long as one would find no room.
+    /// Tells whether a keyframe is the next entry to write, as soon as the machine is between two
+    /// rounds. False as long as the channel has no room for one.
     #[must_use]
     pub fn is_keyframe_due(&self) -> bool {
         self.shared.keyframe_due.load(Ordering::Relaxed)
-            // What is in hand goes first, and takes a place as well.
+            // The current batch goes first, and needs a place as well.
             && self.shared.queued.load(Ordering::Relaxed) + 2 <= self.settings.batches_max
     }
 
-    /// Notes a keyframe, behind what was written before.
+    /// Writes a keyframe, after all entries before it.
     pub fn write_keyframe(&mut self, keyframe: Keyframe) {
         self.flush();
         let mut bytes = Vec::new();
@@ -301,13 +303,13 @@ impl JournalWriter {
         }
     }
 
-    /// What watches this journal.
+    /// Returns a handle that watches this journal.
     #[must_use]
     pub fn monitor(&self) -> JournalMonitor {
         JournalMonitor(Arc::clone(&self.shared))
     }
 
-    /// What became of the journal so far.
+    /// Counters since the start.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         self.monitor().stats()
@@ -315,7 +317,7 @@ impl JournalWriter {
 
     fn refuse(&mut self) {
         self.shared.refused.fetch_add(1, Ordering::Relaxed);
-        // The entry is missing like any other.
+        // To a reader the entry is missing like any other.
         self.flush();
         self.batch.dropped_before += 1;
     }
@@ -333,7 +335,7 @@ impl JournalWriter {
         })
     }
 
-    /// Counts a batch as missing before the next one.
+    /// Counts the entries of a batch as missing before the next batch.
     fn drop_batch(&mut self, mut batch: Batch) {
         self.shared
             .dropped
@@ -346,7 +348,7 @@ impl JournalWriter {
     }
 }
 
-/// Hands over what is left and waits for the thread, but no longer than
+/// Hands over the last batch and waits for the thread, but no longer than
 /// [`JournalSettings::close_wait`]: a stuck disk must not keep a server from ending.
 impl Drop for JournalWriter {
     fn drop(&mut self) {
@@ -357,14 +359,14 @@ impl Drop for JournalWriter {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(batch);
         self.sender = None;
-        // It ends with the thread, or the wait does.
+        // The channel closes with the thread, or the wait times out.
         let ended = self.ended.recv_timeout(self.settings.close_wait);
         debug_assert!(ended.is_err(), "nothing is ever sent");
     }
 }
 
 impl JournalSettings {
-    fn validate(&self) -> Result<(), StartError> {
+    fn validate(&self) -> Result<(), JournalStartError> {
         let size = |size| u64::try_from(size).unwrap_or(u64::MAX);
         let bounds = [
             ("file-bytes", self.file_bytes, 4096),
@@ -374,7 +376,7 @@ impl JournalSettings {
         ];
         for (name, value, min) in bounds {
             if value < min {
-                return Err(StartError::OutOfRange { name, min });
+                return Err(JournalStartError::OutOfRange { name, min });
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Bindings that wasmtime generates from `wit/`.
 //!
 //! # Not here
-//! Meaning: `convert` maps these types to the core's, and nothing but `convert` and `wasm` uses
+//! The meaning of these types: `convert` maps them to the core's, and only `convert` and `wasm` use
 //! them.
 
 wasmtime::component::bindgen!({

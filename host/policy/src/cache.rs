@@ -1,18 +1,18 @@
-//! Compiled components on disk, so that what was compiled once starts fast from then on.
+//! Compiled components on disk: a component is compiled once, and starts fast from then on.
 //!
-//! An entry is machine code that this process will run: whoever can write it can do what this
-//! process can. So the folder is this process' alone, and nothing from the policy folder ever gets
-//! here but by way of the compiler.
+//! An entry is machine code that this process will run, so write access to the folder is as good as
+//! control of the process. The folder belongs to this process alone, and only the compiler's output
+//! gets into it.
 //!
 //! # Invariants
-//! 1. An entry is used only if it is whole, bit by bit, and was made of the same bytes, by the
-//!    same wasmtime, for the same configuration and machine; anything else is a miss
+//! 1. An entry is used only if every bit of it is intact and it was made from the same bytes, by
+//!    the same wasmtime, for the same configuration and machine. Anything else is a miss
 //!    (`cache::tests`).
-//! 2. A folder that others may write to, or that is somebody else's, is not used
+//! 2. A folder that others may write to, or that belongs to another user, is not used
 //!    (`a_folder_of_others_is_made_private_or_not_used`).
 //!
 //! # Bounds
-//! [`ENTRIES_MAX`] entries of [`ENTRY_BYTES_MAX`] bytes; the oldest go first.
+//! [`ENTRIES_MAX`] entries of [`ENTRY_BYTES_MAX`] bytes; the oldest are removed first.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::hash::{Hash as _, Hasher};
@@ -31,16 +31,16 @@ use crate::engine::PolicyEngine;
 #[cfg(test)]
 mod tests;
 
-/// Entries that are kept.
+/// Number of entries that are kept.
 const ENTRIES_MAX: usize = 64;
 
-/// Bytes of an entry: machine code is a few times as large as what it was made of.
+/// Largest size of an entry: machine code is a few times as large as its component.
 const ENTRY_BYTES_MAX: u64 = 512 << 20;
 
-/// Nobody else reads, writes or lists.
+/// Mode of the folder: nobody but the owner reads, writes or lists.
 const PRIVATE: u32 = 0o700;
 
-/// Begins an entry; the digest of what follows comes next.
+/// First bytes of an entry. The digest of the code follows, then the code.
 const MAGIC: &[u8; 16] = b"pointsman code 1";
 
 const SUFFIX: &str = ".code";
@@ -51,34 +51,35 @@ pub struct CompileCache {
     folder: PathBuf,
 }
 
-/// Why there is no cache.
+/// A reason why there is no cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// The operating system refused.
+    /// The operating system refused access.
     #[error("cannot be used")]
     Io(#[from] io::Error),
-    /// Its owner could put code in it.
+    /// The folder's owner could put code into it.
     #[error("belongs to user {0}, not to the one that runs this")]
     NotOurs(u32),
 }
 
-/// How a component was come by.
+/// The way in which a component was obtained.
 #[derive(Debug)]
 pub enum Made {
-    /// It had been compiled before.
+    /// The component was compiled before, and came from the cache.
     Cached,
-    /// It was compiled now, and is kept.
+    /// The component was compiled now, and is in the cache.
     Compiled,
-    /// It was compiled now, and could not be kept.
+    /// The component was compiled now, and could not be put into the cache.
     Unkept(io::Error),
 }
 
 impl CompileCache {
-    /// The cache in `folder`, which is made if it is not there, and private to this process' user.
+    /// Opens the cache in `folder`. A folder that is missing is made, private to this process'
+    /// user.
     ///
     /// # Errors
-    /// If it cannot be, or cannot be written.
+    /// If the folder cannot be made or written, or belongs to another user.
     pub fn open(folder: &Path) -> Result<Self, CacheError> {
         if !folder.is_dir() {
             let mut builder = DirBuilder::new();
@@ -87,7 +88,7 @@ impl CompileCache {
         let cache = Self {
             folder: folder.to_owned(),
         };
-        // Whose files this process makes, the folder has to belong to.
+        // A file that this process makes shows its user.
         let probe = cache.folder.join(format!("{}.probe", std::process::id()));
         let user = create(&probe)?.metadata()?.uid();
         fs::remove_file(&probe)?;
@@ -97,20 +98,20 @@ impl CompileCache {
         }
         if its.mode() & 0o077 != 0 {
             fs::set_permissions(folder, Permissions::from_mode(PRIVATE))?;
-            // What is in it may be anybody's.
+            // Others may have written the entries.
             cache.clear()?;
         }
         Ok(cache)
     }
 
-    /// The component that was compiled of the bytes with `digest`, if that is here and whole.
+    /// Finds the component that was compiled from the bytes with `digest`, if its entry is intact.
     pub(crate) fn find(&self, engine: &PolicyEngine, digest: Digest) -> Option<Component> {
         let path = self.path(engine, digest);
         let code = read(&path).ok().flatten()?;
         deserialize(engine, &code)
     }
 
-    /// Keeps `component`, which was compiled of the bytes with `digest`.
+    /// Keeps `component`, which was compiled from the bytes with `digest`.
     pub(crate) fn keep(
         &self,
         engine: &PolicyEngine,
@@ -139,7 +140,7 @@ impl CompileCache {
         self.folder.join(format!("{digest}-{maker:016x}{SUFFIX}"))
     }
 
-    /// Removes the oldest entries past the bound.
+    /// Removes the oldest entries above the bound.
     fn prune(&self) -> io::Result<()> {
         let mut entries = self.entries()?;
         entries.sort_unstable();
@@ -169,14 +170,14 @@ impl CompileCache {
     }
 }
 
-/// A file that only this process' user reads.
+/// Makes a file that only this process' user can read.
 fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     options.open(path)
 }
 
-/// The code in the entry at `path`; absent: it is damaged.
+/// Reads the code of the entry at `path`; `None` for a damaged entry.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = File::open(path)?;
     if file.metadata()?.len() > ENTRY_BYTES_MAX {
@@ -191,7 +192,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(whole.map(|(_, code)| code.to_vec()))
 }
 
-/// Absent: it was made for another wasmtime, configuration or machine.
+/// Makes a component of `code`; `None` if it is for another wasmtime, configuration or machine.
 #[expect(unsafe_code, reason = "code that this process has compiled is loaded")]
 fn deserialize(engine: &PolicyEngine, code: &[u8]) -> Option<Component> {
     // SAFETY: `code` is, bit by bit, what `Component::serialize` returned in a process of this

@@ -1,17 +1,17 @@
 //! A policy's component: checked, compiled and linked, ready to be instantiated.
 //!
-//! Loading is slow, up to seconds for interpreted guests, and touches nothing but its own
-//! result: it belongs on a thread of its own.
+//! Loading is slow, up to seconds for interpreted guests, and touches nothing but its own result.
+//! It belongs on a thread of its own.
 //!
 //! # Invariants
-//! 1. A component that loaded imports nothing but `log`, and exports every function of
-//!    `lifecycle` and of at least one hook (`component::tests`). That they have the right types is
-//!    known when it is first instantiated.
-//! 2. No bytes make [`PolicyComponent::load`] panic: what the parser or compiler panics on is
-//!    refused as [`LoadError::Panicked`].
+//! 1. A loaded component imports nothing but `log`, and exports every function of `lifecycle` and
+//!    of at least one hook (`component::tests`). The types of these functions are checked when it
+//!    is first instantiated.
+//! 2. No bytes make [`PolicyComponent::load`] panic: a panic of the parser or compiler becomes
+//!    [`LoadError::Panicked`].
 //!
 //! # Not here
-//! What the component says and does: [`crate::start`].
+//! Calls to the component: [`crate::start`].
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +34,7 @@ use crate::store::StoreState;
 #[cfg(test)]
 mod tests;
 
-/// The largest file that is read as a policy.
+/// Size of the largest file that is read as a policy, in bytes.
 pub const COMPONENT_BYTES_MAX: usize = 64 << 20;
 
 /// SHA-256 of a policy's bytes.
@@ -42,7 +42,7 @@ pub const COMPONENT_BYTES_MAX: usize = 64 << 20;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Computes the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
@@ -97,14 +97,14 @@ struct Inner {
     // Immutable; the engine keeps the epochs of all instances counting.
     engine: PolicyEngine,
     digest: Digest,
-    /// For journals, which carry what they need to be replayed.
+    /// The component as it was loaded, for journals, which carry what a replay needs.
     bytes: Box<[u8]>,
     exports: Exports,
     pre: InstancePre<StoreState>,
     indices: Indices,
 }
 
-/// Where the component's exported functions are.
+/// The positions of the component's exported functions.
 pub(crate) struct Indices {
     pub(crate) lifecycle: lifecycle::GuestIndices,
     pub(crate) admission: Option<admission::GuestIndices>,
@@ -115,68 +115,68 @@ pub(crate) struct Indices {
     pub(crate) explanation: Option<explanation::GuestIndices>,
 }
 
-/// Why a file is not a policy.
+/// A reason why a file is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// Larger than [`COMPONENT_BYTES_MAX`].
+    /// The file is larger than [`COMPONENT_BYTES_MAX`].
     #[error("{bytes} bytes, a policy may have {COMPONENT_BYTES_MAX}")]
     TooLarge {
-        /// Its size.
+        /// Size of the file.
         bytes: usize,
     },
-    /// Neither WebAssembly nor anything near it.
+    /// The file is neither WebAssembly nor anything near it.
     #[error("not a WebAssembly file")]
     NotWebAssembly,
-    /// WebAssembly's text format.
+    /// The file is WebAssembly in text format.
     #[error("WebAssembly text: make a binary component of it, with `wasm-tools parse`")]
     TextFormat,
-    /// Machine code, such as a `.cwasm`.
+    /// The file is machine code, such as a `.cwasm`.
     #[error("precompiled machine code is never loaded: use the .wasm it was made from")]
     Precompiled,
-    /// A core module.
+    /// The file is a core module.
     #[error("a core module, not a component: make one of it, with `wasm-tools component new`")]
     CoreModule,
-    /// Cannot be read to its end.
+    /// The file cannot be read to its end.
     #[error("malformed component: {0}")]
     Malformed(String),
-    /// Imports what no policy gets.
+    /// The component imports something that no policy gets.
     #[error("imports {import}: {hint}")]
     ForbiddenImport {
-        /// The import's name.
+        /// Name of the import.
         import: String,
-        /// What to do.
+        /// Advice for the author.
         hint: Hint,
     },
-    /// Made for another release of the interface.
+    /// The component was made for another release of the interface.
     #[error("{interface} is of version {version:?}, this host knows {KNOWN}")]
     UnknownVersion {
-        /// Which interface.
+        /// Name of the interface.
         interface: String,
-        /// The version it names; empty: none.
+        /// Version that the component names; empty if it names none.
         version: String,
     },
-    /// Does not export `lifecycle`.
+    /// The component does not export `lifecycle`.
     #[error("does not export pointsman:scheduling/lifecycle")]
     NoLifecycle,
-    /// Exports no decision.
+    /// The component exports no hook.
     #[error("exports no hook: one of admission, priority, routing, preemption, budget is needed")]
     NoHooks,
     /// An interface lacks a function of its release.
     #[error("{interface} differs from its release: {detail}")]
     WrongShape {
-        /// Which interface.
+        /// Name of the interface.
         interface: &'static str,
-        /// How.
+        /// Message of the linker.
         detail: String,
     },
-    /// Invalid, or uses a proposal that is off.
+    /// The component is invalid, or uses a proposal that is off.
     #[error("not compilable: {0}")]
     Compile(String),
-    /// Its imports differ from what the host provides.
+    /// The imports differ from those that the host provides.
     #[error("not linkable: {0}")]
     Link(String),
-    /// The parser or compiler panicked on it.
+    /// The parser or compiler panicked on the file.
     #[error("the compiler gave up: {0}")]
     Panicked(String),
 }
@@ -185,7 +185,7 @@ impl PolicyComponent {
     /// Checks, compiles and links `bytes`.
     ///
     /// # Errors
-    /// If they are not a component that this host can ask.
+    /// If the bytes are not a component that this host can ask.
     pub fn load(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, LoadError> {
         if bytes.len() > COMPONENT_BYTES_MAX {
             return Err(LoadError::TooLarge { bytes: bytes.len() });
@@ -196,10 +196,11 @@ impl PolicyComponent {
         })
     }
 
-    /// The same, but what is in `cache` is not compiled again, and what is not is kept there.
+    /// Loads `bytes` as [`Self::load`] does, but takes the compiled code from `cache` if it is
+    /// there, and puts it there otherwise.
     ///
     /// # Errors
-    /// As [`Self::load`]: a cache that does not work is slow, and no error.
+    /// As [`Self::load`]. A cache that fails makes the load slower, and is no error.
     pub fn load_cached(
         engine: &PolicyEngine,
         bytes: &[u8],
@@ -243,31 +244,31 @@ impl PolicyComponent {
         })
     }
 
-    /// Digest of the bytes it was loaded from.
+    /// Digest of the component's bytes.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.inner.digest
     }
 
-    /// The bytes it was loaded from.
+    /// The component's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.inner.bytes
     }
 
-    /// The decisions it makes.
+    /// Hooks that the component exports.
     #[must_use]
     pub fn hooks(&self) -> HookSet {
         self.inner.exports.hooks
     }
 
-    /// Whether it exports `explanation`.
+    /// True if the component exports `explanation`.
     #[must_use]
     pub fn explains(&self) -> bool {
         self.inner.exports.explains
     }
 
-    /// Interfaces of the scheduling package that it exports and this host does not know.
+    /// Interfaces of the scheduling package that the component exports and this host does not know.
     #[must_use]
     pub fn unknown_exports(&self) -> &[String] {
         &self.inner.exports.unknown

@@ -1,12 +1,12 @@
-//! The one place where the core's rows and answers meet the interface's generated types.
+//! Conversions between the core's rows and answers and the generated types of the interface.
 //!
 //! The functions are written by a macro, because two sets of types are generated from `wit/`:
-//! wasmtime's for components, used by `wasm` here, and those of the SDK, which the test kit
-//! uses to run a policy natively. Both generators give the same names to types, fields and
-//! variants, so one text serves both, and a policy is told the same either way.
+//! wasmtime's for components, used by `wasm`, and the SDK's, with which the test kit runs a policy
+//! natively. Both generators give the same names to types, fields and variants, so one text serves
+//! both, and a policy is told the same either way.
 //!
-//! On the wire an empty list within a row is an absent one, since each list costs a call into
-//! the guest to allocate it.
+//! An empty list within a row is absent on the wire, since each list costs a call into the guest to
+//! allocate it.
 
 mod answers;
 

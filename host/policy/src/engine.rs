@@ -1,13 +1,13 @@
 //! The wasmtime engine that all policies share, and its epoch ticker.
 //!
 //! # Determinism
-//! Everything that could make two runs of one component differ is off or canonical: threads,
-//! relaxed SIMD, NaN bits. Fuel is on, so that a limit is met at the same instruction each time.
-//! Epochs are the backstop for what fuel does not price; see `store`.
+//! All features with which two runs of one component could differ are off or canonical: threads,
+//! relaxed SIMD, NaN bits. Fuel is on, so that a limit ends a call at the same instruction each
+//! time. Epochs are the backstop for work that fuel does not price; see `store`.
 //!
 //! # Invariants
-//! 1. The ticker ends when the last handle to its engine is dropped, and lives as long as any
-//!    component or instance made with it (`ticker_ends_with_its_engine`).
+//! 1. The ticker lives as long as any component or instance made with its engine, and ends when the
+//!    last handle to the engine is dropped (`ticker_ends_with_its_engine`).
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// How often the epoch counts up.
+/// Time between two steps of the epoch.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 
-/// Wasm stack of a guest. The thread that calls it needs at least four times as much.
+/// Size of a guest's stack. The calling thread's own stack must be at least four times as large.
 const WASM_STACK_BYTES: usize = 512 << 10;
 
-/// Frames kept of a trap's backtrace.
+/// Number of frames that are kept of a trap's backtrace.
 const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(20).expect("20 is not zero");
 
-/// The release of wasmtime that runs policies: another one may count fuel otherwise.
+/// The release of wasmtime that runs policies. Another release may count fuel differently.
 pub const WASMTIME_VERSION: &str = "48.0.8";
 
 /// Compiles and runs policies. Cheap to clone; one per process is enough.
@@ -40,7 +40,7 @@ struct Inner {
     _ticking: mpsc::Sender<()>,
 }
 
-/// Why there is no engine.
+/// A reason why there is no engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -56,7 +56,7 @@ impl PolicyEngine {
     /// Makes the engine and starts its ticker, a thread of its own.
     ///
     /// # Errors
-    /// If the machine is not supported, or has no thread to spare.
+    /// If the machine is not supported, or no thread can be started.
     pub fn new() -> Result<Self, EngineError> {
         let engine = wasmtime::Engine::new(&config())
             .map_err(|error| EngineError::Unsupported(format!("{error:#}")))?;
@@ -93,8 +93,8 @@ fn config() -> wasmtime::Config {
     config
 }
 
-/// Counts the epoch up every [`TICK`] until the returned sender is dropped. A late thread skips
-/// what it missed, so that a stall of the machine is not taken for one of a guest.
+/// Counts the epoch up every [`TICK`] until the returned sender is dropped. A late thread skips the
+/// ticks it missed, so that a stall of the machine is not taken for a stall of a guest.
 fn start_ticker(engine: wasmtime::Engine) -> std::io::Result<mpsc::Sender<()>> {
     let (ticking, ended) = mpsc::channel::<()>();
     thread::Builder::new()

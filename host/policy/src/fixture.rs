@@ -1,4 +1,4 @@
-//! What the tests of this crate share: guests written as text, and a scripted [`Instance`].
+//! Fixtures of this crate's tests: guests written as text, and a scripted [`Instance`].
 
 use std::sync::{Arc, Mutex};
 
@@ -18,8 +18,8 @@ use crate::policy::PolicySource;
 
 // === Guests as text ===
 
-/// Bodies of the functions of a guest that orders requests. Memory from 1024 holds its
-/// description, at 1100 an `ok` and from 1200 room for results.
+/// Bodies of the functions of a guest that orders requests. Its memory holds its description from
+/// 1024, an `ok` at 1100, and results from 1200.
 #[derive(Clone, Copy)]
 pub(crate) struct Guest {
     pub(crate) configure: &'static str,
@@ -29,7 +29,7 @@ pub(crate) struct Guest {
     pub(crate) restore: &'static str,
 }
 
-/// Answers what it was asked.
+/// An `order` that returns the requests as they are.
 const ECHO: &str = "(i32.store (i32.const 1300) (local.get 2))
     (i32.store (i32.const 1304) (local.get 3)) (i32.const 1300)";
 
@@ -46,7 +46,7 @@ impl Default for Guest {
 }
 
 impl Guest {
-    /// The component.
+    /// The guest as a component.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         component(&self.text(), "export pointsman:scheduling/priority@0.1.0;")
     }
@@ -100,8 +100,8 @@ impl Guest {
     }
 }
 
-/// The core module `text` as a component that imports the log, and exports `lifecycle` and
-/// what `exports` says.
+/// Makes a component of the core module `text` that imports the log, and exports `lifecycle` and
+/// the interfaces in `exports`.
 fn component(text: &str, exports: &str) -> Vec<u8> {
     let mut resolve = Resolve::default();
     let wit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
@@ -129,7 +129,7 @@ fn component(text: &str, exports: &str) -> Vec<u8> {
 
 // === A scripted instance ===
 
-/// Where a scripted policy fails next.
+/// A call at which a scripted policy can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failing {
     Make,
@@ -140,7 +140,7 @@ pub(crate) enum Failing {
     Restore,
 }
 
-/// What a scripted policy does and has seen; shared by all its instances.
+/// The behaviour and the calls of a scripted policy, shared by all its instances.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) description: PolicyDescription,
@@ -149,13 +149,13 @@ pub(crate) struct Script {
     pub(crate) refuses_state: Option<String>,
     pub(crate) failing: Vec<Failing>,
     pub(crate) state: Vec<u8>,
-    /// Of each call.
+    /// Fuel of each call.
     pub(crate) fuel: u64,
-    /// Calls in order, by all instances.
+    /// Calls of all instances, in order.
     pub(crate) calls: Vec<String>,
 }
 
-/// Handle to a scripted policy.
+/// A handle to a scripted policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle(Arc<Mutex<Script>>);
 
@@ -190,7 +190,7 @@ impl Handle {
         self.set(|script| script.failing = failing.to_vec());
     }
 
-    /// The calls since the last time.
+    /// Takes the calls since the last time.
     pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().calls)
     }
@@ -260,7 +260,7 @@ impl Instance for Scripted {
                 self.0.call("order".to_owned(), Some(Failing::Order))?;
                 Ok(Reply::Priority(requests.iter().rev().copied().collect()))
             }
-            // Nowhere that exists.
+            // An executor that does not exist.
             Question::Routing(requests) => {
                 self.0.call("route".to_owned(), None)?;
                 let nowhere = routing::Verdict {

@@ -1,21 +1,21 @@
-//! The policies of one host: who holds which hook, who is asked, and who steps in.
+//! The policies of one host: the chain of each hook, the order of asking, and fallbacks.
 //!
-//! [`PolicyHost`] is what the core's machine asks. For each hook it holds the policy in force
-//! and the one that it displaced; where neither answers, the built-in rule of the core does. A
-//! policy is fed what changed, asked, and its faults are handled here: the instance is dropped,
-//! the next in line answers, and a fresh one is made once the back-off is over. Swapping is cheap,
-//! since [`crate::start`] has done the slow part elsewhere.
+//! The core's machine asks the [`PolicyHost`]. For each hook it holds the policy in force and the
+//! one that this displaced; where neither answers, the core's built-in rule decides. A policy is
+//! told what changed, then asked. After a fault its instance is dropped, the next policy in line
+//! answers, and a fresh instance is made once the back-off is over. A swap is cheap, since
+//! [`crate::start`] has done the slow part elsewhere.
 //!
 //! # Invariants
-//! 1. A question has exactly one answer or none, and a fault is reported with the answer of
-//!    that question (`host::tests`).
+//! 1. A question has exactly one answer or none, and a fault is reported with the answer to the
+//!    question that it happened at (`host::tests`).
 //! 2. Policy numbers are never reused.
 //!
 //! # Determinism
-//! Nothing here reads a clock: back-off and windows go by the `now` of the questions.
+//! Nothing here reads a clock: back-off and windows use the `now` of the questions.
 //!
 //! # Not here
-//! Which file holds which hook (the server), and whether an answer takes effect (the core).
+//! The choice of a file for a hook (the server), and the check of an answer (the core).
 
 mod ask;
 mod canary;
@@ -55,13 +55,12 @@ use dump::Dumps;
 pub use dump::{DumpedCall, FaultDump, MirrorDigest};
 use event::Events;
 pub use event::{PolicyEvent, PolicyEventKind};
-use member::{Member, Shared, Tenure};
+use member::{Member, Shared};
 pub use probation::{Probation, RollbackWhy};
 pub use quarantine::Cause;
 pub use record::{Began, LastAsked};
 
 pub use retired::Retired;
-use retired::Scrap;
 pub use status::{PolicyStats, PolicyStatus, Quarantined};
 
 /// The policies of one host.
@@ -79,59 +78,60 @@ pub struct PolicyHost {
     next_number: u32,
 }
 
-/// Why a policy was not added, bound or swapped in.
+/// A reason why a policy was not added, bound or swapped in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// It faulted too often or was rolled back, with these settings.
+    /// The policy faulted too often or was rolled back, with the same settings.
     #[error("policy with fingerprint {0} is in quarantine")]
     Quarantined(Digest),
-    /// No such policy, or it was retired.
+    /// No policy has this number, or it was retired.
     #[error("no policy {0}")]
     Unknown(u32),
-    /// It does not export the hook.
+    /// The policy does not export the hook.
     #[error("policy does not export {}", .0.as_str())]
     NotExported(Hook),
-    /// Every number was given out.
+    /// Every number has been used.
     #[error("no policy number left")]
     NumbersExhausted,
-    /// Its answers are about all requests at once: no share of the tenants can try it.
+    /// The hook's answers are about all requests at once, so no share of the tenants can try a
+    /// policy.
     #[error("{} cannot be tried by a share of the tenants: it is about all requests at once", .0.as_str())]
     NoCanary(Hook),
-    /// It is neither canary nor shadow.
+    /// The policy is neither canary nor shadow.
     #[error("policy {0} is neither canary nor shadow")]
     NotOnTrial(u32),
-    /// There are this many shadows, and no more may be.
+    /// The largest number of shadows is reached.
     #[error("there are {0} shadows, end one first")]
     TooManyShadows(usize),
-    /// The operating system gave no thread for a shadow.
+    /// The thread of a shadow could not be started.
     #[error("no thread for the shadow: {0}")]
     NoThread(String),
 }
 
-/// Why there is no explanation.
+/// A reason why there is no explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The policy that routes, if any, does not export `explanation`.
+    /// No policy routes, or the one in force does not export `explanation`.
     #[error("the policy in force does not explain")]
     NotExported,
-    /// The copy that was asked faulted. The policy in force is untouched.
+    /// The copy that was asked faulted. The policy in force is not affected.
     #[error("the copy that was asked faulted")]
     Faulted(#[source] Fault),
 }
 
-/// Why a request would go where it would go.
+/// A policy's explanation of its routing of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Whose words.
+    /// Number of the policy.
     pub policy: u32,
-    /// One entry for each executor it considered.
+    /// The executors that the policy considered.
     pub candidates: Vec<Candidate>,
 }
 
 impl PolicyHost {
-    /// A host without policies.
+    /// Makes a host without policies.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl PolicyHost {
                 patience,
                 events: Events::new(patience.events_max),
                 dumps: Dumps::default(),
-                scrap: Scrap::default(),
+                retired: Retired::default(),
                 last: LastAsked::default(),
             },
             next_number: 0,
@@ -155,10 +155,10 @@ impl PolicyHost {
 
     // === Binding ===
 
-    /// Takes a policy in and gives it a number. It holds no hook yet.
+    /// Adds a policy and returns its number. It holds no hook yet.
     ///
     /// # Errors
-    /// If it is in quarantine.
+    /// If the policy is in quarantine.
     pub fn add(&mut self, policy: Runner) -> Result<u32, BindError> {
         let fingerprint = policy.source.fingerprint();
         if self.is_listed(fingerprint) {
@@ -171,11 +171,11 @@ impl PolicyHost {
         Ok(number)
     }
 
-    /// Puts `policy` in force for `hooks`; whom it displaces stands behind it. Call it between
-    /// two rounds.
+    /// Puts `policy` in force for `hooks`, and the policies that it displaces behind it. Call it
+    /// between two rounds.
     ///
     /// # Errors
-    /// If there is no such policy, or it lacks one of the hooks; then nothing is changed.
+    /// If there is no such policy, or it lacks one of the hooks; then nothing changes.
     pub fn bind(&mut self, now: Micros, policy: u32, hooks: HookSet) -> Result<(), BindError> {
         self.check_exported(policy, hooks)?;
         if hooks.is_empty() {
@@ -183,7 +183,7 @@ impl PolicyHost {
         }
         self.end_shadow(now, policy);
         if let Some(member) = self.members.get_mut(&policy) {
-            member.tenure = Tenure::Bound;
+            member.was_bound = true;
         }
         for hook in hooks.iter() {
             self.chains[hook].put(policy);
@@ -193,11 +193,11 @@ impl PolicyHost {
         Ok(())
     }
 
-    /// Puts `new` in force wherever `old` is and `new` has the hook, and `old` behind it. The
-    /// other hooks of `old` go to whoever stands behind it. The hooks that `new` got.
+    /// Puts `new` in force for each hook of `old` that it exports, and `old` behind it. For the
+    /// other hooks the policy behind `old` takes over. Returns the hooks that `new` got.
     ///
     /// # Errors
-    /// If there is no such policy; then nothing is changed.
+    /// If there is no such policy; then nothing changes.
     pub fn swap(&mut self, now: Micros, old: u32, new: u32) -> Result<HookSet, BindError> {
         let held = self.in_force(old);
         if !self.members.contains_key(&old) {
@@ -218,7 +218,7 @@ impl PolicyHost {
         Ok(taken)
     }
 
-    /// Takes every hook from `policy` and drops it.
+    /// Takes all hooks from `policy` and drops it.
     pub fn remove(&mut self, now: Micros, policy: u32) {
         for chain in self.chains.values_mut() {
             chain.remove(policy);
@@ -234,19 +234,19 @@ impl PolicyHost {
         for default in self.defaults.values_mut() {
             default.take_if(|number| *number == policy);
         }
-        self.shared.scrap.put_member(member);
+        self.shared.retired.put_member(member);
         let kind = PolicyEventKind::Retired;
         self.shared.events.push(now, policy, kind);
     }
 
-    /// Drops the policies that have lost their last hook and are nobody's default or shadow.
+    /// Drops the policies that lost their last hook and are neither default nor shadow.
     fn retire(&mut self, now: Micros) {
         let idle: Vec<u32> = self
             .members
             .values()
             .filter(|member| {
                 let number = member.number;
-                member.tenure == Tenure::Bound
+                member.was_bound
                     && !self.chains.iter().any(|(_, chain)| chain.holds(number))
                     && !self.is_default(number)
                     && !self.shadows.iter().any(|shadow| shadow.number == number)
@@ -270,8 +270,8 @@ impl PolicyHost {
         }
     }
 
-    /// A snapshot of `policy` as of now, or its last one, for [`Runner::restore`] of its
-    /// successor.
+    /// Takes a snapshot of `policy`, and returns it, or else the last one, for [`Runner::restore`]
+    /// of its successor.
     pub fn handover(&mut self, now: Micros, policy: u32) -> Option<Snapshot> {
         let member = self.members.get_mut(&policy)?;
         member.save(&mut self.shared, now);
@@ -282,19 +282,19 @@ impl PolicyHost {
 
     // === Outputs ===
 
-    /// What happened to policies since the last call, oldest first.
+    /// Returns the oldest event that was not polled.
     pub fn poll_event(&mut self) -> Option<PolicyEvent> {
-        self.hear_shadows();
+        self.fetch_shadow_output();
         self.shared.events.pop()
     }
 
-    /// Events dropped so far because nobody polled.
+    /// Number of events that were dropped because nobody polled.
     #[must_use]
     pub fn events_dropped(&self) -> u64 {
         self.shared.events.dropped()
     }
 
-    /// Every policy, in the order of their numbers.
+    /// The status of all policies, by number.
     pub fn status(&self) -> impl Iterator<Item = PolicyStatus> {
         self.members.values().map(|member| PolicyStatus {
             number: member.number,
@@ -332,7 +332,7 @@ impl PolicyHost {
         held.map(|(hook, _)| hook).collect()
     }
 
-    /// The policies there are, by number.
+    /// The numbers of all policies, ascending.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         self.members.keys().copied()
     }
@@ -343,13 +343,13 @@ impl PolicyHost {
         Some(self.runner(policy)?.hooks)
     }
 
-    /// What a policy says about itself.
+    /// A policy's description of itself.
     #[must_use]
     pub fn description(&self, policy: u32) -> Option<&PolicyDescription> {
         Some(&self.runner(policy)?.description)
     }
 
-    /// The text behind a reason of an answer.
+    /// The text of a reason that an answer of `policy` gave.
     #[must_use]
     pub fn reason(&self, policy: u32, reason: u16) -> Option<&str> {
         self.description(policy)?.reason(reason)

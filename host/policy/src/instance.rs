@@ -1,54 +1,55 @@
-//! One running policy, by what it can be asked, in the core's types.
+//! One running instance of a policy, in the core's types.
 //!
-//! [`Instance`] is the seam behind which a WebAssembly component ([`crate::WasmInstance`]), a
-//! policy linked in natively and a scripted fake of a test look alike. [`crate::PolicyHost`]
-//! decides when each method is called; `wit/hooks.wit` says what it means.
+//! [`Instance`] is the interface that a WebAssembly component ([`crate::WasmInstance`]), a native
+//! policy and a scripted fake of a test have in common. [`crate::Runner`] decides when each method
+//! is called; `wit/hooks.wit` says what it means.
 //!
 //! # Invariants
-//! 1. After a [`Fault`] an instance is dropped and never asked again: its memory is in an
-//!    unknown state (`host::tests`).
+//! 1. After a [`Fault`] an instance is dropped and never asked again: its memory is in an unknown
+//!    state (`host::tests`).
 
 use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
 use pointsman_core::{ExecutorId, FaultKind, HookSet, Micros, Moment, Question, Reply};
 
-/// One running policy.
+/// One running instance of a policy.
 ///
-/// A hook that [`Instance::hooks`] does not name is never asked.
+/// A hook that is not in [`Instance::hooks`] is never asked.
 pub trait Instance: Send {
-    /// The decisions it makes.
+    /// Hooks that the policy exports.
     fn hooks(&self) -> HookSet;
 
-    /// Whether it can be asked to [`Instance::explain`].
+    /// True if [`Instance::explain`] can be called.
     fn explains(&self) -> bool {
         false
     }
 
-    /// What it is and wants to be told.
+    /// Returns the policy's description of itself.
     ///
     /// # Errors
     /// The fault that ended the call.
     fn describe(&mut self) -> Result<PolicyDescription, Fault>;
 
-    /// Takes its settings, a JSON object; called once. The inner error is the policy's refusal
-    /// of them, for the operator.
+    /// Passes the operator's settings, a JSON object; called once. The inner error is the policy's
+    /// refusal of them, for the operator.
     ///
     /// # Errors
     /// The fault that ended the call.
     fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault>;
 
-    /// Brings its mirror of the host up to date.
+    /// Tells the policy which rows of the machine have changed.
     ///
     /// # Errors
     /// The fault that ended the call.
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault>;
 
-    /// Answers a question of a hook that it has. [`Fault::not_exported`] answers any other.
+    /// Asks a question of an exported hook. For any other hook the answer is
+    /// [`Fault::not_exported`].
     ///
     /// # Errors
     /// The fault that ended the call.
     fn ask(&mut self, at: Moment, question: &Question<'_>) -> Result<Reply, Fault>;
 
-    /// Why a request would go where it would go.
+    /// Explains how the policy would route a request.
     ///
     /// # Errors
     /// The fault that ended the call.
@@ -62,25 +63,26 @@ pub trait Instance: Send {
         Err(Fault::not_exported("explanation"))
     }
 
-    /// State worth carrying over a reload or a fault.
+    /// Returns the state that a successor can start with.
     ///
     /// # Errors
     /// The fault that ended the call.
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault>;
 
-    /// Takes over state that [`Instance::snapshot`] made. The inner error is the policy's
-    /// refusal: it starts cold.
+    /// Passes the state that [`Instance::snapshot`] of a predecessor returned. The inner error is
+    /// the policy's refusal: it starts without state.
     ///
     /// # Errors
     /// The fault that ended the call.
     fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault>;
 
-    /// Fuel that the last call used; absent: it is not metered.
+    /// Fuel of the last call; `None` if the policy is not metered.
     fn last_fuel(&self) -> Option<u64> {
         None
     }
 
-    /// Moves what it has logged since the last time to `out`; the number of lines dropped.
+    /// Moves the lines logged since the last call to `out`, and returns the number of lines
+    /// dropped.
     fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
         let _ = out;
         0
@@ -91,14 +93,14 @@ pub trait Instance: Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind:?}: {detail}")]
 pub struct Fault {
-    /// What kind of failure.
+    /// Kind of the failure.
     pub kind: FaultKind,
-    /// Which call, the message, and the backtrace as far as known. Bounded.
+    /// Name of the call, message, and backtrace if there is one. Bounded.
     pub detail: String,
 }
 
 impl Fault {
-    /// A fault of kind `kind`.
+    /// Makes a fault of kind `kind`.
     #[must_use]
     pub fn new(kind: FaultKind, detail: impl Into<String>) -> Self {
         Self {
@@ -107,27 +109,27 @@ impl Fault {
         }
     }
 
-    /// The fault of a call to an interface that the policy does not export.
+    /// Makes the fault of a call to an interface that the policy does not export.
     #[must_use]
     pub fn not_exported(interface: &str) -> Self {
         Self::new(FaultKind::Trap, format!("{interface} is not exported"))
     }
 }
 
-/// What a policy says about itself.
+/// A policy's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyDescription {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Its version, in its author's words.
+    /// Version, in the author's words.
     pub version: String,
-    /// What it does, in a sentence.
+    /// One sentence about the policy's behaviour.
     pub summary: String,
-    /// What it wants to be told besides what everybody is.
+    /// Kinds of rows that the policy wants to be told, besides those that every policy is told.
     pub feed: FeedKinds,
     /// Texts for the reasons of its answers, by index.
     pub reasons: Vec<String>,
-    /// Version of what its snapshots hold.
+    /// Version of the snapshots' format.
     pub state_version: u32,
 }
 
@@ -142,37 +144,37 @@ impl PolicyDescription {
 /// One executor as a policy sees it for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which executor.
+    /// Executor that the candidate is.
     pub executor: ExecutorId,
-    /// Whether it could take the request.
+    /// True if the executor could take the request.
     pub eligible: bool,
-    /// Smaller is better; comparable within one answer only.
+    /// Cost; smaller is better. Comparable within one answer only.
     pub cost: i64,
-    /// The policy's words.
+    /// Note in the policy's words.
     pub note: String,
 }
 
-/// How much a log line matters.
+/// The importance of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// For the author.
+    /// A line for the policy's author.
     Debug,
-    /// For the operator.
+    /// A line for the operator.
     Info,
-    /// Something is degraded.
+    /// A warning: something works worse than it should.
     Warn,
 }
 
-/// One line a policy logged.
+/// A line that a policy logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// How much it matters.
+    /// Importance of the line.
     pub level: LogLevel,
-    /// The text, cut to the limit on line length.
+    /// Text, cut to the limit on line length.
     pub message: String,
 }
 
-/// `text` cut to `bytes_max` bytes, at a character.
+/// Cuts `text` to `bytes_max` bytes, at a character.
 pub(crate) fn cut(mut text: String, bytes_max: usize) -> String {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max));

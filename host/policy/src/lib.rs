@@ -1,4 +1,4 @@
-//! Loads, limits, feeds and asks policy components; the only crate that knows wasmtime.
+//! Policies as components: loaded, limited, told and asked. The only crate that knows wasmtime.
 //!
 //! A policy's way from a file to a decision:
 //!
@@ -11,11 +11,11 @@
 //! 4. the core's machine asks the [`PolicyHost`], which implements [`pointsman_core::Policies`].
 //!
 //! A guest is limited in fuel, time, memory and the size of its answers ([`Limits`]), can do
-//! nothing but log, and shares its store with nobody. What it does wrong costs it its instance,
-//! then its hooks ([`Patience`]); the decision is made by the next in line.
+//! nothing but log, and shares its store with nobody. A fault costs the policy its instance, and
+//! several cost it its hooks ([`Patience`]); the next policy in line decides instead.
 //!
 //! # Not here
-//! Folders, files and configuration (the server); what an answer may do (the core's interlock).
+//! Folders, files and configuration (the server); the check of an answer (the core's interlock).
 
 #![deny(unsafe_code)]
 
@@ -59,6 +59,6 @@ pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, S
 pub use recorder::PolicyRecorder;
 pub use runner::{Answered, InstanceCounters, Runner};
 pub use selftest::{Scene, SelfTestError, self_test};
-pub use shadow::{Agreement, Disagreement, Said, ShadowReport, ShadowState};
+pub use shadow::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};
 pub use stats::Spread;
 pub use wasm::WasmInstance;

@@ -1,57 +1,59 @@
-//! What a policy may use: fuel, processor time, memory, and the sizes of what crosses.
+//! The limits of a policy: fuel, processor time, memory, and the sizes of its answers.
 //!
-//! Fuel is the limit that policies meet: it is deterministic, so a replay meets it at the same
-//! instruction. Processor time is the backstop behind it, derived from it, and wall-clock time
-//! the backstop behind that. The defaults are generous enough for interpreted guests.
+//! Fuel is the limit that policies meet first. It is deterministic, so a replay meets it at the
+//! same instruction. Processor time, derived from fuel, is the backstop behind it, and wall-clock
+//! time the backstop behind that. The defaults are large enough for interpreted guests.
 //!
 //! # Invariants
 //! 1. A [`Limits`] in use has passed [`Limits::validated`]: every value is positive and at most
 //!    its ceiling (`limits::tests`).
 //!
 //! # Not here
-//! How often a policy may fail: [`crate::Patience`].
+//! The number of faults that a policy may have: [`crate::Patience`].
 
 const MIB: u64 = 1 << 20;
 
-/// Limits of one policy. Each is settable per policy up to the [`Limits::CEILING`].
+/// Limits of one policy. Each can be set per policy, up to the [`Limits::CEILING`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Fuel of one question or `observe`, before its rows. A unit is about one instruction.
+    /// Fuel of one question or `observe`, without its rows. A unit is about one instruction.
     pub call_fuel: u64,
     /// Fuel of a question or `observe` for each row it passes.
     pub row_fuel: u64,
-    /// Fuel of one question or `observe` with all its rows, and of `snapshot` and `restore`: the
-    /// calls that the driver waits for, so this bounds for how long a guest that never returns
-    /// holds it up.
+    /// Fuel of one question or `observe` with all its rows, and of `snapshot` and `restore`. The
+    /// driver waits for these calls, so this limit bounds how long a guest that never returns can
+    /// hold it up.
     pub call_fuel_max: u64,
-    /// Fuel of instantiation, `describe`, `configure` and `explain`, each: what is asked of a copy
-    /// that answers nothing else, and in `explain` about every executor.
+    /// Fuel of each of instantiation, `describe`, `configure` and `explain`: calls to an instance
+    /// that has made no decision yet, and in `explain` about every executor.
     pub lifecycle_fuel: u64,
-    /// Processor time that a unit of fuel may take, in nanoseconds; sets the backstop's deadline.
+    /// Processor time that a unit of fuel may take, in nanoseconds. Sets the deadline of the
+    /// backstop.
     pub fuel_nanos: u64,
-    /// Wall-clock deadlines a call may pass while its thread does not get that processor time.
+    /// Number of wall-clock deadlines that a call may pass while its thread gets too little
+    /// processor time.
     pub deadline_extensions: u32,
-    /// Linear memory, all memories together, in bytes.
+    /// Linear memory in bytes, all memories together.
     pub memory_bytes: u64,
     /// Table elements, all tables together.
     pub table_elements: u64,
-    /// Core instances in one component.
+    /// Number of core instances in one component.
     pub instances: u32,
-    /// Linear memories and, separately, tables in one component.
+    /// Number of linear memories, and separately of tables, in one component.
     pub memories: u32,
-    /// What one call may return, and what one log line may pass, in bytes.
+    /// Size of one call's result, and of the text that one log line passes, in bytes.
     pub result_bytes: u64,
-    /// Rows of one `observe`; more come in several.
+    /// Number of rows in one `observe`. More rows are passed in several calls.
     pub observe_rows: u32,
-    /// What `snapshot` may return, in bytes.
+    /// Size of a snapshot in bytes.
     pub snapshot_bytes: u64,
-    /// Log lines kept until the host fetches them, which it does after each question.
+    /// Number of log lines kept until the host fetches them, which it does after each question.
     pub log_lines: u32,
-    /// Bytes kept of one log line.
+    /// Number of bytes kept of one log line.
     pub log_line_bytes: u32,
-    /// Texts for reasons.
+    /// Number of reasons.
     pub reasons: u32,
-    /// Bytes of a name, version or reason; a summary may have four times as many.
+    /// Size of a name, version or reason in bytes. A summary may have four times as many.
     pub text_bytes: u32,
 }
 
@@ -80,7 +82,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What no setting may exceed.
+    /// The largest value of each limit that any setting may have.
     pub const CEILING: Limits = Limits {
         call_fuel: 10_000_000_000,
         row_fuel: 1_000_000_000,
@@ -102,7 +104,7 @@ impl Limits {
         text_bytes: 1 << 12,
     };
 
-    /// These limits, if each is positive and at most its ceiling.
+    /// Returns these limits if each is positive and at most its ceiling.
     ///
     /// # Errors
     /// Names the first limit that is not.
@@ -113,7 +115,7 @@ impl Limits {
         Ok(self)
     }
 
-    /// Fuel of a question or `observe` that passes `rows` rows.
+    /// Fuel of a question or `observe` with `rows` rows.
     pub(crate) fn fuel_of_rows(&self, rows: usize) -> u64 {
         let rows = u64::try_from(rows).unwrap_or(u64::MAX);
         self.call_fuel
@@ -122,17 +124,17 @@ impl Limits {
     }
 }
 
-/// What goes over all limits, by the names under which operators know them.
+/// Functions over all limits, by the names that operators use.
 macro_rules! named {
     ($($field:ident $name:literal,)*) => {
         impl Limits {
-            /// The names of all limits, as configurations write them.
+            /// Names of all limits, as in the configuration.
             pub const NAMES: &'static [&'static str] = &[$($name),*];
 
-            /// Sets the limit called `name`, to at most what `ceiling` has.
+            /// Sets the limit called `name`, to at most its value in `ceiling`.
             ///
             /// # Errors
-            /// If there is none of that name, or `value` is zero or above the ceiling.
+            /// If no limit has that name, or `value` is zero or above the ceiling.
             pub fn set(
                 &mut self,
                 name: &str,
@@ -149,7 +151,7 @@ macro_rules! named {
                 Err(SetLimitError::Unknown(name.to_owned()))
             }
 
-            /// Every limit, by the name that [`Self::set`] knows.
+            /// Every limit with its name, as in [`Self::set`].
             pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, u64::from(self.$field))),*].into_iter()
             }
@@ -177,7 +179,7 @@ named! {
     text_bytes "text-bytes",
 }
 
-/// `value`, if it is positive and at most `max`.
+/// Returns `value` if it is positive and at most `max`.
 fn checked(name: &'static str, value: u64, max: u64) -> Result<u64, LimitsError> {
     if value == 0 || value > max {
         return Err(LimitsError { name, value, max });
@@ -189,43 +191,43 @@ fn checked(name: &'static str, value: u64, max: u64) -> Result<u64, LimitsError>
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("limit {name} is {value}, it must be from 1 to {max}")]
 pub struct LimitsError {
-    /// Which limit.
+    /// Name of the limit, as in the configuration.
     pub name: &'static str,
-    /// What was asked for.
+    /// Value that was set.
     pub value: u64,
-    /// Its ceiling.
+    /// Ceiling of the limit.
     pub max: u64,
 }
 
-/// Why a limit was not set.
+/// A reason why a limit was not set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetLimitError {
-    /// There is none of that name.
+    /// No limit has that name.
     #[error("no limit is called {0}")]
     Unknown(String),
-    /// It cannot be as large, or as small.
+    /// The value is zero or above the ceiling.
     #[error(transparent)]
     Range(#[from] LimitsError),
 }
 
-/// How often a policy may fail, and how often its state is saved.
+/// The number of faults that a policy may have, and the number of its snapshots and events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// After the first fault in the window a policy is not asked for this long, in host
-    /// microseconds; twice as long after the second, and so on.
+    /// Time that a policy is not asked after its first fault in the window, in host microseconds.
+    /// It doubles with each further fault in the window.
     pub back_off_micros: u64,
-    /// The back-off grows no further than this, in host microseconds.
+    /// Longest such time, in host microseconds.
     pub back_off_max_micros: u64,
-    /// This many faults in the window put a policy in quarantine.
+    /// Number of faults in the window that puts a policy in quarantine.
     pub faults_max: u32,
-    /// The window, in host microseconds.
+    /// Length of the window, in host microseconds.
     pub window_micros: u64,
-    /// A snapshot is taken after this many questions answered.
+    /// Number of answered questions between two snapshots.
     pub snapshot_every: u32,
-    /// Events kept for [`crate::PolicyHost::poll_event`]; past it the oldest is dropped.
+    /// Events kept for [`crate::PolicyHost::poll_event`]. Above that the oldest is dropped.
     pub events_max: u32,
-    /// Entries kept in the quarantine list; past it the oldest is dropped.
+    /// Entries kept in the quarantine list. Above that the oldest is dropped.
     pub quarantine_max: u32,
 }
 
@@ -244,7 +246,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// How long a policy is left alone after its `faults`th fault in the window.
+    /// Time that a policy is not asked after its `faults`th fault in the window, in microseconds.
     pub(crate) fn back_off(&self, faults: usize) -> u64 {
         let doublings = u32::try_from(faults.saturating_sub(1)).unwrap_or(u32::MAX);
         let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);

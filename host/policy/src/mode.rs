@@ -1,53 +1,53 @@
-//! How far a policy's answers count: always, for a share of the tenants, or only on paper.
+//! The mode of a policy: its answers count always, for a share of the tenants, or not at all.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a policy stands to the hooks it exports.
+/// The weight of a policy's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mode {
-    /// Its answers count.
+    /// All answers count.
     #[default]
     Enforce,
-    /// It is asked what the policy in force is asked, and its answers are only compared.
+    /// Answers are only compared with those of the policy in force, which is asked the same.
     Shadow,
-    /// Its answers about the requests of this share of the tenants count.
+    /// Answers about the requests of this share of the tenants count.
     Canary(Percent),
 }
 
-/// A share of the tenants, from 1 to 100 of a hundred.
+/// A share of the tenants in percent, from 1 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Percent(u8);
 
-/// Why a text is no [`Mode`], or a number no [`Percent`].
+/// A text that is no [`Mode`], or a number that is no [`Percent`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModeError {
-    /// None of the modes.
+    /// The text is none of the modes.
     #[error("mode is {0:?}, it must be enforce, shadow, or canary with a share such as canary 10%")]
     Unknown(String),
-    /// No share that a canary can have.
+    /// The share is not from 1 to 100 percent.
     #[error("a canary has from 1% to 100% of the tenants, not {0:?}")]
     NoShare(String),
 }
 
 impl Percent {
-    /// Every tenant.
+    /// The share that contains all tenants.
     pub const ALL: Percent = Percent(100);
 
-    /// `percent` of a hundred.
+    /// Makes a share of `percent` percent.
     ///
     /// # Errors
-    /// If it is not from 1 to 100.
+    /// If the number is not from 1 to 100.
     pub fn new(percent: u8) -> Result<Self, ModeError> {
         Self::try_from(percent)
     }
 
-    /// Of a hundred tenants, about so many.
+    /// The share in percent: about this many of a hundred tenants.
     #[must_use]
     pub fn of_hundred(self) -> u8 {
         self.0

@@ -1,8 +1,8 @@
-//! From a component to a policy that can be asked: instantiate, describe, configure, restore.
+//! The way from a component to a running policy: instantiate, describe, configure, restore.
 //!
-//! [`start`] runs guest code but touches no host, so that a reload can do it on a thread of its
-//! own, while the policy in force goes on answering. The [`Runner`] that it makes is handed to
-//! [`crate::PolicyHost::add`].
+//! [`start`] runs guest code and touches no host, so that a reload can do it on a thread of its own
+//! while the policy in force goes on answering. [`crate::PolicyHost::add`] takes the [`Runner`]
+//! that it makes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ mod tests;
 /// Makes instances of one policy with one configuration. Cheap to clone.
 #[derive(Clone)]
 pub struct PolicySource {
-    maker: Maker,
+    code: Code,
     settings: Arc<str>,
     limits: Limits,
     digest: Digest,
@@ -31,13 +31,13 @@ pub struct PolicySource {
 }
 
 #[derive(Clone)]
-enum Maker {
+enum Code {
     Component(PolicyComponent),
     Native(Arc<dyn Fn() -> Box<dyn Instance> + Send + Sync>),
 }
 
 impl PolicySource {
-    /// Instances of `component`, configured with the operator's `settings`.
+    /// Makes a source of instances of `component`, configured with the operator's `settings`.
     #[must_use]
     pub fn component(
         component: &PolicyComponent,
@@ -45,15 +45,10 @@ impl PolicySource {
         limits: Limits,
     ) -> Self {
         let digest = component.digest();
-        Self::new(
-            Maker::Component(component.clone()),
-            digest,
-            settings,
-            limits,
-        )
+        Self::new(Code::Component(component.clone()), digest, settings, limits)
     }
 
-    /// Instances that `make` makes: a policy linked in natively. `digest` stands for its code.
+    /// Makes a source of native instances, which `make` returns. `digest` stands for the code.
     #[must_use]
     pub fn native(
         digest: Digest,
@@ -61,15 +56,15 @@ impl PolicySource {
         settings: &Map<String, Value>,
         limits: Limits,
     ) -> Self {
-        Self::new(Maker::Native(Arc::new(make)), digest, settings, limits)
+        Self::new(Code::Native(Arc::new(make)), digest, settings, limits)
     }
 
-    fn new(maker: Maker, digest: Digest, settings: &Map<String, Value>, limits: Limits) -> Self {
+    fn new(code: Code, digest: Digest, settings: &Map<String, Value>, limits: Limits) -> Self {
         let settings = Value::Object(settings.clone()).to_string();
         let mut text = digest.0.to_vec();
         text.extend_from_slice(settings.as_bytes());
         Self {
-            maker,
+            code,
             settings: settings.into(),
             limits,
             digest,
@@ -83,43 +78,43 @@ impl PolicySource {
         self.digest
     }
 
-    /// Digest of the code and the settings. Quarantine goes by it, so that other settings of
-    /// the same code get their own chance.
+    /// Digest of the code and the settings. Quarantine lists it, so that the same code with other
+    /// settings gets its own chance.
     #[must_use]
     pub fn fingerprint(&self) -> Digest {
         self.fingerprint
     }
 
-    /// Its settings, a JSON object.
+    /// The operator's settings, a JSON object.
     #[must_use]
     pub fn settings(&self) -> &str {
         &self.settings
     }
 
-    /// The limits its instances run under.
+    /// Limits of each instance.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The bytes of its component; absent: it is linked in natively.
+    /// The bytes of the component; `None` for a native policy.
     #[must_use]
     pub fn code(&self) -> Option<&[u8]> {
-        match &self.maker {
-            Maker::Component(component) => Some(component.bytes()),
-            Maker::Native(_) => None,
+        match &self.code {
+            Code::Component(component) => Some(component.bytes()),
+            Code::Native(_) => None,
         }
     }
 
     fn instantiate(&self) -> Result<Box<dyn Instance>, Fault> {
-        match &self.maker {
-            Maker::Component(component) => Ok(Box::new(WasmInstance::new(component, self.limits)?)),
-            Maker::Native(make) => Ok(make()),
+        match &self.code {
+            Code::Component(component) => Ok(Box::new(WasmInstance::new(component, self.limits)?)),
+            Code::Native(make) => Ok(make()),
         }
     }
 
-    /// A configured instance without state. Any failure is a [`FaultKind::Start`]: the same
-    /// code took the same settings before.
+    /// Makes a configured instance without state. Any failure is a [`FaultKind::Start`]: the same
+    /// code has accepted the same settings before.
     fn cold(&self) -> Result<Box<dyn Instance>, Fault> {
         let as_start = |fault: Fault| Fault::new(FaultKind::Start, fault.detail);
         let mut instance = self.instantiate().map_err(as_start)?;
@@ -132,7 +127,7 @@ impl PolicySource {
         }
     }
 
-    /// A configured instance with the state of `snapshot`, or without where it cannot be had.
+    /// Makes a configured instance with the state of `snapshot`, or without state if that fails.
     pub(crate) fn warm(&self, snapshot: Option<&[u8]>) -> Result<Fresh, Fault> {
         let mut instance = self.cold()?;
         let restored = match snapshot.map(|state| instance.restore(state)) {
@@ -158,38 +153,38 @@ impl fmt::Debug for PolicySource {
     }
 }
 
-/// An instance that has not been told anything yet.
+/// An instance that has not been told anything.
 pub(crate) struct Fresh {
     pub(crate) instance: Box<dyn Instance>,
     pub(crate) restored: Restored,
 }
 
-/// What became of a snapshot that a fresh instance was offered.
+/// The result of offering a snapshot to a fresh instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
-    /// None was offered.
+    /// No snapshot was offered.
     Cold,
-    /// It took the state over.
+    /// The instance has the state.
     Warm,
-    /// It refused the state, in its words, and starts without.
+    /// The instance refused the state, for this reason, and runs without.
     Refused(String),
-    /// It faulted on the state; another one started without.
+    /// The instance faulted on the state. Another one runs without.
     Faulted(Fault),
 }
 
-/// What one policy's [`Instance::snapshot`] returned, for its successor.
+/// A policy's state from [`Instance::snapshot`], for its successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Name of the policy that made it.
     pub name: String,
-    /// Its state version.
+    /// Version of the state's format.
     pub state_version: u32,
-    /// Its bytes.
+    /// The state itself.
     pub state: Vec<u8>,
 }
 
-/// What a policy must be told before it can take over, gathered in one moment. From then on only
-/// what changed after that moment is missing.
+/// Everything that a policy must be told before it can take over, collected at one time. Only later
+/// changes are missing.
 #[derive(Debug)]
 pub struct Briefing {
     pub(crate) at: Micros,
@@ -199,19 +194,19 @@ pub struct Briefing {
 }
 
 impl Briefing {
-    /// Who it is for: one that wants these kinds.
+    /// Kinds of rows that the briefing contains.
     #[must_use]
     pub fn kinds(&self) -> FeedKinds {
         self.feed.kinds()
     }
 
-    /// How far in the machine's changes it goes.
+    /// Position in the machine's changes up to which the briefing goes.
     #[must_use]
     pub fn told(&self) -> Option<u64> {
         self.feed.told()
     }
 
-    /// All that `view` shows, for a policy that wants to be told `kinds` besides what everybody is.
+    /// Collects all rows of `view` for a policy that wants to be told `kinds`.
     #[must_use]
     pub fn new(view: &View<'_>, at: Micros, kinds: FeedKinds) -> Self {
         let mut feed = Feed::new(kinds);
@@ -226,67 +221,67 @@ impl Briefing {
     }
 }
 
-/// Why a policy did not start.
+/// A reason why a policy did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// It faulted.
+    /// The policy faulted while it was instantiated or described.
     #[error("faulted at the start")]
     Faulted(#[from] Fault),
-    /// It faulted on its settings.
+    /// The policy faulted on its settings.
     #[error("faulted on its settings")]
     ConfigureFaulted(#[source] Fault),
-    /// It does not take its settings.
+    /// The policy refused its settings, for this reason.
     #[error("settings refused: {0}")]
     SettingsRefused(String),
-    /// What it says about itself is no description.
+    /// The policy's description is not usable.
     #[error("description is not usable")]
     Description(#[from] DescriptionError),
 }
 
-/// What is wrong with a policy's description.
+/// A fault of a policy's description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptionError {
-    /// It has no name.
+    /// The name is empty.
     #[error("name is empty")]
     NoName,
     /// A text is too long.
     #[error("{what} has {bytes} bytes, {max} are allowed")]
     TooLong {
-        /// Which text.
+        /// Name of the text.
         what: &'static str,
-        /// Its size.
+        /// Size of the text in bytes.
         bytes: usize,
-        /// The limit.
+        /// Largest allowed size in bytes.
         max: usize,
     },
-    /// It has more reasons than it may.
+    /// The number of reasons is above the limit.
     #[error("{count} reasons, {max} are allowed")]
     TooManyReasons {
-        /// How many.
+        /// Number of reasons.
         count: usize,
-        /// The limit.
+        /// Largest allowed number.
         max: u32,
     },
-    /// It makes no decision.
+    /// The policy exports no hook.
     #[error("makes no decision: it has no hook")]
     NoHooks,
-    /// It would have to answer about what it is never told.
+    /// The policy lacks rows that one of its hooks needs.
     #[error("exports {hook} but does not ask to be fed {feed}")]
     FeedMissing {
-        /// The hook.
+        /// Name of the hook.
         hook: &'static str,
-        /// The feed it lacks.
+        /// Name of the feed that is missing.
         feed: &'static str,
     },
 }
 
-/// Instantiates, asks for the description and configures.
+/// Instantiates a policy, asks for its description and configures it.
 ///
 /// # Errors
-/// If any of the steps faults, or the policy refuses its settings, or its description is not
-/// usable. The policy in force is untouched.
+/// If any of these steps faults, the policy refuses its settings, or its description is not usable.
+/// The policy in force is not affected.
 pub fn start(source: PolicySource) -> Result<Runner, StartError> {
     let mut instance = source.instantiate()?;
     let description = instance.describe()?;
@@ -325,8 +320,8 @@ fn check_length(what: &'static str, text: &str, max: usize) -> Result<(), Descri
     Ok(())
 }
 
-/// Only victims cannot be named without their feed: the other hooks are passed the ids that
-/// their answers are about.
+/// Victims cannot be named without their feed. The other hooks are passed the ids that their
+/// answers are about.
 fn check_hooks(said: &PolicyDescription, hooks: HookSet) -> Result<(), DescriptionError> {
     if hooks.is_empty() {
         return Err(DescriptionError::NoHooks);

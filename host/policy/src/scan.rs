@@ -1,10 +1,10 @@
-//! What a file is, and what it imports and exports, read before anything is compiled.
+//! The imports and exports of a file, read before anything is compiled.
 //!
-//! Compiling a large guest takes seconds; a file that cannot become a policy is refused here,
-//! with the reason its author can act on.
+//! Compiling a large guest takes seconds. A file that cannot become a policy is refused here, with
+//! a reason that helps its author.
 //!
 //! # Not here
-//! Whether the file is valid, and its interfaces have the right shapes: wasmtime checks both.
+//! The validity of the file, and the types of its functions: wasmtime checks both.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ const EXPLANATION: &str = "explanation";
 /// Releases of the interface that this host knows, `0.1.x`, as its author writes them.
 pub(crate) const KNOWN: &str = "0.1.x";
 
-/// What a component exports, as far as this host knows it.
+/// The exports of a component that this host knows.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     pub(crate) hooks: HookSet,
@@ -31,7 +31,8 @@ pub(crate) struct Exports {
     pub(crate) unknown: Vec<String>,
 }
 
-/// Refuses what is no component, or imports or exports what it may not.
+/// Reads the exports, and refuses a file that is no component, or that has forbidden imports or
+/// exports.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "of the many sections only those about imports and exports matter"
@@ -63,7 +64,7 @@ pub(crate) fn scan(bytes: &[u8]) -> Result<Exports, LoadError> {
     Exports::of(&exported)
 }
 
-/// Refuses by its first bytes what is no WebAssembly at all.
+/// Refuses a file whose first bytes are not WebAssembly.
 fn recognise(bytes: &[u8]) -> Result<(), LoadError> {
     match bytes {
         [0x7f, b'E', b'L', b'F', ..] => Err(LoadError::Precompiled),
@@ -77,7 +78,7 @@ fn malformed(error: wasmparser::BinaryReaderError) -> LoadError {
     LoadError::Malformed(error.to_string())
 }
 
-/// An interface of this package, and whether this host knows its version.
+/// Returns the interface of this package that `name` is, without its version.
 fn interface(name: &str) -> Result<Option<&str>, LoadError> {
     let Some(rest) = name.strip_prefix(PACKAGE) else {
         return Ok(None);
@@ -92,7 +93,7 @@ fn interface(name: &str) -> Result<Option<&str>, LoadError> {
     })
 }
 
-/// Whether `version` is a release of 0.1. A pre-release is nobody's promise.
+/// True if `version` is a release of 0.1. A pre-release promises nothing.
 fn is_known(version: &str) -> bool {
     version
         .strip_prefix("0.1.")
@@ -101,7 +102,7 @@ fn is_known(version: &str) -> bool {
 
 fn check_import(name: &str) -> Result<(), LoadError> {
     match interface(name)? {
-        // The second is types only; linking fails should it have functions.
+        // `types` has no functions; linking fails if it has.
         Some("log" | "types") => Ok(()),
         Some(_) | None => Err(LoadError::ForbiddenImport {
             import: name.to_owned(),
@@ -131,12 +132,12 @@ impl Exports {
     }
 }
 
-/// What an author can do about an import.
+/// Advice for the author of a component with a forbidden import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// A toolchain brought WASI along.
+    /// Advice to build without WASI, which a toolchain added.
     DropWasi,
-    /// Something else.
+    /// Advice that `log` is the only import.
     OnlyLog,
 }
 

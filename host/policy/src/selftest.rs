@@ -1,18 +1,17 @@
-//! The self-test: what a policy must be able to answer before anybody depends on it.
+//! The self-test: questions that a policy must be able to answer before it is put in force.
 //!
-//! A started copy is asked, under the limits of its source, by a real [`Machine`]: on a host
-//! without executors, with one, with everything full, and with more rows than one `observe`
-//! takes. A fault fails the test, and so does an answer whose form is wrong: verdicts that do not
-//! match the questions, names of what does not exist or was not asked about, more tokens than
-//! there are. Slow: do it where nobody waits.
+//! A real [`Machine`] asks a started copy, under the limits of its source: on a host without
+//! executors, with one, with everything full, and with more rows than one `observe` takes. A fault
+//! fails the test, and so does an answer with a wrong form: verdicts that do not match the
+//! questions, names that do not exist or were not asked about, more tokens than there are. The test
+//! is slow, and belongs on a thread that nobody waits for.
 //!
 //! # Invariants
-//! 1. Every answer goes through the interlock, which alone says what is out of order (`tests`).
-//! 2. The test is the same each time: no clock, no chance (`tests`).
+//! 1. Every answer goes through the interlock, which alone judges the form (`tests`).
+//! 2. The test is the same each time: it has no clock and no chance (`tests`).
 //!
 //! # Not here
-//! Whether an answer is any good, and refusals that depend on what else happens
-//! ([`crate::Probation`]).
+//! The quality of an answer, and refusals that depend on other events ([`crate::Probation`]).
 
 #[cfg(test)]
 mod tests;
@@ -29,45 +28,45 @@ use crate::instance::Fault;
 use crate::policy::{PolicySource, StartError, start};
 use crate::runner::Runner;
 
-/// What a policy is asked about.
+/// A state of the host in which a policy is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
-    /// There is no executor.
+    /// No executor is attached.
     NoExecutor,
-    /// One executor, with room.
+    /// One executor with room.
     OneExecutor,
-    /// No slot, no place in the queue and none outside it.
+    /// No free slot, a full queue, and a full parking lot.
     AllFull,
     /// More rows than one `observe` takes.
     ManyRows,
 }
 
-/// Why a policy did not pass.
+/// A reason why a policy did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelfTestError {
-    /// It did not start.
+    /// The policy did not start.
     #[error("self-test")]
     Start(#[from] StartError),
-    /// It faulted.
+    /// The policy faulted.
     #[error("self-test with {scene}: faulted at {}", .hook.as_str())]
     Faulted {
-        /// Where.
+        /// State of the host at that time.
         scene: Scene,
-        /// At which question.
+        /// Hook of the question.
         hook: Hook,
-        /// How.
+        /// Fault that the policy had.
         #[source]
         fault: Fault,
     },
-    /// The form of an answer was wrong.
+    /// An answer had a wrong form.
     #[error("self-test with {scene}: malformed answer of {}", .hook.as_str())]
     Malformed {
-        /// Where.
+        /// State of the host at that time.
         scene: Scene,
-        /// To which question.
+        /// Hook of the question.
         hook: Hook,
-        /// What was wrong.
+        /// Refusal by the interlock.
         #[source]
         refusal: Refusal,
     },
@@ -84,10 +83,10 @@ impl fmt::Display for Scene {
     }
 }
 
-/// Asks a copy of `source` what any policy must be able to answer.
+/// Asks a copy of `source` the questions that any policy must be able to answer.
 ///
 /// # Errors
-/// If it does not start, faults, or gives an answer whose form is wrong.
+/// If the policy does not start, faults, or gives an answer with a wrong form.
 pub fn self_test(source: &PolicySource) -> Result<(), SelfTestError> {
     no_executor(source)?;
     one_executor(source)?;
@@ -98,24 +97,24 @@ pub fn self_test(source: &PolicySource) -> Result<(), SelfTestError> {
 // === Scenes ===
 
 fn no_executor(source: &PolicySource) -> Result<(), SelfTestError> {
-    let mut stage = Stage::new(source, Scene::NoExecutor, Config::default())?;
-    stage.turn()?;
-    stage.arrive(3, RequestClass::LatencyCritical, 0);
-    stage.turn()
+    let mut host = TestHost::new(source, Scene::NoExecutor, Config::default())?;
+    host.turn()?;
+    host.arrive(3, RequestClass::LatencyCritical, 0);
+    host.turn()
 }
 
 fn one_executor(source: &PolicySource) -> Result<(), SelfTestError> {
-    let mut stage = Stage::new(source, Scene::OneExecutor, Config::default())?;
-    stage.attach(1, 2);
-    stage.turn()?;
-    stage.arrive(2, RequestClass::LatencyCritical, 0);
-    stage.arrive(2, RequestClass::Throughput, -1);
-    // Two run, two wait; then they run.
+    let mut host = TestHost::new(source, Scene::OneExecutor, Config::default())?;
+    host.attach(1, 2);
+    host.turn()?;
+    host.arrive(2, RequestClass::LatencyCritical, 0);
+    host.arrive(2, RequestClass::Throughput, -1);
+    // Two run and two wait, then the other two run.
     for _ in 0..3 {
-        stage.turn()?;
-        stage.finish();
+        host.turn()?;
+        host.finish();
     }
-    stage.turn()
+    host.turn()
 }
 
 fn all_full(source: &PolicySource) -> Result<(), SelfTestError> {
@@ -124,20 +123,20 @@ fn all_full(source: &PolicySource) -> Result<(), SelfTestError> {
         parking_max: 2,
         ..Config::default()
     };
-    let mut stage = Stage::new(source, Scene::AllFull, config)?;
-    stage.attach(1, 2);
-    stage.arrive(2, RequestClass::Throughput, -1);
-    stage.turn()?;
-    // Four fill the queue, and somebody may have to give way to them.
-    stage.arrive(4, RequestClass::LatencyCritical, 5);
-    stage.turn()?;
-    // There is no room for these.
-    stage.arrive(8, RequestClass::LatencyCritical, 1);
+    let mut host = TestHost::new(source, Scene::AllFull, config)?;
+    host.attach(1, 2);
+    host.arrive(2, RequestClass::Throughput, -1);
+    host.turn()?;
+    // Four fill the queue, and a running request may have to make room for them.
+    host.arrive(4, RequestClass::LatencyCritical, 5);
+    host.turn()?;
+    // No place is left for these, neither in the queue nor outside of it.
+    host.arrive(8, RequestClass::LatencyCritical, 1);
     for _ in 0..3 {
-        stage.turn()?;
+        host.turn()?;
     }
-    stage.finish();
-    stage.turn()
+    host.finish();
+    host.turn()
 }
 
 fn many_rows(source: &PolicySource) -> Result<(), SelfTestError> {
@@ -146,30 +145,30 @@ fn many_rows(source: &PolicySource) -> Result<(), SelfTestError> {
         queue_max: rows,
         ..Config::default()
     };
-    let mut stage = Stage::new(source, Scene::ManyRows, config)?;
-    stage.attach(EXECUTORS, 4);
-    stage.arrive(rows, RequestClass::LatencyCritical, 0);
-    stage.turn()?;
-    stage.finish();
-    stage.turn()
+    let mut host = TestHost::new(source, Scene::ManyRows, config)?;
+    host.attach(EXECUTORS, 4);
+    host.arrive(rows, RequestClass::LatencyCritical, 0);
+    host.turn()?;
+    host.finish();
+    host.turn()
 }
 
-/// Rows are many from here on: no setting of a limit makes the test longer.
+/// Largest number of rows in the test: a higher limit on rows must not make it longer.
 const ROWS_MAX: u32 = 4096;
 
-/// Executors where there are many.
+/// Number of executors in the test with many rows.
 const EXECUTORS: u32 = 64;
 
-/// Time from turn to turn: more than `evict` is left alone after an answer.
+/// Time between two turns: longer than `evict` is not asked again after an answer.
 const TURN: Micros = Micros(100_000);
 
 const PROMPT_TOKENS: u32 = 40;
 
-// === Stage ===
+// === The host ===
 
-/// A host in miniature: a machine, the policy on every hook it has, and engines that start what
-/// they are told to and let go what they are told to.
-struct Stage {
+/// A small host: a machine, the policy on every hook it exports, and engines that start and stop
+/// sequences as ordered.
+struct TestHost {
     scene: Scene,
     machine: Machine,
     policy: Runner,
@@ -177,7 +176,7 @@ struct Stage {
     running: Vec<StartOrder>,
 }
 
-impl Stage {
+impl TestHost {
     fn new(source: &PolicySource, scene: Scene, config: Config) -> Result<Self, SelfTestError> {
         Ok(Self {
             scene,
@@ -220,7 +219,7 @@ impl Stage {
         }
     }
 
-    /// So many requests, of two tenants, a model and a few sessions.
+    /// Lets `requests` requests of one model and two tenants arrive.
     fn arrive(&mut self, requests: u32, class: RequestClass, priority: i32) {
         let model = self.machine.intern_model(self.now, "model");
         let tenants = ["one", "two"].map(|name| self.machine.intern_tenant(self.now, name));
@@ -235,7 +234,7 @@ impl Stage {
         }
     }
 
-    /// Lets time pass and a round go, obeys its orders, and looks at what it found.
+    /// Advances time, runs a round, carries out its effects and checks its facts.
     fn turn(&mut self) -> Result<(), SelfTestError> {
         self.now = self.now.after(TURN);
         self.machine.decide(self.now, &mut self.policy);
@@ -266,7 +265,7 @@ impl Stage {
         }
     }
 
-    /// Everything that runs makes its first token and ends.
+    /// Lets every running sequence make its first token and end.
     fn finish(&mut self) {
         for order in std::mem::take(&mut self.running) {
             let made = StepReport {
@@ -308,7 +307,7 @@ impl Stage {
     }
 }
 
-/// Whether an answer is refused for its form, which no state of the host excuses.
+/// True if an answer is refused for its form, which no state of the host excuses.
 fn is_malformed(cause: RefusalCause) -> bool {
     matches!(
         cause,

@@ -1,26 +1,26 @@
-//! A policy that is asked what the policy in force is asked, and whose answers are only compared.
+//! Shadows: policies that are asked the same as the policy in force, only to compare the answers.
 //!
-//! The driver's side is a [`Shadow`]: it puts the question, what changed since the last one and
-//! the answer in force into a bounded channel, and goes on. On a thread of its own the worker
-//! tells its instance, asks it, compares and counts.
+//! A [`Shadow`] is the driver's side: it puts the question, the changes since the last one and the
+//! answer in force into a bounded channel, and goes on. The worker, on a thread of its own, tells
+//! its instance the changes, asks it, compares and counts.
 //!
 //! # Invariants
-//! 1. The driver waits for no shadow: a question for which there is no room is dropped and
-//!    counted, and so are the next ones until the shadow has caught up
+//! 1. The driver waits for no shadow: a question that finds no room is dropped and counted, and so
+//!    are the next ones until the shadow has caught up
 //!    (`a_shadow_that_is_stuck_drops_and_counts_and_changes_no_decision`).
-//! 2. A shadow is told what it would be told in force: its feed stays where it is over dropped
-//!    questions, and what its own answers named it is told again
+//! 2. A shadow is told the same as if it were in force: its feed stays in place over dropped
+//!    questions, and rows that its own answers name are told again
 //!    (`a_copy_of_the_policy_in_force_agrees_with_it_in_every_decision`).
 //!
 //! # Bounds
-//! [`QUESTIONS_MAX`] questions wait. A change that is told costs the driver its copy, as in any
-//! feed; a dropped question costs it two counters.
+//! [`QUESTIONS_MAX`] questions wait. The driver copies each change once, as for any feed; a dropped
+//! question costs it two counters.
 //!
 //! # Not here
-//! For which hooks there is one, and its promotion (`host::shadow`).
+//! The hooks of a shadow, and its promotion (`host::shadow`).
 
 mod compare;
-mod left;
+mod output;
 mod report;
 mod worker;
 
@@ -35,11 +35,11 @@ use pointsman_core::{Feed, HookSet, Moment, Question, Reply};
 use crate::host::member::Asking;
 use crate::limits::Patience;
 use crate::runner::Runner;
-pub(crate) use left::Left;
-pub use report::{Agreement, Disagreement, Said, ShadowReport, ShadowState};
+pub(crate) use output::ShadowOutput;
+pub use report::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};
 use worker::Worker;
 
-/// Questions that wait for a shadow, the one it works on included.
+/// Number of questions that wait for a shadow, the current one included.
 const QUESTIONS_MAX: u32 = 64;
 
 /// The driver's side of a shadow.
@@ -47,44 +47,44 @@ pub(crate) struct Shadow {
     pub(crate) number: u32,
     pub(crate) hooks: HookSet,
     feed: Feed,
-    inbox: SyncSender<Put>,
+    inbox: SyncSender<ShadowQuestion>,
     link: Arc<Link>,
     flow: Flow,
-    /// Texts for the reasons of the policy that answered last.
+    /// Texts of the reasons of the policy that answered last.
     reasons: Option<(u32, Arc<[String]>)>,
 }
 
-/// What both sides know of each other.
+/// The state that both sides share.
 #[derive(Debug)]
 struct Link {
-    /// Questions in the channel, and the one that is worked on.
+    /// Questions in the channel, and the current one.
     pending: AtomicU64,
-    /// Questions it was not asked.
+    /// Questions that were dropped.
     dropped: AtomicU64,
-    /// A fresh instance is there that must be told everything.
+    /// True after a fault: the next instance must be told everything.
     forgot: AtomicBool,
-    /// Nobody wants its answers any more, or it has none.
+    /// True once the shadow has ended, or its answers are not wanted any more.
     over: AtomicBool,
-    /// Something was left since it was last fetched.
-    has_left: AtomicBool,
-    /// Held to add to it and to take it, never during a call.
-    left: Mutex<Left>,
-    /// What was counted. Held to add to it and to copy it, never during a call.
+    /// True if there is output that was not fetched.
+    has_output: AtomicBool,
+    /// Log lines and dumps. Locked to add and to take, never during a call.
+    output: Mutex<ShadowOutput>,
+    /// Counters. Locked to add and to copy, never during a call.
     report: Mutex<ShadowReport>,
 }
 
-/// Whether questions are passed on.
+/// The state of the channel to the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Open,
-    /// The channel was full: it is left to run empty, so that the gaps are few.
+    /// The channel was full. Questions are dropped until it is empty, so that there are few gaps.
     Full,
     Ended,
 }
 
-/// A question for a shadow.
+/// A question with all that the worker needs for it.
 #[derive(Debug)]
-struct Put {
+struct ShadowQuestion {
     at: Moment,
     question: Question<'static>,
     extent: Extent,
@@ -101,7 +101,7 @@ struct InForce {
 }
 
 impl Shadow {
-    /// Lets `runner` answer for policy `number` on a thread of its own.
+    /// Starts a thread on which `runner` answers as policy `number`.
     pub(crate) fn spawn(
         (number, hooks): (u32, HookSet),
         runner: Runner,
@@ -113,8 +113,8 @@ impl Shadow {
             dropped: AtomicU64::new(0),
             forgot: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            has_left: AtomicBool::new(false),
-            left: Mutex::default(),
+            has_output: AtomicBool::new(false),
+            output: Mutex::default(),
             report: Mutex::new(ShadowReport::new(number, hooks)),
         });
         let (inbox, questions) = sync_channel(QUESTIONS_MAX as usize);
@@ -133,8 +133,8 @@ impl Shadow {
         })
     }
 
-    /// Passes a question on, if there is room, with the answer in force, which `reasons` explain.
-    /// Why it has ended, if it was found so just now.
+    /// Passes a question on, if there is room, with the answer in force and its author's `reasons`.
+    /// If the shadow is found to have ended, returns the reason, once.
     pub(crate) fn put(
         &mut self,
         asking: &Asking<'_>,
@@ -164,7 +164,7 @@ impl Shadow {
             reasons: self.reasons(policy, reasons),
             reply,
         });
-        self.send(Put {
+        self.send(ShadowQuestion {
             at: asking.at,
             question: asking.question.clone().into_owned(),
             extent,
@@ -173,7 +173,7 @@ impl Shadow {
         })
     }
 
-    /// Opens and closes the flow by what waits.
+    /// Stops the flow when the channel is full, and opens it again when it is empty.
     fn look_at_link(&mut self) {
         let pending = self.link.pending.load(Ordering::Acquire);
         self.flow = match self.flow {
@@ -183,12 +183,12 @@ impl Shadow {
         };
     }
 
-    fn send(&mut self, put: Put) -> Option<String> {
+    fn send(&mut self, put: ShadowQuestion) -> Option<String> {
         self.link.pending.fetch_add(1, Ordering::AcqRel);
         match self.inbox.try_send(put) {
             Ok(()) => None,
             Err(TrySendError::Full(_)) => {
-                // What it was to be told is lost with the question.
+                // The changes are lost with the question.
                 self.feed.reset();
                 self.link.pending.fetch_sub(1, Ordering::AcqRel);
                 self.link.dropped.fetch_add(1, Ordering::Relaxed);
@@ -212,13 +212,13 @@ impl Shadow {
         }
     }
 
-    /// What it has left since the last time, if it has anything.
-    pub(crate) fn take_left(&self) -> Option<Left> {
-        let has_left = self.link.has_left.swap(false, Ordering::AcqRel);
-        has_left.then(|| std::mem::take(&mut *self.link.left()))
+    /// Takes the log lines and dumps since the last call, if there are any.
+    pub(crate) fn take_output(&self) -> Option<ShadowOutput> {
+        let has_output = self.link.has_output.swap(false, Ordering::AcqRel);
+        has_output.then(|| std::mem::take(&mut *self.link.output()))
     }
 
-    /// What came of it so far.
+    /// Returns a copy of the report so far.
     pub(crate) fn report(&self) -> ShadowReport {
         let mut report = self.link.lock().clone();
         report.hooks = self.hooks;
@@ -231,7 +231,7 @@ impl Shadow {
     }
 }
 
-/// Its thread ends with the question it is at.
+/// Ends the thread after its current question.
 impl Drop for Shadow {
     fn drop(&mut self) {
         self.link.over.store(true, Ordering::Release);
@@ -239,13 +239,13 @@ impl Drop for Shadow {
 }
 
 impl Link {
-    /// A thread that panicked while it held the lock left counts that are at most one short.
+    /// Locks the report. After a panic of the worker its counts are at most one short.
     fn lock(&self) -> MutexGuard<'_, ShadowReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that panicked there left a list that is whole.
-    fn left(&self) -> MutexGuard<'_, Left> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the output. After a panic of the worker the list is whole.
+    fn output(&self) -> MutexGuard<'_, ShadowOutput> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

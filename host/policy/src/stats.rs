@@ -1,15 +1,15 @@
-//! How fuel and time spread over the questions of a policy.
+//! Histograms of the fuel and time of a policy's questions.
 //!
 //! # Invariants
-//! 1. This is the only module of the crate that reads a clock, and no decision reads what it
-//!    measured: what a policy is judged by is counted ([`crate::Probation`]), so that a replay
-//!    judges alike.
-//! 2. A quantile is at most a quarter above what it stands for (`tests`).
+//! 1. No other module of the crate reads a clock, and no decision reads the times measured here.
+//!    Policies are judged by counts alone ([`crate::Probation`]), so that a replay judges alike.
+//! 2. A quantile is at most a quarter above the true value
+//!    (`a_quantile_is_at_most_a_quarter_above_what_it_stands_for`).
 //!
 //! # Bounds
-//! A [`Spread`] has at most 252 counters, whatever it counts.
+//! A [`Spread`] has at most 252 counters.
 
-/// Bits of a value, after its first, by which buckets are told apart.
+/// Number of bits after a value's first that choose the bucket.
 const SUB_BITS: u32 = 2;
 
 /// A histogram whose buckets grow with the values: four for each power of two.
@@ -19,7 +19,7 @@ pub struct Spread {
     max: u64,
 }
 
-/// Time since it was started.
+/// A clock that was started when it was made.
 #[derive(Debug)]
 pub(crate) struct Stopwatch(
     #[expect(clippy::disallowed_types, reason = "shown, and fed into no decision")]
@@ -29,7 +29,7 @@ pub(crate) struct Stopwatch(
 // === impl Spread ===
 
 impl Spread {
-    /// Counts `value`.
+    /// Adds `value` to its bucket.
     pub(crate) fn count(&mut self, value: u64) {
         let bucket = bucket_of(value);
         if self.buckets.len() <= bucket {
@@ -39,7 +39,7 @@ impl Spread {
         self.max = self.max.max(value);
     }
 
-    /// Values counted.
+    /// Number of values counted.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
@@ -51,7 +51,7 @@ impl Spread {
         self.max
     }
 
-    /// A value that at least `permille` of a thousand values do not exceed; absent: none was
+    /// A value that at least `permille` of a thousand values do not exceed; `None` if none was
     /// counted.
     #[must_use]
     pub fn quantile(&self, permille: u32) -> Option<u64> {
@@ -77,7 +77,7 @@ fn bucket_of(value: u64) -> usize {
     usize::try_from(first + sub).unwrap_or(0)
 }
 
-/// The largest value of a bucket.
+/// The largest value in a bucket.
 fn last_of(bucket: usize) -> u64 {
     let bucket = u64::try_from(bucket).unwrap_or(u64::MAX);
     if bucket < 2 << SUB_BITS {

@@ -1,14 +1,14 @@
-//! What the store of one policy instance carries: memory limiter, deadline, log.
+//! The data in the store of one instance: memory limiter, deadline, log.
 //!
 //! # The deadline
-//! Reading a thread's processor time is a system call, too dear for every question. So nothing
-//! is read until a call passes its first wall-clock deadline; only then does its allowance of
-//! processor time begin to count, and each further deadline compares. A call may thus use its
-//! allowance about twice, and a thread that the machine did not run is not the guest's fault,
-//! up to a number of deadlines.
+//! Reading a thread's processor time is a system call, too slow for every question. So nothing is
+//! read until a call passes its first wall-clock deadline. Only then its processor time begins to
+//! count, and each further deadline compares it with the allowance. A call may thus use its
+//! allowance about twice. A guest is not blamed for time in which the machine did not run its
+//! thread, up to a number of deadlines.
 //!
 //! # Invariants
-//! 1. All memories together stay within the limit, all tables too (`wasm::tests`).
+//! 1. All memories together stay within the limit, and so do all tables (`wasm::tests`).
 //! 2. The log keeps a bounded number of lines of bounded length (`wasm::tests`).
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::engine::TICK;
 use crate::instance::{LogLevel, LogLine, cut};
 use crate::limits::Limits;
 
-/// The data of one instance's store.
+/// Data of one instance's store.
 #[derive(Debug)]
 pub(crate) struct StoreState {
     pub(crate) limiter: Limiter,
@@ -38,7 +38,7 @@ impl StoreState {
         }
     }
 
-    /// Makes ready for a call with `fuel`; its wall-clock deadline, in ticks.
+    /// Prepares for a call with `fuel`, and returns its wall-clock deadline in ticks.
     pub(crate) fn begin(&mut self, limits: &Limits, fuel: u64) -> u64 {
         self.limiter.denied = false;
         let allowance = Duration::from_nanos(fuel.saturating_mul(limits.fuel_nanos));
@@ -52,16 +52,16 @@ fn to_usize(count: u32) -> usize {
 
 // === Memory ===
 
-/// Bounds what a component's instances may hold, all together.
+/// The bounds on memories and tables of a component, all its instances together.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     memory_bytes_left: u64,
     table_elements_left: u64,
     instances: usize,
     memories: usize,
-    /// A growth was denied in this call.
+    /// True if a growth was denied in this call.
     pub(crate) denied: bool,
-    /// What the last growth that was let through took, given back should it fail.
+    /// Size of the last growth that was allowed, given back if it fails.
     pending: u64,
 }
 
@@ -78,7 +78,7 @@ impl Limiter {
     }
 }
 
-/// Takes a growth from `left`, if it is there.
+/// Takes a growth from `left`, if enough is left.
 fn take(left: &mut u64, current: usize, desired: usize) -> Option<u64> {
     let growth = u64::try_from(desired.saturating_sub(current)).ok()?;
     *left = left.checked_sub(growth)?;
@@ -135,14 +135,14 @@ impl ResourceLimiter for Limiter {
 
 // === Deadline ===
 
-/// The backstop of one call.
+/// The time limit of one call, the backstop behind its fuel.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     allowance: Duration,
     extensions_max: u32,
-    /// Deadlines of this call that have passed.
+    /// Number of deadlines that this call has passed.
     passed: u32,
-    /// The thread's processor time when the first one did.
+    /// Processor time of the thread at the first passed deadline.
     counted_from: Option<Duration>,
 }
 
@@ -163,7 +163,7 @@ impl Deadline {
         ticks(allowance)
     }
 
-    /// A deadline has passed with the thread's processor time at `used`.
+    /// Handles a passed deadline, with the thread's processor time at `used`.
     pub(crate) fn pass(&mut self, used: Duration) -> UpdateDeadline {
         self.passed = self.passed.saturating_add(1);
         let counted_from = *self.counted_from.get_or_insert(used);
@@ -178,7 +178,7 @@ impl Deadline {
     }
 }
 
-/// Ticks that take at least `time`: the first one may be due at once.
+/// Number of ticks that take at least `time`: the first one may come at once.
 fn ticks(time: Duration) -> u64 {
     let whole = time.as_nanos().div_ceil(TICK.as_nanos());
     u64::try_from(whole)
@@ -194,7 +194,7 @@ pub(crate) fn thread_time() -> Duration {
 
 // === Log ===
 
-/// Lines a policy logged and the host has not fetched yet.
+/// The lines that a policy logged and the host has not fetched.
 #[derive(Debug)]
 pub(crate) struct Log {
     lines_max: usize,

@@ -1,11 +1,11 @@
-//! An [`Instance`] that is a WebAssembly component in a store of its own.
+//! An [`Instance`] of a WebAssembly component in a store of its own.
 //!
-//! A trap poisons a whole store, so a store holds exactly one instance, and both are dropped
-//! after a fault. Before each call the fuel and the deadline are set anew; the buffers that rows
-//! are converted into are kept, since most questions pass a few.
+//! A trap poisons a whole store, so a store holds exactly one instance, and both are dropped after
+//! a fault. Fuel and deadline are set before each call. Most questions pass few rows, so the
+//! buffers into which rows are converted are kept.
 //!
 //! # Invariants
-//! 1. An instance that has faulted answers nothing more (`answers_nothing_after_a_fault`).
+//! 1. An instance that has faulted gives no more answers (`answers_nothing_after_a_fault`).
 //! 2. Fuel, memory, results and processor time stay within [`Limits`] (`wasm::tests`).
 
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::store::{StoreState, thread_time};
 #[cfg(test)]
 mod tests;
 
-/// The generated types, to and fro.
+/// Conversions between the core's types and those that wasmtime generates.
 mod convert {
     crate::conversions! {
         types: crate::bindings::types,
@@ -38,7 +38,7 @@ mod convert {
     }
 }
 
-/// Bytes kept of a fault's message and backtrace.
+/// Largest size of a fault's message and backtrace, in bytes.
 const DETAIL_BYTES: usize = 4096;
 
 /// A component in a store of its own.
@@ -51,17 +51,11 @@ pub struct WasmInstance {
     guest: Guest,
     buffers: Buffers,
     // Lifecycle.
-    health: Health,
+    has_faulted: bool,
     fuel_last: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Health {
-    Usable,
-    Faulted,
-}
-
-/// What rows are converted into.
+/// Buffers into which rows are converted.
 #[derive(Default)]
 struct Buffers {
     ids: Vec<u64>,
@@ -69,7 +63,7 @@ struct Buffers {
     cached: Vec<types::Cached>,
 }
 
-/// The component's functions.
+/// The functions that the component exports.
 struct Guest {
     lifecycle: lifecycle::Guest,
     admission: Option<admission::Guest>,
@@ -80,7 +74,7 @@ struct Guest {
     explanation: Option<explanation::Guest>,
 }
 
-/// What one call does.
+/// The body of one call.
 type Call<'a, R> =
     &'a mut dyn FnMut(&mut Store<StoreState>, &Guest, &Buffers) -> wasmtime::Result<R>;
 
@@ -88,8 +82,8 @@ impl WasmInstance {
     /// Instantiates `component` in a store of its own.
     ///
     /// # Errors
-    /// [`FaultKind::Start`] if its start functions trap, it needs more than `limits` give, or
-    /// its functions have other types than their release.
+    /// [`FaultKind::Start`] if its start functions trap, it needs more than `limits` allow, or its
+    /// functions do not have the types of their release.
     pub fn new(component: &PolicyComponent, limits: Limits) -> Result<Self, Fault> {
         let mut store = Store::new(component.engine().wasmtime(), StoreState::new(&limits));
         store.limiter(|state| &mut state.limiter);
@@ -113,14 +107,14 @@ impl WasmInstance {
             store,
             guest,
             buffers: Buffers::default(),
-            health: Health::Usable,
+            has_faulted: false,
             fuel_last: 0,
         })
     }
 
     /// Makes one call with `fuel`.
     fn call<R>(&mut self, what: &'static str, fuel: u64, call: Call<'_, R>) -> Result<R, Fault> {
-        if self.health == Health::Faulted {
+        if self.has_faulted {
             return Err(Fault::new(
                 FaultKind::Trap,
                 format!("{what}: the instance has faulted before"),
@@ -130,17 +124,18 @@ impl WasmInstance {
             .and_then(|()| call(&mut self.store, &self.guest, &self.buffers));
         self.fuel_last = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
         result.map_err(|error| {
-            self.health = Health::Faulted;
+            self.has_faulted = true;
             fault(what, &error, self.store.data())
         })
     }
 
-    /// A call about the policy's state, which the driver waits for.
+    /// Makes a call about the policy's state, for which the driver waits.
     fn call_state<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
         self.call(what, self.limits.call_fuel_max, call)
     }
 
-    /// A call that a throw-away instance is made for, about the whole fleet or none of it.
+    /// Makes a call to an instance that has made no decision yet, about the whole fleet or none of
+    /// it.
     fn call_lifecycle<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
         self.call(what, self.limits.lifecycle_fuel, call)
     }
@@ -175,13 +170,13 @@ impl fmt::Debug for WasmInstance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WasmInstance")
             .field("component", &self.component)
-            .field("health", &self.health)
+            .field("has_faulted", &self.has_faulted)
             .field("fuel_last", &self.fuel_last)
             .finish_non_exhaustive()
     }
 }
 
-/// Sets the fuel and deadline of the call that follows.
+/// Sets the fuel and deadline of the next call.
 fn begin(store: &mut Store<StoreState>, limits: &Limits, fuel: u64) -> wasmtime::Result<()> {
     store.set_fuel(fuel)?;
     let ticks = store.data_mut().begin(limits, fuel);
@@ -189,8 +184,8 @@ fn begin(store: &mut Store<StoreState>, limits: &Limits, fuel: u64) -> wasmtime:
     Ok(())
 }
 
-/// The function of a hook that `hooks` does not name is never called; should it be, that is a
-/// fault like any other.
+/// Returns the function of a hook. A hook that `hooks` does not name is never called; a call would
+/// be a fault.
 fn exported<'a, G>(guest: &'a Option<G>, hook: &'static str) -> wasmtime::Result<&'a G> {
     guest
         .as_ref()
@@ -240,15 +235,15 @@ fn kind_of(error: &wasmtime::Error, state: &StoreState) -> FaultKind {
     } else if is_oversize(error) {
         FaultKind::Oversize
     } else if state.limiter.denied {
-        // What an allocator does when it gets no memory: abort.
+        // Allocators abort when they get no memory.
         FaultKind::Memory
     } else {
         FaultKind::Trap
     }
 }
 
-/// Whether the guest returned, or logged, more than the store lets through. The error's type is
-/// private to wasmtime; `wasm::tests` would notice another text.
+/// True if the guest returned or logged more than the store allows. The error's type is private to
+/// wasmtime; `wasm::tests` would notice another text.
 fn is_oversize(error: &wasmtime::Error) -> bool {
     error
         .chain()

@@ -1,14 +1,14 @@
 //! Compiled components of recorded policies.
 //!
 //! # Bounds
-//! [`COMPONENTS_MAX`] components are kept; past it all are dropped.
+//! [`COMPONENTS_MAX`] components are kept; above that all are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pointsman_policy::{Digest, LoadError, PolicyComponent, PolicyEngine};
 
-/// Compiled components, for replays one after the other. Clones share them.
+/// The compiled components of recorded policies, for several replays. Clones share them.
 #[derive(Clone, Debug)]
 pub struct ComponentCache {
     engine: PolicyEngine,
@@ -17,11 +17,11 @@ pub struct ComponentCache {
     components: Arc<Mutex<BTreeMap<[u8; 32], PolicyComponent>>>,
 }
 
-/// Components kept.
+/// Number of components kept.
 const COMPONENTS_MAX: usize = 64;
 
 impl ComponentCache {
-    /// An empty cache, which compiles with `engine`.
+    /// Makes an empty cache, which compiles with `engine`.
     #[must_use]
     pub fn new(engine: PolicyEngine) -> Self {
         Self {

@@ -1,11 +1,11 @@
 //! Runs of a host, recorded and replayed.
 //!
-//! [`JournalRecorder`] writes down what a host was told, which policies answered and what came of
-//! it. A [`Replay`] does all that again from the journal alone, and stops at the first difference.
-//! With a [`WhatIf`] it counts what another policy would have decided otherwise.
+//! A [`JournalRecorder`] writes the inputs of a host, the answers of its policies, and the facts. A
+//! [`Replay`] repeats all of it from the journal alone, and stops at the first difference. With a
+//! [`WhatIf`] it counts the decisions that another policy would have made differently.
 //!
 //! # Invariants
-//! 1. A journal is replayed with nothing but itself and the binary that wrote it
+//! 1. A replay needs nothing but the journal and the binary that wrote it
 //!    (`tests/tests/replay.rs`).
 //!
 //! # Not here

@@ -1,10 +1,10 @@
 //! The recorder of a run: [`JournalRecorder`], owned by the driver of a machine.
 //!
 //! # Invariants
-//! 1. Facts that a replay cannot find out by itself stand before the decision that depends on
-//!    them: policies that are new, with code and state; policies that began anew, with the state
-//!    they were offered.
-//! 2. After a keyframe every policy is told everything anew, here as in a replay that begins there.
+//! 1. Facts that a replay cannot find out by itself come before the decision that depends on them:
+//!    new policies with code and state, and fresh instances with the state they were offered.
+//! 2. After a keyframe every policy is told everything anew, here and in a replay that begins
+//!    there.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,26 +15,24 @@ use pointsman_core::{
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Decision, Entry, JournalMonitor, JournalWriter, Keyframe,
-    PolicyEvent, Restarted, Saved, crc32,
+    PolicyEventEntry, Restarted, Saved, crc32,
 };
-use pointsman_policy::{
-    self as policy, Began, Briefing, PolicyEventKind, PolicyHost, PolicyRecorder,
-};
+use pointsman_policy::{Began, Briefing, PolicyEvent, PolicyEventKind, PolicyHost, PolicyRecorder};
 
 use crate::roster::{self, InFull};
 
-/// A writer of everything that a replay of a run needs.
+/// Records everything that a replay of a run needs.
 #[derive(Debug)]
 pub struct JournalRecorder {
     writer: JournalWriter,
-    /// Snapshots that each policy had given when it was last looked at.
+    /// Number of snapshots that each policy had given when it was last looked at.
     seen: BTreeMap<u32, u64>,
-    /// The chains as of the last entry that has them.
+    /// The chains in the last entry that has them.
     chains: Vec<Chain>,
 }
 
 impl JournalRecorder {
-    /// A recorder that writes with `writer`.
+    /// Makes a recorder that writes with `writer`.
     #[must_use]
     pub fn new(writer: JournalWriter) -> Self {
         Self {
@@ -44,15 +42,15 @@ impl JournalRecorder {
         }
     }
 
-    /// A view of what has been written.
+    /// A handle to watch the journal from any thread.
     #[must_use]
     pub fn monitor(&self) -> JournalMonitor {
         self.writer.monitor()
     }
 
-    /// Writes all that a replay needs to begin here.
+    /// Writes a keyframe, with all that a replay needs to begin here.
     fn keyframe(&mut self, now: Micros, machine: &Machine, host: &mut PolicyHost) {
-        // A machine that cannot be written down makes a keyframe that no replay begins with.
+        // If the machine cannot be serialised, no replay can begin with this keyframe.
         let blob = Blob::of(machine).unwrap_or_default();
         host.renew(now, &machine.view());
         self.look(host);
@@ -65,7 +63,7 @@ impl JournalRecorder {
         });
     }
 
-    /// Notes how many snapshots each policy has given.
+    /// Notes the number of snapshots that each policy has given.
     fn look(&mut self, host: &PolicyHost) {
         let runners = host.runners();
         self.seen = runners
@@ -73,7 +71,7 @@ impl JournalRecorder {
             .collect();
     }
 
-    /// Notes that a policy's state was taken, as often as it was.
+    /// Records the snapshots that a policy has given since it was last looked at.
     fn saved(&mut self, now: Micros, host: &PolicyHost, policy: u32) {
         let (Some(runner), Some(seen)) = (host.runner(policy), self.seen.get_mut(&policy)) else {
             return;
@@ -92,7 +90,7 @@ impl JournalRecorder {
         }
     }
 
-    /// Notes the policies that began anew to answer the last question.
+    /// Records the fresh instances that were made to answer the last question.
     fn began(&mut self, began: &[Began]) {
         for Began {
             policy,
@@ -109,7 +107,7 @@ impl JournalRecorder {
     }
 }
 
-/// The event after which a policy's state is no longer taken, at a keyframe neither.
+/// Name of the event after which a policy's state is no longer saved, not even at a keyframe.
 pub(crate) const SNAPSHOTS_ENDED: &str = "snapshots-ended";
 
 impl Recorder for JournalRecorder {
@@ -160,7 +158,7 @@ impl PolicyRecorder for JournalRecorder {
         self.look(host);
     }
 
-    fn policy_event(&mut self, event: &policy::PolicyEvent) {
+    fn policy_event(&mut self, event: &PolicyEvent) {
         let what = match &event.kind {
             PolicyEventKind::Faulted(_) => "faulted",
             PolicyEventKind::Restarted { .. } => "restarted",
@@ -178,7 +176,7 @@ impl PolicyRecorder for JournalRecorder {
             PolicyEventKind::LogDropped(_) => "log-dropped",
             _ => "other",
         };
-        self.writer.write(&Entry::PolicyEvent(PolicyEvent {
+        self.writer.write(&Entry::PolicyEvent(PolicyEventEntry {
             now: event.at,
             policy: event.policy,
             what: what.to_owned(),

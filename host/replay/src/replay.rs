@@ -1,23 +1,23 @@
 //! Replays of journals: [`Replay`].
 //!
-//! The machine of a keyframe is given the inputs that follow it and decides when it did. Each
-//! question it asks is put to the policies that answered it then; what they answer, and the fuel
-//! it took, has to be what the journal has. The machine goes on with the recorded answers, so what
-//! it makes of them, fact by fact, has to be the same too.
+//! The machine of a keyframe is given the inputs that follow, and decides when the recorded one
+//! did. Each question goes to the policies that answered it then: their answers, and the fuel for
+//! them, must be those of the journal. The machine goes on with the recorded answers, so its facts
+//! must be the same too.
 //!
-//! With a [`WhatIf`] another policy is asked the same questions instead, and how often it would
-//! have answered otherwise is counted.
+//! With a [`WhatIf`] another policy is asked the same questions instead, and the answers that
+//! differ are counted.
 //!
 //! # Invariants
-//! 1. The first difference ends a replay: what follows from it is of no interest
+//! 1. The first difference ends a replay: later ones would follow from it
 //!    (`tests/tests/replay.rs`).
-//! 2. No replay goes on across missing or damaged entries but by a keyframe
+//! 2. After missing or damaged entries a replay goes on only with a keyframe
 //!    (`tests/tests/replay.rs`).
 //!
-//! # What is not repeated
-//! A fault that came of the clock ([`FaultKind::Deadline`]) or of a start that did not succeed is
-//! taken from the journal. Fuel is compared where an instance has been followed from its start, or
-//! from where its predecessor faulted, and under the wasmtime that recorded it.
+//! # Not repeated
+//! Faults of the clock ([`FaultKind::Deadline`]) or of a failed start are taken from the journal.
+//! Fuel is compared if the replay has followed an instance from its start, and runs under the
+//! wasmtime that recorded it.
 //!
 //! [`FaultKind::Deadline`]: pointsman_core::FaultKind::Deadline
 
@@ -38,90 +38,90 @@ use crate::components::ComponentCache;
 use run::ReplayRun;
 pub use what_if::{HookComparison, WhatIf, WhatIfTally};
 
-/// Entries shown before a difference.
+/// Number of entries shown before a difference.
 const CONTEXT_MAX: usize = 12;
 
-/// Counts of a replay so far.
+/// Counters of a replay so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayTally {
-    /// Inputs given to the machine.
+    /// Inputs that the machine was given.
     pub inputs: u64,
-    /// Times the machine was told to decide.
+    /// Calls of the machine to decide.
     pub rounds: u64,
     /// Questions that the machine asked.
     pub decisions: u64,
-    /// Answers of policies that came out the same.
+    /// Answers of policies that were the same.
     pub answers: u64,
     /// Answers that also took the same fuel.
     pub fuels: u64,
-    /// Faults that came out the same.
+    /// Faults that were the same.
     pub faults: u64,
     /// Faults that were taken from the journal.
     pub faults_taken: u64,
-    /// Facts that came out the same.
+    /// Facts that were the same.
     pub facts: u64,
-    /// Keyframes whose machine came out the same, byte by byte.
+    /// Keyframes whose machine was the same, byte by byte.
     pub keyframes: u64,
-    /// Snapshots of policies that came out the same.
+    /// Snapshots of policies that were the same.
     pub snapshots: u64,
-    /// Times a replay began anew after missing or damaged entries.
+    /// Fresh beginnings at a keyframe, after missing or damaged entries.
     pub restarts: u64,
-    /// Entries passed over for want of a keyframe before them.
+    /// Entries that were skipped because no keyframe came before them.
     pub skipped: u64,
 }
 
-/// The place where a replay came out otherwise than the journal.
+/// The first place where a replay differs from its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The file of the entry.
+    /// File of the entry.
     pub file: Arc<Path>,
     /// Offset of the entry in the file, in bytes.
     pub offset: u64,
-    /// The time of the entry, on the host's clock.
+    /// Time of the entry, in µs of the host's clock.
     pub now: Micros,
-    /// The last round before.
+    /// Last round before the entry.
     pub round: Round,
-    /// The thing that differs.
+    /// Name of the thing that differs.
     pub what: String,
-    /// Its value in the journal.
+    /// Value in the journal.
     pub recorded: String,
-    /// Its value in the replay.
+    /// Value in the replay.
     pub replayed: String,
-    /// The entries before it, oldest first.
+    /// Entries before it, oldest first.
     pub context: Vec<String>,
 }
 
-/// The reason for which a journal cannot be replayed.
+/// A reason why a journal cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// It was written by another version, whose rules this one does not have.
+    /// Another version of Pointsman wrote the journal. This one does not have that version's rules.
     #[error(
         "{file} was written by Pointsman {found}; replay it with that version, this is {}",
         env!("CARGO_PKG_VERSION")
     )]
     OtherVersion {
-        /// The journal's file.
+        /// File of the journal.
         file: String,
-        /// The version that wrote it.
+        /// Version that wrote the journal.
         found: String,
     },
-    /// A keyframe has no machine that can be read.
+    /// The machine of a keyframe cannot be read.
     #[error("{file} at {offset}: the machine of the keyframe cannot be read: {why}")]
     Machine {
-        /// The journal's file.
+        /// File of the journal.
         file: String,
         /// Offset of the keyframe in the file, in bytes.
         offset: u64,
-        /// The reason.
+        /// Message of the decoder.
         why: String,
     },
     /// A policy of the journal cannot be started.
     #[error("policy {name} of the journal cannot be started")]
     Policy {
-        /// The policy's name.
+        /// Name of the policy.
         name: String,
-        /// The reason.
+        /// Reason that it cannot be started.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -152,7 +152,7 @@ impl Mismatch {
     }
 }
 
-/// The end of a replay before the end of its journal.
+/// A reason to stop before the end of the journal.
 enum Stop {
     Differs(Mismatch),
     Error(ReplayError),
@@ -174,11 +174,11 @@ impl From<ReplayError> for Stop {
 #[derive(Debug)]
 pub struct Replay {
     components: ComponentCache,
-    /// Another policy, which is asked instead of those of the journal.
+    /// The policy that is asked instead of the journal's.
     what_if: Option<Box<WhatIf>>,
     run: Option<ReplayRun>,
     has_begun: bool,
-    /// True if this build counts fuel as the one that recorded.
+    /// True if this build counts fuel as the recording one did.
     compares_fuel: bool,
     tally: ReplayTally,
     context: Vec<(u64, String)>,
@@ -192,7 +192,7 @@ struct Context<'a> {
 }
 
 impl Replay {
-    /// A replay that asks the policies of the journal.
+    /// Makes a replay that asks the policies of the journal.
     #[must_use]
     pub fn new(components: ComponentCache) -> Self {
         Self {
@@ -206,7 +206,7 @@ impl Replay {
         }
     }
 
-    /// A replay that asks the policy of `what_if` alone.
+    /// Makes a replay that asks only the policy of `what_if`.
     #[must_use]
     pub fn with_what_if(components: ComponentCache, what_if: WhatIf) -> Self {
         Self {
@@ -215,26 +215,26 @@ impl Replay {
         }
     }
 
-    /// True once there was a keyframe to begin with.
+    /// True once a keyframe was found to begin with.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Counts so far.
+    /// Counters so far.
     #[must_use]
     pub fn tally(&self) -> &ReplayTally {
         &self.tally
     }
 
-    /// The other policy that is asked, if one is.
+    /// The policy that is asked instead of the journal's.
     #[must_use]
     pub fn what_if(&self) -> Option<&WhatIf> {
         self.what_if.as_deref()
     }
 
-    /// Does what an entry says, or, of a question, takes note of the answer to come. Returns the
-    /// difference, if something came out otherwise; there is no point in going on then.
+    /// Repeats an entry; the answer to a question is only noted. Returns the difference if
+    /// something is not as in the journal; then the replay should end.
     ///
     /// # Errors
     /// If the journal cannot be replayed.
@@ -277,12 +277,13 @@ impl Replay {
         Ok(difference)
     }
 
-    /// Notes that the journal is damaged here: nothing is known before the next keyframe.
+    /// Notes damage in the journal: the replay goes on with the next keyframe.
     pub fn damaged(&mut self, _: &ReadError) {
         self.run = None;
     }
 
-    /// Ends the replay with the journal. A round whose decisions were cut off is no difference.
+    /// Ends the replay with the end of the journal. A round whose decisions were cut off is no
+    /// difference.
     ///
     /// # Errors
     /// If the journal cannot be replayed.

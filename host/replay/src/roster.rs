@@ -1,21 +1,21 @@
-//! Policies as a journal names them, and from there back to running ones.
+//! The policies of a host as entries of a journal, and the way back to running policies.
 
 use std::error::Error;
 
 use pointsman_core::Hook;
-use pointsman_journal::{Blob, Chain, Digest, PolicyRecord, Roster};
+use pointsman_journal::{Blob, Chain, ContentHash, PolicyRecord, Roster};
 use pointsman_policy::{Limits, PolicyHost, PolicySource, Runner, Snapshot, start};
 use serde_json::{Map, Value};
 
 use crate::components::ComponentCache;
 use crate::replay::ReplayError;
 
-/// The policies of which a roster says everything that it takes to start them.
+/// The policies that a roster records with all that is needed to start them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InFull<'a> {
     /// All of them.
     All,
-    /// All but these, which have been running.
+    /// All policies but these, which an earlier entry has.
     AllBut(&'a [u32]),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn roster(host: &PolicyHost, in_full: InFull<'_>) -> Roster {
     }
 }
 
-/// The policies asked for each hook that a policy holds.
+/// The chain of each hook that a policy holds.
 pub(crate) fn chains(host: &PolicyHost) -> Vec<Chain> {
     let hooks = Hook::ALL.into_iter().map(|hook| Chain {
         hook,
@@ -51,8 +51,8 @@ fn brief(number: u32, runner: &Runner) -> PolicyRecord {
         name: description.name.clone(),
         version: description.version.clone(),
         reasons: description.reasons.clone(),
-        digest: Digest(source.digest().0),
-        fingerprint: Digest(source.fingerprint().0),
+        digest: ContentHash(source.digest().0),
+        fingerprint: ContentHash(source.fingerprint().0),
         settings: source.settings().to_owned(),
         limits: limits_json(source.limits()),
         generation: runner.counters().generation,
@@ -80,7 +80,7 @@ fn limits_json(limits: &Limits) -> String {
     Value::Object(rows).to_string()
 }
 
-/// Starts a policy as it was when it was recorded, told nothing yet.
+/// Starts a policy as it was when it was recorded. It has been told nothing yet.
 pub(crate) fn revive(
     components: &ComponentCache,
     record: &PolicyRecord,

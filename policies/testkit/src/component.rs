@@ -1,7 +1,7 @@
-//! A policy as the component that is shipped.
+//! Policies as the components that are shipped.
 //!
-//! `cargo xtask policies` makes the files; here they are found, loaded under the limits a server
-//! has by default, and made a [`PolicySource`].
+//! `cargo xtask policies` makes the files. This module finds them, loads them under the default
+//! limits of a server, and makes [`PolicySource`]s of them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,34 +15,34 @@ use pointsman_policy::{
 };
 use serde_json::{Map, Value};
 
-/// Why there is no component.
+/// A reason why there is no component.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComponentError {
-    /// It was not built.
+    /// The component was not built.
     #[error("no component {}: run `cargo xtask policies`", .0.display())]
     Missing(PathBuf),
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("component {} cannot be read", .0.display())]
     Read(PathBuf, #[source] std::io::Error),
-    /// It is no policy.
+    /// The file is no policy.
     #[error("component {} is no policy", .0.display())]
     Load(PathBuf, #[source] LoadError),
-    /// It cannot be instantiated.
+    /// The component cannot be instantiated.
     #[error(transparent)]
     Instance(#[from] Fault),
-    /// Nothing compiled can run here.
+    /// The machine cannot run compiled components.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// Where `cargo xtask policies` puts the component of policy `name`.
+/// The path at which `cargo xtask policies` puts the component of policy `name`.
 #[must_use]
 pub fn component_path(name: &str) -> PathBuf {
     target().join("policies").join(format!("{name}.wasm"))
 }
 
-/// Cargo's target folder, as that command finds it. The only place that reads the environment.
+/// Cargo's target folder, by the rule of that command. Nothing else reads the environment.
 fn target() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -52,7 +52,7 @@ fn target() -> PathBuf {
     workspace.join(chosen.as_deref().unwrap_or(OsStr::new("target")))
 }
 
-/// Loaded components. Each file is compiled once.
+/// The components loaded so far. Each file is compiled once.
 #[derive(Debug, Default)]
 pub struct Components {
     engine: Option<PolicyEngine>,
@@ -60,7 +60,7 @@ pub struct Components {
 }
 
 impl Components {
-    /// Instances of the component of policy `name`, configured with `settings`.
+    /// Makes a source of instances of the component of policy `name`, configured with `settings`.
     ///
     /// # Errors
     /// If there is no such component, or it cannot be loaded.
@@ -72,7 +72,7 @@ impl Components {
         Ok(source(self.component(name)?, settings))
     }
 
-    /// A bare instance of the component of policy `name`, under the default limits.
+    /// Makes a bare instance of the component of policy `name`, under the default limits.
     ///
     /// # Errors
     /// If there is no such component, or it cannot be loaded or instantiated.
@@ -81,7 +81,7 @@ impl Components {
         Ok(WasmInstance::new(component, Limits::default())?)
     }
 
-    /// The component of policy `name`.
+    /// Loads the component of policy `name`.
     ///
     /// # Errors
     /// If there is no such component, or it cannot be loaded.

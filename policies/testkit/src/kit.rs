@@ -1,4 +1,4 @@
-//! Scenarios with their policies: one file, or all of a folder in both flavours.
+//! Runs of scenarios with their policies: one file, or a folder in both flavours.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,12 +15,12 @@ use crate::report::{Case, Problem, Suite, Verdict};
 use crate::run::{self, Ran, RunError};
 use crate::scenario::{Place, PolicyBinding, Scenario};
 
-/// How a policy is compiled.
+/// A way to compile a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flavour {
-    /// Into the test.
+    /// Compiled into the test.
     Native,
-    /// To the component that is shipped.
+    /// Compiled to the component that is shipped.
     Component,
 }
 
@@ -32,9 +32,9 @@ pub struct Registry {
 
 #[derive(Clone)]
 enum Entry {
-    /// Its component is where `cargo xtask policies` puts it.
+    /// A native policy, whose component `cargo xtask policies` builds.
     Make(Make),
-    /// Of whatever flavour it is.
+    /// A policy of one flavour.
     Source(Configure),
 }
 
@@ -50,14 +50,14 @@ impl fmt::Display for Flavour {
     }
 }
 
-/// Runs scenarios. Keeps components compiled from one to the next.
+/// Runs scenarios, and keeps compiled components for the next one.
 #[derive(Debug)]
 pub struct Kit {
     registry: Registry,
     components: Components,
 }
 
-/// What went wrong in a folder of scenarios.
+/// The errors in a folder of scenarios.
 #[derive(Debug)]
 pub struct Failures {
     failures: Vec<String>,
@@ -66,15 +66,15 @@ pub struct Failures {
 /// Runs one scenario.
 ///
 /// # Errors
-/// If it cannot be read or run, or something expected is not met.
+/// If the scenario cannot be read or run, or an expectation is not met.
 pub fn run(path: &Path, flavour: Flavour, registry: Registry) -> Result<Ran, RunError> {
     Kit::new(registry).run(path, flavour)
 }
 
-/// Runs every scenario of a folder, natively and as components, which must decide alike.
+/// Runs every scenario of a folder, natively and as components, which must decide the same.
 ///
 /// # Errors
-/// Everything that went wrong. A folder without scenarios is wrong too.
+/// All failures. A folder without scenarios is one.
 pub fn check_dir(folder: &Path, registry: Registry) -> Result<(), Failures> {
     Kit::new(registry).check_dir(folder)
 }
@@ -82,7 +82,7 @@ pub fn check_dir(folder: &Path, registry: Registry) -> Result<(), Failures> {
 // === impl Registry ===
 
 impl Registry {
-    /// No policy.
+    /// Makes a registry without policies.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -97,7 +97,7 @@ impl Registry {
     }
 
     /// Adds a policy that was loaded already; `source` configures it with a scenario's settings.
-    /// Its flavour is what it is.
+    /// The policy has one flavour, whichever is asked for.
     #[must_use]
     pub fn with_source(
         mut self,
@@ -113,7 +113,7 @@ impl Registry {
 // === impl Kit ===
 
 impl Kit {
-    /// A kit for these policies.
+    /// Makes a kit for the policies of `registry`.
     #[must_use]
     pub fn new(registry: Registry) -> Self {
         Self {
@@ -122,10 +122,10 @@ impl Kit {
         }
     }
 
-    /// Runs one scenario.
+    /// Runs the scenario in a file.
     ///
     /// # Errors
-    /// If it cannot be read or run, or something expected is not met.
+    /// If the scenario cannot be read or run, or an expectation is not met.
     pub fn run(&mut self, path: &Path, flavour: Flavour) -> Result<Ran, RunError> {
         self.run_scenario(&read(path)?, flavour)
     }
@@ -133,7 +133,7 @@ impl Kit {
     /// Runs a scenario that was read.
     ///
     /// # Errors
-    /// If it cannot be run, or something expected is not met.
+    /// If the scenario cannot be run, or an expectation is not met.
     pub fn run_scenario(&mut self, scenario: &Scenario, flavour: Flavour) -> Result<Ran, RunError> {
         run::run(scenario, &mut |binding| {
             self.source(scenario, binding, flavour)
@@ -162,8 +162,8 @@ impl Kit {
         }
     }
 
-    /// Runs scenarios one by one and reports each: what is unmet has failed, what cannot be read
-    /// or run is broken.
+    /// Runs scenarios one by one and reports each: as failed if an expectation is not met, and as
+    /// broken if it cannot be read or run.
     pub fn suite(&mut self, name: &str, paths: &[PathBuf], flavour: Flavour) -> Suite {
         Suite {
             name: name.to_owned(),
@@ -185,10 +185,10 @@ impl Kit {
         case(scenario.title(), start, ran.err().as_ref())
     }
 
-    /// Runs every scenario of a folder, natively and as components, which must decide alike.
+    /// Runs every scenario of a folder, natively and as components, which must decide the same.
     ///
     /// # Errors
-    /// Everything that went wrong. A folder without scenarios is wrong too.
+    /// All failures. A folder without scenarios is one.
     pub fn check_dir(&mut self, folder: &Path) -> Result<(), Failures> {
         let mut failures = Vec::new();
         match scenario_files(folder) {
@@ -222,7 +222,7 @@ impl Kit {
     }
 }
 
-/// Whether two runs came to the same to the byte; the error says where they part.
+/// Compares two runs to the byte; the error is the first difference.
 fn same(native: &Ran, component: &Ran) -> Result<(), String> {
     fn part<T: PartialEq + fmt::Debug>(what: &str, one: &[T], other: &[T]) -> Result<(), String> {
         if one == other {
@@ -248,10 +248,10 @@ fn read(path: &Path) -> Result<Scenario, RunError> {
     Ok(Scenario::parse(path, &text)?)
 }
 
-/// The scenarios a path stands for: the `.toml` files of a folder, sorted, or the file itself.
+/// Lists the scenarios at a path: the `.toml` files of a folder, sorted, or the file itself.
 ///
 /// # Errors
-/// If there is nothing of that name, or it cannot be listed.
+/// If the path does not exist, or cannot be listed.
 pub fn scenario_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     if fs::metadata(path)?.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -317,7 +317,7 @@ impl fmt::Debug for Entry {
 // === impl Failures ===
 
 impl Failures {
-    /// How many scenarios failed.
+    /// The number of scenarios that failed.
     #[must_use]
     pub fn count(&self) -> usize {
         self.failures.len()

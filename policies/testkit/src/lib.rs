@@ -1,11 +1,11 @@
 //! Scenarios and property checks for a policy, native or as a component; no server, no device.
 //!
 //! A scenario is a TOML file: a fleet, then steps in order (requests arrive, time passes, an
-//! executor is lost), with what is expected after them. It drives the host's real machine through
-//! its interlock, with scripted engines and logical time. The README describes the format.
+//! executor is lost), each with its expectations. It drives the host's real machine through its
+//! interlock, with scripted engines and logical time. The README describes the format.
 //!
-//! A policy's crate runs every scenario of its folder, as compiled natively and as a component,
-//! and both must decide alike to the byte:
+//! A policy's crate runs every scenario of its folder with the policy compiled natively and as a
+//! component. Both must decide the same, to the byte:
 //!
 //! ```no_run
 //! use pointsman_testkit::{Registry, check_dir};
@@ -20,14 +20,14 @@
 //! ```
 //!
 //! # Determinism
-//! A scenario has no seed and no clock: two runs make the same facts, so one that failed is run
-//! again to have it explained.
+//! A scenario has no seed and no clock, so two runs make the same facts. A scenario that fails is
+//! run again, to collect explanations.
 //!
-//! What a policy is for, its scenarios say; what any policy must be, [`properties`] checks on
-//! random fleets and loads. Either is a [`report`] for people, CI and programs.
+//! Scenarios show what one policy is for; [`properties`] checks on random fleets and loads what every
+//! policy must be. Either gives a [`report`] for people, CI and programs.
 //!
 //! # Not here
-//! Traces and latency models: the simulator's.
+//! Traces and latency models.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,10 +1,11 @@
-//! A policy compiled natively, as the host asks it.
+//! Native policies behind the host's [`Instance`].
 //!
-//! The SDK's [`pointsman_sdk::Instance`] speaks the interface's types and may panic; the host's
-//! [`Instance`] speaks the core's and reports faults.
+//! The SDK's [`pointsman_sdk::Instance`] has the interface's types and may panic. The host's
+//! [`Instance`] has the core's types and reports faults.
 //!
 //! # Invariants
-//! 1. A panic is a [`Fault`] with the panic's message, and so is every later call (`tests`).
+//! 1. A panic becomes a [`Fault`] with the panic's message, and so does every later call
+//!    (`native::tests`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +21,7 @@ use serde_json::{Map, Value};
 #[cfg(test)]
 mod tests;
 
-/// The types of `wit/` as the SDK has them, from and to the core's.
+/// Conversions between the core's types and those of the SDK.
 mod wire {
     pointsman_policy::conversions! {
         types: pointsman_sdk::wire::types,
@@ -33,23 +34,23 @@ mod wire {
     }
 }
 
-/// What `export!` of the SDK makes: a new instance, not configured.
+/// A function that makes a new instance, not configured. The SDK's `export!` defines one.
 pub type Make = fn() -> Box<dyn sdk::Instance>;
 
-/// Instances of the policy that `make` makes, configured with `settings`. `name` stands for its
-/// code where the host tells policies apart.
+/// Makes a source of instances from `make`, configured with `settings`. The host knows the policy's
+/// code by `name`.
 #[must_use]
 pub fn source(name: &str, make: Make, settings: &Map<String, Value>) -> PolicySource {
     let digest = Digest::of(format!("native {name}").as_bytes());
     PolicySource::native(digest, move || boxed(make), settings, Limits::default())
 }
 
-/// One instance, as the host asks it.
+/// Makes one instance behind the host's trait.
 pub(crate) fn boxed(make: Make) -> Box<dyn Instance> {
     Box::new(Native::new(make))
 }
 
-/// One native instance.
+/// A native instance behind the host's trait.
 struct Native {
     state: State,
     hooks: HookSet,
@@ -58,7 +59,7 @@ struct Native {
 
 enum State {
     Well(Box<dyn sdk::Instance>),
-    /// With this message.
+    /// Unusable after a panic with this message.
     Panicked(String),
 }
 
@@ -71,7 +72,7 @@ impl Native {
             hooks: HookSet::EMPTY,
             explains: false,
         };
-        // Where this panics, `describe`, which is asked next, reports it.
+        // If this panics, the next call, which is `describe`, reports it.
         native.state = match caught(move || {
             let instance = make();
             let hooks = instance.hooks();
@@ -91,7 +92,7 @@ impl Native {
         native
     }
 
-    /// Calls the instance, if it is well.
+    /// Calls the instance, unless it has panicked.
     fn call<R>(
         &mut self,
         name: &str,
@@ -109,8 +110,8 @@ impl Native {
     }
 }
 
-/// What `call` returns, or the message it panicked with. Whatever a panic leaves behind is not
-/// used again: the instance is dropped.
+/// Returns the result of `call`, or the message of its panic. The instance is dropped after a
+/// panic, so its state is not used again.
 fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|payload| panic_message(payload.as_ref()))
 }
@@ -126,7 +127,7 @@ fn core_hook(hook: sdk::Hook) -> Option<Hook> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()

@@ -1,8 +1,9 @@
 //! Properties that any policy should have, checked on random fleets and loads.
 //!
-//! [`check`] puts a policy through seeded runs of a whole host in which the built-in rules make
-//! the decisions it does not make, and reports each property of [`Property::ALL`]. What is broken
-//! is said with the seed and the fewest events that show it, which make the same run again.
+//! [`check`] puts a policy through seeded runs of a whole host, in which the built-in rules make
+//! the decisions that the policy does not make, and reports each property of [`Property::ALL`]. A
+//! broken property is reported with the seed and the smallest number of events that show it: these
+//! make the same run again.
 //!
 //! ```no_run
 //! use pointsman_testkit::properties::{Plan, Subject, check};
@@ -17,14 +18,14 @@
 //! ```
 //!
 //! # Not here
-//! What a policy is for: its scenarios say that.
+//! The purpose of one policy: its scenarios.
 
+mod copies;
 mod fuel;
 mod load;
 mod shipped;
 mod shrink;
 mod subject;
-mod twin;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,42 +41,43 @@ pub use subject::Subject;
 #[cfg(test)]
 mod tests;
 
-/// What is checked.
+/// A property of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Property {
-    /// The interlock refuses none of its answers, and it never faults.
+    /// The interlock refuses none of its answers, and no call faults.
     NeverRefused,
-    /// A fresh instance with its state, told everything anew, answers as it does.
+    /// A fresh instance with its state, told everything anew, gives the same answers.
     SurvivesRestart,
-    /// In which order it is told makes no difference; among executors that it explains to cost
-    /// the same it may choose any.
+    /// Its answers do not depend on the order in which it is told rows. Executors with the same
+    /// explained cost may be exchanged.
     IgnoresRowOrder,
-    /// No liveness clock of the host runs out, and every request has an outcome in the end.
+    /// No liveness clock of the host runs out, and every request ends with an outcome.
     StarvesNobody,
-    /// What it chooses is the best of what it explains, and nothing that could be chosen is held.
+    /// Its choices are the best ones by its own explanation, and it holds no request that it could
+    /// place.
     ExplainsItself,
-    /// What a question costs grows at most in proportion to the fleet and what runs there.
+    /// The fuel of a question grows no faster than the fleet and its load.
     BoundedFuel,
 }
 
-/// How thoroughly to check. The same plan makes the same runs.
+/// The extent of a check. The same plan makes the same runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Of the first run; each later one takes the next.
+    /// Seed of the first run; each further run takes the next number.
     pub seed: u64,
-    /// Runs.
+    /// Number of runs.
     pub runs: u32,
-    /// Events of a run: arrivals, failures, changed limits, time passing.
+    /// Events of a run: arrivals, failures, changed limits, and time that passes.
     pub events: u32,
-    /// In a rush fewer requests than that come at once.
+    /// Upper bound, exclusive, of the requests that arrive at once in a rush.
     pub rush: u32,
-    /// Of so many questions one is also asked of fresh instances, which takes its time.
+    /// One of this many questions is also asked of fresh instances, which is slow.
     pub restart_every: u32,
-    /// Executors of the fleets on which fuel is compared, ascending.
+    /// Sizes of the fleets on which fuel is compared, ascending.
     pub fleets: Vec<u32>,
 }
 
-/// What is wrong, by property; the first of each.
+/// The first problem of each broken property.
 type Broken = BTreeMap<Property, Problem>;
 
 // === impl Plan ===
@@ -96,7 +98,7 @@ impl Default for Plan {
 // === impl Property ===
 
 impl Property {
-    /// All of them.
+    /// All properties, in the order of a report.
     pub const ALL: [Self; 6] = [
         Self::NeverRefused,
         Self::SurvivesRestart,
@@ -106,7 +108,7 @@ impl Property {
         Self::BoundedFuel,
     ];
 
-    /// It, as a sentence about a policy.
+    /// The property as the end of a sentence about a policy.
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
@@ -120,14 +122,14 @@ impl Property {
     }
 }
 
-/// What came of one run.
+/// The outcome of one run.
 enum Outcome {
     Ran(load::Ran),
     HostBroke(Problem),
 }
 
-/// Checks every property. A host that breaks an invariant of its own breaks all that its runs
-/// would show.
+/// Checks every property. If the host breaks an invariant of its own, all properties that runs
+/// would show are reported as broken.
 ///
 /// # Errors
 /// If the policy does not start.
@@ -199,7 +201,7 @@ fn run_once(subject: &Subject, plan: &Plan, seed: u64) -> Result<Outcome, StartE
     }
 }
 
-/// A host in which the policy of `source` makes all the decisions it can make. It is number 0.
+/// A host in which the policy of `source` has number 0 and makes all decisions that it can make.
 fn host_of(source: PolicySource) -> Result<PolicyHost, StartError> {
     let runner = start(source)?;
     let hooks = runner.hooks();

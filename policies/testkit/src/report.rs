@@ -1,7 +1,7 @@
-//! What came of scenarios and property checks, for a person, for CI and for programs.
+//! The results of scenarios and property checks, for a person, for CI and for programs.
 //!
 //! A [`Report`] is data; [`human`], [`junit`] and [`json`] render it. Nothing in it depends on a
-//! clock, so that two runs make the same text.
+//! clock, so two runs give the same text.
 
 mod json;
 mod junit;
@@ -15,26 +15,26 @@ pub use junit::junit;
 #[cfg(test)]
 mod tests;
 
-/// Suites in the order they ran in.
+/// Suites in the order in which they ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The suites.
+    /// All suites, in the order in which they ran.
     pub suites: Vec<Suite>,
 }
 
-/// Cases that belong together: the scenarios of one flavour, the properties of one policy.
+/// A group of cases: the scenarios of one flavour, or the properties of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suite {
-    /// What they have in common.
+    /// The name of the suite.
     pub name: String,
-    /// The cases.
+    /// All cases, in the order in which they ran.
     pub cases: Vec<Case>,
 }
 
 /// One scenario or property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What it shows, in a line.
+    /// The title, in a line.
     pub name: String,
     /// Where it is written, or what in it failed; absent: not in a file.
     pub place: Option<Place>,
@@ -42,45 +42,45 @@ pub struct Case {
     pub verdict: Verdict,
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is as it should be; with what was found, or nothing.
+    /// The case is as expected. The text says what was found; it may be empty.
     Passed(String),
-    /// It says nothing about this policy, for this reason.
+    /// The case says nothing about this policy, for this reason.
     Skipped(String),
     /// The policy does not do what is expected of it.
     Failed(Problem),
-    /// It could not be run: what is wrong is the file, the settings or the host.
+    /// The case could not be run: the file, the settings or the host is wrong.
     Broken(Problem),
 }
 
-/// What is wrong.
+/// A reason why a case failed or broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// In a line.
+    /// The problem in one line.
     pub summary: String,
-    /// Everything there is to know; may be empty or have many lines.
+    /// All details; may be empty or have many lines.
     pub detail: String,
 }
 
-/// How many cases came to what.
+/// Counts of cases by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// [`Verdict::Passed`].
+    /// Number of [`Verdict::Passed`].
     pub passed: usize,
-    /// [`Verdict::Skipped`].
+    /// Number of [`Verdict::Skipped`].
     pub skipped: usize,
-    /// [`Verdict::Failed`].
+    /// Number of [`Verdict::Failed`].
     pub failed: usize,
-    /// [`Verdict::Broken`].
+    /// Number of [`Verdict::Broken`].
     pub broken: usize,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// How many cases came to what, in all suites.
+    /// Counts of the cases of all suites.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.suites
@@ -88,7 +88,7 @@ impl Report {
             .fold(Counts::default(), |sum, suite| sum.with(suite.counts()))
     }
 
-    /// Whether nothing failed or broke.
+    /// True if nothing failed or broke.
     #[must_use]
     pub fn is_passed(&self) -> bool {
         let counts = self.counts();
@@ -99,7 +99,7 @@ impl Report {
 // === impl Suite ===
 
 impl Suite {
-    /// How many cases came to what.
+    /// Counts of the cases of this suite.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
@@ -118,7 +118,7 @@ impl Suite {
 // === impl Verdict ===
 
 impl Verdict {
-    /// One word for it.
+    /// The verdict as one word.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -164,7 +164,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// For a person: a line per case, and below it what is wrong.
+/// Renders a report for a person: one line per case, with the details of a problem below it.
 #[must_use]
 pub fn human(report: &Report) -> String {
     let mut lines = Vec::new();

@@ -1,13 +1,13 @@
-//! A run: the steps of a scenario, done to a world, and what was expected of each.
+//! A run: the steps of a scenario, done to a world, and the expectations of each.
 //!
-//! `stage` is the world with its names, `check` compares it with what is expected, `timeline` says
-//! what happened in those names, `watch` stands between machine and policies to have a failed run
+//! `state` is the world with its names, `check` compares it with the expectations, `timeline` puts
+//! facts in words with those names, `watch` stands between machine and policies to have a failed run
 //! explained.
 
 mod check;
 mod failure;
 mod history;
-mod stage;
+mod state;
 mod timeline;
 mod watch;
 
@@ -22,75 +22,75 @@ use crate::native::panic_message;
 use crate::scenario::{FormatError, HookName, Place, PolicyBinding, Scenario};
 use check::Miss;
 pub use failure::Unmet;
-use stage::Stage;
+use state::ScenarioRun;
 use watch::{Watch, Watched};
 
 #[cfg(test)]
 mod tests;
 
-/// What came of a run in which everything expected was met.
+/// The result of a run that met all expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// What happened.
+    /// Facts, in order.
     pub facts: Vec<Stamped>,
-    /// What the machine ordered.
+    /// Effects, in order.
     pub effects: Vec<Effect>,
 }
 
-/// Why a run came to nothing.
+/// A reason why a run failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The file cannot be read.
+    /// The scenario cannot be read.
     #[error("{file} cannot be read", file = .0.display())]
     Read(std::path::PathBuf, #[source] std::io::Error),
     /// The file is no scenario.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A policy that is to be bound is not among those given.
+    /// The scenario binds a policy that is not among the given ones.
     #[error("{place}: no policy is called `{name}`; those given are {given}")]
     UnknownPolicy {
         /// Where it is named.
         place: Place,
-        /// The name.
+        /// Name in the scenario.
         name: String,
-        /// Those there are.
+        /// The names of the given policies.
         given: String,
     },
-    /// There is no component of a policy.
+    /// A policy's component is missing.
     #[error(transparent)]
     Component(#[from] ComponentError),
     /// A policy does not start.
     #[error("{0}: the policy does not start")]
     Start(Place, #[source] StartError),
-    /// A policy cannot hold the hooks it is to hold.
+    /// A policy cannot hold the hooks of its binding.
     #[error("{0}: the policy cannot be bound")]
     Bind(Place, #[source] BindError),
-    /// Two policies are to hold one hook.
+    /// Two policies are bound to one hook.
     #[error("{place}: {hook} is already held by another policy; name the `hooks` of each")]
     TwoHolders {
         /// Where the second is named.
         place: Place,
-        /// The hook.
+        /// Name of the hook.
         hook: &'static str,
     },
-    /// A step cannot be done.
+    /// A step is impossible.
     #[error("{place}: step {step} cannot be done: {why}")]
     Impossible {
         /// Where the step stands.
         place: Place,
         /// Which step, from 1; 0: attaching the fleet.
         step: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Something expected was not met.
+    /// An expectation is not met.
     #[error(transparent)]
     Unmet(#[from] Box<Unmet>),
-    /// The host itself broke one of its invariants: not the policy's fault.
+    /// The host broke one of its own invariants. The policy is not to blame.
     #[error("{place}: the host broke an invariant: {detail}")]
     HostBroke {
-        /// The scenario.
+        /// First line of the scenario.
         place: Place,
         /// What it said.
         detail: String,
@@ -98,7 +98,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Where in a scenario it is, if it is in one.
+    /// The place in the scenario, if the error has one.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         match self {
@@ -115,10 +115,10 @@ impl RunError {
     }
 }
 
-/// Where a policy under test comes from.
+/// The source of a policy under test.
 pub(crate) type Sources<'a> = &'a mut dyn FnMut(&PolicyBinding) -> Result<PolicySource, RunError>;
 
-/// Runs a scenario. One that fails is run again to have the requests concerned explained.
+/// Runs a scenario. If it fails, it runs again, to collect explanations for the requests concerned.
 pub(crate) fn run(scenario: &Scenario, sources: Sources<'_>) -> Result<Ran, RunError> {
     let failed = match attempt(scenario, sources, &BTreeSet::new())? {
         Attempt::Met(ran) => return Ok(ran),
@@ -136,15 +136,15 @@ enum Attempt {
     Unmet(Box<Failed>),
 }
 
-/// A stage on which something was not met.
+/// A run with expectations that were not met.
 struct Failed {
-    stage: Stage,
-    /// From 1; 0: at the end.
+    run: ScenarioRun,
+    /// Number of the step, from 1; 0 for the end.
     step: usize,
     misses: Vec<Miss>,
 }
 
-/// A broken invariant panics in the world; here it becomes an error with the scenario's name.
+/// Runs a scenario once. A broken invariant panics in the world and becomes an error here.
 fn attempt(
     scenario: &Scenario,
     sources: Sources<'_>,
@@ -156,7 +156,7 @@ fn attempt(
         sink: Watch::new(about.clone()),
     };
     catch_unwind(AssertUnwindSafe(|| {
-        play(scenario, Stage::new(scenario, watched, names)?)
+        play(scenario, ScenarioRun::new(scenario, watched, names)?)
     }))
     .unwrap_or_else(|payload| {
         Err(RunError::HostBroke {
@@ -166,46 +166,42 @@ fn attempt(
     })
 }
 
-fn play(scenario: &Scenario, mut stage: Stage) -> Result<Attempt, RunError> {
+fn play(scenario: &Scenario, mut run: ScenarioRun) -> Result<Attempt, RunError> {
     for (idx, step) in scenario.steps.iter().enumerate() {
         let number = idx + 1;
         if let Some(action) = &step.action {
-            stage.act(action).map_err(|why| RunError::Impossible {
+            run.act(action).map_err(|why| RunError::Impossible {
                 place: scenario.source.place(step.at),
                 step: number,
                 why,
             })?;
         }
         if let Some(expect) = &step.expect {
-            stage.settle();
-            let misses = check::step(&stage, expect);
+            run.settle();
+            let misses = check::step(&run, expect);
             if !misses.is_empty() {
-                return Ok(Attempt::Unmet(failed(stage, number, misses)));
+                return Ok(Attempt::Unmet(failed(run, number, misses)));
             }
-            stage.set_mark();
+            run.set_mark();
         }
     }
-    stage.settle();
-    let misses = check::end(&stage, &scenario.end);
+    run.settle();
+    let misses = check::end(&run, &scenario.end);
     if !misses.is_empty() {
-        return Ok(Attempt::Unmet(failed(stage, 0, misses)));
+        return Ok(Attempt::Unmet(failed(run, 0, misses)));
     }
     Ok(Attempt::Met(Ran {
-        facts: stage.world.facts().to_vec(),
-        effects: stage.world.effects().to_vec(),
+        facts: run.world.facts().to_vec(),
+        effects: run.world.effects().to_vec(),
     }))
 }
 
-fn failed(mut stage: Stage, step: usize, misses: Vec<Miss>) -> Box<Failed> {
-    stage.explain_waiting();
-    Box::new(Failed {
-        stage,
-        step,
-        misses,
-    })
+fn failed(mut run: ScenarioRun, step: usize, misses: Vec<Miss>) -> Box<Failed> {
+    run.explain_waiting();
+    Box::new(Failed { run, step, misses })
 }
 
-/// The policies under test, each in force for its hooks, and their names by number.
+/// Starts the policies under test and binds each to its hooks. Returns their names, by number.
 fn bind(scenario: &Scenario, sources: Sources<'_>) -> Result<(PolicyHost, Vec<String>), RunError> {
     let mut host = PolicyHost::new(Patience::default());
     let mut names = Vec::new();

@@ -1,8 +1,8 @@
-//! A full batch of requests over a fleet of any size, as a policy that routes is asked about it.
+//! A full batch of requests over a fleet of any size: the question to a policy that routes.
 //!
-//! The fuel that the question takes is the same on every machine, so that a test may hold it: a
-//! policy that looks at the whole fleet for each request does not answer [`BATCH`] of them over
-//! [`EXECUTORS_MAX`] executors under the default limits, and one that keeps an index does.
+//! The fuel of this question is the same on every machine, so a test can check it. Under the
+//! default limits, a policy that looks at the whole fleet for each request cannot answer [`BATCH`]
+//! of them over [`EXECUTORS_MAX`] executors; one with an index can.
 //!
 //! ```no_run
 //! use pointsman_testkit::scale::check_batches;
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # Not here
-//! How long it takes: `cargo xtask bench decide`.
+//! Time: `cargo xtask bench decide`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,35 +33,35 @@ use pointsman_sdk::rendezvous::split_mix;
 
 use crate::component::Components;
 
-/// Requests of a batch: as many as the host asks about at once by default.
+/// Requests of a batch, the host's default.
 pub const BATCH: u32 = 64;
-/// Executors of the largest fleet.
+/// Number of executors in the largest fleet.
 pub const EXECUTORS_MAX: u32 = 10_000;
 
 const SECOND: u64 = 1_000_000;
-/// Executors that share a device.
+/// Number of executors that share a device.
 const PER_DEVICE: u32 = 8;
 const SLOTS: u32 = 8;
 const MODELS: u32 = 4;
-/// Executors listed as holding a part of a prompt.
+/// Number of executors that hold a part of a prompt.
 const HOLDERS: u32 = 8;
 const TOKENS_PER_BLOCK: u32 = 16;
 
-/// Where there is room.
+/// The part of the fleet that has room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Everywhere.
+    /// Room on every executor.
     Everywhere,
-    /// On every other executor.
+    /// Room on every other executor.
     OnHalf,
-    /// In one slot: the fleet is full, and a sequence has ended.
+    /// Room in one slot of a full fleet, in which a sequence has ended.
     OneSlot,
-    /// On one device: slots are free everywhere, and blocks are not.
+    /// Room on one device: slots are free everywhere, but blocks only there.
     OneDevice,
 }
 
 impl Room {
-    /// All of them.
+    /// Every kind of room.
     pub const ALL: [Self; 4] = [
         Self::Everywhere,
         Self::OnHalf,
@@ -70,23 +70,24 @@ impl Room {
     ];
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Requests placed.
+    /// Number of requests placed.
     pub placed: usize,
     /// Fuel of the question.
     pub fuel: u64,
-    /// Executors it lists to explain the first of them; absent if it explains nothing.
+    /// Number of executors in the explanation of the first request; `None` if the policy explains
+    /// nothing.
     pub explained: Option<usize>,
 }
 
-/// Asks the component of policy `name`, with `settings` in JSON, about a full batch over the largest
-/// fleet under the default limits, wherever there is room, and to explain one request of it.
+/// Asks the component of policy `name` about a full batch over the largest fleet, under the default
+/// limits, for each kind of room, and for an explanation of one request. `settings` is JSON.
 ///
 /// # Errors
-/// What is wrong: it faults, places nothing where there is room, or leaves executors out of what it
-/// explains.
+/// If the policy faults, places nothing where there is room, or leaves executors out of an
+/// explanation.
 pub fn check_batches(name: &str, settings: &str) -> Result<BTreeMap<&'static str, u64>, String> {
     let mut components = Components::default();
     let mut fuel = BTreeMap::new();
@@ -112,10 +113,10 @@ pub fn check_batches(name: &str, settings: &str) -> Result<BTreeMap<&'static str
     Ok(fuel)
 }
 
-/// The same over a fleet of `executors`, with room as `room` says.
+/// Asks about a full batch over a fleet of `executors` with this room.
 ///
 /// # Errors
-/// Why there is no answer.
+/// If the policy gives no answer, with the reason.
 pub fn ask_batch(
     components: &mut Components,
     (name, settings): (&str, &str),
@@ -167,7 +168,7 @@ struct Fleet {
 // === impl Fleet ===
 
 impl Fleet {
-    /// All rows.
+    /// All rows of the fleet and the batch.
     fn rows(&self) -> Vec<Change> {
         let mut rows = Vec::new();
         let running_max = None;
@@ -192,9 +193,9 @@ impl Fleet {
         rows
     }
 
-    /// Where there is room in one place only, it is in the middle.
+    /// The executor that has room where only one place has room.
     fn middle(&self) -> u32 {
-        // Of a kind that serves every model, and of the group that is asked for.
+        // An executor that serves every model, in the group that requests ask for.
         self.executors / 2 / (2 * MODELS) * (2 * MODELS)
     }
 
@@ -232,7 +233,7 @@ impl Fleet {
         }
     }
 
-    /// Of every other prompt something is held here and there.
+    /// The row of a request. Some executors hold parts of every other prompt.
     fn cached(&self, n: u32) -> Cached {
         let holder = |at: u32| Overlap {
             executor: ExecutorId((n * 997 + at * 131) % self.executors),
@@ -254,7 +255,7 @@ impl Fleet {
     }
 }
 
-/// Half serve any model, the others one each.
+/// An executor. Half of them serve any model, the others one each.
 fn info(id: u32) -> ExecutorInfo {
     let model = ModelId(id / 2 % MODELS);
     ExecutorInfo {
@@ -273,7 +274,7 @@ fn info(id: u32) -> ExecutorInfo {
     }
 }
 
-/// Most have a session, half a deadline; each is of another size.
+/// A request. Most have a session, half have a deadline, and all differ in size.
 fn request(n: u32) -> Request {
     Request {
         id: RequestId(u64::from(n)),

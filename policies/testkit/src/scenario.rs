@@ -1,12 +1,12 @@
-//! A scenario file: read, and checked as far as can be without running it.
+//! Scenario files, read and checked as far as possible without a run.
 //!
-//! The tables of the format are in `fleet`, `step` and `expect`; `names` checks that whatever a
-//! step names is there by then. What is wrong is said with file, line and column.
+//! The tables of the format are in `fleet`, `step` and `expect`; `names` checks that everything a
+//! step names is there by then. Errors have file, line and column.
 //!
 //! # Invariants
 //! 1. Every name in a [`Scenario`] was declared before its use, so that a run can look it up
-//!    (`names`, `tests`).
-//! 2. It expects something (`tests`).
+//!    (`scenario::tests`).
+//! 2. Every scenario expects something (`scenario::tests`).
 
 pub(crate) mod expect;
 pub(crate) mod fleet;
@@ -35,10 +35,10 @@ use units::Time;
 #[cfg(test)]
 mod tests;
 
-/// A name in a scenario, and where it stands.
+/// A name in a scenario, and its place.
 pub(crate) type Name = Spanned<String>;
 
-/// The default binding: what the server binds too.
+/// The default binding, which is the server's too.
 const DEFAULT_POLICIES: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 /// A scenario that can be run.
@@ -57,14 +57,14 @@ pub struct Scenario {
 #[derive(Debug)]
 pub(crate) struct PolicyBinding {
     pub(crate) name: String,
-    /// Where the file names it, if it does.
+    /// The place where the file names the policy; 0 where it does not.
     pub(crate) at: usize,
     pub(crate) settings: Map<String, Value>,
-    /// Absent: those it exports.
+    /// Absent: those that the policy exports.
     pub(crate) hooks: Option<Vec<HookName>>,
 }
 
-/// What is there at the start.
+/// The tenants, models, devices and executors at the start.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     pub(crate) tenants: Vec<TenantTable>,
@@ -177,7 +177,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// What it shows, in a line.
+    /// The title, which says in a line what the scenario shows.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title

@@ -1,7 +1,7 @@
 //! A router with one bad habit, which its settings name, for the tests of the property checks.
 //!
-//! Without one it has every property; each habit takes one away. It places on the first executor
-//! that has room. The testkit compiles it natively too.
+//! Without a habit it has every property; each habit breaks one. It places requests on the first
+//! executor with room. The testkit also compiles it natively.
 
 use std::hint::black_box;
 
@@ -13,41 +13,39 @@ use pointsman_sdk::{
 };
 use serde::Deserialize;
 
-/// Places where there is room, as its habit has it.
+/// A router with a habit.
 #[derive(Debug)]
 struct Fickle {
     habit: Habit,
     asked: usize,
-    /// As they were told.
+    /// Executors in the order in which they were told.
     executors: Vec<u32>,
 }
 
-/// What it does wrong.
+/// The bad habit of the router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Habit {
-    /// Nothing.
+    /// No bad habit.
     #[default]
     None,
-    /// It places on executors that do not exist.
+    /// Places on executors that do not exist.
     Nowhere,
-    /// It panics.
+    /// Panics at a question.
     Panics,
-    /// Its answers depend on how many it has given, which its snapshot does not say.
+    /// Lets its answers depend on their number, which its snapshot does not contain.
     Counts,
-    /// Its answers depend on which executor it was told first.
+    /// Lets its answers depend on the executor that it was told first.
     FirstRow,
-    /// It holds everything.
+    /// Holds every request.
     Holds,
-    /// It looks at every pair of executors.
+    /// Looks at every pair of executors.
     Pairs,
 }
 
-/// Its settings.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Settings {
-    /// Which habit it has.
     habit: Habit,
 }
 

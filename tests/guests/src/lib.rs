@@ -1,12 +1,12 @@
 //! One guest that misbehaves on demand, for the tests of the host.
 //!
-//! Its settings say what it does wrong, in which calls, and after how many good ones. Everything
-//! else it answers as plainly as it can: admit while there is room, order of arrival, the first
-//! executor with a slot, nobody gives way, equal budgets.
+//! Its settings name the misbehaviour, the calls in which it occurs, and the number of good calls
+//! before it. All other answers are as plain as possible: admit while there is room, order of
+//! arrival, the first executor with a slot, no victims, equal budgets.
 //!
-//! It keeps its own counts of what it placed, void only when the host sends the executor's load
-//! again: a host that did not would leave phantoms in them. And the reason of each routing
-//! verdict is a digest of its mirror, so that a test can see what it knew.
+//! The guest keeps its own counts of placements, which are void only when the host sends the
+//! executor's load again. A host that does not send it would leave wrong counts. The reason of each
+//! routing verdict is a digest of the guest's mirror, so that a test can check what it knows.
 
 #![forbid(unsafe_code)]
 
@@ -26,18 +26,18 @@ use pointsman_sdk::{
 
 pub use settings::{Answers, Call, Outrage, Settings};
 
-/// A policy that does what its settings say.
+/// A policy that misbehaves as its settings say.
 #[derive(Debug)]
 pub struct Hostile {
     settings: Settings,
-    /// Calls in which it has behaved so far.
+    /// Number of calls in which it has behaved.
     good: u32,
-    /// Placements by executor since its load last came.
+    /// Placements by executor since its load was last told.
     placed: BTreeMap<u32, u32>,
 }
 
 impl Hostile {
-    /// Commits the outrage, if it is time for it.
+    /// Misbehaves, if it is time for it.
     fn outrage(&mut self, call: Call) {
         if !self.settings.calls.contains(&call) || self.is_still_good() {
             return;
@@ -86,7 +86,7 @@ impl Hostile {
         }
     }
 
-    /// A list of a million of these, if that is the outrage of this call.
+    /// A list of a million rows, if that is the misbehaviour of this call.
     fn million<T: Clone>(&self, call: Call, row: T) -> Option<Vec<T>> {
         let due = self.settings.outrage == Some(Outrage::MillionRows)
             && self.settings.calls.contains(&call);
@@ -153,7 +153,7 @@ fn recurse(depth: u64) -> u64 {
     recurse(depth + 1) + pad[(depth % 64) as usize]
 }
 
-/// What the mirror says, in sixteen bits. The host's test computes the same from the machine.
+/// A digest of the mirror in sixteen bits. The host's test computes the same from the machine.
 fn digest(mirror: &Mirror) -> u16 {
     let loads = mirror.executors().map(|executor| {
         let load = executor.load;

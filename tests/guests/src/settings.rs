@@ -1,40 +1,40 @@
-//! What the guest does wrong.
+//! The settings of the guest that misbehaves.
 
 use serde::Deserialize;
 
-/// What to do, and when.
+/// The misbehaviour of the guest.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// What it does in the calls below; absent: nothing.
+    /// Misbehaviour in the calls below; absent: none.
     pub outrage: Option<Outrage>,
-    /// In which calls.
+    /// Calls in which it misbehaves.
     pub calls: Vec<Call>,
-    /// What it answers where it answers.
+    /// Kind of the answers in all other calls.
     pub answers: Answers,
-    /// In how many calls it behaves before it begins.
+    /// Number of calls in which it behaves first.
     pub good_calls: u32,
     /// Rounds of idle work before each answer.
     pub toil: u32,
-    /// The tenant that is starved, by name.
+    /// Name of the tenant that is starved.
     pub tenant: String,
 }
 
-/// What ends a call without an answer.
+/// A misbehaviour that ends a call without an answer.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outrage {
-    /// It never returns.
+    /// Loops without an end.
     Loop,
-    /// It panics.
+    /// Panics in the call.
     Trap,
-    /// It allocates without end.
+    /// Allocates without end.
     Allocate,
-    /// It recurses without end.
+    /// Recurses without end.
     Recurse,
-    /// It returns a list of a million rows.
+    /// Returns a list of a million rows.
     MillionRows,
-    /// Its snapshot is a gigabyte.
+    /// Returns a snapshot of a gigabyte.
     Gigabyte,
 }
 
@@ -54,26 +54,26 @@ pub enum Call {
     Allot,
 }
 
-/// Answers that are out of order, or of no use.
+/// A kind of answers, most of them wrong or useless.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answers {
-    /// As plain as can be.
+    /// Plain answers, all of them valid.
     #[default]
     Plain,
     /// Places where the request does not allow it.
     IgnoreAllowed,
-    /// Every verdict and every request twice.
+    /// Gives every verdict and every request twice.
     Twice,
     /// Refuses every arrival.
     Shed,
     /// Displaces a request that does not exist.
     DisplaceUnknown,
-    /// Puts nothing in order.
+    /// Returns an empty order.
     OrderNothing,
     /// Places on executors that do not exist.
     UnknownExecutors,
-    /// Places on nothing.
+    /// Places on an empty list.
     NoExecutors,
     /// Holds everything until the end of time.
     HoldForEver,
@@ -81,10 +81,10 @@ pub enum Answers {
     StarveTenant,
     /// Gives everything up.
     GiveUp,
-    /// Evicts the most urgent sequence there is.
+    /// Evicts the most urgent sequence.
     EvictMostUrgent,
-    /// Allots nothing to anybody.
+    /// Allots no tokens.
     AllotNothing,
-    /// Allots all there is to each.
+    /// Allots all tokens to each executor.
     AllotTooMuch,
 }

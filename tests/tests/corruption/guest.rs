@@ -1,9 +1,10 @@
-//! The smallest policy there is: it orders requests as it was asked about them.
+//! The smallest policy: it orders requests as they are.
 
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
 
-/// Memory from 1024 holds its description, at 1100 an `ok`, and from 1200 room for results.
+/// The core module. Its memory holds its description from 1024, an `ok` at 1100, and results from
+/// 1200.
 const MODULE: &str = r#"(module
     (import "pointsman:scheduling/log@0.1.0" "write" (func (param i32 i32 i32)))
     (memory (export "memory") 4)
@@ -41,7 +42,7 @@ const WORLD: &str = "package test:guest;
         export pointsman:scheduling/priority@0.1.0;
     }";
 
-/// The component, made as policy authors' tools make them.
+/// Makes the component, with the tools of policy authors.
 pub(crate) fn small() -> Vec<u8> {
     let mut resolve = Resolve::default();
     resolve

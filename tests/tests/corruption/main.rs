@@ -1,8 +1,8 @@
-//! Ten thousand damaged components: each is refused, fails its self-test, or works, and none makes
+//! Ten thousand damaged components: each is refused, fails its self-test or works, and none makes
 //! the host panic.
 //!
-//! They are made of a policy of a few kilobytes, which is compiled in a moment. The shipped
-//! policies are damaged two dozen times; `POINTSMAN_CORRUPTIONS=10000` makes it so many.
+//! The sample is a policy of a few kilobytes, which compiles in a moment. The shipped policies are
+//! damaged two dozen times, or `POINTSMAN_CORRUPTIONS` times if that is set.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,38 +14,38 @@ use std::thread;
 use fastrand::Rng;
 use pointsman_policy::PolicyEngine;
 use pointsman_testkit::component::component_path;
-use pointsman_tests::fuzz::{Fate, load_and_ask};
+use pointsman_tests::fuzz::{LoadResult, load_and_ask};
 use pointsman_tests::mutate::{altered, damaged};
 
-/// Threads that share the work.
+/// Number of threads that share the work.
 const THREADS: u64 = 2;
 
-/// What became of all of them.
+/// Counts of the results of loading.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fates {
+struct Counts {
     refused: u64,
     failed: u64,
     works: u64,
 }
 
 /// Damages the samples `cases` times; the seed of a case is its number.
-fn corrupt(samples: &[Vec<u8>], cases: u64) -> Fates {
+fn corrupt(samples: &[Vec<u8>], cases: u64) -> Counts {
     let engine = PolicyEngine::new().unwrap();
     for sample in samples {
-        let fate = load_and_ask(&engine, sample);
-        assert!(matches!(fate, Fate::Works), "undamaged: {fate:?}");
+        let result = load_and_ask(&engine, sample);
+        assert!(matches!(result, LoadResult::Works), "undamaged: {result:?}");
     }
     let share = |first: u64| {
-        let mut fates = Fates::default();
+        let mut counts = Counts::default();
         for seed in (first..cases).step_by(usize::try_from(THREADS).unwrap()) {
             let loaded = catch_unwind(AssertUnwindSafe(|| one(&engine, samples, seed)));
             match loaded.unwrap_or_else(|_| panic!("the host panicked at seed {seed}")) {
-                Fate::Refused(_) => fates.refused += 1,
-                Fate::Failed(_) => fates.failed += 1,
-                Fate::Works => fates.works += 1,
+                LoadResult::Refused(_) => counts.refused += 1,
+                LoadResult::Failed(_) => counts.failed += 1,
+                LoadResult::Works => counts.works += 1,
             }
         }
-        fates
+        counts
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -54,15 +54,15 @@ fn corrupt(samples: &[Vec<u8>], cases: u64) -> Fates {
         threads
             .into_iter()
             .map(|thread| thread.join().expect("its message is above"))
-            .fold(Fates::default(), |sum, fates| Fates {
-                refused: sum.refused + fates.refused,
-                failed: sum.failed + fates.failed,
-                works: sum.works + fates.works,
+            .fold(Counts::default(), |sum, counts| Counts {
+                refused: sum.refused + counts.refused,
+                failed: sum.failed + counts.failed,
+                works: sum.works + counts.works,
             })
     })
 }
 
-fn one(engine: &PolicyEngine, samples: &[Vec<u8>], seed: u64) -> Fate {
+fn one(engine: &PolicyEngine, samples: &[Vec<u8>], seed: u64) -> LoadResult {
     let mut rng = Rng::with_seed(seed);
     let sample = &samples[rng.usize(0..samples.len())];
     let other = &samples[rng.usize(0..samples.len())];
@@ -75,13 +75,13 @@ fn one(engine: &PolicyEngine, samples: &[Vec<u8>], seed: u64) -> Fate {
 
 #[test]
 fn ten_thousand_corruptions_of_a_small_policy_do_not_make_the_host_panic() {
-    let fates = corrupt(&[guest::small()], 10_000);
-    println!("{fates:?}");
-    assert_eq!(fates.refused + fates.failed + fates.works, 10_000);
-    // Damage of every depth was among them.
+    let counts = corrupt(&[guest::small()], 10_000);
+    println!("{counts:?}");
+    assert_eq!(counts.refused + counts.failed + counts.works, 10_000);
+    // The damage must have reached every depth.
     assert!(
-        fates.refused > 100 && fates.failed > 10 && fates.works > 100,
-        "{fates:?}"
+        counts.refused > 100 && counts.failed > 10 && counts.works > 100,
+        "{counts:?}"
     );
 }
 
@@ -101,7 +101,7 @@ fn corruptions_of_shipped_policies_do_not_make_the_host_panic() {
         std::fs::read(&path)
             .unwrap_or_else(|_| panic!("{}: run `cargo xtask policies` first", path.display()))
     });
-    let fates = corrupt(&samples, cases);
-    println!("{fates:?}");
-    assert!(fates.refused > 0, "{fates:?}");
+    let counts = corrupt(&samples, cases);
+    println!("{counts:?}");
+    assert!(counts.refused > 0, "{counts:?}");
 }

@@ -1,4 +1,4 @@
-//! From a core module to a component file.
+//! Component files, made of core modules.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,12 +11,13 @@ use wit_component::ComponentEncoder;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// With the new size in bytes.
+    /// A new or changed file, of this many bytes.
     Changed(usize),
     Unchanged,
 }
 
-/// Makes the component and puts it in place in one step, so that no reader sees half a file.
+/// Makes a component of a module and puts it in place in one step, so that no reader sees half a
+/// file.
 pub(crate) fn write(module: &Path, component: &Path) -> Result<Written> {
     let bytes = fs::read(module).with_context(|| format!("no module {}", module.display()))?;
     let bytes = encode(&bytes).with_context(|| format!("{} is no policy", module.display()))?;
@@ -40,14 +41,15 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<Written> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Named by process: two builds at once must not write to one file.
+    // The name contains the process id: two builds at once must not write to one file.
     let draft = path.with_extension(format!("wasm.{}", process::id()));
     fs::write(&draft, bytes)?;
     fs::rename(&draft, path)?;
     Ok(Written::Changed(bytes.len()))
 }
 
-/// Removes components below `folder` that no guest makes any more: tests load what is there.
+/// Removes components below `folder` that no guest makes any more, because tests load every file
+/// there.
 pub(crate) fn prune(folder: &Path, current: &[&Path]) -> Result<()> {
     for path in components(folder)? {
         let known = path
@@ -80,9 +82,9 @@ mod tests {
     use super::*;
     use crate::tidy::testing::TempDir;
 
-    /// A module of nothing but the header.
+    /// A module with a header and nothing else.
     const EMPTY: &[u8] = b"\0asm\x01\0\0\0";
-    /// The same for a component.
+    /// The header of a component.
     const COMPONENT_HEADER: &[u8] = b"\0asm\x0d\0\x01\0";
 
     #[test]

@@ -1,12 +1,12 @@
 //! The environment of the cargo that compiles guests.
 //!
-//! This tool runs under a cargo of its own, whose variables would otherwise reach the inner
-//! one: flags meant for the native target, another compiler, another target folder.
+//! This tool runs under a cargo of its own, whose variables would reach the inner cargo: flags for
+//! the native target, another compiler, another target folder.
 
 use std::env;
 use std::process::Command;
 
-/// Variables that steer a compilation, besides those that begin with `CARGO`.
+/// Variables that steer a compilation, besides those of cargo.
 const STEERING: &[&str] = &[
     "RUSTC",
     "RUSTC_WORKSPACE_WRAPPER",
@@ -16,7 +16,7 @@ const STEERING: &[&str] = &[
     "RUSTFLAGS",
 ];
 
-/// Beginnings of cargo variables that a user sets about network, registries and terminal.
+/// Prefixes of cargo variables that users set for network, registries and terminal.
 const KEPT: &[&str] = &[
     "CARGO_HOME",
     "CARGO_HTTP_",
@@ -28,7 +28,7 @@ const KEPT: &[&str] = &[
     "CARGO_BUILD_JOBS",
 ];
 
-/// Takes everything from the command's environment that belongs to the outer cargo.
+/// Removes the outer cargo's variables from the command's environment.
 pub(crate) fn clean(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if name.to_str().is_some_and(leaks) {

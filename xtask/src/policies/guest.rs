@@ -1,4 +1,4 @@
-//! Which guests there are, and what their files are called.
+//! Guests of the workspace, and the names of their files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,22 +7,22 @@ use anyhow::{Result, bail};
 use crate::cli;
 use crate::workspace::{Package, Workspace};
 
-/// Where crates whose libraries are policies are, one folder each.
+/// Folders of crates whose libraries are policies.
 const POLICIES: &[&str] = &["policies", "examples"];
-/// The crate of guests that only tests load.
+/// Folder of the crate of guests that only tests load.
 const TEST_GUESTS: &str = "tests/guests";
-/// What the library of [`TEST_GUESTS`] is called.
+/// Name of the component of that crate's library.
 const TEST_LIBRARY: &str = "hostile";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Guest {
     pub(crate) package: String,
     pub(crate) target: Target,
-    /// Relative to the folder of components.
+    /// Path of the component, relative to the folder of components.
     pub(crate) component: PathBuf,
 }
 
-/// What of the package is compiled.
+/// The part of a package that is compiled.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Library,
@@ -100,7 +100,7 @@ impl Guest {
         self.component.with_extension("").display().to_string()
     }
 
-    /// Where cargo puts the module, below its folder for the target and profile.
+    /// The path of the module that cargo makes, below its folder for the target and profile.
     pub(crate) fn module(&self, folder: &Path) -> PathBuf {
         match &self.target {
             Target::Library => folder.join(format!("{}.wasm", self.package.replace('-', "_"))),
@@ -114,7 +114,7 @@ impl Guest {
 // === impl Target ===
 
 impl Target {
-    /// How cargo is told.
+    /// Cargo's flags for the target.
     pub(crate) fn flags(&self) -> Vec<&str> {
         match self {
             Self::Library => vec!["--lib"],

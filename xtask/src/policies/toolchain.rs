@@ -1,8 +1,8 @@
-//! Which compiler makes guests, on machines that have little.
+//! The compiler that makes guests, on machines that have little.
 //!
-//! The standard library for `wasm32-unknown-unknown` is the one thing that may be missing. In
-//! order: it is there; rustup fetches it; Debian's compiler for the web builds it from
-//! source; or the user is told what to type. What was chosen is printed.
+//! Only the standard library for `wasm32-unknown-unknown` may be missing. The choices, in order: it
+//! is installed; rustup adds it; Debian's compiler for the web builds it from source; or the user
+//! is told what to type. The choice is printed.
 
 use std::fmt;
 use std::fs;
@@ -13,30 +13,30 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::{TARGET, environment};
-use crate::process::{self, Ending};
+use crate::process::{self, Exit};
 use crate::workspace::{Workspace, parse_rust_version};
 
 mod debian;
 
 use debian::Debian;
 
-/// rustup answers in a few seconds, or it has no network.
+/// Time limit for rustup. It answers in a few seconds, or it has no network.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Holds the compiler's version for which `rustup target add` failed.
+/// File with the version of the compiler for which `rustup target add` failed.
 const MEMORY: &str = ".no-rustup-target";
 
 #[derive(Debug)]
 pub(crate) enum Toolchain {
-    /// The compiler in use has the target; with its version line.
+    /// The compiler in use, which has the target, by its version line.
     Installed(String),
     Debian(Debian),
 }
 
-/// What `rustup target add` came to.
+/// The result of `rustup target add`.
 enum Rustup {
     Added,
-    /// Why not, for the user.
+    /// The reason, for the user.
     NotAdded(String),
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn choose(workspace: &Workspace, builds: &Path) -> Result<Toolchain> 
     }
 }
 
-/// All that the compiler in use says about itself; empty where there is none.
+/// The version text of the compiler in use; empty if there is none.
 fn compiler(root: &Path) -> Result<String> {
     let said = process::stdout_of(rustc(root).arg("-vV"))?;
     Ok(said.unwrap_or_default())
@@ -86,24 +86,24 @@ fn add_target(workspace: &Workspace, builds: &Path, compiler: &str) -> Result<Ru
     command
         .args(["target", "add", TARGET])
         .current_dir(&workspace.root);
-    let ending = process::run_within(&mut command, RUSTUP_LIMIT)?;
-    let added = matches!(ending, Ending::Well) && has_target(&workspace.root)?;
+    let exit = process::run_within(&mut command, RUSTUP_LIMIT)?;
+    let added = matches!(exit, Exit::Success) && has_target(&workspace.root)?;
     Ok(if added {
         Rustup::Added
     } else {
-        Rustup::NotAdded(why_not_added(ending))
+        Rustup::NotAdded(why_not_added(exit))
     })
 }
 
-fn why_not_added(ending: Ending) -> String {
-    match ending {
-        Ending::Well => format!("rustup added {TARGET} to another compiler than `rustc` runs"),
-        Ending::Badly(said) => format!("rustup cannot add {TARGET}: {}", last_line(&said)),
-        Ending::TimedOut => format!(
+fn why_not_added(exit: Exit) -> String {
+    match exit {
+        Exit::Success => format!("rustup added {TARGET} to another compiler than `rustc` runs"),
+        Exit::Failure(said) => format!("rustup cannot add {TARGET}: {}", last_line(&said)),
+        Exit::TimedOut => format!(
             "rustup did not add {TARGET} within {} s",
             RUSTUP_LIMIT.as_secs()
         ),
-        Ending::NotFound => format!("rustc has no {TARGET}, and there is no rustup to add it"),
+        Exit::NotFound => format!("rustc has no {TARGET}, and there is no rustup to add it"),
     }
 }
 
@@ -124,7 +124,7 @@ fn advice(rustup: &str, debian: &str) -> String {
     )
 }
 
-/// The compiler of the toolchain this tool runs under.
+/// The compiler of the toolchain that this tool runs under.
 fn rustc(root: &Path) -> Command {
     let mut command = Command::new("rustc");
     environment::clean(&mut command);
@@ -143,10 +143,10 @@ fn last_line(text: &str) -> &str {
 // === impl Toolchain ===
 
 impl Toolchain {
-    /// A cargo with a clean environment, to be told what to build.
+    /// A cargo with a clean environment.
     pub(crate) fn cargo(&self, root: &Path) -> Command {
         let mut command = match self {
-            // RUSTUP_TOOLCHAIN stays: the target was found in, or added to, that toolchain.
+            // RUSTUP_TOOLCHAIN stays: that toolchain has the target.
             Self::Installed(_) => Command::new("cargo"),
             Self::Debian(debian) => Command::new(debian.cargo()),
         };
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn the_reason_quotes_what_rustup_said_last() {
-        let reason = why_not_added(Ending::Badly("info: x\nerror: no network".to_owned()));
+        let reason = why_not_added(Exit::Failure("info: x\nerror: no network".to_owned()));
         assert!(reason.ends_with("error: no network"), "{reason}");
-        let silent = why_not_added(Ending::Badly(String::new()));
+        let silent = why_not_added(Exit::Failure(String::new()));
         assert!(silent.ends_with("it did not say why"), "{silent}");
     }
 

@@ -1,4 +1,4 @@
-//! Who may depend on which external crates.
+//! The external crates that each of our packages may depend on.
 
 use super::Problem;
 use super::config::{Config, Frugal, PATH, Reserved};
@@ -95,7 +95,7 @@ mod tests {
                          [[frugal]]\npackage = 'pointsman-core'\ndependencies = ['thiserror']\n\
                          dev-dependencies = ['fastrand']\nreason = 'r'\n";
 
-    /// What is said about a core and a policy package with these dependencies.
+    /// The problems of a core and a policy package with these dependencies.
     fn said(core: &[(&str, Kind)], policy: &[(&str, Kind)]) -> Vec<String> {
         let packages = [package("core", core), package("policy", policy)];
         texts(&check(&packages, &Config::parse(RULES).unwrap()))

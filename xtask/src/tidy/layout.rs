@@ -1,4 +1,4 @@
-//! How a file looks: its length, its first line, its white space.
+//! The looks of a file: its length, its first line, its white space.
 
 use super::Problem;
 use super::config::{self, LongFile};

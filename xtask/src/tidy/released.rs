@@ -90,7 +90,7 @@ mod tests {
     /// SHA-256 of "abc", from FIPS 180-2.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-    /// What is said about a folder with these sums and these released files.
+    /// The problems of a folder with these sums and these released files.
     fn said(sums: &str, released: &[(&str, &str)]) -> Vec<String> {
         let temp = TempDir::new();
         temp.write("wit/hooks.wit", b"draft");

@@ -60,7 +60,7 @@ fn rows(document: &str) -> impl Iterator<Item = (usize, &str)> {
         .take_while(|(_, line)| line.starts_with('|'))
 }
 
-/// What a row names; `None` where it is not as rows are.
+/// The scenarios that a row names; `None` if the row is malformed.
 fn named(row: &str) -> Option<Vec<Scenario<'_>>> {
     let cells: Vec<&str> = row.trim().trim_matches('|').split('|').collect();
     let [_rule, policies, groups] = cells.as_slice() else {
@@ -78,7 +78,7 @@ fn named(row: &str) -> Option<Vec<Scenario<'_>>> {
     })
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

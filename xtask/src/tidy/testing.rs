@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Fixtures of this crate's tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) fn package(name: &str, dependencies: &[(&str, Kind)]) -> Package {
     }
 }
 
-/// What the problems say, in order.
+/// The texts of problems, in order.
 pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(Problem::to_string).collect()
 }

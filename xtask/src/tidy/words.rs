@@ -3,7 +3,7 @@
 use super::Problem;
 use super::files::File;
 
-/// Where the words stand by necessity.
+/// The only file that may contain the words.
 const THIS_FILE: &str = "xtask/src/tidy/words.rs";
 
 /// Each with what to do instead.

@@ -1,4 +1,4 @@
-//! A journal's entries, and a place for its files.
+//! Fixtures: entries of every kind, and a store in memory.
 
 #![expect(
     clippy::too_many_lines,
@@ -22,17 +22,17 @@ use pointsman_core::{
     TenantId, Tier, Victim, admission, routing, rows::ExecutorKind,
 };
 use pointsman_journal::{
-    About, Blob, Bound, Briefed, Chain, Decision, Digest, Entry, Gap, Header, Keyframe,
-    PolicyEvent, PolicyRecord, Restarted, Roster, Saved, Store,
+    Blob, Bound, Briefed, Chain, ContentHash, Decision, Entry, Gap, Header, Keyframe,
+    PolicyEventEntry, PolicyRecord, Restarted, Roster, RunInfo, Saved, Store,
 };
 
 pub(crate) type Files = Arc<Mutex<BTreeMap<u32, Vec<u8>>>>;
 
-/// Keeps files in memory.
+/// A store that keeps files in memory.
 #[derive(Clone, Default)]
 pub(crate) struct Memory {
     pub(crate) files: Files,
-    /// Until the other end is dropped nothing is written.
+    /// Blocks every write until its sender is dropped.
     pub(crate) gate: Option<Arc<Mutex<Receiver<()>>>>,
     /// Bytes that may be written before the disk is full.
     pub(crate) room: Option<Arc<Mutex<usize>>>,
@@ -44,7 +44,7 @@ struct MemoryFile {
 }
 
 impl Memory {
-    /// A place where each write waits until the sender is dropped.
+    /// Makes a store whose writes block until the returned sender is dropped.
     pub(crate) fn gated() -> (Self, Sender<()>) {
         let (word, gate) = channel();
         let memory = Self {
@@ -106,8 +106,8 @@ impl Write for MemoryFile {
     }
 }
 
-pub(crate) fn about() -> About {
-    About {
+pub(crate) fn run_info() -> RunInfo {
+    RunInfo {
         pointsman: "0.1.0".to_owned(),
         wasmtime: "48.0.8".to_owned(),
         started_unix_ms: 1_700_000_000_000,
@@ -123,7 +123,7 @@ pub(crate) fn keyframe(round: u64) -> Keyframe {
     }
 }
 
-/// A small entry that can be told from others.
+/// A small entry that tests can recognise by its number.
 pub(crate) fn numbered(n: u64) -> Entry<'static> {
     Entry::Round {
         now: Micros(n),
@@ -137,7 +137,7 @@ pub(crate) fn everything() -> Vec<Entry<'static>> {
         Entry::Header(Header {
             pointsman: "0.1.0".to_owned(),
             wasmtime: "48.0.8".to_owned(),
-            // Of another run, so that no file of this one is missed.
+            // The header of another run, so that the reader reports no missing file of this run.
             started_unix_ms: 1_700_000_000_001,
             file: 3,
         }),
@@ -171,7 +171,7 @@ pub(crate) fn everything() -> Vec<Entry<'static>> {
             bytes: 3,
             crc32: 0xdead_beef,
         }),
-        Entry::PolicyEvent(PolicyEvent {
+        Entry::PolicyEvent(PolicyEventEntry {
             now: Micros(21),
             policy: 4,
             what: "quarantined".to_owned(),
@@ -200,8 +200,8 @@ fn roster() -> Roster {
             name: "memory-aware".to_owned(),
             version: "1.2.3".to_owned(),
             reasons: vec!["warm".to_owned(), "least-loaded".to_owned()],
-            digest: Digest([0xab; 32]),
-            fingerprint: Digest([0xcd; 32]),
+            digest: ContentHash([0xab; 32]),
+            fingerprint: ContentHash([0xcd; 32]),
             settings: "{\"share\":3}".to_owned(),
             limits: "{}".to_owned(),
             generation: 2,

@@ -1,17 +1,17 @@
-//! Files that were cut off, damaged or made up: what is in front of the damage is read, and
-//! nothing panics.
+//! Files that were cut off, damaged or made up: entries before the damage are read, and nothing
+//! panics.
 
-use crate::common::{Memory, about, everything, keyframe, numbered};
+use crate::common::{Memory, everything, keyframe, numbered, run_info};
 use fastrand::Rng;
 use pointsman_journal::{
     Entry, FileError, JournalReader, JournalSettings, JournalWriter, ReadError, read_bytes,
 };
 
-/// A file's bytes, and its entries with their offsets.
+/// The bytes of a file, and its entries with their offsets.
 fn file() -> (Vec<u8>, Vec<(u64, Entry<'static>)>) {
     let memory = Memory::default();
     let settings = JournalSettings::default();
-    let mut writer = JournalWriter::start(memory.clone(), about(), settings).unwrap();
+    let mut writer = JournalWriter::start(memory.clone(), run_info(), settings).unwrap();
     writer.write_keyframe(keyframe(1));
     for entry in everything() {
         writer.write(&entry);
@@ -64,7 +64,7 @@ fn a_damaged_byte_costs_the_entry_it_is_in_and_is_said_with_its_place() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("damaged.pmj");
     let first = usize::try_from(entries[0].0).unwrap();
-    // The last entry's damage is not told from a cut.
+    // Damage in the last entry looks like a file that was cut off.
     let last = usize::try_from(entries.last().unwrap().0).unwrap();
     for at in (first..last).step_by(7) {
         let mut damaged = bytes.clone();
@@ -135,7 +135,7 @@ fn a_missing_file_of_a_run_is_said() {
         file_bytes: 4096,
         ..JournalSettings::default()
     };
-    let mut writer = JournalWriter::start(memory.clone(), about(), settings).unwrap();
+    let mut writer = JournalWriter::start(memory.clone(), run_info(), settings).unwrap();
     while writer.stats().files < 3 {
         if writer.is_keyframe_due() {
             writer.write_keyframe(keyframe(1));

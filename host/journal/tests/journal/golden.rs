@@ -1,13 +1,13 @@
-//! Version 1 of the format, as bytes that must not change.
+//! Version 1 of the format: bytes that must not change.
 //!
-//! `tests/journal/golden/v1.pmj` has one entry of each kind. Where this fails the format has changed: that
-//! is a new version, and the old one is still to be read. `UPDATE=1` writes the file anew, for as
-//! long as no version is released.
+//! `tests/journal/golden/v1.pmj` has one entry of each kind. A failure means that the format has
+//! changed: then it needs a new version, and the old one must still be read. As long as no version
+//! is released, `UPDATE=1` writes the file anew.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use crate::common::{Memory, about, everything, keyframe};
+use crate::common::{Memory, everything, keyframe, run_info};
 use pointsman_journal::{
     Blob, Entry, JournalReader, JournalSettings, JournalWriter, Located, json_line, read_bytes,
 };
@@ -21,7 +21,7 @@ fn path(name: &str) -> PathBuf {
 fn written() -> Vec<u8> {
     let memory = Memory::default();
     let settings = JournalSettings::default();
-    let mut writer = JournalWriter::start(memory.clone(), about(), settings).unwrap();
+    let mut writer = JournalWriter::start(memory.clone(), run_info(), settings).unwrap();
     writer.write_keyframe(keyframe(1));
     for entry in everything() {
         writer.write(&entry);
@@ -30,9 +30,9 @@ fn written() -> Vec<u8> {
     memory.file(1)
 }
 
-/// The file's bytes; made anew first if that is asked for.
+/// Reads a golden file, and writes it first if `UPDATE` is set.
 fn golden(name: &str, now: &[u8]) -> Vec<u8> {
-    // Tests run side by side, and none may read what another is writing.
+    // Tests run in parallel, and none may read a file that another is writing.
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var_os("UPDATE").is_some() {

@@ -1,4 +1,4 @@
-//! The journal as its users see it: written, read, damaged, and of an earlier version.
+//! The journal from outside: written, read, damaged, and of an earlier version.
 
 #![expect(
     clippy::unwrap_used,

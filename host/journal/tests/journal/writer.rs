@@ -1,17 +1,17 @@
-//! The writer and its thread: nobody waits, nothing is lost without a word, files are bounded.
+//! The writer and its thread: nobody waits, every loss is reported, files are bounded.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Memory, about, everything, keyframe, numbered};
+use crate::common::{Memory, everything, keyframe, numbered, run_info};
 use pointsman_core::{Micros, Round};
 use pointsman_journal::{
-    Entry, Folder, FolderError, JournalReader, JournalSettings, JournalWriter, StartError,
+    Entry, Folder, FolderError, JournalReader, JournalSettings, JournalStartError, JournalWriter,
     read_bytes,
 };
 
-/// So small that a few entries fill a file.
+/// Bounds so small that a few entries fill a file.
 fn small() -> JournalSettings {
     JournalSettings {
         file_bytes: 4096,
@@ -25,7 +25,7 @@ fn small() -> JournalSettings {
 }
 
 fn start(memory: &Memory, settings: JournalSettings) -> JournalWriter {
-    JournalWriter::start(memory.clone(), about(), settings).unwrap()
+    JournalWriter::start(memory.clone(), run_info(), settings).unwrap()
 }
 
 fn read(memory: &Memory, number: u32) -> Vec<Entry<'static>> {
@@ -36,7 +36,7 @@ fn read(memory: &Memory, number: u32) -> Vec<Entry<'static>> {
         .collect()
 }
 
-/// Numbers of the entries by [`numbered`].
+/// The numbers of entries that [`numbered`] made.
 fn numbers(entries: &[Entry<'static>]) -> Vec<u64> {
     let rounds = entries.iter().filter_map(|entry| match entry {
         Entry::Round { round, .. } => Some(round.0),
@@ -53,7 +53,7 @@ fn gaps(entries: &[Entry<'static>]) -> Vec<u64> {
     gaps.collect()
 }
 
-/// Waits, for at most a minute, until the thread has come to where `is_so` holds.
+/// Waits until `is_so` holds, for at most a minute.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if is_so() {
@@ -140,7 +140,8 @@ fn a_writer_whose_disk_stands_still_waits_for_nothing_and_says_how_much_is_missi
     let (memory, word) = Memory::gated();
     let mut writer = start(&memory, small());
     writer.write_keyframe(keyframe(1));
-    // With nobody writing, this returns: what does not fit into the channel is dropped.
+    // The thread is stuck, and these calls return: entries that do not fit into the channel are
+    // dropped.
     for n in 0..10_000 {
         writer.write(&numbered(n));
     }
@@ -239,9 +240,9 @@ fn bounds_out_of_their_range_are_refused() {
         ..JournalSettings::default()
     };
     for (settings, name) in [(files_max, "files-max"), (file_bytes, "file-bytes")] {
-        let refused = JournalWriter::start(Memory::default(), about(), settings);
+        let refused = JournalWriter::start(Memory::default(), run_info(), settings);
         assert!(
-            matches!(&refused, Err(StartError::OutOfRange { name: it, .. }) if *it == name),
+            matches!(&refused, Err(JournalStartError::OutOfRange { name: it, .. }) if *it == name),
             "{refused:?}"
         );
     }
@@ -257,7 +258,7 @@ fn a_folder_has_one_writer_and_goes_on_behind_the_files_of_earlier_runs() {
             Folder::open(&path),
             Err(FolderError::InUse { .. })
         ));
-        let mut writer = JournalWriter::start(folder, about(), small()).unwrap();
+        let mut writer = JournalWriter::start(folder, run_info(), small()).unwrap();
         writer.write_keyframe(keyframe(n));
         writer.write(&numbered(n));
     };

@@ -1,4 +1,4 @@
-//! What is a hit, and that everything else is a miss.
+//! Hits and misses of the cache.
 
 use super::*;
 use crate::component::PolicyComponent;
@@ -51,7 +51,7 @@ fn what_was_compiled_is_found_by_another_engine() {
     assert!(!is_hit(&other));
 }
 
-/// Each of its bytes is flipped in turn, a few at a time, and each end is tried.
+/// Flips a bit in every 997th byte, and cuts the entry there.
 #[test]
 fn a_damaged_entry_is_a_miss_and_replaced() {
     let home = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ fn a_damaged_entry_is_a_miss_and_replaced() {
     assert!(is_hit(&made(&cache, &engine, &bytes)));
 }
 
-/// Whole, but not machine code of this wasmtime: it is what checks that.
+/// Keeps an intact entry that is no code of this wasmtime: wasmtime itself must refuse it.
 #[test]
 fn an_entry_of_another_wasmtime_is_a_miss() {
     let home = tempfile::tempdir().unwrap();

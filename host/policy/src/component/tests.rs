@@ -1,4 +1,4 @@
-//! What is refused when bytes are loaded, and in which words.
+//! The files that are refused as policies, and the messages.
 
 use super::*;
 use crate::fixture::Guest;
@@ -11,7 +11,7 @@ fn load_text(text: &str) -> LoadError {
     load(&wat::parse_str(text).unwrap()).unwrap_err()
 }
 
-/// Components with the imports and exports of `inside`; interfaces are empty instances.
+/// Loads a component with the imports and exports in `inside`; interfaces are empty instances.
 fn load_component(inside: &str) -> LoadError {
     load_text(&format!("(component (instance $i) {inside})"))
 }
@@ -129,7 +129,7 @@ fn refuses_another_version_of_the_interface_and_names_it() {
 
 /// A component that exports `name`; valid only as far as the scan looks.
 fn named(name: &str) -> Vec<u8> {
-    // `wat` checks names, so a valid one of the same length is replaced.
+    // `wat` checks names, so the text has a valid one of the same length, replaced in the bytes.
     let stand_in = format!("{}@0.1.0", "a:b/".to_owned() + &"c".repeat(name.len() - 10));
     let text = format!(r#"(component (instance $i) (export "{stand_in}" (instance $i)))"#);
     let bytes = wat::parse_str(text).unwrap();

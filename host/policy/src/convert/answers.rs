@@ -1,13 +1,13 @@
-//! The half of the conversions that goes from the wire to the core.
+//! The half of the conversions that leads from the wire to the core.
 
-/// Part of [`conversions`]: what a policy answers.
+/// Part of [`conversions`]: the answers of a policy.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conversions_of_answers {
     () => {
         pub(crate) fn description(said: wire_lifecycle::Description) -> $crate::PolicyDescription {
             use wire_lifecycle::Feed;
-            // Both generators have these two operators; only one has `contains`.
+            // Both generators define these two operators, and only one defines `contains`.
             let wants = |kind: Feed| said.feed & kind == kind;
             $crate::PolicyDescription {
                 name: said.name,

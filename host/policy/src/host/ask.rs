@@ -1,4 +1,4 @@
-//! Asking: down the chain of a hook, and a throw-away copy for an explanation.
+//! Questions: asked down the chain of a hook, or of a throw-away copy for an explanation.
 
 use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
@@ -11,11 +11,11 @@ use crate::host::{ExplainError, Explanation, PolicyHost};
 use crate::runner::Rows;
 
 impl PolicyHost {
-    /// Asks a throw-away copy of the policy that routes why `request` would go where it would
-    /// go. The request need not exist. Slow: a fresh instance is fed everything.
+    /// Asks a throw-away copy of the policy that routes to explain its routing of `request`, which
+    /// need not exist. Slow: a fresh instance is told everything.
     ///
     /// # Errors
-    /// If that policy does not explain, or the copy faults.
+    /// If the policy does not explain, or the copy faults.
     pub fn explain(
         &self,
         view: &View<'_>,
@@ -44,7 +44,7 @@ impl PolicyHost {
         })
     }
 
-    /// Asks down the chain, and shows the question to shadows.
+    /// Asks the policies of the chain in turn, and passes the question on to shadows.
     pub(super) fn ask_chain(&mut self, asking: &Asking<'_>) -> Answer<Reply> {
         let now = asking.at.now;
         let hook = asking.question.hook();
@@ -87,7 +87,7 @@ impl PolicyHost {
     }
 }
 
-/// The request that tells by which arm a question is answered.
+/// The request by which the arm of a question is found.
 fn first_request(question: &Question<'_>) -> Option<RequestId> {
     match question {
         Question::Admission { arrivals, .. } => arrivals.first().copied(),

@@ -1,12 +1,12 @@
-//! A canary: a policy whose answers count for a share of the tenants.
+//! Canaries: policies whose answers count for a share of the tenants.
 //!
-//! Which tenants these are follows from their names alone: the same ones after a restart and on
-//! another host, and those of a smaller share are among those of a larger one. Where the canary
-//! fails, the policy in force answers for them too.
+//! A tenant's name alone decides whether it belongs to a share: the same tenants do after a restart
+//! and on another host, and a larger share contains a smaller one. Where the canary fails, the
+//! policy in force answers for its tenants too.
 //!
 //! # Invariants
-//! 1. Each request is asked about by one of the two, and the later one knows what became of the
-//!    requests before it (`tests/tests/canary.rs`).
+//! 1. Each request is asked about by one of the two policies, and the one that is asked later knows
+//!    the outcome of the earlier requests (`tests/tests/canary.rs`).
 //! 2. The tenants of a share are among those of any larger one (`tests/tests/canary.rs`).
 //!
 //! See `host/docs/adr/0009-shadows-elsewhere-canaries-by-tenant.md`.
@@ -16,26 +16,25 @@ use pointsman_core::{Hook, HookSet, Micros, RequestId, View};
 
 use crate::component::Digest;
 use crate::host::chain::Arm;
-use crate::host::member::Tenure;
 use crate::host::{BindError, PolicyHost};
 use crate::mode::{Mode, Percent};
 
-/// A policy that is tried on a share of the tenants.
+/// A policy that a share of the tenants tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canary {
-    /// Which policy.
+    /// Number of the policy.
     pub policy: u32,
-    /// The share.
+    /// Share of the tenants.
     pub share: Percent,
 }
 
 impl Canary {
-    /// Whether the tenant of this name is among those who try it.
+    /// True if the tenant with this name tries the canary.
     #[must_use]
     pub fn has(&self, tenant: &str) -> bool {
         let [a, b, c, d, e, f, g, h, ..] = Digest::of(tenant.as_bytes()).0;
         let place = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-        // A hundred slices of all the places there are, the first `share` of which are its own.
+        // A hundred slices of the places there are; the first `share` of them are the canary's.
         (u128::from(place) * 100) >> 64 < u128::from(self.share.of_hundred())
     }
 
@@ -51,12 +50,12 @@ impl Canary {
 
 impl PolicyHost {
     /// Lets `policy` answer for `share` of the tenants, beside the policy in force for `hooks`, and
-    /// in the place of an earlier canary. Where it is in force itself, the one behind it is again.
-    /// Call it between two rounds.
+    /// in place of an earlier canary. Where `policy` itself is in force, the policy behind it takes
+    /// over. Call it between two rounds.
     ///
     /// # Errors
     /// If there is no such policy, or it lacks one of the hooks, or a hook's answers are about all
-    /// requests at once; then nothing is changed.
+    /// requests at once; then nothing changes.
     pub fn bind_canary(
         &mut self,
         now: Micros,
@@ -73,7 +72,7 @@ impl PolicyHost {
         if let Some(member) = self.members.get_mut(&policy)
             && !hooks.is_empty()
         {
-            member.tenure = Tenure::Bound;
+            member.was_bound = true;
         }
         for hook in hooks.iter() {
             self.chains[hook].put_canary(Canary { policy, share });
@@ -82,12 +81,13 @@ impl PolicyHost {
         Ok(())
     }
 
-    /// Puts `policy` in force for the hooks for which it is a canary or a shadow; those hooks. A
-    /// shadow begins with the state of whom it displaces, where that has the same name and state
-    /// version, and is told everything at its first question. Call it between two rounds.
+    /// Puts `policy` in force for the hooks for which it is a canary or a shadow, and returns these
+    /// hooks. A shadow starts with the state of the policy that it displaces, if that has the same
+    /// name and state version, and is told everything at its first question. Call it between two
+    /// rounds.
     ///
     /// # Errors
-    /// If there is no such policy, or it is neither, or it is in quarantine.
+    /// If there is no such policy, or it is neither canary nor shadow, or it is in quarantine.
     pub fn promote(&mut self, now: Micros, policy: u32) -> Result<HookSet, BindError> {
         self.check_exported(policy, HookSet::EMPTY)?;
         self.check_listed(policy)?;
@@ -102,7 +102,7 @@ impl PolicyHost {
         Ok(hooks)
     }
 
-    /// The policy that is tried on a share of the tenants for `hook`.
+    /// The canary of `hook`.
     #[must_use]
     pub fn canary(&self, hook: Hook) -> Option<Canary> {
         self.chains[hook].canary
@@ -114,7 +114,7 @@ impl PolicyHost {
         self.held(|chain| chain.is_tried(policy))
     }
 
-    /// How far the answers of `policy` count.
+    /// The mode of `policy`.
     #[must_use]
     pub fn mode(&self, policy: u32) -> Option<Mode> {
         self.members.get(&policy)?;
@@ -128,7 +128,7 @@ impl PolicyHost {
         })
     }
 
-    /// Who answers for requests of which [`Self::run_of`] has made one run.
+    /// The arm that answers about requests of which [`Self::run_of`] made one run.
     pub(super) fn arm(&self, view: &View<'_>, hook: Hook, first: Option<RequestId>) -> Arm {
         match (self.canary(hook), first) {
             (Some(canary), Some(first)) => canary.arm_of(view, first),
@@ -136,7 +136,7 @@ impl PolicyHost {
         }
     }
 
-    /// How many of these requests, from the first on, are for the same policy.
+    /// Number of requests, from the first on, that the same policy is asked about.
     pub(super) fn run_of(&self, view: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
         let (Some(canary), Some(first)) = (self.canary(hook), requests.first()) else {
             return requests.len();

@@ -1,8 +1,8 @@
-//! Who is asked for one hook, in what order, before the built-in rule.
+//! The chain of one hook: the policies that are asked, in order, before the built-in rule.
 
 use crate::host::canary::Canary;
 
-/// The policy in force and the one it displaced, and the one that a share of the tenants tries.
+/// The policy in force, the policy that it displaced, and the canary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) in_force: Option<u32>,
@@ -10,17 +10,18 @@ pub(crate) struct Chain {
     pub(crate) canary: Option<Canary>,
 }
 
-/// Whose requests a question is about.
+/// The part of the tenants that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arm {
-    /// Those of everybody, or of the tenants that try no canary.
+    /// All tenants, or those that do not try the canary.
     Steady,
-    /// Those of the tenants that try the canary.
+    /// The tenants that try the canary.
     Canary,
 }
 
 impl Chain {
-    /// Puts `policy` in force; the one it displaces stands behind it. It is no canary any more.
+    /// Puts `policy` in force, and the policy that it displaces behind it. It is no canary any
+    /// more.
     pub(crate) fn put(&mut self, policy: u32) {
         self.end_canary(policy);
         if self.in_force != Some(policy) {
@@ -28,7 +29,7 @@ impl Chain {
         }
     }
 
-    /// Takes `policy` out. Where it was in force, the one behind is now.
+    /// Removes `policy`. If it was in force, the policy behind it is now.
     pub(crate) fn remove(&mut self, policy: u32) {
         self.end_canary(policy);
         if self.behind == Some(policy) {
@@ -39,7 +40,7 @@ impl Chain {
         }
     }
 
-    /// Lets a share of the tenants try a policy, which then holds the hook in no other way.
+    /// Makes a policy the canary, which then holds the hook in no other way.
     pub(crate) fn put_canary(&mut self, canary: Canary) {
         self.remove(canary.policy);
         self.canary = Some(canary);
@@ -57,12 +58,12 @@ impl Chain {
         self.everybody().any(|number| number == policy)
     }
 
-    /// Who is asked about anybody's requests.
+    /// All policies of the chain.
     pub(crate) fn everybody(self) -> impl Iterator<Item = u32> {
         self.iter(Arm::Canary)
     }
 
-    /// Who is asked, in turn.
+    /// The policies that are asked about requests of `arm`, in order.
     pub(crate) fn iter(self, arm: Arm) -> impl Iterator<Item = u32> {
         let first = match arm {
             Arm::Steady => None,

@@ -1,10 +1,11 @@
-//! What the policy that routes would do with a request, asked of a throw-away copy.
+//! Dry runs: a throw-away copy of the policy that routes says what it would do with a request.
 //!
 //! # Invariants
-//! 1. The policy in force is not asked, told or counted anything (`tests`).
+//! 1. The policy in force is neither asked nor told anything, and nothing is counted for it
+//!    (`a_copy_is_told_of_the_request_and_asked_and_the_policy_in_force_knows_nothing_of_it`).
 //!
 //! # Not here
-//! Its reasons, executor by executor ([`PolicyHost::explain`]).
+//! The costs of each executor ([`PolicyHost::explain`]).
 
 use pointsman_core::rows::{Cached, NameKind, Request};
 use pointsman_core::{Hook, Moment, View, routing};
@@ -18,13 +19,14 @@ use crate::runner::Rows;
 pub struct DryRun {
     /// The policy's number.
     pub policy: u32,
-    /// The answer; a fault of the copy leaves the policy in force untouched.
+    /// The answer. A fault of the copy does not affect the policy in force.
     pub verdict: Result<routing::Verdict, Fault>,
 }
 
 impl PolicyHost {
-    /// Asks a throw-away copy of the policy that routes for its tenant where it would put `request`,
-    /// which need not exist. Absent: no policy routes. Slow: a fresh instance is fed everything.
+    /// Asks a throw-away copy of the policy that routes for its tenant where it would put
+    /// `request`, which need not exist. Returns `None` if no policy routes. Slow: a fresh instance
+    /// is told everything.
     #[must_use]
     pub fn dry_run(
         &self,

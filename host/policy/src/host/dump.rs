@@ -1,11 +1,11 @@
-//! What a fault leaves behind for the author of the policy.
+//! Fault dumps: the traces of faults for the authors of policies.
 //!
 //! # Bounds
-//! [`DUMPS_MAX`] dumps are kept until they are polled; while as many are waiting, further faults
-//! leave none, and are counted.
+//! [`DUMPS_MAX`] dumps are kept until they are polled. While that many are waiting, further faults
+//! are only counted.
 //!
 //! # Not here
-//! The dumps of a shadow, until they are polled ([`crate::shadow`]).
+//! The dumps of a shadow before they are fetched ([`crate::shadow`]).
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -19,63 +19,63 @@ use super::PolicyHost;
 use crate::component::Digest;
 use crate::runner::Rows;
 
-/// One fault, with what its author needs to find the cause. Written as JSON.
+/// One fault, with all that its author needs to find the cause. Serialised as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FaultDump {
-    /// When, on the host's clock.
+    /// Time of the fault, in µs of the host's clock.
     pub at: Micros,
-    /// In which round; absent: outside of one.
+    /// Round of the fault; `None` outside of rounds.
     pub round: Option<Round>,
     /// The policy's number.
     pub policy: u32,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Its version, in its author's words.
+    /// Version, in the author's words.
     pub version: String,
-    /// Digest of its code, in hexadecimal.
+    /// Digest of the code, in hexadecimal.
     pub digest: String,
-    /// Digest of its code and settings, in hexadecimal.
+    /// Digest of code and settings, in hexadecimal.
     pub fingerprint: String,
-    /// Its settings, a JSON object.
+    /// Settings, a JSON object.
     pub settings: String,
-    /// Which of its instances it was, counted from 1.
+    /// Number of the instance, counted from 1.
     pub generation: u32,
-    /// What it was asked.
+    /// The call that faulted.
     pub asked: DumpedCall,
-    /// What it had been told; absent: it was not asked about anything, or was a shadow.
+    /// The rows that the policy had been told; `None` at a snapshot, and for a shadow.
     pub mirror: Option<MirrorDigest>,
-    /// What kind of failure.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// Message and backtrace, with the names of functions where the component has them.
+    /// Message and backtrace, with names of functions if the component has them.
     pub detail: String,
 }
 
-/// The call that ended with a fault. A fault while it was told of changes has the question that
-/// was to follow.
+/// The call that ended with a fault. A fault in `observe` is listed with the question that was to
+/// follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DumpedCall {
-    /// A request for its state.
+    /// A call for the policy's state.
     Snapshot,
-    /// A question.
+    /// A question of a hook.
     #[serde(untagged)]
     Question(Question<'static>),
 }
 
-/// What a policy's mirror ought to hold, so that two runs can be told apart.
+/// A digest of the rows that a policy's mirror should hold, by which two runs are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirrorDigest {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Over their text, in hexadecimal.
+    /// SHA-256 of the rows as text, in hexadecimal.
     pub digest: String,
 }
 
-/// Dumps kept for [`PolicyHost::poll_dump`].
+/// Number of dumps kept for [`PolicyHost::poll_dump`].
 const DUMPS_MAX: usize = 16;
 
-/// Dumps that wait to be polled.
+/// The dumps that wait to be polled.
 #[derive(Debug, Default)]
 pub(crate) struct Dumps {
     queue: VecDeque<FaultDump>,
@@ -83,7 +83,7 @@ pub(crate) struct Dumps {
 }
 
 impl Dumps {
-    /// Keeps what `dump` makes, if there is room.
+    /// Keeps the result of `dump`, if there is room.
     pub(crate) fn keep(&mut self, dump: impl FnOnce() -> FaultDump) {
         if self.queue.len() < DUMPS_MAX {
             self.queue.push_back(dump());
@@ -92,13 +92,13 @@ impl Dumps {
         }
     }
 
-    /// Counts faults that left nothing behind elsewhere.
+    /// Counts faults whose dumps were dropped elsewhere.
     pub(crate) fn count_dropped(&mut self, faults: u64) {
         self.dropped += faults;
     }
 }
 
-/// A digest that text is written into.
+/// A SHA-256 into which text is written.
 struct Hashing(Sha256);
 
 impl Write for Hashing {
@@ -109,7 +109,7 @@ impl Write for Hashing {
 }
 
 impl MirrorDigest {
-    /// What the mirror of a policy fed `kinds` ought to hold.
+    /// Computes the digest for a policy that is told rows of `kinds`.
     #[must_use]
     pub fn of(view: &View<'_>, kinds: FeedKinds) -> Self {
         Self::of_rows(view, kinds)
@@ -130,7 +130,7 @@ impl MirrorDigest {
 }
 
 impl DumpedCall {
-    /// The question; absent: it was none.
+    /// The question; `None` for a snapshot.
     #[must_use]
     pub fn question(&self) -> Option<&Question<'static>> {
         match self {
@@ -141,13 +141,13 @@ impl DumpedCall {
 }
 
 impl PolicyHost {
-    /// What the oldest fault since the last call left behind.
+    /// Returns the oldest dump that was not polled.
     pub fn poll_dump(&mut self) -> Option<FaultDump> {
-        self.hear_shadows();
+        self.fetch_shadow_output();
         self.shared.dumps.queue.pop_front()
     }
 
-    /// Faults that left nothing behind because nobody polled.
+    /// Number of faults without a dump, because nobody polled.
     #[must_use]
     pub fn dumps_dropped(&self) -> u64 {
         self.shared.dumps.dropped

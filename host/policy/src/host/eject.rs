@@ -1,11 +1,11 @@
-//! The operator's emergency switch: a hook goes back to the embedded default at once.
+//! The operator's emergency switch: it gives a hook to the embedded default at once.
 //!
 //! # Invariants
-//! 1. The embedded default is there to take over, whether it holds a hook or not
+//! 1. The embedded default is ready to take over, whether it holds a hook or not
 //!    (`host::tests::eject`).
 //!
 //! # Not here
-//! Who the embedded default is: the server says so.
+//! The choice of the embedded default: the server makes it.
 
 use pointsman_core::{Hook, HookSet, Micros};
 
@@ -15,11 +15,11 @@ use super::event::PolicyEventKind;
 use crate::host::BindError;
 
 impl PolicyHost {
-    /// Says that `policy` is the embedded default of `hooks`, in the place of an earlier one. It is
-    /// kept where it holds no hook too, so that [`Self::eject`] finds it ready.
+    /// Makes `policy` the embedded default of `hooks`, in place of an earlier one. It is kept even
+    /// if it holds no hook, so that [`Self::eject`] finds it ready.
     ///
     /// # Errors
-    /// If there is no such policy, or it lacks one of the hooks; then nothing is changed.
+    /// If there is no such policy, or it lacks one of the hooks; then nothing changes.
     pub fn set_default(
         &mut self,
         now: Micros,
@@ -34,7 +34,7 @@ impl PolicyHost {
         Ok(())
     }
 
-    /// The embedded default of `hook`, if it is there.
+    /// The embedded default of `hook`.
     #[must_use]
     pub fn default_of(&self, hook: Hook) -> Option<u32> {
         self.defaults[hook]

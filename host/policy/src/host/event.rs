@@ -1,6 +1,6 @@
-//! What happens to policies besides answering, in a bounded queue.
+//! Events of policies, in a bounded queue.
 //!
-//! Faults of a question travel with its answer, into the core's facts. Here is the rest.
+//! The fault of a question is not among them: it travels with the answer, into the core's facts.
 
 use std::collections::VecDeque;
 
@@ -10,66 +10,66 @@ use crate::host::probation::RollbackWhy;
 use crate::instance::{Fault, LogLine};
 use crate::policy::Restored;
 
-/// Something that happened to a policy.
+/// An event of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyEvent {
-    /// When, on the host's clock.
+    /// Time of the event, in µs of the host's clock.
     pub at: Micros,
-    /// To which policy.
+    /// Number of the policy.
     pub policy: u32,
-    /// What.
+    /// Kind of the event.
     pub kind: PolicyEventKind,
 }
 
-/// What happened to a policy.
+/// The kind of an event, with its details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyEventKind {
-    /// It faulted while no question was open: at a snapshot.
+    /// The policy faulted outside of a question: at a snapshot.
     Faulted(Fault),
     /// A fresh instance took the place of one that faulted.
     Restarted {
-        /// Counts the policy's instances, from 1.
+        /// Number of the instance, counted from 1.
         generation: u32,
-        /// What became of its last snapshot.
+        /// Result of offering it the last snapshot.
         restored: Restored,
     },
-    /// No more snapshots of it are taken. A fresh instance still gets the last one, if any.
+    /// No more snapshots are taken. A fresh instance still gets the last one.
     SnapshotsEnded {
-        /// Why, for the operator.
+        /// Reason, for the operator.
         why: String,
     },
-    /// It faulted too often and has lost all its hooks.
+    /// The policy faulted too often and lost all its hooks.
     Quarantined {
-        /// Faults in the window.
+        /// Number of faults in the window.
         faults: usize,
     },
-    /// It was put in force on probation.
+    /// The policy was put in force on probation.
     OnProbation,
-    /// It stood its probation.
+    /// The policy passed its probation.
     Proven {
-        /// Questions it answered meanwhile.
+        /// Number of questions that it answered on probation.
         questions: u32,
     },
-    /// It was taken out, and whom it displaced is in force again.
+    /// The policy was taken out, and the one that it displaced is in force again.
     RolledBack {
-        /// Who that is, by number; nobody: the built-in rules.
+        /// Numbers of the policies that are in force again; empty if the built-in rules are.
         to: Vec<u32>,
-        /// Why.
+        /// Reason of the rollback.
         why: RollbackWhy,
     },
-    /// A liveness bound ran out while it was in force. Counts as a fault.
+    /// A liveness bound ran out while the policy was in force. Counts as a fault.
     Struck {
-        /// At which of its decisions.
+        /// Hook that the policy holds.
         hook: Hook,
-        /// Which bound.
+        /// Bound that ran out.
         clock: Clock,
     },
-    /// It lost this hook to the embedded default, on somebody's order.
+    /// The policy lost this hook to the embedded default, by order.
     Ejected(Hook),
-    /// It was a shadow, and is one no more.
+    /// The policy is no shadow any more.
     ShadowEnded {
-        /// Why.
+        /// Reason, for the operator.
         why: String,
     },
     /// It went into quarantine and nobody may answer in its stead: the hook refuses until
@@ -77,13 +77,13 @@ pub enum PolicyEventKind {
     Shut(Hook),
     /// It has no hook left and was dropped.
     Retired,
-    /// It logged a line.
+    /// The policy logged a line.
     Logged(LogLine),
-    /// It logged more lines than are kept.
+    /// The policy logged this many lines more than are kept.
     LogDropped(u64),
 }
 
-/// The newest events, a bounded number.
+/// The newest events, in a bounded queue.
 #[derive(Debug)]
 pub(crate) struct Events {
     max: usize,
@@ -108,7 +108,7 @@ impl Events {
         self.queue.push_back(PolicyEvent { at, policy, kind });
     }
 
-    /// What policy `policy` has logged, and how many lines of it were not kept.
+    /// Adds an event for each line that `policy` logged, and one for the number of lines dropped.
     pub(crate) fn log(&mut self, at: Micros, policy: u32, lines: Vec<LogLine>, dropped: u64) {
         for line in lines {
             self.push(at, policy, PolicyEventKind::Logged(line));

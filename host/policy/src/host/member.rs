@@ -1,7 +1,7 @@
-//! One policy in the host: its runner, what it has done, and how it is judged.
+//! One policy of the host: its runner, its counters and its record.
 //!
 //! # Invariants
-//! 1. Nothing is asked before the back-off is over (`host::tests`).
+//! 1. A policy is not asked before its back-off is over (`host::tests`).
 
 use pointsman_core as core;
 use pointsman_core::{FaultKind, Hook, HookSet, Micros, Moment, PolicyFault, Refusal, Reply};
@@ -9,9 +9,9 @@ use pointsman_core::{FaultKind, Hook, HookSet, Micros, Moment, PolicyFault, Refu
 use crate::host::chain::Arm;
 use crate::host::dump::{DumpedCall, Dumps, FaultDump, MirrorDigest};
 use crate::host::event::{Events, PolicyEventKind};
-use crate::host::probation::{Booked, Record, Trial, Whole};
+use crate::host::probation::{Booked, Record, Trial};
 use crate::host::record::{Began, LastAsked};
-use crate::host::retired::Scrap;
+use crate::host::retired::Retired;
 use crate::host::status::PolicyStats;
 use crate::instance::Fault;
 use crate::limits::Patience;
@@ -25,37 +25,31 @@ pub(crate) struct Asking<'a> {
     pub(crate) arm: Arm,
 }
 
-/// What all policies share while one is asked.
+/// State that all policies of a host share.
 pub(crate) struct Shared {
     pub(crate) patience: Patience,
     pub(crate) events: Events,
     pub(crate) dumps: Dumps,
-    pub(crate) scrap: Scrap,
-    /// Of the question that is asked, or was last.
+    pub(crate) retired: Retired,
+    /// Results of the current or last question.
     pub(crate) last: LastAsked,
 }
 
-/// One policy.
+/// A policy of the host.
 pub(crate) struct Member {
     pub(crate) number: u32,
     pub(crate) runner: Runner,
     pub(crate) stats: PolicyStats,
-    /// Costs and refusals, against which a successor is held.
+    /// Fuel and refusals, with which a successor is compared.
     pub(crate) record: Record,
-    /// Present while it is on probation.
+    /// The probation, while the policy is on it.
     pub(crate) trial: Option<Trial>,
-    /// Hooks that went to others when it took the rest from that policy.
+    /// The policy that this one displaced, and its hooks that this one did not take.
     pub(crate) gave_up: Option<(u32, HookSet)>,
     /// Questions until the next snapshot.
     until_save: u32,
-    pub(crate) tenure: Tenure,
-}
-
-/// Whether a policy has ever held a hook.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tenure {
-    Candidate,
-    Bound,
+    /// True once it has held a hook.
+    pub(crate) was_bound: bool,
 }
 
 impl Member {
@@ -69,11 +63,11 @@ impl Member {
             trial: None,
             gave_up: None,
             until_save: patience.snapshot_every,
-            tenure: Tenure::Candidate,
+            was_bound: false,
         }
     }
 
-    /// Tells it what has changed, then asks. Call it only where the runner does not rest.
+    /// Tells the policy what has changed, then asks it. Call it only if the runner does not rest.
     pub(crate) fn ask(
         &mut self,
         shared: &mut Shared,
@@ -106,7 +100,7 @@ impl Member {
         }
     }
 
-    /// Passes on what came of calls besides their answers.
+    /// Passes on the results of calls besides their answers.
     fn pass_on(&mut self, shared: &mut Shared, now: Micros) {
         let Output {
             woken,
@@ -128,7 +122,7 @@ impl Member {
         }
         shared.events.log(now, self.number, lines, lines_dropped);
         for instance in retired {
-            shared.scrap.put_instance(instance);
+            shared.retired.put_instance(instance);
         }
     }
 
@@ -153,15 +147,11 @@ impl Member {
         reply
     }
 
-    /// Counts what the interlock refused.
+    /// Counts a refusal by the interlock.
     pub(crate) fn count_refusal(&mut self, hook: Hook, refusal: &Refusal) {
         self.stats.refusals[hook] += 1;
         self.stats.refusal_last = Some(*refusal);
-        let whole = match (refusal.request, refusal.executor) {
-            (None, None) => Whole::Answer,
-            (Some(_), _) | (None, Some(_)) => Whole::Action,
-        };
-        let rows = self.record.book_refusal(hook, whole);
+        let rows = self.record.book_refusal(hook, refusal);
         if let Some(trial) = &mut self.trial {
             trial.book_refusal(rows);
         }
@@ -174,21 +164,22 @@ impl Member {
         }
     }
 
-    /// Counts a strike as a fault. What it knows is not trusted any more either: its instance
-    /// goes, and the next one is told everything.
+    /// Counts a strike as a fault, and drops the instance: its state is not trusted any more. The
+    /// next instance is told everything.
     pub(crate) fn strike(&mut self, now: Micros, shared: &mut Shared) {
         self.runner.back_off(now);
         self.count_fault(FaultKind::Struck);
         self.pass_on(shared, now);
     }
 
-    /// Lets a fresh instance take its place, with `state`, or with none, at the next question.
+    /// Replaces the instance at the next question by a fresh one, which is offered `state`.
     pub(crate) fn restart(&mut self, state: Option<Vec<u8>>, now: Micros, shared: &mut Shared) {
         self.runner.restart(state, now);
         self.pass_on(shared, now);
     }
 
-    /// Tells it what it has not been told yet, saves its state, and forgets what it was told.
+    /// Tells the policy what it has not been told yet, saves its state, and forgets what it was
+    /// told.
     pub(crate) fn renew(
         &mut self,
         shared: &mut Shared,
@@ -217,7 +208,7 @@ impl Member {
         }
     }
 
-    /// Saves the state, as far as that is still done.
+    /// Saves the state, unless that has ended.
     pub(crate) fn save(&mut self, shared: &mut Shared, now: Micros) {
         let why = match self.runner.save(now) {
             Ok(Saved::Skipped | Saved::Kept) => return,

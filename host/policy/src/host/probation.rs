@@ -1,46 +1,47 @@
-//! Probation: a policy that was just put in force, held against the one it displaced.
+//! Probation: a policy in force is compared with the one that it displaced.
 //!
-//! Whoever binds a policy may put it on probation ([`PolicyHost::begin_probation`]). From then on
-//! each question it answers is set against what the displaced one would have made of it, and the
-//! first sum that is out of line takes the policy out again: the displaced one is in force, with
-//! the state it had at the swap, and the new one's fingerprint is listed so that it is not added
-//! again. See `host/docs/adr/0008-a-policy-is-proven-against-the-one-it-displaces.md` for what is compared and why.
+//! [`PolicyHost::begin_probation`] starts it. From then on each answer is compared with what the
+//! displaced policy would have cost, and the first sum that is out of line rolls the policy back:
+//! the displaced one is in force again, with its state at the swap, and the fingerprint of the new
+//! one is listed so that it is not added again. See
+//! `host/docs/adr/0008-a-policy-is-proven-against-the-one-it-displaces.md` for the comparisons and
+//! their reasons.
 //!
 //! # Invariants
-//! 1. A rollback leaves the hooks with those who had them (`host::tests::probation`), or, where
-//!    nobody had, with the built-in rule.
-//! 2. Like is compared with like: fuel by hook and number of rows, refusals by row
+//! 1. A rollback returns the hooks to the policies that had them (`host::tests::probation`), or
+//!    else to the built-in rule.
+//! 2. Only like is compared with like: fuel by hook and number of rows, refusals by row
 //!    (`a_larger_question_is_not_held_against_a_policy`).
-//! 3. Nothing measured in time is judged, so a replay judges alike.
+//! 3. Times are not judged, so a replay judges alike.
 //!
 //! # Not here
-//! Faults without probation: they count towards the quarantine ([`crate::Patience`]).
+//! Faults without probation: they lead to quarantine ([`crate::Patience`]).
 
 use std::fmt;
 
-use pointsman_core::{Hook, HookMap, Micros};
+use pointsman_core::{Hook, HookMap, Micros, Refusal};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
 use super::quarantine::Cause;
 use crate::host::BindError;
-/// How long a policy is on probation, and what ends it early.
+
+/// The terms of a probation: its length, and the limits that end it early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probation {
-    /// Questions it has to answer.
+    /// Number of questions to answer.
     pub questions: u32,
-    /// Time that has to pass, in host microseconds. Both must be over.
+    /// Time that must pass, in host microseconds. Both this and the questions must be over.
     pub micros: u64,
-    /// Faults and strikes it may have.
+    /// Number of faults and strikes that are allowed.
     pub faults_max: u32,
-    /// Refused actions per thousand rows asked about that it may have more than the displaced
-    /// one had.
+    /// Refused actions per thousand rows that are allowed above those of the displaced policy.
     pub refusals_permille: u32,
-    /// Fuel it may use in percent of what the displaced one used for such questions.
+    /// Fuel that is allowed, in percent of the displaced policy's fuel for such questions.
     pub fuel_percent: u32,
-    /// Fuel per question that nobody minds, whatever the displaced one used.
+    /// Fuel per question that is always allowed.
     pub fuel_floor: u64,
-    /// Fuel per question, on average, that is too much even where nothing can be compared.
+    /// Average fuel per question that is too much, even without a comparison.
     pub fuel_ceiling: u64,
 }
 
@@ -58,109 +59,109 @@ impl Default for Probation {
     }
 }
 
-/// Why a policy was rolled back.
+/// The reason of a rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RollbackWhy {
-    /// It faulted, or was struck.
+    /// The policy faulted or was struck too often.
     Faults {
-        /// How often.
+        /// Number of faults and strikes.
         faults: u32,
-        /// The last one, for the operator.
+        /// The last fault, for the operator.
         detail: String,
     },
-    /// The interlock refused more of what it said than of what the displaced one said.
+    /// The interlock refused more of its actions than of the displaced policy's.
     Refusals {
-        /// Of how many rows.
+        /// Number of rows that it was asked about.
         rows: u64,
-        /// How many were refused.
+        /// Number of refused rows.
         refused: u64,
-        /// How many the displaced one would have had refused.
+        /// Number of refusals expected from the displaced policy.
         expected: u64,
     },
-    /// It used more fuel than the displaced one.
+    /// The policy used more fuel than the displaced one.
     Fuel {
-        /// In how many questions.
+        /// Number of questions compared.
         questions: u32,
-        /// How much.
+        /// Fuel used in them.
         used: u64,
-        /// How much the displaced one would have used.
+        /// Fuel expected from the displaced policy.
         expected: u64,
     },
-    /// It used more fuel than any policy should.
+    /// The policy used more fuel than any policy should.
     FuelCeiling {
-        /// In how many questions.
+        /// Number of questions answered.
         questions: u32,
-        /// How much.
+        /// Fuel used in them.
         used: u64,
     },
-    /// Somebody said so, in these words.
+    /// An order, with its reason.
     Ordered(String),
 }
 
-/// Questions before means are compared.
+/// Number of questions from which on means are compared.
 const EVIDENCE: u32 = 32;
 
-/// Classes of questions by their rows: none, 1, 2 and 3, 4 to 7, and so on.
+/// Number of classes of questions by rows: none, 1, 2 and 3, 4 to 7, and so on.
 const CLASSES: usize = 16;
 
-/// What a policy's answers cost, as far as another can be held against it.
+/// The costs of a policy's answers, with which another policy can be compared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     fuel: HookMap<[Mean; CLASSES]>,
     rows: HookMap<u64>,
     refused: HookMap<u64>,
-    /// Of the last question of each hook.
+    /// Rows of the last question of each hook.
     rows_last: HookMap<u64>,
 }
 
-/// A running mean in which old values fade, since fleets and queues grow and shrink.
+/// A running mean in which old values fade: fleets and queues grow and shrink.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     counted: u32,
     value: u64,
 }
 
-/// One policy's time on probation so far.
+/// The probation of one policy so far.
 #[derive(Debug)]
 pub(crate) struct Trial {
     terms: Probation,
     since: Micros,
-    /// By hook, that of the policy displaced there.
+    /// By hook, the record of the policy that was displaced there.
     before: HookMap<Option<Box<Record>>>,
-    /// What the displaced ones had to carry over, at the swap.
+    /// States of the displaced policies at the swap.
     pub(super) states: Vec<(u32, Option<Vec<u8>>)>,
     questions: u32,
     faults: u32,
     rows: u64,
     refused: u64,
-    /// In thousandths.
+    /// Refusals expected so far, in thousandths.
     refused_expected: u64,
     fuel: u64,
-    /// Of the questions that could be compared.
-    compared: Compared,
+    /// Sums over the questions that could be compared.
+    fuel_compared: FuelCompared,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Compared {
+struct FuelCompared {
     questions: u32,
     fuel: u64,
     expected: u64,
 }
 
-/// One answered question, as it is booked.
+/// One answered question, as it is counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Booked {
     pub(crate) hook: Hook,
     pub(crate) rows: u64,
-    /// Absent: the policy is not metered.
+    /// `None` if the policy is not metered.
     pub(crate) fuel: Option<u64>,
 }
 
 // === impl Record ===
 
 impl Mean {
-    /// Values after which an old one has faded.
+    /// Number of values after which an old one has faded.
     const MEMORY: u32 = 64;
 
     fn count(&mut self, value: u64) {
@@ -191,11 +192,13 @@ impl Record {
         }
     }
 
-    /// Counts a refusal of an action, or of a whole answer; the rows it was about.
-    pub(crate) fn book_refusal(&mut self, hook: Hook, whole: Whole) -> u64 {
-        let rows = match whole {
-            Whole::Action => 1,
-            Whole::Answer => self.rows_last[hook].max(1),
+    /// Counts a refusal of an action or of a whole answer, and returns the number of rows refused.
+    pub(crate) fn book_refusal(&mut self, hook: Hook, refusal: &Refusal) -> u64 {
+        let is_action = refusal.request.is_some() || refusal.executor.is_some();
+        let rows = if is_action {
+            1
+        } else {
+            self.rows_last[hook].max(1)
         };
         self.refused[hook] += rows;
         rows
@@ -207,13 +210,6 @@ impl Record {
             .checked_div(self.rows[hook])
             .unwrap_or(0)
     }
-}
-
-/// What was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whole {
-    Action,
-    Answer,
 }
 
 // === impl Trial ===
@@ -231,7 +227,7 @@ impl Trial {
             refused: 0,
             refused_expected: 0,
             fuel: 0,
-            compared: Compared::default(),
+            fuel_compared: FuelCompared::default(),
         }
     }
 
@@ -247,9 +243,9 @@ impl Trial {
         self.fuel = self.fuel.saturating_add(fuel);
         let of_hook = before.map(|record| &record.fuel[booked.hook]);
         if let Some(expected) = of_hook.and_then(|means| means[class(booked.rows)].known()) {
-            self.compared.questions += 1;
-            self.compared.fuel = self.compared.fuel.saturating_add(fuel);
-            self.compared.expected = self.compared.expected.saturating_add(expected);
+            self.fuel_compared.questions += 1;
+            self.fuel_compared.fuel = self.fuel_compared.fuel.saturating_add(fuel);
+            self.fuel_compared.expected = self.fuel_compared.expected.saturating_add(expected);
         }
     }
 
@@ -265,7 +261,7 @@ impl Trial {
         self.questions >= self.terms.questions && now.since(self.since).0 >= self.terms.micros
     }
 
-    /// What is out of line.
+    /// The first reason for a rollback.
     fn objection(&self, detail: &str) -> Option<RollbackWhy> {
         let terms = &self.terms;
         if self.faults > terms.faults_max {
@@ -274,8 +270,8 @@ impl Trial {
                 detail: detail.to_owned(),
             });
         }
-        // Rows that were not yet asked about count as well answered: the first refusals of a
-        // policy say little.
+        // At the start rows that were not asked about count as well answered: the first refusals of
+        // a policy say little.
         let rows = self.rows.max(2 * u64::from(EVIDENCE));
         let more = rows.saturating_mul(terms.refusals_permille.into());
         if self.refused.saturating_mul(1000) > self.refused_expected.saturating_add(more) {
@@ -297,11 +293,11 @@ impl Trial {
                 used: self.fuel,
             });
         }
-        let Compared {
+        let FuelCompared {
             questions,
             fuel,
             expected,
-        } = self.compared;
+        } = self.fuel_compared;
         let unminded = u64::from(questions).saturating_mul(terms.fuel_floor);
         let allowed = expected.saturating_mul(terms.fuel_percent.into()) / 100;
         let is_out_of_line = questions >= EVIDENCE && fuel > allowed.max(unminded);
@@ -317,9 +313,9 @@ impl Trial {
 
 impl PolicyHost {
     /// Puts `policy` on probation. Call it right after the bind, swap or promotion that put it in
-    /// force, while whom it displaced still stands behind it: theirs is the state that a rollback
-    /// brings back, and theirs are the numbers it is held against. A canary is held against the
-    /// policy in force beside it, as that goes on.
+    /// force, while the policies that it displaced are behind it: a rollback restores their states,
+    /// and their records are the ones to compare with. A canary is compared with the policy in
+    /// force beside it, as that goes on.
     ///
     /// # Errors
     /// If there is no such policy.
@@ -352,8 +348,9 @@ impl PolicyHost {
         Ok(())
     }
 
-    /// Before a canary on probation is asked: what it is held against is what the policy in force
-    /// has done by now, since both are asked in runs, and those are shorter than batches were.
+    /// Renews the record with which a canary on probation is compared, before it is asked. The
+    /// policy in force beside it goes on, and both are asked in runs, which are shorter than
+    /// batches were before.
     pub(super) fn hold_canary_against(&mut self, policy: u32, hook: Hook) {
         if !self.is_on_probation(policy) || !self.tried(policy).contains(hook) {
             return;
@@ -368,16 +365,15 @@ impl PolicyHost {
         }
     }
 
-    /// Whether `policy` is on probation.
+    /// True if `policy` is on probation.
     #[must_use]
     pub fn is_on_probation(&self, policy: u32) -> bool {
         let member = self.members.get(&policy);
         member.is_some_and(|member| member.trial.is_some())
     }
 
-    /// Takes `policy` out, on somebody's order, as a probation does that it fails: whom it
-    /// displaced is in force again, and its fingerprint is listed. The policies that are in
-    /// force again.
+    /// Rolls `policy` back by order, as a failed probation does: the policies that it displaced are
+    /// in force again, and its fingerprint is listed. Returns the policies that are in force again.
     ///
     /// # Errors
     /// If there is no such policy.
@@ -393,8 +389,8 @@ impl PolicyHost {
         Ok(self.roll_back(now, policy, RollbackWhy::Ordered(why.into())))
     }
 
-    /// Ends the probation of `policy` if it is served, or if something is out of line; `detail`
-    /// tells of the last thing that happened to it.
+    /// Ends the probation of `policy` if it is over or something is out of line. `detail` describes
+    /// the last thing that happened to it.
     pub(super) fn judge(&mut self, now: Micros, policy: u32, detail: &str) {
         let Some(member) = self.members.get_mut(&policy) else {
             return;
@@ -419,7 +415,7 @@ impl PolicyHost {
             (member.trial.take(), member.gave_up.take())
         });
         for (number, state) in trial.into_iter().flat_map(|trial| trial.states) {
-            // One that went on deciding something else has a state that is no older than its own.
+            // A policy that went on with other hooks has a state that is newer than this one.
             let went_on = !self.in_force(number).is_empty();
             let member = self.members.get_mut(&number);
             if let Some(member) = member.filter(|_| !went_on) {

@@ -1,4 +1,4 @@
-//! The list of policies that are not added again, and how they get on it.
+//! The quarantine: the list of policies that are not added again, and the causes for it.
 //!
 //! # Invariants
 //! 1. A policy on the list holds no hook, and is not added before it is released
@@ -6,7 +6,7 @@
 //!    `what_was_rolled_back_is_not_added_again_before_it_is_released`).
 //!
 //! # Bounds
-//! [`crate::Patience::quarantine_max`] entries; past it the oldest is forgotten.
+//! [`crate::Patience::quarantine_max`] entries; above that the oldest is dropped.
 
 use pointsman_core::{Micros, Strike};
 
@@ -17,36 +17,36 @@ use super::status::Quarantined;
 use crate::component::Digest;
 use crate::host::BindError;
 
-/// Why a policy is on the list.
+/// The cause for which a policy is on the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// It faulted too often.
+    /// The policy faulted too often.
     Faulted,
-    /// It was rolled back: it did not stand its probation, or somebody said so.
+    /// The policy was rolled back, by its probation or by order.
     RolledBack,
 }
 
 impl PolicyHost {
-    /// Policies that are not added again, oldest first.
+    /// The policies that are not added again, oldest first.
     pub fn quarantined(&self) -> impl Iterator<Item = &Quarantined> {
         self.quarantine.iter()
     }
 
-    /// Those of them that were rolled back.
+    /// The policies on the list that were rolled back.
     pub fn rolled_back(&self) -> impl Iterator<Item = &Quarantined> {
         let listed = self.quarantined();
         listed.filter(|entry| entry.cause == Cause::RolledBack)
     }
 
-    /// Puts entries back that an earlier run wrote down.
+    /// Restores entries that an earlier run of the server stored.
     pub fn restore_quarantine(&mut self, entries: impl IntoIterator<Item = Quarantined>) {
         for entry in entries {
             self.note_quarantined(entry);
         }
     }
 
-    /// Lets the policy with `fingerprint` be added again; whether it was on the list.
+    /// Removes the policy with `fingerprint` from the list; returns whether it was there.
     pub fn release(&mut self, fingerprint: Digest) -> bool {
         let before = self.quarantine.len();
         self.quarantine
@@ -63,7 +63,7 @@ impl PolicyHost {
         self.quarantine.push_back(entry);
     }
 
-    /// Puts `policy`, which is still a member, on the list.
+    /// Puts `policy` on the list, while it is still a member.
     pub(super) fn note_quarantined_as(
         &mut self,
         now: Micros,
@@ -85,8 +85,8 @@ impl PolicyHost {
         self.note_quarantined(entry);
     }
 
-    /// Draws the consequences of what `policy` just did: ends its probation, or takes it out of
-    /// everything if it has faulted too often. `detail` tells of its last fault.
+    /// Acts on the last call to `policy`: ends its probation, or drops it if it has faulted too
+    /// often. `detail` describes its last fault.
     pub(super) fn settle(&mut self, now: Micros, policy: u32, detail: &str) {
         self.judge(now, policy, detail);
         let faults_max = usize::try_from(self.shared.patience.faults_max).unwrap_or(usize::MAX);
@@ -104,8 +104,8 @@ impl PolicyHost {
         self.remove(now, policy);
     }
 
-    /// Under whoever answers a liveness bound ran out. One that is down already is not struck
-    /// again: it has not been asked since.
+    /// Strikes the policy that answers, because a liveness bound ran out. A policy that is down is
+    /// not struck again: it has not been asked since.
     pub(super) fn strike(&mut self, strike: &Strike, arm: Arm) {
         let Strike {
             at: now,
@@ -134,7 +134,7 @@ impl PolicyHost {
         listed.any(|entry| entry.fingerprint == fingerprint)
     }
 
-    /// What is still a member may be on the list: a shadow that has ended.
+    /// Refuses a policy on the list. A shadow that has ended is a member and may be on it.
     pub(super) fn check_listed(&self, policy: u32) -> Result<(), BindError> {
         let member = self.members.get(&policy);
         match member.map(|member| member.runner.source.fingerprint()) {

@@ -1,15 +1,14 @@
-//! Facts about policies that a journal records.
+//! Facts about policies, for a journal.
 //!
 //! # Invariants
-//! 1. After [`PolicyHost::renew`] a policy knows what one knows that was restored from its state
+//! 1. After [`PolicyHost::renew`] a policy knows the same as one that is restored from its state
 //!    and told everything (`host::tests::record`).
-//!
-//! 2. Whoever began anew to answer a question is told with the state it was offered, also where
-//!    the same question took away what it had or took it out
+//! 2. A fresh instance that was made to answer a question is reported with the state it was
+//!    offered, even if the same question ended its life
 //!    (`who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew`).
 //!
 //! # Not here
-//! What is written when (the server).
+//! The choice of what is recorded (`host/replay`).
 
 use pointsman_core::{Hook, Micros};
 
@@ -25,21 +24,21 @@ pub struct Began {
     pub policy: u32,
     /// Number of the instance, counted from 1.
     pub generation: u32,
-    /// The state that it was offered.
+    /// State that the instance was offered.
     pub state: Option<Vec<u8>>,
 }
 
-/// Results of the last question besides its answer. A policy it names may be gone.
+/// Results of the last question besides its answer. The policies in it may be gone by now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastAsked {
-    /// Policies that began anew, in the order in which they were asked.
+    /// Fresh instances, in the order in which they were asked.
     pub began: Vec<Began>,
-    /// The counters of the policy that answered, right after its answer; absent: none did.
+    /// Counters of the policy that answered, right after its answer; `None` if none answered.
     pub counters: Option<InstanceCounters>,
 }
 
 impl PolicyHost {
-    /// The policies with their numbers, in the order of these.
+    /// All runners with their policies' numbers, ascending.
     pub fn runners(&self) -> impl Iterator<Item = (u32, &Runner)> {
         self.members
             .iter()
@@ -52,8 +51,8 @@ impl PolicyHost {
         Some(&self.members.get(&policy)?.runner)
     }
 
-    /// The policies asked for `hook`: a canary, then, for those who are not its tenants or where it
-    /// does not answer, the others in order.
+    /// The policies that are asked for `hook`: the canary, which only its tenants' requests are
+    /// about, then the others in order.
     pub fn chain(&self, hook: Hook) -> impl Iterator<Item = u32> {
         let canary = self.canary(hook).map(|canary| canary.policy);
         let others = self.askable(hook).iter(Arm::Steady);
@@ -67,8 +66,8 @@ impl PolicyHost {
     }
 
     /// Tells every policy what it has not been told yet, saves its state, and forgets what it was
-    /// told. Its next question tells it everything, and so does one that is restored from that
-    /// state.
+    /// told. Its next question tells it everything, as it would tell a policy that was restored
+    /// from that state.
     pub fn renew(&mut self, now: Micros, view: &pointsman_core::View<'_>) {
         self.renew_from(now, view);
     }

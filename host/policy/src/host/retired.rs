@@ -1,10 +1,10 @@
-//! What is to be dropped: policies that have lost their last hook, and instances that faulted.
+//! Policies that lost their last hook, and instances that faulted: they wait to be dropped.
 //!
-//! Dropping a store gives its memories back to the system, which takes up to a millisecond. It is
-//! kept here until somebody takes it where nobody waits.
+//! Dropping a store returns its memories to the system, which takes up to a millisecond. So it is
+//! kept here until the owner takes it to a thread that nobody waits for.
 //!
 //! # Bounds
-//! [`SCRAP_MAX`] of each; past it they are dropped on the spot.
+//! [`KEPT_MAX`] of each; above that they are dropped at once.
 
 use std::fmt;
 
@@ -12,48 +12,42 @@ use super::PolicyHost;
 use super::member::Member;
 use crate::instance::Instance;
 
-/// Policies and instances that are no more. Dropping them takes its time: do it where nobody waits.
+/// Policies and instances to be dropped. Drop them on a thread that nobody waits for.
 #[derive(Default)]
 pub struct Retired {
     members: Vec<Member>,
     instances: Vec<Box<dyn Instance>>,
 }
 
-/// Of each, kept for [`PolicyHost::poll_retired`].
-const SCRAP_MAX: usize = 16;
-
-/// What nobody has taken yet.
-#[derive(Debug, Default)]
-pub(crate) struct Scrap(Retired);
-
-impl Scrap {
-    pub(crate) fn put_member(&mut self, member: Member) {
-        if self.0.members.len() < SCRAP_MAX {
-            self.0.members.push(member);
-        }
-    }
-
-    pub(crate) fn put_instance(&mut self, instance: Box<dyn Instance>) {
-        if self.0.instances.len() < SCRAP_MAX {
-            self.0.instances.push(instance);
-        }
-    }
-}
+/// Number of policies, and of instances, kept for [`PolicyHost::poll_retired`].
+const KEPT_MAX: usize = 16;
 
 impl PolicyHost {
-    /// The policies that have lost their last hook, and the instances that faulted, since the last
-    /// call; absent: none.
+    /// Returns the policies that lost their last hook and the instances that faulted since the last
+    /// call; `None` if there are none.
     pub fn poll_retired(&mut self) -> Option<Retired> {
-        let retired = std::mem::take(&mut self.shared.scrap.0);
+        let retired = std::mem::take(&mut self.shared.retired);
         (!retired.is_empty()).then_some(retired)
     }
 }
 
 impl Retired {
-    /// Whether there is nothing to drop.
+    /// True if there is nothing to drop.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.instances.is_empty()
+    }
+
+    pub(super) fn put_member(&mut self, member: Member) {
+        if self.members.len() < KEPT_MAX {
+            self.members.push(member);
+        }
+    }
+
+    pub(super) fn put_instance(&mut self, instance: Box<dyn Instance>) {
+        if self.instances.len() < KEPT_MAX {
+            self.instances.push(instance);
+        }
     }
 }
 

@@ -1,31 +1,31 @@
-//! Which policies are shadows, and what they are shown.
+//! The shadows of a host, and the questions that they are passed.
 //!
 //! # Bounds
 //! [`SHADOWS_MAX`] shadows, each with a thread of its own.
 //!
 //! # Not here
-//! The thread, and what it compares ([`crate::shadow`]).
+//! The thread of a shadow, and the comparison ([`crate::shadow`]).
 
 use pointsman_core::{HookSet, Micros, Reply};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
-use super::member::{Asking, Shared, Tenure};
+use super::member::{Asking, Shared};
 use super::quarantine::Cause;
 use crate::host::BindError;
-use crate::shadow::{Left, Shadow, ShadowReport};
+use crate::shadow::{Shadow, ShadowOutput, ShadowReport};
 
-/// Shadows at a time.
+/// Largest number of shadows at a time.
 const SHADOWS_MAX: usize = 4;
 
 impl PolicyHost {
-    /// Lets `policy` answer what is asked of `hooks`, on a thread of its own, and compares: its
-    /// answers are never used. It holds no hook any more. Called again, it is shown other hooks,
-    /// and goes on counting.
+    /// Makes `policy` a shadow for `hooks`: it answers the same questions on a thread of its own,
+    /// and its answers are only compared. It holds no hook any more. For a shadow this changes its
+    /// hooks, and its counters go on.
     ///
     /// # Errors
-    /// If there is no such policy, it lacks one of the hooks, or is in quarantine; if there are
-    /// as many shadows as there may be, or there is no thread for it.
+    /// If there is no such policy, it lacks one of the hooks, or it is in quarantine; if there are
+    /// too many shadows, or the thread cannot be started.
     pub fn bind_shadow(
         &mut self,
         now: Micros,
@@ -52,7 +52,7 @@ impl PolicyHost {
                 return Err(BindError::NoThread(error.to_string()));
             }
         }
-        member.tenure = Tenure::Bound;
+        member.was_bound = true;
         member.trial = None;
         for chain in self.chains.values_mut() {
             chain.remove(policy);
@@ -61,10 +61,10 @@ impl PolicyHost {
         Ok(())
     }
 
-    /// Ends the shadow that `policy` is, if it is one; its thread ends once its call has. It holds
-    /// nothing then, and goes as soon as another policy is bound.
+    /// Ends the shadow `policy`; its thread ends after its current call. The policy holds nothing
+    /// then, and is dropped as soon as another one is bound.
     pub fn end_shadow(&mut self, now: Micros, policy: u32) {
-        self.hear_shadows();
+        self.fetch_shadow_output();
         let before = self.shadows.len();
         self.shadows.retain(|shadow| shadow.number != policy);
         if self.shadows.len() < before
@@ -74,11 +74,11 @@ impl PolicyHost {
         }
     }
 
-    /// Fetches what the shadows have logged, and the dumps of their faults.
-    pub(super) fn hear_shadows(&mut self) {
+    /// Fetches the log lines and fault dumps of all shadows.
+    pub(super) fn fetch_shadow_output(&mut self) {
         for shadow in &self.shadows {
-            if let Some(left) = shadow.take_left() {
-                self.shared.hear(shadow.number, left);
+            if let Some(output) = shadow.take_output() {
+                self.shared.take_output(shadow.number, output);
             }
         }
     }
@@ -90,7 +90,7 @@ impl PolicyHost {
         shadow.map_or(HookSet::EMPTY, |shadow| shadow.hooks)
     }
 
-    /// What came of the shadow that `policy` is, so far.
+    /// The report of the shadow `policy` so far.
     #[must_use]
     pub fn shadow_report(&self, policy: u32) -> Option<ShadowReport> {
         let shadow = self.shadows.iter().find(|shadow| shadow.number == policy)?;
@@ -119,8 +119,8 @@ impl PolicyHost {
         }
     }
 
-    /// Gives `policy`, which is about to displace whoever is in force for `hooks`, the state of one
-    /// of them, if it has none and one of theirs is its own kind.
+    /// Gives `policy`, which is about to displace the policies in force for `hooks`, the state of
+    /// one of them, if it has none and one of them is of the same kind.
     pub(super) fn hand_over(&mut self, now: Micros, policy: u32, hooks: HookSet) {
         for hook in hooks.iter() {
             let Some(old) = self.holder(hook) else {
@@ -137,13 +137,13 @@ impl PolicyHost {
 }
 
 impl Shared {
-    /// Takes what the shadow `policy` has left.
-    fn hear(&mut self, policy: u32, left: Left) {
+    /// Takes over the log lines and fault dumps of the shadow `policy`.
+    fn take_output(&mut self, policy: u32, output: ShadowOutput) {
         self.events
-            .log(left.at, policy, left.lines, left.lines_dropped);
-        for dump in left.dumps {
+            .log(output.at, policy, output.lines, output.lines_dropped);
+        for dump in output.dumps {
             self.dumps.keep(|| dump);
         }
-        self.dumps.count_dropped(left.dumps_dropped);
+        self.dumps.count_dropped(output.dumps_dropped);
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator sees of each policy.
+//! The status of policies, for operators.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use crate::mode::Mode;
 use crate::runner::InstanceCounters;
 use crate::stats::Spread;
 
-/// One policy as it stands.
+/// The current state of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyStatus {
-    /// Its number, never reused.
+    /// Number, never reused.
     pub number: u32,
-    /// What it says about itself.
+    /// The policy's description of itself.
     pub description: PolicyDescription,
     /// Digest of its code.
     pub digest: Digest,
     /// Digest of its code and settings.
     pub fingerprint: Digest,
-    /// The decisions it could make.
+    /// Hooks that it exports.
     pub hooks: HookSet,
-    /// The decisions it makes.
+    /// Hooks for which it is in force.
     pub in_force: HookSet,
-    /// The decisions it makes where the one in force fails.
+    /// Hooks for which it answers if the policy in force fails.
     pub behind: HookSet,
-    /// How far its answers count.
+    /// The weight of its answers.
     pub mode: Mode,
-    /// The decisions it is tried on, as a canary or a shadow.
+    /// Hooks for which it is a canary or a shadow.
     pub on_trial: HookSet,
-    /// It was put in force, and has yet to prove itself.
+    /// True while it is in force on probation.
     pub is_on_probation: bool,
-    /// Absent: it can be asked. Otherwise it faulted, and is not asked before that time.
+    /// End of its back-off after a fault; `None` if it can be asked.
     pub down_until: Option<Micros>,
     /// Counts of its instances and calls.
     pub counters: InstanceCounters,
@@ -42,36 +42,36 @@ pub struct PolicyStatus {
     pub stats: PolicyStats,
 }
 
-/// What a policy has done since it was added.
+/// Counters of a policy since it was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyStats {
-    /// Questions answered.
+    /// Questions answered, by hook.
     pub answers: HookMap<u64>,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// Actions the interlock refused.
+    /// Actions that the interlock refused, by hook.
     pub refusals: HookMap<u64>,
-    /// The newest of them.
+    /// The last of these refusals.
     pub refusal_last: Option<Refusal>,
-    /// Fuel of the questions it answered, if it is metered.
+    /// Fuel of the answered questions, if the policy is metered.
     pub fuel: HookMap<Spread>,
-    /// How long they took, in nanoseconds.
+    /// Time of the answered questions, in nanoseconds.
     pub latency: HookMap<Spread>,
 }
 
 /// A policy that is not added again before it is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Digest of its code and settings, by which it is known.
+    /// Digest of code and settings, the key of the list.
     pub fingerprint: Digest,
-    /// Digest of its code.
+    /// Digest of the code.
     pub digest: Digest,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Since when, on the host's clock.
+    /// Time of the entry, in µs of the host's clock.
     pub at: Micros,
-    /// Why it is here.
+    /// Cause of the entry.
     pub cause: Cause,
-    /// Its last fault, or what was out of line, for the operator.
+    /// The last fault, or the reason of the rollback, for the operator.
     pub detail: String,
 }

@@ -23,7 +23,7 @@ use crate::limits::Limits;
 use crate::policy::{Briefing, Restored, start};
 use crate::runner::{InstanceCounters, Rows};
 
-/// Rows by a script: so many changes for each `observe`, the last one again and again.
+/// Rows by a script: numbers of changes, one for each `observe`; the last one repeats.
 struct Feeding(RefCell<Vec<(Extent, usize)>>);
 
 impl Rows for Feeding {
@@ -54,7 +54,7 @@ const PATIENCE: Patience = Patience {
     quarantine_max: 2,
 };
 
-/// A host where `policies` were bound to `priority`, in this order.
+/// A host with `policies` bound to `priority`, in this order.
 fn host(policies: &[&Handle]) -> PolicyHost {
     let mut host = PolicyHost::new(PATIENCE);
     for policy in policies {
@@ -101,14 +101,14 @@ fn order_of(
     host.ask_chain(&asking).priority()
 }
 
-/// Who answered at `now`, and how many failed before.
+/// The author of an answer at `now`, and the number of faults before it.
 fn author(host: &mut PolicyHost, now: u64) -> (Author, usize) {
     let answer = order_from(host, &quiet(), now);
     assert_eq!(answer.value.is_none(), answer.author == Author::BuiltIn);
     (answer.author, answer.faults.len())
 }
 
-/// The events, without log lines.
+/// Takes the events, without log lines.
 fn events(host: &mut PolicyHost) -> Vec<(u32, PolicyEventKind)> {
     std::iter::from_fn(|| host.poll_event())
         .filter(|event| {
@@ -240,7 +240,7 @@ fn back_off_doubles_and_the_window_forgets() {
     assert_eq!(author(&mut host, 1000), (Author::BuiltIn, 1));
     assert_eq!(author(&mut host, 1100), (Author::BuiltIn, 1));
     assert_eq!(author(&mut host, 1299), (Author::BuiltIn, 0));
-    // Both are out of the window by now: this is a first fault again.
+    // The first two faults are out of the window by now, so this counts as the first.
     assert_eq!(author(&mut host, 11_100), (Author::BuiltIn, 1));
     policy.fail(&[]);
     assert_eq!(author(&mut host, 11_200), (Author::Policy(0), 0));

@@ -1,4 +1,4 @@
-//! Starting a policy, and what is refused of its description.
+//! Starts of policies, and descriptions that are refused.
 
 use super::*;
 use crate::fixture::{Failing, Handle, Script, scripted};
@@ -83,7 +83,7 @@ fn other_settings_have_another_fingerprint() {
     let mut settings = Map::new();
     settings.insert("weight".to_owned(), Value::from(3));
     let handle = policy.source();
-    let Maker::Native(make) = handle.maker else {
+    let Code::Native(make) = handle.code else {
         unreachable!("it is native")
     };
     let set = PolicySource::native(plain.digest(), move || make(), &settings, Limits::default());

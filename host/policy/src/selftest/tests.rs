@@ -1,4 +1,4 @@
-//! What passes the self-test and what does not.
+//! Policies that pass the self-test, and policies that do not.
 
 use super::*;
 use crate::engine::PolicyEngine;
@@ -89,7 +89,7 @@ fn the_test_runs_under_the_limits_of_the_source() {
 
 #[test]
 fn many_rows_are_asked_about_at_once() {
-    // Traps where it is passed more than a thousand requests.
+    // A guest that traps when it is passed more than a thousand requests.
     let shy = Guest {
         order: "(if (i32.gt_u (local.get 3) (i32.const 1000)) (then unreachable))
             (i32.store (i32.const 1300) (local.get 2)) (i32.store (i32.const 1304) (local.get 3))

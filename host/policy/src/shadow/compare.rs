@@ -1,11 +1,11 @@
-//! Two answers to one question, decision by decision.
+//! The comparison of two answers to one question, decision by decision.
 //!
-//! What is compared is what would take effect: of a placement the first executor named, of a hold
-//! that it is one, of victims who they are. A decision that one of the two says nothing of is one
-//! in which they differ, where the other says something.
+//! Decisions are compared by their effect: placements by the first executor, holds as such, and
+//! victims as a set. If only one of the two answers has a decision, the two differ.
 //!
 //! # Invariants
-//! 1. Each row of a question is one decision, whatever the answers say (`tests`).
+//! 1. Each row of a question is one decision, even if an answer says nothing about it
+//!    (`what_one_says_nothing_of_differs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,11 +14,9 @@ use pointsman_core::{
     Allotment, EvictHow, Eviction, ExecutorId, Question, Reply, RequestId, admission, routing,
 };
 
-use super::report::Same;
-
-/// One decision, by two policies.
+/// One decision, made by two policies.
 #[derive(Debug)]
-pub(super) struct Compared {
+pub(super) struct DecisionPair {
     pub(super) about: About,
     pub(super) in_force: Decision,
     pub(super) shadow: Decision,
@@ -28,11 +26,11 @@ pub(super) struct Compared {
 #[derive(Clone, Debug)]
 pub(super) struct Decision {
     pub(super) choice: Choice,
-    /// Index into its reasons.
+    /// Index into the policy's reasons.
     pub(super) reason: Option<u16>,
 }
 
-/// What a decision is about.
+/// The subject of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Request(RequestId),
@@ -41,7 +39,7 @@ pub(super) enum About {
     Executor(ExecutorId),
 }
 
-/// What would take effect.
+/// The effect of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     Admission(admission::Choice),
@@ -52,29 +50,29 @@ pub(super) enum Choice {
     Evict(ExecutorId, BTreeSet<(RequestId, Leaves)>),
     EvictNobody,
     Tokens(u32),
-    /// It says nothing of this.
+    /// The answer says nothing about the subject.
     Nothing,
 }
 
-/// [`EvictHow`], in an order.
+/// [`EvictHow`] with an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leaves {
     Recompute,
     Swap,
 }
 
-impl Compared {
-    pub(super) fn same(&self) -> Same {
-        if self.in_force.choice == self.shadow.choice {
-            Same::Yes
-        } else {
-            Same::No
-        }
+impl DecisionPair {
+    pub(super) fn is_agreed(&self) -> bool {
+        self.in_force.choice == self.shadow.choice
     }
 }
 
-/// Both answers to `question`, decision by decision.
-pub(super) fn compare(question: &Question<'_>, in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
+/// Compares both answers to `question`, decision by decision.
+pub(super) fn compare(
+    question: &Question<'_>,
+    in_force: &Reply,
+    shadow: &Reply,
+) -> Vec<DecisionPair> {
     let (one, other) = (decisions(in_force), decisions(shadow));
     let abouts: Vec<About> = match question {
         Question::Admission { arrivals, .. } => {
@@ -90,7 +88,7 @@ pub(super) fn compare(question: &Question<'_>, in_force: &Reply, shadow: &Reply)
     };
     let pairs = abouts.into_iter().enumerate();
     pairs
-        .map(|(idx, about)| Compared {
+        .map(|(idx, about)| DecisionPair {
             about,
             in_force: one.get(idx).cloned().unwrap_or_else(nothing),
             shadow: other.get(idx).cloned().unwrap_or_else(nothing),
@@ -105,7 +103,7 @@ fn nothing() -> Decision {
     }
 }
 
-/// What a reply says, in the order of the question.
+/// The decisions in a reply, in the order of the question.
 fn decisions(reply: &Reply) -> Vec<Decision> {
     match reply {
         Reply::Admission(verdicts) => {
@@ -162,8 +160,8 @@ fn evicted(eviction: Option<&Eviction>) -> Decision {
     }
 }
 
-/// One decision for each executor that either of them names.
-fn compare_budgets(in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
+/// Compares one decision for each executor that either reply names.
+fn compare_budgets(in_force: &Reply, shadow: &Reply) -> Vec<DecisionPair> {
     let (one, other) = (budgets(in_force), budgets(shadow));
     let named: BTreeSet<ExecutorId> = one.keys().chain(other.keys()).copied().collect();
     let tokens = |of: &BTreeMap<ExecutorId, u32>, executor| Decision {
@@ -172,7 +170,7 @@ fn compare_budgets(in_force: &Reply, shadow: &Reply) -> Vec<Compared> {
             .map_or(Choice::Nothing, |max| Choice::Tokens(*max)),
         reason: None,
     };
-    let compared = named.into_iter().map(|executor| Compared {
+    let compared = named.into_iter().map(|executor| DecisionPair {
         about: About::Executor(executor),
         in_force: tokens(&one, executor),
         shadow: tokens(&other, executor),
@@ -258,11 +256,11 @@ mod tests {
         }
     }
 
-    /// Which decisions are the same, and both choices of the first that is not.
+    /// Compares decisions: which ones agree, and both choices of the first that differs.
     fn check(question: &Question<'_>, one: &Reply, other: &Reply) -> (Vec<bool>, String) {
         let compared = compare(question, one, other);
-        let same = compared.iter().map(|c| c.same() == Same::Yes).collect();
-        let differ = compared.iter().find(|c| c.same() == Same::No);
+        let same = compared.iter().map(DecisionPair::is_agreed).collect();
+        let differ = compared.iter().find(|c| !c.is_agreed());
         let words = differ.map_or_else(String::new, |c| {
             format!(
                 "{}: {}, not {}",

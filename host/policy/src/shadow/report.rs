@@ -1,4 +1,4 @@
-//! What came of a shadow so far.
+//! The report of a shadow: its counters, and examples of disagreement.
 //!
 //! # Bounds
 //! [`EXAMPLES_MAX`] examples, the newest, and [`REASONS_MAX`] reasons, the first.
@@ -7,92 +7,93 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_core::{FaultKind, Hook, HookMap, HookSet, Moment};
 
+use super::compare::DecisionPair;
 use crate::instance::Fault;
 use crate::stats::Spread;
 
-/// Examples of disagreement kept.
+/// Number of examples kept.
 const EXAMPLES_MAX: usize = 32;
-/// Reasons told apart. Decisions for others are in the counts by hook only.
+/// Number of reasons that are counted apart. The counts by hook contain all decisions.
 const REASONS_MAX: usize = 1024;
 
-/// What came of a shadow so far.
+/// The counters of a shadow so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShadowReport {
-    /// Whose.
+    /// Number of the policy.
     pub policy: u32,
-    /// What it is asked about.
+    /// Hooks whose questions it is asked.
     pub hooks: HookSet,
-    /// Whether it still is.
+    /// State of the shadow.
     pub state: ShadowState,
-    /// Questions it has not got to yet.
+    /// Questions that wait.
     pub pending: u64,
-    /// Questions it was not asked, because it was too slow or had to be told everything first.
+    /// Questions that were dropped, because it was too slow or had to be told everything first.
     pub dropped: u64,
-    /// Questions it answered.
+    /// Questions answered, by hook.
     pub answers: HookMap<u64>,
-    /// Decisions compared with those in force.
+    /// Decisions compared with those in force, by hook.
     pub agreement: BTreeMap<Hook, Agreement>,
-    /// The same by the reason in force, where the hook gives reasons.
+    /// The same by the reason that the policy in force gave, for hooks with reasons.
     pub by_reason: BTreeMap<(Hook, String), Agreement>,
-    /// The newest decisions in which they differ, oldest first.
+    /// The newest decisions that differ, oldest first.
     pub examples: VecDeque<Disagreement>,
-    /// Fuel of its questions.
+    /// Fuel of the questions, by hook.
     pub fuel: HookMap<Spread>,
-    /// Time they took, in nanoseconds.
+    /// Time of the questions in nanoseconds, by hook.
     pub latency: HookMap<Spread>,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// The newest of them.
+    /// The last fault.
     pub fault_last: Option<Fault>,
 }
 
-/// Whether a shadow is asked.
+/// The state of a shadow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShadowState {
-    /// It is.
+    /// The shadow is asked.
     Running,
-    /// Not any more; why.
+    /// The shadow is not asked any more, for this reason.
     Ended(String),
 }
 
-/// How many decisions were the same.
+/// The numbers of decisions that agreed and that differed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// These were.
+    /// Decisions that agreed.
     pub agreed: u64,
-    /// These were not.
+    /// Decisions that differed.
     pub differed: u64,
 }
 
-/// One decision that would have been another.
+/// One decision on which the shadow and the policy in force differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disagreement {
-    /// When.
+    /// Time and round of the question.
     pub at: Moment,
-    /// Which decision.
+    /// Hook of the question.
     pub hook: Hook,
-    /// About what, such as `request 7`.
+    /// Subject of the decision, such as `request 7`.
     pub about: String,
-    /// What counted.
-    pub in_force: Said,
-    /// What would have.
-    pub shadow: Said,
+    /// Decision of the policy in force.
+    pub in_force: DecisionText,
+    /// Decision of the shadow.
+    pub shadow: DecisionText,
 }
 
-/// One policy's decision.
+/// One policy's decision, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
-    /// By whom.
+pub struct DecisionText {
+    /// Number of the policy.
     pub policy: u32,
-    /// What, such as `place on executor 3`.
+    /// Effect of the decision, such as `place on executor 3`.
     pub choice: String,
-    /// Why, in its words.
+    /// Reason, in the policy's words.
     pub reason: Option<String>,
 }
 
 impl Agreement {
-    /// Of a thousand decisions, how many were the same; absent: none was compared. A thousand only
-    /// where all were.
+    /// Decisions that agreed, per thousand compared; `None` if none was compared. It is 1000 only
+    /// if all agreed.
     #[must_use]
     pub fn permille(&self) -> Option<u32> {
         let compared = u128::from(self.agreed) + u128::from(self.differed);
@@ -100,19 +101,13 @@ impl Agreement {
         u32::try_from(permille).ok()
     }
 
-    fn count(&mut self, same: Same) {
-        match same {
-            Same::Yes => self.agreed += 1,
-            Same::No => self.differed += 1,
+    fn count(&mut self, pair: &DecisionPair) {
+        if pair.is_agreed() {
+            self.agreed += 1;
+        } else {
+            self.differed += 1;
         }
     }
-}
-
-/// Whether two decisions were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Same {
-    Yes,
-    No,
 }
 
 impl ShadowReport {
@@ -134,7 +129,7 @@ impl ShadowReport {
         }
     }
 
-    /// Decisions of all hooks.
+    /// The sum over all hooks.
     #[must_use]
     pub fn overall(&self) -> Agreement {
         let all = self.agreement.values();
@@ -144,15 +139,15 @@ impl ShadowReport {
         })
     }
 
-    /// Counts one decision, which had this reason in force.
-    pub(super) fn compared(&mut self, hook: Hook, reason: Option<&str>, same: Same) {
-        self.agreement.entry(hook).or_default().count(same);
+    /// Counts one decision, for which the policy in force gave `reason`.
+    pub(super) fn count(&mut self, hook: Hook, reason: Option<&str>, pair: &DecisionPair) {
+        self.agreement.entry(hook).or_default().count(pair);
         let Some(reason) = reason else {
             return;
         };
         let key = (hook, reason.to_owned());
         if self.by_reason.len() < REASONS_MAX || self.by_reason.contains_key(&key) {
-            self.by_reason.entry(key).or_default().count(same);
+            self.by_reason.entry(key).or_default().count(pair);
         }
     }
 
@@ -168,7 +163,7 @@ impl ShadowReport {
         self.fault_last = Some(fault);
     }
 
-    /// It is asked no more; why. The first cause stands.
+    /// Notes that the shadow has ended, and returns the reason. The first reason stands.
     pub(super) fn end(&mut self, why: &str) -> String {
         match &self.state {
             ShadowState::Running => {

@@ -1,8 +1,9 @@
-//! The thread of a shadow: tells, asks, compares and counts.
+//! The thread of a shadow: it tells its instance the changes, asks it, compares and counts.
 //!
 //! # Invariants
-//! 1. An instance that faulted is dropped and its successor told everything before it is asked.
-//! 2. A call is bounded as in force: fuel, epochs, memory ([`crate::Limits`];
+//! 1. After a fault the instance is dropped, and its successor is told everything before it is
+//!    asked ([`Runner`]).
+//! 2. A call has the same limits as in force: fuel, epochs, memory ([`crate::Limits`];
 //!    `a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined`).
 
 use std::sync::Arc;
@@ -12,15 +13,15 @@ use std::sync::mpsc::Receiver;
 use pointsman_core::rows::Extent;
 use pointsman_core::{Hook, Micros, Moment, Relay};
 
-use super::compare::{Compared, Decision, compare};
-use super::report::{Disagreement, Said, Same};
-use super::{InForce, Link, Put};
+use super::compare::{Decision, DecisionPair, compare};
+use super::report::{DecisionText, Disagreement};
+use super::{InForce, Link, ShadowQuestion};
 use crate::host::{DumpedCall, FaultDump};
 use crate::instance::Fault;
 use crate::limits::Patience;
 use crate::runner::{Answered, Output, Runner};
 
-/// The far side of a shadow.
+/// The worker's side of a shadow.
 pub(super) struct Worker {
     number: u32,
     runner: Runner,
@@ -40,14 +41,14 @@ impl Worker {
         }
     }
 
-    /// Works until nobody asks any more, or it has faulted too often.
-    pub(super) fn run(mut self, questions: &Receiver<Put>) {
+    /// Works until nobody asks any more or the policy has faulted too often.
+    pub(super) fn run(mut self, questions: &Receiver<ShadowQuestion>) {
         while let Ok(put) = questions.recv() {
             if self.link.over.load(Ordering::Acquire) || self.is_spent() {
                 return;
             }
             self.work(put);
-            // Only now, so that nothing is counted any more once nothing waits.
+            // Last, so that nothing is counted any more once nothing is pending.
             self.link.pending.fetch_sub(1, Ordering::AcqRel);
             if self.is_spent() {
                 return;
@@ -60,9 +61,10 @@ impl Worker {
         faults.map_or(true, |faults| faults >= self.patience.faults_max)
     }
 
-    fn work(&mut self, mut put: Put) {
+    fn work(&mut self, mut put: ShadowQuestion) {
         if !self.runner.is_up() && put.extent != Extent::Everything {
-            // This was put before the driver heard that there is a fresh instance.
+            // The question was put before the driver learned that a fresh instance must be told
+            // everything.
             self.link.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -78,7 +80,7 @@ impl Worker {
         }
     }
 
-    fn dump(&self, put: &Put, fault: &Fault) -> FaultDump {
+    fn dump(&self, put: &ShadowQuestion, fault: &Fault) -> FaultDump {
         let asked = DumpedCall::Question(put.question.clone());
         FaultDump {
             round: Some(put.at.round),
@@ -86,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// Leaves what it has logged, and `dump`, for the driver to fetch.
+    /// Leaves the logged lines and `dump` for the driver to fetch.
     fn leave(&mut self, now: Micros, dump: Option<FaultDump>) {
         let Output {
             lines,
@@ -94,17 +96,17 @@ impl Worker {
             woken: _,
             retired: _,
         } = self.runner.take_output();
-        let mut left = self.link.left();
-        left.add_log(now, lines, lines_dropped);
+        let mut output = self.link.output();
+        output.add_log(now, lines, lines_dropped);
         if let Some(dump) = dump {
-            left.keep(dump);
+            output.keep(dump);
         }
-        if !left.is_empty() {
-            self.link.has_left.store(true, Ordering::Release);
+        if !output.is_empty() {
+            self.link.has_output.store(true, Ordering::Release);
         }
     }
 
-    fn take(&mut self, put: &Put, answered: &Answered) {
+    fn take(&mut self, put: &ShadowQuestion, answered: &Answered) {
         self.relay.named.by_reply(&put.question, &answered.reply);
         let hook = put.question.hook();
         let compared = put.in_force.as_ref().map(|in_force| {
@@ -120,11 +122,11 @@ impl Worker {
         let Some((in_force, decisions)) = compared else {
             return;
         };
-        for decision in &decisions {
-            let reason = text(&in_force.reasons, &decision.in_force);
-            report.compared(hook, reason.as_deref(), decision.same());
-            if decision.same() == Same::No {
-                report.example(self.example((put.at, hook), in_force, decision));
+        for pair in &decisions {
+            let reason = text(&in_force.reasons, &pair.in_force);
+            report.count(hook, reason.as_deref(), pair);
+            if !pair.is_agreed() {
+                report.example(self.example((put.at, hook), in_force, pair));
             }
         }
     }
@@ -133,26 +135,26 @@ impl Worker {
         &self,
         (at, hook): (Moment, Hook),
         in_force: &InForce,
-        decision: &Compared,
+        pair: &DecisionPair,
     ) -> Disagreement {
         Disagreement {
             at,
             hook,
-            about: decision.about.to_string(),
-            in_force: Said {
+            about: pair.about.to_string(),
+            in_force: DecisionText {
                 policy: in_force.policy,
-                choice: decision.in_force.choice.to_string(),
-                reason: text(&in_force.reasons, &decision.in_force),
+                choice: pair.in_force.choice.to_string(),
+                reason: text(&in_force.reasons, &pair.in_force),
             },
-            shadow: Said {
+            shadow: DecisionText {
                 policy: self.number,
-                choice: decision.shadow.choice.to_string(),
-                reason: text(&self.runner.description.reasons, &decision.shadow),
+                choice: pair.shadow.choice.to_string(),
+                reason: text(&self.runner.description.reasons, &pair.shadow),
             },
         }
     }
 
-    /// Counts a fault. The next instance is told everything.
+    /// Counts a fault, and has the next instance told everything.
     fn fault(&mut self, fault: Fault) {
         let mut report = self.link.lock();
         if self.is_spent() {
@@ -166,7 +168,7 @@ impl Worker {
     }
 }
 
-/// The reason in the words of the policy that gave it.
+/// The reason of a decision, in the words of the policy that made it.
 fn text(reasons: &[String], decision: &Decision) -> Option<String> {
     let reason = decision.reason?;
     reasons.get(usize::from(reason)).cloned()

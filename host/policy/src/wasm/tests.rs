@@ -29,7 +29,7 @@ fn order(instance: &mut WasmInstance, requests: &[RequestId]) -> Result<Vec<Requ
     Ok(reply.priority().unwrap())
 }
 
-/// What ends an `order` with this body, under `limits`.
+/// The fault with which an `order` with this body ends under `limits`.
 fn ends(order: &'static str, limits: Limits) -> FaultKind {
     let mut instance = instance(orders(order), limits);
     self::order(&mut instance, &[RequestId(1)])
@@ -89,7 +89,7 @@ fn a_trap_is_told_from_a_want_of_fuel_memory_and_room_for_results() {
 
 #[test]
 fn work_that_fuel_does_not_price_meets_the_deadline() {
-    // Each line is copied by the host: much time for little fuel.
+    // The host copies each line, which takes much time and little fuel.
     let slow = "(drop (memory.grow (i32.const 40))) (loop (call $log (i32.const 0) (i32.const 0)
         (i32.const 2000000)) (br 0)) unreachable";
     let limits = Limits {
@@ -147,7 +147,7 @@ fn the_log_keeps_a_bounded_number_of_short_lines() {
 
 #[test]
 fn more_rows_give_more_fuel() {
-    // About 300 units for each request passed, far above the fuel of an empty call.
+    // The loop takes about 300 units for each request, far more than an empty call.
     let busy = "(local $i i32) (local.set $i (i32.mul (local.get 3) (i32.const 50)))
         (loop (local.set $i (i32.sub (local.get $i) (i32.const 1)))
             (br_if 0 (i32.gt_s (local.get $i) (i32.const 0)))) (i32.const 1300)";

@@ -1,4 +1,4 @@
-//! Answers of a journal, given to a machine once the policies have said the same.
+//! Answers of a journal, which the machine is given once the policies have given the same ones.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use pointsman_journal::{Decision, Restarted, Saved};
 use super::recorded::RecordedPolicies;
 use super::{Context, Mismatch};
 
-/// An entry of the journal between the beginning of a round and its first fact.
+/// An entry of the journal between the start of a round and its first fact.
 #[derive(Debug)]
 pub(super) enum ScriptEntry {
     Decision(Decision<'static>),
@@ -19,12 +19,12 @@ pub(super) enum ScriptEntry {
 /// Entries with their offsets in the journal.
 pub(super) type Script = VecDeque<(u64, ScriptEntry)>;
 
-/// The way in which a script ends.
+/// The completeness of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With the last question.
+    /// Complete: no question follows the last entry.
     Whole,
-    /// Anywhere: the journal was cut off.
+    /// Cut off with the journal: more questions may follow.
     CutOff,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct ScriptedAnswers<'a, 'c> {
     end: End,
     policies: &'a mut RecordedPolicies,
     context: &'a mut Context<'c>,
-    /// Offset of the decision that is being made.
+    /// Offset of the current decision.
     at: Option<u64>,
-    /// The first thing that came out otherwise. Nothing after it is looked at.
+    /// The first difference. Nothing after it is compared.
     wrong: Option<Mismatch>,
 }
 
@@ -57,10 +57,10 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
         }
     }
 
-    /// The rest of the script.
+    /// Returns the rest of the script.
     ///
     /// # Errors
-    /// The first thing that came out otherwise, with the offset of its decision.
+    /// The first difference, with the offset of its decision.
     pub(super) fn finish(self) -> Result<Script, (Option<u64>, Mismatch)> {
         match self.wrong {
             None => Ok(self.script),
@@ -68,7 +68,8 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
         }
     }
 
-    /// The recorded decision that answers a question; absent: the journal was cut off before it.
+    /// Takes the recorded decision that answers a question; `None` if the journal was cut off
+    /// before it.
     fn next(&mut self, asked: &Asked<'_>) -> Result<Option<Decision<'static>>, Mismatch> {
         let is_replayed = self.context.what_if.is_none();
         while let Some((offset, scripted)) = self.script.pop_front() {
@@ -125,7 +126,7 @@ impl Policies for ScriptedAnswers<'_, '_> {
         })
     }
 
-    /// As many together as when it was recorded.
+    /// As many requests as the recorded question had.
     fn run(&self, _: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
         let decision = self.script.iter().find_map(|(_, scripted)| match scripted {
             ScriptEntry::Decision(decision) => Some(decision),

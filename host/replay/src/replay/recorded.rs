@@ -1,7 +1,7 @@
-//! The policies of a journal, each as it was: its instances, its state, what it was told.
+//! The policies of a journal, each with its recorded instances, state and changes.
 //!
-//! The journal says which policy was asked when, and which began anew; chains, back-off and
-//! quarantine are not repeated. So each policy is a [`Runner`] and nothing else.
+//! The journal names the policy that was asked, and each fresh instance, so chains, back-off and
+//! quarantine are not repeated. Each policy is a [`Runner`] and nothing else.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ use crate::roster::revive;
 #[derive(Debug)]
 pub(super) struct RecordedPolicies {
     by_number: BTreeMap<u32, RecordedPolicy>,
-    /// True if this build counts fuel as the one that recorded.
+    /// True if this build counts fuel as the recording one did.
     compares_fuel: bool,
 }
 
@@ -30,12 +30,12 @@ struct RecordedPolicy {
     track: Track,
 }
 
-/// The extent to which the history of an instance is known.
+/// The known part of an instance's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Track {
-    /// All of it from the start, so it takes the same fuel.
+    /// Known from its start on, so that it uses the same fuel.
     Whole,
-    /// From a keyframe on: it gives the same answers by other ways.
+    /// Known from a keyframe on. It gives the same answers with other fuel.
     Joined,
 }
 
@@ -79,7 +79,7 @@ impl RecordedPolicies {
             let briefing = record
                 .told
                 .and_then(|told| take_briefing(briefings, kinds, told));
-            // Without its briefing, which came before this journal, it is told everything.
+            // Its briefing came before this journal, so it is told everything instead.
             let mut track = Track::Joined;
             if let Some(briefing) = briefing {
                 let told = runner.brief(briefing);
@@ -105,7 +105,7 @@ impl RecordedPolicies {
         self.by_number.insert(record.number, policy);
     }
 
-    /// Takes no more snapshots of a policy, at a keyframe neither.
+    /// Takes no more snapshots of a policy, not even at keyframes.
     pub(super) fn end_snapshots(&mut self, policy: u32) {
         if let Some(policy) = self.by_number.get_mut(&policy) {
             policy.runner.end_snapshots();
@@ -120,7 +120,7 @@ impl RecordedPolicies {
         }
     }
 
-    /// Takes the state of a policy, which has to be the same as then.
+    /// Takes the state of a policy and compares it with the recorded one.
     pub(super) fn save(&mut self, saved: &Saved, tally: &mut ReplayTally) -> Result<(), Mismatch> {
         let Some(policy) = self.by_number.get_mut(&saved.policy) else {
             return Ok(());
@@ -140,13 +140,13 @@ impl RecordedPolicies {
         Ok(())
     }
 
-    /// Takes the state of every policy at a keyframe, and has them told everything anew.
+    /// Takes the state of every policy at a keyframe, and has each told everything anew.
     pub(super) fn renew(&mut self, view: &View<'_>, keyframe: &Keyframe) -> Result<(), Mismatch> {
         for record in &keyframe.roster.policies {
             let Some(policy) = self.by_number.get_mut(&record.number) else {
                 continue;
             };
-            // A fault ends snapshots there as here, and then the states differ or do not.
+            // A fault ends snapshots here as it did there; the states are compared next.
             drop(policy.runner.renew(view, keyframe.now));
             let state = policy.runner.state().map(|state| Blob(state.to_vec()));
             if state != record.state {
@@ -157,7 +157,7 @@ impl RecordedPolicies {
         Ok(())
     }
 
-    /// Asks the policies that were asked then. They have to say the same.
+    /// Asks the policies that were asked then, and compares their answers.
     pub(super) fn answer(
         &mut self,
         asked: &Asked<'_>,
@@ -194,7 +194,7 @@ impl RecordedPolicies {
         Ok(())
     }
 
-    /// Asks a policy that faulted then.
+    /// Asks a policy that faulted then, and compares the fault.
     fn fault(
         &mut self,
         asked: &Asked<'_>,
@@ -203,7 +203,7 @@ impl RecordedPolicies {
     ) -> Result<(), Mismatch> {
         let repeats = match fault.kind {
             FaultKind::Trap | FaultKind::Fuel | FaultKind::Memory | FaultKind::Oversize => true,
-            // Of the clock, or of what was outside: the instance is gone all the same.
+            // These come from the clock or from outside. The instance was dropped all the same.
             FaultKind::Deadline | FaultKind::Start | FaultKind::Struck => false,
         };
         if !repeats {

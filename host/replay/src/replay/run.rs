@@ -1,5 +1,4 @@
-//! One run of a replay: a machine that is given what another one was given, and what is expected
-//! of it.
+//! One run of a replay: a machine with recorded inputs, and the facts that it should produce.
 
 use std::collections::VecDeque;
 
@@ -12,7 +11,7 @@ use super::recorded::RecordedPolicies;
 use super::{Context, Mismatch, ReplayError, Stop};
 use crate::recorder::SNAPSHOTS_ENDED;
 
-/// Briefings kept for policies that may be added.
+/// Number of briefings kept for policies that may be added.
 const BRIEFINGS_MAX: usize = 64;
 
 /// A round whose decisions are being read.
@@ -26,12 +25,12 @@ struct PendingRound {
 pub(super) struct ReplayRun {
     machine: Machine,
     policies: RecordedPolicies,
-    /// Facts of the machine that the journal has not named yet.
+    /// Facts of the machine that the journal has not shown yet.
     facts: VecDeque<Stamped>,
     briefings: VecDeque<Briefing>,
     pending: Option<PendingRound>,
     now: Micros,
-    /// Offset of the decision where something came out otherwise.
+    /// Offset of the decision that differs.
     at: Option<u64>,
 }
 
@@ -81,7 +80,7 @@ impl ReplayRun {
         self.machine.round() <= keyframe.round && self.now <= keyframe.now
     }
 
-    /// Does what an entry says. Decisions of a round are made once all of them are known.
+    /// Repeats an entry. The decisions of a round are made once all of them are read.
     pub(super) fn act(
         &mut self,
         entry: Entry<'static>,
@@ -145,7 +144,7 @@ impl ReplayRun {
             Entry::Briefed(briefed) => return self.brief(briefed),
             // A keyframe does not take the policy's state any more.
             Entry::PolicyEvent(event) => self.policies.end_snapshots(event.policy),
-            // The others were dealt with before.
+            // The caller has dealt with the others.
             Entry::Header(_)
             | Entry::Decision(_)
             | Entry::Keyframe(_)
@@ -183,7 +182,7 @@ impl ReplayRun {
 
     fn fact(&mut self, recorded: &Stamped, context: &mut Context<'_>) -> Result<(), Stop> {
         let replayed = self.facts.pop_front();
-        // Another build may tell the origin of a fault in other words.
+        // Another build may describe a fault in other words.
         let is_same = replayed
             .as_ref()
             .is_some_and(|replayed| replayed == recorded || is_same_fault(recorded, replayed));
@@ -195,7 +194,7 @@ impl ReplayRun {
         Err(Mismatch::new(what, recorded, replayed).into())
     }
 
-    /// Does what happened to policies between two rounds.
+    /// Repeats the changes of policies between two rounds.
     fn between_rounds(
         &mut self,
         scripted: ScriptEntry,
@@ -215,7 +214,7 @@ impl ReplayRun {
         Ok(())
     }
 
-    /// Lets the machine decide in the round whose decisions were read.
+    /// Lets the machine decide in the round whose decisions have been read.
     fn perform(&mut self, end: End, context: &mut Context<'_>) -> Result<(), Stop> {
         let Some(PendingRound { now, script }) = self.pending.take() else {
             return Ok(());
@@ -264,7 +263,7 @@ impl ReplayRun {
     }
 }
 
-/// True if two facts are the same fault but for the words in which it is told.
+/// True if two facts are the same fault, even if they describe it in other words.
 fn is_same_fault(one: &Stamped, other: &Stamped) -> bool {
     let (Fact::Fault(hook, fault), Fact::Fault(other_hook, other_fault)) = (&one.fact, &other.fact)
     else {

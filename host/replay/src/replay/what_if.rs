@@ -1,8 +1,8 @@
-//! Another policy, asked beside the recorded answers, and how often it would decide otherwise.
+//! The comparison of another policy with the recorded answers.
 //!
 //! # Bounds
-//! [`GROUPS_MAX`] groups of differences; more are counted in the last. As many examples as asked
-//! for.
+//! [`GROUPS_MAX`] groups of differences; all others are counted as one. The caller sets the number
+//! of examples.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use pointsman_policy::{PolicySource, Runner, StartError, start};
 
 use super::{ReplayError, Stop};
 
-/// Groups of differences told apart.
+/// Number of groups of differences.
 const GROUPS_MAX: usize = 256;
 
-/// Another policy, and how its answers compare with the recorded ones.
+/// Another policy, with the comparison of its answers and the recorded ones.
 #[derive(Debug)]
 pub struct WhatIf {
     source: PolicySource,
     runner: Option<Runner>,
     name: String,
-    /// Policies of the journal by number.
+    /// The journal's policies by number.
     known: BTreeMap<u32, KnownPolicy>,
     tally: WhatIfTally,
     examples_max: usize,
 }
 
-/// A policy of the journal, in words.
+/// The name and reasons of a policy in the journal.
 #[derive(Debug)]
 struct KnownPolicy {
     name: String,
@@ -42,19 +42,18 @@ struct KnownPolicy {
 pub struct WhatIfTally {
     /// Counts by hook.
     pub hooks: BTreeMap<Hook, HookComparison>,
-    /// Counts by hook, by the recorded decision with its reason, and by the other one with its
-    /// reason.
+    /// Counts by hook, recorded decision and other decision, both with their reasons.
     pub groups: BTreeMap<(Hook, String, String), u64>,
     /// Some of the differences in words.
     pub examples: Vec<String>,
 }
 
-/// Counts of the answers to one hook.
+/// Counters of the answers to one hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HookComparison {
-    /// Verdicts, or answers where one is about all requests together, that are the same.
+    /// Verdicts that agree, or whole answers for a hook without verdicts.
     pub same: u64,
-    /// Verdicts, or answers, that differ.
+    /// Verdicts, or whole answers, that differ.
     pub different: u64,
     /// Questions that no policy had answered.
     pub unanswered: u64,
@@ -62,9 +61,9 @@ pub struct HookComparison {
     pub faults: u64,
 }
 
-/// A part of an answer that can differ by itself.
+/// A part of an answer that is compared on its own.
 struct Part {
-    /// The request it is about; absent: all of them together.
+    /// The request that it is about; `None` for all of them.
     request: Option<RequestId>,
     /// The decision in words.
     choice: String,
@@ -73,10 +72,10 @@ struct Part {
 }
 
 impl WhatIf {
-    /// The policy that `source` makes, which shows at most `examples_max` differences.
+    /// Starts the policy of `source`, with at most `examples_max` examples.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the policy does not start.
     pub fn new(source: PolicySource, examples_max: usize) -> Result<Self, StartError> {
         let name = start(source.clone())?.description().name.clone();
         Ok(Self {
@@ -95,13 +94,13 @@ impl WhatIf {
         &self.name
     }
 
-    /// Counts so far.
+    /// Counters so far.
     #[must_use]
     pub fn tally(&self) -> &WhatIfTally {
         &self.tally
     }
 
-    /// Starts the policy: a journal begins, or goes on after a gap.
+    /// Starts the policy, at the beginning of a journal or after a gap.
     pub(super) fn begin(&mut self, roster: &Roster) -> Result<(), Stop> {
         let runner = start(self.source.clone()).map_err(|error| ReplayError::Policy {
             name: self.name.clone(),
@@ -124,7 +123,7 @@ impl WhatIf {
         }));
     }
 
-    /// Asks the policy what was asked then.
+    /// Asks the policy a recorded question, and compares the answers.
     pub(super) fn answer(&mut self, asked: &Asked<'_>, decision: &Decision<'_>) {
         let hook = decision.hook;
         let Some(runner) = &mut self.runner else {
@@ -184,7 +183,7 @@ impl WhatIf {
         }
     }
 
-    /// The author of a decision, with the reason.
+    /// The author of a decision with the reason it gave.
     fn author(&self, answer: &Answer<Reply>, reason: u16) -> String {
         match answer.author {
             Author::BuiltIn => "the built-in rule".to_owned(),
@@ -200,7 +199,7 @@ impl WhatIf {
     }
 }
 
-/// A reason, where there is one.
+/// A reason in brackets, if there is one.
 fn because(reason: &str) -> String {
     if reason.is_empty() {
         String::new()

@@ -13,7 +13,7 @@ pub mod command;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pointsman_journal::{About, Folder, FolderError, JournalSettings, JournalWriter};
+use pointsman_journal::{Folder, FolderError, JournalSettings, JournalWriter, RunInfo};
 use pointsman_replay::JournalRecorder;
 use tracing::{info, warn};
 
@@ -59,15 +59,15 @@ fn tell(error: &FolderError) {
 }
 
 fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<JournalRecorder> {
-    let writer = JournalWriter::start(folder, about(), settings)?;
+    let writer = JournalWriter::start(folder, run_info(), settings)?;
     info!(folder = %path.display(), "journal begun; to replay it: pointsman replay FOLDER");
     Ok(JournalRecorder::new(writer))
 }
 
-/// What the headers say.
+/// Facts about this run, for the headers of its journal.
 #[must_use]
-pub fn about() -> About {
-    About {
+pub fn run_info() -> RunInfo {
+    RunInfo {
         pointsman: env!("CARGO_PKG_VERSION").to_owned(),
         wasmtime: pointsman_policy::WASMTIME_VERSION.to_owned(),
         started_unix_ms: clock::unix_millis(),

@@ -1,8 +1,8 @@
-//! What a question costs on fleets of several sizes.
+//! The cost of a question on fleets of several sizes.
 //!
-//! Requests arrive one by one until every slot runs one, and then half as many as there are
-//! executors find no room. A question is about one of them and the whole fleet; what a policy does
-//! with the rows it is told (keeping an index) is an `observe` and not a question.
+//! Requests arrive one by one until every slot has one. Then half as many as there are executors
+//! arrive and find no room. A question is about one of these and the whole fleet. Work on the rows
+//! that a policy is told, such as an index, belongs to `observe` and not to a question.
 
 use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
@@ -15,12 +15,12 @@ use super::{Plan, Subject, host_of};
 use crate::kit::Flavour;
 use crate::report::{Problem, Verdict};
 
-/// By how much an executor may cost more in a larger fleet than in a smaller one: what is sorted
-/// or kept in a tree costs a little more per row.
+/// Factor by which the fuel per executor may grow in a larger fleet: sorting and trees cost a
+/// little more per row.
 const GROWTH_MAX: u64 = 2;
-/// Executors on one device.
+/// Number of executors on one device.
 const PER_DEVICE: u32 = 8;
-/// Slots of an executor.
+/// Number of slots of an executor.
 const SLOTS: u32 = 2;
 
 pub(super) fn check(subject: &Subject, plan: &Plan) -> Verdict {
@@ -54,7 +54,7 @@ fn shown(costs: &[(u32, u64)]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// What is wrong with these costs, if anything is.
+/// The problem of these costs, if there is one.
 fn too_steep(costs: &[(u32, u64)], limit: u64) -> Option<String> {
     for (executors, fuel) in costs {
         if fuel * 2 > limit {
@@ -76,7 +76,7 @@ fn too_steep(costs: &[(u32, u64)], limit: u64) -> Option<String> {
     None
 }
 
-/// Most fuel of a question on a fleet of this size.
+/// The most fuel that a question takes on a fleet of this size.
 fn most_fuel(subject: &Subject, executors: u32) -> Result<u64, String> {
     let host = host_of(subject.source()).map_err(|error: StartError| error.to_string())?;
     let mut world = fleet(host, executors);

@@ -1,8 +1,8 @@
-//! Random fleets, and what happens to them.
+//! Random fleets, with random events.
 //!
-//! Odd seeds make *weather*: executors fail, drain, come and go, limits change, clients leave.
-//! Even ones make a *rush*: for a while more requests than a small fleet can serve, all as urgent,
-//! so that one which is left behind is left behind by the policy.
+//! Odd seeds make *weather*: executors fail, drain, come and go, limits change, clients leave. Even
+//! seeds make a *rush*: for a while more requests arrive than a small fleet can serve. All are
+//! equally urgent, so a request that is left behind is left behind by the policy.
 
 use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
@@ -14,18 +14,18 @@ use pointsman_core::{
 use pointsman_policy::{PolicyHost, StartError};
 use pointsman_sim::{EngineProfile, World};
 
-use super::twin::Twinned;
+use super::copies::WithCopies;
 use super::{Broken, Plan, Property, Subject};
 
 const SECOND: u64 = 1_000_000;
-/// Tokens of a block, everywhere.
+/// Tokens of a block on every device.
 const BLOCK: u32 = 8;
-/// Tenants, models and conversations.
+/// Number of tenants, of models and of conversations.
 const KINDS: u32 = 3;
-/// Facts shown before the one that is wrong.
+/// Number of facts shown before the wrong one.
 const FACTS_MAX: usize = 12;
 
-/// What a run showed.
+/// The results of a run.
 pub(super) struct Ran {
     pub(super) broken: Broken,
     pub(super) compared: u64,
@@ -34,14 +34,14 @@ pub(super) struct Ran {
 
 struct Run {
     rng: Rng,
-    world: World<Twinned>,
+    world: World<WithCopies>,
     devices: Vec<DeviceId>,
     attached: u32,
 }
 
-/// One run. The host panics if it breaks an invariant of its own.
+/// Makes one run. The host panics if it breaks an invariant of its own.
 pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, StartError> {
-    let mut run = Run::new(Twinned::new(subject, plan, seed)?, seed);
+    let mut run = Run::new(WithCopies::new(subject, plan, seed)?, seed);
     if seed % 2 == 1 {
         for _ in 0..plan.events {
             run.weather();
@@ -53,7 +53,7 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
     }
     run.drain();
     run.judge();
-    let Twinned {
+    let WithCopies {
         broken,
         compared,
         explained,
@@ -69,9 +69,9 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
 // === impl Run ===
 
 impl Run {
-    fn new(policies: Twinned, seed: u64) -> Self {
+    fn new(policies: WithCopies, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        // The parking list keeps its size: no policy is told how much room that has.
+        // The parking list keeps its size, because no policy is told how much room it has.
         let config = Config {
             queue_max: rng.u32(4..200),
             batch_max: rng.u32(1..16),
@@ -135,14 +135,15 @@ impl Run {
             preempts: rng.u32(0..4) > 0,
             model_unload_delay: Micros(rng.u64(0..3) * SECOND),
         };
-        // One refused (a device too small for one more engine) is part of the run.
+        // A refusal (a device too small for one more engine) is part of the run.
         let _refused = self
             .world
             .attach_executor(spec, EngineProfile::default())
             .err();
     }
 
-    /// Fits everywhere: what fits nowhere says nothing about a policy.
+    /// Makes a request that fits on every executor: one that fits nowhere says nothing about a
+    /// policy.
     fn request(&mut self) -> NewRequest {
         let now = self.world.now();
         let preferred = self.some_executor();
@@ -254,7 +255,7 @@ impl Run {
         self.world.update(executor, update);
     }
 
-    /// Everything comes up again, and everything ends.
+    /// Brings every executor up again and lets every request end.
     fn drain(&mut self) {
         let executors: Vec<ExecutorId> = self.world.machine.executor_ids().collect();
         for executor in executors {
@@ -273,7 +274,7 @@ impl Run {
         }
     }
 
-    /// What the facts say against the policy.
+    /// Notes the facts that show a broken property.
     fn judge(&mut self) {
         let mut notes = Vec::new();
         for (at, stamped) in self.world.facts().iter().enumerate() {
@@ -307,8 +308,8 @@ fn against(fact: &Fact, host: &PolicyHost) -> Option<(Property, String)> {
     None
 }
 
-/// Whether the policy had a say in what a liveness clock ran out over. Who finds no place is
-/// counted under routing, and may have been left behind by the order.
+/// True if the policy had a part in the decision at which a liveness clock ran out. A request
+/// without a place is counted under routing, but the order may have left it behind.
 fn is_to_blame(host: &PolicyHost, hook: Hook) -> bool {
     let holds = |hook| host.holder(hook).is_some();
     holds(hook) || (hook == Hook::Routing && holds(Hook::Priority))

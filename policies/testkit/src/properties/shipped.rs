@@ -1,4 +1,4 @@
-//! A policy of this workspace, put through the properties in its own crate's tests.
+//! Policies of this workspace, whose crates check the properties in their tests.
 
 use pointsman_policy::Limits;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use crate::native::Make;
 use crate::report::{Problem, Suite, Verdict};
 use crate::scale;
 
-/// A policy as compiled into the test and as the component that `cargo xtask policies` made.
+/// A policy, both compiled into the test and as the component that `cargo xtask policies` made.
 ///
 /// ```no_run
 /// use pointsman_testkit::properties::{Property, Shipped};
@@ -32,7 +32,7 @@ pub struct Shipped<'a> {
 // === impl Shipped ===
 
 impl<'a> Shipped<'a> {
-    /// The policy of this name with its default settings, which is to have every property.
+    /// The policy of this name with its default settings. It must have every property.
     #[must_use]
     pub fn new(name: &'a str, make: Make) -> Self {
         Self {
@@ -44,39 +44,41 @@ impl<'a> Shipped<'a> {
         }
     }
 
-    /// With these settings, in TOML.
+    /// Sets the policy's settings, in TOML.
     #[must_use]
     pub fn with(self, settings: &'a str) -> Self {
         Self { settings, ..self }
     }
 
-    /// In a rush up to so many requests come at once, less one: see [`Plan::rush`].
+    /// Sets the upper bound of a rush, see [`Plan::rush`].
     #[must_use]
     pub fn rushing(self, rush: u32) -> Self {
         Self { rush, ..self }
     }
 
-    /// It cannot have these by what it is for, and is held to that: natively, each must be broken.
+    /// Names properties that the policy cannot have because of its purpose. A native run must break
+    /// each of them.
     #[must_use]
     pub fn lacking(self, lacking: &'a [Property]) -> Self {
         Self { lacking, ..self }
     }
 
-    /// [`check`](Self::check), for a test.
+    /// Asserts that [`check`](Self::check) succeeds.
     ///
     /// # Panics
-    /// With all that is not as it should be.
+    /// With all problems, if it does not.
     pub fn assert(&self) {
         if let Err(wrong) = self.check() {
             panic!("{wrong}");
         }
     }
 
-    /// Checks both; natively under [`Plan::default`] but for the rush, as a component under a smaller plan.
+    /// Checks both flavours: natively with [`Plan::default`], except for the rush, and as a
+    /// component with a smaller plan.
     ///
     /// # Errors
-    /// All that is not as it should be, for people: a property broken, one said to be lacking and
-    /// not broken, a component that is not there.
+    /// All problems, for people: a property that is broken, one that should be lacking and is not
+    /// broken, a component that is missing.
     pub fn check(&self) -> Result<(), String> {
         let settings = self.settings()?;
         let native = Subject::native(self.name, self.make, &settings);
@@ -85,7 +87,7 @@ impl<'a> Shipped<'a> {
             .component(self.name)
             .map_err(|error| error.to_string())?;
         let component = Subject::component(component, &settings, Limits::default());
-        // A fresh instance of a component takes its time.
+        // Fresh instances of a component are slow to make.
         let many = Plan {
             rush: self.rush,
             ..Plan::default()
@@ -108,11 +110,11 @@ impl<'a> Shipped<'a> {
         Err(wrong.join("\n"))
     }
 
-    /// Asserts that the component answers a full batch over the largest fleet within the fuel it has
-    /// by default, wherever there is room: see [`scale::check_batches`].
+    /// Asserts that the component answers a full batch over the largest fleet within its default
+    /// fuel, for each kind of room: see [`scale::check_batches`].
     ///
     /// # Panics
-    /// If it does not.
+    /// If the component does not.
     pub fn assert_batches(&self) {
         let settings = self.settings().map(Value::from);
         let fuel = settings.and_then(|settings| {
@@ -128,8 +130,8 @@ impl<'a> Shipped<'a> {
         toml::from_str(self.settings).map_err(|error| error.to_string())
     }
 
-    /// What of a suite is not as it should be. A component is given fewer runs, in which what it
-    /// lacks need not show.
+    /// The problems in a suite. A component has fewer runs, which need not show the properties that
+    /// it lacks.
     fn wrong(&self, flavour: Flavour, suite: &Suite) -> Vec<String> {
         let cases = Property::ALL.into_iter().zip(&suite.cases);
         let wrong = cases.filter_map(|(property, case)| {

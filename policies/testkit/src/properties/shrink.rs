@@ -1,11 +1,11 @@
-//! The fewest events after which a property is still broken.
+//! The search for the fewest events that break a property.
 //!
-//! The events of a run are drawn one after the other, so that a run of fewer events is the
-//! beginning of a longer one. Whether a beginning breaks the property need not go with its length;
-//! what bisection ends at breaks it, and one event less does not.
+//! The events of a run are drawn one after the other, so a run of fewer events is the beginning of
+//! a longer one. A longer beginning need not break the property if a shorter one does, so the
+//! search finds a number of events that breaks it while one less does not.
 //!
 //! # Invariants
-//! 1. What is said of a seed and a number of events happens again with these
+//! 1. The reported seed and number of events break the property again
 //!    (`what_is_said_of_a_seed_happens_again_with_it`).
 
 use pointsman_policy::StartError;
@@ -13,8 +13,7 @@ use pointsman_policy::StartError;
 use super::{Outcome, Plan, Property, Subject, run_once};
 use crate::report::Problem;
 
-/// The same problem, or one of its kind, after the fewest events. `problem` is that of the whole
-/// run.
+/// Finds the fewest events with a problem of the same kind. `problem` is the one of the whole run.
 pub(super) fn least(
     (subject, plan, seed): (&Subject, &Plan, u64),
     property: Property,

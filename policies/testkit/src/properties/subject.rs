@@ -1,4 +1,4 @@
-//! The policy that is put through the properties.
+//! Subjects: the policies that are checked.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use serde_json::{Map, Value};
 use crate::kit::Flavour;
 use crate::native::{self, Make};
 
-/// A policy with its settings.
+/// A policy with its settings, to be checked.
 #[derive(Clone)]
 pub struct Subject {
-    maker: Maker,
+    code: Code,
     settings: Map<String, Value>,
 }
 
 #[derive(Clone)]
-enum Maker {
+enum Code {
     Native(String, Make),
     Component(PolicyComponent, Limits),
 }
@@ -30,16 +30,16 @@ enum Maker {
 // === impl Subject ===
 
 impl Subject {
-    /// A policy compiled natively; `make` is the `instance` that `export!` of the SDK made.
+    /// Makes a subject of a native policy; the SDK's `export!` defined `make` as `instance`.
     #[must_use]
     pub fn native(name: &str, make: Make, settings: &Map<String, Value>) -> Self {
         Self {
-            maker: Maker::Native(name.to_owned(), make),
+            code: Code::Native(name.to_owned(), make),
             settings: settings.clone(),
         }
     }
 
-    /// A component under these limits.
+    /// Makes a subject of a component with these limits.
     #[must_use]
     pub fn component(
         component: &PolicyComponent,
@@ -47,37 +47,37 @@ impl Subject {
         limits: Limits,
     ) -> Self {
         Self {
-            maker: Maker::Component(component.clone(), limits),
+            code: Code::Component(component.clone(), limits),
             settings: settings.clone(),
         }
     }
 
-    /// What it is compiled to.
+    /// The flavour in which the policy is compiled.
     #[must_use]
     pub fn flavour(&self) -> Flavour {
-        match self.maker {
-            Maker::Native(..) => Flavour::Native,
-            Maker::Component(..) => Flavour::Component,
+        match self.code {
+            Code::Native(..) => Flavour::Native,
+            Code::Component(..) => Flavour::Component,
         }
     }
 
     pub(super) fn source(&self) -> PolicySource {
-        match &self.maker {
-            Maker::Native(name, make) => native::source(name, *make, &self.settings),
-            Maker::Component(component, limits) => {
+        match &self.code {
+            Code::Native(name, make) => native::source(name, *make, &self.settings),
+            Code::Component(component, limits) => {
                 PolicySource::component(component, &self.settings, *limits)
             }
         }
     }
 
-    /// The same policy, told its rows in an order that `seed` makes.
+    /// Makes a source whose instances are told rows in an order that depends on `seed`.
     pub(super) fn shuffled(&self, seed: u64) -> PolicySource {
         let source = self.source();
         let (digest, limits) = (source.digest(), *source.limits());
-        let maker = self.maker.clone();
+        let code = self.code.clone();
         let make = move || -> Box<dyn Instance> {
             Box::new(Shuffled {
-                inner: maker.instance(),
+                inner: code.instance(),
                 rng: Rng::with_seed(seed),
             })
         };
@@ -94,10 +94,10 @@ impl fmt::Debug for Subject {
     }
 }
 
-// === impl Maker ===
+// === impl Code ===
 
-impl Maker {
-    /// An error is a policy that instantiated before and does not now.
+impl Code {
+    /// Makes an instance. A fault is possible, although the policy has been instantiated before.
     fn instance(&self) -> Result<Box<dyn Instance>, Fault> {
         match self {
             Self::Native(_, make) => Ok(native::boxed(*make)),
@@ -108,7 +108,8 @@ impl Maker {
     }
 }
 
-/// Passes everything on, rows in another order. Names still come first, as the interface says.
+/// An instance that is told its rows in another order. Names still come first, as the interface
+/// promises.
 struct Shuffled {
     inner: Result<Box<dyn Instance>, Fault>,
     rng: Rng,

@@ -22,7 +22,7 @@ fn subject(habit: &str) -> Subject {
     Subject::native("fickle", fickle::instance, &settings)
 }
 
-/// What failed, for the policy `fickle` with this habit.
+/// The properties that the policy `fickle` breaks with this habit.
 fn failed(habit: &str) -> Vec<(Property, String)> {
     failed_in(habit, &plan())
 }
@@ -119,7 +119,7 @@ fn what_is_said_of_a_seed_happens_again_with_it() {
         ..plan()
     };
     assert!(failed_in("nowhere", &again).contains(&(property, said)));
-    // One event less does not show it.
+    // A run with one event less does not show the problem.
     let shorter = Plan {
         events: events - 1,
         ..again

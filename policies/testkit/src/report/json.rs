@@ -1,12 +1,12 @@
-//! A report for programs.
+//! Reports as JSON, for programs.
 
 use serde_json::{Value, json};
 
 use super::{Case, Counts, Report, Suite, Verdict};
 
-/// As JSON: `passed`, `counts` and `suites`, each with `name`, `counts` and `cases`; a case has
-/// `name`, `verdict` (`passed`, `skipped`, `failed`, `broken`), `file`, `line` and `column` where
-/// it is in a file, `note` where there is something to say, and of what is wrong `summary` and
+/// Renders a report as JSON: `passed`, `counts` and `suites`, each with `name`, `counts` and
+/// `cases`. A case has `name` and `verdict` (`passed`, `skipped`, `failed`, `broken`); if it is in
+/// a file `file`, `line` and `column`; a `note` if there is one; and for a problem `summary` and
 /// `detail`.
 #[must_use]
 pub fn json(report: &Report) -> String {

@@ -1,8 +1,9 @@
-//! A report as the XML that CI systems read.
+//! Reports as the XML that CI systems read.
 
 use super::{Case, Counts, Report, Verdict};
 
-/// As JUnit XML: failed cases are failures, broken ones errors. There are no times in it.
+/// Renders a report as JUnit XML: failed cases are failures, broken ones errors. It contains no
+/// times.
 #[must_use]
 pub fn junit(report: &Report) -> String {
     let mut lines = vec![r#"<?xml version="1.0" encoding="UTF-8"?>"#.to_owned()];
@@ -58,7 +59,8 @@ fn test_case(suite: &str, case: &Case) -> String {
     format!("{start}>{inner}</testcase>")
 }
 
-/// Text for an attribute or an element. What XML 1.0 has no way to write becomes `\u{fffd}`.
+/// Escapes text for an attribute or an element. Characters that XML 1.0 cannot express become
+/// `\u{fffd}`.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

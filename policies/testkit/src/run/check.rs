@@ -1,4 +1,4 @@
-//! What was expected against what is.
+//! The comparison of expectations with what happened.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,18 +7,18 @@ use pointsman_core::rows::SequenceState;
 use pointsman_core::{ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped};
 
 use super::history;
-use super::stage::Stage;
+use super::state::ScenarioRun;
 use crate::scenario::Name;
 use crate::scenario::expect::{End, Expect, Expiry, Fair};
 use crate::scenario::units::Seconds;
 
-/// Something that is not as expected.
+/// An expectation that is not met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Miss {
     key: &'static str,
     expected: String,
     got: String,
-    /// The requests it is about.
+    /// Requests that the expectation is about.
     pub(super) about: Vec<RequestId>,
 }
 
@@ -31,10 +31,10 @@ impl fmt::Display for Miss {
     }
 }
 
-/// What of a step's expectations is not met.
-pub(super) fn step(stage: &Stage, expect: &Expect) -> Vec<Miss> {
+/// The expectations of a step that are not met.
+pub(super) fn step(run: &ScenarioRun, expect: &Expect) -> Vec<Miss> {
     let mut check = Check {
-        stage,
+        run,
         misses: Vec::new(),
     };
     check.places(expect);
@@ -58,27 +58,27 @@ pub(super) fn step(stage: &Stage, expect: &Expect) -> Vec<Miss> {
     check.misses
 }
 
-/// What of the expectations at the end is not met.
-pub(super) fn end(stage: &Stage, end: &End) -> Vec<Miss> {
+/// The expectations at the end that are not met.
+pub(super) fn end(run: &ScenarioRun, end: &End) -> Vec<Miss> {
     let mut check = Check {
-        stage,
+        run,
         misses: Vec::new(),
     };
     check.count("refusals", end.refusals);
     check.count("strikes", end.strikes);
     check.count("faults", end.faults);
-    let all = (0..).map(RequestId).zip(&stage.requests);
+    let all = (0..).map(RequestId).zip(&run.requests);
     for (id, name) in all.filter(|_| end.all_finished) {
-        let finished = matches!(stage.world.outcome(id), Some(Outcome::Finished { .. }));
+        let finished = matches!(run.world.outcome(id), Some(Outcome::Finished { .. }));
         if !finished {
-            let got = stage.whereabouts(id);
+            let got = run.whereabouts(id);
             check.miss("all-finished", format!("`{name}` finished"), got, vec![id]);
         }
     }
     if let Some(max) = end.max_wait {
-        let waits = history::longest_waits(stage.world.facts(), stage.world.now());
+        let waits = history::longest_waits(run.world.facts(), run.world.now());
         for (id, wait) in waits.into_iter().filter(|(_, wait)| *wait > max.0) {
-            let name = stage.request_name(id);
+            let name = run.request_name(id);
             let expected = format!("`{name}` to wait at most {}", Seconds(max.0));
             check.miss("max-wait", expected, Seconds(wait).to_string(), vec![id]);
         }
@@ -89,7 +89,7 @@ pub(super) fn end(stage: &Stage, end: &End) -> Vec<Miss> {
 type IsWanted = fn(Outcome) -> bool;
 
 struct Check<'a> {
-    stage: &'a Stage,
+    run: &'a ScenarioRun,
     misses: Vec<Miss>,
 }
 
@@ -105,26 +105,23 @@ impl Check<'_> {
         });
     }
 
-    /// One request, and what is said of it.
+    /// Compares one request with its expectation.
     fn one(&mut self, key: &'static str, name: &Name, expected: &str, got: &str) {
         if expected != got {
-            let id = self.stage.request(name);
+            let id = self.run.request(name);
             let expected = format!("`{}` {expected}", name.get_ref());
             self.miss(key, expected, got.to_owned(), vec![id]);
         }
     }
 
-    /// A complete list of requests, in order.
+    /// Compares a complete list of requests, in order.
     fn list(&mut self, key: &'static str, of: &str, expected: &[Name], got: &[RequestId]) {
-        let wanted: Vec<RequestId> = expected
-            .iter()
-            .map(|name| self.stage.request(name))
-            .collect();
+        let wanted: Vec<RequestId> = expected.iter().map(|name| self.run.request(name)).collect();
         if wanted == got {
             return;
         }
         let shown = |ids: &[RequestId]| {
-            let names: Vec<&str> = ids.iter().map(|id| self.stage.request_name(*id)).collect();
+            let names: Vec<&str> = ids.iter().map(|id| self.run.request_name(*id)).collect();
             format!("{of}[{}]", names.join(", "))
         };
         let (expected, got) = (shown(&wanted), shown(got));
@@ -132,18 +129,18 @@ impl Check<'_> {
     }
 
     fn facts_since_mark(&self) -> &[Stamped] {
-        &self.stage.world.facts()[self.stage.mark.facts..]
+        &self.run.world.facts()[self.run.mark.facts..]
     }
 
-    // === Where requests are ===
+    // === Places of requests ===
 
     fn places(&mut self, expect: &Expect) {
-        let stage = self.stage;
+        let run = self.run;
         for (request, executor) in &expect.placed {
-            let id = stage.request(request);
-            let got = match history::placed_on(stage.world.facts(), id) {
-                Some(on) => format!("on {}", stage.executor_name(on)),
-                None => stage.whereabouts(id),
+            let id = run.request(request);
+            let got = match history::placed_on(run.world.facts(), id) {
+                Some(on) => format!("on {}", run.executor_name(on)),
+                None => run.whereabouts(id),
             };
             self.one(
                 "placed",
@@ -165,7 +162,7 @@ impl Check<'_> {
             self.list("placements", "", expected, &placed);
         }
         for (executor, expected) in &expect.running {
-            let got = self.sequences(stage.executor(executor), SequenceState::Running);
+            let got = self.sequences(run.executor(executor), SequenceState::Running);
             self.list(
                 "running",
                 &format!("on {} ", executor.get_ref()),
@@ -174,7 +171,7 @@ impl Check<'_> {
             );
         }
         for (executor, expected) in &expect.queued_on {
-            let got = self.sequences(stage.executor(executor), SequenceState::Queued);
+            let got = self.sequences(run.executor(executor), SequenceState::Queued);
             self.list(
                 "queued-on",
                 &format!("{} ", executor.get_ref()),
@@ -185,7 +182,7 @@ impl Check<'_> {
     }
 
     fn sequences(&self, executor: ExecutorId, wanted: SequenceState) -> Vec<RequestId> {
-        let snapshot = self.stage.world.machine.executor_snapshot(executor);
+        let snapshot = self.run.world.machine.executor_snapshot(executor);
         let sequences = snapshot.map(|snapshot| snapshot.sequences);
         let sequences = sequences.unwrap_or_default().into_iter();
         sequences
@@ -195,8 +192,8 @@ impl Check<'_> {
     }
 
     fn queue(&mut self, expect: &Expect) {
-        let stage = self.stage;
-        let queue = stage.world.machine.queue_snapshot();
+        let run = self.run;
+        let queue = run.world.machine.queue_snapshot();
         if let Some(expected) = &expect.waiting {
             self.list("waiting", "", expected, &queue.queued);
         }
@@ -204,11 +201,11 @@ impl Check<'_> {
             self.list("parked", "", expected, &queue.parked);
         }
         for (request, executor) in &expect.reserved {
-            let id = stage.request(request);
+            let id = run.request(request);
             let kept = queue.reserved.iter().find(|(other, _)| *other == id);
             let got = match kept {
-                Some((_, on)) => format!("has room kept on {}", stage.executor_name(*on)),
-                None => stage.whereabouts(id),
+                Some((_, on)) => format!("has room kept on {}", run.executor_name(*on)),
+                None => run.whereabouts(id),
             };
             let expected = format!("has room kept on {}", executor.get_ref());
             self.one("reserved", request, &expected, &got);
@@ -216,15 +213,15 @@ impl Check<'_> {
     }
 
     fn holds(&mut self, expect: &Expect) {
-        let stage = self.stage;
+        let run = self.run;
         for request in &expect.held {
-            let id = stage.request(request);
-            if history::held(stage.world.facts(), id).is_none() {
-                self.one("held", request, "held", &stage.whereabouts(id));
+            let id = run.request(request);
+            if history::held(run.world.facts(), id).is_none() {
+                self.one("held", request, "held", &run.whereabouts(id));
             }
         }
         for (request, until) in &expect.held_until {
-            let got = stage.whereabouts(stage.request(request));
+            let got = run.whereabouts(run.request(request));
             let expected = format!("waiting, held until {}", Seconds(until.0));
             self.one("held-until", request, &expected, &got);
         }
@@ -252,9 +249,9 @@ impl Check<'_> {
         ];
         for (key, names, wanted) in lists {
             for name in names {
-                let id = self.stage.request(name);
-                if !self.stage.world.outcome(id).is_some_and(wanted) {
-                    self.one(key, name, key, &self.stage.whereabouts(id));
+                let id = self.run.request(name);
+                if !self.run.world.outcome(id).is_some_and(wanted) {
+                    self.one(key, name, key, &self.run.whereabouts(id));
                 }
             }
         }
@@ -282,14 +279,14 @@ impl Check<'_> {
     }
 
     fn outcome(&mut self, key: &'static str, name: &Name, expected: Outcome) {
-        let got = self.stage.whereabouts(self.stage.request(name));
+        let got = self.run.whereabouts(self.run.request(name));
         self.one(key, name, &super::timeline::outcome_words(&expected), &got);
     }
 
     // === Preemption and budgets ===
 
     fn preemption(&mut self, expect: &Expect) {
-        let stage = self.stage;
+        let run = self.run;
         if let Some(expected) = &expect.victims {
             let facts = self.facts_since_mark().iter();
             let victims = facts.filter_map(|stamped| {
@@ -303,10 +300,10 @@ impl Check<'_> {
             self.list("victims", "", expected, &victims);
         }
         for (victim, needy) in &expect.evicted_for {
-            let id = stage.request(victim);
-            let got = match history::evicted_for(stage.world.facts(), id) {
-                Some(needy) => format!("evicted for {}", stage.request_name(needy)),
-                None => stage.whereabouts(id),
+            let id = run.request(victim);
+            let got = match history::evicted_for(run.world.facts(), id) {
+                Some(needy) => format!("evicted for {}", run.request_name(needy)),
+                None => run.whereabouts(id),
             };
             let expected = format!("evicted for {}", needy.get_ref());
             self.one("evicted-for", victim, &expected, &got);
@@ -314,9 +311,9 @@ impl Check<'_> {
     }
 
     fn budgets(&mut self, expect: &Expect) {
-        let stage = self.stage;
+        let run = self.run;
         let allotted = |id: ExecutorId| {
-            let snapshot = stage.world.machine.executor_snapshot(id);
+            let snapshot = run.world.machine.executor_snapshot(id);
             snapshot
                 .and_then(|snapshot| snapshot.tokens_max)
                 .map(u64::from)
@@ -325,8 +322,8 @@ impl Check<'_> {
         let expected = expected.map(|(name, tokens)| (name, u64::from(*tokens)));
         self.numbers("allotted", &expected.collect(), &allotted);
         let scheduled = |id: ExecutorId| {
-            let before = stage.mark.tokens.get(&id).copied().unwrap_or(0);
-            let engine = stage.world.engine(id)?;
+            let before = run.mark.tokens.get(&id).copied().unwrap_or(0);
+            let engine = run.world.engine(id)?;
             engine.tokens_total().checked_sub(before)
         };
         let expected = expect.tokens.iter();
@@ -335,9 +332,9 @@ impl Check<'_> {
     }
 
     fn tenants(&mut self, expect: &Expect) {
-        let stage = self.stage;
+        let run = self.run;
         for (name, expected) in &expect.served {
-            let got = stage.served(name).tokens;
+            let got = run.served(name).tokens;
             if got != *expected {
                 let expected = format!("{} {expected}", name.get_ref());
                 self.miss("served", expected, got.to_string(), Vec::new());
@@ -348,7 +345,7 @@ impl Check<'_> {
         };
         let shares: Vec<u64> = tenants
             .iter()
-            .map(|name| stage.served(name))
+            .map(|name| run.served(name))
             .map(|served| served.tokens / u64::from(served.weight.max(1)))
             .collect();
         let (least, most) = (shares.iter().min(), shares.iter().max());
@@ -364,7 +361,7 @@ impl Check<'_> {
         }
     }
 
-    /// A number of each executor.
+    /// Compares one number for each executor.
     fn numbers(
         &mut self,
         key: &'static str,
@@ -372,7 +369,7 @@ impl Check<'_> {
         of: &dyn Fn(ExecutorId) -> Option<u64>,
     ) {
         for (name, expected) in expected {
-            let got = of(self.stage.executor(name));
+            let got = of(self.run.executor(name));
             if got != Some(*expected) {
                 let got = got.map_or("none".to_owned(), |got| got.to_string());
                 self.miss(
@@ -385,13 +382,13 @@ impl Check<'_> {
         }
     }
 
-    // === Why ===
+    // === Reasons ===
 
     fn reasons(&mut self, expect: &Expect) {
-        let stage = self.stage;
-        let newest = |name| history::newest_decision(stage.world.facts(), stage.request(name));
+        let run = self.run;
+        let newest = |name| history::newest_decision(run.world.facts(), run.request(name));
         for (name, expected) in &expect.reasons {
-            let got = newest(name).map(|by| stage.reason(by)).unwrap_or_default();
+            let got = newest(name).map(|by| run.reason(by)).unwrap_or_default();
             self.one(
                 "reasons",
                 name,
@@ -400,7 +397,7 @@ impl Check<'_> {
             );
         }
         for (name, expected) in &expect.decided_by {
-            let got = newest(name).map_or("nobody", |by| stage.author(by.author));
+            let got = newest(name).map_or("nobody", |by| run.author(by.author));
             self.one(
                 "decided-by",
                 name,
@@ -410,15 +407,15 @@ impl Check<'_> {
         }
     }
 
-    /// How often something happened since the start.
+    /// The number of such events since the start.
     fn count(&mut self, key: &'static str, expected: usize) {
         let counts = |fact: &Fact| match key {
             "refusals" => matches!(fact, Fact::Refused(..)),
             "strikes" => matches!(fact, Fact::Strike(..)),
             _ => matches!(fact, Fact::Fault(..)),
         };
-        let stage = self.stage;
-        let facts = stage.world.facts().iter().map(|stamped| &stamped.fact);
+        let run = self.run;
+        let facts = run.world.facts().iter().map(|stamped| &stamped.fact);
         let counted: Vec<&Fact> = facts.filter(|fact| counts(fact)).collect();
         if counted.len() != expected {
             let about = counted

@@ -1,24 +1,24 @@
-//! A failed expectation, told so that it can be understood without running it again.
+//! Failed expectations, with all that is needed to understand them without another run.
 
 use std::fmt;
 
 use super::Failed;
 use super::check::Miss;
-use super::stage::Stage;
+use super::state::ScenarioRun;
 use crate::scenario::units::Seconds;
 use crate::scenario::{Place, Scenario};
 
-/// Facts shown before the expectation that failed.
+/// Number of facts shown before the failed expectation.
 const FACTS_MAX: usize = 40;
 
-/// Something expected was not met.
+/// The expectations that were not met at one step, with the facts before them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
     /// The step, or for what is expected at the end the first line.
     pub place: Place,
     /// Which step, from 1; absent: at the end.
     pub step: Option<usize>,
-    /// Each as `KEY: expected THIS, got THAT`.
+    /// Expectations that were not met, each as `KEY: expected THIS, got THAT`.
     pub misses: Vec<String>,
     title: String,
     timeline: Vec<String>,
@@ -31,14 +31,14 @@ pub struct Unmet {
 impl Unmet {
     pub(super) fn of(scenario: &Scenario, failed: Failed) -> Self {
         let Failed {
-            mut stage,
+            mut run,
             step,
             misses,
         } = failed;
         let at = step.checked_sub(1).and_then(|idx| scenario.steps.get(idx));
-        let first = stage.world.facts().len().saturating_sub(FACTS_MAX);
-        let facts = &stage.world.facts()[first..];
-        let mut timeline: Vec<String> = facts.iter().map(|fact| stage.line(fact)).collect();
+        let first = run.world.facts().len().saturating_sub(FACTS_MAX);
+        let facts = &run.world.facts()[first..];
+        let mut timeline: Vec<String> = facts.iter().map(|fact| run.line(fact)).collect();
         if first > 0 {
             timeline.insert(0, format!("({first} earlier facts)"));
         }
@@ -48,20 +48,20 @@ impl Unmet {
             title: scenario.title().to_owned(),
             misses: misses.iter().map(Miss::to_string).collect(),
             timeline,
-            explanations: explanations(&stage),
-            log: log(&mut stage),
+            explanations: explanations(&run),
+            log: log(&mut run),
         }
     }
 }
 
-fn explanations(stage: &Stage) -> Vec<String> {
+fn explanations(run: &ScenarioRun) -> Vec<String> {
     let mut lines = Vec::new();
-    for (request, at, said) in stage.world.policies.sink.explanations() {
-        let policy = stage.author(pointsman_core::Author::Policy(said.policy));
-        let (name, at) = (stage.request_name(request), Seconds(at));
+    for (request, at, said) in run.world.policies.sink.explanations() {
+        let policy = run.author(pointsman_core::Author::Policy(said.policy));
+        let (name, at) = (run.request_name(request), Seconds(at));
         lines.push(format!("{policy} on `{name}` at {at}:"));
         for candidate in &said.candidates {
-            let executor = stage.executor_name(candidate.executor);
+            let executor = run.executor_name(candidate.executor);
             let note = &candidate.note;
             lines.push(if candidate.eligible {
                 format!("  {executor}: cost {}: {note}", candidate.cost)
@@ -73,10 +73,10 @@ fn explanations(stage: &Stage) -> Vec<String> {
     lines
 }
 
-fn log(stage: &mut Stage) -> Vec<String> {
+fn log(run: &mut ScenarioRun) -> Vec<String> {
     let mut lines = Vec::new();
-    while let Some(event) = stage.world.policies.inner.poll_event() {
-        let policy = stage.author(pointsman_core::Author::Policy(event.policy));
+    while let Some(event) = run.world.policies.inner.poll_event() {
+        let policy = run.author(pointsman_core::Author::Policy(event.policy));
         lines.push(format!("{} {policy}: {:?}", Seconds(event.at), event.kind));
     }
     lines

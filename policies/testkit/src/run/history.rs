@@ -1,10 +1,10 @@
-//! What the facts of a run say about one request, or about all.
+//! The history of requests, read from the facts of a run.
 
 use std::collections::BTreeMap;
 
 use pointsman_core::{Decided, ExecutorId, Fact, Micros, RequestId, Stamped};
 
-/// The request a fact is about, if it is about one.
+/// The request that a fact is about.
 pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
     match fact {
         Fact::Arrived { request, .. }
@@ -36,7 +36,7 @@ pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
     }
 }
 
-/// The decision a fact is of.
+/// The decision that a fact reports.
 pub(super) fn decided(fact: &Fact) -> Option<Decided> {
     match fact {
         Fact::Admitted(_, by)
@@ -66,13 +66,13 @@ pub(super) fn decided(fact: &Fact) -> Option<Decided> {
     }
 }
 
-/// The newest decision about a request.
+/// The last decision about a request.
 pub(super) fn newest_decision(facts: &[Stamped], request: RequestId) -> Option<Decided> {
     let mut about = newest_first(facts, request);
     about.find_map(decided)
 }
 
-/// The executor of a request's newest placement.
+/// The executor of a request's last placement.
 pub(super) fn placed_on(facts: &[Stamped], request: RequestId) -> Option<ExecutorId> {
     newest_first(facts, request).find_map(|fact| {
         if let Fact::Placed { executor, .. } = fact {
@@ -83,7 +83,7 @@ pub(super) fn placed_on(facts: &[Stamped], request: RequestId) -> Option<Executo
     })
 }
 
-/// For whom a request was last evicted.
+/// The request for which a request was last evicted.
 pub(super) fn evicted_for(facts: &[Stamped], request: RequestId) -> Option<RequestId> {
     newest_first(facts, request).find_map(|fact| {
         if let Fact::Evicted { needy, .. } = fact {
@@ -94,7 +94,7 @@ pub(super) fn evicted_for(facts: &[Stamped], request: RequestId) -> Option<Reque
     })
 }
 
-/// Until when a request is held; the outer `None`: the newest fact about it is no hold.
+/// The end of a request's hold. The outer `None` means that the last fact about it is no hold.
 pub(super) fn held(facts: &[Stamped], request: RequestId) -> Option<Option<Micros>> {
     if let Fact::Held(_, until, _) = newest_first(facts, request).next()? {
         Some(*until)
@@ -108,7 +108,7 @@ fn newest_first(facts: &[Stamped], request: RequestId) -> impl Iterator<Item = &
     facts.filter(move |fact| subject(fact) == Some(request))
 }
 
-/// The longest time each request was without a place at a stretch, up to `now`.
+/// The longest time that each request waited for a place without a break, up to `now`.
 pub(super) fn longest_waits(facts: &[Stamped], now: Micros) -> BTreeMap<RequestId, Micros> {
     let mut since: BTreeMap<RequestId, Micros> = BTreeMap::new();
     let mut longest: BTreeMap<RequestId, Micros> = BTreeMap::new();

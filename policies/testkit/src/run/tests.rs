@@ -1,4 +1,4 @@
-//! Each expectation met and missed, on the built-in rules and on a policy that is odd.
+//! Each expectation met and missed, with the built-in rules and with an odd policy.
 
 use std::path::Path;
 
@@ -382,7 +382,7 @@ fn a_folder_without_scenarios_is_a_failure() {
 
 // === The policy `odd` ===
 
-/// Treats priorities -1, 7, 13 and 666 each in its own way.
+/// A policy that treats the priorities -1, 7, 13 and 666 each in its own way.
 struct Odd;
 
 #[derive(serde::Deserialize, Default)]

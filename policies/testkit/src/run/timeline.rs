@@ -1,4 +1,4 @@
-//! What happened, in the names of the scenario.
+//! Facts in words, with the names of the scenario.
 
 use pointsman_core::rows::SequenceState;
 use pointsman_core::{
@@ -7,12 +7,12 @@ use pointsman_core::{
 };
 
 use super::history;
-use super::stage::Stage;
+use super::state::ScenarioRun;
 use crate::scenario::units::Seconds;
 
-// === impl Stage: in words ===
+// === impl ScenarioRun: in words ===
 
-impl Stage {
+impl ScenarioRun {
     /// A fact with its time and round.
     pub(super) fn line(&self, stamped: &Stamped) -> String {
         let (at, round) = (Seconds(stamped.now), stamped.round);
@@ -112,7 +112,7 @@ impl Stage {
         }
     }
 
-    /// The text behind a decision's reason; empty for the built-in rule.
+    /// The text of a decision's reason; empty for the built-in rule.
     pub(super) fn reason(&self, by: Decided) -> String {
         let Author::Policy(number) = by.author else {
             return String::new();
@@ -128,7 +128,7 @@ impl Stage {
         }
     }
 
-    /// Where a request is, or how it ended.
+    /// The place of a request, or its outcome.
     pub(super) fn whereabouts(&self, id: RequestId) -> String {
         if let Some(outcome) = self.world.outcome(id) {
             return outcome_words(&outcome);

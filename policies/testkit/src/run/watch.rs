@@ -1,29 +1,23 @@
-//! Between the machine and its policies: has them explained what they are asked about.
+//! Explanations of decisions, collected between the machine and its policies.
 //!
-//! An explanation is asked of a copy of the policy, so that watching changes no decision.
+//! A copy of the policy is asked for them, so that no decision changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_core::{Answer, Asked, Micros, Policies, Question, Reply, RequestId, Sink, Tap};
 use pointsman_policy::{ExplainError, Explanation, PolicyHost};
 
-/// Policies that are watched.
+/// Policies whose explanations are collected.
 pub(super) type Watched = Tap<PolicyHost, Watch>;
 
-/// What policies say about the requests concerned.
+/// The explanations of the requests concerned.
 #[derive(Debug)]
 pub(super) struct Watch {
     about: BTreeSet<RequestId>,
-    /// The newest explanation of each, and when it was given.
+    /// The last explanation of each request, with its time.
     explained: BTreeMap<RequestId, (Micros, Result<Explanation, ExplainError>)>,
-    /// Whether the next arrival is only there to have those that wait explained.
-    probing: Probing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Probing {
-    No,
-    Yes,
+    /// True if the next arrival is a probe, at which waiting requests are explained.
+    is_probing: bool,
 }
 
 // === impl Watch ===
@@ -33,7 +27,7 @@ impl Watch {
         Self {
             about,
             explained: BTreeMap::new(),
-            probing: Probing::No,
+            is_probing: false,
         }
     }
 
@@ -42,7 +36,7 @@ impl Watch {
     }
 
     pub(super) fn probe_next_arrival(&mut self) {
-        self.probing = Probing::Yes;
+        self.is_probing = true;
     }
 
     pub(super) fn explanations(
@@ -66,8 +60,8 @@ impl Watch {
 impl Sink<PolicyHost> for Watch {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         match &asked.question {
-            Question::Admission { .. } if self.probing == Probing::Yes => {
-                self.probing = Probing::No;
+            Question::Admission { .. } if self.is_probing => {
+                self.is_probing = false;
                 for request in self.about.clone() {
                     self.explain(host, asked, request);
                 }

@@ -1,4 +1,4 @@
-//! What a scenario expects: of a step, and at the end.
+//! The expectations of a scenario: after a step, and at the end.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use serde::Deserialize;
 use super::Name;
 use super::units::Time;
 
-/// What is expected after a step. An absent key expects nothing; a list is complete and in order
+/// The expectations after a step. An absent key expects nothing; a list is complete and in order
 /// unless its comment says otherwise.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct Expect {
-    // Where requests are.
+    // Places of requests.
     /// The executor of a request's newest placement.
     pub(crate) placed: BTreeMap<Name, Name>,
-    /// What was placed since the last `expect`, in that order.
+    /// Requests placed since the last `expect`, in that order.
     pub(crate) placements: Option<Vec<Name>>,
-    /// What has a slot and is not leaving, in order of arrival.
+    /// Requests that have a slot and are not leaving, in order of arrival.
     pub(crate) running: BTreeMap<Name, Vec<Name>>,
-    /// What is in an executor's own queue, in order of arrival.
+    /// Requests in an executor's own queue, in order of arrival.
     pub(crate) queued_on: BTreeMap<Name, Vec<Name>>,
-    /// What has no place and is in the queue, in order of arrival.
+    /// Requests in the host's queue, in order of arrival.
     pub(crate) waiting: Option<Vec<Name>>,
-    /// What waits outside the queue, in order of arrival.
+    /// Requests that wait outside the queue, in order of arrival.
     pub(crate) parked: Option<Vec<Name>>,
-    /// For whom room is kept where.
+    /// Requests for which room is kept, and the executor.
     pub(crate) reserved: BTreeMap<Name, Name>,
-    /// These, among others, wait because routing last held them.
+    /// Requests, among others, that wait because routing last held them.
     pub(crate) held: Vec<Name>,
-    /// The same, with the time they are held until.
+    /// The same, with the end of the hold.
     pub(crate) held_until: BTreeMap<Name, Time>,
     // Outcomes, of these among others.
     pub(crate) finished: Vec<Name>,
@@ -45,9 +45,9 @@ pub(crate) struct Expect {
     pub(crate) expired: BTreeMap<Name, Expiry>,
     pub(crate) failed: Vec<Name>,
     // Preemption.
-    /// What was evicted since the last `expect`, in that order.
+    /// Requests evicted since the last `expect`, in that order.
     pub(crate) victims: Option<Vec<Name>>,
-    /// For whom a request was last evicted.
+    /// Evicted requests, each with the one that was in need.
     pub(crate) evicted_for: BTreeMap<Name, Name>,
     // Budgets.
     /// Tokens per step of an executor.
@@ -57,10 +57,10 @@ pub(crate) struct Expect {
     /// Tokens computed for a tenant since the last `expect`.
     pub(crate) served: BTreeMap<Name, u64>,
     pub(crate) fair: Option<Fair>,
-    // Why.
+    // Newest decisions.
     /// The reason given for the newest decision about a request.
     pub(crate) reasons: BTreeMap<Name, String>,
-    /// Who made it: a policy's name, or `built-in`.
+    /// The author of that decision: a policy's name, or `built-in`.
     pub(crate) decided_by: BTreeMap<Name, String>,
     // Since the start.
     /// Answers that the interlock refused.
@@ -80,7 +80,7 @@ pub(crate) struct Fair {
     pub(crate) within: u64,
 }
 
-/// Which time ran out.
+/// A limit on time that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Expiry {
@@ -88,7 +88,7 @@ pub(crate) enum Expiry {
     Wait,
 }
 
-/// `[end]`: what is expected after the last step.
+/// `[end]`: the expectations after the last step.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct End {
@@ -115,7 +115,7 @@ impl Expect {
 // === impl End ===
 
 impl End {
-    /// Whether it checks anything but what is always checked.
+    /// True if something is expected beside the checks of every scenario.
     pub(crate) fn expects(&self) -> bool {
         self.all_finished || self.max_wait.is_some()
     }

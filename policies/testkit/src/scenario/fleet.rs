@@ -1,4 +1,4 @@
-//! What a scenario's host has: tenants, models, devices and executors.
+//! The tenants, models, devices and executors of a scenario's host.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use serde::Deserialize;
 use super::Name;
 use super::units::Time;
 
-/// Bytes of a block, where nothing is said.
+/// Bytes of a block, if the scenario says nothing.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Tokens of a block on a device with blocks, where nothing is said.
+/// Tokens of a block on a device with blocks, if the scenario says nothing.
 pub(crate) const TOKENS_PER_BLOCK: u32 = 16;
 
-/// `[[tenant]]`. The tenant `default` is always there.
+/// A `[[tenant]]` table. The tenant `default` always exists.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct TenantTable {
@@ -25,29 +25,29 @@ pub(crate) struct TenantTable {
     pub(crate) tokens_per_minute: Option<u64>,
 }
 
-/// `[[model]]`.
+/// A `[[model]]` table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct ModelTable {
     pub(crate) name: Name,
-    /// Absent: unlimited.
+    /// Number of requests that may run; absent: unlimited.
     pub(crate) running_max: Option<u32>,
 }
 
-/// `[[device]]`.
+/// A `[[device]]` table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct DeviceTable {
     pub(crate) name: Name,
-    /// KV blocks the host hands out; absent: somebody else manages them.
+    /// Number of KV blocks that the host manages; absent: the device manages its own.
     pub(crate) kv_blocks: Option<u32>,
     pub(crate) block_bytes: Option<u64>,
     pub(crate) tokens_per_step: Option<u32>,
-    /// Counts of a device whose blocks somebody else manages.
+    /// KV counts of a device that manages its own blocks.
     pub(crate) report: Option<CountsTable>,
 }
 
-/// KV counts that a device reports.
+/// The KV counts that a device reports.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct CountsTable {
@@ -60,12 +60,12 @@ pub(crate) struct CountsTable {
     blocks_evicted_total: u64,
 }
 
-/// `[[executor]]`, and the action `attach`.
+/// An `[[executor]]` table, also of the action `attach`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct ExecutorTable {
     pub(crate) name: Name,
-    /// Absent: a device of its own, with its name, whose blocks are not the host's.
+    /// Device of the executor; absent: one of the same name, which manages its own blocks.
     pub(crate) device: Option<Name>,
     pub(crate) slots: u32,
     #[serde(default)]
@@ -76,13 +76,13 @@ pub(crate) struct ExecutorTable {
     pub(crate) group: u32,
     #[serde(default = "one")]
     pub(crate) share_weight: u32,
-    /// Absent: any model.
+    /// Models that it serves; absent: any model.
     pub(crate) serves: Option<Vec<Name>>,
-    /// Absent: unlimited.
+    /// Number of models at a time; absent: unlimited.
     pub(crate) models_max: Option<u32>,
     #[serde(default)]
     pub(crate) queue_limit: u32,
-    /// Absent: 16 where its device has blocks, else no paged KV.
+    /// Size of a block; absent: 16 tokens if the device has blocks, else none.
     pub(crate) tokens_per_block: Option<u32>,
     #[serde(default = "yes")]
     pub(crate) preempts: bool,
@@ -94,7 +94,7 @@ pub(crate) struct ExecutorTable {
     pub(crate) engine: EngineTable,
 }
 
-/// How fast an engine is.
+/// The speed of an engine.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct EngineTable {
@@ -157,7 +157,7 @@ impl DeviceTable {
         }
     }
 
-    /// What an executor without a device gets.
+    /// The device of an executor that names none.
     pub(crate) fn remote(name: &str) -> DeviceSpec {
         DeviceSpec {
             name: name.to_owned(),

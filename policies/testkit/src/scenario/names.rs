@@ -1,4 +1,4 @@
-//! Whether everything that is named is there by then.
+//! The check that everything a step names is there by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use super::source::{FormatError, Source};
 use super::step::{Action, Arrival};
 use super::{Name, Scenario};
 
-/// The tenant that is always there.
+/// The tenant that always exists.
 pub(crate) const DEFAULT_TENANT: &str = "default";
 
-/// Names, by what they are of.
+/// The names there are so far, by the kind of thing.
 struct Known<'a> {
     source: &'a Source,
     names: BTreeMap<Thing, BTreeSet<String>>,

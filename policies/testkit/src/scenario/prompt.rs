@@ -1,28 +1,27 @@
-//! Prompts as they are written: `64`, or `"system:64 + ann:32 + 16"`, whose named pieces are the
-//! same text wherever they stand.
+//! Prompts in a scenario: `64`, or `"system:64 + ann:32 + 16"`. Pieces with the same name have the
+//! same text.
 //!
-//! Only prompts in pieces have hashes, so that a scenario that says nothing of prefixes shares
-//! none.
+//! Only prompts in pieces have hashes, so a scenario that says nothing about prefixes shares none.
 
 use std::fmt;
 
 use pointsman_core::BlockHash;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// What a request without `prompt` has, in tokens.
+/// Tokens of a request's prompt, if the scenario says nothing.
 const TOKENS: u32 = 16;
 
-/// A prompt.
+/// The prompt of a request, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prompt {
     tokens: u32,
-    /// None: text of which nothing is known.
+    /// Pieces of the text; empty if nothing is known about it.
     pieces: Vec<Piece>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
-    /// Absent: the request's own.
+    /// Name of the text; `None` for text that only this request has.
     name: Option<String>,
     tokens: u32,
 }
@@ -38,7 +37,7 @@ impl Prompt {
         !self.pieces.is_empty()
     }
 
-    /// Chained hashes of its full blocks; `own` is the request's name.
+    /// Chained hashes of the full blocks; `own` is the request's name.
     pub(crate) fn hashes(&self, own: &str, tokens_per_block: u32) -> Vec<BlockHash> {
         let mut hashes = Vec::new();
         let mut hash = FNV_START;
@@ -68,7 +67,7 @@ impl Prompt {
         }
     }
 
-    /// Absent: it is no prompt.
+    /// Parses pieces; `None` if the text is no prompt.
     fn in_pieces(text: &str) -> Option<Self> {
         let pieces: Vec<Piece> = text.split('+').map(Piece::parse).collect::<Option<_>>()?;
         let mut all = pieces.iter();
@@ -103,7 +102,7 @@ impl Piece {
 
 const FNV_START: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 
-/// FNV-1a, as stable a hash as any.
+/// Computes FNV-1a, a hash that never changes.
 fn fnv(hash: u128, bytes: &[u8]) -> u128 {
     bytes.iter().fold(hash, |hash, byte| {
         (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -153,7 +152,7 @@ mod tests {
         Prompt::in_pieces(text).unwrap().hashes(own, 16)
     }
 
-    /// How many leading blocks two prompts share.
+    /// Number of leading blocks that two prompts share.
     fn shared(one: &[BlockHash], other: &[BlockHash]) -> usize {
         let pairs = one.iter().zip(other);
         pairs.take_while(|(one, other)| one == other).count()

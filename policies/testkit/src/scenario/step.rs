@@ -1,4 +1,4 @@
-//! One step: at most one action, and what is expected after it.
+//! Steps: at most one action each, and the expectations after it.
 
 use pointsman_core::RetryClass;
 use pointsman_core::rows::RequestClass;
@@ -12,16 +12,16 @@ use super::prompt::Prompt;
 use super::source::{FormatError, Source};
 use super::units::{Many, Names, Time};
 
-/// A `[[step]]`.
+/// A `[[step]]`, checked.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// Where it stands.
+    /// The first byte of the step in the file.
     pub(crate) at: usize,
     pub(crate) action: Option<Action>,
     pub(crate) expect: Option<Expect>,
 }
 
-/// What happens in a step. What arrives or changes is decided together, by the next step that
+/// An event of a step. Arrivals and changes are decided together, by the next step that
 /// settles: `settle`, `advance`, `engine-step`, `run-out`, `fail` or an `expect`.
 #[derive(Debug)]
 pub(crate) enum Action {
@@ -45,7 +45,7 @@ pub(crate) enum Action {
     Cache(Vec<CacheTable>),
 }
 
-/// A step as it is written.
+/// A `[[step]]` as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct StepTable {
@@ -70,17 +70,17 @@ pub(crate) struct StepTable {
     expect: Option<Expect>,
 }
 
-/// A request, or several alike.
+/// A request, or several equal ones.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Arrival {
     pub(crate) name: Name,
-    /// So many, called `NAME-1` and so on.
+    /// Number of requests, called `NAME-1` and so on.
     pub(crate) count: Option<u32>,
-    /// Absent: any live executor will do.
+    /// Model that is asked for; absent: any executor will do.
     pub(crate) model: Option<Name>,
     pub(crate) adapter: Option<String>,
-    /// Absent: `default`.
+    /// Tenant of the request; absent: `default`.
     pub(crate) tenant: Option<Name>,
     pub(crate) session: Option<String>,
     #[serde(default)]
@@ -91,22 +91,22 @@ pub(crate) struct Arrival {
     pub(crate) head_start: Time,
     #[serde(default)]
     pub(crate) labels: Vec<String>,
-    /// After its arrival.
+    /// Deadline, counted from the arrival.
     pub(crate) deadline: Option<Time>,
     #[serde(default = "yes")]
     pub(crate) may_wait: bool,
     #[serde(default)]
     pub(crate) prompt: Prompt,
-    /// Tokens it will generate.
+    /// Tokens that the request will generate.
     #[serde(default = "sixteen")]
     pub(crate) output: u32,
-    /// The bound its client set; absent: `output`.
+    /// Bound that the client sets; absent: `output`.
     pub(crate) output_max: Option<u32>,
-    /// The client's hint.
+    /// Number of tokens that the client expects.
     pub(crate) output_expected: Option<u32>,
     pub(crate) group: Option<u32>,
     pub(crate) allowed: Option<Vec<Name>>,
-    /// The executor that served its session last.
+    /// Executor that served the session last.
     pub(crate) preferred: Option<Name>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) enum Retry {
     Never,
 }
 
-/// The action `update`.
+/// The action `update`: an executor's limits change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct UpdateTable {
@@ -145,7 +145,7 @@ pub(crate) struct UpdateTable {
     pub(crate) serves: Option<Vec<Name>>,
 }
 
-/// The action `report`.
+/// The action `report`: a device reports its KV counts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct ReportTable {
@@ -153,12 +153,12 @@ pub(crate) struct ReportTable {
     pub(crate) counts: CountsTable,
 }
 
-/// The action `cache`: an engine or a shared cache says what it holds of prompts.
+/// The action `cache`: an engine or a shared cache reports parts of prompts that it holds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct CacheTable {
     pub(crate) tier: TierName,
-    /// Absent: the cache is shared.
+    /// Device of the cache; absent for a shared cache.
     pub(crate) device: Option<Name>,
     pub(crate) stored: Option<Prompt>,
     pub(crate) removed: Option<Prompt>,
@@ -216,7 +216,7 @@ impl Step {
 // === impl StepTable ===
 
 impl StepTable {
-    /// The actions, each under its key.
+    /// The action under each key.
     fn actions(self) -> [Option<(&'static str, Action)>; 18] {
         fn many<T>(
             key: &'static str,
@@ -254,7 +254,7 @@ impl StepTable {
 // === impl Arrival ===
 
 impl Arrival {
-    /// The names of its requests.
+    /// The names of the requests.
     pub(crate) fn names(&self) -> Vec<String> {
         let name = self.name.get_ref();
         match self.count {

@@ -1,4 +1,4 @@
-//! What is wrong with a text, and where.
+//! Errors of scenarios, each with its place.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn check(text: &str, expected: &str) {
     assert_eq!(error(text), expected, "{text}");
 }
 
-/// A scenario of one executor and these steps.
+/// A scenario with one executor and these steps.
 fn with(steps: &str) -> String {
     format!("title = \"t\"\npolicy = {{}}\n[[executor]]\nname = \"x\"\nslots = 1\n{steps}")
 }

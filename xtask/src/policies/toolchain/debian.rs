@@ -1,5 +1,5 @@
-//! Debian's compiler for the web, which has the standard library's source and so needs no
-//! target from rustup.
+//! Debian's compiler for the web. It has the standard library's source, and so needs no target from
+//! rustup.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::process;
 
 const CARGO: &str = "/usr/bin/cargo";
 const RUSTC: &str = "/usr/bin/rustc";
-/// A file of the source that `rust-web-src` installs.
+/// A file of the source, which `rust-web-src` installs.
 const SOURCE: &str = "/usr/lib/rustlib/src/rust/library/std/Cargo.toml";
 const PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
-/// Brings a linker where rustup did not.
+/// A package with a linker, for machines without rustup's.
 const LINKER_PACKAGE: &str = "lld";
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) fn install_line() -> String {
 // === impl Debian ===
 
 impl Debian {
-    /// The installed compiler, or a freshly installed one, or why there is none.
+    /// Finds the compiler, or installs it. The inner error is the reason why there is none.
     pub(super) fn find_or_install(wanted: (u32, u32)) -> Result<Result<Self, String>> {
         let missing = match Self::find(wanted)? {
             Ok(found) => return Ok(Ok(found)),
@@ -81,7 +81,7 @@ impl Debian {
     pub(super) fn prepare(&self, command: &mut Command) {
         command
             .env_remove("RUSTUP_TOOLCHAIN")
-            // Of the outer cargo: libraries of another compiler.
+            // The outer cargo sets this to the libraries of another compiler.
             .env_remove("LD_LIBRARY_PATH")
             .env("RUSTC", RUSTC)
             .env("RUSTC_BOOTSTRAP", "1")
@@ -100,7 +100,7 @@ fn is_recent(version: &str, wanted: (u32, u32)) -> bool {
     number.is_some_and(|number| number >= wanted)
 }
 
-/// The linker that the compiler on `PATH` brings (rustup's does), or else LLVM's.
+/// Finds a linker: the one of the compiler on `PATH` (rustup's has one), or else LLVM's.
 fn linker() -> Result<Option<PathBuf>> {
     let said = process::stdout_of(Command::new("rustc").arg("-vV"))?;
     let sysroot = process::stdout_of(Command::new("rustc").args(["--print", "sysroot"]))?;

@@ -331,7 +331,7 @@ fn a_briefed_policy_is_told_in_a_round_only_what_changed_since() {
     host.bind(Micros(2), number, HookSet::from_iter([Hook::Priority]))
         .unwrap();
     machine.decide(Micros(2), &mut host);
-    // The model and its name, the request, which has a stage now.
+    // The changes are the model, its name, and the request with its new stage.
     let calls = policy.calls();
     assert!(calls[0].starts_with("observe 2 SinceLast "), "{calls:?}");
 }

@@ -1,4 +1,4 @@
-//! Hooks for which nobody answers in the policy's stead.
+//! Closed hooks: no other policy answers in their policy's stead.
 
 use pointsman_core::{
     Config, Fact, Machine, NewRequest, Otherwise, Outcome, RefusedWhy, admission,
@@ -21,7 +21,7 @@ fn bind_admission(host: &mut PolicyHost, policy: &Handle) -> u32 {
     number
 }
 
-/// A host with a closed admission and these policies on it.
+/// A host with these policies on `admission`, which is closed.
 fn closed(policies: &[&Handle]) -> PolicyHost {
     let mut host = host(&[]);
     host.set_on_failure(Hook::Admission, OnFailure::Closed)

@@ -1,4 +1,4 @@
-//! What a fault leaves behind.
+//! The dumps of faults.
 
 use super::*;
 

@@ -10,7 +10,7 @@ fn an_ejected_hook_goes_to_the_embedded_default_at_once() {
     let mut host = host(&[&default]);
     let hooks = HookSet::from_iter(PRIORITY);
     host.set_default(Micros(0), 0, hooks).unwrap();
-    // Two policies later it holds no hook, and is there all the same.
+    // Two more policies take the hook, and the default is still a member.
     bind(&mut host, &other);
     bind(&mut host, &third);
     assert_eq!(host.in_force(0), HookSet::EMPTY);
@@ -20,7 +20,7 @@ fn an_ejected_hook_goes_to_the_embedded_default_at_once() {
     let ejected = PolicyEventKind::Ejected(Hook::Priority);
     assert!(kinds.contains(&(2, ejected)), "{kinds:?}");
     assert_eq!(host.numbers().collect::<Vec<_>>(), [0]);
-    // Again: there is nobody to eject.
+    // The second order has nothing to eject.
     assert_eq!(host.eject(Micros(6), Hook::Priority), Vec::<u32>::new());
     assert_eq!(author(&mut host, 6), (Author::Policy(0), 0));
 }

@@ -1,4 +1,4 @@
-//! What is out of line on probation, and what a rollback brings back.
+//! The limits of a probation, and the effects of a rollback.
 
 use pointsman_core::{Clock, Policies, RefusalCause, Strike};
 
@@ -14,11 +14,10 @@ const TERMS: Probation = Probation {
     fuel_ceiling: 1_000_000,
 };
 
-/// Questions of the old policy before the swap: enough to know what it uses.
+/// Number of the old policy's questions before the swap, enough for a mean.
 const BEFORE: u64 = 64;
 
-/// A host where `old`, which has answered for a while using `fuel`, was displaced by `new`, which
-/// is on probation.
+/// A host in which `new` is on probation. It displaced `old`, which used `fuel` per question.
 fn on_probation(old: &Handle, fuel: u64, new: &Handle) -> PolicyHost {
     old.set(|script| script.fuel = fuel);
     let mut host = host(&[old]);
@@ -34,8 +33,7 @@ fn on_probation(old: &Handle, fuel: u64, new: &Handle) -> PolicyHost {
     host
 }
 
-/// Asks from now on, one question for each unit of time, until the new one is no longer on
-/// probation; how many questions that took.
+/// Asks one question per unit of time until the probation is over; returns the number of questions.
 fn asked_until_judged(host: &mut PolicyHost, count: u64) -> u64 {
     let questions = (1..=2000).find(|n| {
         order_of(host, &quiet(), (count, BEFORE + n));
@@ -60,7 +58,7 @@ fn one_fault_on_probation_brings_the_displaced_policy_back_with_its_state() {
     let (old, new) = (scripted("old"), scripted("new"));
     let mut host = on_probation(&old, 11, &new);
     assert!(host.is_on_probation(1));
-    // What it would save after the swap is not what comes back.
+    // The rollback restores the state at the swap, not this one.
     old.set(|script| script.state = vec![9]);
     new.fail(&[Failing::Order]);
     assert_eq!(author(&mut host, 70), (Author::Policy(0), 1));
@@ -123,11 +121,11 @@ fn what_was_rolled_back_is_not_added_again_before_it_is_released() {
 fn one_that_behaves_is_proven_once_questions_and_time_are_over() {
     let (old, new) = (scripted("old"), scripted("new"));
     let mut host = on_probation(&old, 11, &new);
-    // A question for each unit of time: the time is over last.
+    // With one question per unit of time, the time is over last.
     assert_eq!(asked_until_judged(&mut host, 2), 1000);
     let proven = PolicyEventKind::Proven { questions: 1000 };
     assert!(events(&mut host).contains(&(1, proven)));
-    // A fault is one of many from now on.
+    // After the probation a single fault has no such effect.
     new.fail(&[Failing::Order]);
     assert_eq!(author(&mut host, 3000), (Author::Policy(0), 1));
     assert_eq!(host.holder(Hook::Priority), Some(1));
@@ -185,7 +183,7 @@ fn there_is_an_end_to_fuel_where_nothing_can_be_compared() {
     assert_eq!(author(&mut host, 20), (Author::BuiltIn, 0));
 }
 
-/// Has one of the two rows of the last question refused.
+/// Refuses one of the two rows of the last question.
 fn refuse(host: &mut PolicyHost, policy: u32) {
     let refusal = RefusalCause::UnknownExecutor.of(RequestId(1));
     host.refused(Author::Policy(policy), Hook::Priority, &refusal);
@@ -200,7 +198,8 @@ fn more_refusals_than_the_displaced_one_had_are_out_of_line() {
         refuse(&mut host, 1);
         !host.is_on_probation(1)
     });
-    // Four of what counts as 64 rows are more than 50 in a thousand; judged with the next one.
+    // Four refusals of at least 64 rows are more than 50 per thousand; the next question judges
+    // them.
     assert_eq!(judged, Some(5));
     let (_, why) = why(&mut host);
     assert!(
@@ -253,7 +252,7 @@ fn a_strike_counts_as_a_fault() {
     };
     assert!(kinds.contains(&(1, struck)), "{kinds:?}");
     assert_eq!(host.holder(Hook::Priority), Some(0));
-    // Without probation it takes as many as faults do.
+    // Without probation, strikes lead to quarantine as faults do.
     for at in [100, 300, 1000] {
         author(&mut host, at);
         host.strike(
@@ -290,7 +289,7 @@ fn a_policy_that_went_on_deciding_elsewhere_keeps_its_state() {
     let mut host = host(&[&old]);
     host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
         .unwrap();
-    // Unlike a swap, this leaves the old one its other hook.
+    // Unlike a swap, a bind leaves the old policy its other hook.
     let number = bind(&mut host, &new);
     host.begin_probation(Micros(1), number, TERMS).unwrap();
     old.calls();

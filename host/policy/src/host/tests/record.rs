@@ -1,4 +1,4 @@
-//! Facts that a journal asks the host for, and fresh starts.
+//! Facts for a journal, and fresh instances.
 
 use super::*;
 
@@ -106,7 +106,7 @@ fn what_a_policy_took_over_is_its_state_until_it_is_saved() {
     assert_eq!(host.runner(0).unwrap().state(), Some(&[9][..]));
 }
 
-/// The release is told in journals: it must be the one that is built in.
+/// Journals name the release of wasmtime, so the constant must be the release that is built in.
 #[test]
 fn the_release_of_wasmtime_is_the_one_in_the_lock_file() {
     let lock = include_str!("../../../../../Cargo.lock");

@@ -1,9 +1,9 @@
-//! What a shadow leaves for its author.
+//! The log lines and dumps of shadows.
 
 use super::*;
 use crate::instance::{LogLevel, LogLine};
 
-/// A host in which `shadow` is one, and a policy that never fails is in force.
+/// A host with the shadow `shadow`, and with a policy in force that never fails.
 fn shadowed(shadow: &Handle) -> (PolicyHost, u32) {
     let mut host = host(&[&scripted("in-force")]);
     let number = host.add(start(shadow.source()).unwrap()).unwrap();
@@ -12,7 +12,7 @@ fn shadowed(shadow: &Handle) -> (PolicyHost, u32) {
     (host, number)
 }
 
-/// Asks at `now`, telling all there is, and waits for the shadow.
+/// Asks at `now`, tells everything, and waits for the shadow.
 fn ask(host: &mut PolicyHost, shadow: u32, now: u64) {
     let everything = Feeding(RefCell::new(vec![(Extent::Everything, 1)]));
     let answer = order_from(host, &everything, now);
@@ -63,7 +63,7 @@ fn a_fault_of_a_shadow_leaves_a_dump() {
     assert_eq!((dump.name.as_str(), dump.generation), ("a", 1));
     assert!(dump.detail.contains("scripted at"), "{}", dump.detail);
 
-    // The next question is asked of a fresh instance; the one after that the next one.
+    // The next question goes to a fresh instance.
     ask(&mut host, shadow, 4);
     host.end_shadow(Micros(5), shadow);
     let dumps: Vec<_> = std::iter::from_fn(|| host.poll_dump()).collect();
@@ -75,10 +75,10 @@ fn a_fault_of_a_shadow_leaves_a_dump() {
 fn what_a_shadow_leaves_is_bounded_until_it_is_fetched() {
     let (mut host, shadow) = shadowed(&scripted("a"));
     for micros in 0..300 {
-        // As a driver that asks and never polls.
+        // The driver asks and never polls.
         ask(&mut host, shadow, micros);
     }
-    host.hear_shadows();
+    host.fetch_shadow_output();
     let events = std::iter::from_fn(|| host.poll_event());
     let dropped = events.filter_map(|event| {
         if let PolicyEventKind::LogDropped(lines) = event.kind {

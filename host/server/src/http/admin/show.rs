@@ -2,7 +2,7 @@
 
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_executor::stats::EngineStats;
-use pointsman_policy::{Agreement, PolicyStatus, Said, ShadowReport, ShadowState};
+use pointsman_policy::{Agreement, DecisionText, PolicyStatus, ShadowReport, ShadowState};
 use serde_json::{Map, Value, json};
 
 use crate::driver::message::Load;
@@ -108,7 +108,7 @@ fn agreed(agreement: Agreement) -> Value {
     })
 }
 
-fn said(said: &Said) -> Value {
+fn said(said: &DecisionText) -> Value {
     json!({"policy_number": said.policy, "choice": said.choice, "reason": said.reason})
 }
 

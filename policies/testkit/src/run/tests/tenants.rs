@@ -1,4 +1,4 @@
-//! Prompts with something in common, tenants that are served alike, and what changes meanwhile.
+//! Prompts with common text, tenants with equal service, and changes between steps.
 
 use super::*;
 

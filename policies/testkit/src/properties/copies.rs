@@ -1,7 +1,8 @@
-//! Between the machine and the policy: now and then a question is asked of fresh instances too.
+//! The comparison of a policy with fresh instances of itself, between the machine and its host.
 //!
-//! One is restored from the policy's state and told everything anew; the other besides in another
-//! order. Each must answer as the policy does, and the policy as it explains.
+//! Some questions are also asked of two fresh instances that have the policy's state. Both are told
+//! everything anew, one of them in another order. Their answers must be those of the policy, and
+//! the policy's answer must agree with its explanation.
 
 use fastrand::Rng;
 use pointsman_core::{
@@ -14,26 +15,26 @@ use pointsman_policy::{
 use super::{Broken, Plan, Property, Subject, host_of};
 use crate::report::Problem;
 
-/// A policy and its short-lived twins.
+/// A policy that is compared with short-lived copies.
 #[derive(Debug)]
-pub(super) struct Twinned {
+pub(super) struct WithCopies {
     pub(super) host: PolicyHost,
     pub(super) broken: Broken,
-    /// Answers compared.
+    /// Number of answers compared.
     pub(super) compared: u64,
-    /// Answers that were explained.
+    /// Number of answers that were explained.
     pub(super) explained: u64,
     plain: PolicySource,
     shuffled: PolicySource,
-    /// Which run this is, as it is made again.
+    /// The seed and number of events that make this run again.
     run: String,
     rng: Rng,
     every: u32,
 }
 
-// === impl Twinned ===
+// === impl WithCopies ===
 
-impl Twinned {
+impl WithCopies {
     pub(super) fn new(subject: &Subject, plan: &Plan, seed: u64) -> Result<Self, StartError> {
         Ok(Self {
             host: host_of(subject.source())?,
@@ -48,17 +49,17 @@ impl Twinned {
         })
     }
 
-    /// Notes what is wrong, if nothing of that kind was before.
+    /// Notes a problem, unless the property already has one.
     pub(super) fn note(&mut self, property: Property, summary: &str, detail: String) {
         let summary = format!("{}: {summary}", self.run);
         let problem = Problem { summary, detail };
         self.broken.entry(property).or_insert(problem);
     }
 
-    /// Compares some answers with those of the policy's twins, and with what it explains.
+    /// Compares an answer with those of the policy's copies, and with its explanation.
     fn compare(&mut self, asked: &Asked<'_>) -> Option<Answer<Reply>> {
         let snapshot = self.host.handover(asked.at.now, 0)?;
-        // Again, so that the policy too answers from the state that the twins are given.
+        // The policy is asked again, so that it also answers from the state that its copies get.
         let explained = explained(&self.host, asked);
         let answer = self.host.ask(asked);
         let (Some(reply), at) = (&answer.value, asked.at) else {
@@ -71,14 +72,14 @@ impl Twinned {
                 self.note(Property::ExplainsItself, summary, detail);
             }
         }
-        let twins = [
+        let copies = [
             (Property::SurvivesRestart, self.plain.clone()),
             (Property::IgnoresRowOrder, self.shuffled.clone()),
         ];
-        for (property, source) in twins {
-            let twin = restarted(source, &snapshot, asked);
+        for (property, source) in copies {
+            let copy = restarted(source, &snapshot, asked);
             self.compared += 1;
-            match twin.map(|mut twin| Policies::ask(&mut twin, asked).value) {
+            match copy.map(|mut copy| Policies::ask(&mut copy, asked).value) {
                 Err(why) => self.note(property, "a fresh instance does not start", why),
                 Ok(Some(other)) if *reply == other || tied(&self.host, asked, (reply, &other)) => {}
                 Ok(other) => {
@@ -93,7 +94,7 @@ impl Twinned {
     }
 }
 
-impl Policies for Twinned {
+impl Policies for WithCopies {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let answer = self.host.ask(asked);
         if self.rng.u32(0..self.every) != 0 || answer.author == Author::BuiltIn {
@@ -107,7 +108,7 @@ impl Policies for Twinned {
     }
 }
 
-/// A fresh instance with the state of `snapshot`, told everything.
+/// Makes a fresh instance with the state of `snapshot`, and tells it everything.
 fn restarted(
     source: PolicySource,
     snapshot: &Snapshot,
@@ -127,9 +128,8 @@ fn restarted(
     Ok(runner)
 }
 
-/// True where two replies to a routing question come to the same: the first verdicts that differ
-/// place a request on executors that the policy explains to cost the same. The rest of the batch
-/// after a tie is not compared.
+/// True if two replies to a routing question are equally good: the first verdicts that differ place
+/// a request on executors with the same explained cost. The rest of the batch is not compared.
 fn tied(host: &PolicyHost, asked: &Asked<'_>, replies: (&Reply, &Reply)) -> bool {
     let (Question::Routing(requests), (Reply::Routing(one), Reply::Routing(other))) =
         (&asked.question, replies)
@@ -161,7 +161,7 @@ fn tied(host: &PolicyHost, asked: &Asked<'_>, replies: (&Reply, &Reply)) -> bool
     one == other && one.iter().all(Option::is_some)
 }
 
-/// The policy's explanation for the first request of a batch, which comes as if alone.
+/// The policy's explanation for the first request of a batch, as if it were alone.
 fn explained(host: &PolicyHost, asked: &Asked<'_>) -> Option<Vec<Candidate>> {
     let Question::Routing(requests) = &asked.question else {
         return None;
@@ -172,7 +172,7 @@ fn explained(host: &PolicyHost, asked: &Asked<'_>) -> Option<Vec<Candidate>> {
     Some(said.candidates)
 }
 
-/// The first verdict's contradiction to what was explained, if there is one.
+/// The contradiction between the first verdict and the explanation, if there is one.
 fn against(candidates: &[Candidate], reply: &Reply) -> Option<&'static str> {
     let Reply::Routing(verdicts) = reply else {
         return None;
@@ -201,7 +201,7 @@ fn against(candidates: &[Candidate], reply: &Reply) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// It cannot take the request where it has no cost.
+    /// A candidate with this cost; without a cost it cannot take the request.
     fn candidate(executor: u32, cost: Option<i64>) -> Candidate {
         Candidate {
             executor: ExecutorId(executor),

@@ -1,4 +1,4 @@
-//! A world with the names a scenario gives to what is in it, and the actions done to it.
+//! A world with the names of a scenario, and the actions of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,24 +19,24 @@ use crate::scenario::prompt::Prompt;
 use crate::scenario::step::{Action, Arrival, CacheTable, Failure, TierName, UpdateTable};
 use crate::scenario::{Name, Scenario};
 
-/// A world and its names.
+/// A world, the names of the things in it, and the position in its facts.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct ScenarioRun {
     pub(super) world: World<Watched>,
-    /// By number.
+    /// Names of the policies, by number.
     pub(super) policies: Vec<String>,
     pub(super) executors: BTreeMap<String, ExecutorId>,
-    /// By id: requests are numbered in order of arrival.
+    /// Names of the requests by id: ids are given in order of arrival.
     pub(super) requests: Vec<String>,
     pub(super) mark: Mark,
-    /// The sizes of a block on the devices whose blocks are the host's, in tokens.
+    /// The sizes of KV blocks in tokens, on devices whose blocks the host manages.
     tokens_per_block: BTreeSet<u32>,
     devices: BTreeMap<String, DeviceId>,
     models: BTreeMap<String, ModelId>,
     tenants: BTreeMap<String, TenantId>,
 }
 
-/// How far things had come at the last `expect`.
+/// The counts at the last `expect`.
 #[derive(Debug, Default)]
 pub(super) struct Mark {
     pub(super) facts: usize,
@@ -44,23 +44,23 @@ pub(super) struct Mark {
     served: BTreeMap<TenantId, u64>,
 }
 
-/// What was done for a tenant since the last `expect`.
+/// The work for a tenant since the last `expect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Served {
     pub(super) weight: u32,
     pub(super) tokens: u64,
 }
 
-// === impl Stage: the fleet ===
+// === impl ScenarioRun: the fleet ===
 
-impl Stage {
+impl ScenarioRun {
     pub(super) fn new(
         scenario: &Scenario,
         policies: Watched,
         names: Vec<String>,
     ) -> Result<Self, RunError> {
         let world = World::new(scenario.config.clone(), policies);
-        let mut stage = Self {
+        let mut run = Self {
             world: world.expect("the configuration was checked when the scenario was read"),
             policies: names,
             executors: BTreeMap::new(),
@@ -76,21 +76,21 @@ impl Stage {
             step: 0,
             why,
         };
-        stage.set_tenant(DEFAULT_TENANT, 1, None);
-        stage.set_tenants(&scenario.fleet.tenants);
-        stage.set_models(&scenario.fleet.models);
+        run.set_tenant(DEFAULT_TENANT, 1, None);
+        run.set_tenants(&scenario.fleet.tenants);
+        run.set_models(&scenario.fleet.models);
         for device in &scenario.fleet.devices {
-            let added = stage.add_device(device);
+            let added = run.add_device(device);
             added.map_err(|why| impossible(&device.name, why))?;
         }
         for executor in &scenario.fleet.executors {
-            let added = stage.attach(executor);
+            let added = run.attach(executor);
             added.map_err(|why| impossible(&executor.name, why))?;
         }
-        Ok(stage)
+        Ok(run)
     }
 
-    /// New, or as the table says from now on.
+    /// Adds tenants, or changes those that exist.
     fn set_tenants(&mut self, tenants: &[TenantTable]) {
         for tenant in tenants {
             let name = tenant.name.get_ref();
@@ -105,7 +105,7 @@ impl Stage {
         self.tenants.insert(name.to_owned(), id);
     }
 
-    /// New, or as the table says from now on.
+    /// Adds models, or changes those that exist.
     fn set_models(&mut self, models: &[ModelTable]) {
         for model in models {
             let name = model.name.get_ref();
@@ -171,10 +171,10 @@ impl Stage {
     }
 }
 
-// === impl Stage: names ===
+// === impl ScenarioRun: names ===
 
-impl Stage {
-    // What a scenario names was declared: `names::check`.
+impl ScenarioRun {
+    // `names::check` made sure that every name of a scenario was declared.
 
     pub(super) fn executor(&self, name: &Name) -> ExecutorId {
         self.executors[name.get_ref()]
@@ -212,9 +212,9 @@ impl Stage {
     }
 }
 
-// === impl Stage: actions ===
+// === impl ScenarioRun: actions ===
 
-impl Stage {
+impl ScenarioRun {
     pub(super) fn settle(&mut self) {
         self.world.settle();
     }
@@ -266,7 +266,7 @@ impl Stage {
         rows.collect()
     }
 
-    /// Does an action; the error says why it cannot be done.
+    /// Carries out an action. The error says why it is impossible.
     pub(super) fn act(&mut self, action: &Action) -> Result<(), String> {
         match action {
             Action::Arrive(arrivals) => arrivals.iter().try_for_each(|new| self.arrive(new))?,
@@ -358,7 +358,7 @@ impl Stage {
                 return Err("a tier that is not shared needs a `device`".into());
             }
         };
-        // Only what prompts have in common is worth telling: no request is called "".
+        // Only common text is reported: the name "" belongs to no request.
         let hashes = |prompt: &Prompt| prompt.hashes("", tokens_per_block);
         let event = match (&cache.stored, &cache.removed, cache.cleared) {
             (Some(stored), None, false) => PrefixEvent::Stored(hashes(stored)),
@@ -479,8 +479,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Has those that wait explained, where that is wanted. The stage is of no other use then: a
-    /// request that does not belong to the scenario has arrived.
+    /// Collects explanations for waiting requests, if they are wanted. The run cannot go on after
+    /// it, because a request has arrived that is not in the scenario.
     pub(super) fn explain_waiting(&mut self) {
         if self.world.policies.sink.wants_explanations() {
             self.world.policies.sink.probe_next_arrival();
@@ -500,7 +500,7 @@ fn computed(row: &Tenant) -> u64 {
         .saturating_add(row.output_tokens_total)
 }
 
-/// A stable hash of the session's name (FNV-1a), as the server's keyed one is.
+/// A stable hash of the session's name (FNV-1a). The server's hash is keyed.
 fn session_key(name: &str) -> SessionKey {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

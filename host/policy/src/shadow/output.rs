@@ -1,4 +1,4 @@
-//! What a shadow leaves for its author: the lines it logs, and a dump of each fault.
+//! The output of a shadow for its author: the lines it logs, and a dump of each fault.
 //!
 //! # Bounds
 //! [`LINES_MAX`] lines and [`DUMPS_MAX`] dumps are kept until they are fetched; further ones are
@@ -9,32 +9,32 @@ use pointsman_core::Micros;
 use crate::host::FaultDump;
 use crate::instance::LogLine;
 
-/// Lines kept.
+/// Number of lines kept.
 const LINES_MAX: usize = 256;
-/// Dumps kept.
+/// Number of dumps kept.
 const DUMPS_MAX: usize = 4;
 
-/// What has not been fetched.
+/// The lines and dumps that were not fetched yet.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
-    /// When the newest of it was left.
+pub(crate) struct ShadowOutput {
+    /// Time of the newest line or dump, in µs of the host's clock.
     pub(crate) at: Micros,
-    /// Oldest first.
+    /// Log lines, oldest first.
     pub(crate) lines: Vec<LogLine>,
-    /// Lines that were not kept.
+    /// Number of lines that were not kept.
     pub(crate) lines_dropped: u64,
-    /// Oldest first.
+    /// Fault dumps, oldest first.
     pub(crate) dumps: Vec<FaultDump>,
-    /// Faults of which no dump was kept.
+    /// Number of faults whose dumps were not kept.
     pub(crate) dumps_dropped: u64,
 }
 
-impl Left {
+impl ShadowOutput {
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.lines_dropped == 0 && self.dumps.is_empty()
     }
 
-    /// Adds lines that were logged, and a count of lines that were dropped.
+    /// Adds lines that were logged, and the number of lines that were dropped.
     pub(super) fn add_log(&mut self, now: Micros, mut lines: Vec<LogLine>, dropped: u64) {
         self.at = now;
         let over = (self.lines.len() + lines.len()).saturating_sub(LINES_MAX);

@@ -1,4 +1,5 @@
-//! Clients in a closed loop: each sends its next request when its last one has been answered.
+//! Load generators: clients in a closed loop, each of which sends its next request after its last
+//! answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,32 +11,32 @@ use tokio::task::JoinSet;
 
 use crate::client::Client;
 
-/// Streaming clients, until told to leave.
+/// Streaming clients in a closed loop, until they are stopped.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct LoadGenerator {
     shared: Arc<Shared>,
     clients: JoinSet<Result<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    leave: AtomicBool,
+    is_stopping: AtomicBool,
     served: AtomicUsize,
     another: Notify,
 }
 
-impl Crowd {
-    /// So many clients, the `n`th of which asks `ask(n)` again and again.
+impl LoadGenerator {
+    /// Starts `clients` clients. The `n`th one asks `ask(n)` again and again.
     #[must_use]
-    pub fn gather(client: Client, clients: usize, ask: impl Fn(usize) -> Value) -> Self {
-        let mut crowd = Self {
+    pub fn start(client: Client, clients: usize, ask: impl Fn(usize) -> Value) -> Self {
+        let mut load = Self {
             shared: Arc::default(),
             clients: JoinSet::new(),
         };
         for number in 0..clients {
-            let (shared, body) = (Arc::clone(&crowd.shared), ask(number));
-            crowd.clients.spawn(async move {
-                while !shared.leave.load(Ordering::Relaxed) {
+            let (shared, body) = (Arc::clone(&load.shared), ask(number));
+            load.clients.spawn(async move {
+                while !shared.is_stopping.load(Ordering::Relaxed) {
                     let streamed = client.stream(&body).await?.finish().await?;
                     ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
                     shared.served.fetch_add(1, Ordering::Relaxed);
@@ -44,31 +45,31 @@ impl Crowd {
                 Ok(())
             });
         }
-        crowd
+        load
     }
 
-    /// Waits until `requests` were served, then leaves.
+    /// Waits until `requests` were served, then stops.
     ///
     /// # Errors
-    /// If one failed.
+    /// If a request failed.
     pub async fn served(mut self, requests: usize) -> Result<usize> {
         while self.shared.served.load(Ordering::Relaxed) < requests {
-            // Biased towards failures, which end the wait.
+            // Biased: a failure ends the wait.
             tokio::select! {
                 biased;
                 Some(client) = self.clients.join_next() => client.context("panicked")??,
                 () = self.shared.another.notified() => {}
             }
         }
-        self.leave().await
+        self.stop().await
     }
 
-    /// Lets each finish its request. How many requests were served, all of them well.
+    /// Lets each client finish its request, and returns the number of requests served.
     ///
     /// # Errors
-    /// If one failed.
-    pub async fn leave(mut self) -> Result<usize> {
-        self.shared.leave.store(true, Ordering::Relaxed);
+    /// If a request failed.
+    pub async fn stop(mut self) -> Result<usize> {
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
         while let Some(client) = self.clients.join_next().await {
             client.context("panicked")??;
         }
