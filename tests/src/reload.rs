@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use pointsman_core::Micros;
 use pointsman_policy::Digest;
-use pointsman_server::reload::report::KeeperReport;
+use pointsman_server::reload::report::ReconcilerReport;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;
@@ -41,7 +41,7 @@ pub enum Compiled {
 pub struct Measured {
     /// From the file's rename to the first answer by the new policy, less the settle time.
     pub to_first_decision: Vec<Duration>,
-    /// From the file's rename to the keeper's word, less the settle time.
+    /// From the file's rename to the reconciler's report, less the settle time.
     pub to_force: Vec<Duration>,
     /// Time for which the driver was held up.
     pub pause: Vec<Duration>,
@@ -92,12 +92,12 @@ pub async fn measure(case: Case) -> Result<Measured> {
     Ok(measured)
 }
 
-fn is_in_force(report: &KeeperReport, digest: Digest) -> bool {
+fn is_in_force(report: &ReconcilerReport, digest: Digest) -> bool {
     let mut policies = report.policies.iter();
     policies.any(|policy| policy.digest == digest && !policy.held.is_empty())
 }
 
-fn pause(report: &KeeperReport, digest: Digest) -> Result<Duration> {
+fn pause(report: &ReconcilerReport, digest: Digest) -> Result<Duration> {
     let mut newest = report.transactions.iter().rev();
     let transaction = newest.find(|transaction| transaction.digest == Some(digest));
     let Micros(pause) = transaction

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::driver::message::Load;
-use pointsman_server::reload::report::KeeperReport;
+use pointsman_server::reload::report::ReconcilerReport;
 use pointsman_server::serve::Server;
 use tempfile::TempDir;
 
@@ -101,14 +101,14 @@ impl Serving {
         }
     }
 
-    /// Waits until the keeper's report is as wanted.
+    /// Waits until the reconciler's report is as wanted.
     ///
     /// # Errors
     /// If it does not get so, with what it is.
     pub async fn report_until(
         &self,
-        wanted: impl Fn(&KeeperReport) -> bool,
-    ) -> Result<Arc<KeeperReport>> {
+        wanted: impl Fn(&ReconcilerReport) -> bool,
+    ) -> Result<Arc<ReconcilerReport>> {
         let mut reports = self.server.reports();
         let waited = tokio::time::timeout(PATIENCE, reports.wait_for(|report| wanted(report)));
         if let Ok(report) = waited.await {
@@ -120,7 +120,7 @@ impl Serving {
 
 /// True if the policy known as `name` holds a hook.
 #[must_use]
-pub fn holds(report: &KeeperReport, name: &str) -> bool {
+pub fn holds(report: &ReconcilerReport, name: &str) -> bool {
     let mut policies = report.policies.iter();
     policies.any(|policy| policy.name == name && !policy.held.is_empty())
 }

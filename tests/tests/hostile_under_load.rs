@@ -8,7 +8,9 @@ use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
 use pointsman_policy::Restored;
 use pointsman_server::config::{ApiKey, Config, Tenant};
-use pointsman_server::reload::report::{KeeperReport, Outcome, Step, Transaction};
+use pointsman_server::reload::report::{
+    ReconcilerReport, ReloadStep, Transaction, TransactionOutcome,
+};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};
@@ -30,8 +32,8 @@ const DEFAULTS: [&str; 3] = ["aging", "budget", "memory-aware"];
 #[derive(Clone, Copy, Debug)]
 enum Ends {
     /// It never gets in force: this step says why, in these words.
-    Refused(Step, &'static str),
-    /// It comes into force, and is taken out for this reason.
+    Refused(ReloadStep, &'static str),
+    /// It gets in force, and out again for what these words say.
     Out(&'static str),
     /// It stays in force.
     Stays,
@@ -74,7 +76,7 @@ fn faulting() -> Vec<Case> {
     ];
     let settings = |outrage: &str, calls: Value, good_calls: u32| json!({"outrage": outrage, "calls": calls, "good-calls": good_calls});
     let at_once = at_once.map(|(name, outrage, calls, good)| {
-        let ends = Ends::Refused(Step::Test, "faulted");
+        let ends = Ends::Refused(ReloadStep::Test, "faulted");
         case(name, settings(outrage, calls, good), ends)
     });
     let later = later.map(|(name, outrage, call, good, why)| {
@@ -84,7 +86,7 @@ fn faulting() -> Vec<Case> {
 }
 
 fn answering() -> Vec<Case> {
-    let refused = |why| Ends::Refused(Step::Test, why);
+    let refused = |why| Ends::Refused(ReloadStep::Test, why);
     let answers = [
         ("twice", refused("self-test")),
         ("unknown-executors", refused("self-test")),
@@ -179,33 +181,33 @@ fn sidecar(settings: &Value) -> Result<String> {
 }
 
 /// The newest transactions of `name` that are newer than number `after`.
-fn history(report: &KeeperReport, name: &str, after: u64) -> Vec<Transaction> {
+fn history(report: &ReconcilerReport, name: &str, after: u64) -> Vec<Transaction> {
     let all = report.transactions.iter();
     let its = all.filter(|made| made.policy == name && made.number > after);
     its.cloned().collect()
 }
 
 fn is_in_force(made: &Transaction) -> bool {
-    matches!(made.outcome, Outcome::InForce(_))
+    matches!(made.outcome, TransactionOutcome::InForce(_))
 }
 
 /// The reason why a version is out of force, if it is.
 fn out(made: &Transaction) -> Option<&str> {
     match &made.outcome {
-        Outcome::RolledBack { why } | Outcome::Dropped { why } => Some(why),
-        Outcome::InForce(_)
-        | Outcome::Canary(..)
-        | Outcome::Shadow(_)
-        | Outcome::Waits { .. }
-        | Outcome::Idle
-        | Outcome::Refused { .. }
-        | Outcome::Removed
-        | Outcome::Proven => None,
+        TransactionOutcome::RolledBack { why } | TransactionOutcome::Dropped { why } => Some(why),
+        TransactionOutcome::InForce(_)
+        | TransactionOutcome::Canary(..)
+        | TransactionOutcome::Shadow(_)
+        | TransactionOutcome::Waits { .. }
+        | TransactionOutcome::Idle
+        | TransactionOutcome::Refused { .. }
+        | TransactionOutcome::Removed
+        | TransactionOutcome::Proven => None,
     }
 }
 
-/// The names of all policies that hold a hook.
-fn holders(report: &KeeperReport) -> Vec<&str> {
+/// Who holds anything, by name.
+fn holders(report: &ReconcilerReport) -> Vec<&str> {
     let holding = report.policies.iter().filter(|it| !it.held.is_empty());
     holding.map(|policy| policy.name.as_str()).collect()
 }
@@ -243,14 +245,14 @@ async fn goes(serving: &Serving, client: Client, case: &Case, version: usize) ->
     if version == 0 {
         serving.drop_in(&format!("{name}.wasm"), &component("test/hostile")?)?;
     }
-    let its = |report: &KeeperReport| history(report, name, before);
+    let its = |report: &ReconcilerReport| history(report, name, before);
     match *ends {
         Ends::Refused(step, words) => {
             let report = serving
                 .report_until(|report| !its(report).is_empty())
                 .await?;
             let [made] = its(&report).try_into().ok().context("several")?;
-            let Outcome::Refused { step: at, why } = &made.outcome else {
+            let TransactionOutcome::Refused { step: at, why } = &made.outcome else {
                 anyhow::bail!("{made:?}")
             };
             ensure!(*at == step && why.contains(words), "{made:?}");
@@ -299,7 +301,7 @@ async fn go(cases: Vec<Case>) -> Result<()> {
         for file in ["wasm", "toml"] {
             std::fs::remove_file(serving.path(&format!("{}.{file}", case.name)))?;
         }
-        let gone = |report: &KeeperReport| !holders(report).contains(&case.name);
+        let gone = |report: &ReconcilerReport| !holders(report).contains(&case.name);
         serving.report_until(gone).await?;
     }
     for load in loads {

@@ -3,16 +3,16 @@
 //! of all that, replayed.
 
 use std::path::Path;
+use std::task::Waker;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::Hook;
 use pointsman_policy::Digest;
-use pointsman_server::bell::Bell;
 use pointsman_server::config::{Config, JournalPlace};
+use pointsman_server::driver_port::eject;
 use pointsman_server::policy::Verdict;
-use pointsman_server::reload::eject::{Noted, eject};
 use pointsman_server::reload::order::orders;
-use pointsman_server::reload::report::{KeeperReport, Outcome};
+use pointsman_server::reload::report::{ReconcilerReport, TransactionOutcome};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::journal::{replay_args, replay_said};
 use pointsman_tests::load::LoadGenerator;
@@ -50,9 +50,11 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     // A share of 99 percent contains the tenant `default`.
     serving.drop_in("next.toml", b"mode = 'canary 99%'")?;
     serving.drop_in("next.wasm", &next)?;
-    let is_canary = |report: &KeeperReport| {
+    let is_canary = |report: &ReconcilerReport| {
         let mut made = report.transactions.iter();
-        made.any(|made| made.policy == "next" && matches!(made.outcome, Outcome::Canary(..)))
+        made.any(|made| {
+            made.policy == "next" && matches!(made.outcome, TransactionOutcome::Canary(..))
+        })
     };
     serving.report_until(is_canary).await?;
     let tried = client.chat("Hello").await?;
@@ -124,9 +126,11 @@ async fn look_at_a_dump(serving: &Serving) -> Result<()> {
     let sidecar = "[settings]\noutrage = 'trap'\ncalls = ['route']\ngood-calls = 100\n";
     serving.drop_in("bad.toml", sidecar.as_bytes())?;
     serving.drop_in("bad.wasm", &component("test/hostile")?)?;
-    let is_out = |report: &KeeperReport| {
+    let is_out = |report: &ReconcilerReport| {
         let mut made = report.transactions.iter();
-        made.any(|made| made.policy == "bad" && matches!(made.outcome, Outcome::RolledBack { .. }))
+        made.any(|made| {
+            made.policy == "bad" && matches!(made.outcome, TransactionOutcome::RolledBack { .. })
+        })
     };
     serving.report_until(is_out).await?;
     let dumps = loop {
@@ -176,7 +180,7 @@ async fn what_operators_order_is_done_and_their_day_replayed() -> Result<()> {
         config.state_folder = Some(folder.path().join("state"));
         config.journal.place = JournalPlace::Folder(journal.clone());
         config.journal.settings.file_bytes = 3 << 20;
-        config.policies.patience.snapshot_every = 8;
+        config.patience.snapshot_every = 8;
     };
     let serving = Serving::start(settings).await?;
     let load = LoadGenerator::start(serving.client, CLIENTS, |client| {
@@ -194,23 +198,23 @@ async fn what_operators_order_is_done_and_their_day_replayed() -> Result<()> {
     tokio::task::spawn_blocking(move || is_the_same(&journal)).await?
 }
 
-/// A policy folder on a disk that hangs keeps the keeper, and may not keep the driver.
+/// A policy folder on a disk that hangs holds the reconciler up, and may not hold the driver up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hooks_are_ejected_at_once_by_a_keeper_that_does_not_listen() -> Result<()> {
+async fn hooks_are_ejected_at_once_though_the_reconciler_does_not_listen() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     serving.drop_in("first-policy.wasm", &component("first-policy")?)?;
-    let in_force = |report: &KeeperReport| {
+    let in_force = |report: &ReconcilerReport| {
         let made = report.transactions.iter();
         let its = made.filter(|made| made.policy == "first-policy");
-        its.filter(|made| matches!(made.outcome, Outcome::InForce(_)))
+        its.filter(|made| matches!(made.outcome, TransactionOutcome::InForce(_)))
             .count()
     };
     serving.report_until(|report| in_force(report) == 1).await?;
-    let (deaf, _inbox) = orders(Bell::new(|| {}));
+    let (deaf, _inbox) = orders(Waker::noop().clone());
     let hooks = Hook::ALL.into_iter().collect();
-    let noted = eject(serving.server.driver(), &deaf, hooks).await?;
-    ensure!(noted == Noted::NotYet);
-    // The server's own keeper, which has heard of no order, has seen that the policy was out.
+    let is_noted = eject(serving.server.driver(), &deaf, hooks).await?;
+    ensure!(!is_noted);
+    // The server's own reconciler has heard of no order, and has seen that the policy was out.
     serving.report_until(|report| in_force(report) == 2).await?;
     serving.server.stop().await?;
     Ok(())

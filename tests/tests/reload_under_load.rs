@@ -5,7 +5,7 @@
 
 use anyhow::{Result, ensure};
 use pointsman_policy::Digest;
-use pointsman_server::reload::report::KeeperReport;
+use pointsman_server::reload::report::ReconcilerReport;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};
@@ -16,14 +16,14 @@ const REPLACEMENTS: usize = 100;
 /// Number of replacements between two files of garbage.
 const GARBAGE_EVERY: usize = 5;
 
-/// True if the policy `name` is in force with this code.
-fn is_in_force(report: &KeeperReport, name: &str, digest: Digest) -> bool {
+/// Whether the policy `name` is in force with this code.
+fn is_in_force(report: &ReconcilerReport, name: &str, digest: Digest) -> bool {
     let mut policies = report.policies.iter();
     policies.any(|policy| policy.name == name && policy.digest == digest && !policy.held.is_empty())
 }
 
-/// True if code of `name` was refused.
-fn is_refused(report: &KeeperReport, name: &str, digest: Digest) -> bool {
+/// Whether code of `name` was refused, for some reason.
+fn is_refused(report: &ReconcilerReport, name: &str, digest: Digest) -> bool {
     let mut refused = report.refused.iter();
     refused.any(|(refused, refusal)| {
         refused == name && refusal.digest == Some(digest) && !refusal.why.is_empty()

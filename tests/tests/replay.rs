@@ -304,7 +304,7 @@ async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<(
     let serving = Serving::start(|config| {
         config.journal.place = place;
         config.journal.settings.file_bytes = 3 << 20;
-        config.policies.patience.snapshot_every = 8;
+        config.patience.snapshot_every = 8;
     })
     .await?;
     let load = LoadGenerator::start(serving.client, 16, |client| {

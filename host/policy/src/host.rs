@@ -21,6 +21,7 @@ mod ask;
 mod canary;
 mod chain;
 mod closed;
+mod commit;
 mod dry_run;
 mod dump;
 mod eject;
@@ -50,6 +51,7 @@ use crate::shadow::Shadow;
 pub use canary::Canary;
 use chain::Chain;
 pub use closed::{CannotClose, OnFailure};
+pub use commit::{Assignment, Commit, CommitError, Committed, Install};
 pub use dry_run::DryRun;
 use dump::Dumps;
 pub use dump::{DumpedCall, FaultDump, MirrorDigest};
@@ -72,8 +74,8 @@ pub struct PolicyHost {
     /// The embedded default of each hook.
     defaults: HookMap<Option<u32>>,
     shadows: Vec<Shadow>,
-    /// Closed hooks that nobody answers for before another policy is bound.
-    shut: HookSet,
+    /// Hooks that nobody answers for before another policy is bound.
+    closed: HookSet,
     shared: Shared,
     next_number: u32,
 }
@@ -139,7 +141,7 @@ impl PolicyHost {
             chains: HookMap::default(),
             quarantine: VecDeque::new(),
             on_failure: HookMap::default(),
-            shut: HookSet::EMPTY,
+            closed: HookSet::EMPTY,
             defaults: HookMap::default(),
             shadows: Vec::new(),
             shared: Shared {
@@ -187,7 +189,7 @@ impl PolicyHost {
         }
         for hook in hooks.iter() {
             self.chains[hook].put(policy);
-            self.shut.remove(hook);
+            self.closed.remove(hook);
         }
         self.retire(now);
         Ok(())

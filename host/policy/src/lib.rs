@@ -5,9 +5,10 @@
 //! 1. [`PolicyComponent::load`] checks, compiles and links the bytes: slow, so elsewhere;
 //! 2. [`start`] makes an instance of a [`PolicySource`], asks what it is and configures it;
 //!    [`Runner::restore`] offers it its predecessor's state;
-//! 3. [`PolicyHost::add`] and [`PolicyHost::bind`] or [`PolicyHost::swap`] put it in force:
-//!    cheap, between two rounds; [`PolicyHost::bind_canary`] or [`PolicyHost::bind_shadow`] try it
-//!    first, and [`PolicyHost::begin_probation`] takes it out again if it does worse;
+//! 3. [`PolicyHost::commit`] puts it in force: cheap, between two rounds, and all or nothing. Its
+//!    steps are [`PolicyHost::add`] and [`PolicyHost::bind`]; [`PolicyHost::bind_canary`] or
+//!    [`PolicyHost::bind_shadow`] try it first, and [`PolicyHost::begin_probation`] takes it out
+//!    again if it does worse;
 //! 4. the core's machine asks the [`PolicyHost`], which implements [`pointsman_core::Policies`].
 //!
 //! A guest is limited in fuel, time, memory and the size of its answers ([`Limits`]), can do
@@ -48,9 +49,10 @@ pub use cache::{CacheError, CompileCache, Made};
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
-    Began, BindError, Canary, CannotClose, Cause, DryRun, DumpedCall, ExplainError, Explanation,
-    FaultDump, LastAsked, MirrorDigest, OnFailure, PolicyEvent, PolicyEventKind, PolicyHost,
-    PolicyStats, PolicyStatus, Probation, Quarantined, Retired, RollbackWhy,
+    Assignment, Began, BindError, Canary, CannotClose, Cause, Commit, CommitError, Committed,
+    DryRun, DumpedCall, ExplainError, Explanation, FaultDump, Install, LastAsked, MirrorDigest,
+    OnFailure, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation,
+    Quarantined, Retired, RollbackWhy,
 };
 pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, LimitsError, Patience, SetLimitError};

@@ -170,7 +170,7 @@ impl PolicyRecorder for JournalRecorder {
             PolicyEventKind::Struck { .. } => "struck",
             PolicyEventKind::Ejected(_) => "ejected",
             PolicyEventKind::ShadowEnded { .. } => "shadow-ended",
-            PolicyEventKind::Shut(_) => "shut",
+            PolicyEventKind::Closed(_) => "shut",
             PolicyEventKind::Retired => "retired",
             PolicyEventKind::Logged(_) => "logged",
             PolicyEventKind::LogDropped(_) => "log-dropped",

@@ -1,22 +1,15 @@
-//! What the binary brings along: the default policies, and the demo model.
+//! The default policies and the demo model, which are in the binary.
 //!
 //! The policies are components that `cargo xtask policies` has built; `build.rs` finds them beside
 //! the build. Where they are not, all but a running server still builds, and [`policies`] says what
 //! to do.
 //!
 //! # Not here
-//! Which hook an embedded policy holds (`reload`).
+//! The hooks that an embedded policy holds (`reload`).
 
 use pointsman_engine::model::files::ModelFiles;
 
-/// A policy in the binary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EmbeddedPolicy {
-    /// Its name, which a file in the policy folder can take over.
-    pub name: &'static str,
-    /// The component.
-    pub wasm: &'static [u8],
-}
+use crate::reload::EmbeddedPolicy;
 
 /// The binary was built before the policies were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! The server: configuration, driver thread, HTTP, policy folder, metrics.
 //!
 //! One thread, the driver, owns the machine and the policies. Everything else talks to it through
-//! bounded channels: HTTP tasks submit requests, executors report steps, the policy keeper
+//! bounded channels: HTTP tasks submit requests, executors report steps, the reconciler
 //! commits policies. Tokens go from the executor straight to the response.
 //!
 //! # Not here
@@ -10,11 +10,11 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bell;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod driver;
+pub mod driver_port;
 pub mod embedded;
 pub mod fleet;
 #[doc(hidden)]

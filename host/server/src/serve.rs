@@ -7,6 +7,8 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,27 +23,26 @@ use tokio::task;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::bell::Bell;
 use crate::clock::{self, Clock};
 use crate::config::{Config, ModelConfig};
 use crate::driver::message::{DriverHandle, channels};
 use crate::driver::{Driver, Memory, thread};
+use crate::driver_port::{DriverPort, eject};
 use crate::embedded;
 use crate::fleet::Fleet;
 use crate::http::{self, App, Phase, Serves, Watched};
 use crate::journal;
 use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
-use crate::reload::eject::eject;
 use crate::reload::order::OrderHandle;
-use crate::reload::report::KeeperReport;
-use crate::reload::{self, Ear, Keeper, KeeperSpec};
+use crate::reload::report::ReconcilerReport;
+use crate::reload::{self, ReconcilerHandle, ReconcilerSpec};
 use crate::shutdown::{self, Asked, Signals};
 use crate::state::State;
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
-/// How long clients may take over the last words of a request that the drain deadline ended.
+/// The time that clients may take over the last words of a request that the drain deadline ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A server that serves.
@@ -56,11 +57,11 @@ pub struct Server {
     // Lifecycle.
     phase: watch::Sender<Phase>,
     http: task::JoinHandle<std::io::Result<()>>,
-    keeper: Keeper,
+    reconciler: ReconcilerHandle,
     driver_thread: JoinHandle<()>,
 }
 
-/// Where clients and operators come in.
+/// The sockets for clients and operators.
 struct Listeners {
     clients: TcpListener,
     /// Absent: where clients do.
@@ -74,12 +75,12 @@ struct Core {
     thread: JoinHandle<()>,
 }
 
-/// What driver and keeper have in common.
-struct Told {
+/// The things that the driver and the reconciler share.
+struct Shared {
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// Rung by the driver, heard by the keeper.
-    bell: Bell,
+    /// Wakes the reconciler, which the driver does.
+    waker: Waker,
 }
 
 impl Server {
@@ -96,20 +97,20 @@ impl Server {
         let admin_addr = listeners.operators.as_ref().map(TcpListener::local_addr);
         let admin_addr = admin_addr.transpose()?;
         let models = load(config.models.clone()).await?;
-        let (bell, ear) = reload::ear();
-        let told = Told {
+        let (waker, woken) = reload::waker();
+        let shared = Shared {
             clock,
             metrics: Arc::clone(&metrics),
-            bell,
+            waker,
         };
-        let core = start_core(&config, &models, &told)?;
+        let core = start_core(&config, &models, &shared)?;
         let (phase, phases) = watch::channel(Phase::Starting);
-        let keeper = start_keeper(&config, &core.driver, &told, ear).await?;
+        let reconciler = start_reconciler(&config, &core.driver, &shared, woken).await?;
         let watched = Watched {
             phase: phases,
             metrics: Arc::clone(&metrics),
-            keeper: keeper.report.clone(),
-            orders: keeper.orders.clone(),
+            reconciler: reconciler.report.clone(),
+            orders: reconciler.orders.clone(),
         };
         let app = App::new(
             &config,
@@ -127,20 +128,20 @@ impl Server {
             fleet: core.fleet,
             phase,
             http,
-            keeper,
+            reconciler,
             driver_thread: core.thread,
         };
         server.announce(&config);
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where it listens for operators, if that is an address of its own.
+    /// The address it listens at for operators, if that is one of its own.
     #[must_use]
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin_addr
@@ -152,22 +153,22 @@ impl Server {
         &self.driver
     }
 
-    /// What its engines count, each by its executor's name.
+    /// The counters of its engines, each by its executor's name.
     #[must_use]
     pub fn engines(&self) -> Vec<(String, Arc<EngineStats>)> {
         self.fleet.catalog().borrow().engines.clone()
     }
 
-    /// What the policy keeper shows.
+    /// The reconciler's reports.
     #[must_use]
-    pub fn reports(&self) -> watch::Receiver<Arc<KeeperReport>> {
-        self.keeper.report.clone()
+    pub fn reports(&self) -> watch::Receiver<Arc<ReconcilerReport>> {
+        self.reconciler.report.clone()
     }
 
     /// The way to give orders about policies.
     #[must_use]
     pub fn orders(&self) -> &OrderHandle {
-        &self.keeper.orders
+        &self.reconciler.orders
     }
 
     /// Puts every hook back on the embedded default, as an operator does in an emergency.
@@ -181,7 +182,7 @@ impl Server {
 
     /// The first lines an operator sees: what is served, who decides, and how to try it.
     fn announce(&self, config: &Config) {
-        let report = self.keeper.report.borrow();
+        let report = self.reconciler.report.borrow();
         let holder = |hook: Hook| {
             let mut policies = report.policies.iter();
             let holder = policies.find(|policy| policy.held.contains(hook));
@@ -234,11 +235,11 @@ impl Server {
             }
         }
         self.driver.stop().await;
-        let (keeper, driver) = (self.keeper, self.driver_thread);
+        let (reconciler, driver) = (self.reconciler, self.driver_thread);
         let engines = self.fleet.threads().await;
         let joined = task::spawn_blocking(move || {
-            let keeper = keeper.join();
-            keeper.map_err(|_panic| anyhow!("the policy keeper panicked"))?;
+            let reconciler = reconciler.join();
+            reconciler.map_err(|_panic| anyhow!("the reconciler panicked"))?;
             join(driver, engines)
         });
         joined.await.context("not joined")??;
@@ -294,16 +295,16 @@ async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Arc<Loaded>>> {
     loading.await.context("loading panicked")?
 }
 
-fn start_core(config: &Config, models: &[Arc<Loaded>], told: &Told) -> Result<Core> {
-    let now = told.clock.now();
+fn start_core(config: &Config, models: &[Arc<Loaded>], shared: &Shared) -> Result<Core> {
+    let now = shared.clock.now();
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
     let (host, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
-    let policies = PolicyHost::new(config.policies.patience);
+    let policies = PolicyHost::new(config.patience);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {
-        told.metrics.journal(recorder.monitor());
+        shared.metrics.journal(recorder.monitor());
     }
     let recorder = recorder.map(|recorder| Box::new(recorder) as Box<dyn PolicyRecorder>);
     let memory = Memory {
@@ -311,13 +312,13 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], told: &Told) -> Result<Co
         decisions_max: config.admin.decisions_max,
     };
     let mut driver =
-        Driver::new(machine, policies, Arc::clone(&told.metrics), memory).with_recorder(recorder);
-    driver.ring(told.bell.clone());
+        Driver::new(machine, policies, Arc::clone(&shared.metrics), memory).with_recorder(recorder);
+    driver.wakes(shared.waker.clone());
     for running in &running {
         driver.attach(running.executor, running.engine.commands.clone());
     }
     let (handle, inbox) = channels(config.http.requests_max);
-    let thread = thread::spawn(driver, told.clock, inbox, events_inbox)?;
+    let thread = thread::spawn(driver, shared.clock, inbox, events_inbox)?;
     let fleet = Fleet::of(host, handle.clone(), running);
     Ok(Core {
         driver: handle,
@@ -333,33 +334,36 @@ fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
     }
 }
 
-/// Starts the policy keeper, and waits until its first policies are in force.
-async fn start_keeper(
+/// Starts the reconciler, and waits until its first policies are in force.
+async fn start_reconciler(
     config: &Config,
     driver: &DriverHandle,
-    told: &Told,
-    ear: Ear,
-) -> Result<Keeper> {
-    let clock = told.clock;
+    shared: &Shared,
+    woken: Receiver<()>,
+) -> Result<ReconcilerHandle> {
+    let clock = shared.clock;
     let state = config.state_folder.as_deref().map(State::open);
-    let spec = KeeperSpec {
-        policies: config.policies.clone(),
+    let spec = ReconcilerSpec {
+        settings: config.policies.clone(),
         embedded: embedded::policies()?.to_vec(),
         engine: PolicyEngine::new()?,
-        metrics: Arc::clone(&told.metrics),
         clock: Arc::new(move || clock.now()),
         state: state.unwrap_or_default(),
-        bell: told.bell.clone(),
+        waker: shared.waker.clone(),
     };
-    let mut keeper = reload::spawn(spec, ear, driver.clone()).context("policy keeper")?;
-    ensure!(keeper.ready().await, "the policy keeper has ended");
-    check_defaults(&keeper.report.borrow())?;
-    Ok(keeper)
+    let port = DriverPort {
+        driver: driver.clone(),
+        metrics: Arc::clone(&shared.metrics),
+    };
+    let mut reconciler = reload::spawn(spec, woken, port).context("reconciler")?;
+    ensure!(reconciler.ready().await, "the reconciler has ended");
+    check_defaults(&reconciler.report.borrow())?;
+    Ok(reconciler)
 }
 
 /// A default that does not start has wrong settings, which the operator wants to hear of now. A
 /// file that is no policy does no harm: the defaults are in force.
-fn check_defaults(report: &KeeperReport) -> Result<()> {
+fn check_defaults(report: &ReconcilerReport) -> Result<()> {
     for default in embedded::policies()? {
         let is_there = report
             .policies

@@ -1,8 +1,10 @@
-//! What happens to a hook whose policy does not answer: the next in line, or nobody.
+//! The consequences for a hook whose policy does not answer: the next in line decides, or nobody.
+//!
+//! A hook fails closed under [`OnFailure::Closed`]. It is closed once its policy went into
+//! quarantine, and opens with the next policy that is bound.
 //!
 //! # Invariants
-//! 1. Under [`OnFailure::Closed`] nobody but the policy in force answers, and where it went into
-//!    quarantine nobody does before another is bound (`host::tests::closed`).
+//! 1. For a hook that fails closed, nobody but the policy in force answers (`host::tests::closed`).
 
 use pointsman_core::{Hook, HookSet, Micros, Otherwise};
 
@@ -10,60 +12,61 @@ use super::PolicyHost;
 use super::chain::Chain;
 use super::event::PolicyEventKind;
 
-/// What happens when the policy in force for a hook does not answer.
+/// The consequence of a policy in force that does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFailure {
-    /// The one behind it answers, then the built-in rule.
+    /// The policy behind answers, then the built-in rule.
     #[default]
     Fallback,
-    /// Nobody does: arrivals are refused. For whom no admission is worse than none.
+    /// Nobody answers, and arrivals are refused.
     Closed,
 }
 
-/// Only `admission` can be closed: with any other hook requests would be taken and never served.
+/// The refusal to let another hook than `admission` fail closed: its requests would be taken and
+/// never served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("only admission can be closed, not {}", .0.as_str())]
 pub struct CannotClose(pub Hook);
 
 impl PolicyHost {
-    /// Sets what happens when the policy in force for `hook` does not answer.
+    /// Sets the consequence of a policy in force for `hook` that does not answer.
     ///
     /// # Errors
-    /// If a hook other than `admission` is to be closed.
+    /// If a hook other than `admission` is to fail closed.
     pub fn set_on_failure(&mut self, hook: Hook, on_failure: OnFailure) -> Result<(), CannotClose> {
         match on_failure {
             OnFailure::Closed if hook != Hook::Admission => return Err(CannotClose(hook)),
             OnFailure::Closed => {}
-            OnFailure::Fallback => self.shut.remove(hook),
+            OnFailure::Fallback => self.closed.remove(hook),
         }
         self.on_failure[hook] = on_failure;
         Ok(())
     }
 
-    /// What happens when the policy in force for `hook` does not answer.
+    /// The consequence of a policy in force for `hook` that does not answer.
     #[must_use]
     pub fn on_failure(&self, hook: Hook) -> OnFailure {
         self.on_failure[hook]
     }
 
-    /// Closed hooks whose policy went into quarantine: nobody answers before another is bound.
+    /// Hooks whose policy went into quarantine, for which nobody answers before another is bound.
     #[must_use]
-    pub fn shut(&self) -> HookSet {
-        self.shut
+    pub fn closed(&self) -> HookSet {
+        self.closed
     }
 
-    /// Leaves `hook` shut, as an earlier life of the server had it, if it is closed.
-    pub fn leave_shut(&mut self, hook: Hook) {
+    /// Closes `hook`, as an earlier life of the server had it, if it fails closed.
+    pub fn close(&mut self, hook: Hook) {
         if self.on_failure(hook) == OnFailure::Closed {
-            self.shut.insert(hook);
+            self.closed.insert(hook);
         }
     }
 
-    /// Those of a hook's policies that may be asked.
+    /// The policies of a hook that may be asked.
     pub(super) fn askable(&self, hook: Hook) -> Chain {
         let mut chain = self.chains[hook];
-        if self.shut.contains(hook) {
+        if self.closed.contains(hook) {
             chain = Chain::default();
         }
         if self.on_failure(hook) == OnFailure::Closed {
@@ -72,22 +75,23 @@ impl PolicyHost {
         chain
     }
 
-    /// Who decides where they give no usable answer. A hook that nobody was ever bound to is not
+    /// The decider where no policy gives a usable answer. A hook without a policy does not fail
     /// closed: there is nobody who could fail.
     pub(super) fn otherwise(&self, hook: Hook) -> Otherwise {
-        let has_policy = self.shut.contains(hook) || self.holder(hook).is_some();
+        let has_policy = self.closed.contains(hook) || self.holder(hook).is_some();
         match self.on_failure(hook) {
             OnFailure::Closed if has_policy => Otherwise::Closed,
             OnFailure::Closed | OnFailure::Fallback => Otherwise::BuiltIn,
         }
     }
 
-    /// Shuts the closed hooks for which `policy`, which goes into quarantine, is in force.
-    pub(super) fn shut_after(&mut self, now: Micros, policy: u32) {
+    /// Closes the hooks that fail closed for which `policy`, which goes into quarantine, is in
+    /// force.
+    pub(super) fn close_after(&mut self, now: Micros, policy: u32) {
         for hook in self.in_force(policy).iter() {
             if self.on_failure(hook) == OnFailure::Closed {
-                self.shut.insert(hook);
-                let kind = PolicyEventKind::Shut(hook);
+                self.closed.insert(hook);
+                let kind = PolicyEventKind::Closed(hook);
                 self.shared.events.push(now, policy, kind);
             }
         }

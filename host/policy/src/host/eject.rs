@@ -41,8 +41,8 @@ impl PolicyHost {
     }
 
     /// Takes `hook` from everybody but its embedded default, which is in force now; where there is
-    /// none, the built-in rule is. A closed hook that was shut is open again. Who lost it: the
-    /// policy in force, who stood behind it, and the canary.
+    /// none, the built-in rule is. A closed hook is open again. Returns the policies that lost the
+    /// hook: the one in force, the one behind it, and the canary.
     pub fn eject(&mut self, now: Micros, hook: Hook) -> Vec<u32> {
         let default = self.default_of(hook);
         let alone = Chain {
@@ -50,7 +50,7 @@ impl PolicyHost {
             ..Chain::default()
         };
         let before = std::mem::replace(&mut self.chains[hook], alone);
-        self.shut.remove(hook);
+        self.closed.remove(hook);
         let mut ejected: Vec<u32> = before
             .everybody()
             .filter(|number| Some(*number) != default)

@@ -74,7 +74,7 @@ pub enum PolicyEventKind {
     },
     /// It went into quarantine and nobody may answer in its stead: the hook refuses until
     /// another policy is bound.
-    Shut(Hook),
+    Closed(Hook),
     /// It has no hook left and was dropped.
     Retired,
     /// The policy logged a line.

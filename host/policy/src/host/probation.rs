@@ -424,7 +424,7 @@ impl PolicyHost {
         }
         let mut to = Vec::new();
         for hook in self.in_force(policy).iter() {
-            self.shut.remove(hook);
+            self.closed.remove(hook);
             to.extend(self.chains[hook].behind);
         }
         for hook in self.tried(policy).iter() {

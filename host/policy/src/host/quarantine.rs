@@ -100,7 +100,7 @@ impl PolicyHost {
         self.note_quarantined_as(now, policy, Cause::Faulted, detail);
         let kind = PolicyEventKind::Quarantined { faults };
         self.shared.events.push(now, policy, kind);
-        self.shut_after(now, policy);
+        self.close_after(now, policy);
         self.remove(now, policy);
     }
 

@@ -29,9 +29,10 @@ use std::time::Duration;
 
 use pointsman_core as core;
 use pointsman_journal::JournalSettings;
-use pointsman_policy::{Limits, Patience, Probation};
+use pointsman_policy::Patience;
 use serde::Deserialize;
 
+use crate::reload::settings::LifecycleSettings;
 pub use error::{ConfigError, Place, Wrong};
 pub(crate) use validate::{SLOTS_MAX, WEIGHTS};
 
@@ -66,7 +67,9 @@ pub struct Config {
     /// Bounds of the machine.
     pub core: core::Config,
     /// The policy folder and what policies may use.
-    pub policies: PoliciesConfig,
+    pub policies: LifecycleSettings,
+    /// How often a policy may fail.
+    pub patience: Patience,
     /// Who may look inside and give orders.
     pub admin: AdminConfig,
     /// The decision journal.
@@ -180,27 +183,6 @@ pub struct CpuConfig {
 /// Settings of a policy, a JSON object.
 pub type Settings = serde_json::Map<String, serde_json::Value>;
 
-/// The policy folder and what policies may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoliciesConfig {
-    /// Watched for `*.wasm`. Default `./policies.d`, if that exists at start.
-    pub folder: Option<PathBuf>,
-    /// How long a file must stay as it is before it is read. Default 200 ms.
-    pub settle: Duration,
-    /// How often the folder is listed although nothing was noticed. Default 2 s.
-    pub poll: Duration,
-    /// Hooks bound to a policy by name: hook name (`admission`, ...) to policy name.
-    pub bind: Vec<(core::Hook, String)>,
-    /// Settings of the embedded policies and of files without a sidecar, by policy name.
-    pub settings: Vec<(String, Settings)>,
-    /// What each policy may use.
-    pub limits: Limits,
-    /// How often one may fail.
-    pub patience: Patience,
-    /// What a new version has to stand before it counts as good.
-    pub probation: Probation,
-}
-
 /// The decision journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
@@ -309,21 +291,6 @@ impl Default for HintsConfig {
             label_keys: Vec::new(),
             labels_max: 1024,
             priority_max: 100,
-        }
-    }
-}
-
-impl Default for PoliciesConfig {
-    fn default() -> Self {
-        Self {
-            folder: None,
-            settle: Duration::from_millis(200),
-            poll: Duration::from_secs(2),
-            bind: Vec::new(),
-            settings: Vec::new(),
-            limits: Limits::default(),
-            patience: Patience::default(),
-            probation: Probation::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The name that was probably meant: the configuration and the policy keeper refuse unknown names
+//! The name that was probably meant: the configuration and the reconciler refuse unknown names
 //! with it.
 
 /// The known name that `name` is most likely a misspelling of, if any is close: at most a third of

@@ -1,4 +1,4 @@
-//! What is said to the driver, and how.
+//! Messages to the driver, and their channels.
 //!
 //! # Bounds
 //! A request takes two places in the channel when it is submitted: one for itself, one that its
@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pointsman_core::rows::{FeedKinds, RequestClass};
-use pointsman_core::{HookSet, Micros, SessionKey};
+use pointsman_core::{Micros, SessionKey};
 use pointsman_executor::delivery::{self, Closing, Deliveries, TextSink};
 use pointsman_executor::job::Job;
-use pointsman_policy::{
-    BindError, Briefing, Digest, FaultDump, OnFailure, Percent, PolicyStatus, Probation,
-    Quarantined, Retired, Runner, Snapshot,
-};
+use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyStatus, Snapshot};
 use tokio::sync::{mpsc, oneshot};
 
 use super::operator::Operator;
@@ -27,24 +24,21 @@ pub struct Submission {
     pub model: String,
     /// A tenant of the catalogue.
     pub tenant: String,
-    /// What to generate.
     pub job: Arc<Job>,
-    /// What the client said about how to schedule it.
+    /// The client's wishes about its scheduling.
     pub hints: Hints,
 }
 
-/// What a client may say about how to schedule its request.
+/// A client's wishes about the scheduling of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hints {
-    /// Its session.
     pub session: Option<SessionKey>,
     /// Larger is more urgent.
     pub priority: i32,
-    /// What it waits for.
     pub class: RequestClass,
     /// Waiting time granted in advance.
     pub head_start: Micros,
-    /// How long from its arrival the answer is of use.
+    /// The time from its arrival after which the answer is of no use.
     pub deadline: Option<Micros>,
     /// Likely number of generated tokens.
     pub output_tokens_expected: Option<u32>,
@@ -52,7 +46,7 @@ pub struct Hints {
     pub labels: Vec<String>,
     /// Names of the only executors allowed.
     pub allowed: Option<Vec<String>>,
-    /// Topology group.
+    /// The number of a topology group.
     pub group: Option<u32>,
     /// False: would rather be refused than wait outside the queue.
     pub may_wait: bool,
@@ -82,13 +76,11 @@ pub struct TicketId(pub u64);
 /// A request on its way to the driver.
 #[derive(Debug)]
 pub struct Submitted {
-    /// Its ticket.
     pub ticket: TicketId,
-    /// What is asked for.
     pub submission: Submission,
-    /// Where its text goes.
+    /// The way of its text to the client.
     pub sink: TextSink,
-    /// Where its end goes.
+    /// The way of its end to the client.
     pub closing: Closing,
 }
 
@@ -101,18 +93,18 @@ pub enum Message {
     Depart(TicketId),
 }
 
-/// A message of the policy keeper or of an operator.
+/// A message of the reconciler or of an operator.
 #[derive(Debug)]
 pub enum Control {
     /// A snapshot of a policy for its successor.
     Handover(u32, oneshot::Sender<Option<Snapshot>>),
-    /// Put policies in force, between two rounds.
+    /// A change of the policies in force, between two rounds.
     Commit(Commit, oneshot::Sender<Result<Committed, CommitError>>),
-    /// How each policy stands.
+    /// The status of each policy.
     Policies(oneshot::Sender<Vec<PolicyStatus>>),
-    /// What is queued and what runs.
+    /// The requests that are queued and that run.
     Load(oneshot::Sender<Load>),
-    /// What a policy that wants these kinds must be told to take over.
+    /// All that a policy which wants these kinds must be told to take over.
     Brief(FeedKinds, oneshot::Sender<Briefing>),
     /// Something an operator asks or orders.
     Operator(Operator),
@@ -120,7 +112,7 @@ pub enum Control {
     Stop,
 }
 
-/// What is queued and what runs.
+/// The requests that are queued and that run, and the room they take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Requests without an outcome.
@@ -139,95 +131,7 @@ pub struct Load {
     pub executors_up: u32,
 }
 
-/// Which policy shall hold what, from one round to the next.
-#[derive(Debug, Default)]
-pub struct Commit {
-    /// Policies that are not to be taken in, as an earlier life of the server knew.
-    pub quarantine: Vec<Quarantined>,
-    /// Fingerprints of policies that may be taken in again.
-    pub release: Vec<Digest>,
-    /// Policies that go as if they had failed their probation, and why.
-    pub roll_back: Vec<(u32, String)>,
-    /// Policies to take in.
-    pub install: Vec<Install>,
-    /// Policies that are there already, and hooks they shall hold as well.
-    pub bind: Vec<(u32, HookSet)>,
-    /// Policies that go. What they held and nobody got stays with the built-in rule.
-    pub remove: Vec<u32>,
-    /// Hooks that only their embedded default shall hold, or nobody.
-    pub eject: HookSet,
-    /// What happens to arrivals that nobody answers for; absent: what does now.
-    pub on_failure: Option<OnFailure>,
-    /// Hooks that nobody answers for before another policy is bound, if they are closed.
-    pub shut: HookSet,
-}
-
-/// A policy to take in.
-#[derive(Debug)]
-pub struct Install {
-    /// Ready to be asked.
-    pub policy: Runner,
-    /// As what.
-    pub stand: Stand,
-    /// Hooks whose embedded default it is.
-    pub default_of: HookSet,
-    /// Terms on which it is on probation, where its answers count; absent: it is not.
-    pub probation: Option<Probation>,
-}
-
-/// How a policy stands to hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
-    /// It holds them.
-    Enforce(HookSet),
-    /// It answers for a share of the tenants, beside who holds them.
-    Canary(HookSet, Percent),
-    /// It is asked what their holder is asked, and only compared.
-    Shadow(HookSet),
-}
-
-/// What a commit came to.
-#[derive(Debug, Default)]
-pub struct Committed {
-    /// The numbers of the installed policies, in order.
-    pub installed: Vec<u32>,
-    /// Every policy that is left, with the hooks it holds.
-    pub held: Vec<(u32, HookSet)>,
-    /// Hooks that nobody answers for before another policy is bound.
-    pub shut: HookSet,
-    /// Those that have not proven themselves yet.
-    pub on_probation: Vec<u32>,
-    /// Policies that are not taken in, oldest first.
-    pub quarantine: Vec<Quarantined>,
-    /// What faults have left behind since the last commit.
-    pub dumps: Vec<FaultDump>,
-    /// For how long the driver was held up, in microseconds.
-    pub pause_micros: u64,
-    /// Policies that have lost their last hook, to be dropped by the receiver.
-    pub retired: Retired,
-}
-
-/// Why a commit was not made; nothing has changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommitError {
-    /// The policy host refused one that was to be taken in.
-    #[error("{error}")]
-    Install {
-        /// Which, counted from 0.
-        at: usize,
-        /// Why.
-        error: BindError,
-    },
-    /// The policy host refused what was wanted of one that is there.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The host is shutting down.
-    #[error("the host is shutting down")]
-    Closed,
-}
-
-/// Why a request was not taken.
+/// The reason why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// As many requests in hand as the configuration allows.
@@ -249,9 +153,8 @@ pub struct DriverHandle {
 /// The driver's ends of a [`DriverHandle`].
 #[derive(Debug)]
 pub struct Inbox {
-    /// About requests.
     pub requests: mpsc::Receiver<Message>,
-    /// From the keeper and operators.
+    /// From the reconciler and operators.
     pub control: mpsc::Receiver<Control>,
 }
 
@@ -309,17 +212,17 @@ impl DriverHandle {
             })
     }
 
-    /// How each policy stands; absent once the driver has ended.
+    /// The status of each policy; absent once the driver has ended.
     pub async fn policies(&self) -> Option<Vec<PolicyStatus>> {
         self.ask(Control::Policies).await
     }
 
-    /// What is queued and what runs; absent once the driver has ended.
+    /// The requests that are queued and that run; absent once the driver has ended.
     pub async fn load(&self) -> Option<Load> {
         self.ask(Control::Load).await
     }
 
-    /// What an operator asks or orders; absent once the driver has ended.
+    /// The answer to an operator's question or order; absent once the driver has ended.
     pub async fn operate<R>(
         &self,
         question: impl FnOnce(oneshot::Sender<R>) -> Operator,
@@ -360,17 +263,14 @@ impl DriverHandle {
         answered.blocking_recv().ok()
     }
 
-    /// [`Control::Commit`], waiting on this thread, which must not be one of a runtime.
-    ///
-    /// # Errors
-    /// If the policy host refuses, or the driver has ended. Nothing has changed then.
-    pub fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {
+    /// [`Control::Commit`], waiting on this thread, which must not be one of a runtime; absent once
+    /// the driver has ended.
+    #[must_use]
+    pub fn commit(&self, commit: Commit) -> Option<Result<Committed, CommitError>> {
         let (answer, answered) = oneshot::channel();
         let sent = self.control.blocking_send(Control::Commit(commit, answer));
-        if sent.is_err() {
-            return Err(CommitError::Closed);
-        }
-        answered.blocking_recv().unwrap_or(Err(CommitError::Closed))
+        sent.ok()?;
+        answered.blocking_recv().ok()
     }
 }
 
@@ -382,12 +282,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Its end has come: there is nothing to cancel.
+    /// Ends the hold: the request has ended, and there is nothing to cancel.
     pub fn close(mut self) {
         self.departure = None;
     }
 
-    /// Its id.
     #[must_use]
     pub fn id(&self) -> TicketId {
         self.id

@@ -12,7 +12,6 @@
 //! # Not here
 //! Decisions (the machine and the policies), tokens (executors), connections (`http`).
 
-mod commit;
 pub mod decisions;
 mod executors;
 pub mod message;
@@ -28,6 +27,7 @@ pub mod thread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::Waker;
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
@@ -36,14 +36,13 @@ use pointsman_core::{
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::Placement;
-use pointsman_policy::{Briefing, PolicyHost, PolicyRecorder};
+use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, PolicyRecorder};
 use tokio::sync::mpsc;
 
-use crate::bell::Bell;
 use crate::metrics::Metrics;
 use decisions::{Arrival, Decisions};
 use executors::Executors;
-use message::{Commit, CommitError, Committed, Load, Submission, Submitted, TicketId};
+use message::{Load, Submission, Submitted, TicketId};
 use operator::Fate;
 use prospect::Referents;
 use requests::{Record, Requests};
@@ -63,14 +62,14 @@ pub struct Driver {
     metrics: Arc<Metrics>,
     recorder: Option<Box<dyn PolicyRecorder>>,
     decisions: Decisions,
-    /// Rings when a policy was taken out, or has proven itself, or has left a dump.
-    bell: Bell,
+    /// Woken when a policy was taken out, or has proven itself, or has left a dump.
+    reconciler: Waker,
 }
 
-/// What a driver remembers at most.
+/// The bounds of a driver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Distinct labels.
+    /// The number of distinct labels.
     pub labels_max: u32,
     /// Requests of which it knows how they were decided.
     pub decisions_max: u32,
@@ -88,12 +87,12 @@ impl Default for Memory {
 /// Rounds before the next look at what has arrived.
 const ROUNDS_MAX: u32 = 16;
 
-/// When to settle again.
+/// The time to settle again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// At once.
+    /// The next turn is due at once.
     MoreDue,
-    /// When something happens, at that time at the latest.
+    /// The next turn is due when something happens, and at that time at the latest.
     Until(Option<Micros>),
 }
 
@@ -137,7 +136,7 @@ impl Driver {
             },
             metrics,
             decisions: Decisions::new(memory.decisions_max),
-            bell: Bell::default(),
+            reconciler: Waker::noop().clone(),
             recorder: None,
         }
     }
@@ -148,12 +147,12 @@ impl Driver {
         Self { recorder, ..self }
     }
 
-    /// Rings `bell` when something happened to a policy that its keeper wants to know.
-    pub fn ring(&mut self, bell: Bell) {
-        self.bell = bell;
+    /// Wakes `reconciler` from now on when something happened to a policy that it wants to know.
+    pub fn wakes(&mut self, reconciler: Waker) {
+        self.reconciler = reconciler;
     }
 
-    /// Where to send the commands of an executor that the machine knows already.
+    /// Attaches the channel for the commands of an executor that the machine knows already.
     pub fn attach(&mut self, executor: ExecutorId, commands: mpsc::Sender<Command>) {
         let snapshot = self.machine.executor_snapshot(executor);
         if let Some(snapshot) = snapshot {
@@ -346,7 +345,7 @@ impl Driver {
         }
     }
 
-    /// What a policy that wants `kinds` must be told to take over.
+    /// All that a policy which wants `kinds` must be told to take over.
     #[must_use]
     pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
         let briefing = Briefing::new(&self.machine.view(), now, kinds);
@@ -361,7 +360,7 @@ impl Driver {
     /// # Errors
     /// If the policy host refuses one.
     pub fn commit(&mut self, now: Micros, commit: Commit) -> Result<Committed, CommitError> {
-        let committed = commit::commit(&mut self.policies, now, commit);
+        let committed = self.policies.commit(now, commit);
         self.note_policies(now);
         committed
     }
@@ -372,7 +371,7 @@ impl Driver {
     /// what it orders.
     pub fn settle(&mut self, now: Micros) -> Settled {
         let mut rounds = 0;
-        // What an operator or the keeper has done since.
+        // Operators and the reconciler may have changed the policies since.
         self.note_policies(now);
         loop {
             self.decide(now);
@@ -408,11 +407,11 @@ impl Driver {
     }
 
     fn note_policy_events(&mut self, now: Micros) {
-        let (mut happened, mut concerns_keeper) = (false, false);
+        let (mut happened, mut concerns_reconciler) = (false, false);
         while let Some(event) = self.policies.poll_event() {
             record::policy_event(&self.policies, &event);
             happened = true;
-            concerns_keeper |= record::concerns_keeper(&event.kind);
+            concerns_reconciler |= record::concerns_reconciler(&event.kind);
             if let Some(recorder) = &mut self.recorder {
                 recorder.policy_event(&event);
             }
@@ -420,8 +419,8 @@ impl Driver {
         if happened {
             self.note_policies(now);
         }
-        if concerns_keeper {
-            self.bell.ring();
+        if concerns_reconciler {
+            self.reconciler.wake_by_ref();
         }
     }
 
@@ -521,7 +520,7 @@ impl Driver {
 
     // === Reading ===
 
-    /// What is queued and what runs.
+    /// The requests that are queued and that run.
     #[must_use]
     pub fn load(&self) -> Load {
         let queue = self.machine.queue_snapshot();

@@ -119,7 +119,7 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
             ?clock,
             "policy let a liveness bound run out, which counts as a fault"
         ),
-        PolicyEventKind::Shut(hook) => error!(
+        PolicyEventKind::Closed(hook) => error!(
             policy,
             hook = hook.as_str(),
             "hook closed: its policy is quarantined, bind another or eject the hook"
@@ -137,8 +137,8 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
     }
 }
 
-/// Whether the keeper of policies wants to know at once.
-pub(super) fn concerns_keeper(event: &PolicyEventKind) -> bool {
+/// True if the reconciler wants to know of `event` at once.
+pub(super) fn concerns_reconciler(event: &PolicyEventKind) -> bool {
     matches!(
         event,
         PolicyEventKind::Quarantined { .. }

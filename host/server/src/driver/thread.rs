@@ -54,7 +54,7 @@ struct Turner {
     events: mpsc::Receiver<Events>,
 }
 
-/// Whether there is another turn.
+/// The end of a turn: another one follows, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Going {
     On,
@@ -141,7 +141,7 @@ impl Turner {
             Control::Commit(commit, answer) => {
                 let mut committed = self.driver.commit(now, commit);
                 if let Ok(committed) = &mut committed {
-                    committed.pause_micros = self.clock.now().since(now).0;
+                    committed.pause = self.clock.now().since(now);
                 }
                 drop(answer.send(committed));
             }

@@ -54,7 +54,7 @@ use crate::driver::message::DriverHandle;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::reload::order::OrderHandle;
-use crate::reload::report::KeeperReport;
+use crate::reload::report::ReconcilerReport;
 pub use auth::Serves;
 use auth::{Door, Keyring};
 use catalog::Catalog;
@@ -82,8 +82,8 @@ pub struct Watched {
     pub phase: watch::Receiver<Phase>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// What became of the policy folder.
-    pub keeper: watch::Receiver<Arc<KeeperReport>>,
+    /// The report on the policy folder.
+    pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
     /// The way to give orders about policies.
     pub orders: OrderHandle,
 }

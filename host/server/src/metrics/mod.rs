@@ -1,7 +1,7 @@
-//! What Prometheus is told: one registry, and a handle for whoever has something to count.
+//! The metrics for Prometheus: one registry, and a handle for each part that counts something.
 //!
 //! What became of requests and decisions is folded from the machine's facts, nowhere else; HTTP
-//! adds what only it can see, the policy keeper its transactions. What is merely a state (loads,
+//! adds what only it can see, the reconciler its transactions. What is merely a state (loads,
 //! policies in force, memory) is set when someone asks for `/metrics`.
 //!
 //! # Invariants
@@ -116,7 +116,7 @@ struct ProcessMetrics {
     started: Gauge,
 }
 
-/// What an engine has done since it began; only ever grows.
+/// The work of an engine since it began. The numbers only ever grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineTotals {
     /// Steps it made.
@@ -129,21 +129,6 @@ pub struct EngineTotals {
     pub busy: Duration,
     /// Turns of sequences that sat a step out for want of a block or of budget.
     pub sat_out: u64,
-}
-
-/// How a transaction of the policy folder ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transaction<'a> {
-    /// In force, after the driver was held up for so long.
-    Committed {
-        /// How long.
-        pause: Duration,
-    },
-    /// Nothing has changed.
-    Refused {
-        /// The step that refused.
-        step: &'a str,
-    },
 }
 
 // === impl Metrics ===
@@ -206,16 +191,16 @@ impl Metrics {
         self.http.inter_token.observe(took.as_secs_f64());
     }
 
-    /// A transaction of the policy folder ended.
-    pub fn policy_transaction(&self, transaction: Transaction<'_>) {
-        let labels = match transaction {
-            Transaction::Committed { pause } => {
-                self.policies.pause.observe(pause.as_secs_f64());
-                ["committed", "commit"]
-            }
-            Transaction::Refused { step } => ["refused", step],
-        };
-        self.policies.transactions.with(labels).inc();
+    /// Counts a commit of policies, which held the driver up for `pause`.
+    pub fn policy_committed(&self, pause: Duration) {
+        self.policies.pause.observe(pause.as_secs_f64());
+        let committed = ["committed", "commit"];
+        self.policies.transactions.with(committed).inc();
+    }
+
+    /// Counts a policy that was refused at `step`.
+    pub fn policy_refused(&self, step: &str) {
+        self.policies.transactions.with(["refused", step]).inc();
     }
 
     /// The policies as they stand: who is in force.
@@ -232,7 +217,7 @@ impl Metrics {
         }
     }
 
-    /// What is queued and what runs.
+    /// The requests that are queued and that run.
     pub fn load(&self, load: &Load) {
         self.load.live.set(whole(load.live));
         self.load.queued.set(whole(load.queued));
@@ -242,7 +227,7 @@ impl Metrics {
         self.load.blocks_used.set(whole(load.blocks_used));
     }
 
-    /// What an engine has done so far.
+    /// The work of an engine so far.
     pub fn engine(&self, executor: &str, totals: EngineTotals) {
         let engines = &self.engines;
         raise(&engines.steps.with([executor]), totals.steps);

@@ -517,8 +517,8 @@ fn responses_and_transactions_are_counted_by_how_they_went() {
     metrics.time_to_first_token(Duration::from_millis(20));
     metrics.inter_token_latency(Duration::from_millis(3));
     let pause = Duration::from_micros(40);
-    metrics.policy_transaction(Transaction::Committed { pause });
-    metrics.policy_transaction(Transaction::Refused { step: "configure" });
+    metrics.policy_committed(pause);
+    metrics.policy_refused("configure");
     metrics.label_ignored();
     metrics.started(1_700_000_000);
     let text = metrics.render();

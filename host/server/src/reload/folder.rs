@@ -1,8 +1,7 @@
-//! What the policy folder offers, from one listing to the next.
+//! The policies that the folder offers, from one listing to the next.
 //!
-//! [`Folder`] is told what each look at the folder found and says what may be acted on: a policy,
-//! its sidecar included, that has stayed as it is for long enough, or one that is gone. It reads
-//! nothing itself; `listing` does.
+//! [`Folder`] is given each listing and says what may be acted on: a policy, its sidecar included,
+//! that has stayed as it is for long enough, or one that is gone. `listing` reads the disk.
 //!
 //! # Invariants
 //! 1. Nothing is offered or withdrawn on a single listing, and nothing before it has stayed
@@ -14,12 +13,15 @@
 //!    (`what_was_offered_is_not_offered_again`).
 //!
 //! # Bounds
-//! [`POLICIES_MAX`] policies. What is left out, for that or another reason, is said.
+//! [`POLICIES_MAX`] policies. Files that are left out are reported.
 
 use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use pointsman_core::Micros;
+
+use crate::state::FolderId;
 
 #[cfg(test)]
 mod tests;
@@ -30,39 +32,22 @@ pub(crate) const POLICIES_MAX: usize = 64;
 /// Bytes of a policy's name, which ends up in labels, headers and log lines.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A point in time as file systems tell it: seconds, nanoseconds.
-pub(crate) type FileTime = (i64, i64);
-
-/// A file as it was at one look. Equal stamps: it has not been touched.
+/// A file as it was at one look. Equal stamps mean that it has not been touched.
 ///
-/// There is no inode in it: some network file systems make one up at each look. A file moved
-/// over another shows in the time of its last status change.
+/// Times are seconds and nanoseconds. A stamp has no inode: some network file systems make one up
+/// at each look. A file moved over another shows in the time of its last status change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// Where it really is, links resolved.
+    /// The real path, links resolved.
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    pub(crate) modified: FileTime,
-    pub(crate) changed: FileTime,
+    pub(crate) modified: (i64, i64),
+    pub(crate) changed: (i64, i64),
 }
 
-/// What stands behind a name in the folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
-    /// A regular file.
-    File(Stamp),
-    /// A folder, pipe or device.
-    NotAFile,
-    /// Nothing that can be looked at, such as a link that leads nowhere. Not the same as gone.
-    Unreadable(String),
-}
-
-/// Which folder it is, whatever its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FolderId {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-}
+/// A regular file behind a name in the folder, or the reason why there is none to read, such as a
+/// link that leads nowhere. Such a name is not the same as one that is gone.
+pub(crate) type Sight = Result<Stamp, String>;
 
 /// One look at the folder.
 #[derive(Debug)]
@@ -72,13 +57,6 @@ pub(crate) struct Listing {
     pub(crate) files: BTreeMap<String, Sight>,
 }
 
-/// Why a folder was not listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unlisted {
-    Missing,
-    Unreadable(String),
-}
-
 /// A policy's files, read and acted on together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
@@ -86,42 +64,31 @@ pub(crate) struct Pair {
     pub(crate) sidecar: Option<Sight>,
 }
 
-/// What may be acted on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// A policy is there, new or different.
-    Offered { name: String, pair: Pair },
-    /// A policy is gone.
-    Withdrawn { name: String },
-}
-
-/// How the folder stands.
+/// The state of the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FolderState {
-    /// None is configured.
+    /// No folder is configured.
     #[default]
     None,
-    /// It is listed.
+    /// The folder is listed.
     Watched,
-    /// It is not there; waited for. What was in it stays in force.
+    /// The folder is not there and is waited for. Its policies stay in force.
     Missing,
-    /// An empty folder is where one with policies was, as when it is unmounted. What was in that
-    /// stays in force.
+    /// An empty folder is where one with policies was, as when it is unmounted. Those policies
+    /// stay in force.
     Emptied,
-    /// It cannot be listed. What was in it stays in force.
+    /// The folder cannot be listed, for that reason. Its policies stay in force.
     Unreadable(String),
 }
 
 /// A file that is not considered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its name in the folder.
     pub file: String,
-    /// Why.
     pub why: &'static str,
 }
 
-/// What the folder offers.
+/// The policy folder, from one listing to the next.
 #[derive(Debug)]
 pub(crate) struct Folder {
     // Immutable.
@@ -137,12 +104,12 @@ pub(crate) struct Folder {
 /// One policy as it was last seen.
 #[derive(Debug)]
 struct Offer {
-    /// Absent: not there.
+    /// Absent: it is not there.
     seen: Option<Pair>,
     since: Micros,
-    /// Good listings that showed it so.
+    /// Good listings that showed the policy so.
     listings: u32,
-    /// As it was when it was last acted on.
+    /// The files that were last acted on.
     taken: Option<Pair>,
 }
 
@@ -165,12 +132,12 @@ impl Folder {
     }
 
     /// The folder of the last good listing.
-    pub(crate) fn id(&self) -> Option<FolderId> {
-        self.id
+    pub(crate) fn id(&self) -> Option<&FolderId> {
+        self.id.as_ref()
     }
 
-    /// In an earlier life the folder was `id`, with policies of these `names` in it: where there
-    /// is an empty one instead, it is not mounted, and where one is missing, it is gone.
+    /// Remembers from an earlier life that the folder was `id` and had policies of these `names`.
+    /// An empty folder in its place is not mounted, and a missing policy is gone.
     pub(crate) fn expect(
         &mut self,
         id: FolderId,
@@ -182,27 +149,29 @@ impl Folder {
         self.offers.extend(offers.take(POLICIES_MAX));
     }
 
-    /// What was offered as `name` may be offered again.
+    /// Lets `name` be offered again.
     pub(crate) fn retake(&mut self, name: &str) {
         if let Some(offer) = self.offers.get_mut(name) {
             offer.taken = None;
         }
     }
 
-    /// What is not considered, in the order of names.
+    /// Files that are not considered, in the order of their names.
     pub(crate) fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
     /// Takes note of a look at the folder at `now`.
-    pub(crate) fn observe(&mut self, looked: Result<Listing, Unlisted>, now: Micros) {
+    pub(crate) fn observe(&mut self, looked: io::Result<Listing>, now: Micros) {
         let listing = match looked {
             Ok(listing) => listing,
-            Err(Unlisted::Missing) => return self.state = FolderState::Missing,
-            Err(Unlisted::Unreadable(why)) => return self.state = FolderState::Unreadable(why),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return self.state = FolderState::Missing;
+            }
+            Err(error) => return self.state = FolderState::Unreadable(error.to_string()),
         };
         let (mut pairs, left_out) = pair_up(listing.files);
-        let replaced = self.id.is_some_and(|id| id != listing.folder);
+        let replaced = self.id.as_ref().is_some_and(|id| *id != listing.folder);
         if replaced && pairs.is_empty() && !self.offers.is_empty() {
             return self.state = FolderState::Emptied;
         }
@@ -224,41 +193,36 @@ impl Folder {
         }
     }
 
-    /// What has settled at `now` and was not acted on.
-    pub(crate) fn due(&mut self, now: Micros) -> Vec<Change> {
+    /// The policies whose files have changed, settled at `now` and were not acted on, by name;
+    /// without files: the policy is gone.
+    pub(crate) fn due(&mut self, now: Micros) -> Vec<(String, Option<Pair>)> {
         let settle = self.settle;
         self.take(|offer| offer.listings >= 2 && now.since(offer.since) >= settle)
     }
 
-    /// Everything as it was last seen, settled or not: a host that starts does not wait. What is
-    /// in a folder that was not listed is not known.
-    pub(crate) fn all(&mut self) -> Vec<Change> {
+    /// The folder as it was last seen, settled or not: a host that starts does not wait. Nothing is
+    /// known of a folder that was not listed.
+    pub(crate) fn all(&mut self) -> Vec<(String, Option<Pair>)> {
         let listed = self.state == FolderState::Watched;
         self.take(|_| listed)
     }
 
-    fn take(&mut self, ripe: impl Fn(&Offer) -> bool) -> Vec<Change> {
+    fn take(&mut self, ripe: impl Fn(&Offer) -> bool) -> Vec<(String, Option<Pair>)> {
         let mut changes = Vec::new();
         self.offers.retain(|name, offer| {
             if !ripe(offer) {
                 return true;
             }
-            let name = name.clone();
-            let Some(pair) = &offer.seen else {
-                changes.push(Change::Withdrawn { name });
-                return false;
-            };
             if !offer.is_taken() {
-                let pair = pair.clone();
-                offer.taken = Some(pair.clone());
-                changes.push(Change::Offered { name, pair });
+                offer.taken.clone_from(&offer.seen);
+                changes.push((name.clone(), offer.seen.clone()));
             }
-            true
+            offer.seen.is_some()
         });
         changes
     }
 
-    /// What was offered as `name` was not what was there: it has to settle again.
+    /// Lets `name` settle again: what was offered was not what was there.
     pub(crate) fn unsettle(&mut self, name: &str, now: Micros) {
         if let Some(offer) = self.offers.get_mut(name) {
             offer.taken = None;
@@ -267,7 +231,7 @@ impl Folder {
         }
     }
 
-    /// When to look again so that what settles is noticed; absent: nothing does.
+    /// The time of the next look at which something may have settled; absent: nothing will.
     pub(crate) fn settles_at(&self) -> Option<Micros> {
         let unsettled = self.offers.values().filter(|offer| !offer.is_taken());
         unsettled
@@ -287,7 +251,7 @@ impl Offer {
         }
     }
 
-    /// One that was there in an earlier life.
+    /// A policy that was there in an earlier life.
     fn absent(now: Micros) -> Self {
         Self {
             seen: None,
@@ -314,7 +278,7 @@ impl Offer {
 
 // === Names ===
 
-/// Policies with their sidecars, and what is neither.
+/// Policies with their sidecars, and the files that are neither.
 fn pair_up(mut files: BTreeMap<String, Sight>) -> (BTreeMap<String, Pair>, Vec<LeftOut>) {
     let mut pairs = BTreeMap::new();
     let mut left_out = Vec::new();
@@ -345,8 +309,8 @@ fn pair_up(mut files: BTreeMap<String, Sight>) -> (BTreeMap<String, Pair>, Vec<L
     (pairs, left_out)
 }
 
-/// What editors and copying tools leave while they work. Names that end otherwise than a policy or
-/// a sidecar are not looked at anyway.
+/// True for the files that editors and copying tools leave while they work. Names that end otherwise
+/// than a policy or a sidecar are not looked at anyway.
 fn is_temporary(file: &str) -> bool {
     file.starts_with(['.', '#', '~'])
 }

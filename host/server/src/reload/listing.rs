@@ -1,8 +1,8 @@
-//! Looks at the policy folder and reads its files, never more than what was announced.
+//! Looks at the policy folder and reads its files.
 //!
 //! # Invariants
-//! 1. What [`read`] returns is the file that was stamped, whole: it is looked at before and
-//!    after (`a_file_that_changed_since_it_was_seen_is_not_read`).
+//! 1. [`read`] returns the whole file that was stamped, which is looked at before and after
+//!    (`a_file_that_changed_since_it_was_seen_is_not_read`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -10,39 +10,13 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::folder::{FolderId, Listing, Sight, Stamp, Unlisted};
+use super::folder::{Listing, Sight, Stamp};
+use super::report::ReloadStep;
+use super::transactions::Failure;
+use crate::state::FolderId;
 
-/// Why a file was not read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    /// It is not the file that was seen any more.
-    #[error("changed while it was read")]
-    Changed,
-    /// Larger than what is read.
-    #[error("{bytes} bytes, {max} are allowed")]
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// What is allowed.
-        max: usize,
-    },
-    /// The operating system refused.
-    #[error("cannot be read")]
-    Io(#[source] io::Error),
-}
-
-/// Lists `folder`, following links: its policies and sidecars as they really are.
-pub(crate) fn list(folder: &Path) -> Result<Listing, Unlisted> {
-    look_into(folder).map_err(|error| {
-        if error.kind() == ErrorKind::NotFound {
-            Unlisted::Missing
-        } else {
-            Unlisted::Unreadable(error.to_string())
-        }
-    })
-}
-
-fn look_into(folder: &Path) -> io::Result<Listing> {
+/// Lists the policies and sidecars in `folder`, following links.
+pub(crate) fn list(folder: &Path) -> io::Result<Listing> {
     let mut listing = Listing {
         folder: folder_id(folder)?,
         files: BTreeMap::new(),
@@ -60,10 +34,11 @@ fn look_into(folder: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
-/// Which folder `path` leads to.
+/// The folder that `path` leads to.
 pub(crate) fn folder_id(path: &Path) -> io::Result<FolderId> {
     let metadata = fs::metadata(path)?;
     Ok(FolderId {
+        path: path.to_owned(),
         device: metadata.dev(),
         inode: metadata.ino(),
     })
@@ -72,9 +47,9 @@ pub(crate) fn folder_id(path: &Path) -> io::Result<FolderId> {
 fn look_at(path: &Path) -> Sight {
     let real = fs::canonicalize(path);
     match real.and_then(|real| Ok((fs::metadata(&real)?, real))) {
-        Ok((metadata, real)) if metadata.is_file() => Sight::File(stamp(real, &metadata)),
-        Ok(_) => Sight::NotAFile,
-        Err(error) => Sight::Unreadable(error.to_string()),
+        Ok((metadata, real)) if metadata.is_file() => Ok(stamp(real, &metadata)),
+        Ok(_) => Err("not a regular file".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -87,21 +62,24 @@ fn stamp(path: PathBuf, metadata: &Metadata) -> Stamp {
     }
 }
 
-/// The file that was seen as `seen`, of at most `max` bytes.
-pub(crate) fn read(seen: &Stamp, max: usize) -> Result<Vec<u8>, ReadError> {
+/// The bytes of the file that was seen as `seen`, at most `max` of them; absent: it has changed.
+pub(crate) fn read(seen: &Stamp, max: usize) -> Result<Option<Vec<u8>>, Failure> {
     let bytes = seen.bytes;
     if usize::try_from(bytes).map_or(true, |bytes| bytes > max) {
-        return Err(ReadError::TooLarge { bytes, max });
+        return Err(failure(format!("{bytes} bytes, {max} are allowed")));
     }
     match read_seen(seen) {
-        Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => Err(ReadError::Changed),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(ReadError::Changed),
-        Err(error) => Err(ReadError::Io(error)),
+        Ok(bytes) => Ok(bytes),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failure(format!("cannot be read: {error}"))),
     }
 }
 
-/// The file's bytes, if it was the one that was seen from beginning to end.
+fn failure(why: String) -> Failure {
+    let step = ReloadStep::Read;
+    Failure { step, why }
+}
+
 fn read_seen(seen: &Stamp) -> io::Result<Option<Vec<u8>>> {
     let mut file = File::open(&seen.path)?;
     if stamp(seen.path.clone(), &file.metadata()?) != *seen {
@@ -122,10 +100,7 @@ mod tests {
     use super::*;
 
     fn seen(path: &Path) -> Stamp {
-        match look_at(path) {
-            Sight::File(stamp) => stamp,
-            other @ (Sight::NotAFile | Sight::Unreadable(_)) => panic!("{other:?}"),
-        }
+        look_at(path).unwrap()
     }
 
     #[test]
@@ -134,11 +109,11 @@ mod tests {
         let path = folder.path().join("a.wasm");
         fs::write(&path, "one").unwrap();
         let stamp = seen(&path);
-        assert_eq!(read(&stamp, 3).unwrap(), b"one");
+        assert_eq!(read(&stamp, 3).unwrap().as_deref(), Some(&b"one"[..]));
         fs::write(&path, "four").unwrap();
-        assert!(matches!(read(&stamp, 9), Err(ReadError::Changed)));
+        assert_eq!(read(&stamp, 9).unwrap(), None);
         fs::remove_file(&path).unwrap();
-        assert!(matches!(read(&stamp, 9), Err(ReadError::Changed)));
+        assert_eq!(read(&stamp, 9).unwrap(), None);
     }
 
     #[test]
@@ -149,8 +124,8 @@ mod tests {
             modified: (0, 0),
             changed: (0, 0),
         };
-        let error = read(&stamp, 9).unwrap_err();
-        assert_eq!(error.to_string(), "10 bytes, 9 are allowed");
+        let failure = read(&stamp, 9).unwrap_err();
+        assert_eq!(failure.why, "10 bytes, 9 are allowed");
     }
 
     #[test]
@@ -165,11 +140,11 @@ mod tests {
         let files = list(folder.path()).unwrap().files;
         let names: Vec<&String> = files.keys().collect();
         assert_eq!(names, ["dangling.wasm", "folder.wasm", "link.wasm"]);
-        assert!(matches!(files["dangling.wasm"], Sight::Unreadable(_)));
-        assert_eq!(files["folder.wasm"], Sight::NotAFile);
-        assert_eq!(files["link.wasm"], Sight::File(seen(&at("real"))));
-        assert_eq!(list(&at("nowhere")).unwrap_err(), Unlisted::Missing);
-        let error = list(&at("real")).unwrap_err();
-        assert!(matches!(error, Unlisted::Unreadable(_)), "{error:?}");
+        assert!(files["dangling.wasm"].is_err());
+        assert_eq!(files["folder.wasm"], Err("not a regular file".to_owned()));
+        assert_eq!(files["link.wasm"], Ok(seen(&at("real"))));
+        let kind = |path: &Path| list(path).unwrap_err().kind();
+        assert_eq!(kind(&at("nowhere")), ErrorKind::NotFound);
+        assert_ne!(kind(&at("real")), ErrorKind::NotFound);
     }
 }

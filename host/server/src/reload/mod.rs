@@ -1,42 +1,42 @@
-//! The policy folder: which policies there are, which shall decide what, and how they come into
-//! force without anybody waiting for it.
+//! The policy folder: the policies there are, their decisions, and how they come into force
+//! without anybody waiting for it.
 //!
-//! A thread of its own, the keeper, watches the folder, makes policies ready and hands them to the
-//! driver in one commit. From outside to inside: `watch` nudges, `listing` looks, `folder` says
-//! what has settled, `prepare` makes it ready, `binding` says who shall hold what, `roster` says
-//! what is missing for that, [`keeper`] brings it about, [`report`] shows it.
+//! A thread of its own, the reconciler's, watches the folder, makes policies ready and hands them
+//! to the host in one commit. From outside to inside: `watch` nudges, `listing` looks, `folder`
+//! says what has settled, `preparer` makes it ready, `binding` says who shall hold what,
+//! `registry` says what is missing for that, [`reconciler`] brings it about, [`report`] shows it.
 //!
 //! # Invariants
 //! 1. A file that is no policy, or a bad one, changes nothing but the report
 //!    (`tests/reload`, `refused`).
-//! 2. Nothing that comes from the folder runs on the driver's thread before it has been started,
-//!    configured and told what there is on this one ([`keeper`]).
+//! 2. No policy from the folder runs on the driver's thread before it has been started,
+//!    configured and told what there is on this one ([`reconciler`]).
 //!
 //! # Not here
-//! Swapping itself (`driver`), and what happens to a policy that faults (`pointsman-policy`).
+//! Swapping itself and policies that fault (`pointsman-policy`), the driver ([`port`]).
 
-mod attempt;
+mod background;
 mod binding;
-pub mod eject;
 mod folder;
-pub mod keeper;
 mod listing;
-mod maker;
 pub mod order;
-mod pass;
 pub mod port;
-mod prepare;
+mod preparer;
+pub mod reconciler;
+mod registry;
 pub mod report;
-mod roster;
+pub mod settings;
 pub(crate) mod sidecar;
 mod tell;
+mod transactions;
 mod watch;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -44,130 +44,121 @@ use pointsman_core::Micros;
 use pointsman_policy::PolicyEngine;
 use tokio::sync::watch::Receiver as Watched;
 
-use crate::bell::Bell;
-use crate::config::PoliciesConfig;
-use crate::embedded::EmbeddedPolicy;
-use crate::metrics::Metrics;
 use crate::state::State;
-use attempt::Now;
-use keeper::{Next, PolicyKeeper};
 use order::OrderHandle;
-use port::PolicyPort;
-use report::KeeperReport;
+use port::{Ended, PolicyPort};
+use reconciler::Reconciler;
+use report::ReconcilerReport;
+use settings::LifecycleSettings;
+pub use transactions::HostClock;
 use watch::FolderWatch;
 
-/// What a keeper needs.
-pub struct KeeperSpec {
-    /// What the operator wants.
-    pub policies: PoliciesConfig,
+/// A policy in the binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddedPolicy {
+    /// A name that a file in the policy folder can take over.
+    pub name: &'static str,
+    pub wasm: &'static [u8],
+}
+
+/// All that a reconciler needs but its port.
+pub struct ReconcilerSpec {
+    pub settings: LifecycleSettings,
     /// The defaults. Of two that export a hook the first has it.
     pub embedded: Vec<EmbeddedPolicy>,
     /// Compiles and runs policies.
     pub engine: PolicyEngine,
-    /// Counts transactions.
-    pub metrics: Arc<Metrics>,
-    /// Reads the host's clock.
-    pub clock: Arc<dyn Fn() -> Micros + Send + Sync>,
-    /// What an earlier life of the server knew.
+    pub clock: HostClock,
+    /// The memory of earlier lives of the server.
     pub state: State,
-    /// Rings where the keeper listens.
-    pub bell: Bell,
+    /// Wakes the reconciler.
+    pub waker: Waker,
 }
 
-/// Hears a [`Bell`].
+/// A reconciler at work. Dropped, it ends after what it is doing.
 #[derive(Debug)]
-pub struct Ear(Receiver<()>);
-
-/// A bell, and who hears it. Rings that nobody has heard yet are one.
-#[must_use]
-pub fn ear() -> (Bell, Ear) {
-    let (ring, rung) = sync_channel(1);
-    // Full: one that waits already is as good as two.
-    let bell = Bell::new(move || ring.try_send(()).unwrap_or_default());
-    (bell, Ear(rung))
-}
-
-/// A keeper at work. Dropped, it ends after what it is doing.
-#[derive(Debug)]
-pub struct Keeper {
-    /// What it shows.
-    pub report: Watched<Arc<KeeperReport>>,
-    /// The way to give it orders.
+pub struct ReconcilerHandle {
+    pub report: Watched<Arc<ReconcilerReport>>,
+    /// The way to give orders.
     pub orders: OrderHandle,
-    stop: Stop,
-    thread: JoinHandle<()>,
-}
-
-/// Ends the keeper when it is dropped.
-#[derive(Debug)]
-struct Stop {
-    /// A flag besides the bell, which says nothing.
+    /// A flag besides the waker, which says nothing.
     stopping: Arc<AtomicBool>,
-    bell: Bell,
+    waker: Waker,
+    /// Absent once it is joined.
+    thread: Option<JoinHandle<()>>,
 }
 
-/// Rings within this time are one: a file that is being written gives hundreds.
-const RINGS_GATHERED: Micros = Micros(10_000);
+/// Wakes a thread that reads from a channel.
+struct ChannelWaker(SyncSender<()>);
 
-/// Compilers and guests are called on the keeper's thread.
-const STACK_BYTES: usize = 8 << 20;
+/// Wakes within this time are one: a file that is being written gives hundreds.
+const WAKES_GATHERED: Micros = Micros(10_000);
 
-/// Starts a keeper, which reaches the policies in force through `port` and hears the bell of its
-/// `spec` with `ear`.
+/// A waker, and the receiver that hears it. Wakes that nobody has heard yet are one.
+#[must_use]
+pub fn waker() -> (Waker, Receiver<()>) {
+    let (wakes, woken) = sync_channel(1);
+    (Arc::new(ChannelWaker(wakes)).into(), woken)
+}
+
+/// Starts a reconciler, which reaches the policies in force through `port` and is woken by `woken`,
+/// which hears the waker of `spec`.
 ///
 /// # Errors
 /// If there are no threads for it.
 pub fn spawn<P: PolicyPort + Send + 'static>(
-    spec: KeeperSpec,
-    ear: Ear,
+    spec: ReconcilerSpec,
+    woken: Receiver<()>,
     port: P,
-) -> io::Result<Keeper> {
-    let folder = spec.policies.folder.clone();
-    let bell = spec.bell.clone();
-    let watch = folder.map(|folder| FolderWatch::new(folder, bell.clone()));
+) -> io::Result<ReconcilerHandle> {
+    let folder = spec.settings.folder.clone();
+    let waker = spec.waker.clone();
+    let watch = folder.map(|folder| FolderWatch::new(folder, waker.clone()));
     let clock = Arc::clone(&spec.clock);
-    let keeper = PolicyKeeper::new(spec, port)?;
-    let (report, orders) = (keeper.subscribe(), keeper.orders());
+    let reconciler = Reconciler::new(spec, port)?;
+    let (report, orders) = (reconciler.subscribe(), reconciler.orders());
     let stopping = Arc::new(AtomicBool::new(false));
     let at_work = AtWork {
-        keeper,
+        reconciler,
         watch,
         clock,
-        ear,
+        woken,
         stopping: Arc::clone(&stopping),
     };
     let thread = thread::Builder::new()
-        .name("policy-keeper".to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(move || at_work.run())?;
-    Ok(Keeper {
+        .name("reconciler".to_owned())
+        .stack_size(background::STACK_BYTES)
+        // The host has ended, or the handle was dropped: both are the end.
+        .spawn(move || at_work.run().unwrap_or_default())?;
+    Ok(ReconcilerHandle {
         report,
         orders,
-        stop: Stop { stopping, bell },
-        thread,
+        stopping,
+        waker,
+        thread: Some(thread),
     })
 }
 
-/// What runs on the keeper's thread.
+/// The loop on the reconciler's thread.
 struct AtWork<P> {
-    keeper: PolicyKeeper<P>,
+    reconciler: Reconciler<P>,
     watch: Option<FolderWatch>,
-    clock: Now,
-    ear: Ear,
+    clock: HostClock,
+    woken: Receiver<()>,
     stopping: Arc<AtomicBool>,
 }
 
 impl<P: PolicyPort> AtWork<P> {
-    fn run(mut self) {
+    fn run(mut self) -> Result<(), Ended> {
         self.arm();
-        let mut next = self.keeper.begin();
-        while let Next::At(due) = next {
+        let mut due = self.reconciler.begin()?;
+        loop {
             self.wait_until(due);
             if self.stopping.load(Ordering::Acquire) {
-                return;
+                return Ok(());
             }
             self.arm();
-            next = self.keeper.tick();
+            due = self.reconciler.tick()?;
         }
     }
 
@@ -177,55 +168,62 @@ impl<P: PolicyPort> AtWork<P> {
         }
     }
 
-    /// Waits for the bell, at most until `due`.
+    /// Waits to be woken, at most until `due`.
     fn wait_until(&self, due: Micros) {
-        if self.rings_before(due) {
-            let gathered = (self.clock)().after(RINGS_GATHERED);
-            while !self.stopping.load(Ordering::Acquire) && self.rings_before(gathered) {}
+        if self.is_woken_before(due) {
+            let gathered = (self.clock)().after(WAKES_GATHERED);
+            while !self.stopping.load(Ordering::Acquire) && self.is_woken_before(gathered) {}
         }
     }
 
-    /// Whether the bell rings before `end`.
-    fn rings_before(&self, end: Micros) -> bool {
+    /// Waits until `end` at most. Returns true if it was woken before.
+    fn is_woken_before(&self, end: Micros) -> bool {
         let left = end.since((self.clock)());
-        match self.ear.0.recv_timeout(Duration::from_micros(left.0)) {
-            Ok(()) => true,
-            // Without a sender there is nobody left to keep policies for: `stopping` is set.
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => false,
-        }
+        // Without a waker there is nobody left to reconcile for: `stopping` is set.
+        let woken = self.woken.recv_timeout(Duration::from_micros(left.0));
+        woken.is_ok()
     }
 }
 
-// === impl Keeper ===
+// === impl ReconcilerHandle ===
 
-impl Keeper {
-    /// Waits until the first pass is over: the embedded policies, and what is in the folder at the
-    /// start, are in force or refused. False: the keeper has ended before.
+impl ReconcilerHandle {
+    /// Waits until the first pass is over: the embedded policies, and the files that are in the
+    /// folder at the start, are in force or refused. False: the reconciler has ended before.
     pub async fn ready(&mut self) -> bool {
         self.report.wait_for(|report| report.begun).await.is_ok()
     }
 
-    /// Ends it after what it is doing, and waits for that; not for a thread of a runtime.
+    /// Ends the reconciler after what it is doing, and waits for that. Not to be called on a
+    /// thread of a runtime.
     ///
     /// # Errors
-    /// If the keeper has panicked.
-    pub fn join(self) -> thread::Result<()> {
-        drop(self.stop);
-        self.thread.join()
+    /// If the reconciler has panicked.
+    pub fn join(mut self) -> thread::Result<()> {
+        let thread = self.thread.take();
+        drop(self);
+        thread.map_or(Ok(()), JoinHandle::join)
     }
 }
 
-impl Drop for Stop {
+impl Drop for ReconcilerHandle {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake_by_ref();
     }
 }
 
-impl fmt::Debug for KeeperSpec {
+impl Wake for ChannelWaker {
+    fn wake(self: Arc<Self>) {
+        // Full: one that waits already is as good as two.
+        self.0.try_send(()).unwrap_or_default();
+    }
+}
+
+impl fmt::Debug for ReconcilerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeeperSpec")
-            .field("policies", &self.policies)
+        f.debug_struct("ReconcilerSpec")
+            .field("settings", &self.settings)
             .field("embedded", &self.embedded)
             .finish_non_exhaustive()
     }

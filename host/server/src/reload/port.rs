@@ -1,35 +1,36 @@
-//! The keeper's way to the policies in force: the driver, which owns them.
+//! The reconciler's way to the policies in force, which the driver owns.
 
+use pointsman_core::Micros;
 use pointsman_core::rows::FeedKinds;
-use pointsman_policy::{Briefing, Snapshot};
+use pointsman_policy::{Briefing, Commit, CommitError, Committed, Snapshot};
 
-use crate::driver::message::{Commit, CommitError, Committed, DriverHandle};
+use super::report::ReloadStep;
 
-/// What the keeper asks of the host. Each call waits for its answer.
+/// The host of the policies, as the reconciler sees it. Each question waits for its answer.
 pub trait PolicyPort {
     /// The state of a policy in force, for its successor; absent: it has none.
     fn handover(&self, policy: u32) -> Option<Snapshot>;
 
-    /// What a policy that wants `kinds` must be told to take over; absent: the host has ended.
-    fn brief(&self, kinds: FeedKinds) -> Option<Briefing>;
-
-    /// Puts policies in force, all or none. An empty commit changes nothing and says what is.
+    /// All that a policy which wants `kinds` must be told to take over.
     ///
     /// # Errors
-    /// If the host refuses one, or has ended; nothing has changed then.
-    fn commit(&self, commit: Commit) -> Result<Committed, CommitError>;
+    /// If the host has ended.
+    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, Ended>;
+
+    /// Changes the policies in force, all or nothing. An empty commit says what is in force.
+    ///
+    /// # Errors
+    /// If the host has ended. A commit that the host refuses has changed nothing.
+    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, Ended>;
+
+    /// Counts a plan that was made a commit, which held the host up for `pause`.
+    fn count_committed(&self, pause: Micros);
+
+    /// Counts a version that was refused at `step`.
+    fn count_refused(&self, step: ReloadStep);
 }
 
-impl PolicyPort for DriverHandle {
-    fn handover(&self, policy: u32) -> Option<Snapshot> {
-        DriverHandle::handover(self, policy)
-    }
-
-    fn brief(&self, kinds: FeedKinds) -> Option<Briefing> {
-        DriverHandle::brief(self, kinds)
-    }
-
-    fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {
-        DriverHandle::commit(self, commit)
-    }
-}
+/// The error of a host that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host has ended")]
+pub struct Ended;

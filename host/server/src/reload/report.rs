@@ -1,4 +1,4 @@
-//! What the keeper shows: every policy it knows, what it refused and why, and its latest
+//! The reconciler's report: every policy it knows, the refused versions, and its latest
 //! transactions.
 //!
 //! Published as a whole whenever it changes; `/admin/policies` and the metrics read it.
@@ -19,23 +19,22 @@ use serde_json::{Map, Value};
 
 pub use super::binding::Conflict;
 pub use super::folder::{FolderState, LeftOut};
-pub use super::roster::Origin;
-use crate::state::{Bound, StateReport};
+use super::registry::Entry;
+pub use super::registry::Origin;
+use crate::state::{BoundTo, Remembered, StateReport};
 pub use json::policies_json;
 pub(crate) use json::spreads_json;
 
-/// What the keeper shows.
+/// A report of the reconciler.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeeperReport {
-    /// The first pass is over.
+pub struct ReconcilerReport {
+    /// True once the first pass is over.
     pub begun: bool,
     /// Every policy that can be put in force, by name.
     pub policies: Vec<PolicyReport>,
-    /// Why the newest of a policy is not in force, by name.
-    pub refused: Vec<(String, Refusal)>,
-    /// What the operator has to sort out.
+    /// Newest versions that are not in force, by policy name.
+    pub refused: Vec<(String, VersionRefusal)>,
     pub conflicts: Vec<Conflict>,
-    /// How the folder stands.
     pub folder: FolderReport,
     /// The newest last.
     pub transactions: VecDeque<Transaction>,
@@ -46,8 +45,7 @@ pub struct KeeperReport {
     /// Versions of policies that are not put in force, oldest first.
     pub quarantine: Vec<Quarantined>,
     /// Hooks that an operator has bound by order.
-    pub ordered: BTreeMap<Hook, Bound>,
-    /// What outlives the server, and where.
+    pub ordered: BTreeMap<Hook, BoundTo>,
     pub state: StateReport,
 }
 
@@ -56,183 +54,186 @@ pub struct KeeperReport {
 pub struct PolicyReport {
     /// The name under which it is known.
     pub name: String,
-    /// Where its code comes from.
     pub origin: Origin,
     /// Digest of its code.
     pub digest: Digest,
     /// Digest of its code and settings.
     pub fingerprint: Digest,
-    /// Its settings.
     pub settings: Map<String, Value>,
     /// The hooks it exports.
     pub hooks: HookSet,
-    /// How far its answers count.
     pub mode: Mode,
     /// The hooks it holds.
     pub held: HookSet,
     /// The file that its sidecar waits for, which is not there yet.
     pub waits_for: Option<Digest>,
-    /// Its number in the host; absent: it holds nothing and stands behind nobody.
+    /// The host's number of it; absent: it holds nothing and stands behind nobody.
     pub number: Option<u32>,
-    /// Earlier versions of it that the host still has, the newest last.
+    /// The numbers of earlier versions that the host still has, the newest last.
     pub earlier: Vec<u32>,
 }
 
-/// Why a version of a policy is not in force.
+/// The reason why a version of a policy is not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Which step it did not pass.
-    pub step: Step,
-    /// Why, with the reasons behind the reason.
+pub struct VersionRefusal {
+    /// The step that failed.
+    pub step: ReloadStep,
+    /// The error, with the errors behind it.
     pub why: String,
-    /// Digest of its code, if it could be read.
+    /// Digest of the version's code, if it could be read.
     pub digest: Option<Digest>,
-    /// When.
     pub at: Micros,
 }
 
-/// How the folder stands.
+/// The state of the policy folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FolderReport {
-    /// Where it is; absent: none is configured.
+    /// Absent: no folder is configured.
     pub path: Option<PathBuf>,
-    /// Whether it is listed.
     pub state: FolderState,
-    /// What is in it and not considered.
+    /// Files that are not considered.
     pub left_out: Vec<LeftOut>,
 }
 
-/// What was done about a policy.
+/// An attempt to change a policy, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
     /// Counted from one.
     pub number: u64,
-    /// When it began.
+    /// The time when it began.
     pub at: Micros,
-    /// What set it off.
     pub cause: Trigger,
     /// The policy's name.
     pub policy: String,
-    /// Digest of its code, if it could be read.
+    /// Digest of the policy's code, if it could be read.
     pub digest: Option<Digest>,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// How long it took, step by step.
-    pub phases: Vec<Phase>,
-    /// What became of its predecessor's state; absent: it did not come to that.
+    pub outcome: TransactionOutcome,
+    pub steps: Vec<StepTime>,
+    /// The fate of its predecessor's state; absent: it did not come to that.
     pub restored: Option<Restored>,
-    /// For how long the driver was held up; absent: it was not asked.
+    /// The time for which the driver was held up; absent: it was not asked.
     pub pause: Option<Micros>,
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It holds these hooks.
+pub enum TransactionOutcome {
+    /// The policy holds these hooks.
     InForce(HookSet),
-    /// It answers for a share of the tenants.
+    /// The policy answers for a share of the tenants.
     Canary(HookSet, Percent),
-    /// It is asked and compared.
+    /// The policy is asked and compared.
     Shadow(HookSet),
-    /// Its sidecar is about another file, which is waited for.
-    Waits {
-        /// Digest of the file that is waited for.
-        pinned: Digest,
-    },
-    /// It could be put in force and holds no hook.
+    /// The sidecar is about another file, with the digest `pinned`, which is waited for.
+    Waits { pinned: Digest },
+    /// The policy could be put in force and holds no hook.
     Idle,
-    /// It is as if it had not been tried.
-    Refused {
-        /// Which step it did not pass.
-        step: Step,
-        /// Why.
-        why: String,
-    },
-    /// Its file is gone.
+    /// The version failed at a step. Everything is as if it had not been tried.
+    Refused { step: ReloadStep, why: String },
+    /// The file is gone.
     Removed,
-    /// It has stood its probation.
+    /// The version has stood its probation.
     Proven,
-    /// The host dropped it: it faulted too often.
-    Dropped {
-        /// Its last fault.
-        why: String,
-    },
-    /// The one before it is in force again, or nobody.
-    RolledBack {
-        /// What was out of line.
-        why: String,
-    },
+    /// The host dropped the version, which faulted too often; `why` is its last fault.
+    Dropped { why: String },
+    /// The version before is in force again, or nobody; `why` says what was out of line.
+    RolledBack { why: String },
 }
 
-/// What sets a transaction off.
+/// The cause of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trigger {
     /// The server starts.
     Start,
-    /// The policy folder, or what is in it.
+    /// The policy folder has changed.
     #[default]
     Folder,
-    /// An operator's order.
+    /// An operator has given an order.
     Order,
-    /// What a policy did in force.
+    /// A policy in force has faulted, failed or proven itself.
     Conduct,
 }
 
 /// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum ReloadStep {
     /// The file is read whole.
     Read,
-    /// What it is, what it imports and exports, and what its sidecar says.
+    /// The file's format, imports and exports are checked, and the sidecar.
     Validate,
-    /// To machine code.
+    /// The component is compiled to machine code.
     Compile,
     /// An instance is made and describes itself.
     Start,
-    /// It takes its settings.
+    /// The instance takes its settings.
     Configure,
-    /// A copy of it answers what any policy must be able to answer.
+    /// A copy of the instance answers what any policy must be able to answer.
     Test,
-    /// It takes over its predecessor's state.
+    /// The instance takes over its predecessor's state.
     Restore,
-    /// It is told what there is.
+    /// The instance is told what there is.
     Observe,
-    /// It is put in force, between two rounds.
+    /// The instance is put in force, between two rounds.
     Bind,
-    /// It answers.
+    /// The instance answers.
     Serve,
 }
 
-/// How long a step took.
+/// The time that a step took. To start includes to configure, to compile to validate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
-    /// Which step. To start includes to configure, to compile to validate.
-    pub step: Step,
-    /// How long.
+pub struct StepTime {
+    pub step: ReloadStep,
     pub took: Micros,
 }
 
-impl Step {
-    /// Its name.
+// === impl PolicyReport ===
+
+impl PolicyReport {
+    /// The report on the policy `name`; absent: no version of it can be put in force.
+    pub(super) fn new(name: &str, entry: &Entry, remembered: &Remembered) -> Option<Self> {
+        let version = entry.current()?;
+        let number = entry.serving().map(|serving| serving.number);
+        let installed = entry.installed.iter();
+        let numbers = installed.clone().map(|installed| installed.number);
+        Some(Self {
+            name: name.to_owned(),
+            origin: version.origin.clone(),
+            digest: version.source.digest(),
+            fingerprint: version.source.fingerprint(),
+            settings: version.settings.clone(),
+            hooks: version.hooks,
+            mode: entry.mode(name, remembered).unwrap_or_default(),
+            held: installed.flat_map(|it| it.held.iter()).collect(),
+            waits_for: entry.waits_for,
+            number,
+            earlier: numbers.filter(|it| Some(*it) != number).collect(),
+        })
+    }
+}
+
+// === Names ===
+
+impl ReloadStep {
+    /// The name of the step.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Step::Read => "read",
-            Step::Validate => "validate",
-            Step::Compile => "compile",
-            Step::Start => "start",
-            Step::Configure => "configure",
-            Step::Test => "self-test",
-            Step::Restore => "restore",
-            Step::Observe => "observe",
-            Step::Bind => "bind",
-            Step::Serve => "serve",
+            ReloadStep::Read => "read",
+            ReloadStep::Validate => "validate",
+            ReloadStep::Compile => "compile",
+            ReloadStep::Start => "start",
+            ReloadStep::Configure => "configure",
+            ReloadStep::Test => "self-test",
+            ReloadStep::Restore => "restore",
+            ReloadStep::Observe => "observe",
+            ReloadStep::Bind => "bind",
+            ReloadStep::Serve => "serve",
         }
     }
 }
 
 impl Trigger {
-    /// Its name.
+    /// The name of the cause.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -244,14 +245,14 @@ impl Trigger {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ReloadStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
 impl FolderState {
-    /// Its name.
+    /// The name of the state.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What the keeper says to the log.
+//! The reconciler's log lines.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use tracing::{info, warn};
 
 use super::binding::Conflict;
 use super::folder::FolderState;
-use super::report::{Outcome, Transaction};
-use super::roster::Known;
+use super::registry::Entry;
+use super::report::{Transaction, TransactionOutcome};
 
-/// What came of `transaction`, which was about `known`.
-pub(crate) fn transaction(transaction: &Transaction, known: Option<&Known>) {
+/// The outcome of `transaction`, which was about the policy of `entry`.
+pub(crate) fn transaction(transaction: &Transaction, entry: Option<&Entry>) {
     let policy = transaction.policy.as_str();
     let digest = transaction.digest.map(tracing::field::display);
     match &transaction.outcome {
-        Outcome::InForce(held) => {
-            let current = known.and_then(Known::current);
+        TransactionOutcome::InForce(held) => {
+            let current = entry.and_then(Entry::current);
             let settings = current.map(|version| Value::Object(version.settings.clone()));
             info!(
                 policy,
@@ -29,56 +29,56 @@ pub(crate) fn transaction(transaction: &Transaction, known: Option<&Known>) {
                 "policy in force"
             );
         }
-        Outcome::Canary(tried, share) => info!(
+        TransactionOutcome::Canary(tried, share) => info!(
             policy,
             policy.digest = digest,
             hooks = hooks(*tried),
             %share,
             "policy is a canary"
         ),
-        Outcome::Shadow(tried) => info!(
+        TransactionOutcome::Shadow(tried) => info!(
             policy,
             policy.digest = digest,
             hooks = hooks(*tried),
             "policy is a shadow"
         ),
-        Outcome::Waits { pinned } => warn!(
+        TransactionOutcome::Waits { pinned } => warn!(
             policy,
             policy.digest = digest,
             %pinned,
-            in_force = in_force(known),
+            in_force = in_force(entry),
             "policy waits for the file that its sidecar is about"
         ),
-        Outcome::Proven => info!(policy, policy.digest = digest, "policy proven"),
-        Outcome::Idle => info!(policy, policy.digest = digest, "policy holds no hook"),
-        Outcome::Refused { step, why } => warn!(
+        TransactionOutcome::Proven => info!(policy, policy.digest = digest, "policy proven"),
+        TransactionOutcome::Idle => info!(policy, policy.digest = digest, "policy holds no hook"),
+        TransactionOutcome::Refused { step, why } => warn!(
             policy,
             policy.digest = digest,
             step = step.as_str(),
             why,
-            in_force = in_force(known),
+            in_force = in_force(entry),
             "policy refused"
         ),
-        Outcome::Removed => info!(policy, policy.digest = digest, "policy removed"),
-        Outcome::Dropped { why } => warn!(
+        TransactionOutcome::Removed => info!(policy, policy.digest = digest, "policy removed"),
+        TransactionOutcome::Dropped { why } => warn!(
             policy,
             policy.digest = digest,
             why,
-            in_force = in_force(known),
+            in_force = in_force(entry),
             "policy dropped for its faults"
         ),
-        Outcome::RolledBack { why } => warn!(
+        TransactionOutcome::RolledBack { why } => warn!(
             policy,
             policy.digest = digest,
             why,
-            in_force = in_force(known),
+            in_force = in_force(entry),
             "policy rolled back"
         ),
     }
 }
 
-/// The last good version of `policy` cannot be had.
-pub(crate) fn kept_is_gone(policy: &str, digest: Digest) {
+/// The last good version of `policy` is gone.
+pub(crate) fn last_good_is_gone(policy: &str, digest: Digest) {
     warn!(
         policy,
         policy.digest = %digest,
@@ -86,14 +86,14 @@ pub(crate) fn kept_is_gone(policy: &str, digest: Digest) {
     );
 }
 
-/// A dump that cannot be written down.
+/// A dump cannot be written down.
 pub(crate) fn no_dump(error: &serde_json::Error) {
     warn!(%error, "dump of a fault cannot be written down");
 }
 
-/// Which version of it answers instead.
-fn in_force(known: Option<&Known>) -> String {
-    let serving = known.and_then(Known::serving);
+/// The version of the policy that answers instead.
+fn in_force(entry: Option<&Entry>) -> String {
+    let serving = entry.and_then(Entry::serving);
     serving.map_or_else(
         || "no version of it".to_owned(),
         |serving| serving.version.source.digest().to_string(),
@@ -122,7 +122,7 @@ pub(crate) fn conflicts(conflicts: &[Conflict]) {
                     policy, "hook bound to a policy whose answers do not count"
                 );
             }
-            Conflict::Shut { hook, policy } => {
+            Conflict::Closed { hook, policy } => {
                 warn!(
                     hook = hook.as_str(),
                     policy,
@@ -146,7 +146,7 @@ pub(crate) fn conflicts(conflicts: &[Conflict]) {
     }
 }
 
-/// How the folder at `path` stands now.
+/// The folder at `path` has come to another state.
 pub(crate) fn folder(path: &Path, state: &FolderState) {
     let path = path.display();
     match state {

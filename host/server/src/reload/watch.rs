@@ -1,16 +1,16 @@
-//! Is told by the operating system when something happens in the policy folder.
+//! The operating system's news of the policy folder.
 //!
-//! What happened is not looked at: the bell says to look. Where no watch can be had, or events get
-//! lost, the keeper's poll finds out a little later.
+//! The news wakes the reconciler, which looks at the folder itself. Where no watch can be had, or
+//! events get lost, its poll finds out a little later.
 
 use std::path::{Path, PathBuf};
+use std::task::Waker;
 
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tracing::warn;
 
-use super::folder::FolderId;
 use super::listing;
-use crate::bell::Bell;
+use crate::state::FolderId;
 
 /// A watch on one folder, for as long as it lives.
 #[derive(Debug)]
@@ -18,17 +18,17 @@ pub(crate) struct FolderWatch {
     folder: PathBuf,
     /// Absent: polling has to do.
     watcher: Option<RecommendedWatcher>,
-    /// The folder that is watched; another one may have come to its path.
+    /// The folder that is watched. Another one may have come to its path.
     armed: Option<FolderId>,
 }
 
 impl FolderWatch {
-    /// A watch on `folder` that rings `bell`, once it is armed.
-    pub(crate) fn new(folder: PathBuf, bell: Bell) -> Self {
+    /// A watch on `folder` that wakes `waker`, once it is armed.
+    pub(crate) fn new(folder: PathBuf, waker: Waker) -> Self {
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // That files are read is no news: the keeper does it.
+            // That files are read is no news: the reconciler reads them.
             if !event.is_ok_and(|event| event.kind.is_access()) {
-                bell.ring();
+                waker.wake_by_ref();
             }
         });
         Self {
@@ -69,23 +69,22 @@ fn unwatched(folder: &Path, error: &notify::Error) {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::Receiver;
 
     use super::*;
 
     /// Waits for the operating system to tell.
-    fn rung(inbox: &Receiver<()>) {
-        inbox.recv().unwrap();
-        while inbox.try_recv().is_ok() {}
+    fn wait(woken: &Receiver<()>) {
+        woken.recv().unwrap();
+        while woken.try_recv().is_ok() {}
     }
 
     #[test]
-    fn rings_when_something_happens_even_in_a_folder_that_came_later() {
+    fn wakes_when_something_happens_even_in_a_folder_that_came_later() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("policies.d");
-        let (ring, inbox) = channel();
-        let bell = Bell::new(move || ring.send(()).unwrap());
-        let mut watch = FolderWatch::new(folder.clone(), bell);
+        let (waker, woken) = crate::reload::waker();
+        let mut watch = FolderWatch::new(folder.clone(), waker);
         if watch.watcher.is_none() {
             println!("no watch to be had on this machine");
             return;
@@ -95,15 +94,15 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         watch.arm();
         fs::write(folder.join("a.wasm"), "a").unwrap();
-        rung(&inbox);
+        wait(&woken);
         // Another folder at the same path.
         fs::rename(&folder, home.path().join("old")).unwrap();
         fs::create_dir(&folder).unwrap();
-        let before = watch.armed;
+        let before = watch.armed.clone();
         watch.arm();
         assert_ne!(watch.armed, before);
-        while inbox.try_recv().is_ok() {}
+        while woken.try_recv().is_ok() {}
         fs::write(folder.join("b.wasm"), "b").unwrap();
-        rung(&inbox);
+        wait(&woken);
     }
 }

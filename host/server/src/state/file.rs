@@ -17,32 +17,26 @@
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
-use std::path::PathBuf;
 
 use pointsman_core::{Hook, Micros};
-use pointsman_policy::{Cause, Digest, Mode, Quarantined};
+use pointsman_policy::{Cause, Digest, Quarantined};
 use serde::{Deserialize, Serialize};
 
-use super::{Bound, Good, ModeOrder, Remembered, SeenFolder};
+use super::{BoundTo, FolderId, LastGood, ModeOrder, Remembered};
 
 const VERSION: u32 = 1;
 
-/// Why a state file is not one.
+/// The reason why a state file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
-    /// Larger than any that this server writes.
     #[error("too large")]
     TooLarge,
-    /// Another release wrote it.
     #[error("of version {0}, this server reads {VERSION}")]
     Version(u32),
-    /// Its text makes no sense.
     #[error("damaged: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// A value makes no sense.
     #[error("damaged: {0:?} is no {1}")]
     Value(String, &'static str),
-    /// The parser gave up.
     #[error("damaged: its parser panicked")]
     Panicked,
 }
@@ -56,33 +50,11 @@ struct Versioned {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Written {
     version: u32,
-    bindings: BTreeMap<String, WrittenBound>,
-    modes: BTreeMap<String, WrittenMode>,
+    bindings: BTreeMap<String, BoundTo>,
+    modes: BTreeMap<String, ModeOrder>,
     quarantine: Vec<WrittenEntry>,
     good: BTreeMap<String, WrittenGood>,
-    folder: Option<WrittenFolder>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenFolder {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum WrittenBound {
-    Policy(String),
-    Embedded,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenMode {
-    mode: Mode,
-    instead_of: Mode,
+    folder: Option<FolderId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,7 +74,7 @@ struct WrittenGood {
     sidecar: Option<String>,
 }
 
-/// What a state file says.
+/// The state in the `bytes` of a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Remembered, Unreadable> {
     catch_unwind(|| parse_checked(bytes)).unwrap_or(Err(Unreadable::Panicked))
 }
@@ -116,23 +88,17 @@ fn parse_checked(bytes: &[u8]) -> Result<Remembered, Unreadable> {
     let mut state = Remembered::default();
     for (hook, bound) in written.bindings {
         let hook = Hook::named(&hook).ok_or(Unreadable::Value(hook, "hook"))?;
-        state.bindings.insert(hook, bound.into());
+        state.bindings.insert(hook, bound);
     }
-    for (name, WrittenMode { mode, instead_of }) in written.modes {
-        state.modes.insert(name, ModeOrder { mode, instead_of });
-    }
+    state.modes = written.modes;
     for entry in written.quarantine {
         state.quarantine.push(entry.read()?);
     }
     for (name, WrittenGood { digest, sidecar }) in written.good {
         let digest = read_digest(digest)?;
-        state.good.insert(name, Good { digest, sidecar });
+        state.last_good.insert(name, LastGood { digest, sidecar });
     }
-    state.folder = written.folder.map(|seen| SeenFolder {
-        path: seen.path,
-        device: seen.device,
-        inode: seen.inode,
-    });
+    state.folder = written.folder;
     Ok(state)
 }
 
@@ -141,24 +107,19 @@ fn read_digest(text: String) -> Result<Digest, Unreadable> {
         .map_err(|_not| Unreadable::Value(text, "SHA-256"))
 }
 
-/// `state` as a file says it.
+/// The text of a file with `state`.
 pub(super) fn text(state: &Remembered) -> Vec<u8> {
     let bindings = state.bindings.iter();
-    let modes = state.modes.iter();
-    let good = state.good.iter();
+    let good = state.last_good.iter();
     // A path that is not text cannot be written as JSON.
     let folder = state.folder.as_ref();
     let folder = folder.filter(|seen| seen.path.to_str().is_some());
     let written = Written {
         version: VERSION,
         bindings: bindings
-            .map(|(hook, bound)| (hook.as_str().to_owned(), bound.into()))
+            .map(|(hook, bound)| (hook.as_str().to_owned(), bound.clone()))
             .collect(),
-        modes: modes
-            .map(|(name, &ModeOrder { mode, instead_of })| {
-                (name.clone(), WrittenMode { mode, instead_of })
-            })
-            .collect(),
+        modes: state.modes.clone(),
         quarantine: state.quarantine.iter().map(WrittenEntry::of).collect(),
         good: good
             .map(|(name, good)| {
@@ -167,36 +128,14 @@ pub(super) fn text(state: &Remembered) -> Vec<u8> {
                 (name.clone(), WrittenGood { digest, sidecar })
             })
             .collect(),
-        folder: folder.map(|seen| WrittenFolder {
-            path: seen.path.clone(),
-            device: seen.device,
-            inode: seen.inode,
-        }),
+        folder: folder.cloned(),
     };
     let mut text = serde_json::to_vec_pretty(&written).expect("every key in it is text");
     text.push(b'\n');
     text
 }
 
-// === impl the conversions ===
-
-impl From<WrittenBound> for Bound {
-    fn from(written: WrittenBound) -> Self {
-        match written {
-            WrittenBound::Policy(name) => Self::Policy(name),
-            WrittenBound::Embedded => Self::Embedded,
-        }
-    }
-}
-
-impl From<&Bound> for WrittenBound {
-    fn from(bound: &Bound) -> Self {
-        match bound {
-            Bound::Policy(name) => Self::Policy(name.clone()),
-            Bound::Embedded => Self::Embedded,
-        }
-    }
-}
+// === impl WrittenEntry ===
 
 impl WrittenEntry {
     fn of(entry: &Quarantined) -> Self {
@@ -209,7 +148,7 @@ impl WrittenEntry {
         }
     }
 
-    /// The host's clock begins anew with each life, so when it was is not kept.
+    /// The time is not kept: the host's clock begins anew with each life.
     fn read(self) -> Result<Quarantined, Unreadable> {
         Ok(Quarantined {
             fingerprint: read_digest(self.fingerprint)?,

@@ -25,28 +25,19 @@ pub(super) const DUMPS_MAX: usize = 64;
 /// Bytes of the state file: what is in it is bounded, and far smaller.
 const STATE_BYTES_MAX: u64 = 16 << 20;
 
-/// What policies learn of tenants may be in it.
+/// The mode of folders: what policies learn of tenants may be in them.
 const PRIVATE: u32 = 0o700;
 
-/// Why the state folder does not serve.
+/// The reason why the state folder, or the state file in it, cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateError {
-    /// Another server uses it.
+pub(super) enum StateError {
     #[error("{} is in use by another server", .0.display())]
     Locked(PathBuf),
-    /// The operating system refused.
     #[error("{}", .0.display())]
     Io(PathBuf, #[source] io::Error),
-}
-
-/// Why a state file was set aside.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .aside.display())]
-pub struct UnreadableState {
-    /// Where it is now.
-    aside: PathBuf,
-    source: Unreadable,
+    /// The state file was set aside, and has this path now.
+    #[error("{}", .0.display())]
+    SetAside(PathBuf, #[source] Unreadable),
 }
 
 /// A folder that this process alone uses.
@@ -60,10 +51,8 @@ pub(super) struct StateFolder {
 }
 
 impl StateFolder {
-    /// The folder at `path`, made if it is not there, and what it remembers.
-    pub(super) fn open(
-        path: &Path,
-    ) -> Result<(Self, Result<Remembered, UnreadableState>), StateError> {
+    /// The folder at `path`, made if it is not there, and the state in it.
+    pub(super) fn open(path: &Path) -> Result<(Self, Result<Remembered, StateError>), StateError> {
         let at = |error| StateError::Io(path.to_owned(), error);
         for part in ["policies", "dumps"] {
             make(&path.join(part)).map_err(at)?;
@@ -91,7 +80,8 @@ impl StateFolder {
 
     // === The state file ===
 
-    fn read(&self) -> Result<Result<Remembered, UnreadableState>, StateError> {
+    /// The state in the file. A file that makes no sense is set aside.
+    fn read(&self) -> Result<Result<Remembered, StateError>, StateError> {
         let path = self.path.join("state.json");
         let read = match read_bounded(&path, STATE_BYTES_MAX) {
             Ok(bytes) => file::parse(&bytes),
@@ -99,17 +89,14 @@ impl StateFolder {
             Err(error) if error.kind() == ErrorKind::FileTooLarge => Err(Unreadable::TooLarge),
             Err(error) => return Err(StateError::Io(path, error)),
         };
-        let Err(source) = read else {
-            return Ok(read.map_err(|source| self.aside(source)));
-        };
-        let aside = self.aside(source);
-        fs::rename(&path, &aside.aside).map_err(|error| StateError::Io(path, error))?;
-        Ok(Err(aside))
-    }
-
-    fn aside(&self, source: Unreadable) -> UnreadableState {
-        let aside = self.path.join("state.damaged");
-        UnreadableState { aside, source }
+        match read {
+            Ok(remembered) => Ok(Ok(remembered)),
+            Err(unreadable) => {
+                let aside = self.path.join("state.damaged");
+                fs::rename(&path, &aside).map_err(|error| StateError::Io(path, error))?;
+                Ok(Err(StateError::SetAside(aside, unreadable)))
+            }
+        }
     }
 
     /// Writes down all of `state`, and forgets components that it does not name.
@@ -120,7 +107,7 @@ impl StateFolder {
         let policies = self.path.join("policies");
         let named = |path: &Path| {
             state
-                .good
+                .last_good
                 .values()
                 .any(|good| self.code_at(good.digest) == path)
         };
@@ -212,14 +199,14 @@ fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// Puts a file with `bytes` at `path`: whole, or not at all.
+/// Puts a file with `bytes` at `path`, whole or not at all.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = create(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
-    // That it was moved is known to the disk once the folder is.
+    // The move is on the disk once the folder is.
     path.parent()
         .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

@@ -1,19 +1,17 @@
-//! What a server knows about its policies from one life to the next: what an operator has
-//! ordered, what is in quarantine, the last good version of each file, dumps of faults, and
-//! compiled code.
+//! The server's memory of its policies, from one life to the next: operators' orders, the
+//! quarantine, the last good version of each file, dumps of faults, and compiled code.
 //!
-//! The keeper owns it. Where there is no folder, or it cannot be had, everything is remembered
+//! The reconciler owns it. Where there is no folder, or it cannot be used, everything is remembered
 //! until the server ends: nothing that serves depends on a disk.
 //!
 //! # Invariants
-//! 1. What is read back is what was written last, or what was written before that, whatever
-//!    moment the machine stopped at: files are written beside, synced, and moved into place
-//!    (`folder`).
-//! 2. A file that is damaged is set aside and said, not repaired by guessing (`tests`).
+//! 1. The state read back is the one written last, or the one before, whatever moment the machine
+//!    stopped at: files are written beside, synced, and moved into place (`folder`).
+//! 2. A damaged file is set aside and reported, not repaired by guessing (`tests`).
 //! 3. Two servers never share a folder (`tests`).
 //!
 //! # Not here
-//! What is made of it (`reload`).
+//! The use that is made of it (`reload`).
 
 mod file;
 mod folder;
@@ -26,40 +24,42 @@ use std::path::{Path, PathBuf};
 
 use pointsman_core::Hook;
 use pointsman_policy::{CompileCache, Digest, Mode, Quarantined};
+use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use folder::StateFolder;
-pub use folder::{StateError, UnreadableState, dumps};
+pub use folder::dumps;
+use folder::{StateError, StateFolder};
 
-/// What survives the server.
+/// The part of the state that is written down.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remembered {
-    /// Hooks that an operator has bound, by order.
-    pub bindings: BTreeMap<Hook, Bound>,
-    /// Modes that an operator has set, by order, by policy.
+    /// Hooks that an operator has bound by order.
+    pub bindings: BTreeMap<Hook, BoundTo>,
+    /// Modes that an operator has ordered, by policy name.
     pub modes: BTreeMap<String, ModeOrder>,
     /// Versions of policies that are not put in force.
     pub quarantine: Vec<Quarantined>,
-    /// The last good version of each policy that came as a file.
-    pub good: BTreeMap<String, Good>,
+    /// The last good version of each policy that came as a file, by policy name.
+    pub last_good: BTreeMap<String, LastGood>,
     /// The policy folder, when it was last listed.
-    pub folder: Option<SeenFolder>,
+    pub folder: Option<FolderId>,
 }
 
-/// A policy folder, to tell it from an empty one where it is not mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenFolder {
-    /// Where it is.
+/// The identity of a policy folder, which tells it from an empty one where it is not mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FolderId {
     pub path: PathBuf,
-    /// Number of the device it is on.
+    /// The number of the device.
     pub device: u64,
-    /// Its number there.
+    /// The folder's number on the device.
     pub inode: u64,
 }
 
-/// To whom a hook was bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bound {
+/// The target of an order to bind a hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BoundTo {
     /// The policy of that name.
     Policy(String),
     /// The embedded default that exports it, whatever else is called like it.
@@ -67,20 +67,20 @@ pub enum Bound {
 }
 
 /// A mode that was ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ModeOrder {
-    /// The mode.
     pub mode: Mode,
-    /// What the policy's file said then. Once it says something else the order is void.
+    /// The mode in the policy's file then. Once the file says another one the order is void.
     pub instead_of: Mode,
 }
 
 /// A version of a policy that has proven itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Good {
+pub struct LastGood {
     /// Digest of its component, which is kept as well.
     pub digest: Digest,
-    /// What stood beside it.
+    /// The text of its sidecar, if there was one.
     pub sidecar: Option<String>,
 }
 
@@ -92,18 +92,18 @@ pub struct State {
     shown: StateReport,
 }
 
-/// How the state folder stands.
+/// The condition of the state folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateReport {
-    /// Where it is; absent: nothing is kept when the server ends.
+    /// Absent: nothing is kept when the server ends.
     pub path: Option<PathBuf>,
-    /// What of it does not work.
+    /// The part of it that does not work.
     pub problem: Option<String>,
-    /// Why the state file was set aside when the server started, and where it is.
+    /// The place of the state file that was set aside when the server started, and the reason.
     pub set_aside: Option<String>,
 }
 
-/// Where a state folder is looked for when nobody names one: systemd's, or the user's.
+/// The state folder of a server that was given none: systemd's, or the user's.
 #[must_use]
 pub fn default_folder() -> Option<PathBuf> {
     let named = |name| env::var_os(name).filter(|value| !value.is_empty());
@@ -118,8 +118,8 @@ pub fn default_folder() -> Option<PathBuf> {
 }
 
 impl State {
-    /// What the folder at `path` remembers. Where it cannot be had, that is said, and nothing
-    /// outlives the server.
+    /// The state in the folder at `path`. Where the folder cannot be used, that is logged, and
+    /// nothing outlives the server.
     #[must_use]
     pub fn open(path: &Path) -> Self {
         match StateFolder::open(path) {
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    fn read(path: &Path, folder: StateFolder, read: Result<Remembered, UnreadableState>) -> Self {
+    fn read(path: &Path, folder: StateFolder, read: Result<Remembered, StateError>) -> Self {
         let mut state = Self {
             folder: Some(folder),
             ..Self::default()
@@ -154,19 +154,17 @@ impl State {
         state
     }
 
-    /// What it remembers.
     #[must_use]
     pub fn remembered(&self) -> &Remembered {
         &self.remembered
     }
 
-    /// Where it is kept, and what does not work.
     #[must_use]
     pub fn report(&self) -> &StateReport {
         &self.shown
     }
 
-    /// Changes what is remembered, and writes it down.
+    /// Changes the remembered state, and writes it down.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut Remembered) -> R) -> R {
         let before = self.remembered.clone();
         let result = change(&mut self.remembered);
@@ -179,7 +177,7 @@ impl State {
         result
     }
 
-    /// Takes `code` for the last good component of `name`, with the text beside it.
+    /// Keeps `code` as the last good component of `name`, with the text of its sidecar.
     pub fn prove(&mut self, name: &str, code: &[u8], sidecar: Option<String>) {
         let digest = Digest::of(code);
         let Some(folder) = &self.folder else {
@@ -188,8 +186,8 @@ impl State {
         let kept = folder.keep_code(digest, code);
         if kept.is_ok() {
             self.change(|state| {
-                let good = Good { digest, sidecar };
-                state.good.insert(name.to_owned(), good);
+                let good = LastGood { digest, sidecar };
+                state.last_good.insert(name.to_owned(), good);
             });
         }
         self.note("last good policy not kept", kept);
@@ -201,7 +199,7 @@ impl State {
         self.folder.as_ref()?.code(digest)
     }
 
-    /// Keeps what there is to know about a fault, among the newest.
+    /// Keeps the dump of a fault, among the newest.
     pub fn keep_dump(&mut self, dump: &[u8]) {
         let Some(folder) = &mut self.folder else {
             return;
@@ -210,7 +208,7 @@ impl State {
         self.note("dump of a fault not kept", kept);
     }
 
-    /// Where compiled code is kept; absent: it is not.
+    /// The cache of compiled code; absent: none is kept.
     pub fn cache(&mut self) -> Option<CompileCache> {
         let opened = CompileCache::open(&self.folder.as_ref()?.cache());
         opened
@@ -218,7 +216,7 @@ impl State {
             .ok()
     }
 
-    /// Shows and tells how it went, once for each way in which it fails.
+    /// Reports and logs the failure of `what`, once for each way in which it fails.
     fn note(&mut self, what: &'static str, result: Result<(), StateError>) {
         match result {
             Ok(()) => self.shown.problem = None,

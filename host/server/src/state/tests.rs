@@ -22,8 +22,8 @@ fn much() -> Remembered {
     let mode = "canary 10%".parse().unwrap();
     Remembered {
         bindings: BTreeMap::from([
-            (Hook::Priority, Bound::Policy("mine".to_owned())),
-            (Hook::Routing, Bound::Embedded),
+            (Hook::Priority, BoundTo::Policy("mine".to_owned())),
+            (Hook::Routing, BoundTo::Embedded),
         ]),
         modes: BTreeMap::from([("mine".to_owned(), ModeOrder { mode, instead_of })]),
         quarantine: vec![Quarantined {
@@ -34,14 +34,14 @@ fn much() -> Remembered {
             cause: Cause::RolledBack,
             detail: "too much fuel".to_owned(),
         }],
-        good: BTreeMap::from([(
+        last_good: BTreeMap::from([(
             "mine".to_owned(),
-            Good {
+            LastGood {
                 digest,
                 sidecar: Some("mode = 'shadow'".to_owned()),
             },
         )]),
-        folder: Some(SeenFolder {
+        folder: Some(FolderId {
             path: PathBuf::from("/etc/policies.d"),
             device: 64769,
             inode: u64::MAX,
@@ -198,7 +198,7 @@ fn of_proven_components_the_last_of_each_name_is_kept() {
     // One that is not what it is called is none.
     fs::write(policies.join(format!("{two}.wasm")), "one").unwrap();
     assert_eq!(state.code(two), None);
-    state.change(|state| state.good.clear());
+    state.change(|state| state.last_good.clear());
     assert!(files(&policies).is_empty());
 }
 

@@ -113,7 +113,7 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(policies.settings[0].1["affinity-bonus"], 3);
     assert_eq!(policies.limits.memory_bytes, 1_000_000);
     // What is not written grows with what is.
-    assert_eq!(policies.patience.back_off_max_micros, 20_000_000);
+    assert_eq!(config.patience.back_off_max_micros, 20_000_000);
     assert_eq!(config.log.format, LogFormat::Json);
 }
 

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::task::Waker;
 
 use pointsman_core::{DeviceId, Outcome};
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
 use pointsman_policy::PolicyStatus;
-use pointsman_server::bell::Bell;
 use pointsman_server::config::{Config, CpuConfig, Flags};
 use pointsman_server::driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
@@ -21,7 +21,7 @@ use pointsman_server::http::{App, Phase, Serves, Watched, serve};
 use pointsman_server::metrics::Metrics;
 use pointsman_server::models::{Blocks, Host};
 use pointsman_server::reload::order::orders;
-use pointsman_server::reload::report::KeeperReport;
+use pointsman_server::reload::report::ReconcilerReport;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -41,7 +41,7 @@ pub(crate) struct Stage {
     inbox: Inbox,
     server: JoinHandle<std::io::Result<()>>,
     /// Kept: a report that nobody will ever change is no end of the server.
-    _keeper: watch::Sender<Arc<KeeperReport>>,
+    _reconciler: watch::Sender<Arc<ReconcilerReport>>,
 }
 
 /// A request that the test answers.
@@ -58,12 +58,12 @@ impl Stage {
         change(&mut config);
         let (driver, inbox) = channels(config.http.requests_max);
         let (phase, phases) = watch::channel(Phase::Serving);
-        let (_keeper, keeper) = watch::channel(Arc::default());
+        let (_reconciler, reconciler) = watch::channel(Arc::default());
         let watched = Watched {
             phase: phases,
             metrics: Arc::new(Metrics::default()),
-            keeper,
-            orders: orders(Bell::default()).0,
+            reconciler,
+            orders: orders(Waker::noop().clone()).0,
         };
         let fleet = Fleet::new(nowhere(), driver.clone());
         fleet.show(catalog());
@@ -74,7 +74,7 @@ impl Stage {
             phase,
             inbox,
             server: tokio::spawn(serve(listener, Serves::Everything, app)),
-            _keeper,
+            _reconciler,
         }
     }
 

@@ -155,7 +155,7 @@ fn a_folder_that_is_not_there_yet_is_waited_for() {
 
 #[test]
 fn without_a_folder_the_defaults_decide() {
-    let mut stage = Stage::with(&["aging"], |_, policies| policies.folder = None);
+    let mut stage = Stage::with(&["aging"], |_, config| config.policies.folder = None);
     stage.write("mine.wasm", component("aging"));
     stage.poll();
     stage.poll();

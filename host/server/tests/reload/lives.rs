@@ -1,20 +1,19 @@
-//! From one life of the server to the next: what was ordered, what is in quarantine, and the last
-//! good version of each file.
+//! From one life of the server to the next: orders, the quarantine, and the last good version of
+//! each file.
 
 use std::fs;
 
 use pointsman_core::Hook;
 use pointsman_policy::{Digest, Probation};
-use pointsman_server::config::PoliciesConfig;
 use pointsman_server::reload::order::Order;
-use pointsman_server::reload::report::{FolderState, Origin, Outcome};
+use pointsman_server::reload::report::{FolderState, Origin, TransactionOutcome};
 
-use crate::stage::{Stage, component, version};
+use crate::stage::{Stage, StageConfig, component, version};
 use crate::{HELD, SMALL};
 
 /// The smallest probation there is.
-fn soon_proven(_: &std::path::Path, policies: &mut PoliciesConfig) {
-    policies.probation = Probation {
+fn soon_proven(_: &std::path::Path, config: &mut StageConfig) {
+    config.policies.probation = Probation {
         questions: 1,
         micros: 0,
         ..Probation::default()
@@ -36,7 +35,7 @@ fn proven(bytes: &[u8], sidecar: Option<&str>) -> Stage {
 fn prove(stage: &mut Stage) {
     stage.ask_often(2);
     stage.look();
-    assert_eq!(stage.last().outcome, Outcome::Proven);
+    assert_eq!(stage.last().outcome, TransactionOutcome::Proven);
 }
 
 fn digest(stage: &Stage) -> Option<Digest> {
@@ -55,7 +54,11 @@ fn a_file_that_is_broken_at_the_start_has_its_last_good_version_in_force() {
     assert_eq!(digest(&stage), Some(Digest::of(&good)));
     let mine = stage.policy("mine").unwrap();
     assert_eq!(mine.settings["affinity-bonus"], 4);
-    assert!(matches!(mine.origin, Origin::Kept(_)), "{:?}", mine.origin);
+    assert!(
+        matches!(mine.origin, Origin::LastGood(_)),
+        "{:?}",
+        mine.origin
+    );
     assert!(
         stage.refusal("mine").is_some(),
         "and the file is said to be broken"

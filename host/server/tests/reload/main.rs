@@ -1,5 +1,5 @@
-//! The policy keeper over a real folder, real components and a real driver: whatever happens in
-//! the folder, the right policy is in force, and what was refused says why.
+//! The reconciler over a real folder, real components and a real driver: whatever happens in the
+//! folder, the right policy is in force, and each refusal has its reason.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,16 +17,16 @@ mod trials;
 
 use pointsman_core::Hook;
 use pointsman_policy::{Digest, PolicyStatus};
-use pointsman_server::reload::report::{Conflict, Outcome};
-use stage::{DEFAULTS, Stage, component, version};
+use pointsman_server::reload::report::{Conflict, TransactionOutcome};
+use stage::{DEFAULTS, Stage, StageConfig, component, version};
 
-/// Who holds admission, priority, routing, preemption and budget.
+/// The holders of admission, priority, routing, preemption and budget.
 const HELD: [&str; 5] = ["budget", "aging", "memory-aware", "budget", "budget"];
 /// The same, on a small stage.
 const SMALL: [&str; 5] = ["-", "aging", "-", "-", "-"];
 
-fn bound(policies: &mut pointsman_server::config::PoliciesConfig, hook: Hook, name: &str) {
-    policies.bind.push((hook, name.to_owned()));
+fn bound(config: &mut StageConfig, hook: Hook, name: &str) {
+    config.policies.bind.push((hook, name.to_owned()));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn the_defaults_are_in_force_at_the_start() {
     assert!(
         outcomes
             .clone()
-            .all(|outcome| matches!(outcome, Outcome::InForce(_)))
+            .all(|outcome| matches!(outcome, TransactionOutcome::InForce(_)))
     );
     assert_eq!(outcomes.count(), 3);
 }
@@ -151,7 +151,7 @@ fn of_two_files_that_claim_a_hook_the_one_in_force_stays() {
     stage.write("two.wasm", version(&component("aging"), 2));
     stage.settle();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("one"));
-    assert_eq!(stage.last().outcome, Outcome::Idle);
+    assert_eq!(stage.last().outcome, TransactionOutcome::Idle);
     let contested = Conflict::Contested {
         hook: Hook::Priority,
         claimants: vec!["one".to_owned(), "two".to_owned()],
@@ -210,8 +210,8 @@ fn what_replaces_a_default_need_not_have_its_hooks() {
 
 #[test]
 fn a_hook_bound_by_name_goes_before_the_folder() {
-    let mut stage = Stage::with(&DEFAULTS, |_, policies| {
-        bound(policies, Hook::Priority, "aging")
+    let mut stage = Stage::with(&DEFAULTS, |_, config| {
+        bound(config, Hook::Priority, "aging")
     });
     stage.write("mine.wasm", component("test/hostile"));
     stage.settle();
@@ -221,9 +221,9 @@ fn a_hook_bound_by_name_goes_before_the_folder() {
 
 #[test]
 fn a_hook_bound_to_a_file_waits_for_it() {
-    let mut stage = Stage::with(&["aging"], |_, policies| {
-        bound(policies, Hook::Priority, "mine");
-        bound(policies, Hook::Budget, "aging");
+    let mut stage = Stage::with(&["aging"], |_, config| {
+        bound(config, Hook::Priority, "mine");
+        bound(config, Hook::Budget, "aging");
     });
     assert_eq!(stage.holders(), SMALL);
     let absent = Conflict::Absent {
@@ -248,9 +248,10 @@ fn settings_of_the_configuration_go_to_defaults_and_to_files_without_their_own()
         settings.insert("affinity-bonus".to_owned(), bonus.into());
         settings
     };
-    let mut stage = Stage::with(&["aging"], |_, policies| {
-        policies.settings.push(("aging".to_owned(), settings(1)));
-        policies.settings.push(("mine".to_owned(), settings(2)));
+    let mut stage = Stage::with(&["aging"], |_, config| {
+        let given = &mut config.policies.settings;
+        given.push(("aging".to_owned(), settings(1)));
+        given.push(("mine".to_owned(), settings(2)));
     });
     assert_eq!(stage.policy("aging").unwrap().settings, settings(1));
     stage.write("mine.wasm", component("aging"));

@@ -1,9 +1,9 @@
-//! What operators order is carried out, all the way or not at all, and said.
+//! Operators' orders are carried out, all the way or not at all, and answered.
 
 use pointsman_core::{Hook, HookSet};
 use pointsman_policy::{Digest, Mode};
 use pointsman_server::reload::order::{Order, OrderError};
-use pointsman_server::reload::report::{Conflict, Outcome, Trigger};
+use pointsman_server::reload::report::{Conflict, TransactionOutcome, Trigger};
 
 use crate::stage::{Stage, component, version};
 use crate::{HELD, SMALL};
@@ -31,10 +31,8 @@ fn a_hook_is_bound_by_order_and_given_back() {
     stage.write("two.wasm", version(&component("aging"), 2));
     stage.settle();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("one"));
-    let carried = stage.order(bind(Hook::Priority, Some("two"))).unwrap();
+    stage.order(bind(Hook::Priority, Some("two"))).unwrap();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("two"));
-    let two = (Hook::Priority, Some("two".to_owned()));
-    assert!(carried.holders.contains(&two), "{carried:?}");
     assert_eq!(stage.last().cause, Trigger::Order);
     assert_eq!(stage.report().conflicts, [], "an order settles it");
     // Without the order two files contest it, and the one in force stays.
@@ -139,9 +137,9 @@ fn a_version_that_is_rolled_back_gives_way_to_the_one_before_and_is_not_tried_ag
     let (_, digest) = stage.holder(Hook::Routing).unwrap();
     assert_eq!(digest, Digest::of(&good));
     let outcomes = stage.report().transactions.clone();
-    let rolled_back = outcomes
-        .iter()
-        .any(|it| matches!(&it.outcome, Outcome::RolledBack { why } if why.contains("order")));
+    let rolled_back = outcomes.iter().any(
+        |it| matches!(&it.outcome, TransactionOutcome::RolledBack { why } if why.contains("order")),
+    );
     assert!(rolled_back, "{outcomes:?}");
     stage.touch(&stage.path("mine.wasm"));
     stage.settle();
@@ -169,9 +167,9 @@ fn a_policy_that_holds_nothing_cannot_be_rolled_back() {
     assert_eq!(error, OrderError::Idle("two".to_owned()));
 }
 
-/// An order that comes while a policy is compiled does not wait for that.
+/// An order that comes while a policy is compiled does not wait for the compiler.
 #[test]
-fn an_order_goes_before_what_is_being_made() {
+fn an_order_goes_before_what_is_being_prepared() {
     let mut stage = Stage::small();
     stage.write("mine.wasm", component("aging"));
     stage.settle();
@@ -179,7 +177,7 @@ fn an_order_goes_before_what_is_being_made() {
     stage.glance();
     stage.advance(crate::stage::SETTLE);
     stage.glance();
-    assert!(stage.is_making());
+    assert!(stage.is_preparing());
     let answered = stage.order_now(eject());
     assert!(answered.is_ok());
     assert_eq!(stage.holders(), SMALL);
@@ -187,7 +185,7 @@ fn an_order_goes_before_what_is_being_made() {
     assert_eq!(stage.policy("slow").unwrap().held, HookSet::EMPTY);
 }
 
-/// The file is removed while it is made ready.
+/// The file is replaced while it is made ready.
 #[test]
 fn what_is_not_wanted_any_more_is_not_put_in_force() {
     let mut stage = Stage::small();
@@ -195,7 +193,7 @@ fn what_is_not_wanted_any_more_is_not_put_in_force() {
     stage.glance();
     stage.advance(crate::stage::SETTLE);
     stage.glance();
-    assert!(stage.is_making());
+    assert!(stage.is_preparing());
     stage.write("mine.wasm", version(&component("aging"), 1));
     stage.settle();
     stage.settle();

@@ -4,18 +4,18 @@ use std::fs;
 
 use pointsman_core::Hook;
 use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
-use pointsman_server::reload::report::{Outcome, Step};
+use pointsman_server::reload::report::{ReloadStep, TransactionOutcome};
 
 use crate::stage::{Stage, component, version};
 
-/// What is put in the place of a good `mine.wasm`.
+/// The replacement of a good `mine.wasm`.
 enum Bad {
     Bytes(Vec<u8>),
     /// Another version of the same policy, with this sidecar.
     Sidecar(&'static str),
     /// The guest that misbehaves on demand, with this sidecar.
     Hostile(&'static str),
-    /// A file with nothing but a size.
+    /// A file with nothing but a size in bytes.
     Sparse(usize),
     Folder,
     Dangling,
@@ -23,7 +23,7 @@ enum Bad {
 
 /// A good policy is replaced by a bad one, at which `step` fails and says something with `why` in
 /// it; the good one stays in force untouched, and is the same again once it is back.
-fn check(stage: &mut Stage, bad: Bad, step: Step, why: &str) {
+fn check(stage: &mut Stage, bad: Bad, step: ReloadStep, why: &str) {
     let good = component("aging");
     let before = stage.policy("mine").unwrap();
     let is_bytes = matches!(bad, Bad::Bytes(_));
@@ -32,15 +32,18 @@ fn check(stage: &mut Stage, bad: Bad, step: Step, why: &str) {
     let refusal = stage.refusal("mine").unwrap();
     assert_eq!(refusal.step, step, "{refusal:?}");
     assert!(refusal.why.contains(why), "{refusal:?} lacks {why:?}");
-    assert_eq!(refusal.digest.is_some(), is_bytes || step != Step::Read);
-    let refused = Outcome::Refused {
+    assert_eq!(
+        refusal.digest.is_some(),
+        is_bytes || step != ReloadStep::Read
+    );
+    let refused = TransactionOutcome::Refused {
         step,
         why: refusal.why,
     };
     assert_eq!(stage.last().outcome, refused);
     let counted = format!("outcome=\"refused\",step=\"{step}\"");
     assert!(
-        stage.metrics.render().contains(&counted),
+        stage.port.metrics.render().contains(&counted),
         "{step} is counted"
     );
     assert_eq!(stage.policy("mine").unwrap(), before);
@@ -120,7 +123,7 @@ fn what_is_no_component() {
         (core_module, "a core module"),
         (truncated, "malformed component"),
     ] {
-        check(&mut stage, Bad::Bytes(bytes), Step::Validate, why);
+        check(&mut stage, Bad::Bytes(bytes), ReloadStep::Validate, why);
     }
 }
 
@@ -144,7 +147,7 @@ fn what_was_made_for_another_interface() {
     check(
         &mut stage,
         Bad::Bytes(bytes),
-        Step::Validate,
+        ReloadStep::Validate,
         "is of version \"0.9",
     );
 }
@@ -155,17 +158,17 @@ fn what_does_not_start() {
     for (sidecar, step, why) in [
         (
             "[settings]\noutrage = 'trap'\ncalls = ['configure']",
-            Step::Configure,
+            ReloadStep::Configure,
             "faulted on its settings: Trap",
         ),
         (
             "[settings]\noutrage = 'loop'\ncalls = ['configure']",
-            Step::Configure,
+            ReloadStep::Configure,
             "faulted on its settings: Fuel",
         ),
         (
             "[limits]\nmemory-bytes = 1000",
-            Step::Start,
+            ReloadStep::Start,
             "faulted at the start: ",
         ),
     ] {
@@ -180,7 +183,7 @@ fn settings_that_a_policy_does_not_take() {
     check(
         &mut stage,
         Bad::Sidecar(sidecar),
-        Step::Configure,
+        ReloadStep::Configure,
         "settings refused: ",
     );
 }
@@ -197,7 +200,7 @@ fn sidecars_that_make_no_sense() {
             "limits.memory-bytes must be from 1 to",
         ),
     ] {
-        check(&mut stage, Bad::Sidecar(sidecar), Step::Validate, why);
+        check(&mut stage, Bad::Sidecar(sidecar), ReloadStep::Validate, why);
     }
 }
 
@@ -207,11 +210,16 @@ fn what_cannot_be_read() {
     check(
         &mut stage,
         Bad::Sparse(COMPONENT_BYTES_MAX + 1),
-        Step::Read,
+        ReloadStep::Read,
         "67108865 bytes",
     );
-    check(&mut stage, Bad::Folder, Step::Read, "not a regular file");
-    check(&mut stage, Bad::Dangling, Step::Read, "No such file");
+    check(
+        &mut stage,
+        Bad::Folder,
+        ReloadStep::Read,
+        "not a regular file",
+    );
+    check(&mut stage, Bad::Dangling, ReloadStep::Read, "No such file");
 }
 
 /// The next change of either file is a new chance.
@@ -239,7 +247,7 @@ fn a_refused_version_that_is_removed_is_forgotten() {
     stage.remove("mine.wasm");
     stage.settle();
     assert_eq!(stage.refusal("mine"), None);
-    assert_eq!(stage.last().outcome, Outcome::Removed);
+    assert_eq!(stage.last().outcome, TransactionOutcome::Removed);
 }
 
 #[test]

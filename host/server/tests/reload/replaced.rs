@@ -3,8 +3,8 @@
 
 use pointsman_core::Hook;
 use pointsman_policy::{Digest, Restored};
-use pointsman_server::embedded::EmbeddedPolicy;
-use pointsman_server::reload::report::{Outcome, Step};
+use pointsman_server::reload::EmbeddedPolicy;
+use pointsman_server::reload::report::{ReloadStep, TransactionOutcome};
 use serde_json::json;
 
 use crate::SMALL;
@@ -24,14 +24,14 @@ fn a_new_version_takes_over_with_what_the_old_one_learned() {
     assert_eq!(second.digest, Some(Digest::of(&next)));
     assert_eq!(second.restored, Some(Restored::Warm));
     assert!(second.pause.is_some());
-    let steps: Vec<Step> = second.phases.iter().map(|phase| phase.step).collect();
+    let steps: Vec<ReloadStep> = second.steps.iter().map(|it| it.step).collect();
     let expected = [
-        Step::Read,
-        Step::Compile,
-        Step::Start,
-        Step::Test,
-        Step::Restore,
-        Step::Observe,
+        ReloadStep::Read,
+        ReloadStep::Compile,
+        ReloadStep::Start,
+        ReloadStep::Test,
+        ReloadStep::Restore,
+        ReloadStep::Observe,
     ];
     assert_eq!(steps, expected);
     // The one it displaced stands behind it.
@@ -55,8 +55,8 @@ fn a_policy_that_cannot_take_over_the_state_starts_without() {
     assert_eq!(stage.holders(), ["mine"; 5]);
 }
 
-/// It is told what there is while the old one still answers; a policy that does not survive that
-/// is not put in force.
+/// The new version is told what there is while the old one still answers. A policy that does not
+/// survive that is not put in force.
 #[test]
 fn a_policy_that_faults_when_it_is_told_what_there_is_is_refused() {
     let mut stage = Stage::small();
@@ -68,7 +68,7 @@ fn a_policy_that_faults_when_it_is_told_what_there_is_is_refused() {
         "[settings]\noutrage = 'trap'\ncalls = ['observe']",
     );
     stage.settle();
-    assert_eq!(stage.refusal("mine").unwrap().step, Step::Test);
+    assert_eq!(stage.refusal("mine").unwrap().step, ReloadStep::Test);
     assert_eq!(stage.policy("mine").unwrap(), before);
     assert_eq!(stage.holders(), ["mine"; 5]);
 }
@@ -87,9 +87,9 @@ fn settings_alone_are_applied_without_compiling() {
         assert_eq!(mine.held.iter().collect::<Vec<_>>(), [Hook::Priority]);
         let read = stage
             .last()
-            .phases
+            .steps
             .iter()
-            .any(|phase| phase.step == Step::Read);
+            .any(|it| it.step == ReloadStep::Read);
         assert!(!read, "the component was not even read");
     }
     stage.remove("mine.toml");
@@ -145,7 +145,7 @@ fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
 
 // === Faults ===
 
-/// It faults at the first question, but for as many as the self-test has.
+/// Settings for a fault at the first question, but for as many as the self-test has.
 const TRAPS: &str = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300";
 /// Questions until it faults.
 const GOOD: u32 = 301;
@@ -161,8 +161,11 @@ fn a_policy_that_the_host_drops_is_done_without_and_not_tried_again() {
     stage.poll();
     assert_eq!(stage.holders(), SMALL);
     let outcome = stage.last().outcome;
-    assert!(matches!(outcome, Outcome::Dropped { .. }), "{outcome:?}");
-    assert_eq!(stage.refusal("mine").unwrap().step, Step::Serve);
+    assert!(
+        matches!(outcome, TransactionOutcome::Dropped { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(stage.refusal("mine").unwrap().step, ReloadStep::Serve);
     let made = stage.last().number;
     stage.poll();
     assert_eq!(stage.last().number, made);
@@ -173,7 +176,7 @@ fn a_policy_that_the_host_drops_is_done_without_and_not_tried_again() {
     stage.write("mine.toml", TRAPS);
     stage.settle();
     let refusal = stage.refusal("mine").unwrap();
-    assert_eq!(refusal.step, Step::Bind);
+    assert_eq!(refusal.step, ReloadStep::Bind);
     assert!(refusal.why.contains("quarantine"), "{refusal:?}");
     assert_eq!(stage.holders(), ["mine"; 5], "the good one stays");
     assert!(stage.policy("mine").unwrap().settings.is_empty());
@@ -217,15 +220,18 @@ fn a_default_that_the_host_drops_leaves_its_hooks_to_the_built_in_rule() {
         name: "aging",
         wasm: component("test/hostile").leak(),
     };
-    let mut stage = Stage::embedding(vec![traps], |_, policies| {
+    let mut stage = Stage::embedding(vec![traps], |_, config| {
         let settings = json!({"outrage": "trap", "calls": ["admit"], "good-calls": 300});
         let settings = settings.as_object().unwrap().clone();
-        policies.settings.push(("aging".to_owned(), settings));
+        config
+            .policies
+            .settings
+            .push(("aging".to_owned(), settings));
     });
     assert_eq!(stage.holders(), ["aging"; 5]);
     stage.ask_often(GOOD);
     stage.poll();
     assert_eq!(stage.holders(), ["-"; 5]);
-    assert_eq!(stage.refusal("aging").unwrap().step, Step::Serve);
+    assert_eq!(stage.refusal("aging").unwrap().step, ReloadStep::Serve);
     assert_eq!(stage.policy("aging"), None);
 }

@@ -1,19 +1,21 @@
-//! What operators and programs are shown, and the keeper as it runs in a server.
+//! The report to operators and programs, and the reconciler as it runs in a server.
 
 use std::fs;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use pointsman_core::Hook;
-use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, Probation};
+use pointsman_policy::{Patience, PolicyEngine, PolicyHost};
 use pointsman_server::clock::Clock;
-use pointsman_server::config::PoliciesConfig;
 use pointsman_server::driver::message::channels;
 use pointsman_server::driver::{Driver, Memory, thread};
+use pointsman_server::driver_port::DriverPort;
 use pointsman_server::embedded;
 use pointsman_server::metrics::Metrics;
-use pointsman_server::reload::report::policies_json;
-use pointsman_server::reload::{KeeperSpec, ear, spawn};
+use pointsman_server::reload::report::{ReconcilerReport, policies_json};
+use pointsman_server::reload::settings::LifecycleSettings;
+use pointsman_server::reload::{ReconcilerSpec, spawn, waker};
 use pointsman_server::state::State;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -88,9 +90,20 @@ fn what_two_files_contest_is_shown() {
     assert_eq!(shown["hooks"]["priority"]["policy"], "aging");
 }
 
-/// The whole of it: a keeper on its thread, a driver on its own, the operating system's events.
+fn spec(settings: LifecycleSettings, clock: Clock, waker: Waker) -> ReconcilerSpec {
+    ReconcilerSpec {
+        settings,
+        embedded: embedded::policies().unwrap().to_vec(),
+        engine: PolicyEngine::new().unwrap(),
+        clock: Arc::new(move || clock.now()),
+        state: State::default(),
+        waker,
+    }
+}
+
+/// The whole: a reconciler on its thread, a driver on its own, the operating system's events.
 #[tokio::test]
-async fn a_keeper_at_work_notices_files_and_ends_when_it_is_told() {
+async fn a_reconciler_at_work_notices_files_and_ends_when_it_is_told() {
     let home = tempfile::tempdir().unwrap();
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::default());
@@ -98,70 +111,48 @@ async fn a_keeper_at_work_notices_files_and_ends_when_it_is_told() {
     let driver = Driver::new(machine(), host, Arc::clone(&metrics), Memory::default());
     let (handle, inbox) = channels(8);
     let (_events, events_inbox) = mpsc::channel(1);
-    let driver = thread::spawn(driver, clock, inbox, events_inbox).unwrap();
-    let (bell, ear) = ear();
-    let spec = KeeperSpec {
-        policies: PoliciesConfig {
-            folder: Some(home.path().to_owned()),
-            settle: Duration::from_millis(1),
-            poll: Duration::from_millis(20),
-            bind: Vec::new(),
-            settings: Vec::new(),
-            limits: Limits::default(),
-            patience: Patience::default(),
-            probation: Probation::default(),
-        },
-        embedded: embedded::policies().unwrap().to_vec(),
-        engine: PolicyEngine::new().unwrap(),
-        metrics,
-        clock: Arc::new(move || clock.now()),
-        state: State::default(),
-        bell,
+    let thread = thread::spawn(driver, clock, inbox, events_inbox).unwrap();
+    let settings = LifecycleSettings {
+        folder: Some(home.path().to_owned()),
+        settle: Duration::from_millis(1),
+        poll: Duration::from_millis(20),
+        ..LifecycleSettings::default()
     };
-    let mut keeper = spawn(spec, ear, handle.clone()).unwrap();
-    assert!(keeper.ready().await);
-    assert_eq!(keeper.report.borrow().policies.len(), 3);
+    let (waker, woken) = waker();
+    let driver = handle.clone();
+    let port = DriverPort { driver, metrics };
+    let mut reconciler = spawn(spec(settings, clock, waker), woken, port).unwrap();
+    assert!(reconciler.ready().await);
+    assert_eq!(reconciler.report.borrow().policies.len(), 3);
     fs::write(home.path().join("mine.wasm"), component("aging")).unwrap();
-    let mut report = keeper.report.clone();
-    let is_held = |report: &Arc<pointsman_server::reload::report::KeeperReport>| {
+    let mut report = reconciler.report.clone();
+    let is_held = |report: &Arc<ReconcilerReport>| {
         let mut policies = report.policies.iter();
         policies.any(|policy| policy.name == "mine" && policy.held.contains(Hook::Priority))
     };
     report.wait_for(is_held).await.unwrap();
     let status = handle.policies().await.unwrap();
     assert_eq!(status.len(), 4);
-    spawn_blocking(|| keeper.join().unwrap()).await.unwrap();
+    spawn_blocking(|| reconciler.join().unwrap()).await.unwrap();
     handle.stop().await;
-    spawn_blocking(|| driver.join().unwrap()).await.unwrap();
+    spawn_blocking(|| thread.join().unwrap()).await.unwrap();
 }
 
-/// A keeper whose host has ended ends too.
+/// A reconciler whose host has ended ends too.
 #[tokio::test]
-async fn a_keeper_without_a_host_ends() {
-    let (handle, inbox) = channels(8);
+async fn a_reconciler_without_a_host_ends() {
+    let (driver, inbox) = channels(8);
     drop(inbox);
-    let clock = Clock::start();
-    let (bell, ear) = ear();
-    let spec = KeeperSpec {
-        policies: PoliciesConfig {
-            folder: None,
-            settle: Duration::ZERO,
-            poll: Duration::from_secs(3600),
-            bind: Vec::new(),
-            settings: Vec::new(),
-            limits: Limits::default(),
-            patience: Patience::default(),
-            probation: Probation::default(),
-        },
-        embedded: embedded::policies().unwrap().to_vec(),
-        engine: PolicyEngine::new().unwrap(),
-        metrics: Arc::new(Metrics::default()),
-        clock: Arc::new(move || clock.now()),
-        state: State::default(),
-        bell,
+    let settings = LifecycleSettings {
+        settle: Duration::ZERO,
+        poll: Duration::from_secs(3600),
+        ..LifecycleSettings::default()
     };
-    let mut keeper = spawn(spec, ear, handle).unwrap();
-    assert!(keeper.ready().await);
-    while keeper.report.changed().await.is_ok() {}
-    spawn_blocking(|| keeper.join().unwrap()).await.unwrap();
+    let (waker, woken) = waker();
+    let metrics = Arc::new(Metrics::default());
+    let port = DriverPort { driver, metrics };
+    let mut reconciler = spawn(spec(settings, Clock::start(), waker), woken, port).unwrap();
+    assert!(reconciler.ready().await);
+    while reconciler.report.changed().await.is_ok() {}
+    spawn_blocking(|| reconciler.join().unwrap()).await.unwrap();
 }

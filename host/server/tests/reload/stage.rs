@@ -1,4 +1,4 @@
-//! A keeper with everything real but the clock: a folder, components, a driver with its policies.
+//! A reconciler with everything real but the clock: a folder, components, a driver with its policies.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
 use pointsman_core::rows::{ExecutorKind, FeedKinds, Role};
@@ -14,21 +14,21 @@ use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, KvSpec, Machine, Mi
 use pointsman_executor::delivery::{Deliveries, channel};
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_policy::{
-    Briefing, Digest, Limits, Patience, PolicyEngine, PolicyHost, PolicyStatus, Probation, Snapshot,
+    Briefing, Commit, CommitError, Committed, Digest, Limits, Patience, PolicyEngine, PolicyHost,
+    PolicyStatus, Probation, Snapshot,
 };
-use pointsman_server::bell::Bell;
-use pointsman_server::config::PoliciesConfig;
-use pointsman_server::driver::message::{
-    Commit, CommitError, Committed, Hints, Submission, Submitted, TicketId,
-};
+use pointsman_server::driver::message::{Hints, Submission, Submitted, TicketId};
 use pointsman_server::driver::{Driver, Memory};
-use pointsman_server::embedded::{self, EmbeddedPolicy};
+use pointsman_server::embedded;
 use pointsman_server::metrics::Metrics;
-use pointsman_server::reload::KeeperSpec;
-use pointsman_server::reload::keeper::{Next, PolicyKeeper};
-use pointsman_server::reload::order::{Carried, Order, OrderError};
-use pointsman_server::reload::port::PolicyPort;
-use pointsman_server::reload::report::{KeeperReport, PolicyReport, Refusal, Transaction};
+use pointsman_server::reload::order::{Order, OrderError};
+use pointsman_server::reload::port::{Ended, PolicyPort};
+use pointsman_server::reload::reconciler::Reconciler;
+use pointsman_server::reload::report::{
+    PolicyReport, ReconcilerReport, ReloadStep, Transaction, VersionRefusal,
+};
+use pointsman_server::reload::settings::LifecycleSettings;
+use pointsman_server::reload::{EmbeddedPolicy, ReconcilerSpec, waker};
 use pointsman_server::state::State;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -45,7 +45,15 @@ pub(crate) const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 #[derive(Clone)]
 pub(crate) struct Port {
     pub(crate) driver: Rc<RefCell<Driver>>,
+    pub(crate) metrics: Arc<Metrics>,
     clock: Arc<AtomicU64>,
+}
+
+/// The parts of the configuration that a stage goes by.
+#[derive(Clone)]
+pub(crate) struct StageConfig {
+    pub(crate) policies: LifecycleSettings,
+    pub(crate) patience: Patience,
 }
 
 impl Port {
@@ -59,28 +67,35 @@ impl PolicyPort for Port {
         self.driver.borrow_mut().handover(self.now(), policy)
     }
 
-    fn brief(&self, kinds: FeedKinds) -> Option<Briefing> {
+    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, Ended> {
         let now = self.now();
-        Some(self.driver.borrow_mut().brief(now, kinds))
+        Ok(self.driver.borrow_mut().brief(now, kinds))
     }
 
-    fn commit(&self, commit: Commit) -> Result<Committed, CommitError> {
-        self.driver.borrow_mut().commit(self.now(), commit)
+    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, Ended> {
+        Ok(self.driver.borrow_mut().commit(self.now(), commit))
+    }
+
+    fn count_committed(&self, pause: Micros) {
+        self.metrics
+            .policy_committed(Duration::from_micros(pause.0));
+    }
+
+    fn count_refused(&self, step: ReloadStep) {
+        self.metrics.policy_refused(step.as_str());
     }
 }
 
-/// A keeper, its folder, and what it keeps policies for.
+/// A reconciler, its folder, and its driver.
 pub(crate) struct Stage {
     pub(crate) port: Port,
-    pub(crate) metrics: Arc<Metrics>,
-    keeper: PolicyKeeper<Port>,
-    report: watch::Receiver<Arc<KeeperReport>>,
-    next: Next,
-    /// Rung by orders, and when a policy was made ready.
-    rung: Receiver<()>,
+    reconciler: Reconciler<Port>,
+    report: watch::Receiver<Arc<ReconcilerReport>>,
+    /// Hears of orders, and when a policy was made ready.
+    woken: Receiver<()>,
     clock: Arc<AtomicU64>,
     embedded: Vec<EmbeddedPolicy>,
-    policies: PoliciesConfig,
+    config: StageConfig,
     home: TempDir,
     /// Files written so far, each a second after the one before.
     written: u64,
@@ -101,10 +116,7 @@ impl Stage {
 
     /// A stage with these defaults, whose folder and configuration are `prepare`d before the
     /// first pass.
-    pub(crate) fn with(
-        defaults: &[&str],
-        prepare: impl FnOnce(&Path, &mut PoliciesConfig),
-    ) -> Self {
+    pub(crate) fn with(defaults: &[&str], prepare: impl FnOnce(&Path, &mut StageConfig)) -> Self {
         let embedded = embedded::policies().unwrap().iter().copied();
         let embedded = embedded.filter(|policy| defaults.contains(&policy.name));
         Self::embedding(embedded.collect(), prepare)
@@ -112,35 +124,35 @@ impl Stage {
 
     pub(crate) fn embedding(
         embedded: Vec<EmbeddedPolicy>,
-        prepare: impl FnOnce(&Path, &mut PoliciesConfig),
+        prepare: impl FnOnce(&Path, &mut StageConfig),
     ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("policies.d");
         fs::create_dir(&folder).unwrap();
-        let mut policies = PoliciesConfig {
+        let policies = LifecycleSettings {
             folder: Some(folder.clone()),
             settle: SETTLE,
             poll: POLL,
-            bind: Vec::new(),
-            settings: Vec::new(),
             // The self-test has that many rows where it has many.
             limits: Limits {
                 observe_rows: 64,
                 ..Limits::default()
-            },
-            // One fault is enough to see what quarantine does.
-            patience: Patience {
-                faults_max: 1,
-                ..Patience::default()
             },
             // None comes to an end by itself.
             probation: Probation {
                 faults_max: u32::MAX,
                 ..Probation::default()
             },
+            ..LifecycleSettings::default()
         };
-        prepare(&folder, &mut policies);
-        Self::begin((home, 0), embedded, policies)
+        // One fault is enough to see what quarantine does.
+        let patience = Patience {
+            faults_max: 1,
+            ..Patience::default()
+        };
+        let mut config = StageConfig { policies, patience };
+        prepare(&folder, &mut config);
+        Self::begin((home, 0), embedded, config)
     }
 
     /// The next life of the server, after `meanwhile`.
@@ -148,55 +160,53 @@ impl Stage {
         let mut ended = self;
         meanwhile(&mut ended);
         let Self {
-            keeper,
+            reconciler,
             embedded,
-            policies,
+            config,
             home,
             written,
             ..
         } = ended;
         // It has the state folder.
-        drop(keeper);
-        Self::begin((home, written), embedded, policies)
+        drop(reconciler);
+        Self::begin((home, written), embedded, config)
     }
 
     fn begin(
         (home, written): (TempDir, u64),
         embedded: Vec<EmbeddedPolicy>,
-        policies: PoliciesConfig,
+        config: StageConfig,
     ) -> Self {
         let clock = Arc::new(AtomicU64::new(1));
         let metrics = Arc::new(Metrics::default());
-        let host = PolicyHost::new(policies.patience);
+        let host = PolicyHost::new(config.patience);
         let driver = Driver::new(machine(), host, Arc::clone(&metrics), Memory::default());
         let port = Port {
             driver: Rc::new(RefCell::new(driver)),
+            metrics,
             clock: Arc::clone(&clock),
         };
         let reading = Arc::clone(&clock);
-        let (ring, rung) = mpsc::channel();
-        let spec = KeeperSpec {
-            policies: policies.clone(),
+        let (waker, woken) = waker();
+        let spec = ReconcilerSpec {
+            settings: config.policies.clone(),
             embedded: embedded.clone(),
             engine: PolicyEngine::new().unwrap(),
-            metrics: Arc::clone(&metrics),
             clock: Arc::new(move || Micros(reading.load(Ordering::Relaxed))),
             state: State::open(&home.path().join("state")),
-            bell: Bell::new(move || ring.send(()).unwrap_or_default()),
+            waker,
         };
-        let mut keeper = PolicyKeeper::new(spec, port.clone()).unwrap();
-        let report = keeper.subscribe();
-        let next = keeper.begin();
+        let mut reconciler = Reconciler::new(spec, port.clone()).unwrap();
+        let report = reconciler.subscribe();
+        reconciler.begin().unwrap();
         Self {
             port,
-            metrics,
-            keeper,
+            reconciler,
             report,
-            next,
-            rung,
+            woken,
             clock,
             embedded,
-            policies,
+            config,
             home,
             written,
             asked: Vec::new(),
@@ -238,23 +248,22 @@ impl Stage {
 
     // === Time ===
 
-    /// The bell rings: the keeper looks, and what it has begun is waited for.
+    /// The reconciler is woken, and everything that it begins is waited for.
     pub(crate) fn look(&mut self) {
         self.glance();
-        while self.keeper.is_making() {
-            self.rung.recv_timeout(PATIENCE).unwrap();
+        while self.reconciler.is_preparing() {
+            self.woken.recv_timeout(PATIENCE).unwrap();
             self.glance();
         }
     }
 
-    /// The bell rings: the keeper looks.
+    /// The reconciler is woken, and makes a pass.
     pub(crate) fn glance(&mut self) {
-        assert_ne!(self.next, Next::Ended);
-        self.next = self.keeper.tick();
+        self.reconciler.tick().unwrap();
     }
 
-    pub(crate) fn is_making(&self) -> bool {
-        self.keeper.is_making()
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.reconciler.is_preparing()
     }
 
     pub(crate) fn advance(&self, by: Duration) {
@@ -262,7 +271,7 @@ impl Stage {
         self.clock.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What changed is noticed, and has settled.
+    /// Every change is noticed, and has settled.
     pub(crate) fn settle(&mut self) {
         self.look();
         self.advance(SETTLE);
@@ -277,16 +286,16 @@ impl Stage {
 
     // === Orders ===
 
-    /// An operator gives an order, and waits for what comes of it and of what has begun.
-    pub(crate) fn order(&mut self, order: Order) -> Result<Carried, OrderError> {
+    /// An operator gives an order, and waits for its result and for everything that has begun.
+    pub(crate) fn order(&mut self, order: Order) -> Result<(), OrderError> {
         let answer = self.order_now(order);
         self.look();
         answer
     }
 
-    /// An operator gives an order, and waits for what comes of it.
-    pub(crate) fn order_now(&mut self, order: Order) -> Result<Carried, OrderError> {
-        let orders = self.keeper.orders();
+    /// An operator gives an order, and waits for its result.
+    pub(crate) fn order_now(&mut self, order: Order) -> Result<(), OrderError> {
+        let orders = self.reconciler.orders();
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.build().unwrap();
         let given = runtime.spawn(async move { orders.order(order).await });
@@ -298,7 +307,6 @@ impl Stage {
 
     // === Requests ===
 
-    /// So many requests.
     pub(crate) fn ask_often(&mut self, requests: u32) {
         for _ in 0..requests {
             self.ask();
@@ -338,9 +346,9 @@ impl Stage {
         driver.settle(self.port.now());
     }
 
-    // === What came of it ===
+    // === Reports ===
 
-    pub(crate) fn report(&self) -> Arc<KeeperReport> {
+    pub(crate) fn report(&self) -> Arc<ReconcilerReport> {
         Arc::clone(&self.report.borrow())
     }
 
@@ -350,7 +358,7 @@ impl Stage {
         policies.find(|policy| policy.name == name).cloned()
     }
 
-    pub(crate) fn refusal(&self, name: &str) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, name: &str) -> Option<VersionRefusal> {
         let report = self.report();
         let mut refused = report.refused.iter();
         let (_, refusal) = refused.find(|(refused, _)| refused == name)?;
@@ -365,8 +373,8 @@ impl Stage {
         self.port.driver.borrow().policies().status().collect()
     }
 
-    /// The policy in force for `hook`, by the name the keeper knows it, and its code; absent: the
-    /// built-in rule.
+    /// The policy in force for `hook`, by the name the reconciler knows it, and its code; absent:
+    /// the built-in rule.
     pub(crate) fn holder(&self, hook: Hook) -> Option<(String, Digest)> {
         let statuses = self.statuses();
         let status = statuses.iter().find(|it| it.in_force.contains(hook))?;
@@ -388,7 +396,7 @@ impl Stage {
         self.holder(hook).map(|(name, _)| name)
     }
 
-    /// Who holds each hook, `-` for the built-in rule.
+    /// The holder of each hook, `-` for the built-in rule.
     pub(crate) fn holders(&self) -> Vec<String> {
         let names = Hook::ALL.into_iter().map(|hook| self.holder_name(hook));
         names

@@ -2,18 +2,17 @@
 
 use pointsman_core::{Hook, HookSet};
 use pointsman_policy::{Digest, Mode, OnFailure, Probation};
-use pointsman_server::config::PoliciesConfig;
 use pointsman_server::reload::order::Order;
-use pointsman_server::reload::report::{Conflict, Outcome, Step};
+use pointsman_server::reload::report::{Conflict, ReloadStep, TransactionOutcome};
 
-use crate::stage::{DEFAULTS, Stage, component, version};
+use crate::stage::{DEFAULTS, Stage, StageConfig, component, version};
 use crate::{HELD, SMALL};
 
 fn hooks(hooks: &[Hook]) -> HookSet {
     hooks.iter().copied().collect()
 }
 
-fn outcomes(stage: &Stage, name: &str) -> Vec<Outcome> {
+fn outcomes(stage: &Stage, name: &str) -> Vec<TransactionOutcome> {
     let report = stage.report();
     let its = report.transactions.iter().filter(|it| it.policy == name);
     its.map(|made| made.outcome.clone()).collect()
@@ -29,7 +28,7 @@ fn a_shadow_holds_nothing_and_a_change_of_its_sidecar_promotes_it() {
     stage.settle();
     assert_eq!(stage.holders(), HELD);
     let priority = hooks(&[Hook::Priority]);
-    assert_eq!(stage.last().outcome, Outcome::Shadow(priority));
+    assert_eq!(stage.last().outcome, TransactionOutcome::Shadow(priority));
     let mine = stage.policy("mine").unwrap();
     assert_eq!(mine.mode, Mode::Shadow);
     let number = mine.number.unwrap();
@@ -100,7 +99,7 @@ fn an_ordered_mode_holds_until_the_file_says_something_else() {
     stage.write("mine.toml", "mode = 'canary 1%'");
     stage.settle();
     let refusal = stage.refusal("mine").unwrap();
-    assert_eq!(refusal.step, Step::Validate, "{refusal:?}");
+    assert_eq!(refusal.step, ReloadStep::Validate, "{refusal:?}");
     assert!(refusal.why.contains("neither admission nor routing"));
     stage.remove("mine.toml");
     stage.settle();
@@ -133,19 +132,19 @@ fn one_shadow_more_than_there_may_be_is_refused() {
     let [(_, refusal)] = refused.as_slice() else {
         panic!("{refused:?}");
     };
-    assert_eq!(refusal.step, Step::Bind);
+    assert_eq!(refusal.step, ReloadStep::Bind);
     assert!(refusal.why.contains("shadows"), "{refusal:?}");
 }
 
 // === Probation ===
 
-fn on_probation(_: &std::path::Path, policies: &mut PoliciesConfig) {
-    policies.probation = Probation {
+fn on_probation(_: &std::path::Path, config: &mut StageConfig) {
+    config.policies.probation = Probation {
         questions: 50,
         micros: 1_000_000,
         ..Probation::default()
     };
-    policies.patience.faults_max = 5;
+    config.patience.faults_max = 5;
 }
 
 #[test]
@@ -168,9 +167,11 @@ fn a_version_that_faults_on_probation_is_rolled_back_and_the_history_says_why() 
     assert!(mine.settings.is_empty());
     assert_eq!(stage.holders(), ["mine"; 5]);
     let last = stage.last();
-    assert!(matches!(&last.outcome, Outcome::RolledBack { why } if why.contains("fault")));
+    assert!(
+        matches!(&last.outcome, TransactionOutcome::RolledBack { why } if why.contains("fault"))
+    );
     let refusal = stage.refusal("mine").unwrap();
-    assert_eq!(refusal.step, Step::Serve);
+    assert_eq!(refusal.step, ReloadStep::Serve);
     // It stays out.
     stage.poll();
     assert_eq!(stage.last().number, last.number);
@@ -184,19 +185,19 @@ fn a_version_that_stands_its_probation_is_said_to_be_proven() {
     stage.ask_often(50);
     stage.look();
     assert!(
-        !outcomes(&stage, "mine").contains(&Outcome::Proven),
+        !outcomes(&stage, "mine").contains(&TransactionOutcome::Proven),
         "too soon"
     );
     stage.advance(std::time::Duration::from_secs(2));
     stage.ask();
     stage.look();
-    assert!(outcomes(&stage, "mine").contains(&Outcome::Proven));
+    assert!(outcomes(&stage, "mine").contains(&TransactionOutcome::Proven));
 }
 
 // === Closed hooks ===
 
 #[test]
-fn a_closed_hook_stays_shut_when_its_policy_goes_into_quarantine() {
+fn a_hook_that_fails_closed_stays_closed_when_its_policy_goes_into_quarantine() {
     let mut stage = Stage::with(&DEFAULTS, |_, _| {});
     stage.write("mine.wasm", component("test/hostile"));
     let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
@@ -210,23 +211,23 @@ fn a_closed_hook_stays_shut_when_its_policy_goes_into_quarantine() {
     assert_eq!(on_failure(&stage), OnFailure::Closed);
     stage.ask_often(301);
     stage.poll();
-    let is_shut = |stage: &Stage| {
+    let is_closed = |stage: &Stage| {
         let driver = stage.port.driver.borrow();
-        driver.policies().shut().contains(Hook::Admission)
+        driver.policies().closed().contains(Hook::Admission)
     };
-    assert!(is_shut(&stage) && on_failure(&stage) == OnFailure::Closed);
-    let shut = Conflict::Shut {
+    assert!(is_closed(&stage) && on_failure(&stage) == OnFailure::Closed);
+    let closed = Conflict::Closed {
         hook: Hook::Admission,
         policy: "mine".to_owned(),
     };
-    assert_eq!(stage.report().conflicts, [shut]);
+    assert_eq!(stage.report().conflicts, [closed]);
     let mut stage = stage.restart(|_| {});
-    assert!(is_shut(&stage) && on_failure(&stage) == OnFailure::Closed);
+    assert!(is_closed(&stage) && on_failure(&stage) == OnFailure::Closed);
     // A version that is of use opens it again.
     stage.remove("mine.toml");
     stage.settle();
     assert_eq!(stage.holders(), ["mine"; 5]);
-    assert!(!is_shut(&stage) && on_failure(&stage) == OnFailure::Fallback);
+    assert!(!is_closed(&stage) && on_failure(&stage) == OnFailure::Fallback);
     assert_eq!(stage.report().conflicts, []);
 }
 
@@ -269,7 +270,7 @@ fn a_pin_that_does_not_match_yet_waits_for_its_file() {
     let mine = stage.policy("mine").unwrap();
     assert_eq!(mine.waits_for, Some(pinned));
     assert_eq!((mine.digest, mine.settings.len()), (Digest::of(&one), 0));
-    assert_eq!(stage.last().outcome, Outcome::Waits { pinned });
+    assert_eq!(stage.last().outcome, TransactionOutcome::Waits { pinned });
     assert_eq!(stage.refusal("mine"), None);
     stage.write("mine.wasm", &two);
     stage.settle();

@@ -1,4 +1,4 @@
-//! Memory over many reloads: driven past the watcher, as fast as the keeper goes.
+//! Memory over many reloads: driven past the watcher, as fast as the reconciler goes.
 
 use std::fs;
 

@@ -78,29 +78,29 @@ fn nobody_answers_for_a_closed_policy_that_fails() {
 }
 
 #[test]
-fn a_closed_hook_is_shut_once_its_policy_is_in_quarantine() {
+fn a_hook_that_fails_closed_is_closed_once_its_policy_is_in_quarantine() {
     let (old, new) = (admits("old"), admits("new"));
     let mut host = closed(&[&old, &new]);
     new.fail(&[Failing::Admit]);
     for now in [0, 100, 300] {
         admit(&mut host, now);
     }
-    assert_eq!(host.shut(), HookSet::from_iter(ADMISSION));
+    assert_eq!(host.closed(), HookSet::from_iter(ADMISSION));
     let answer = admit(&mut host, 5000);
     assert_eq!((answer.value, answer.otherwise), (None, Otherwise::Closed));
     let kinds = events(&mut host);
     assert!(
-        kinds.contains(&(1, PolicyEventKind::Shut(Hook::Admission))),
+        kinds.contains(&(1, PolicyEventKind::Closed(Hook::Admission))),
         "{kinds:?}"
     );
     let third = admits("third");
     let number = bind_admission(&mut host, &third);
     assert_eq!(admit(&mut host, 5001).author, Author::Policy(number));
-    assert_eq!(host.shut(), HookSet::EMPTY);
+    assert_eq!(host.closed(), HookSet::EMPTY);
 }
 
 #[test]
-fn an_operator_opens_a_hook_that_is_shut_by_ejecting_it() {
+fn an_operator_opens_a_closed_hook_by_ejecting_it() {
     let policy = admits("a");
     let mut host = closed(&[&policy]);
     policy.fail(&[Failing::Admit]);

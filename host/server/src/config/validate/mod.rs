@@ -64,11 +64,12 @@ struct Check<'a> {
 /// The configuration that `file`, overridden by `flags`, asks for.
 pub(super) fn config(
     source: &Source,
-    file: File,
+    mut file: File,
     flags: &Flags,
     here: &Here,
 ) -> Result<Config, ConfigError> {
     let check = Check { source };
+    let patience = std::mem::take(&mut file.policies.patience);
     let step = file.cpu.tokens_per_step.as_ref().map(Spanned::span);
     let executors = file.core.executors_max.as_ref().map(Spanned::span);
     let models = file.models.0.first().map(Spanned::span);
@@ -84,6 +85,7 @@ pub(super) fn config(
         cpu: check.cpu(file.cpu, here)?,
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
+        patience: check.patience(patience)?,
         admin: check.admin(file.admin)?,
         journal: check.journal(file.journal)?,
         log: check.log(file.log, flags)?,

@@ -7,14 +7,15 @@ use pointsman_core::Hook;
 use pointsman_policy::{Limits, Patience, Probation, SetLimitError};
 use toml::Spanned;
 
+use super::super::Settings;
 use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file::{self, Given};
 use super::super::flags::Flags;
 use super::super::nearest::nearest;
 use super::super::settings;
 use super::super::units::{Number, Time};
-use super::super::{PoliciesConfig, Settings};
 use super::{Check, Here};
+use crate::reload::settings::LifecycleSettings;
 
 const SETTLE: RangeInclusive<Time> = Time::millis(0)..=Time::secs(60);
 const POLL: RangeInclusive<Time> = Time::millis(50)..=Time::secs(3600);
@@ -28,16 +29,15 @@ impl Check<'_> {
         given: file::Policies,
         flags: &Flags,
         here: &Here,
-    ) -> Result<PoliciesConfig, ConfigError> {
-        let default = PoliciesConfig::default();
-        Ok(PoliciesConfig {
+    ) -> Result<LifecycleSettings, ConfigError> {
+        let default = LifecycleSettings::default();
+        Ok(LifecycleSettings {
             folder: self.folder(given.folder, flags, here)?,
             settle: self.time("policies.settle", given.settle, SETTLE, default.settle)?,
             poll: self.time("policies.poll", given.poll, POLL, default.poll)?,
             bind: self.bind(given.bind)?,
             settings: self.settings(given.settings)?,
             limits: self.limits(given.limits)?,
-            patience: self.patience(given.patience)?,
             probation: self.probation(given.probation)?,
         })
     }
@@ -168,7 +168,7 @@ impl Check<'_> {
         Ok(probation)
     }
 
-    fn patience(self, given: file::Patience) -> Result<Patience, ConfigError> {
+    pub(super) fn patience(self, given: file::Patience) -> Result<Patience, ConfigError> {
         let default = Patience::default();
         let times = |key, time: Given<Time>, range, micros| {
             let time = self.within(key, time, range)?;

@@ -14,7 +14,7 @@ use crate::state;
 
 /// The list, the newest first, or the dump of that number.
 pub(super) async fn shown(app: &App, number: Option<&str>) -> Result<Reply, ApiError> {
-    let folder = app.watched.keeper.borrow().state.path.clone();
+    let folder = app.watched.reconciler.borrow().state.path.clone();
     let folder = folder.ok_or_else(|| {
         let why = "nothing is kept: this server has no state folder; give it `state-folder`";
         ApiError::Absent(why.to_owned())

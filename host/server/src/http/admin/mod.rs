@@ -179,7 +179,7 @@ async fn policies(app: &App) -> Result<Reply, ApiError> {
 pub(super) async fn told(app: &App) -> Option<Value> {
     let status = app.driver.policies().await?;
     let shadows = app.driver.operate(Operator::Shadows).await?;
-    let report = app.watched.keeper.borrow();
+    let report = app.watched.reconciler.borrow();
     let mut told = policies_json(&status, &report);
     if let Some(told) = told.as_object_mut() {
         let shadows = shadows.iter();

@@ -1,4 +1,4 @@
-//! Orders about policies, carried out by the keeper.
+//! Orders about policies, carried out by the reconciler.
 
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
@@ -10,7 +10,7 @@ use super::super::fields::Fields;
 use super::super::router::json as reply;
 use super::super::{App, Reply, body};
 use super::{in_time, told};
-use crate::reload::eject::eject;
+use crate::driver_port::eject;
 use crate::reload::order::{Order, OrderError};
 
 /// An order as its path says it.
@@ -50,12 +50,12 @@ pub(super) async fn give(
     tracing::info!(?order, "operator's order");
     let orders = &app.watched.orders;
     let carried = match order {
-        Order::Eject { hooks } => eject(&app.driver, orders, hooks).await.map(drop),
+        Order::Eject { hooks } => eject(&app.driver, orders, hooks).await.map(|_is_noted| ()),
         order @ (Order::Bind { .. }
         | Order::Mode { .. }
         | Order::Promote { .. }
         | Order::Rollback { .. }
-        | Order::Release { .. }) => orders.order(order).await.map(drop),
+        | Order::Release { .. }) => orders.order(order).await,
     };
     carried.map_err(refused)?;
     Ok(reply(StatusCode::OK, &in_time(told(app)).await?))

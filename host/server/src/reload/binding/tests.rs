@@ -5,50 +5,51 @@ use super::*;
 const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 /// Policies by name and hooks; those of the folder begin with `/`.
-fn claims(policies: &[(&'static str, &[Hook])]) -> BTreeMap<&'static str, Claim> {
-    let claims = policies.iter().map(|(name, hooks)| {
-        let place = match name.starts_with('/') {
-            true => Place::Folder,
-            false => Place::Embedded,
-        };
+fn claimants(policies: &[(&'static str, &[Hook])]) -> BTreeMap<&'static str, Claimant> {
+    let mut claimants: BTreeMap<&str, Claimant> = BTreeMap::new();
+    for (name, hooks) in policies {
         let hooks = hooks.iter().copied().collect();
-        (name.trim_start_matches('/'), Claim { place, hooks })
-    });
-    claims.collect()
+        let claimant = claimants.entry(name.trim_start_matches('/')).or_default();
+        if name.starts_with('/') {
+            claimant.file = Some(Assignment::Enforce(hooks));
+        } else {
+            claimant.embedded = hooks;
+        }
+    }
+    claimants
 }
 
 fn answer(
-    bound: &[(Hook, &str)],
+    configured: &[(Hook, &str)],
     policies: &[(&'static str, &[Hook])],
     held: &[(Hook, &'static str)],
 ) -> Bindings {
-    let bound: Vec<(Hook, String)> = bound
+    let configured: Vec<(Hook, String)> = configured
         .iter()
         .map(|(hook, name)| (*hook, (*name).to_owned()))
         .collect();
-    let claims = claims(policies);
-    let nothing = BTreeMap::new();
-    let answer = |holders: &BTreeMap<Hook, &str>| {
+    let answer = |held: &[(Hook, &str)]| {
+        let mut claimants = claimants(policies);
+        for (hook, name) in held {
+            if let Some(holder) = claimants.get_mut(name) {
+                holder.holds.insert(*hook);
+            }
+        }
         bind(Circumstances {
             ordered: &BTreeMap::new(),
-            bound: &bound,
+            configured: &configured,
             defaults: &DEFAULTS,
-            claims: &claims,
-            embedded: &BTreeMap::new(),
-            trials: &BTreeMap::new(),
-            shut: &nothing,
-            holders,
-            canaries: &nothing,
+            claimants: &claimants,
         })
     };
-    let bindings = answer(&held.iter().copied().collect());
+    let bindings = answer(held);
     for (hook, holder) in &bindings.holders {
-        let claim = &claims[holder.name.as_str()];
-        assert!(claim.hooks.contains(*hook), "{holder:?}");
-        assert_eq!(claim.place, holder.place);
+        let claim = claimants(policies)[holder.name.as_str()].claim();
+        let (place, hooks) = claim.unwrap();
+        assert!(hooks.contains(*hook), "{holder:?}");
+        assert_eq!(place, holder.place);
     }
-    let held = holders(&bindings).into_iter().collect();
-    assert_eq!(answer(&held), bindings, "it stays as it is");
+    assert_eq!(answer(&holders(&bindings)), bindings, "it stays as it is");
     bindings
 }
 
@@ -59,36 +60,31 @@ fn holders(bindings: &Bindings) -> Vec<(Hook, &str)> {
         .collect()
 }
 
-/// With a file `mine` in force for priority, a file called like a default, and these orders.
-fn ordered(orders: &[(Hook, Bound)], shut: &[(Hook, &'static str)]) -> Bindings {
-    let claims = claims(&[
+/// With a file `mine`, a file called like a default, a shadow, these orders, and hooks that policies
+/// have left closed.
+fn ordered(orders: &[(Hook, BoundTo)], closed: &[(Hook, &'static str)]) -> Bindings {
+    let mut claimants = claimants(&[
+        ("aging", &[Hook::Priority]),
+        ("memory-aware", &[Hook::Routing]),
         ("/mine", &[Hook::Priority]),
         ("/memory-aware", &[Hook::Routing]),
     ]);
-    let embedded = BTreeMap::from([
-        ("aging", HookSet::from_iter([Hook::Priority])),
-        ("memory-aware", HookSet::from_iter([Hook::Routing])),
-    ]);
-    let shadow = Trial {
-        mode: Mode::Shadow,
-        hooks: [Hook::Priority].into_iter().collect(),
-    };
+    let shade = claimants.entry("shade").or_default();
+    shade.file = Some(Assignment::Shadow(HookSet::from_iter([Hook::Priority])));
+    for (hook, name) in closed {
+        claimants.entry(name).or_default().closed.insert(*hook);
+    }
     bind(Circumstances {
         ordered: &orders.iter().cloned().collect(),
-        bound: &[],
+        configured: &[],
         defaults: &DEFAULTS,
-        claims: &claims,
-        embedded: &embedded,
-        trials: &BTreeMap::from([("shade", shadow)]),
-        shut: &shut.iter().copied().collect(),
-        holders: &BTreeMap::new(),
-        canaries: &BTreeMap::new(),
+        claimants: &claimants,
     })
 }
 
 #[test]
 fn an_ejected_hook_is_the_embedded_defaults_whatever_is_in_the_folder() {
-    let orders = Hook::ALL.map(|hook| (hook, Bound::Embedded));
+    let orders = Hook::ALL.map(|hook| (hook, BoundTo::Embedded));
     let bindings = ordered(&orders, &[]);
     let expected = [(Hook::Priority, "aging"), (Hook::Routing, "memory-aware")];
     assert_eq!(holders(&bindings), expected, "the others are the rule's");
@@ -99,7 +95,7 @@ fn an_ejected_hook_is_the_embedded_defaults_whatever_is_in_the_folder() {
 
 #[test]
 fn an_order_that_cannot_be_followed_is_said_and_the_rest_of_the_rule_holds() {
-    let to = |name: &str| Bound::Policy(name.to_owned());
+    let to = |name: &str| BoundTo::Policy(name.to_owned());
     let policy = |name: &str| name.to_owned();
     let hook = Hook::Priority;
     for (name, conflict) in [
@@ -133,13 +129,13 @@ fn an_order_that_cannot_be_followed_is_said_and_the_rest_of_the_rule_holds() {
 }
 
 #[test]
-fn a_hook_that_was_left_shut_is_nobodys_but_by_order() {
+fn a_hook_that_was_left_closed_is_nobodys_but_by_order() {
     let hook = Hook::Priority;
     let bindings = ordered(&[], &[(hook, "mine")]);
     assert_eq!(holders(&bindings), [(Hook::Routing, "memory-aware")]);
     let policy = "mine".to_owned();
-    assert_eq!(bindings.conflicts, [Conflict::Shut { hook, policy }]);
-    let bindings = ordered(&[(hook, Bound::Embedded)], &[(hook, "mine")]);
+    assert_eq!(bindings.conflicts, [Conflict::Closed { hook, policy }]);
+    let bindings = ordered(&[(hook, BoundTo::Embedded)], &[(hook, "mine")]);
     assert_eq!(holders(&bindings)[0], (hook, "aging"));
     assert_eq!(bindings.conflicts, []);
 }
@@ -147,32 +143,33 @@ fn a_hook_that_was_left_shut_is_nobodys_but_by_order() {
 #[test]
 fn shadows_stand_beside_each_other_and_one_canary_for_a_hook() {
     let both: HookSet = [Hook::Routing, Hook::Priority].into_iter().collect();
-    let canary = Mode::Canary("10%".parse().unwrap());
-    let trial = |mode| Trial { mode, hooks: both };
-    let trials = BTreeMap::from([
-        ("a", trial(Mode::Shadow)),
-        ("b", trial(canary)),
-        ("c", trial(canary)),
-        ("d", trial(Mode::Shadow)),
-    ]);
+    let canary = Assignment::Canary(both, "10%".parse().unwrap());
     for (present, stays) in [(None, "b"), (Some("c"), "c"), (Some("gone"), "b")] {
+        let trials = [
+            ("a", Assignment::Shadow(both)),
+            ("b", canary),
+            ("c", canary),
+            ("d", Assignment::Shadow(both)),
+        ];
+        let mut claimants: BTreeMap<&str, Claimant> = BTreeMap::new();
+        for (name, trial) in trials {
+            claimants.entry(name).or_default().file = Some(trial);
+        }
+        if let Some(name) = present {
+            let tries = &mut claimants.entry(name).or_default().tries;
+            tries.insert(Hook::Routing);
+        }
         let bindings = bind(Circumstances {
             ordered: &BTreeMap::new(),
-            bound: &[],
+            configured: &[],
             defaults: &DEFAULTS,
-            claims: &BTreeMap::new(),
-            embedded: &BTreeMap::new(),
-            trials: &trials,
-            shut: &BTreeMap::new(),
-            holders: &BTreeMap::new(),
-            canaries: &present
-                .map(|name| (Hook::Routing, name))
-                .into_iter()
-                .collect(),
+            claimants: &claimants,
         });
         assert_eq!(holders(&bindings), []);
         let tried = bindings.trials.iter();
-        let tried: Vec<_> = tried.map(|(name, it)| (name.as_str(), it.hooks)).collect();
+        let tried: Vec<_> = tried
+            .map(|(name, it)| (name.as_str(), it.hooks()))
+            .collect();
         let routing: HookSet = [Hook::Routing].into_iter().collect();
         assert_eq!(tried, [("a", both), (stays, routing), ("d", both)]);
         assert_eq!(bindings.conflicts.len(), 1, "the other canary is told of");

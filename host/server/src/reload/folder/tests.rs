@@ -6,7 +6,7 @@ const SETTLE: Micros = Micros(200);
 
 /// A file whose content and time are `version`.
 fn file(version: u64) -> Sight {
-    Sight::File(Stamp {
+    Ok(Stamp {
         path: PathBuf::from("/policies"),
         bytes: version,
         modified: (0, 0),
@@ -14,17 +14,21 @@ fn file(version: u64) -> Sight {
     })
 }
 
-fn listing_of(inode: u64, files: &[(&str, u64)]) -> Result<Listing, Unlisted> {
+fn listing_of(inode: u64, files: &[(&str, u64)]) -> io::Result<Listing> {
     let files = files.iter();
     Ok(Listing {
-        folder: FolderId { device: 1, inode },
+        folder: FolderId {
+            path: PathBuf::from("/policies"),
+            device: 1,
+            inode,
+        },
         files: files
             .map(|(name, version)| ((*name).to_owned(), file(*version)))
             .collect(),
     })
 }
 
-/// A look at `now` that finds `files`, and what may be acted on then: `+` offered, `-` withdrawn.
+/// The changes due after a look at `now` that finds `files`: `+` offered, `-` withdrawn.
 fn look(folder: &mut Folder, now: u64, files: &[(&str, u64)]) -> Vec<String> {
     folder.observe(listing_of(7, files), Micros(now));
     due(folder, now)
@@ -33,12 +37,10 @@ fn look(folder: &mut Folder, now: u64, files: &[(&str, u64)]) -> Vec<String> {
 fn due(folder: &mut Folder, now: u64) -> Vec<String> {
     let changes = folder.due(Micros(now)).into_iter();
     changes
-        .map(|change| match change {
-            Change::Offered { name, pair } => match pair.sidecar {
-                Some(_) => format!("+{name}+settings"),
-                None => format!("+{name}"),
-            },
-            Change::Withdrawn { name } => format!("-{name}"),
+        .map(|(name, pair)| match pair.map(|pair| pair.sidecar) {
+            Some(Some(_)) => format!("+{name}+settings"),
+            Some(None) => format!("+{name}"),
+            None => format!("-{name}"),
         })
         .collect()
 }
@@ -123,16 +125,14 @@ fn a_folder_that_vanishes_changes_nothing() {
     let files = [("a.wasm", 1)];
     look(&mut folder, 0, &files);
     look(&mut folder, 200, &files);
-    for (now, unlisted, state) in [
-        (300, Unlisted::Missing, FolderState::Missing),
-        (
-            600,
-            Unlisted::Unreadable("denied".to_owned()),
-            FolderState::Unreadable("denied".to_owned()),
-        ),
+    let denied = ErrorKind::PermissionDenied;
+    let unreadable = FolderState::Unreadable(io::Error::from(denied).to_string());
+    for (now, error, state) in [
+        (300, ErrorKind::NotFound, FolderState::Missing),
+        (600, denied, unreadable),
     ] {
-        folder.observe(Err(unlisted.clone()), Micros(now));
-        folder.observe(Err(unlisted), Micros(now + 250));
+        folder.observe(Err(error.into()), Micros(now));
+        folder.observe(Err(error.into()), Micros(now + 250));
         assert_eq!(due(&mut folder, now + 250), NOTHING);
         assert_eq!(*folder.state(), state);
         assert_eq!(folder.settles_at(), None);

@@ -1,18 +1,18 @@
-//! The report beside what the driver says, as `GET /admin/policies` shows it.
+//! The report beside the driver's, as `GET /admin/policies` shows them.
 
 use pointsman_core::{Hook, HookMap, HookSet};
 use pointsman_policy::{PolicyStatus, Quarantined, Restored, Spread};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Conflict, FolderReport, FolderState, KeeperReport, Origin, Outcome, PolicyReport, Refusal,
-    Transaction,
+    Conflict, FolderReport, FolderState, Origin, PolicyReport, ReconcilerReport, Transaction,
+    TransactionOutcome, VersionRefusal,
 };
-use crate::state::Bound;
+use crate::state::BoundTo;
 
-/// Everything there is to know about policies: `status` is what the driver says of each.
+/// All that is known about policies: the driver's `status` of each, and the `report`.
 #[must_use]
-pub fn policies_json(status: &[PolicyStatus], report: &KeeperReport) -> Value {
+pub fn policies_json(status: &[PolicyStatus], report: &ReconcilerReport) -> Value {
     let policies = report.policies.iter();
     let refused = report.refused.iter();
     json!({
@@ -34,8 +34,8 @@ pub fn policies_json(status: &[PolicyStatus], report: &KeeperReport) -> Value {
     })
 }
 
-/// Who decides what; null: the built-in rule.
-fn hooks_by_holder(status: &[PolicyStatus], report: &KeeperReport) -> Value {
+/// The policy in force for each hook; null: the built-in rule.
+fn hooks_by_holder(status: &[PolicyStatus], report: &ReconcilerReport) -> Value {
     let holder = |hook: Hook| {
         let in_force = status
             .iter()
@@ -70,7 +70,7 @@ fn policy_json(policy: &PolicyReport, status: &[PolicyStatus]) -> Value {
     let source = match &policy.origin {
         Origin::Embedded => json!({"kind": "embedded"}),
         Origin::File(path) => json!({"kind": "file", "path": path.to_string_lossy()}),
-        Origin::Kept(path) => json!({"kind": "last-good", "path": path.to_string_lossy()}),
+        Origin::LastGood(path) => json!({"kind": "last-good", "path": path.to_string_lossy()}),
     };
     json!({
         "name": policy.name,
@@ -143,7 +143,7 @@ fn counts(counts: &HookMap<u64>) -> Map<String, Value> {
         .collect()
 }
 
-fn refusal_json(name: &str, refusal: &Refusal) -> Value {
+fn refusal_json(name: &str, refusal: &VersionRefusal) -> Value {
     json!({
         "name": name,
         "step": refusal.step.as_str(),
@@ -163,7 +163,7 @@ fn conflict_json(conflict: &Conflict) -> Value {
         Conflict::NotEnforced { hook, policy } => {
             ("not-enforced", hook, std::slice::from_ref(policy))
         }
-        Conflict::Shut { hook, policy } => ("shut", hook, std::slice::from_ref(policy)),
+        Conflict::Closed { hook, policy } => ("shut", hook, std::slice::from_ref(policy)),
         Conflict::ContestedCanary { hook, claimants } => {
             ("contested-canary", hook, claimants.as_slice())
         }
@@ -199,12 +199,12 @@ fn quarantined_json(entry: &Quarantined) -> Value {
 }
 
 /// Hooks bound by order; null: to the embedded default.
-fn ordered_json(report: &KeeperReport) -> Value {
+fn ordered_json(report: &ReconcilerReport) -> Value {
     let ordered = report.ordered.iter();
     let ordered = ordered.map(|(hook, bound)| {
         let policy = match bound {
-            Bound::Policy(name) => json!(name),
-            Bound::Embedded => Value::Null,
+            BoundTo::Policy(name) => json!(name),
+            BoundTo::Embedded => Value::Null,
         };
         (hook.as_str().to_owned(), policy)
     });
@@ -213,20 +213,24 @@ fn ordered_json(report: &KeeperReport) -> Value {
 
 fn transaction_json(transaction: &Transaction) -> Value {
     let (outcome, hooks, step, why) = match &transaction.outcome {
-        Outcome::InForce(hooks) => ("in-force", Some(*hooks), None, None),
-        Outcome::Canary(hooks, _) => ("canary", Some(*hooks), None, None),
-        Outcome::Shadow(hooks) => ("shadow", Some(*hooks), None, None),
-        Outcome::Idle => ("idle", None, None, None),
-        Outcome::Proven => ("proven", None, None, None),
-        Outcome::Waits { pinned } => ("waits", None, None, Some(format!("for {pinned}"))),
-        Outcome::Refused { step, why } => ("refused", None, Some(step.as_str()), Some(why.clone())),
-        Outcome::Removed => ("removed", None, None, None),
-        Outcome::Dropped { why } => ("dropped", None, None, Some(why.clone())),
-        Outcome::RolledBack { why } => ("rolled-back", None, None, Some(why.clone())),
+        TransactionOutcome::InForce(hooks) => ("in-force", Some(*hooks), None, None),
+        TransactionOutcome::Canary(hooks, _) => ("canary", Some(*hooks), None, None),
+        TransactionOutcome::Shadow(hooks) => ("shadow", Some(*hooks), None, None),
+        TransactionOutcome::Idle => ("idle", None, None, None),
+        TransactionOutcome::Proven => ("proven", None, None, None),
+        TransactionOutcome::Waits { pinned } => {
+            ("waits", None, None, Some(format!("for {pinned}")))
+        }
+        TransactionOutcome::Refused { step, why } => {
+            ("refused", None, Some(step.as_str()), Some(why.clone()))
+        }
+        TransactionOutcome::Removed => ("removed", None, None, None),
+        TransactionOutcome::Dropped { why } => ("dropped", None, None, Some(why.clone())),
+        TransactionOutcome::RolledBack { why } => ("rolled-back", None, None, Some(why.clone())),
     };
     let hooks = hooks.map(names);
-    let phases = transaction.phases.iter();
-    let phases = phases.map(|phase| (phase.step.to_string(), json!(phase.took.0)));
+    let steps = transaction.steps.iter();
+    let steps = steps.map(|it| (it.step.to_string(), json!(it.took.0)));
     json!({
         "number": transaction.number,
         "at_micros": transaction.at.0,
@@ -237,7 +241,7 @@ fn transaction_json(transaction: &Transaction) -> Value {
         "hooks": hooks,
         "step": step,
         "why": why,
-        "phases_micros": phases.collect::<Map<_, _>>(),
+        "phases_micros": steps.collect::<Map<_, _>>(),
         "state": transaction.restored.as_ref().map(restored_json),
         "pause_micros": transaction.pause.map(|pause| pause.0),
     })

@@ -1,0 +1,321 @@
+//! From a file to a policy that can be put in force: read whole, validate, compile, start,
+//! configure, test.
+//!
+//! [`Preparer`] reads files and says what is to be done about them, on the reconciler's thread.
+//! What takes its time is a [`Job`], which a thread of its own does.
+//!
+//! # Invariants
+//! 1. Code that was compiled is not compiled again while it is among the last [`COMPONENTS_MAX`],
+//!    or as long as its file has not been touched (`tests/reload`).
+//! 2. Nothing in a file makes anybody panic: a parser's panic is a refusal (`job`).
+//!
+//! # Not here
+//! State of a predecessor and the briefing (`reconciler`).
+
+mod job;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::panic::catch_unwind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+
+use pointsman_policy::{
+    COMPONENT_BYTES_MAX, CompileCache, Digest, Limits, Made, PolicyComponent, PolicyEngine,
+};
+use serde_json::{Map, Value};
+
+use super::background::{Background, JobId};
+use super::folder::{Pair, Sight, Stamp};
+use super::listing::read;
+use super::registry::{OnDisk, Origin, Version};
+use super::report::ReloadStep;
+use super::settings::LifecycleSettings;
+use super::sidecar::{self, SIDECAR_BYTES_MAX, Sidecar};
+use super::transactions::{Attempt, Failure};
+use job::{Code, Compiler};
+pub(crate) use job::{Job, Prepared, start};
+
+/// Compiled components kept for when their bytes come back.
+const COMPONENTS_MAX: usize = 16;
+
+/// Makes policies ready.
+pub(crate) struct Preparer {
+    // Immutable.
+    compiler: Compiler,
+    /// The most that a policy may use.
+    limits: Limits,
+    /// By policy name, where no sidecar says otherwise.
+    settings: BTreeMap<String, Map<String, Value>>,
+    // Owned state.
+    jobs: Background<(Job, Attempt), (Attempt, Result<Prepared, Failure>)>,
+    /// The most recently used last.
+    components: VecDeque<PolicyComponent>,
+    compiled: u64,
+    cached: u64,
+}
+
+/// A job that has ended, and its result.
+pub(crate) type Finished = (JobId, Attempt, Result<Prepared, Failure>);
+
+/// The work to be done about a file.
+pub(crate) enum Inspection {
+    /// Code, settings and limits are as before: only the rest of the sidecar is to be heeded.
+    Unchanged(Arc<Version>),
+    /// The policy has to be made ready.
+    Changed(Box<Job>),
+    /// The file is being written: it has to settle again.
+    Unsettled,
+    /// The sidecar is about another file, with this digest.
+    WaitsFor(Digest),
+}
+
+impl Preparer {
+    /// Starts the thread for jobs, which wakes `waker` after each.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub(crate) fn spawn(
+        settings: &LifecycleSettings,
+        engine: PolicyEngine,
+        cache: Option<CompileCache>,
+        waker: Waker,
+    ) -> io::Result<Self> {
+        let compiler = Compiler { engine, cache };
+        let compiles = compiler.clone();
+        // Fingerprints and limits that passed the self-test, the newest last.
+        let mut tested = VecDeque::new();
+        let work = move |(job, mut attempt): (Job, Attempt)| {
+            let result = job.prepare(&compiles, &mut tested, &mut attempt);
+            (attempt, result)
+        };
+        Ok(Self {
+            compiler,
+            limits: settings.limits,
+            settings: settings.settings.iter().cloned().collect(),
+            jobs: Background::spawn("policy-preparer", waker, work)?,
+            components: VecDeque::new(),
+            compiled: 0,
+            cached: 0,
+        })
+    }
+
+    /// Components compiled so far.
+    pub(crate) fn compiled(&self) -> u64 {
+        self.compiled
+    }
+
+    /// Components so far that were compiled in an earlier life.
+    pub(crate) fn cached(&self) -> u64 {
+        self.cached
+    }
+
+    // === Embedded policies ===
+
+    /// Compiles all of `codes` at once. An error is told when the policy's turn comes.
+    pub(crate) fn compile_ahead(&mut self, codes: &[&[u8]]) {
+        let compiler = &self.compiler;
+        let compiled: Vec<_> = thread::scope(|scope| {
+            let load = |code| scope.spawn(move || compiler.load(code));
+            let threads: Vec<_> = codes.iter().copied().map(load).collect();
+            threads
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .collect()
+        });
+        for (component, made) in compiled.into_iter().flatten().flatten() {
+            self.note(component, Some(&made));
+        }
+    }
+
+    /// The version of the embedded policy `name`, which was tested with the server.
+    pub(crate) fn embedded(
+        &mut self,
+        name: &str,
+        wasm: &[u8],
+        attempt: &mut Attempt,
+    ) -> Result<Version, Failure> {
+        let digest = Digest::of(wasm);
+        attempt.digest = Some(digest);
+        let (component, made) = match self.component(digest) {
+            Some(component) => (component, None),
+            None => self.compiler.compile(wasm, attempt)?,
+        };
+        self.note(component.clone(), made.as_ref());
+        let (sidecar, text) = self.sidecar(name, None)?;
+        Ok(Version::new(Origin::Embedded, &component, &sidecar, text))
+    }
+
+    // === Files ===
+
+    /// Says what is to be done about the file at `path`, which was seen as `pair`, and is known as
+    /// `before`.
+    pub(crate) fn inspect(
+        &self,
+        (name, path): (&str, PathBuf),
+        pair: &Pair,
+        before: &OnDisk,
+        attempt: &mut Attempt,
+    ) -> Result<Inspection, Failure> {
+        let stamp = regular(&pair.wasm)?;
+        let code = match &before.code {
+            Some((seen, component)) if seen == stamp => Code::Component(component.clone()),
+            Some(_) | None => {
+                let read = attempt.time(ReloadStep::Read, || read(stamp, COMPONENT_BYTES_MAX));
+                match read? {
+                    Some(bytes) => self.code(bytes),
+                    None => return Ok(Inspection::Unsettled),
+                }
+            }
+        };
+        let digest = code.digest();
+        attempt.digest = Some(digest);
+        let text = match &pair.sidecar {
+            None => None,
+            Some(seen) => match read(regular(seen)?, SIDECAR_BYTES_MAX)? {
+                Some(bytes) => Some(bytes),
+                None => return Ok(Inspection::Unsettled),
+            },
+        };
+        let (sidecar, sidecar_text) = self.sidecar(name, text)?;
+        if let Some(pinned) = sidecar.sha256.filter(|pinned| *pinned != digest) {
+            return Ok(Inspection::WaitsFor(pinned));
+        }
+        let job = Job {
+            origin: Origin::File(path),
+            code,
+            sidecar,
+            sidecar_text,
+            stamp: Some(stamp.clone()),
+        };
+        if let Code::Component(component) = &job.code
+            && let version = job.version(component)
+            && let Some(before) = &before.version
+            && before.is_same(&version)
+        {
+            return Ok(Inspection::Unchanged(Arc::new(version)));
+        }
+        Ok(Inspection::Changed(Box::new(job)))
+    }
+
+    /// The job that makes the last good version of `name` ready: `bytes` and the `text` that stood
+    /// beside them.
+    pub(crate) fn last_good(
+        &self,
+        (name, path): (&str, PathBuf),
+        bytes: Vec<u8>,
+        text: Option<String>,
+    ) -> Result<Job, Failure> {
+        let (sidecar, sidecar_text) = self.sidecar(name, text.map(String::into_bytes))?;
+        Ok(Job {
+            origin: Origin::LastGood(path),
+            code: self.code(bytes),
+            sidecar,
+            sidecar_text,
+            stamp: None,
+        })
+    }
+
+    /// The sidecar of `name` with its text, and with the settings of the configuration where it has
+    /// none.
+    fn sidecar(
+        &self,
+        name: &str,
+        bytes: Option<Vec<u8>>,
+    ) -> Result<(Sidecar, Option<String>), Failure> {
+        let (mut sidecar, text) = match bytes {
+            Some(bytes) => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                (self.parsed(name, bytes)?, Some(text))
+            }
+            None => (Sidecar::absent(&self.limits), None),
+        };
+        if sidecar.settings.is_none() {
+            sidecar.settings = self.settings.get(name).cloned();
+        }
+        Ok((sidecar, text))
+    }
+
+    fn parsed(&self, name: &str, bytes: Vec<u8>) -> Result<Sidecar, Failure> {
+        let file = format!("{name}.toml");
+        let limits = self.limits;
+        let step = ReloadStep::Validate;
+        match catch_unwind(|| sidecar::parse(file.as_ref(), bytes, &limits)) {
+            Ok(parsed) => parsed.map_err(|error| Failure::new(step, &error)),
+            Err(_panic) => {
+                let why = format!("{file}: the parser of sidecars gave up");
+                Err(Failure { step, why })
+            }
+        }
+    }
+
+    // === Jobs ===
+
+    /// True while a job is in progress.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.jobs.is_busy()
+    }
+
+    /// Begins `job`. Call it when no job is in progress.
+    pub(crate) fn begin(&mut self, job: Job, attempt: Attempt) -> JobId {
+        self.jobs.begin((job, attempt))
+    }
+
+    /// The job in progress, if it has ended.
+    pub(crate) fn poll(&mut self) -> Option<Finished> {
+        let (job, (attempt, result)) = self.jobs.poll()?;
+        self.note_result(&result);
+        Some((job, attempt, result))
+    }
+
+    /// The job in progress once it has ended; absent: there is none.
+    pub(crate) fn wait(&mut self) -> Option<Finished> {
+        let (job, (attempt, result)) = self.jobs.wait()?;
+        self.note_result(&result);
+        Some((job, attempt, result))
+    }
+
+    fn note_result(&mut self, result: &Result<Prepared, Failure>) {
+        if let Ok(prepared) = result {
+            self.note(prepared.component.clone(), prepared.made.as_ref());
+        }
+    }
+
+    // === Components ===
+
+    fn code(&self, bytes: Vec<u8>) -> Code {
+        let digest = Digest::of(&bytes);
+        let component = self.component(digest);
+        component.map_or(Code::Bytes(digest, bytes), Code::Component)
+    }
+
+    fn component(&self, digest: Digest) -> Option<PolicyComponent> {
+        let mut components = self.components.iter();
+        components.find(|known| known.digest() == digest).cloned()
+    }
+
+    /// Keeps `component` among the last ones, and counts how it was `made`.
+    fn note(&mut self, component: PolicyComponent, made: Option<&Made>) {
+        match made {
+            None => {}
+            Some(Made::Cached) => self.cached += 1,
+            Some(Made::Compiled | Made::Unkept(_)) => self.compiled += 1,
+        }
+        let digest = component.digest();
+        self.components.retain(|known| known.digest() != digest);
+        if self.components.len() >= COMPONENTS_MAX {
+            self.components.pop_front();
+        }
+        self.components.push_back(component);
+    }
+}
+
+/// The file that was seen, if there was one to read.
+fn regular(seen: &Sight) -> Result<&Stamp, Failure> {
+    seen.as_ref().map_err(|why| Failure {
+        step: ReloadStep::Read,
+        why: why.clone(),
+    })
+}

@@ -1,0 +1,229 @@
+//! The reconciler: brings the policies in force to where folder, orders and configuration want them.
+//!
+//! Each pass hears what the host has done by itself and what operators have ordered, looks at the
+//! folder, has made ready what has settled, asks the binding rule who shall hold what, and puts
+//! the difference to what the host has in force by one commit. A version that fails on the way is
+//! done without: the version in force stays, or the default steps in, and the rule is asked again.
+//!
+//! # Invariants
+//! 1. A version that fails at any step changes nothing of what is in force
+//!    (`tests/reload`, `refused`).
+//! 2. A version that failed, or that the host dropped, is not tried again before its file or
+//!    its sidecar changes, or it is released (`tests/reload`).
+//! 3. While a policy is made ready, everything else goes on (`tests/reload`, `orders`).
+//!
+//! # Not here
+//! A thread, a watch and a clock: the caller of [`Reconciler::tick`] has them (`reload`).
+
+mod commit;
+mod host;
+mod orders;
+mod prepare;
+mod publish;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use pointsman_core::Micros;
+use pointsman_policy::Probation;
+use tokio::sync::{mpsc, watch};
+
+use super::binding::Conflict;
+use super::folder::{Folder, FolderState};
+use super::order::{self, OrderHandle, PlacedOrder};
+use super::port::{Ended, PolicyPort};
+use super::preparer::Preparer;
+use super::registry::Registry;
+use super::report::{ReconcilerReport, Trigger};
+use super::transactions::Transactions;
+use super::{EmbeddedPolicy, ReconcilerSpec, listing, micros, tell};
+use crate::state::State;
+
+/// The owner of the policy folder, of the policies' entries, and of their history.
+pub struct Reconciler<P> {
+    // Immutable.
+    port: P,
+    embedded: Vec<EmbeddedPolicy>,
+    path: Option<PathBuf>,
+    probation: Probation,
+    poll: Micros,
+    // Owned state.
+    state: State,
+    folder: Folder,
+    preparer: Preparer,
+    registry: Registry,
+    conflicts: Vec<Conflict>,
+    transactions: Transactions,
+    /// The time when the host was last asked what it has.
+    polled_at: Micros,
+    // Asked and told.
+    orders: OrderHandle,
+    inbox: mpsc::Receiver<PlacedOrder>,
+    report: watch::Sender<Arc<ReconcilerReport>>,
+}
+
+impl<P: PolicyPort> Reconciler<P> {
+    /// A reconciler that has not looked at anything yet.
+    ///
+    /// # Errors
+    /// If there is no thread for it to make policies ready on.
+    pub fn new(spec: ReconcilerSpec, port: P) -> io::Result<Self> {
+        let ReconcilerSpec {
+            settings,
+            embedded,
+            engine,
+            clock,
+            mut state,
+            waker,
+        } = spec;
+        let preparer = Preparer::spawn(&settings, engine, state.cache(), waker.clone())?;
+        let (orders, inbox) = order::orders(waker);
+        let defaults = embedded.iter().map(|policy| policy.name).collect();
+        Ok(Self {
+            port,
+            embedded,
+            path: settings.folder,
+            probation: settings.probation,
+            poll: micros(settings.poll),
+            state,
+            folder: Folder::new(micros(settings.settle)),
+            preparer,
+            registry: Registry::new(defaults, settings.bind),
+            conflicts: Vec::new(),
+            transactions: Transactions::new(clock),
+            polled_at: Micros(0),
+            orders,
+            inbox,
+            report: watch::Sender::default(),
+        })
+    }
+
+    /// The reports from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<ReconcilerReport>> {
+        self.report.subscribe()
+    }
+
+    /// The way to give orders.
+    #[must_use]
+    pub fn orders(&self) -> OrderHandle {
+        self.orders.clone()
+    }
+
+    /// True while a policy is being made ready. The waker of the spec is woken when it is.
+    #[must_use]
+    pub fn is_preparing(&self) -> bool {
+        self.preparer.is_busy()
+    }
+
+    /// Makes the first pass: the embedded policies, and the folder as it is, settled or not. Waits
+    /// for all that it has made ready. Returns when to call [`Self::tick`] at the latest.
+    ///
+    /// # Errors
+    /// If the host has ended.
+    pub fn begin(&mut self) -> Result<Micros, Ended> {
+        self.transactions.begin_pass(Trigger::Start);
+        let begun = self.first_pass();
+        self.end_pass(begun)
+    }
+
+    fn first_pass(&mut self) -> Result<(), Ended> {
+        self.polled_at = self.transactions.at;
+        self.recall()?;
+        let codes: Vec<&[u8]> = self.embedded.iter().map(|policy| policy.wasm).collect();
+        self.preparer.compile_ahead(&codes);
+        for policy in self.embedded.clone() {
+            self.take_embedded(policy);
+        }
+        self.expect_remembered();
+        self.look();
+        let changes = self.folder.all();
+        self.take_all(changes);
+        if *self.folder.state() != FolderState::Watched {
+            self.fall_back_on_all();
+        }
+        loop {
+            self.prepare_all();
+            self.reconcile()?;
+            if !self.fall_back() {
+                self.drop_ready();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes a pass: hears the host and the operators, looks at the folder, and does what is to be
+    /// done. Returns when to call it again at the latest; call it earlier when the waker is woken.
+    ///
+    /// # Errors
+    /// If the host has ended.
+    pub fn tick(&mut self) -> Result<Micros, Ended> {
+        self.transactions.begin_pass(Trigger::Folder);
+        let done = self.pass();
+        self.end_pass(done)
+    }
+
+    fn pass(&mut self) -> Result<(), Ended> {
+        self.polled_at = self.transactions.at;
+        let has_lost = self.ask_host()? > 0;
+        self.obey_all()?;
+        self.look();
+        let changes = self.folder.due(self.transactions.at);
+        self.take_all(changes);
+        if let Some(finished) = self.preparer.poll() {
+            self.take_finished(finished);
+        }
+        self.prepare_next();
+        if !self.preparer.is_busy() || has_lost {
+            self.reconcile()?;
+            self.drop_ready();
+        }
+        if self.fall_back() {
+            self.prepare_next();
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let before = self.folder.state().clone();
+        self.folder
+            .observe(listing::list(path), self.transactions.at);
+        if *self.folder.state() != before {
+            tell::folder(path, self.folder.state());
+        }
+        if let Some(id) = self.folder.id()
+            && *self.folder.state() == FolderState::Watched
+            && self.state.remembered().folder.as_ref() != Some(id)
+        {
+            self.state.change(|state| state.folder = Some(id.clone()));
+        }
+    }
+
+    // === The end of a pass ===
+
+    fn end_pass(&mut self, passed: Result<(), Ended>) -> Result<Micros, Ended> {
+        self.transactions.end_idle();
+        self.tell();
+        self.registry.forget();
+        self.publish();
+        passed?;
+        let now = self.transactions.at;
+        let polls_at = self.polled_at.after(self.poll);
+        let settles_at = self.folder.settles_at();
+        Ok(settles_at.map_or(polls_at, |at| at.min(polls_at)).max(now))
+    }
+}
+
+impl<P> fmt::Debug for Reconciler<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reconciler")
+            .field("folder", &self.folder)
+            .field("registry", &self.registry)
+            .field("transactions", &self.transactions)
+            .finish_non_exhaustive()
+    }
+}
