@@ -1,13 +1,15 @@
-//! An HTTP client as plain as can be: one connection per request, answers as they come.
+//! An HTTP client as plain as can be: one connection per request, answers as they come. It checks
+//! what it sees against the server's OpenAPI document.
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::AUTHORIZATION;
-use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use pointsman_server::http::conformance::{check_answer, check_body};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -49,6 +51,8 @@ pub struct Streamed {
     pub done: bool,
 }
 
+const CHAT: &str = "/v1/chat/completions";
+
 // === impl Client ===
 
 impl Client {
@@ -72,8 +76,7 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub async fn get(&self, path: &str) -> Result<Answer> {
-        let request = Request::get(path).body(Full::default())?;
-        self.whole(request).await
+        self.whole(Method::GET, path, None).await
     }
 
     /// Sends `POST path` with a JSON body.
@@ -81,8 +84,7 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
-        let body = Full::new(Bytes::from(body.to_string()));
-        self.whole(Request::post(path).body(body)?).await
+        self.whole(Method::POST, path, Some(body)).await
     }
 
     /// Sends `DELETE path`.
@@ -90,8 +92,7 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub async fn delete(&self, path: &str) -> Result<Answer> {
-        let request = Request::delete(path).body(Full::default())?;
-        self.whole(request).await
+        self.whole(Method::DELETE, path, None).await
     }
 
     /// Sends a chat of one message, and waits for the whole answer.
@@ -99,7 +100,7 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub async fn chat(&self, message: &str) -> Result<Answer> {
-        self.post("/v1/chat/completions", &chat(message)).await
+        self.post(CHAT, &chat(message)).await
     }
 
     /// Sends a chat whose answer is streamed.
@@ -107,9 +108,7 @@ impl Client {
     /// # Errors
     /// If the answer is not a stream.
     pub async fn stream(&self, body: &Value) -> Result<Stream> {
-        let body = Full::new(Bytes::from(body.to_string()));
-        let request = Request::post("/v1/chat/completions").body(body)?;
-        let (response, connection) = self.send(request).await?;
+        let (response, connection) = self.send(Method::POST, CHAT, Some(body)).await?;
         let status = response.status();
         let (parts, body) = response.into_parts();
         if status != StatusCode::OK {
@@ -124,24 +123,39 @@ impl Client {
         })
     }
 
-    async fn whole(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
-        let (response, connection) = self.send(request).await?;
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await?.to_bytes().to_vec();
+    async fn whole(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
+        let (response, connection) = self.send(method.clone(), path, body).await?;
+        let (parts, received) = response.into_parts();
+        let received = received.collect().await?.to_bytes().to_vec();
         connection.abort();
-        Ok(Answer {
+        let answer = Answer {
             status: parts.status,
             headers: parts.headers,
-            body,
-        })
+            body: received,
+        };
+        let asked = (method.as_str(), path);
+        let kind = answer.header("content-type");
+        let status = answer.status.as_u16();
+        let checked = check_answer(asked, status, kind, &answer.body);
+        checked.map_err(|why| anyhow!("{asked:?} is answered with {status}: {why}"))?;
+        if let Some(body) = body.filter(|_| answer.status.is_success()) {
+            let checked = check_body(asked, body);
+            checked.map_err(|why| anyhow!("{asked:?} accepts {body}: {why}"))?;
+        }
+        Ok(answer)
     }
 
     async fn send(
         &self,
-        mut request: Request<Full<Bytes>>,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
     ) -> Result<(Response<Incoming>, JoinHandle<()>)> {
+        let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
+        let request = Request::builder().method(method).uri(path);
+        let mut request = request.body(Full::new(body))?;
         let host = self.addr.to_string().parse()?;
-        request.headers_mut().insert(hyper::header::HOST, host);
+        request.headers_mut().insert(HOST, host);
         if let Some(key) = self.key {
             let key = format!("Bearer {key}").parse()?;
             request.headers_mut().insert(AUTHORIZATION, key);
@@ -219,6 +233,9 @@ impl Stream {
             if let Some(end) = self.rest.windows(2).position(|pair| pair == b"\n\n") {
                 let event: Vec<u8> = self.rest.drain(..end + 2).collect();
                 let event = String::from_utf8(event)?;
+                let checked =
+                    check_answer(("POST", CHAT), 200, "text/event-stream", event.as_bytes());
+                checked.map_err(|why| anyhow!("{event}: {why}"))?;
                 let data = event.trim_end().strip_prefix("data: ");
                 return Ok(Some(data.context("not a data event")?.to_owned()));
             }

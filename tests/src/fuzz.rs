@@ -11,6 +11,7 @@ use pointsman_policy::{
     Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource, SelfTestError, self_test,
 };
 use pointsman_server::fuzz;
+use pointsman_server::http::conformance::check_body;
 use pointsman_testkit::Scenario;
 use serde_json::Map;
 
@@ -66,16 +67,31 @@ pub fn scenario(bytes: &[u8]) -> bool {
     }
 }
 
-/// Reads bytes as the body of a chat completion.
+/// Reads them as the body of a chat completion.
+///
+/// # Panics
+/// If a body that is understood does not fit the schema of the OpenAPI document.
 #[must_use]
 pub fn chat(bytes: &[u8]) -> bool {
-    fuzz::chat(bytes).is_ok()
+    understood("/v1/chat/completions", fuzz::chat, bytes)
 }
 
-/// Reads bytes as the body of a completion.
+/// Reads them as the body of a completion.
+///
+/// # Panics
+/// If a body that is understood does not fit the schema of the OpenAPI document.
 #[must_use]
 pub fn completion(bytes: &[u8]) -> bool {
-    fuzz::completion(bytes).is_ok()
+    understood("/v1/completions", fuzz::completion, bytes)
+}
+
+fn understood(path: &str, read: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> bool {
+    if read(bytes).is_err() {
+        return false;
+    }
+    let body = serde_json::from_slice(bytes).expect("what is understood is JSON");
+    assert_eq!(check_body(("POST", path), &body), Ok(()), "{body}");
+    true
 }
 
 /// Loads bytes as a policy, and runs the self-test on it.

@@ -45,7 +45,7 @@ enum Key {
     Right,
 }
 
-/// Statuses of the clients' door and of the operators', where there is one, with each key.
+/// Statuses at the clients' listener and at the operators', where there is one, with each key.
 async fn statuses(serving: &Serving, path: &str) -> Result<Vec<(u16, Option<u16>)>> {
     let mut statuses = Vec::new();
     for key in [Key::None, Key::Wrong, Key::Right] {
@@ -132,7 +132,7 @@ async fn a_listener_of_their_own_is_for_operators_and_for_nobody_else() -> Resul
         ensure!(statuses(&serving, path).await? == there, "{path}");
     }
     let operators = Client::new(serving.server.admin_addr().context("no listener")?);
-    for path in ["/health", "/ready", "/metrics"] {
+    for path in ["/health", "/ready", "/metrics", "/openapi.json"] {
         ensure!(operators.get(path).await?.status == 200, "{path}");
     }
     let (status, message) = error(&operators.chat("Hello").await?)?;

@@ -1,19 +1,20 @@
 //! The engines of this machine and the models they serve: added and removed while the host runs.
 //!
-//! [`Fleet`] is told by operators, has the driver attach or detach, and keeps what clients may name
-//! ([`Catalog`]) in step.
+//! [`Fleet`] takes orders of operators, has the driver attach or detach, and keeps the [`Catalog`] of
+//! names for clients in step.
 //!
 //! # Invariants
 //! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
 //!    removed (`tests/admin`).
 //!
 //! # Cancellation
-//! An addition that has begun is finished, whoever stops waiting for it.
+//! An addition that has begun is finished, even if nobody waits for it any more.
 //!
 //! # Not here
-//! What an executor does (`pointsman-engine`), and what is placed on it (`pointsman-core`).
+//! The work of an executor (`pointsman-executor`), and placements on it (`pointsman-core`).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -23,12 +24,12 @@ use tokio::sync::{Mutex, watch};
 use tokio::task;
 use tracing::info;
 
+use crate::catalog::Catalog;
 use crate::config::{ModelConfig, ModelSource};
 use crate::driver::message::DriverHandle;
 use crate::driver::operator::{
-    AttachRefused, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Newcomer, Operator,
+    AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
 };
-use crate::http::catalog::Catalog;
 use crate::models::{Host, Loaded, Running};
 
 /// The engines of this machine and their models.
@@ -51,16 +52,24 @@ struct Members {
     threads: Vec<JoinHandle<Ended>>,
 }
 
+pub(crate) use crate::config::{SLOTS_MAX, WEIGHTS};
+
 /// An executor to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addition {
-    /// Its model, as in the configuration.
-    pub model: ModelConfig,
-    /// Its name; absent: its device's and its model's.
+    /// The name clients use for its model.
+    pub model: String,
+    /// The model's Hugging Face folder; absent: the model is served already, or embedded.
+    pub folder: Option<PathBuf>,
+    /// Sequences at once; absent: the default.
+    pub slots: Option<u32>,
+    /// Relative share of the tokens of a step; absent: the default.
+    pub share_weight: Option<u32>,
+    /// The executor's name; absent: its device's and its model's.
     pub executor: Option<String>,
 }
 
-/// Why an executor was not added.
+/// The reason why an executor was not added.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddError {
@@ -70,7 +79,7 @@ pub enum AddError {
     /// Another model is called so.
     #[error("model `{0}` is served from another folder: leave out `path`, or give it another name")]
     OtherModel(String),
-    /// It does not fit the device.
+    /// The executor does not fit the device.
     #[error("{0}")]
     Refused(String),
     /// The host is shutting down.
@@ -81,7 +90,7 @@ pub enum AddError {
 // === impl Fleet ===
 
 impl Fleet {
-    /// Those that run on `host`, which `driver` knows.
+    /// A fleet without engines on `host`, which `driver` knows.
     #[must_use]
     pub fn new(host: Host, driver: DriverHandle) -> Self {
         Self {
@@ -92,7 +101,7 @@ impl Fleet {
         }
     }
 
-    /// One that begins with `running`.
+    /// A fleet that begins with the engines `running`.
     #[must_use]
     pub fn of(host: Host, driver: DriverHandle, running: Vec<Running>) -> Self {
         let mut fleet = Self::new(host, driver);
@@ -106,13 +115,13 @@ impl Fleet {
         fleet
     }
 
-    /// What clients may name.
+    /// The names that clients may use.
     #[must_use]
     pub fn catalog(&self) -> watch::Receiver<Arc<Catalog>> {
         self.catalog.subscribe()
     }
 
-    /// Has clients name what `catalog` says, whoever serves it.
+    /// Replaces the names that clients may use.
     pub fn show(&self, catalog: Catalog) {
         self.catalog.send_replace(Arc::new(catalog));
     }
@@ -120,7 +129,7 @@ impl Fleet {
     /// Loads a model, unless it is served already, and attaches an executor for it.
     ///
     /// # Errors
-    /// What keeps it from being added; nothing has changed then.
+    /// If the executor cannot be added; nothing has changed then.
     pub async fn add(self: Arc<Self>, addition: Addition) -> Result<ExecutorRow, AddError> {
         let adding = task::spawn(async move { self.add_now(addition).await });
         adding.await.unwrap_or(Err(AddError::Ended))
@@ -128,7 +137,8 @@ impl Fleet {
 
     async fn add_now(&self, addition: Addition) -> Result<ExecutorRow, AddError> {
         let mut members = self.members.lock().await;
-        let Addition { model, executor } = addition;
+        let executor = addition.executor.clone();
+        let model = addition.into_model();
         let loaded = match members.serving.get(&model.name) {
             Some((loaded, _)) => same(loaded, &model)?,
             None => load(model.clone()).await?,
@@ -136,7 +146,7 @@ impl Fleet {
         let shape = loaded.shape(self.host.blocks);
         let shape = shape.map_err(|error| AddError::Refused(error.to_string()))?;
         let (engine, host, slots) = (Arc::clone(&loaded), self.host.clone(), model.slots);
-        let newcomer = Box::new(Newcomer {
+        let request = Box::new(AttachRequest {
             name: executor.unwrap_or_else(|| loaded.executor_name()),
             model: model.name,
             device: self.host.device,
@@ -147,7 +157,7 @@ impl Fleet {
         });
         let attached = self
             .driver
-            .operate(|answer| Operator::Attach(newcomer, answer));
+            .operate(|answer| Operator::Attach(request, answer));
         let Attached { row, engine } = match attached.await.ok_or(AddError::Ended)? {
             Ok(attached) => attached,
             Err(AttachRefused::Machine(error)) => return Err(AddError::Refused(error.to_string())),
@@ -181,13 +191,13 @@ impl Fleet {
         Some(changed)
     }
 
-    /// The threads of the engines, for whoever waits for their end.
+    /// The threads of the engines, to be joined.
     pub async fn threads(&self) -> Vec<JoinHandle<Ended>> {
         std::mem::take(&mut self.members.lock().await.threads)
     }
 }
 
-/// The model that is served by that name, if it is the one that is meant.
+/// The model that is served by the name of `meant`, if that has no other folder.
 fn same(loaded: &Arc<Loaded>, meant: &ModelConfig) -> Result<Arc<Loaded>, AddError> {
     let unsaid = meant.source == ModelSource::Embedded;
     if unsaid || loaded.config().source == meant.source {
@@ -205,8 +215,24 @@ async fn load(model: ModelConfig) -> Result<Arc<Loaded>, AddError> {
     }
 }
 
-/// An engine's name, what it counts, and its thread.
+/// An engine's name, counters and thread.
 type Engine = (String, Arc<EngineStats>, JoinHandle<Ended>);
+
+// === impl Addition ===
+
+impl Addition {
+    fn into_model(self) -> ModelConfig {
+        let source = self
+            .folder
+            .map_or(ModelSource::Embedded, ModelSource::Folder);
+        let default = ModelConfig::new(&self.model, source);
+        ModelConfig {
+            slots: self.slots.unwrap_or(default.slots),
+            share_weight: self.share_weight.unwrap_or(default.share_weight),
+            ..default
+        }
+    }
+}
 
 // === impl Members ===
 

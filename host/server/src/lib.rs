@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod catalog;
 pub mod cli;
 pub mod clock;
 pub mod config;

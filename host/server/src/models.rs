@@ -24,10 +24,10 @@ use pointsman_executor::handle::EngineHandle;
 use tokio::sync::mpsc;
 use tracing::info;
 
+use crate::catalog::ModelEntry;
 use crate::clock;
 use crate::config::{CpuConfig, ModelConfig, ModelSource};
 use crate::embedded;
-use crate::http::catalog::ModelEntry;
 
 /// Tokens a block holds of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;

@@ -30,7 +30,7 @@ use crate::driver::{Driver, Memory, thread};
 use crate::driver_port::{DriverPort, eject};
 use crate::embedded;
 use crate::fleet::Fleet;
-use crate::http::{self, App, Phase, Serves, Watched};
+use crate::http::{self, ApiKeys, App, Audience, HttpSettings, ServerPhase, Watched};
 use crate::journal;
 use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
@@ -55,7 +55,7 @@ pub struct Server {
     driver: DriverHandle,
     fleet: Arc<Fleet>,
     // Lifecycle.
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ServerPhase>,
     http: task::JoinHandle<std::io::Result<()>>,
     reconciler: ReconcilerHandle,
     driver_thread: JoinHandle<()>,
@@ -104,7 +104,7 @@ impl Server {
             waker,
         };
         let core = start_core(&config, &models, &shared)?;
-        let (phase, phases) = watch::channel(Phase::Starting);
+        let (phase, phases) = watch::channel(ServerPhase::Starting);
         let reconciler = start_reconciler(&config, &core.driver, &shared, woken).await?;
         let watched = Watched {
             phase: phases,
@@ -113,13 +113,13 @@ impl Server {
             orders: reconciler.orders.clone(),
         };
         let app = App::new(
-            &config,
+            http_settings(&config),
             Arc::clone(&core.fleet),
             core.driver.clone(),
             watched,
         );
         let http = task::spawn(listeners.serve(Arc::new(app)));
-        phase.send_replace(Phase::Serving);
+        phase.send_replace(ServerPhase::Serving);
         let server = Self {
             addr,
             admin_addr,
@@ -225,12 +225,12 @@ impl Server {
     /// If a part of it had failed.
     pub async fn stop(mut self) -> Result<()> {
         info!(drain_s = self.drain.as_secs(), "shutting down");
-        self.phase.send_replace(Phase::Draining);
+        self.phase.send_replace(ServerPhase::Draining);
         if timeout(self.drain, &mut self.http).await.is_err() {
             warn!("drain deadline passed, ending what is left");
             self.driver.stop().await;
             if timeout(LAST_WORDS, &mut self.http).await.is_err() {
-                self.phase.send_replace(Phase::Ended);
+                self.phase.send_replace(ServerPhase::Ended);
                 (&mut self.http).await.context("HTTP panicked")??;
             }
         }
@@ -261,11 +261,33 @@ impl Listeners {
     /// Serves until both have ended.
     async fn serve(self, app: Arc<App>) -> std::io::Result<()> {
         let Some(operators) = self.operators else {
-            return http::serve(self.clients, Serves::Everything, app).await;
+            return http::serve(self.clients, Audience::Everybody, app).await;
         };
-        let clients = http::serve(self.clients, Serves::Clients, Arc::clone(&app));
-        let operators = http::serve(operators, Serves::Operators, app);
+        let clients = http::serve(self.clients, Audience::Clients, Arc::clone(&app));
+        let operators = http::serve(operators, Audience::Operators, app);
         tokio::try_join!(clients, operators).map(|((), ())| ())
+    }
+}
+
+/// The part of `config` that HTTP works by.
+#[must_use]
+pub fn http_settings(config: &Config) -> HttpSettings {
+    let keys = ApiKeys::new(config.keys.clone(), config.admin.key.as_deref());
+    HttpSettings {
+        connections_max: config.http.connections_max,
+        body_bytes_max: config.http.body_bytes_max,
+        read_timeout: config.http.read_timeout,
+        write_timeout: config.http.write_timeout,
+        keys: if config.http.metrics_public {
+            keys
+        } else {
+            keys.with_private_metrics()
+        },
+        label_keys: config.hints.label_keys.clone(),
+        priority_max: config.hints.priority_max,
+        decisions_max: config.admin.decisions_max,
+        retry_after_secs: config.core.retry_after_secs,
+        queue_max: config.core.queue_max,
     }
 }
 

@@ -32,6 +32,7 @@ use pointsman_journal::JournalSettings;
 use pointsman_policy::Patience;
 use serde::Deserialize;
 
+pub use crate::http::{ApiKey, DEFAULT_TENANT};
 use crate::reload::settings::LifecycleSettings;
 pub use error::{ConfigError, Place, Wrong};
 pub(crate) use validate::{SLOTS_MAX, WEIGHTS};
@@ -42,8 +43,6 @@ use validate::Here;
 
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 const DRAIN: Duration = Duration::from_secs(30);
-/// The tenant of whoever needs no key, and of keys that name none.
-pub const DEFAULT_TENANT: &str = "default";
 /// Watched, if it exists, where no other folder is named.
 const POLICIES_FOLDER: &str = "policies.d";
 
@@ -115,15 +114,6 @@ pub struct AdminConfig {
 /// A text that nothing prints.
 #[derive(Clone)]
 pub struct Secret(String);
-
-/// A key and whose it is.
-#[derive(Clone)]
-pub struct ApiKey {
-    /// SHA-256 of the key: keys are compared, never kept.
-    pub sha256: [u8; 32],
-    /// A name of [`Config::tenants`].
-    pub tenant: String,
-}
 
 /// Who pays.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -375,13 +365,5 @@ impl Deref for Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
-    }
-}
-
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ApiKey")
-            .field("tenant", &self.tenant)
-            .finish_non_exhaustive()
     }
 }

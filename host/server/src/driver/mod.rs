@@ -14,11 +14,11 @@
 
 pub mod decisions;
 mod executors;
+mod forecast;
 pub mod message;
 mod operate;
 pub mod operator;
 mod overview;
-mod prospect;
 mod record;
 mod requests;
 #[cfg(test)]
@@ -42,9 +42,9 @@ use tokio::sync::mpsc;
 use crate::metrics::Metrics;
 use decisions::{Arrival, Decisions};
 use executors::Executors;
+use forecast::Referents;
 use message::{Load, Submission, Submitted, TicketId};
 use operator::Fate;
-use prospect::Referents;
 use requests::{Record, Requests};
 
 /// The machine, its policies, and the requests in hand.

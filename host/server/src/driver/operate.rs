@@ -1,4 +1,4 @@
-//! Operators' questions answered, and their orders about executors carried out.
+//! Answers to operators' questions, and their orders about executors carried out.
 
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, Role};
 use pointsman_core::{ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros};
@@ -7,19 +7,20 @@ use pointsman_policy::ShadowReport;
 
 use super::Driver;
 use super::operator::{
-    AttachRefused, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Fate, Newcomer, Operator,
+    AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Fate,
+    Operator,
 };
 
 /// Names in an error at most.
 const NAMES_SHOWN: usize = 32;
 
 impl Driver {
-    /// Answers `operator`. One who does not wait for it any more is not told, that is all.
+    /// Answers `operator`. An asker that does not wait any more is not told, that is all.
     pub(super) fn operate(&mut self, now: Micros, operator: Operator) {
         match operator {
             Operator::Overview(answer) => drop(answer.send(self.overview(now))),
             Operator::Shadows(answer) => drop(answer.send(self.shadows())),
-            Operator::Route(prospect, answer) => drop(answer.send(self.outlook(now, &prospect))),
+            Operator::Route(query, answer) => drop(answer.send(self.forecast(now, &query))),
             Operator::Decision(ticket, answer) => drop(answer.send(self.explained(now, ticket))),
             Operator::Decisions(last, answer) => {
                 drop(answer.send(self.named(self.decisions.newest(last))))
@@ -29,8 +30,8 @@ impl Driver {
                 let ejected = ejected.flat_map(|hook| self.policies.eject(now, hook));
                 drop(answer.send(ejected.collect()));
             }
-            Operator::Attach(newcomer, answer) => {
-                drop(answer.send(self.attach_new(now, *newcomer)));
+            Operator::Attach(request, answer) => {
+                drop(answer.send(self.attach_new(now, *request)));
             }
             Operator::Change(name, change, answer) => {
                 drop(answer.send(self.change_executor(now, &name, change)));
@@ -46,26 +47,30 @@ impl Driver {
     }
 
     /// Attaches an executor to the machine, and starts its engine.
-    fn attach_new(&mut self, now: Micros, newcomer: Newcomer) -> Result<Attached, AttachRefused> {
-        self.intern(now, NameKind::Model, &newcomer.model);
+    fn attach_new(
+        &mut self,
+        now: Micros,
+        request: AttachRequest,
+    ) -> Result<Attached, AttachRefused> {
+        self.intern(now, NameKind::Model, &request.model);
         let spec = ExecutorSpec {
-            name: newcomer.name,
-            device: newcomer.device,
+            name: request.name,
+            device: request.device,
             kind: ExecutorKind::Cpu,
             role: Role::Both,
             group: 0,
-            share_weight: newcomer.share_weight,
-            serves: Some(vec![self.machine.intern_model(now, &newcomer.model)]),
-            slots_total: newcomer.slots,
+            share_weight: request.share_weight,
+            serves: Some(vec![self.machine.intern_model(now, &request.model)]),
+            slots_total: request.slots,
             models_max: None,
             queue_limit: 0,
-            tokens_per_block: Some(newcomer.tokens_per_block),
+            tokens_per_block: Some(request.tokens_per_block),
             preempts: true,
             model_unload_delay: Micros(0),
         };
         self.note_input(now, &Input::ExecutorAttached(spec.clone()));
         let executor = self.machine.handle_executor_attached(now, spec)?;
-        let engine = match (newcomer.spawn)(executor) {
+        let engine = match (request.spawn)(executor) {
             Ok(engine) => engine,
             Err(error) => {
                 self.update(now, executor, ExecutorUpdate::Detach);

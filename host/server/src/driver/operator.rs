@@ -1,9 +1,9 @@
-//! What operators ask of the driver, and what they are told.
+//! Questions and orders of operators to the driver, and its answers.
 //!
-//! Asked seldom, answered between two rounds: nothing here is on a client's way.
+//! They are few, and answered between two rounds: nothing here is on a client's way.
 //!
 //! # Not here
-//! Who may ask (`http`), and how it is shown.
+//! The check that an operator asks, and the JSON of the answers (`http`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,24 +21,27 @@ use super::message::{Hints, Load, TicketId};
 /// A question or an order of an operator.
 #[derive(Debug)]
 pub enum Operator {
-    /// How everything stands.
+    /// The state of the host.
     Overview(oneshot::Sender<Overview>),
-    /// What came of the shadows so far.
+    /// The agreement of each shadow so far.
     Shadows(oneshot::Sender<Vec<ShadowReport>>),
-    /// Where a request would go, and why.
-    Route(Box<Prospect>, oneshot::Sender<Result<Outlook, NoTenant>>),
-    /// How a request was decided; absent: it is not remembered.
+    /// The route that a request would take, and why.
+    Route(
+        Box<RouteQuery>,
+        oneshot::Sender<Result<RouteForecast, NoTenant>>,
+    ),
+    /// The decisions about a request; absent: they are not remembered.
     Decision(TicketId, oneshot::Sender<Option<Explained>>),
-    /// How the newest so many requests were decided, the newest first.
+    /// The decisions about this number of newest requests, the newest first.
     Decisions(usize, oneshot::Sender<Cases>),
-    /// Hooks are the embedded defaults', at once. Answered with the policies that lost one.
+    /// Gives hooks back to the embedded defaults, at once. Answered with the policies that lost one.
     Eject(HookSet, oneshot::Sender<Vec<u32>>),
     /// Another executor.
     Attach(
-        Box<Newcomer>,
+        Box<AttachRequest>,
         oneshot::Sender<Result<Attached, AttachRefused>>,
     ),
-    /// Something else of an executor.
+    /// A change of an executor, by name.
     Change(
         String,
         ExecutorChange,
@@ -46,54 +49,49 @@ pub enum Operator {
     ),
 }
 
-// === How everything stands ===
+// === The state of the host ===
 
-/// How everything stands.
+/// The state of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overview {
-    /// When, on the host's clock.
+    /// The time of this state, on the host's clock.
     pub at: Micros,
     /// The last round.
     pub round: Round,
-    /// What is queued and what runs.
+    /// The requests and resources in use.
     pub load: Load,
-    /// The executors in attach order, the first [`EXECUTORS_SHOWN`] of them.
+    /// The first [`EXECUTORS_SHOWN`] executors in attach order.
     pub executors: Vec<ExecutorRow>,
-    /// Executors there are.
+    /// Number of all executors.
     pub executors_total: usize,
     /// The KV pools.
     pub devices: Vec<DeviceRow>,
 }
 
-/// Executors that an [`Overview`] has at most: it is made on the driver's thread.
+/// Most executors in an [`Overview`], which the driver's thread makes.
 pub const EXECUTORS_SHOWN: usize = 1000;
 
 /// An executor as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorRow {
-    /// Its name.
     pub name: String,
-    /// What it runs on.
     pub kind: ExecutorKind,
     /// The name of its device.
     pub device: String,
     /// Models it serves; absent: any.
     pub models: Option<Vec<String>>,
-    /// Whether it serves.
     pub health: Health,
-    /// What becomes of it by an operator's order.
+    /// The effect of an operator's order.
     pub fate: Fate,
-    /// Slots in use.
     pub slots_used: u32,
-    /// Slots there are.
     pub slots_total: u32,
     /// Requests in its own queue.
     pub queued: u32,
     /// KV blocks in use.
     pub blocks_used: u64,
-    /// Prompt tokens that it has yet to compute.
+    /// Prompt tokens yet to be computed.
     pub prefill_tokens_pending: u64,
-    /// Tokens per step it was last allotted.
+    /// Tokens per step that were allotted last.
     pub tokens_max: Option<u32>,
     /// Requests placed there so far.
     pub placed_total: u64,
@@ -106,11 +104,8 @@ pub struct ExecutorRow {
 /// The KV pool of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRow {
-    /// Its name.
     pub name: String,
-    /// Bytes of a block.
     pub block_bytes: u64,
-    /// Blocks there are.
     pub blocks_total: u32,
     /// Blocks that hold nothing.
     pub blocks_free: u32,
@@ -120,19 +115,19 @@ pub struct DeviceRow {
 
 // === Executors ===
 
-/// What becomes of an executor by an operator's order.
+/// The effect of an operator's order on an executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on.
+    /// There is no order.
     #[default]
     Stays,
-    /// It takes nothing new until it is resumed.
+    /// The executor takes nothing new until it is resumed.
     Drains,
-    /// It goes when its last sequence has ended.
+    /// The executor goes when its last sequence has ended.
     Leaves,
 }
 
-/// What an operator wants of an executor.
+/// An operator's order about an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutorChange {
     /// Take nothing new.
@@ -143,33 +138,31 @@ pub enum ExecutorChange {
     Remove,
 }
 
-/// Why an executor stays as it is.
+/// The reason why an order about an executor is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeRefused {
-    /// Nobody is called so.
+    /// No executor has this name.
     #[error("there is no executor `{name}`; there are: {known}")]
     Unknown {
-        /// The name.
         name: String,
         /// The names there are.
         known: String,
     },
-    /// Its order to go cannot be taken back.
+    /// The order to go cannot be taken back.
     #[error("executor `{0}` is being removed: add it again once it is gone")]
     Leaves(String),
-    /// Its engine has ended.
+    /// The executor's engine has ended.
     #[error("executor `{0}` has ended: remove it, then add it again")]
     Ended(String),
 }
 
 /// An executor to attach.
-pub struct Newcomer {
-    /// Its name.
+pub struct AttachRequest {
     pub name: String,
     /// The model it serves.
     pub model: String,
-    /// Where its blocks are.
+    /// The device that has its blocks.
     pub device: DeviceId,
     /// Sequences at once.
     pub slots: u32,
@@ -177,145 +170,138 @@ pub struct Newcomer {
     pub share_weight: u32,
     /// Tokens of its model that a block holds.
     pub tokens_per_block: u32,
-    /// Starts its engine. Called on the driver's thread, so that no order can be lost.
+    /// Starts its engine. The driver's thread calls this, so that no order can be lost.
     pub spawn: SpawnEngine,
 }
 
 /// Starts the engine of an executor.
 pub type SpawnEngine = Box<dyn FnOnce(ExecutorId) -> io::Result<EngineHandle> + Send>;
 
-/// An executor that was attached, and what its engine is known by.
+/// An executor that was attached, and its engine.
 #[derive(Debug)]
 pub struct Attached {
-    /// How it stands.
+    /// The executor's state.
     pub row: ExecutorRow,
-    /// Its engine. The driver has the commands too.
+    /// The executor's engine. The driver has the commands too.
     pub engine: EngineHandle,
 }
 
-/// Why an executor was not attached.
+/// The reason why an executor was not attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachRefused {
-    /// The machine refuses it.
+    /// The machine refuses the executor.
     #[error(transparent)]
     Machine(#[from] AttachError),
-    /// There is no thread for its engine.
+    /// There is no thread for the engine.
     #[error("no thread for its engine: {0}")]
     NoThread(io::Error),
 }
 
-// === Where a request would go ===
+// === Forecasts of routes ===
 
-/// A request that nobody has made.
+/// A request that is not made: the question where it would go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prospect {
+pub struct RouteQuery {
     /// A model of the catalogue.
     pub model: String,
-    /// Whose it would be.
+    /// The tenant that would ask.
     pub tenant: String,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Upper bound on generated tokens.
     pub output_tokens_max: u32,
-    /// What it would say about scheduling.
+    /// Hints about scheduling.
     pub hints: Hints,
 }
 
-/// No request of the tenant has arrived, and the configuration does not name it.
+/// The error of a tenant of whom no request has arrived and whom the configuration does not name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no tenant `{0}`")]
 pub struct NoTenant(pub String);
 
-/// Where a request would go now, and why.
+/// The route that a request would take now, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
-    /// What would become of it.
-    pub would: Would,
-    /// Who says so.
-    pub by: Teller,
+pub struct RouteForecast {
+    /// The next step of the request.
+    pub outcome: ForecastOutcome,
+    /// The author of the answer.
+    pub by: ForecastAuthor,
     /// The executors the answer names, in its order.
     pub named: Vec<String>,
-    /// Each executor, in attach order, the first [`EXECUTORS_SHOWN`] of them.
-    pub candidates: Vec<Contender>,
-    /// Executors there are.
+    /// The first [`EXECUTORS_SHOWN`] executors in attach order.
+    pub candidates: Vec<RouteCandidate>,
+    /// Number of all executors.
     pub executors_total: usize,
-    /// Why the policy has no words on the candidates; absent: it has.
+    /// The reason why the policy has no words on the candidates; absent: it has.
     pub unexplained: Option<String>,
 }
 
-/// What would become of a request.
+/// The next step of a request by a forecast.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Would {
-    /// It would be placed on that executor.
+pub enum ForecastOutcome {
+    /// The executor of this name would take the request.
     Place(String),
-    /// It would wait: nobody that the answer names could take it now.
+    /// The request would wait: no executor that the answer names could take it now.
     Wait,
-    /// The policy would hold it, to be asked again then at the latest.
+    /// The policy would hold the request, and be asked again at that time at the latest.
     Hold(Option<Micros>),
-    /// The policy would give it up.
+    /// The policy would give the request up.
     GiveUp,
 }
 
-/// Whose answer it is.
+/// The author of a forecast.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Teller {
+pub enum ForecastAuthor {
     /// The machine's own rule: no policy routes.
     BuiltIn,
-    /// The machine's own rule: the copy that was asked failed.
-    Faulted {
-        /// Whose copy.
-        policy: String,
-        /// What went wrong.
-        detail: String,
-    },
-    /// A policy.
+    /// The machine's own rule: the copy of the policy failed.
+    Faulted { policy: String, detail: String },
+    /// A policy, with the reason in its words.
     Policy {
-        /// Its name.
         name: String,
-        /// Its number.
         number: u32,
-        /// Why, in its words.
         reason: String,
     },
 }
 
 /// An executor as a candidate for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contender {
-    /// Its name.
+pub struct RouteCandidate {
+    /// The executor's name.
     pub executor: String,
-    /// What the interlock would say to it.
+    /// The interlock's reason to take the request or to refuse it.
     pub interlock: Result<&'static str, String>,
-    /// What the policy says to it.
-    pub said: Option<Candidate>,
+    /// The policy's words on the executor.
+    pub words: Option<Candidate>,
 }
 
-// === How a request was decided ===
+// === Decisions about requests ===
 
-/// How requests were decided.
+/// The decisions about requests.
 #[derive(Clone, Debug)]
 pub struct Cases {
-    /// What is remembered, the newest first.
+    /// The requests with their decisions, the newest first.
     pub list: Vec<Case>,
-    /// Names of the executors in it.
+    /// Names of the executors in them.
     pub names: BTreeMap<ExecutorId, String>,
 }
 
-/// How a request was decided.
+/// The decisions about a request, with the words of the policy that routes now.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// What is remembered of it alone.
+    /// The decisions about the request alone.
     pub cases: Cases,
-    /// What the policy that routes now says to each executor about it, by name, or why it does not.
+    /// The words of the policy that routes now on each executor, by name, or the reason why there are
+    /// none.
     pub candidates: Result<Vec<(String, Candidate)>, String>,
-    /// Who routes now; absent: the built-in rule.
+    /// The policy that routes now; absent: the built-in rule.
     pub by: Option<String>,
 }
 
-impl fmt::Debug for Newcomer {
+impl fmt::Debug for AttachRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Newcomer")
+        f.debug_struct("AttachRequest")
             .field("name", &self.name)
             .field("model", &self.model)
             .field("slots", &self.slots)

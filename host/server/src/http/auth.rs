@@ -1,16 +1,17 @@
-//! Who asks: API keys and tenants, and who may see `/metrics`, `/admin` and `/monitor`.
+//! Access: listeners, API keys and their tenants, and the rule of each route.
 //!
-//! A key is hashed and compared with every known hash in constant time, so that neither the key
-//! nor which key it was can be told from how long that took.
+//! A key is hashed and compared with every known hash in constant time, so that the time taken tells
+//! neither the key nor which one it was.
 //!
 //! # Invariants
 //! 1. Where keys are configured nobody is a tenant without one
 //!    (`tests::only_a_known_key_names_a_tenant`).
 //! 2. Without an admin key `/admin` is closed unless only this machine can connect, or a listener was
 //!    made for it (`tests::admin_needs_its_key_or_its_listener_or_loopback`).
-//! 3. Where there is no admin key, a page from elsewhere that an operator's browser shows can neither
-//!    read nor order anything (`tests::a_page_from_elsewhere_is_no_operator`).
+//! 3. Where there is no admin key, a page from elsewhere in an operator's browser can neither read
+//!    nor order anything (`tests::a_page_from_elsewhere_is_no_operator`).
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use hyper::HeaderMap;
@@ -20,9 +21,22 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::error::ApiError;
-use crate::config::{ApiKey, Config, DEFAULT_TENANT};
 
-/// Who can connect.
+/// The tenant of clients that need no key, and of keys that name none.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// The clients and operators that a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Clients and operators.
+    Everybody,
+    /// Clients; operators have a listener of their own.
+    Clients,
+    /// Operators.
+    Operators,
+}
+
+/// The machines that can connect to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// This machine only.
@@ -31,80 +45,138 @@ pub(super) enum Reach {
     Network,
 }
 
-/// What a listener gives access to.
+/// The listener that a request came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Serves {
-    /// Everything there is.
-    Everything,
-    /// What is for clients; operators have a listener of their own.
+pub(super) struct Listener {
+    reach: Reach,
+    audience: Audience,
+}
+
+/// The rule by which a route lets requests in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Anybody, at every listener.
+    Open,
+    /// Clients: with an API key where keys are configured, and not at the operators' listener.
     Clients,
-    /// What is for operators.
+    /// Anybody; with an API key or the admin key where `http.metrics-public` is false.
+    Metrics,
+    /// Anybody, where operators may come in: a page that asks for the admin key by itself.
+    OperatorsPage,
+    /// Operators: with the admin key where there is one.
     Operators,
 }
 
-/// Where a request came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Door {
-    pub(super) reach: Reach,
-    pub(super) serves: Serves,
+/// A client's key, and the tenant whose it is.
+#[derive(Clone)]
+pub struct ApiKey {
+    /// SHA-256 of the key: keys are compared, never kept.
+    pub sha256: [u8; 32],
+    /// A tenant of the configuration.
+    pub tenant: String,
 }
 
-/// The keys there are.
+/// The keys there are, and what is had without one.
 #[derive(Debug)]
-pub(super) struct Keyring {
+pub struct ApiKeys {
     keys: Vec<ApiKey>,
     admin: Option<[u8; 32]>,
-    metrics: Metrics,
+    metrics: MetricsAccess,
 }
 
-/// Who may read `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Metrics {
+enum MetricsAccess {
     Everybody,
-    Tenants,
+    KeyHolders,
 }
 
-// === impl Door ===
+// === impl Listener ===
 
-impl Door {
-    pub(super) fn of(listener: SocketAddr, serves: Serves) -> Self {
-        let reach = if listener.ip().is_loopback() {
+impl Listener {
+    pub(super) fn new(addr: SocketAddr, audience: Audience) -> Self {
+        let reach = if addr.ip().is_loopback() {
             Reach::Loopback
         } else {
             Reach::Network
         };
-        Self { reach, serves }
+        Self { reach, audience }
     }
 
-    /// Whether completions and models are to be had here.
-    pub(super) fn check_clients(self) -> Result<(), ApiError> {
-        match self.serves {
-            Serves::Everything | Serves::Clients => Ok(()),
-            Serves::Operators => Err(ApiError::Forbidden(
+    fn check_clients(self) -> Result<(), ApiError> {
+        match self.audience {
+            Audience::Everybody | Audience::Clients => Ok(()),
+            Audience::Operators => Err(ApiError::Forbidden(
                 "this address is for operators; clients use the one of `listen` in the configuration",
             )),
         }
     }
 }
 
-// === impl Keyring ===
+// === impl Access ===
 
-impl Keyring {
-    pub(super) fn new(config: &Config) -> Self {
-        let metrics = if config.http.metrics_public {
-            Metrics::Everybody
-        } else {
-            Metrics::Tenants
-        };
+impl Access {
+    /// Tells operators' routes from those of clients and of anybody.
+    pub(super) fn is_for_operators(self) -> bool {
+        match self {
+            Access::Open | Access::Clients | Access::Metrics => false,
+            Access::OperatorsPage | Access::Operators => true,
+        }
+    }
+}
+
+// === impl ApiKey ===
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiKey")
+            .field("tenant", &self.tenant)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl ApiKeys ===
+
+impl ApiKeys {
+    /// The keys of clients and of operators. Without clients' keys everybody is the tenant
+    /// [`DEFAULT_TENANT`].
+    #[must_use]
+    pub fn new(keys: Vec<ApiKey>, admin: Option<&str>) -> Self {
         Self {
-            keys: config.keys.clone(),
-            admin: config.admin.key.as_deref().map(hash),
-            metrics,
+            keys,
+            admin: admin.map(hash),
+            metrics: MetricsAccess::Everybody,
         }
     }
 
-    /// The tenant that asks.
-    pub(super) fn tenant(&self, headers: &HeaderMap) -> Result<&str, ApiError> {
+    /// The same, with `/metrics` for holders of a key only.
+    #[must_use]
+    pub fn with_private_metrics(self) -> Self {
+        let metrics = MetricsAccess::KeyHolders;
+        Self { metrics, ..self }
+    }
+
+    /// Lets a request in by the rule of its route. Returns its tenant; the default one where the
+    /// route is not for clients.
+    pub(super) fn admit(
+        &self,
+        access: Access,
+        listener: Listener,
+        headers: &HeaderMap,
+    ) -> Result<&str, ApiError> {
+        match access {
+            Access::Open => {}
+            Access::Clients => {
+                listener.check_clients()?;
+                return self.tenant(headers);
+            }
+            Access::Metrics => self.check_metrics(headers)?,
+            Access::OperatorsPage => self.check_operators_listener(listener)?,
+            Access::Operators => self.check_operator(headers, listener)?,
+        }
+        Ok(DEFAULT_TENANT)
+    }
+
+    fn tenant(&self, headers: &HeaderMap) -> Result<&str, ApiError> {
         if self.keys.is_empty() {
             return Ok(DEFAULT_TENANT);
         }
@@ -118,40 +190,38 @@ impl Keyring {
         tenant
     }
 
-    /// Whether `/metrics` may be read: by everybody, or with a tenant's key or the admin key.
-    pub(super) fn may_see_metrics(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    fn check_metrics(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         match self.metrics {
-            Metrics::Everybody => Ok(()),
-            Metrics::Tenants if self.is_admin(headers) => Ok(()),
-            Metrics::Tenants => self.tenant(headers).map(drop),
+            MetricsAccess::Everybody => Ok(()),
+            MetricsAccess::KeyHolders if self.is_admin(headers) => Ok(()),
+            MetricsAccess::KeyHolders => self.tenant(headers).map(drop),
         }
     }
 
-    /// Whether `/admin` and `/monitor` are to be had at `door` at all.
-    pub(super) fn opens_to_operators(&self, door: Door) -> Result<(), ApiError> {
-        match (door.serves, self.admin, door.reach) {
-            (Serves::Clients, ..) => Err(ApiError::Forbidden(
+    /// Refuses where operators have no access at all.
+    fn check_operators_listener(&self, listener: Listener) -> Result<(), ApiError> {
+        match (listener.audience, self.admin, listener.reach) {
+            (Audience::Clients, ..) => Err(ApiError::Forbidden(
                 "/admin and /monitor answer on the address of `admin.listen` in the configuration only",
             )),
-            (Serves::Everything, None, Reach::Network) => Err(ApiError::Forbidden(
+            (Audience::Everybody, None, Reach::Network) => Err(ApiError::Forbidden(
                 "set `admin.key` or `admin.listen` in the configuration to use /admin and /monitor \
                  where others than this machine can connect",
             )),
-            (Serves::Operators, ..)
-            | (Serves::Everything, Some(_), _)
-            | (Serves::Everything, None, Reach::Loopback) => Ok(()),
+            (Audience::Operators, ..)
+            | (Audience::Everybody, Some(_), _)
+            | (Audience::Everybody, None, Reach::Loopback) => Ok(()),
         }
     }
 
-    /// Whether whoever asks may use `/admin` and read `/monitor/data`.
-    pub(super) fn may_administer(&self, headers: &HeaderMap, door: Door) -> Result<(), ApiError> {
-        self.opens_to_operators(door)?;
+    fn check_operator(&self, headers: &HeaderMap, listener: Listener) -> Result<(), ApiError> {
+        self.check_operators_listener(listener)?;
         match self.admin {
             Some(_) if self.is_admin(headers) => Ok(()),
             Some(_) => Err(ApiError::AdminUnauthorized),
             // Without a key nothing else tells an operator from a page that the operator's
             // browser shows.
-            None => check_origin(headers, door.reach),
+            None => check_origin(headers, listener.reach),
         }
     }
 
@@ -162,8 +232,8 @@ impl Keyring {
     }
 }
 
-/// Whether no page of another site asks: its browser says where the page is from, and a name that
-/// was made to mean this machine is not one of its own.
+/// Refuses pages of other sites: a browser says where a page is from, and a name that was made to
+/// mean this machine is not one of its own.
 fn check_origin(headers: &HeaderMap, reach: Reach) -> Result<(), ApiError> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
     let host = text(HOST).unwrap_or("");
@@ -205,12 +275,12 @@ mod tests {
 
     use super::*;
 
-    fn ring(keys: &[(&str, &str)], admin: Option<&str>, metrics: Metrics) -> Keyring {
+    fn api_keys(keys: &[(&str, &str)], admin: Option<&str>, metrics: MetricsAccess) -> ApiKeys {
         let key = |(key, tenant): &(&str, &str)| ApiKey {
             sha256: hash(key),
             tenant: (*tenant).to_owned(),
         };
-        Keyring {
+        ApiKeys {
             keys: keys.iter().map(key).collect(),
             admin: admin.map(hash),
             metrics,
@@ -225,9 +295,13 @@ mod tests {
 
     #[test]
     fn only_a_known_key_names_a_tenant() {
-        let ring = ring(&[("one", "a"), ("two", "b")], None, Metrics::Everybody);
-        assert_eq!(ring.tenant(&with("Bearer one")), Ok("a"));
-        assert_eq!(ring.tenant(&with("bearer two")), Ok("b"));
+        let keys = api_keys(
+            &[("one", "a"), ("two", "b")],
+            None,
+            MetricsAccess::Everybody,
+        );
+        assert_eq!(keys.tenant(&with("Bearer one")), Ok("a"));
+        assert_eq!(keys.tenant(&with("bearer two")), Ok("b"));
         for unknown in [
             "Bearer three",
             "Bearer ",
@@ -236,23 +310,23 @@ mod tests {
             "Bearer one two",
         ] {
             assert_eq!(
-                ring.tenant(&with(unknown)),
+                keys.tenant(&with(unknown)),
                 Err(ApiError::Unauthorized),
                 "{unknown}"
             );
         }
-        assert_eq!(ring.tenant(&HeaderMap::new()), Err(ApiError::Unauthorized));
+        assert_eq!(keys.tenant(&HeaderMap::new()), Err(ApiError::Unauthorized));
     }
 
     #[test]
     fn without_keys_everybody_is_the_default_tenant() {
-        let ring = ring(&[], None, Metrics::Everybody);
-        assert_eq!(ring.tenant(&HeaderMap::new()), Ok(DEFAULT_TENANT));
-        assert_eq!(ring.tenant(&with("Bearer whatever")), Ok(DEFAULT_TENANT));
+        let keys = api_keys(&[], None, MetricsAccess::Everybody);
+        assert_eq!(keys.tenant(&HeaderMap::new()), Ok(DEFAULT_TENANT));
+        assert_eq!(keys.tenant(&with("Bearer whatever")), Ok(DEFAULT_TENANT));
     }
 
-    fn door(reach: Reach, serves: Serves) -> Door {
-        Door { reach, serves }
+    fn listener(reach: Reach, audience: Audience) -> Listener {
+        Listener { reach, audience }
     }
 
     fn at(host: &'static str, origin: Option<&'static str>) -> HeaderMap {
@@ -266,30 +340,30 @@ mod tests {
 
     #[test]
     fn admin_needs_its_key_or_its_listener_or_loopback() {
-        let open = ring(&[("one", "a")], None, Metrics::Everybody);
-        let locked = ring(&[("one", "a")], Some("root"), Metrics::Everybody);
+        let open = api_keys(&[("one", "a")], None, MetricsAccess::Everybody);
+        let locked = api_keys(&[("one", "a")], Some("root"), MetricsAccess::Everybody);
         for reach in [Reach::Loopback, Reach::Network] {
-            for serves in [Serves::Everything, Serves::Clients, Serves::Operators] {
-                let door = door(reach, serves);
+            for audience in [Audience::Everybody, Audience::Clients, Audience::Operators] {
+                let listener = listener(reach, audience);
                 let local = at("127.0.0.1:8080", None);
-                let without = open.may_administer(&local, door);
+                let without = open.check_operator(&local, listener);
                 let (tenant, admin) = (with("Bearer one"), with("Bearer root"));
-                let with_key = locked.may_administer(&admin, door);
-                match (serves, reach) {
-                    (Serves::Clients, _) => {
+                let with_key = locked.check_operator(&admin, listener);
+                match (audience, reach) {
+                    (Audience::Clients, _) => {
                         assert!(matches!(without, Err(ApiError::Forbidden(_))));
                         assert!(matches!(with_key, Err(ApiError::Forbidden(_))));
                     }
-                    (Serves::Everything, Reach::Network) => {
+                    (Audience::Everybody, Reach::Network) => {
                         assert!(matches!(without, Err(ApiError::Forbidden(_))));
                         assert_eq!(with_key, Ok(()));
                     }
-                    (Serves::Everything, Reach::Loopback) | (Serves::Operators, _) => {
+                    (Audience::Everybody, Reach::Loopback) | (Audience::Operators, _) => {
                         assert_eq!((without, with_key), (Ok(()), Ok(())));
                     }
                 }
-                if serves != Serves::Clients {
-                    let other = locked.may_administer(&tenant, door);
+                if audience != Audience::Clients {
+                    let other = locked.check_operator(&tenant, listener);
                     assert_eq!(other, Err(ApiError::AdminUnauthorized));
                 }
             }
@@ -302,8 +376,8 @@ mod tests {
 
     #[test]
     fn a_page_from_elsewhere_is_no_operator() {
-        let open = ring(&[], None, Metrics::Everybody);
-        let loopback = door(Reach::Loopback, Serves::Everything);
+        let open = api_keys(&[], None, MetricsAccess::Everybody);
+        let loopback = listener(Reach::Loopback, Audience::Everybody);
         for (host, origin, passes) in [
             ("127.0.0.1:8080", None, true),
             ("localhost:8080", Some("http://localhost:8080"), true),
@@ -316,44 +390,44 @@ mod tests {
             ("evil.example:8080", Some("http://evil.example:8080"), false),
             ("", None, false),
         ] {
-            let may = open.may_administer(&at(host, origin), loopback);
+            let may = open.check_operator(&at(host, origin), loopback);
             assert_eq!(may.is_ok(), passes, "{host} {origin:?}");
         }
         // A listener of their own may well have a name.
-        let own = door(Reach::Network, Serves::Operators);
+        let own = listener(Reach::Network, Audience::Operators);
         assert_eq!(
-            open.may_administer(&at("ops.example:9090", None), own),
+            open.check_operator(&at("ops.example:9090", None), own),
             Ok(())
         );
         let evil = at("ops.example:9090", Some("http://evil.example"));
-        assert!(open.may_administer(&evil, own).is_err());
+        assert!(open.check_operator(&evil, own).is_err());
         // A page does not have the key.
-        let locked = ring(&[], Some("root"), Metrics::Everybody);
+        let locked = api_keys(&[], Some("root"), MetricsAccess::Everybody);
         let mut keyed = with("Bearer root");
         keyed.insert(ORIGIN, HeaderValue::from_static("http://evil.example"));
-        assert_eq!(locked.may_administer(&keyed, loopback), Ok(()));
+        assert_eq!(locked.check_operator(&keyed, loopback), Ok(()));
     }
 
     #[test]
     fn an_address_for_operators_serves_no_clients() {
         assert!(
-            door(Reach::Loopback, Serves::Operators)
+            listener(Reach::Loopback, Audience::Operators)
                 .check_clients()
                 .is_err()
         );
-        for serves in [Serves::Everything, Serves::Clients] {
-            assert_eq!(door(Reach::Network, serves).check_clients(), Ok(()));
+        for audience in [Audience::Everybody, Audience::Clients] {
+            assert_eq!(listener(Reach::Network, audience).check_clients(), Ok(()));
         }
     }
 
     #[test]
     fn metrics_are_for_those_the_configuration_says() {
         let nobody = HeaderMap::new();
-        let public = ring(&[("one", "a")], Some("root"), Metrics::Everybody);
-        assert_eq!(public.may_see_metrics(&nobody), Ok(()));
-        let closed = ring(&[("one", "a")], Some("root"), Metrics::Tenants);
-        assert_eq!(closed.may_see_metrics(&nobody), Err(ApiError::Unauthorized));
-        assert_eq!(closed.may_see_metrics(&with("Bearer one")), Ok(()));
-        assert_eq!(closed.may_see_metrics(&with("Bearer root")), Ok(()));
+        let public = api_keys(&[("one", "a")], Some("root"), MetricsAccess::Everybody);
+        assert_eq!(public.check_metrics(&nobody), Ok(()));
+        let closed = api_keys(&[("one", "a")], Some("root"), MetricsAccess::KeyHolders);
+        assert_eq!(closed.check_metrics(&nobody), Err(ApiError::Unauthorized));
+        assert_eq!(closed.check_metrics(&with("Bearer one")), Ok(()));
+        assert_eq!(closed.check_metrics(&with("Bearer root")), Ok(()));
     }
 }

@@ -8,16 +8,18 @@ use hyper::header::CONTENT_ENCODING;
 use tokio::time::timeout;
 
 use super::error::{ApiError, quoted};
-use crate::config::HttpConfig;
+use super::settings::HttpSettings;
 
 /// Reads a request's body whole.
 ///
 /// # Cancellation
-/// What was read is dropped.
-pub(super) async fn read(request: Request<Incoming>, http: &HttpConfig) -> Result<Bytes, ApiError> {
-    let too_large = ApiError::BodyTooLarge {
-        bytes_max: http.body_bytes_max,
-    };
+/// The part that was read is dropped.
+pub(super) async fn read(
+    request: Request<Incoming>,
+    settings: &HttpSettings,
+) -> Result<Bytes, ApiError> {
+    let bytes_max = settings.body_bytes_max;
+    let too_large = ApiError::BodyTooLarge { bytes_max };
     let (head, body) = request.into_parts();
     if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
         && encoding != "identity"
@@ -25,12 +27,12 @@ pub(super) async fn read(request: Request<Incoming>, http: &HttpConfig) -> Resul
         let encoding = String::from_utf8_lossy(encoding.as_bytes());
         return Err(ApiError::Encoding(quoted(&encoding)));
     }
-    // Before a byte is read: who asks with `Expect: 100-continue` need not send them at all.
-    if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > http.body_bytes_max) {
+    // Before a byte is read: a client that asks with `Expect: 100-continue` need not send them.
+    if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > bytes_max) {
         return Err(too_large);
     }
-    let body = Limited::new(body, http.body_bytes_max).collect();
-    match timeout(http.read_timeout, body).await {
+    let body = Limited::new(body, bytes_max).collect();
+    match timeout(settings.read_timeout, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
         Ok(Err(error)) => {

@@ -12,44 +12,44 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use super::auth::Door;
+use super::auth::Listener;
 use super::socket::{self, Watch};
-use super::{App, Phase, reached, router};
+use super::{App, ServerPhase, reached, router};
 
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// What is buffered for a slow client before no more is taken from its executor's channel.
+/// Bytes that are buffered for a slow client before no more is taken from its executor's channel.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Answers the requests of one connection.
-pub(super) async fn run(stream: TcpStream, app: Arc<App>, door: Door) {
+pub(super) async fn run(stream: TcpStream, app: Arc<App>, listener: Listener) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
     }
-    let (socket, watch) = socket::split(stream, app.http.write_timeout);
-    let served = serve(socket, &watch, Arc::clone(&app), door).await;
+    let (socket, watch) = socket::split(stream, app.settings.write_timeout);
+    let served = serve(socket, &watch, Arc::clone(&app), listener).await;
     // A drain does not wait for clients that have their answer.
-    if served == Served::Whole && app.phase() < Phase::Draining {
+    if served == Served::Whole && app.phase() < ServerPhase::Draining {
         watch.linger().await;
     }
 }
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Served {
-    /// With an answer, or between two.
+    /// The connection ended with an answer, or between two.
     Whole,
-    /// Broken off, by the client or by a timeout.
+    /// The client or a timeout broke the connection off.
     Broken,
 }
 
-async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, door: Door) -> Served {
+async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, listener: Listener) -> Served {
     let mut phase = app.watched.phase.clone();
-    let read_timeout = app.http.read_timeout;
+    let read_timeout = app.settings.read_timeout;
     let service = service_fn(move |request| {
         let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(router::answer(&app, door, request).await) }
+        async move { Ok::<_, Infallible>(router::answer(&app, listener, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -59,12 +59,12 @@ async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, door: Door)
         .serve_connection(TokioIo::new(socket), service);
     let mut connection = pin!(connection);
     let mut left = pin!(watch.left());
-    // First what there is to answer; a client that is gone needs no notice of the drain.
+    // Answers first; a client that is gone needs no notice of the drain.
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
         () = left.as_mut() => return Served::Broken,
-        () = reached(&mut phase, Phase::Draining) => {
+        () = reached(&mut phase, ServerPhase::Draining) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 biased;

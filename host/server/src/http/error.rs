@@ -1,23 +1,59 @@
-//! What a client is told when it gets no answer: status, body in OpenAI's shape, headers.
+//! Errors as clients see them: status, body in OpenAI's shape, headers.
 //!
 //! This is the one place that maps causes to them. The text is stable and says nothing of the
-//! host's inside; whoever makes an error logs what an operator needs beside it.
+//! host's inside; the maker of an error logs what an operator needs beside it.
 //!
 //! # Invariants
-//! 1. Whoever was told to come back later was told when: 429 and drain carry `Retry-After`
+//! 1. A client that is told to come back later is told when: 429 and drain carry `Retry-After`
 //!    (`a_failure_before_the_first_text_has_its_status` in `tests/http`).
-//! 2. What a client sent is quoted shortened (`tests::quotes_are_short_and_printable`).
+//! 2. Text of a client is quoted shortened (`tests::quotes_are_short_and_printable`).
 
-use bytes::Bytes;
-use http_body_util::{Either, Full};
+use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
-use hyper::{Response, StatusCode};
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Reply;
+use super::answer::{JSON, Reply, json_text, reply};
 
-/// Why a client gets no answer.
+/// Every status of an error, with its meaning for a client.
+pub(super) const STATUSES: [(u16, &str); 12] = [
+    (
+        400,
+        "A field is wrong (`param` names it), or prompt and answer can never fit.",
+    ),
+    (401, "There is no key, or an unknown one."),
+    (
+        403,
+        "This address does not serve that, or operators have no access yet: the message says what to configure.",
+    ),
+    (
+        404,
+        "There is no such model, executor, policy or other thing: the message names those there are.",
+    ),
+    (408, "The body did not come in time."),
+    (409, "The order does not fit how things are."),
+    (413, "The body is too large."),
+    (
+        415,
+        "The body has a content encoding that is not understood.",
+    ),
+    (
+        429,
+        "There is no room: `Retry-After` says when to try again.",
+    ),
+    (500, "The server or its executor failed."),
+    (
+        502,
+        "Every executor that could serve the request failed it.",
+    ),
+    (
+        503,
+        "The request's deadline or the host's bound on waiting passed, the server starts or shuts down, or a policy refuses.",
+    ),
+];
+
+/// The reason why a client gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ApiError {
     #[error("the body {0}")]
@@ -29,7 +65,7 @@ pub(super) enum ApiError {
     #[error("`{param}` is not built; leave it out{}", alternatives(.neutral))]
     Unbuilt {
         param: &'static str,
-        /// What it may be all the same.
+        /// Values that are accepted all the same.
         neutral: &'static [&'static str],
     },
     #[error(
@@ -52,18 +88,18 @@ pub(super) enum ApiError {
     AdminUnauthorized,
     #[error("{0}")]
     Forbidden(&'static str),
-    /// There is no such thing to administer.
+    /// An operator asks for something that is not there.
     #[error("{0}")]
     Absent(String),
-    /// It is there, and not in a state for that.
+    /// An operator's order does not fit the state of things.
     #[error("{0}")]
     Conflict(String),
     #[error("there is no {path}; there are: {known}")]
-    UnknownPath { path: String, known: &'static str },
+    UnknownPath { path: String, known: String },
     #[error("there is no model `{name}`; there are: {known}")]
     UnknownModel { name: String, known: String },
     #[error("this path answers {allow} only")]
-    MethodNotAllowed { allow: &'static str },
+    MethodNotAllowed { allow: String },
     #[error("the body did not arrive in time")]
     BodyTimeout,
     #[error("the body is larger than {bytes_max} bytes")]
@@ -80,7 +116,7 @@ pub(super) enum ApiError {
     Internal,
 }
 
-/// How an error is told, apart from its message.
+/// Everything about an error but its message.
 struct Terms {
     status: StatusCode,
     code: &'static str,
@@ -88,28 +124,42 @@ struct Terms {
     retry_after: Option<u32>,
 }
 
-/// OpenAI's shape.
-#[derive(Serialize)]
-struct Envelope {
-    error: Detail,
+/// An error in OpenAI's shape.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct ErrorBody {
+    error: ErrorDetail,
 }
 
-#[derive(Serialize)]
-struct Detail {
+#[derive(Serialize, JsonSchema)]
+struct ErrorDetail {
+    /// Text for people.
     message: String,
     #[serde(rename = "type")]
-    kind: &'static str,
+    kind: ErrorKind,
+    /// The field or header that is wrong.
     param: Option<String>,
+    /// A stable name of the cause, for programs.
     code: &'static str,
 }
 
-/// When to come back where nothing better is known.
+/// OpenAI's kinds of errors.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ErrorKind {
+    InvalidRequestError,
+    RateLimitError,
+    ServerError,
+}
+
+/// Seconds that a client is told to wait where nothing better is known.
 const RETRY_AFTER_DRAIN: u32 = 5;
 
 // === impl ApiError ===
 
 impl ApiError {
-    /// `param` is not what it has to be.
+    /// A field or header with a wrong value.
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         ApiError::Field {
             param: param.into(),
@@ -117,14 +167,14 @@ impl ApiError {
         }
     }
 
-    /// The host takes nothing new, or ended without a word about the request.
+    /// The host takes nothing new, or it ended and said nothing about the request.
     pub(super) fn draining() -> Self {
         ApiError::Draining {
             retry_after: RETRY_AFTER_DRAIN,
         }
     }
 
-    /// Whether it was found before the request's body was read.
+    /// Tells errors that are found before the request's body is read.
     pub(super) fn leaves_body_unread(&self) -> bool {
         match self {
             ApiError::Encoding(_)
@@ -154,10 +204,8 @@ impl ApiError {
     /// The error as a response.
     pub(super) fn into_reply(self) -> Reply {
         let terms = self.terms();
-        let mut reply = Response::new(Either::Left(Full::new(self.json())));
-        *reply.status_mut() = terms.status;
+        let mut reply = reply(terms.status, JSON, self.json());
         let headers = reply.headers_mut();
-        headers.insert(header::CONTENT_TYPE, super::JSON);
         if let Some(seconds) = terms.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -166,25 +214,23 @@ impl ApiError {
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if let ApiError::MethodNotAllowed { allow } = self {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+            let allow = HeaderValue::try_from(allow).expect("methods can be a header's value");
+            headers.insert(header::ALLOW, allow);
         }
         reply
     }
 
     /// The error as JSON, also for streams that have begun.
-    pub(super) fn json(&self) -> Bytes {
+    pub(super) fn json(&self) -> Vec<u8> {
         let terms = self.terms();
-        let envelope = Envelope {
-            error: Detail {
+        json_text(&ErrorBody {
+            error: ErrorDetail {
                 message: self.to_string(),
                 kind: kind(terms.status),
                 param: terms.param,
                 code: terms.code,
             },
-        };
-        serde_json::to_vec(&envelope)
-            .expect("strings can be written as JSON")
-            .into()
+        })
     }
 
     fn terms(&self) -> Terms {
@@ -257,18 +303,17 @@ impl ApiError {
     }
 }
 
-/// OpenAI's word for the kind of an error.
-fn kind(status: StatusCode) -> &'static str {
+fn kind(status: StatusCode) -> ErrorKind {
     if status == StatusCode::TOO_MANY_REQUESTS {
-        "rate_limit_error"
+        ErrorKind::RateLimitError
     } else if status.is_server_error() {
-        "server_error"
+        ErrorKind::ServerError
     } else {
-        "invalid_request_error"
+        ErrorKind::InvalidRequestError
     }
 }
 
-/// The machine's word for a request that has no answer.
+/// Status and code of the outcome of a request that has no answer.
 fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
     match outcome {
         Outcome::Refused(RefusedWhy::NoRoom { .. }) => (StatusCode::TOO_MANY_REQUESTS, "no_room"),
@@ -284,7 +329,7 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
             (StatusCode::SERVICE_UNAVAILABLE, "deadline_exceeded")
         }
         Outcome::Expired(ExpiredWhy::Wait) => (StatusCode::SERVICE_UNAVAILABLE, "wait_exceeded"),
-        // Not this client's leaving, of which nobody could be told: the host cut what was left.
+        // The client has not left, or nobody could be told: the host cut the request off.
         Outcome::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
         Outcome::Failed(FailedWhy::NotRetryable) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "executor_failed")
@@ -343,7 +388,7 @@ fn alternatives(neutral: &[&str]) -> String {
         .collect()
 }
 
-/// What a client sent, for quoting it back: printable and short.
+/// Text of a client, to be quoted back: printable and short.
 pub(super) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 64;
     let mut printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
@@ -362,11 +407,11 @@ mod tests {
     fn an_error_is_told_in_openais_shape() {
         let error = ApiError::field("top_p", "`top_p` must be smaller");
         assert_eq!(
-            error.json(),
+            String::from_utf8(error.json()).unwrap(),
             r#"{"error":{"message":"`top_p` must be smaller","type":"invalid_request_error","param":"top_p","code":"invalid_value"}}"#
         );
         assert_eq!(
-            ApiError::HandsFull { retry_after: 1 }.json(),
+            String::from_utf8(ApiError::HandsFull { retry_after: 1 }.json()).unwrap(),
             r#"{"error":{"message":"as many requests are in hand as the server takes; try again in 1 s","type":"rate_limit_error","param":null,"code":"hands_full"}}"#
         );
     }

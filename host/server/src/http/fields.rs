@@ -1,7 +1,9 @@
-//! Named JSON values of a request, each taken by whoever understands it.
+//! The fields of a request's body: each is taken by the code that understands it, beside which its
+//! schema stands.
 
+use schemars::Schema;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, quoted};
 
@@ -9,7 +11,7 @@ use super::error::{ApiError, quoted};
 #[derive(Debug)]
 pub(super) struct Fields {
     values: Map<String, Value>,
-    /// What errors call a field.
+    /// Makes the name of a field in errors.
     named: fn(&str) -> String,
 }
 
@@ -40,7 +42,7 @@ impl Fields {
         }
     }
 
-    /// Whether `name` has a value.
+    /// Tells a name with a value from one without.
     pub(super) fn has(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|value| !value.is_null())
     }
@@ -50,7 +52,7 @@ impl Fields {
         self.values.remove(name).filter(|value| !value.is_null())
     }
 
-    /// The value of `name`, which has to be there and of the type that is `wanted`.
+    /// The value of `name`, which has to be there and be `wanted`.
     pub(super) fn require<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
@@ -60,7 +62,7 @@ impl Fields {
         value.ok_or(ApiError::Missing(name))
     }
 
-    /// The value of `name`, which has to be `wanted`: of that type, and `fits`.
+    /// The value of `name`, which has to be `wanted`: of the type `T`, and such that it `fits`.
     pub(super) fn take_as<T: DeserializeOwned>(
         &mut self,
         name: &str,
@@ -76,13 +78,13 @@ impl Fields {
         }
     }
 
-    /// The names that nobody took, in order.
+    /// The names that were not taken, in order.
     pub(super) fn left(&self) -> impl Iterator<Item = &str> {
         self.values.keys().map(String::as_str)
     }
 }
 
-/// `param` is not what it has to be.
+/// The error of a parameter that is not `wanted`.
 pub(super) fn mismatch(param: String, wanted: &str, value: &Value) -> ApiError {
     let message = format!("`{param}` has to be {wanted}, not {}", described(value));
     ApiError::field(param, message)
@@ -98,4 +100,51 @@ fn described(value: &Value) -> String {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }
+}
+
+// === Schemas ===
+
+/// Fields with their schemas.
+pub(super) type Properties = Vec<(&'static str, Value)>;
+
+/// The schema of an object with these fields; those not `required` may also be `null`, which
+/// [`Fields`] takes for absent.
+pub(super) fn object(required: &[&str], properties: Properties) -> Schema {
+    let properties = properties.into_iter().map(|(name, schema)| {
+        let schema = if required.contains(&name) {
+            schema
+        } else {
+            nullable(schema)
+        };
+        (name.to_owned(), schema)
+    });
+    let properties: Map<_, _> = properties.collect();
+    let schema = json!({"type": "object", "required": required, "properties": properties});
+    Schema::try_from(schema).expect("an object is a schema")
+}
+
+/// The same for a body in which other fields are refused.
+pub(super) fn closed_object(required: &[&str], properties: Properties) -> Schema {
+    let mut schema = object(required, properties);
+    schema.insert("additionalProperties".to_owned(), false.into());
+    schema
+}
+
+/// The schema of values of `schema` and `null`.
+fn nullable(mut schema: Value) -> Value {
+    if schema.get("$ref").is_some() {
+        return json!({"anyOf": [schema, {"type": "null"}]});
+    }
+    if let Some(Value::String(kind)) = schema.get("type")
+        && kind != "null"
+    {
+        schema["type"] = json!([kind, "null"]);
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.push(Value::Null);
+    }
+    if let Some(Value::Array(schemas)) = schema.get_mut("anyOf") {
+        schemas.push(json!({"type": "null"}));
+    }
+    schema
 }

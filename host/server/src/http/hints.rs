@@ -1,19 +1,7 @@
-//! What clients may say about scheduling, in headers or in the body.
+//! Hints: what clients may say about scheduling, in headers or in the body.
 //!
-//! | body, in `"pointsman": {}` | header | value |
-//! |---|---|---|
-//! | `session` | `x-pointsman-session` | text of 1 to 256 bytes; requests of one session are related |
-//! | `priority` | `x-pointsman-priority` | larger is more urgent; up to `priority-max` either way |
-//! | `class` | `x-pointsman-class` | `latency-critical` (default) or `throughput` |
-//! | `deadline_ms` | `x-pointsman-deadline-ms` | after so many milliseconds the answer is of no use |
-//! | `expected_tokens` | `x-pointsman-expected-tokens` | likely length of the answer |
-//! | `labels` | `x-pointsman-labels` | `{"k": "v"}`, in the header `k=v,k=v`; keys from `label-keys` |
-//! | `executors` | `x-pointsman-executors` | names of the only ones allowed; in the header `a,b` |
-//! | `may_wait` | `x-pointsman-may-wait` | `false`: rather refuse it than let it wait outside the queue |
-//! | `head_start_ms` | `x-pointsman-head-start-ms` | waiting time granted in advance, up to a minute |
-//! | `group` | `x-pointsman-group` | number of a topology group |
-//!
-//! A hint given in both places has to be the same in both. One that is misspelt is refused.
+//! [`HINTS`] has them all. A hint given in both places has to be the same in both. A misspelt one is
+//! refused.
 
 use std::collections::BTreeMap;
 
@@ -21,27 +9,109 @@ use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
+use schemars::{Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::error::{ApiError, quoted};
-use super::fields::{Fields, mismatch};
+use super::fields::{Fields, closed_object, mismatch};
+use super::openapi::named;
 use crate::config::nearest::nearest;
 use crate::driver::message::Hints;
 
-/// Body field and what its header's text stands for.
-const HINTS: [(&str, Form); 10] = [
-    ("session", Form::Text),
-    ("priority", Form::Json),
-    ("class", Form::Text),
-    ("deadline_ms", Form::Json),
-    ("expected_tokens", Form::Json),
-    ("labels", Form::Pairs),
-    ("executors", Form::List),
-    ("may_wait", Form::Json),
-    ("head_start_ms", Form::Json),
-    ("group", Form::Json),
+/// A hint that clients may give.
+#[derive(Clone, Copy)]
+struct Hint {
+    /// Its field in the body. The header has dashes for the underscores.
+    name: &'static str,
+    form: Form,
+    about: &'static str,
+    schema: fn() -> Value,
+}
+
+/// The way in which a header writes a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Text as it is.
+    Text,
+    /// A number, `true` or `false`.
+    Json,
+    /// `a,b`.
+    List,
+    /// `k=v,k=v`.
+    Pairs,
+}
+
+static HINTS: [Hint; 10] = [
+    Hint {
+        name: "session",
+        form: Form::Text,
+        about: "Requests of one session are related. At most 256 bytes.",
+        schema: || json!({"type": "string", "minLength": 1, "maxLength": SESSION_BYTES_MAX}),
+    },
+    Hint {
+        name: "priority",
+        form: Form::Json,
+        about: "Larger is more urgent; at most `hints.priority-max` (by default 100) either way.",
+        schema: || json!({"type": "integer", "minimum": i32::MIN, "maximum": i32::MAX}),
+    },
+    Hint {
+        name: "class",
+        form: Form::Text,
+        about: "By default `latency-critical`.",
+        schema: || json!({"type": "string", "enum": CLASSES.map(|(name, _)| name)}),
+    },
+    Hint {
+        name: "deadline_ms",
+        form: Form::Json,
+        about: "After so many milliseconds the answer is of no use.",
+        schema: || json!({"type": "integer", "minimum": 1, "maximum": DEADLINE_MS_MAX}),
+    },
+    Hint {
+        name: "expected_tokens",
+        form: Form::Json,
+        about: "Likely length of the answer, in tokens.",
+        schema: || json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
+    },
+    Hint {
+        name: "labels",
+        form: Form::Pairs,
+        about: "Labels by key; the configuration's `hints.label-keys` has the keys there are.",
+        schema: || {
+            let text = json!({"type": "string", "minLength": 1, "maxLength": LABEL_BYTES_MAX});
+            json!({"type": "object", "additionalProperties": text, "maxProperties": LABELS_MAX})
+        },
+    },
+    Hint {
+        name: "executors",
+        form: Form::List,
+        about: "Names of the only executors allowed.",
+        schema: || json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
+    },
+    Hint {
+        name: "may_wait",
+        form: Form::Json,
+        about: "`false`: rather refuse the request than let it wait outside the queue.",
+        schema: || json!({"type": "boolean"}),
+    },
+    Hint {
+        name: "head_start_ms",
+        form: Form::Json,
+        about: "Waiting time granted in advance, in milliseconds.",
+        schema: || json!({"type": "integer", "minimum": 0, "maximum": HEAD_START_MS_MAX}),
+    },
+    Hint {
+        name: "group",
+        form: Form::Json,
+        about: "Number of a topology group.",
+        schema: || json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+    },
+];
+
+const CLASSES: [(&str, RequestClass); 2] = [
+    ("latency-critical", RequestClass::LatencyCritical),
+    ("throughput", RequestClass::Throughput),
 ];
 
 /// The field of a body that holds hints.
@@ -55,20 +125,7 @@ const LABEL_BYTES_MAX: usize = 64;
 const DEADLINE_MS_MAX: u64 = 24 * 3600 * 1000;
 const HEAD_START_MS_MAX: u64 = 60_000;
 
-/// How a header writes a value.
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    /// As it is.
-    Text,
-    /// A number, `true` or `false`.
-    Json,
-    /// `a,b`.
-    List,
-    /// `k=v,k=v`.
-    Pairs,
-}
-
-/// What hints may say here.
+/// The bounds of hints on this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
     pub(super) priority_max: i32,
@@ -78,13 +135,40 @@ pub(super) struct Rules<'a> {
     pub(super) tenant: &'a str,
 }
 
-/// Where hints are given.
+/// The hints of a request, by the place they are in.
 struct Given {
     body: Fields,
     headers: Fields,
 }
 
-/// The hints of a request, of whose body `pointsman` is a field.
+/// The schema of the body's field [`BODY_FIELD`].
+pub(super) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let properties = HINTS.iter().map(|hint| {
+        let mut schema = (hint.schema)();
+        schema["description"] = hint.about.into();
+        (hint.name, schema)
+    });
+    named(schemas, "Hints", closed_object(&[], properties.collect()))
+}
+
+/// The headers, by name, as parameters of the document.
+pub(super) fn header_parameters() -> Vec<(String, Value)> {
+    let parameters = HINTS.iter().map(|hint| {
+        let name = in_header(hint.name);
+        let parameter = json!({
+            "name": name,
+            "in": "header",
+            "description": hint.about,
+            "style": "simple",
+            "explode": hint.form == Form::Pairs,
+            "schema": (hint.schema)(),
+        });
+        (name, parameter)
+    });
+    parameters.collect()
+}
+
+/// Reads the hints of a request: `pointsman` is the body's field [`BODY_FIELD`].
 pub(super) fn parse(
     headers: &HeaderMap,
     pointsman: Option<Value>,
@@ -165,24 +249,24 @@ fn in_header(hint: &str) -> String {
     format!("{HEADER}{}", hint.replace('_', "-"))
 }
 
-/// What the hint `name` looks like in a header, if there is such a hint; `said` is how its client
-/// says it.
-fn known(name: &str, said: fn(&str) -> String) -> Result<Form, ApiError> {
-    let hint = HINTS.iter().find(|(known, _)| *known == name);
-    hint.map(|(_, form)| *form).ok_or_else(|| {
-        let names = HINTS.map(|(name, _)| name);
+/// The form of the hint `name` in a header, if there is such a hint; `written` is the way in which
+/// its client writes a name.
+fn known(name: &str, written: fn(&str) -> String) -> Result<Form, ApiError> {
+    let hint = HINTS.iter().find(|hint| hint.name == name);
+    hint.map(|hint| hint.form).ok_or_else(|| {
+        let names = HINTS.map(|hint| hint.name);
         let known = match nearest(name, &names) {
-            Some(meant) => format!("did you mean `{}`?", said(meant)),
-            None => format!("there are: {}", names.map(said).join(", ")),
+            Some(meant) => format!("did you mean `{}`?", written(meant)),
+            None => format!("there are: {}", names.map(written).join(", ")),
         };
-        let name = quoted(&said(name));
+        let name = quoted(&written(name));
         let message = format!("there is no hint `{name}`; {known}");
         ApiError::field(name, message)
     })
 }
 
-/// The same text of the same tenant gives the same key, in every process and version: the first
-/// eight bytes of a SHA-256.
+/// The key of a session: the first eight bytes of a SHA-256. The same text of the same tenant gives
+/// the same key, in every process and version.
 fn session_key(tenant: &str, session: &str) -> SessionKey {
     let mut hash = Sha256::new();
     for part in ["pointsman-session", tenant, session] {
@@ -197,7 +281,7 @@ fn session_key(tenant: &str, session: &str) -> SessionKey {
 // === impl Form ===
 
 impl Form {
-    /// What a header says, as the body would have said it.
+    /// The value of a header, as a body would write it.
     fn read(self, header: &str, value: &HeaderValue) -> Result<Value, ApiError> {
         let text = value.to_str().map_err(|_not_ascii| {
             ApiError::field(header, format!("the header `{header}` is not ASCII"))
@@ -210,7 +294,7 @@ impl Form {
         };
         match self {
             Form::Text => Ok(Value::from(text)),
-            // Whatever else it is will be refused as such.
+            // Any other text is refused later, as text.
             Form::Json => Ok(text.parse().unwrap_or_else(|_| Value::from(text))),
             Form::List => Ok(items().collect()),
             Form::Pairs => items()
@@ -247,19 +331,13 @@ impl Given {
             (body, header) => Ok(body.or(header)),
         }
     }
-}
 
-impl Given {
     fn class(&mut self) -> Result<RequestClass, ApiError> {
-        let named = |name: &str| match name {
-            "latency-critical" => Some(RequestClass::LatencyCritical),
-            "throughput" => Some(RequestClass::Throughput),
-            _ => None,
-        };
+        let named = |name: &str| CLASSES.into_iter().find(|(known, _)| *known == name);
         let wanted = "`latency-critical` or `throughput`";
         let class = self.take("class", wanted, |name: &String| named(name).is_some())?;
         let class = class.and_then(|name| named(&name));
-        Ok(class.unwrap_or(RequestClass::LatencyCritical))
+        Ok(class.map_or(RequestClass::LatencyCritical, |(_, class)| class))
     }
 
     fn millis(&mut self, name: &str, min: u64, max: u64) -> Result<Option<Micros>, ApiError> {

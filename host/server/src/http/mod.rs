@@ -1,17 +1,18 @@
 //! HTTP: from sockets to the driver and back.
 //!
-//! [`serve`] accepts, `connection` runs one client's connection, `router` finds what is asked for,
-//! `openai` understands requests and writes answers. Whatever decides or generates lies behind
-//! [`DriverHandle`].
+//! [`serve`] accepts, `connection` runs one client's connection, `router` finds the function for a
+//! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
+//! functions. `openapi` makes a document of the same table. Everything that decides or generates
+//! lies behind [`DriverHandle`].
 //!
 //! # Bounds
-//! Connections beyond `connections-max` wait unaccepted in the kernel's backlog: a client then
+//! Connections beyond `connections-max` wait unaccepted in the kernel's backlog: such a client
 //! waits instead of being refused, and costs nothing. Bodies, heads, reads and writes have the
-//! bounds of [`HttpConfig`].
+//! bounds of [`HttpSettings`].
 //!
 //! # Cancellation
-//! A client that leaves ends its connection's task. With it goes the future or body that holds the
-//! request's ticket, and dropping the ticket cancels the request wherever it is.
+//! A client that leaves ends its connection's task. The future or body that holds the request's
+//! ticket goes with the task, and dropping the ticket cancels the request wherever it is.
 //!
 //! # Invariants
 //! Held by `tests/http`.
@@ -21,104 +22,95 @@
 //!    (`a_draining_server_takes_nothing_new`).
 //!
 //! # Not here
-//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-engine`).
+//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-executor`), and
+//! how the configuration becomes [`HttpSettings`] (`serve`).
 
 mod admin;
+mod answer;
 mod auth;
 mod body;
-pub mod catalog;
 mod connection;
 mod error;
 mod fields;
 mod hints;
 mod monitor;
 mod openai;
+mod openapi;
+mod probes;
 mod router;
+mod routes;
+mod settings;
 mod socket;
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{Either, Full};
-use hyper::Response;
-use hyper::header::HeaderValue;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
+use crate::catalog::Catalog;
 use crate::clock::Clock;
-use crate::config::{Config, HintsConfig, HttpConfig};
 use crate::driver::message::DriverHandle;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::reload::order::OrderHandle;
 use crate::reload::report::ReconcilerReport;
-pub use auth::Serves;
-use auth::{Door, Keyring};
-use catalog::Catalog;
+use auth::Listener;
 use error::ApiError;
-use openai::Events;
-pub(crate) use openai::{Kind, try_body};
 
-/// How far the host has come in its life. It only ever goes on.
+pub use admin::policies::PolicyListing;
+pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};
+pub(crate) use openai::{Kind, try_body};
+#[doc(hidden)]
+pub use openapi::conformance;
+pub use settings::HttpSettings;
+
+/// Phases of the server's life, which follow one another in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// Models are being loaded, policies put in force.
+pub enum ServerPhase {
+    /// Models are being loaded and policies put in force.
     Starting,
     /// Requests are served.
     Serving,
-    /// What runs goes on, nothing new is taken.
+    /// Running requests go on, and nothing new is taken.
     Draining,
-    /// What still runs is cut off.
+    /// Requests that still run are cut off.
     Ended,
 }
 
-/// What HTTP shows and does not own.
+/// The parts of the server that HTTP shows and does not own.
 #[derive(Debug)]
 pub struct Watched {
-    /// How far the host has come.
-    pub phase: watch::Receiver<Phase>,
-    /// What is counted.
+    /// The server's phase.
+    pub phase: watch::Receiver<ServerPhase>,
+    /// The server's metrics.
     pub metrics: Arc<Metrics>,
-    /// The report on the policy folder.
+    /// The state of the policy folder.
     pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
     /// The way to give orders about policies.
     pub orders: OrderHandle,
 }
 
-/// What every connection shares.
+/// State that all connections share.
 #[derive(Debug)]
 pub struct App {
     // Immutable.
+    settings: HttpSettings,
     fleet: Arc<Fleet>,
     catalog: watch::Receiver<Arc<Catalog>>,
     driver: DriverHandle,
-    keys: Keyring,
-    http: HttpConfig,
-    hints: HintsConfig,
-    /// Requests of which the driver remembers how they were decided.
-    decisions_max: u32,
-    /// For clients that found no room, in seconds.
-    retry_after: u32,
-    /// Tells this process's completion ids from those of others.
+    /// Part of each completion's id, so that ids of two processes differ.
     origin: u64,
     clock: Clock,
-    /// Requests that may wait.
-    queue_max: u32,
     // Owned.
     monitor: monitor::Newest,
-    /// Prompts that are tokenised at once, where that takes a thread.
+    /// Bounds the prompts that are tokenised at once on threads of their own.
     tokenising: Semaphore,
     // Owned by others.
     watched: Watched,
 }
-
-/// What is sent: all at once, or as it comes.
-type Reply = Response<Either<Full<Bytes>, Events>>;
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Connections to a listener of the operators' own, which clients that use up theirs do not touch.
 const OPERATORS_MAX: u32 = 64;
@@ -129,62 +121,62 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 // === impl App ===
 
 impl App {
-    /// What connections need of `config`, and what they talk to.
+    /// The state of connections that talk to `driver` and change `fleet`.
     #[must_use]
-    pub fn new(config: &Config, fleet: Arc<Fleet>, driver: DriverHandle, watched: Watched) -> Self {
+    pub fn new(
+        settings: HttpSettings,
+        fleet: Arc<Fleet>,
+        driver: DriverHandle,
+        watched: Watched,
+    ) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
+            settings,
             catalog: fleet.catalog(),
             fleet,
             driver,
-            keys: Keyring::new(config),
-            http: config.http.clone(),
-            hints: config.hints.clone(),
-            decisions_max: config.admin.decisions_max,
-            retry_after: config.core.retry_after_secs,
             origin: fastrand::u64(..),
             clock: Clock::start(),
-            queue_max: config.core.queue_max,
             monitor: monitor::Newest::default(),
             tokenising: Semaphore::new(threads),
             watched,
         }
     }
 
-    /// What clients may name now.
+    /// The names that clients may use now.
     fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.borrow())
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> ServerPhase {
         *self.watched.phase.borrow()
     }
 
-    /// Whether a request may be taken now.
+    /// Refuses a request unless the server serves.
     fn check_serving(&self) -> Result<(), ApiError> {
         match self.phase() {
-            Phase::Serving => Ok(()),
-            Phase::Starting => Err(ApiError::Starting {
-                retry_after: self.retry_after,
+            ServerPhase::Serving => Ok(()),
+            ServerPhase::Starting => Err(ApiError::Starting {
+                retry_after: self.settings.retry_after_secs,
             }),
-            Phase::Draining | Phase::Ended => Err(ApiError::draining()),
+            ServerPhase::Draining | ServerPhase::Ended => Err(ApiError::draining()),
         }
     }
 }
 
-/// Serves `listener` until the phase is [`Phase::Draining`], then lets what runs go on until it is
-/// done or the phase is [`Phase::Ended`].
+/// Serves a listener until the phase is [`ServerPhase::Draining`], then lets running requests go on
+/// until they are done or the phase is [`ServerPhase::Ended`].
 ///
 /// # Errors
 /// If the listener has no address.
 ///
 /// # Cancellation
 /// Dropping the future drops every connection.
-pub async fn serve(listener: TcpListener, serves: Serves, app: Arc<App>) -> io::Result<()> {
-    let door = Door::of(listener.local_addr()?, serves);
-    let places = match serves {
-        Serves::Everything | Serves::Clients => app.http.connections_max,
-        Serves::Operators => OPERATORS_MAX,
+pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> io::Result<()> {
+    let listener = Listener::new(sockets.local_addr()?, audience);
+    let places = match audience {
+        Audience::Everybody | Audience::Clients => app.settings.connections_max,
+        Audience::Operators => OPERATORS_MAX,
     };
     let places = usize::try_from(places).unwrap_or(Semaphore::MAX_PERMITS);
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
@@ -194,22 +186,22 @@ pub async fn serve(listener: TcpListener, serves: Serves, app: Arc<App>) -> io::
         // The end first, lest clients that keep coming put it off; then what makes room.
         tokio::select! {
             biased;
-            () = reached(&mut phase, Phase::Draining) => break,
+            () = reached(&mut phase, ServerPhase::Draining) => break,
             Some(ended) = connections.join_next() => note(ended),
-            (stream, place) = accept(&listener, &places) => {
+            (stream, place) = accept(&sockets, &places) => {
                 let app = Arc::clone(&app);
                 connections.spawn(async move {
-                    connection::run(stream, app, door).await;
+                    connection::run(stream, app, listener).await;
                     drop(place);
                 });
             }
         }
     }
-    drop(listener);
+    drop(sockets);
     loop {
         tokio::select! {
             biased;
-            () = reached(&mut phase, Phase::Ended) => break,
+            () = reached(&mut phase, ServerPhase::Ended) => break,
             ended = connections.join_next() => match ended {
                 Some(ended) => note(ended),
                 None => break,
@@ -220,15 +212,15 @@ pub async fn serve(listener: TcpListener, serves: Serves, app: Arc<App>) -> io::
     Ok(())
 }
 
-/// The next client, once there is a place for it.
+/// Accepts the next client, once there is a place for one.
 async fn accept(
-    listener: &TcpListener,
+    sockets: &TcpListener,
     places: &Arc<Semaphore>,
 ) -> (TcpStream, OwnedSemaphorePermit) {
     let place = Arc::clone(places).acquire_owned().await;
     let place = place.expect("the semaphore is never closed");
     loop {
-        match listener.accept().await {
+        match sockets.accept().await {
             Ok((stream, _)) => return (stream, place),
             Err(error) if is_of_one_client(error.kind()) => {
                 tracing::debug!(%error, "a client left before it was accepted");
@@ -248,9 +240,9 @@ fn is_of_one_client(kind: ErrorKind) -> bool {
     )
 }
 
-/// Waits for `phase`, or for whoever announces phases to be gone.
-async fn reached(phases: &mut watch::Receiver<Phase>, phase: Phase) {
-    // Nobody left to announce the end: this is it.
+/// Waits for `phase`, or for the end of the phases' sender.
+async fn reached(phases: &mut watch::Receiver<ServerPhase>, phase: ServerPhase) {
+    // Nobody is left to announce the end: this is it.
     drop(phases.wait_for(|now| *now >= phase).await);
 }
 

@@ -1,8 +1,8 @@
-//! `/monitor`: a page that shows how everything stands, and its numbers as JSON.
+//! `/monitor`: a page that shows the state of the whole server, and its numbers as JSON.
 //!
 //! # Bounds
 //! However many watch, the driver is asked about once a second: an answer is given again while it
-//! is fresh, and whoever comes meanwhile waits for the one that is asked for.
+//! is fresh, and those who come meanwhile wait for the one that is asked for.
 
 use std::time::Duration;
 
@@ -10,52 +10,71 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use pointsman_core::Micros;
-use serde_json::{Value, json};
+use schemars::{JsonSchema, SchemaGenerator, json_schema};
+use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::admin::{self, show};
+use super::admin::executors::ExecutorList;
+use super::admin::policies::{PolicyListing, listing};
+use super::answer::{Answer, JSON, Reply, Responses, json_text, reply, response};
 use super::error::ApiError;
-use super::router::whole;
-use super::{App, JSON, Phase, Reply};
+use super::router::Call;
+use super::{App, ServerPhase};
 use crate::driver::operator::Operator;
 
 /// The page, whole: no other file belongs to it.
 const PAGE: &str = include_str!("monitor.html");
-/// It loads nothing, sends nothing elsewhere and is framed by nobody.
+/// The page's security policy: it loads nothing, sends nothing elsewhere and is framed by nobody.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// For so long an answer is given again; a little less than the page waits between two.
+/// The time for which an answer is given again; a little less than the page waits between two.
 const FRESH: Micros = Micros(900_000);
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The newest numbers.
 #[derive(Debug, Default)]
 pub(super) struct Newest {
-    /// Held while the driver is asked, so that one asks for all.
+    /// Locked while the driver is asked, so that one asks for all.
     data: Mutex<Option<(Micros, Bytes)>>,
 }
 
-/// The page.
-pub(super) fn page() -> Reply {
-    let mut reply = whole(HTML, PAGE);
-    let headers = reply.headers_mut();
-    headers.insert(
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static(POLICY),
-    );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    reply
+/// The answer of `/monitor`.
+pub(super) struct Page;
+
+/// The answer of `/monitor/data`: the text of [`MonitorData`].
+pub(super) struct MonitorText(Bytes);
+
+/// The numbers of the monitor page.
+#[derive(Serialize, JsonSchema)]
+struct MonitorData {
+    version: &'static str,
+    /// `starting`, `serving` or `draining`.
+    phase: &'static str,
+    /// The time of these numbers, on the host's clock.
+    at_micros: u64,
+    /// The last scheduling round.
+    round: String,
+    /// Requests that may wait.
+    queue_max: u32,
+    #[serde(flatten)]
+    executors: ExecutorList,
+    policies: PolicyListing,
 }
 
-/// Its numbers.
+pub(super) async fn page(_: Call<'_>) -> Result<Page, ApiError> {
+    Ok(Page)
+}
+
+/// Gives the newest numbers.
 ///
 /// # Cancellation
-/// Whoever waits next asks anew.
-pub(super) async fn data(app: &App) -> Result<Reply, ApiError> {
+/// The next one that waits asks anew.
+pub(super) async fn data(call: Call<'_>) -> Result<MonitorText, ApiError> {
+    let app = call.app;
     let mut newest = app.monitor.data.lock().await;
     let now = app.clock.now();
     let fresh = newest
@@ -64,52 +83,69 @@ pub(super) async fn data(app: &App) -> Result<Reply, ApiError> {
     let bytes = match fresh {
         Some((_, bytes)) => bytes.clone(),
         None => {
-            let bytes: Bytes = serde_json::to_vec(&numbers(app).await?)
-                .expect("texts and numbers can be written as JSON")
-                .into();
+            let bytes = Bytes::from(json_text(&numbers(app).await?));
             *newest = Some((now, bytes.clone()));
             bytes
         }
     };
-    let mut reply = whole(JSON, bytes);
-    *reply.status_mut() = StatusCode::OK;
-    reply
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(reply)
+    Ok(MonitorText(bytes))
 }
 
-async fn numbers(app: &App) -> Result<Value, ApiError> {
+async fn numbers(app: &App) -> Result<MonitorData, ApiError> {
     let asked = async {
         let overview = app.driver.operate(Operator::Overview).await?;
-        Some((overview, admin::told(app).await?))
+        Some((overview, listing(app).await?))
     };
     let Ok(answer) = timeout(DRIVER_TIMEOUT, asked).await else {
         tracing::warn!("the driver does not answer the monitor");
         return Err(ApiError::Internal);
     };
     let (overview, policies) = answer.ok_or_else(ApiError::draining)?;
-    let catalog = app.catalog();
-    let executors = overview.executors.iter().map(|row| {
-        let mut engines = catalog.engines.iter();
-        let engine = engines.find(|(name, _)| *name == row.name);
-        show::executor(row, engine.map(|(_, stats)| &**stats))
-    });
-    let phase = match app.phase() {
-        Phase::Starting => "starting",
-        Phase::Serving => "serving",
-        Phase::Draining | Phase::Ended => "draining",
-    };
-    Ok(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "phase": phase,
-        "at_micros": overview.at.0,
-        "round": overview.round.to_string(),
-        "load": show::load(&overview.load),
-        "queue_max": app.queue_max,
-        "executors": executors.collect::<Value>(),
-        "executors_total": overview.executors_total,
-        "devices": overview.devices.iter().map(show::device).collect::<Value>(),
-        "policies": policies,
-    }))
+    Ok(MonitorData {
+        version: env!("CARGO_PKG_VERSION"),
+        phase: match app.phase() {
+            ServerPhase::Starting => "starting",
+            ServerPhase::Serving => "serving",
+            ServerPhase::Draining | ServerPhase::Ended => "draining",
+        },
+        at_micros: overview.at.0,
+        round: overview.round.to_string(),
+        queue_max: app.settings.queue_max,
+        executors: ExecutorList::new(&app.catalog(), &overview),
+        policies,
+    })
+}
+
+// === impl Page ===
+
+impl Answer for Page {
+    fn into_reply(self, status: StatusCode) -> Reply {
+        let mut reply = reply(status, HTML, PAGE);
+        let headers = reply.headers_mut();
+        let policy = HeaderValue::from_static(POLICY);
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        reply
+    }
+
+    fn responses(status: StatusCode, _: &mut SchemaGenerator) -> Responses {
+        let schema = json_schema!({"type": "string"});
+        Responses::from_iter([response(status, [(HTML, schema)])])
+    }
+}
+
+// === impl MonitorText ===
+
+impl Answer for MonitorText {
+    fn into_reply(self, status: StatusCode) -> Reply {
+        let mut reply = reply(status, JSON, self.0);
+        let no_store = HeaderValue::from_static("no-store");
+        reply.headers_mut().insert(header::CACHE_CONTROL, no_store);
+        reply
+    }
+
+    fn responses(status: StatusCode, schemas: &mut SchemaGenerator) -> Responses {
+        let schema = schemas.subschema_for::<MonitorData>();
+        Responses::from_iter([response(status, [(JSON, schema)])])
+    }
 }

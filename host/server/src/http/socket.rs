@@ -1,6 +1,6 @@
-//! A client's socket, as hyper sees it, with what hyper does not watch over: a client that leaves
-//! bytes unread, one that leaves while hyper is not reading, and one that still writes when it has
-//! its answer.
+//! A client's socket as hyper sees it, which watches over three things that hyper does not: a client
+//! that leaves bytes unread, one that leaves while hyper is not reading, and one that still writes
+//! when it has its answer.
 //!
 //! # Invariants
 //! Held by `tests/http`.
@@ -23,14 +23,14 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// For how long, and how much of, what a client still sends is read and thrown away.
+/// Bounds on reading and throwing away the bytes that a client still sends.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 16 << 20;
 
 /// A socket whose writes must make progress.
 #[derive(Debug)]
 pub(super) struct Socket {
-    // Shared with whoever watches the client.
+    // Shared with the client's `Watch`.
     read: Arc<OwnedReadHalf>,
     // Owned.
     write: OwnedWriteHalf,
@@ -39,11 +39,11 @@ pub(super) struct Socket {
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-/// The view of a client that is left to whoever gave its [`Socket`] away.
+/// A view of a client whose [`Socket`] was given away.
 #[derive(Debug)]
 pub(super) struct Watch(Arc<OwnedReadHalf>);
 
-/// A client's socket, and the means to watch it.
+/// Splits a client's stream into its socket and a view of the client.
 pub(super) fn split(stream: TcpStream, write_timeout: Duration) -> (Socket, Watch) {
     let (read, write) = stream.into_split();
     let read = Arc::new(read);
@@ -71,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Cannot be told here: hyper's own watching has to do.
+    /// Waits forever: only hyper's own watching tells here that a client has left.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     pub(super) async fn left(&self) {
         pending().await
@@ -80,7 +80,7 @@ impl Watch {
     /// Reads on for a moment. Closing a socket with unread bytes resets the connection, and the
     /// client may then lose an answer that it has not read yet.
     pub(super) async fn linger(&self) {
-        // What a client that has its answer goes on sending is of no interest, nor how that ends.
+        // Neither these bytes nor the end of the wait matter: the client has its answer.
         drop(timeout(LINGER, self.discard()).await);
     }
 
@@ -103,7 +103,7 @@ impl Watch {
 // === impl Socket ===
 
 impl Socket {
-    /// Passes on what a write came to, unless it has been waiting for too long.
+    /// Passes on the result of a write, unless the write has been waiting for too long.
     fn in_time<T>(
         &mut self,
         cx: &mut Context<'_>,

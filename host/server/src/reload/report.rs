@@ -5,9 +5,7 @@
 //!
 //! # Not here
 //! What policies have done since they are in force: [`pointsman_policy::PolicyStatus`], of which
-//! the driver is asked. [`policies_json`] puts the two side by side.
-
-mod json;
+//! the driver is asked. [`PolicyListing`](crate::http::PolicyListing) puts the two side by side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -22,8 +20,6 @@ pub use super::folder::{FolderState, LeftOut};
 use super::registry::Entry;
 pub use super::registry::Origin;
 use crate::state::{BoundTo, Remembered, StateReport};
-pub use json::policies_json;
-pub(crate) use json::spreads_json;
 
 /// A report of the reconciler.
 #[derive(Clone, Debug, Default, PartialEq)]

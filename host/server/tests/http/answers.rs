@@ -3,7 +3,7 @@
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
 use pointsman_executor::delivery::StopReason;
 use pointsman_server::driver::message::Load;
-use pointsman_server::http::Phase;
+use pointsman_server::http::ServerPhase;
 use serde_json::{Value, json};
 
 use crate::client::{Client, post};
@@ -447,7 +447,7 @@ async fn a_driver_that_does_not_answer_is_not_healthy() {
 async fn ready_is_whether_the_host_serves() {
     let stage = Stage::open().await;
     let mut client = stage.client().await;
-    stage.phase.send_replace(Phase::Starting);
+    stage.phase.send_replace(ServerPhase::Starting);
     let answer = client.get("/ready").await;
     assert_eq!(answer.head.status, 503);
     assert!(
@@ -462,7 +462,7 @@ async fn ready_is_whether_the_host_serves() {
     assert_eq!(answer.error(), (503, "starting".to_owned(), None));
     assert_eq!(answer.head.header("retry-after"), Some("1"));
     let mut client = stage.client().await;
-    stage.phase.send_replace(Phase::Serving);
+    stage.phase.send_replace(ServerPhase::Serving);
     let answer = client.get("/ready").await;
     assert_eq!(
         (answer.head.status, &*answer.body),

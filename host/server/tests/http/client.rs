@@ -1,15 +1,30 @@
-//! A client that writes bytes and reads answers, and knows no more of HTTP than that takes.
+//! A client that writes bytes and reads answers, and knows no more of HTTP than that takes. It checks
+//! what it sees against the server's OpenAPI document.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use pointsman_server::http::conformance::{check_answer, check_body};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 
 /// One connection.
-pub(crate) struct Client(BufReader<TcpStream>);
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+    /// Requests without an answer so far.
+    asked: VecDeque<Asked>,
+}
+
+/// A request that was sent.
+#[derive(Debug)]
+struct Asked {
+    method: String,
+    path: String,
+    /// Absent: none was sent together with the head.
+    body: Option<Value>,
+}
 
 /// Status and headers.
 #[derive(Debug)]
@@ -27,23 +42,32 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
-        Self(BufReader::new(TcpStream::connect(addr).await.unwrap()))
+        Self::on(TcpStream::connect(addr).await.unwrap())
     }
 
     /// A client with room for few unread bytes.
     pub(crate) async fn connect_narrow(addr: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
-        Self(BufReader::new(socket.connect(addr).await.unwrap()))
+        Self::on(socket.connect(addr).await.unwrap())
+    }
+
+    fn on(stream: TcpStream) -> Self {
+        Self {
+            stream: BufReader::new(stream),
+            asked: VecDeque::new(),
+        }
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        self.0.write_all(bytes.as_ref()).await.unwrap();
+        let bytes = bytes.as_ref();
+        self.asked.extend(requests(bytes));
+        self.stream.write_all(bytes).await.unwrap();
     }
 
     /// Says that nothing more will come.
     pub(crate) async fn close_write(&mut self) {
-        self.0.shutdown().await.unwrap();
+        self.stream.shutdown().await.unwrap();
     }
 
     pub(crate) async fn post(&mut self, path: &str, body: &Value) {
@@ -58,6 +82,7 @@ impl Client {
 
     /// The whole of an answer.
     pub(crate) async fn answer(&mut self) -> Answer {
+        let asked = self.asked.front().map(Asked::operation);
         let head = self.head().await;
         let mut body = String::new();
         if head.headers.contains_key("transfer-encoding") {
@@ -67,6 +92,11 @@ impl Client {
         } else {
             let length = head.headers["content-length"].parse().unwrap();
             body = self.exactly(length).await;
+        }
+        if let (Some((method, path)), Some(kind)) = (asked, head.header("content-type")) {
+            let asked = (&*method, &*path);
+            let checked = check_answer(asked, head.status, kind, body.as_bytes());
+            assert_eq!(checked, Ok(()), "{asked:?}: {} {body}", head.status);
         }
         Answer { head, body }
     }
@@ -81,10 +111,17 @@ impl Client {
             let line = self.line().await;
             match line.split_once(": ") {
                 Some((name, value)) => headers.insert(name.to_owned(), value.to_owned()),
-                None if line.is_empty() => return Head { status, headers },
+                None if line.is_empty() => break,
                 None => panic!("no header: {line}"),
             };
         }
+        // What comes after `100 Continue` is the answer.
+        if status != 100
+            && let Some(asked) = self.asked.pop_front()
+        {
+            asked.check(status);
+        }
+        Head { status, headers }
     }
 
     /// The next chunk of a body; absent at its end.
@@ -95,19 +132,19 @@ impl Client {
         (length > 0).then_some(chunk)
     }
 
-    /// Whether the server has closed the connection and sent nothing before that was not read.
+    /// Tells a connection that the server has closed, and that has nothing left to read.
     pub(crate) async fn is_closed(&mut self) -> bool {
         let mut byte = [0];
-        match self.0.read(&mut byte).await {
+        match self.stream.read(&mut byte).await {
             Ok(read) => read == 0,
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
 
-    /// Whether the server has sent nothing so far.
+    /// Tells a connection on which nothing has come.
     pub(crate) fn has_nothing_to_read(&self) -> bool {
-        let stream = self.0.get_ref();
-        self.0.buffer().is_empty()
+        let stream = self.stream.get_ref();
+        self.stream.buffer().is_empty()
             && stream
                 .try_read(&mut [0])
                 .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
@@ -115,18 +152,51 @@ impl Client {
 
     async fn line(&mut self) -> String {
         let mut line = String::new();
-        self.0.read_line(&mut line).await.unwrap();
+        self.stream.read_line(&mut line).await.unwrap();
         line.strip_suffix("\r\n").expect("a line ends").to_owned()
     }
 
     async fn exactly(&mut self, length: usize) -> String {
         let mut bytes = vec![0; length];
-        self.0.read_exact(&mut bytes).await.unwrap();
+        self.stream.read_exact(&mut bytes).await.unwrap();
         String::from_utf8(bytes).unwrap()
     }
 }
 
-/// How an answer is asked for.
+/// The requests that begin in `bytes`.
+fn requests(bytes: &[u8]) -> Vec<Asked> {
+    let text = String::from_utf8_lossy(bytes);
+    let bodies = text.split_once("\r\n\r\n");
+    let body = bodies.and_then(|(_, body)| serde_json::from_str(body).ok());
+    let heads = text
+        .lines()
+        .filter_map(|line| line.strip_suffix(" HTTP/1.1"));
+    let asked = heads.filter_map(|line| line.rsplit_once(' '));
+    asked
+        .map(|(before, path)| Asked {
+            // The body of the request before may end on the same line.
+            method: before.rsplit('}').next().unwrap().to_owned(),
+            path: path.to_owned(),
+            body: body.clone(),
+        })
+        .collect()
+}
+
+impl Asked {
+    fn operation(&self) -> (String, String) {
+        (self.method.clone(), self.path.clone())
+    }
+
+    /// A body that was accepted fits its schema.
+    fn check(&self, status: u16) {
+        if let Some(body) = self.body.as_ref().filter(|_| status < 300) {
+            let checked = check_body((&self.method, &self.path), body);
+            assert_eq!(checked, Ok(()), "{self:?}");
+        }
+    }
+}
+
+/// The way in which an answer is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
     Whole,

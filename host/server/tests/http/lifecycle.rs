@@ -1,7 +1,7 @@
 //! The server's life as its clients see it: draining and ending.
 
 use pointsman_executor::delivery::StopReason;
-use pointsman_server::http::Phase;
+use pointsman_server::http::ServerPhase;
 use tokio::net::TcpStream;
 
 use crate::client::Transfer;
@@ -21,7 +21,7 @@ async fn a_draining_server_ends_when_its_last_answer_has_ended() {
     waiting.send(Transfer::Whole.request()).await;
     let whole = stage.submitted().await;
 
-    stage.phase.send_replace(Phase::Draining);
+    stage.phase.send_replace(ServerPhase::Draining);
     assert!(idle.is_closed().await);
     assert!(TcpStream::connect(stage.addr).await.is_err());
 
@@ -55,7 +55,7 @@ async fn a_draining_server_takes_nothing_new() {
         .send(head.replace("host: x", "host: x\r\nexpect: 100-continue"))
         .await;
     assert_eq!(client.head().await.status, 100);
-    stage.phase.send_replace(Phase::Draining);
+    stage.phase.send_replace(ServerPhase::Draining);
     client.send(body).await;
     let answer = client.answer().await;
     assert_eq!(answer.error(), (503, "shutting_down".to_owned(), None));
@@ -74,8 +74,8 @@ async fn connections_end_with_the_server() {
     played.text("upon", 1);
     assert_eq!(client.head().await.status, 200);
     client.chunk().await.unwrap();
-    stage.phase.send_replace(Phase::Draining);
-    stage.phase.send_replace(Phase::Ended);
+    stage.phase.send_replace(ServerPhase::Draining);
+    stage.phase.send_replace(ServerPhase::Ended);
     assert!(client.is_closed().await);
     assert_eq!(stage.departed().await, played.ticket());
     assert!(played.is_gone());

@@ -1,4 +1,4 @@
-//! What is bounded: bodies, heads, times, requests, connections.
+//! Bounds: of bodies, heads, times, requests, connections.
 
 use pointsman_executor::delivery::StopReason;
 use serde_json::json;

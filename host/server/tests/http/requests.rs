@@ -1,4 +1,4 @@
-//! What a request has to be, and what of it reaches the driver.
+//! Requests: which are understood, and what the driver gets of them.
 
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
@@ -15,7 +15,7 @@ use crate::stage::{Stage, TEXT};
 const CHAT: &str = "/v1/chat/completions";
 const TEXTS: &str = "/v1/completions";
 
-/// What reaches the driver of a request that is understood.
+/// The job that reaches the driver from a request that is understood.
 async fn job(path: &str, body: &Value) -> Job {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
@@ -378,11 +378,12 @@ async fn with_keys_only_their_holders_are_served() {
 }
 
 #[tokio::test]
-async fn keys_guard_all_but_health_and_readiness() {
+async fn keys_guard_all_but_health_readiness_and_the_document() {
     let stage = Stage::with(with_keys).await;
     let mut client = stage.client().await;
     for (path, authorization, status) in [
         ("/ready", "", 200),
+        ("/openapi.json", "", 200),
         ("/v1/models", "", 401),
         ("/v1/models", "authorization: Bearer sk-one\r\n", 200),
         ("/metrics", "", 401),

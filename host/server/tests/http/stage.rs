@@ -10,18 +10,20 @@ use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
 use pointsman_policy::PolicyStatus;
+use pointsman_server::catalog::{Catalog, ModelEntry};
 use pointsman_server::config::{Config, CpuConfig, Flags};
 use pointsman_server::driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
 };
 use pointsman_server::driver::operator::Operator;
 use pointsman_server::fleet::Fleet;
-use pointsman_server::http::catalog::{Catalog, ModelEntry};
-use pointsman_server::http::{App, Phase, Serves, Watched, serve};
+
+use pointsman_server::http::{App, Audience, ServerPhase, Watched, serve};
 use pointsman_server::metrics::Metrics;
 use pointsman_server::models::{Blocks, Host};
 use pointsman_server::reload::order::orders;
 use pointsman_server::reload::report::ReconcilerReport;
+use pointsman_server::serve::http_settings;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -37,7 +39,7 @@ pub(crate) static TEXT: LazyLock<Arc<ModelText>> = LazyLock::new(|| {
 /// A server under test.
 pub(crate) struct Stage {
     pub(crate) addr: SocketAddr,
-    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) phase: watch::Sender<ServerPhase>,
     inbox: Inbox,
     server: JoinHandle<std::io::Result<()>>,
     /// Kept: a report that nobody will ever change is no end of the server.
@@ -57,7 +59,7 @@ impl Stage {
         let mut config = Config::load(&Flags::default()).unwrap();
         change(&mut config);
         let (driver, inbox) = channels(config.http.requests_max);
-        let (phase, phases) = watch::channel(Phase::Serving);
+        let (phase, phases) = watch::channel(ServerPhase::Serving);
         let (_reconciler, reconciler) = watch::channel(Arc::default());
         let watched = Watched {
             phase: phases,
@@ -67,13 +69,18 @@ impl Stage {
         };
         let fleet = Fleet::new(nowhere(), driver.clone());
         fleet.show(catalog());
-        let app = Arc::new(App::new(&config, Arc::new(fleet), driver, watched));
+        let app = Arc::new(App::new(
+            http_settings(&config),
+            Arc::new(fleet),
+            driver,
+            watched,
+        ));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self {
             addr: listener.local_addr().unwrap(),
             phase,
             inbox,
-            server: tokio::spawn(serve(listener, Serves::Everything, app)),
+            server: tokio::spawn(serve(listener, Audience::Everybody, app)),
             _reconciler,
         }
     }
@@ -140,7 +147,7 @@ impl Stage {
     }
 }
 
-/// Where an engine could run, were one added.
+/// The device on which an engine could run, were one added.
 fn nowhere() -> Host {
     Host {
         device: DeviceId(0),
@@ -190,7 +197,7 @@ impl Played {
         self.0.sink.text(Piece { text, tokens }).unwrap();
     }
 
-    /// Whether nobody hears what it says any more.
+    /// Tells a request whose client is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.sink.is_gone()
     }

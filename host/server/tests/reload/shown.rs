@@ -12,16 +12,23 @@ use pointsman_server::driver::message::channels;
 use pointsman_server::driver::{Driver, Memory, thread};
 use pointsman_server::driver_port::DriverPort;
 use pointsman_server::embedded;
+use pointsman_server::http::PolicyListing;
 use pointsman_server::metrics::Metrics;
-use pointsman_server::reload::report::{ReconcilerReport, policies_json};
+use pointsman_server::reload::report::ReconcilerReport;
 use pointsman_server::reload::settings::LifecycleSettings;
 use pointsman_server::reload::{ReconcilerSpec, spawn, waker};
 use pointsman_server::state::State;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use crate::stage::{Stage, component, machine};
+
+/// The answer of `GET /admin/policies`.
+fn shown(stage: &Stage) -> Value {
+    let listing = PolicyListing::new(&stage.statuses(), &stage.report(), &[]);
+    serde_json::to_value(listing).unwrap()
+}
 
 #[test]
 fn everything_about_policies_is_shown_in_one_place() {
@@ -35,7 +42,7 @@ fn everything_about_policies_is_shown_in_one_place() {
     stage.remove("other.wasm");
     stage.settle();
     stage.ask();
-    let shown = policies_json(&stage.statuses(), &stage.report());
+    let shown = shown(&stage);
     assert_eq!(shown["hooks"]["priority"]["policy"], "mine");
     assert_eq!(shown["hooks"]["routing"]["policy"], "memory-aware");
     let policies = shown["policies"].as_array().unwrap();
@@ -80,7 +87,7 @@ fn what_two_files_contest_is_shown() {
         stage.write(file, component("aging"));
     }
     stage.settle();
-    let shown = policies_json(&stage.statuses(), &stage.report());
+    let shown = shown(&stage);
     let contested = json!([{
         "kind": "contested",
         "hook": "priority",

@@ -8,8 +8,8 @@ use pointsman_executor::stats::EngineStats;
 
 use super::super::decisions::What;
 use super::super::operator::{
-    AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, Newcomer, Operator, Prospect,
-    Teller, Would,
+    AttachRefused, AttachRequest, ChangeRefused, ExecutorChange, ExecutorRow, ForecastAuthor,
+    ForecastOutcome, Operator, RouteQuery,
 };
 use super::*;
 use tokio::sync::oneshot;
@@ -28,8 +28,8 @@ impl Stage {
     }
 }
 
-fn prospect() -> Prospect {
-    Prospect {
+fn route_query() -> RouteQuery {
+    RouteQuery {
         model: "demo".to_owned(),
         tenant: "default".to_owned(),
         prompt_tokens: 3,
@@ -94,8 +94,8 @@ fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
     assert!(stage.commands.is_closed() || stage.commands.try_recv().is_err());
 }
 
-fn newcomer(name: &str, commands: mpsc::Sender<Command>) -> Box<Newcomer> {
-    Box::new(Newcomer {
+fn attach_request(name: &str, commands: mpsc::Sender<Command>) -> Box<AttachRequest> {
+    Box::new(AttachRequest {
         name: name.to_owned(),
         model: "demo".to_owned(),
         device: pointsman_core::DeviceId(0),
@@ -116,13 +116,13 @@ fn newcomer(name: &str, commands: mpsc::Sender<Command>) -> Box<Newcomer> {
 fn one_that_is_added_is_used_and_a_name_that_is_taken_is_refused() {
     let mut stage = Stage::new();
     let (sender, mut commands) = mpsc::channel(8);
-    let twin = newcomer("cpu0/demo", sender.clone());
+    let twin = attach_request("cpu0/demo", sender.clone());
     let refused = stage.ask(|answer| Operator::Attach(twin, answer));
     assert!(
         matches!(refused, Err(AttachRefused::Machine(_))),
         "{refused:?}"
     );
-    let second = newcomer("cpu0/second", sender);
+    let second = attach_request("cpu0/second", sender);
     let attached = stage
         .ask(|answer| Operator::Attach(second, answer))
         .unwrap();
@@ -138,7 +138,7 @@ fn one_that_is_added_is_used_and_a_name_that_is_taken_is_refused() {
 #[test]
 fn one_without_a_thread_is_not_attached() {
     let mut stage = Stage::new();
-    let mut second = newcomer("cpu0/second", mpsc::channel(1).0);
+    let mut second = attach_request("cpu0/second", mpsc::channel(1).0);
     second.spawn = Box::new(|_executor| Err(std::io::Error::other("no thread")));
     let refused = stage.ask(|answer| Operator::Attach(second, answer));
     assert!(
@@ -155,23 +155,26 @@ fn where_a_request_would_go_is_said_and_nothing_changes() {
     stage.start();
     let before = format!("{:?}", stage.driver.machine);
     let (answer, mut answered) = oneshot::channel();
-    let question = Operator::Route(Box::new(prospect()), answer);
+    let question = Operator::Route(Box::new(route_query()), answer);
     stage.driver.operate(AT, question);
-    let outlook = answered.try_recv().unwrap().unwrap();
-    assert_eq!(outlook.would, Would::Place("cpu0/demo".to_owned()));
-    assert_eq!(outlook.by, Teller::BuiltIn);
-    assert_eq!(outlook.candidates[0].interlock, Ok("a slot is free"));
+    let forecast = answered.try_recv().unwrap().unwrap();
+    assert_eq!(
+        forecast.outcome,
+        ForecastOutcome::Place("cpu0/demo".to_owned())
+    );
+    assert_eq!(forecast.by, ForecastAuthor::BuiltIn);
+    assert_eq!(forecast.candidates[0].interlock, Ok("a slot is free"));
     assert_eq!(format!("{:?}", stage.driver.machine), before);
     // With both slots in use.
     stage.submit();
-    let outlook = stage.ask(|answer| Operator::Route(Box::new(prospect()), answer));
-    let outlook = outlook.unwrap();
-    assert_eq!(outlook.would, Would::Wait);
+    let forecast = stage.ask(|answer| Operator::Route(Box::new(route_query()), answer));
+    let forecast = forecast.unwrap();
+    assert_eq!(forecast.outcome, ForecastOutcome::Wait);
     let why = RefusalCause::NoSlot.to_string();
-    assert_eq!(outlook.candidates[0].interlock, Err(why));
-    let stranger = Prospect {
+    assert_eq!(forecast.candidates[0].interlock, Err(why));
+    let stranger = RouteQuery {
         tenant: "nobody".to_owned(),
-        ..prospect()
+        ..route_query()
     };
     let refused = stage.ask(|answer| Operator::Route(Box::new(stranger), answer));
     assert!(refused.is_err());

@@ -1,37 +1,45 @@
-//! How requests were decided: what was asked, what was answered by whom, what was made of it.
+//! The decisions about requests: the questions, the answers and their authors, and the results.
 
-use hyper::StatusCode;
-use pointsman_core::rows::RequestClass;
+mod shape;
+
+use pointsman_core::rows::{Cached, Request, RequestClass};
 use pointsman_core::{
     EvictHow, ExecutorId, ExpiredWhy, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
     admission,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::super::App;
+use super::super::answer::Json;
 use super::super::error::{ApiError, quoted};
 use super::super::openai::ticket_of;
-use super::super::router::json as reply;
-use super::super::{App, Reply};
+use super::super::router::Call;
 use super::in_time;
 use crate::driver::decisions::{By, Case, Heard, Step, Verdict, What};
 use crate::driver::operator::{Cases, Explained, Operator};
+use shape::{
+    AnswerFault, Asked, CachedOn, CachedPrompt, Decider, DecisionList, DecisionStep, Decisions,
+    Ending, Event, ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, RequestRow,
+};
 
-/// Requests that are shown where nobody says how many, and at most.
+/// Requests that are shown where the query does not say how many, and at most.
 const LAST: usize = 20;
 const LAST_MAX: usize = 1000;
 
-pub(super) async fn newest(app: &App, query: Option<&str>) -> Result<Reply, ApiError> {
-    let last = last(query)?;
-    let cases = app
-        .driver
-        .operate(|answer| Operator::Decisions(last, answer));
-    let cases = in_time(cases).await?;
+pub(in crate::http) async fn list(call: Call<'_>) -> Result<Json<DecisionList>, ApiError> {
+    let last = last(call.request.uri().query())?;
+    let driver = &call.app.driver;
+    let cases = in_time(driver.operate(|answer| Operator::Decisions(last, answer))).await?;
     let names = Names(&cases);
-    let decisions = cases.list.iter().map(|case| names.case(case));
-    Ok(reply(
-        StatusCode::OK,
-        &json!({"decisions": decisions.collect::<Value>()}),
-    ))
+    let decisions = cases.list.iter().map(|case| names.decisions(case));
+    Ok(Json(DecisionList {
+        decisions: decisions.collect(),
+    }))
+}
+
+/// The schema of the query's `last`.
+pub(in crate::http) fn last_schema() -> Value {
+    json!({"type": "integer", "minimum": 1, "maximum": LAST_MAX, "default": LAST})
 }
 
 fn last(query: Option<&str>) -> Result<usize, ApiError> {
@@ -51,231 +59,227 @@ fn last(query: Option<&str>) -> Result<usize, ApiError> {
     }
 }
 
-pub(super) async fn one(app: &App, id: &str) -> Result<Reply, ApiError> {
-    let absent = || {
-        ApiError::Absent(format!(
-            "nothing is remembered of `{}`: give the id of a completion or what its header \
-             x-pointsman-request says; the newest {} requests of this process are remembered \
-             (admin.decisions-max)",
-            quoted(id),
-            app.decisions_max
-        ))
-    };
-    let ticket = ticket_of(app, id).ok_or_else(absent)?;
-    let explained = app
-        .driver
-        .operate(|answer| Operator::Decision(ticket, answer));
-    let explained = in_time(explained).await?.ok_or_else(absent)?;
-    Ok(reply(StatusCode::OK, &shown(&explained)))
+pub(in crate::http) async fn one(call: Call<'_>) -> Result<Json<ExplainedDecisions>, ApiError> {
+    let (app, id) = (call.app, &*call.parameter);
+    let ticket = ticket_of(app, id).ok_or_else(|| absent(app, id))?;
+    let driver = &app.driver;
+    let explained = in_time(driver.operate(|answer| Operator::Decision(ticket, answer))).await?;
+    let decisions = explained.as_ref().and_then(explained_decisions);
+    decisions.map(Json).ok_or_else(|| absent(app, id))
 }
 
-/// One case alone, with what the policy that routes now would say to it.
-fn shown(explained: &Explained) -> Value {
-    let names = Names(&explained.cases);
-    let case = explained.cases.list.first().map(|case| names.case(case));
-    let mut shown = case.unwrap_or(Value::Null);
-    let candidates = match &explained.candidates {
+fn absent(app: &App, id: &str) -> ApiError {
+    ApiError::Absent(format!(
+        "nothing is remembered of `{}`: give the id of a completion or what its header \
+         x-pointsman-request says; the newest {} requests of this process are remembered \
+         (admin.decisions-max)",
+        quoted(id),
+        app.settings.decisions_max
+    ))
+}
+
+fn explained_decisions(explained: &Explained) -> Option<ExplainedDecisions> {
+    let decisions = Names(&explained.cases).decisions(explained.cases.list.first()?);
+    let explanation = match &explained.candidates {
         Ok(candidates) => {
-            let list = candidates.iter().map(|(executor, said)| {
-                json!({
-                    "executor": executor,
-                    "eligible": said.eligible,
-                    "cost": said.cost,
-                    "note": said.note,
-                })
-            });
-            json!({"by": explained.by, "as_of": "now", "candidates": list.collect::<Value>()})
+            let candidates = candidates
+                .iter()
+                .map(|(executor, words)| ExplainedCandidate {
+                    executor: executor.clone(),
+                    eligible: words.eligible,
+                    cost: words.cost,
+                    note: words.note.clone(),
+                });
+            Explanation {
+                by: explained.by.clone(),
+                as_of: "now",
+                candidates: Some(candidates.collect()),
+                why_not: None,
+            }
         }
-        Err(why) => json!({"by": null, "as_of": "now", "candidates": null, "why_not": why}),
+        Err(why) => Explanation {
+            by: None,
+            as_of: "now",
+            candidates: None,
+            why_not: Some(why.clone()),
+        },
     };
-    if let Some(shown) = shown.as_object_mut() {
-        shown.insert("explanation".to_owned(), candidates);
-    }
-    shown
+    Some(ExplainedDecisions {
+        decisions,
+        explanation,
+    })
 }
 
-/// Knows what executors are called.
+/// Knows the names of executors.
 struct Names<'a>(&'a Cases);
 
 impl Names<'_> {
-    fn executor(&self, executor: ExecutorId) -> &str {
-        self.0.names.get(&executor).map_or("", String::as_str)
+    fn executor(&self, executor: ExecutorId) -> String {
+        self.0.names.get(&executor).cloned().unwrap_or_default()
     }
 
-    fn case(&self, case: &Case) -> Value {
-        let row = case.row.as_ref();
-        json!({
-            "id": case.ticket.0,
-            "request": case.request.0,
-            "tenant": case.tenant,
-            "model": case.model,
-            "asked": row.map(|row| json!({
-                "arrived_micros": row.arrived.0,
-                "class": class(row.class),
-                "priority": row.priority,
-                "prompt_tokens": row.prompt_tokens,
-                "output_tokens_max": row.output_tokens_max,
-                "output_tokens_expected": row.output_tokens_expected,
-                "deadline_micros": row.deadline.map(|at| at.0),
-                "may_wait": row.may_wait,
-                "head_start_micros": row.head_start.0,
-                "group": row.group,
-                "session": row.session.map(|session| session.0.to_string()),
-                "executors_allowed": row.allowed.as_ref().map(Vec::len),
-            })),
-            "steps": case.steps.iter().map(|step| self.step(step)).collect::<Value>(),
-            "steps_forgotten": case.forgotten,
-            "outcome": case.outcome.map(outcome),
-        })
-    }
-
-    fn step(&self, step: &Step) -> Value {
-        let mut shown = match self.what(&step.what) {
-            Value::Object(shown) => shown,
-            other @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)) => Map::from_iter([("what".to_owned(), other)]),
-        };
-        shown.insert("at_micros".to_owned(), step.at.0.into());
-        shown.insert("round".to_owned(), step.round.to_string().into());
-        if step.times > 1 {
-            shown.insert("times".to_owned(), step.times.into());
+    fn decisions(&self, case: &Case) -> Decisions {
+        Decisions {
+            id: case.ticket.0,
+            request: case.request.0,
+            tenant: case.tenant.clone(),
+            model: case.model.clone(),
+            asked: case.row.as_deref().map(request_row),
+            steps: case.steps.iter().map(|step| self.step(step)).collect(),
+            steps_forgotten: case.forgotten,
+            outcome: case.outcome.map(ending),
         }
-        shown.into()
     }
 
-    fn what(&self, what: &What) -> Value {
+    fn step(&self, step: &Step) -> DecisionStep {
+        DecisionStep {
+            event: self.event(&step.what),
+            at_micros: step.at.0,
+            round: step.round.to_string(),
+            times: (step.times > 1).then_some(step.times),
+        }
+    }
+
+    fn event(&self, what: &What) -> Event {
         match what {
-            What::Asked(heard) => self.heard(heard),
-            What::Admitted(by) => decided("admitted", by),
-            What::Parked(by) => decided("parked", by),
-            What::Unparked => json!("unparked"),
-            What::TurnedAway(by) => decided("turned-away", by),
-            What::Held(until, by) => with(
-                decided("held", by),
-                "until_micros",
-                json!(until.map(|until| until.0)),
-            ),
-            What::Placed(executor, into, by) => {
-                let into = match into {
+            What::Asked(heard) => Event::Asked(Box::new(self.asked(heard))),
+            What::Admitted(by) => Event::Admitted(decider(by)),
+            What::Parked(by) => Event::Parked(decider(by)),
+            What::Unparked => Event::Unparked,
+            What::TurnedAway(by) => Event::TurnedAway(decider(by)),
+            What::Held(until, by) => Event::Held {
+                decider: decider(by),
+                until_micros: until.map(|until| until.0),
+            },
+            What::Placed(executor, into, by) => Event::Placed {
+                decider: decider(by),
+                into: match into {
                     PlacedIn::Slot => "slot",
                     PlacedIn::Queue => "queue",
-                };
-                let placed = with(decided("placed", by), "into", json!(into));
-                with(placed, "executor", json!(self.executor(*executor)))
-            }
-            What::Refused(hook, executor, cause, by) => {
-                let refused = json!({
-                    "what": "refused by the interlock",
-                    "hook": hook.as_str(),
-                    "why": cause.to_string(),
-                    "by": by.name(),
-                });
-                let executor = executor.map(|executor| self.executor(executor));
-                with(refused, "executor", json!(executor))
-            }
-            What::Struck(hook) => json!({
-                "what": "a liveness bound ran out, the built-in rule stepped in",
-                "hook": hook.as_str(),
-            }),
-            What::Started(executor) => {
-                json!({"what": "started", "executor": self.executor(*executor)})
-            }
-            What::Evicted(executor, needy, how, by) => {
-                let how = match how {
+                },
+                executor: self.executor(*executor),
+            },
+            What::Refused(hook, executor, cause, by) => Event::Refused {
+                hook: hook.as_str(),
+                why: cause.to_string(),
+                by: by.name().to_owned(),
+                executor: executor.map(|executor| self.executor(executor)),
+            },
+            What::Struck(hook) => Event::Struck {
+                hook: hook.as_str(),
+            },
+            What::Started(executor) => Event::Started {
+                executor: self.executor(*executor),
+            },
+            What::Evicted(executor, needy, how, by) => Event::Evicted {
+                decider: decider(by),
+                how: match how {
                     EvictHow::Recompute => "recompute",
                     EvictHow::Swap => "swap",
-                };
-                let evicted = with(decided("evicted", by), "how", json!(how));
-                let evicted = with(evicted, "for_request", json!(needy.0));
-                with(evicted, "executor", json!(self.executor(*executor)))
-            }
-            What::Requeued(why) => {
-                let why = match why {
+                },
+                for_request: needy.0,
+                executor: self.executor(*executor),
+            },
+            What::Requeued(why) => Event::Requeued {
+                why: match why {
                     RequeuedWhy::Evicted => "evicted",
                     RequeuedWhy::Failed => "its executor failed it",
                     RequeuedWhy::Lost => "its executor died",
-                };
-                json!({"what": "waits again", "why": why})
-            }
-            What::Ended(end) => json!({"what": "ended", "outcome": outcome(*end)}),
+                },
+            },
+            What::Ended(end) => Event::Ended {
+                outcome: ending(*end),
+            },
         }
     }
 
-    fn heard(&self, heard: &Heard) -> Value {
-        let cached = heard.cached.as_ref().map(|cached| {
-            let overlaps = cached.overlaps.iter().map(|overlap| {
-                json!({
-                    "executor": self.executor(overlap.executor),
-                    "device_tokens": overlap.device_tokens,
-                    "host_tokens": overlap.host_tokens,
-                    "disk_tokens": overlap.disk_tokens,
-                })
-            });
-            json!({"overlaps": overlaps.collect::<Value>(), "shared_tokens": cached.shared_tokens})
+    fn asked(&self, heard: &Heard) -> Asked {
+        let faults = heard.faults.iter().map(|(policy, kind)| AnswerFault {
+            policy_number: *policy,
+            kind: format!("{kind:?}").to_lowercase(),
         });
-        let faults = heard.faults.iter();
-        let faults = faults.map(|(policy, kind)| {
-            json!({"policy_number": policy, "kind": format!("{kind:?}").to_lowercase()})
-        });
-        json!({
-            "what": "asked",
-            "hook": heard.hook.as_str(),
-            "requests_asked_about": heard.together,
-            "cached": cached,
-            "answer": heard.answer.as_ref().map(|answer| self.verdict(answer)),
-            "by": heard.by.name(),
-            "policy_number": heard.by.author.as_ref().map(|words| words.number),
-            "reason": heard.by.why(),
-            "faults": faults.collect::<Value>(),
-        })
+        Asked {
+            hook: heard.hook.as_str(),
+            requests_asked_about: heard.together,
+            cached: heard.cached.as_ref().map(|cached| self.cached(cached)),
+            answer: heard.answer.as_ref().map(|answer| self.answer(answer)),
+            decider: decider(&heard.by),
+            policy_number: heard.by.author.as_ref().map(|words| words.number),
+            faults: faults.collect(),
+        }
     }
 
-    fn verdict(&self, verdict: &Verdict) -> Value {
+    fn cached(&self, cached: &Cached) -> CachedPrompt {
+        let overlaps = cached.overlaps.iter().map(|overlap| CachedOn {
+            executor: self.executor(overlap.executor),
+            device_tokens: overlap.device_tokens,
+            host_tokens: overlap.host_tokens,
+            disk_tokens: overlap.disk_tokens,
+        });
+        CachedPrompt {
+            overlaps: overlaps.collect(),
+            shared_tokens: cached.shared_tokens,
+        }
+    }
+
+    fn answer(&self, verdict: &Verdict) -> GivenAnswer {
         match verdict {
-            Verdict::Admission(admission::Choice::Admit) => json!("admit"),
-            Verdict::Admission(admission::Choice::Park) => json!("park"),
-            Verdict::Admission(admission::Choice::Shed(seconds)) => {
-                json!({"shed": {"retry_after_s": seconds}})
-            }
+            Verdict::Admission(admission::Choice::Admit) => GivenAnswer::Admit,
+            Verdict::Admission(admission::Choice::Park) => GivenAnswer::Park,
+            Verdict::Admission(admission::Choice::Shed(seconds)) => GivenAnswer::Shed {
+                retry_after_s: *seconds,
+            },
             Verdict::Admission(admission::Choice::Displace(request)) => {
-                json!({"displace": {"request": request.0}})
+                GivenAnswer::Displace { request: request.0 }
             }
-            Verdict::Place(named, of) => {
-                let named = named.iter().map(|executor| self.executor(*executor));
-                json!({"place": {"executors": named.collect::<Value>(), "named": of}})
-            }
-            Verdict::Hold(until) => json!({"hold": {"until_micros": until.map(|until| until.0)}}),
-            Verdict::GiveUp => json!("give-up"),
-            Verdict::Evict(victims) => json!({"evict": {"victims": victims}}),
+            Verdict::Place(executors, of) => GivenAnswer::Place {
+                executors: executors.iter().map(|id| self.executor(*id)).collect(),
+                named: *of,
+            },
+            Verdict::Hold(until) => GivenAnswer::Hold {
+                until_micros: until.map(|until| until.0),
+            },
+            Verdict::GiveUp => GivenAnswer::GiveUp,
+            Verdict::Evict(victims) => GivenAnswer::Evict { victims: *victims },
         }
     }
 }
 
-fn decided(what: &str, by: &By) -> Value {
-    json!({"what": what, "by": by.name(), "reason": by.why()})
-}
-
-fn with(mut value: Value, key: &str, field: Value) -> Value {
-    if let Some(object) = value.as_object_mut() {
-        object.insert(key.to_owned(), field);
+fn request_row(row: &Request) -> RequestRow {
+    RequestRow {
+        arrived_micros: row.arrived.0,
+        class: match row.class {
+            RequestClass::LatencyCritical => "latency-critical",
+            RequestClass::Throughput => "throughput",
+        },
+        priority: row.priority,
+        prompt_tokens: row.prompt_tokens,
+        output_tokens_max: row.output_tokens_max,
+        output_tokens_expected: row.output_tokens_expected,
+        deadline_micros: row.deadline.map(|at| at.0),
+        may_wait: row.may_wait,
+        head_start_micros: row.head_start.0,
+        group: row.group,
+        session: row.session.map(|session| session.0.to_string()),
+        executors_allowed: row.allowed.as_ref().map(Vec::len),
     }
-    value
 }
 
-fn class(class: RequestClass) -> &'static str {
-    match class {
-        RequestClass::LatencyCritical => "latency-critical",
-        RequestClass::Throughput => "throughput",
+fn decider(by: &By) -> Decider {
+    Decider {
+        by: by.name().to_owned(),
+        reason: by.why().to_owned(),
     }
 }
 
-fn outcome(outcome: Outcome) -> Value {
+fn ending(outcome: Outcome) -> Ending {
     let (how, why) = match outcome {
         Outcome::Finished { output_tokens } => {
-            return json!({"how": "finished", "output_tokens": output_tokens});
+            return Ending {
+                how: "finished",
+                why: None,
+                output_tokens: Some(output_tokens),
+            };
         }
         Outcome::Cancelled => ("cancelled", "its client left, or the host shut down"),
         Outcome::Refused(RefusedWhy::NoRoom { .. }) => ("refused", "no room"),
@@ -290,5 +294,9 @@ fn outcome(outcome: Outcome) -> Value {
         Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "every attempt failed"),
         Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "every executor has failed it"),
     };
-    json!({"how": how, "why": why})
+    Ending {
+        how,
+        why: Some(why),
+        output_tokens: None,
+    }
 }

@@ -1,4 +1,4 @@
-//! What hints say, wherever and however badly they are said.
+//! Hints in headers and bodies, well and badly written.
 
 use hyper::header::HeaderName;
 use serde_json::json;

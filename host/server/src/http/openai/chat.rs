@@ -2,43 +2,46 @@
 
 use pointsman_engine::text::ChatMessage;
 use pointsman_executor::delivery::StopReason;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::envelope::finish_reason;
-use super::inflow::Answer;
+use super::envelope::{Choice, FinishReason};
+use super::inflow::WholeText;
 use crate::http::error::ApiError;
-use crate::http::fields::{Fields, mismatch};
+use crate::http::fields::{Fields, mismatch, object};
+use crate::http::openapi::named;
 
-pub(super) const WHOLE: &str = "chat.completion";
-pub(super) const CHUNK: &str = "chat.completion.chunk";
-
-/// A choice of a whole answer.
-#[derive(Serialize)]
-pub(super) struct WholeChoice<'a> {
+/// The choice of a whole answer.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatCompletion", inline)]
+pub(super) struct ChatChoice<'a> {
     index: u32,
     message: Message<'a>,
     logprobs: Option<()>,
-    finish_reason: &'static str,
+    finish_reason: FinishReason,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 struct Message<'a> {
     role: &'static str,
     content: &'a str,
     refusal: Option<()>,
 }
 
-/// A choice of a chunk.
-#[derive(Serialize)]
+/// The choice of a chunk.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatCompletionChunk", inline)]
 pub(super) struct ChunkChoice<'a> {
     index: u32,
     delta: Delta<'a>,
     logprobs: Option<()>,
-    finish_reason: Option<&'static str>,
+    finish_reason: Option<FinishReason>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(inline)]
 struct Delta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -48,8 +51,16 @@ struct Delta<'a> {
 
 const ROLE: &str = "assistant";
 
-pub(super) fn whole(answer: &Answer) -> WholeChoice<'_> {
-    WholeChoice {
+impl Choice for ChatChoice<'_> {
+    const OBJECT: &'static str = "chat.completion";
+}
+
+impl Choice for ChunkChoice<'_> {
+    const OBJECT: &'static str = "chat.completion.chunk";
+}
+
+pub(super) fn whole(answer: &WholeText) -> ChatChoice<'_> {
+    ChatChoice {
         index: 0,
         message: Message {
             role: ROLE,
@@ -57,7 +68,7 @@ pub(super) fn whole(answer: &Answer) -> WholeChoice<'_> {
             refusal: None,
         },
         logprobs: None,
-        finish_reason: finish_reason(answer.stop),
+        finish_reason: answer.stop.into(),
     }
 }
 
@@ -78,10 +89,10 @@ pub(super) fn delta(text: &str) -> ChunkChoice<'_> {
 }
 
 pub(super) fn stop(stop: StopReason) -> ChunkChoice<'static> {
-    chunk(Delta::default(), Some(finish_reason(stop)))
+    chunk(Delta::default(), Some(stop.into()))
 }
 
-fn chunk<'a>(delta: Delta<'a>, finish_reason: Option<&'static str>) -> ChunkChoice<'a> {
+fn chunk(delta: Delta<'_>, finish_reason: Option<FinishReason>) -> ChunkChoice<'_> {
     ChunkChoice {
         index: 0,
         delta,
@@ -90,7 +101,36 @@ fn chunk<'a>(delta: Delta<'a>, finish_reason: Option<&'static str>) -> ChunkChoi
     }
 }
 
-/// The conversation of a request.
+/// The schema of [`messages`].
+pub(super) fn messages_schema(schemas: &mut SchemaGenerator) -> Value {
+    let text_part = object(
+        &["type", "text"],
+        vec![
+            ("type", json!({"type": "string", "enum": ["text"]})),
+            ("text", json!({"type": "string"})),
+        ],
+    );
+    let mut properties = vec![
+        ("role", json!({"type": "string", "enum": ROLES})),
+        (
+            "content",
+            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": text_part}]}),
+        ),
+        ("name", json!({"type": "string"})),
+    ];
+    properties.extend(UNBUILT.map(|field| (field, json!({"type": "null"}))));
+    let message = object(&["role", "content"], properties);
+    let message = named(schemas, "ChatMessage", message);
+    json!({"type": "array", "items": message, "minItems": 1})
+}
+
+/// Roles of messages. `developer` is OpenAI's newer word for `system`, which templates do not know.
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+
+/// Fields of messages that would change the answer if they were built.
+const UNBUILT: [&str; 3] = ["tool_calls", "function_call", "audio"];
+
+/// Reads the conversation of a request.
 pub(super) fn messages(fields: &mut Fields) -> Result<Vec<ChatMessage>, ApiError> {
     match fields.take("messages") {
         None => Err(ApiError::Missing("messages")),
@@ -116,7 +156,7 @@ fn message(at: &str, value: Value) -> Result<ChatMessage, ApiError> {
         Some(Value::String(role)) => role_of_template(at, role)?,
         Some(other) => return Err(mismatch(format!("{at}.role"), "a text", &other)),
     };
-    for unbuilt in ["tool_calls", "function_call", "audio"] {
+    for unbuilt in UNBUILT {
         if fields.take(unbuilt).is_some() {
             let param = format!("{at}.{unbuilt}");
             let message = format!("`{param}` is not built; leave it out");
@@ -141,9 +181,8 @@ fn message(at: &str, value: Value) -> Result<ChatMessage, ApiError> {
 
 fn role_of_template(at: &str, role: String) -> Result<String, ApiError> {
     match &*role {
-        "system" | "user" | "assistant" => Ok(role),
-        // OpenAI's newer word for it, which templates do not know.
         "developer" => Ok("system".to_owned()),
+        known if ROLES.contains(&known) => Ok(role),
         _ => {
             let wanted = "`system`, `developer`, `user` or `assistant`";
             Err(mismatch(format!("{at}.role"), wanted, &Value::from(role)))
@@ -151,7 +190,7 @@ fn role_of_template(at: &str, role: String) -> Result<String, ApiError> {
     }
 }
 
-/// A text, or the texts of parts one after the other.
+/// The text of a content: a text, or parts whose texts follow one another.
 fn text_of(at: &str, content: Value) -> Result<String, ApiError> {
     match content {
         Value::String(text) => Ok(text),

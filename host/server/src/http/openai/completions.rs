@@ -1,36 +1,55 @@
 //! Completions: the prompt read, and the shape of answers.
 
 use pointsman_executor::delivery::StopReason;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::envelope::finish_reason;
+use super::envelope::{Choice, FinishReason};
 use super::prompt::Prompt;
 use crate::http::error::ApiError;
 use crate::http::fields::{Fields, mismatch};
 
-/// Of whole answers and of chunks.
-pub(super) const OBJECT: &str = "text_completion";
-
-/// A choice of either.
-#[derive(Serialize)]
-pub(super) struct Choice<'a> {
+/// The choice of a whole answer or of a chunk.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Completion", inline)]
+pub(super) struct TextChoice<'a> {
     text: &'a str,
     index: u32,
     logprobs: Option<()>,
-    finish_reason: Option<&'static str>,
+    /// Absent in chunks before the last.
+    finish_reason: Option<FinishReason>,
 }
 
-pub(super) fn choice(text: &str, stop: Option<StopReason>) -> Choice<'_> {
-    Choice {
+impl Choice for TextChoice<'_> {
+    const OBJECT: &'static str = "text_completion";
+}
+
+pub(super) fn choice(text: &str, stop: Option<StopReason>) -> TextChoice<'_> {
+    TextChoice {
         text,
         index: 0,
         logprobs: None,
-        finish_reason: stop.map(finish_reason),
+        finish_reason: stop.map(FinishReason::from),
     }
 }
 
-/// The prompt of a request: a text, a list of one text, token ids, or a list of one list of them.
+/// The schema of [`prompt`].
+pub(super) fn prompt_schema() -> Value {
+    let text = json!({"type": "string"});
+    let token = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
+    let tokens = json!({"type": "array", "items": token, "minItems": 1});
+    let only =
+        |schema: &Value| json!({"type": "array", "items": schema, "minItems": 1, "maxItems": 1});
+    let alone = [only(&text), only(&tokens)];
+    json!({
+        "description": "A text, or token ids; also alone in a list.",
+        "anyOf": [text, tokens, alone[0], alone[1]],
+    })
+}
+
+/// Reads the prompt of a request: a text, a list of one text, token ids, or a list of one list of
+/// token ids.
 pub(super) fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
     match fields.take("prompt") {
         None => Err(ApiError::Missing("prompt")),

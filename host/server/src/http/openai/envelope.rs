@@ -1,12 +1,15 @@
 //! The JSON around every answer and chunk: what chat completions and completions share.
 
+use pointsman_executor::delivery::StopReason;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
-use super::inflow::Answer;
+use super::chat::ChunkChoice;
+use super::completions::TextChoice;
+use super::inflow::WholeText;
 use super::{Kind, chat, completions};
-use pointsman_executor::delivery::StopReason;
 
-/// What every part of one answer repeats.
+/// The fields that every part of one answer repeats.
 #[derive(Clone, Debug)]
 pub(super) struct Envelope {
     pub(super) kind: Kind,
@@ -18,28 +21,48 @@ pub(super) struct Envelope {
 }
 
 /// Tokens that were read and generated.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
 struct Usage {
     prompt_tokens: usize,
     completion_tokens: u32,
     total_tokens: usize,
 }
 
-/// Field `usage` of an object.
+/// The field `usage` of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UsageField {
-    /// Not there.
     Absent,
-    /// `null`: it comes in a later chunk.
+    /// `null`: a later chunk has it.
     Later,
-    /// So many tokens generated.
+    /// This number of tokens was generated.
     Generated(u32),
 }
 
-#[derive(Serialize)]
-struct Object<'a, C> {
+/// A choice of an answer.
+pub(super) trait Choice: Serialize {
+    /// The field `object` of the answer around it.
+    const OBJECT: &'static str;
+}
+
+/// The reason why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(super) enum FinishReason {
+    Stop,
+    Length,
+}
+
+/// A whole answer, or a chunk of a streamed one.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{C}")]
+pub(super) struct Object<'a, C: Choice> {
+    /// Also understood by `/admin/decisions`.
     id: &'a str,
+    #[schemars(schema_with = "object_schema::<C>")]
     object: &'static str,
+    /// Seconds since 1970.
     created: u64,
     model: &'a str,
     choices: &'a [C],
@@ -47,81 +70,78 @@ struct Object<'a, C> {
     usage: Option<Option<Usage>>,
 }
 
+fn object_schema<C: Choice>(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "const": C::OBJECT})
+}
+
+// === impl FinishReason ===
+
+impl From<StopReason> for FinishReason {
+    fn from(stop: StopReason) -> Self {
+        match stop {
+            StopReason::Stop => FinishReason::Stop,
+            StopReason::Length => FinishReason::Length,
+        }
+    }
+}
+
 // === impl Envelope ===
 
 impl Envelope {
     /// A whole answer.
-    pub(super) fn whole(&self, answer: &Answer, tokens: u32) -> Vec<u8> {
+    pub(super) fn whole(&self, answer: &WholeText, tokens: u32) -> Vec<u8> {
         let usage = UsageField::Generated(tokens);
         let mut json = Vec::with_capacity(answer.text.len() + 512);
         match self.kind {
-            Kind::Chat => self.write(&mut json, chat::WHOLE, &[chat::whole(answer)], usage),
+            Kind::Chat => self.write(&mut json, &[chat::whole(answer)], usage),
             Kind::Text => {
                 let choice = completions::choice(&answer.text, Some(answer.stop));
-                self.write(&mut json, completions::OBJECT, &[choice], usage);
+                self.write(&mut json, &[choice], usage);
             }
         }
         json
     }
 
-    /// What comes before the first text of a stream, if something does.
+    /// Writes the event before the first text of a stream, if there is one.
     pub(super) fn write_opening(&self, to: &mut Vec<u8>, usage: UsageField) {
         match self.kind {
-            Kind::Chat => self.write_event(to, chat::CHUNK, &[chat::opening()], usage),
+            Kind::Chat => self.write_event(to, &[chat::opening()], usage),
             Kind::Text => (),
         }
     }
 
-    /// More text of a stream.
+    /// Writes more text of a stream.
     pub(super) fn write_text(&self, to: &mut Vec<u8>, text: &str, usage: UsageField) {
         match self.kind {
-            Kind::Chat => self.write_event(to, chat::CHUNK, &[chat::delta(text)], usage),
-            Kind::Text => {
-                let choice = completions::choice(text, None);
-                self.write_event(to, completions::OBJECT, &[choice], usage);
-            }
+            Kind::Chat => self.write_event(to, &[chat::delta(text)], usage),
+            Kind::Text => self.write_event(to, &[completions::choice(text, None)], usage),
         }
     }
 
-    /// The end of a stream's text.
+    /// Writes the end of a stream's text.
     pub(super) fn write_stop(&self, to: &mut Vec<u8>, stop: StopReason, usage: UsageField) {
         match self.kind {
-            Kind::Chat => self.write_event(to, chat::CHUNK, &[chat::stop(stop)], usage),
-            Kind::Text => {
-                let choice = completions::choice("", Some(stop));
-                self.write_event(to, completions::OBJECT, &[choice], usage);
-            }
+            Kind::Chat => self.write_event(to, &[chat::stop(stop)], usage),
+            Kind::Text => self.write_event(to, &[completions::choice("", Some(stop))], usage),
         }
     }
 
-    /// The chunk with the tokens of the whole stream.
+    /// Writes the chunk with the tokens of the whole stream.
     pub(super) fn write_usage(&self, to: &mut Vec<u8>, tokens: u32) {
-        let object = match self.kind {
-            Kind::Chat => chat::CHUNK,
-            Kind::Text => completions::OBJECT,
-        };
-        self.write_event(to, object, &[(); 0], UsageField::Generated(tokens));
+        let usage = UsageField::Generated(tokens);
+        match self.kind {
+            Kind::Chat => self.write_event::<ChunkChoice<'_>>(to, &[], usage),
+            Kind::Text => self.write_event::<TextChoice<'_>>(to, &[], usage),
+        }
     }
 
-    fn write_event<C: Serialize>(
-        &self,
-        to: &mut Vec<u8>,
-        object: &'static str,
-        choices: &[C],
-        usage: UsageField,
-    ) {
+    fn write_event<C: Choice>(&self, to: &mut Vec<u8>, choices: &[C], usage: UsageField) {
         to.extend_from_slice(b"data: ");
-        self.write(to, object, choices, usage);
+        self.write(to, choices, usage);
         to.extend_from_slice(b"\n\n");
     }
 
-    fn write<C: Serialize>(
-        &self,
-        to: &mut Vec<u8>,
-        object: &'static str,
-        choices: &[C],
-        usage: UsageField,
-    ) {
+    fn write<C: Choice>(&self, to: &mut Vec<u8>, choices: &[C], usage: UsageField) {
         let usage = match usage {
             UsageField::Absent => None,
             UsageField::Later => Some(None),
@@ -133,20 +153,12 @@ impl Envelope {
         };
         let object = Object {
             id: &self.id,
-            object,
+            object: C::OBJECT,
             created: self.created,
             model: &self.model,
             choices,
             usage,
         };
         serde_json::to_writer(to, &object).expect("texts and numbers can be written as JSON");
-    }
-}
-
-/// OpenAI's word for why an answer ended.
-pub(super) fn finish_reason(stop: StopReason) -> &'static str {
-    match stop {
-        StopReason::Stop => "stop",
-        StopReason::Length => "length",
     }
 }

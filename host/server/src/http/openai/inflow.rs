@@ -1,7 +1,7 @@
 //! An answer as it comes from the executor, in the terms of a response.
 //!
 //! # Cancellation
-//! Dropped before the end has come, the request is cancelled. The futures of its methods lose
+//! An [`Inflow`] that is dropped before its end cancels the request. The futures of its methods lose
 //! nothing when they are dropped.
 
 use std::future::poll_fn;
@@ -22,6 +22,21 @@ const POLICY: HeaderName = HeaderName::from_static("x-pointsman-policy");
 const DECISION: HeaderName = HeaderName::from_static("x-pointsman-decision");
 const REASON: HeaderName = HeaderName::from_static("x-pointsman-reason");
 
+/// The headers of an answer that [`Inflow::headers`] gives, each with its meaning.
+pub(super) const HEADERS: [(HeaderName, &str); 5] = [
+    (
+        REQUEST,
+        "Number of the request, also understood by `/admin/decisions`.",
+    ),
+    (EXECUTOR, "Name of the executor that gave the first token."),
+    (POLICY, "Name of the policy that placed the request there."),
+    (
+        DECISION,
+        "The round in which the request was placed, as in the decision journal.",
+    ),
+    (REASON, "The policy's reason."),
+];
+
 /// One answer on its way.
 #[derive(Debug)]
 pub(super) struct Inflow {
@@ -29,7 +44,7 @@ pub(super) struct Inflow {
     id: TicketId,
     // Owned.
     deliveries: Deliveries,
-    /// Gone once the end has come.
+    /// Absent once the end has come.
     ticket: Option<Ticket>,
     /// The newest before the first text.
     placement: Option<Arc<Placement>>,
@@ -37,18 +52,18 @@ pub(super) struct Inflow {
     text_has_come: bool,
 }
 
-/// Something that was said.
+/// A part of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Part {
     /// More text; never empty.
     Text(String),
-    /// The answer is whole, or never will be.
+    /// The end: the answer is whole, or never will be.
     End(Result<StopReason, ApiError>),
 }
 
-/// A whole answer.
+/// The text of a whole answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct WholeText {
     pub(super) text: String,
     pub(super) stop: StopReason,
 }
@@ -67,56 +82,56 @@ impl Inflow {
         }
     }
 
-    /// Tokens of what has been said so far.
+    /// Tokens of the parts so far.
     pub(super) fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// The next thing said. Not to be asked again once the end has come.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Said> {
+    /// The next part. Not to be called again once the end has come.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Part> {
         loop {
             match self.deliveries.poll_next(cx) {
                 Poll::Ready(Some(delivery)) => {
-                    if let Some(said) = self.hear(delivery) {
-                        return Poll::Ready(said);
+                    if let Some(part) = self.part_of(delivery) {
+                        return Poll::Ready(part);
                     }
                 }
-                Poll::Ready(None) => return Poll::Ready(Said::End(Err(ApiError::draining()))),
+                Poll::Ready(None) => return Poll::Ready(Part::End(Err(ApiError::draining()))),
                 Poll::Pending => return Poll::Pending,
             }
         }
     }
 
-    /// The next thing said, if it is there already.
-    pub(super) fn try_next(&mut self) -> Option<Said> {
+    /// The next part, if it is there already.
+    pub(super) fn try_next(&mut self) -> Option<Part> {
         while let Some(delivery) = self.deliveries.try_next() {
-            if let Some(said) = self.hear(delivery) {
-                return Some(said);
+            if let Some(part) = self.part_of(delivery) {
+                return Some(part);
             }
         }
         None
     }
 
     /// The first text, or an end without any.
-    pub(super) async fn first(&mut self) -> Result<Said, ApiError> {
+    pub(super) async fn first(&mut self) -> Result<Part, ApiError> {
         match poll_fn(|cx| self.poll_next(cx)).await {
-            Said::End(Err(error)) => Err(error),
-            said @ (Said::Text(_) | Said::End(Ok(_))) => Ok(said),
+            Part::End(Err(error)) => Err(error),
+            part @ (Part::Text(_) | Part::End(Ok(_))) => Ok(part),
         }
     }
 
     /// The whole answer.
-    pub(super) async fn all(&mut self) -> Result<Answer, ApiError> {
+    pub(super) async fn all(&mut self) -> Result<WholeText, ApiError> {
         let mut text = String::new();
         loop {
             match poll_fn(|cx| self.poll_next(cx)).await {
-                Said::Text(more) => text.push_str(&more),
-                Said::End(end) => return end.map(|stop| Answer { text, stop }),
+                Part::Text(more) => text.push_str(&more),
+                Part::End(end) => return end.map(|stop| WholeText { text, stop }),
             }
         }
     }
 
-    /// Which request it was, and who decided where it ran.
+    /// The headers that tell the request's number, and where it ran and why.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(REQUEST, HeaderValue::from(self.id.0));
@@ -133,8 +148,8 @@ impl Inflow {
         headers
     }
 
-    /// What a delivery says, if it says something to the client.
-    fn hear(&mut self, delivery: Delivery) -> Option<Said> {
+    /// The part of the answer in a delivery, if there is one.
+    fn part_of(&mut self, delivery: Delivery) -> Option<Part> {
         match delivery {
             Delivery::Placed(placement) => {
                 if !self.text_has_come {
@@ -145,13 +160,13 @@ impl Inflow {
             Delivery::Text(piece) => {
                 self.tokens = self.tokens.saturating_add(piece.tokens);
                 self.text_has_come |= !piece.text.is_empty();
-                (!piece.text.is_empty()).then_some(Said::Text(piece.text))
+                (!piece.text.is_empty()).then_some(Part::Text(piece.text))
             }
             Delivery::End(end) => {
                 if let Some(ticket) = self.ticket.take() {
                     ticket.close();
                 }
-                Some(Said::End(match end.outcome {
+                Some(Part::End(match end.outcome {
                     Outcome::Finished { .. } => Ok(end.stop.unwrap_or(StopReason::Stop)),
                     Outcome::Refused(_)
                     | Outcome::Cancelled
@@ -163,7 +178,7 @@ impl Inflow {
     }
 }
 
-/// A header's value: what is no visible ASCII becomes a question mark, what is too long is cut.
+/// `text` as a header's value: cut to a bound, and a question mark for all but visible ASCII.
 fn header_text(text: &str) -> HeaderValue {
     const CHARS_MAX: usize = 256;
     let visible = |c: char| {

@@ -1,49 +1,53 @@
 //! OpenAI's chat completions and completions: a request understood, submitted, and answered.
 //!
-//! What would change an answer and is not built is refused by name (`params`); what would not is
-//! ignored, as clients of OpenAI's API expect.
+//! A field that would change an answer and is not built is refused by name (`params`); all other
+//! unknown fields are ignored, as clients of OpenAI's API expect.
 //!
 //! # Invariants
 //! 1. Prompt and output bound of a submitted job fit the model's context
-//!    (`tests::what_does_not_fit_the_context_is_refused`).
+//!    (`tests::a_request_that_does_not_fit_the_context_is_refused`).
 //! 2. A client is told status and headers only when its answer begins or has failed
 //!    (`a_failure_before_the_first_text_has_its_status`, in `tests/http`).
 
 mod chat;
 mod completions;
+mod document;
 mod envelope;
 mod inflow;
+pub(super) mod models;
 mod params;
 mod prompt;
 mod sse;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 use hyper::header::{self, HeaderValue};
-use hyper::{HeaderMap, Response};
+use hyper::{HeaderMap, Response, StatusCode};
 use pointsman_engine::text::GenerationDefaults;
 use pointsman_executor::job::Job;
 
-use super::catalog::{Catalog, ModelEntry};
+use super::App;
+use super::answer::{JSON, Reply, reply};
 use super::error::{ApiError, quoted};
 use super::fields::Fields;
 use super::hints::{self, BODY_FIELD, Rules};
-use super::{App, JSON, Reply};
+use super::router::Call;
+use crate::catalog::{Catalog, ModelEntry};
 use crate::clock::unix_seconds;
-use crate::config::HintsConfig;
 use crate::driver::message::{Hints, Submission, SubmitError, TicketId};
-use crate::driver::operator::Prospect;
+use crate::driver::operator::RouteQuery;
+use document::{ChatAnswer, TextAnswer};
 use envelope::Envelope;
-use inflow::{Answer, Inflow, Said};
+use inflow::{Inflow, Part, WholeText};
 use params::{Params, Transfer, UsageChunk};
 use prompt::Prompt;
 use sse::Pace;
 
-pub(super) use sse::Events;
+pub(super) use document::{chat_body, route_query_schema, text_body};
+pub(super) use sse::EventStream;
 
-/// Which of the two.
+/// The two kinds of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `/v1/chat/completions`.
@@ -52,15 +56,15 @@ pub(crate) enum Kind {
     Text,
 }
 
-/// Who asks, and what its headers say.
+/// The sender of a request, with the request's headers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<'a> {
+pub(super) struct Caller<'a> {
     pub(super) tenant: &'a str,
     pub(super) headers: &'a HeaderMap,
 }
 
-/// A request understood.
-struct Asked<'a> {
+/// A request that was understood.
+struct Understood<'a> {
     kind: Kind,
     model: &'a ModelEntry,
     prompt: Prompt,
@@ -68,10 +72,10 @@ struct Asked<'a> {
     hints: Hints,
 }
 
-/// What has come when there is something to send.
+/// The part of an answer that has come when there is something to send.
 enum Begun {
-    Whole(Answer),
-    Stream(Said, UsageChunk),
+    Whole(WholeText),
+    Stream(Part, UsageChunk),
 }
 
 /// Tokens of a completion whose client names no bound: OpenAI's number.
@@ -80,54 +84,73 @@ const COMPLETION_TOKENS: u32 = 16;
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
+/// Answers a chat.
+///
+/// # Cancellation
+/// The request is cancelled wherever it is.
+pub(super) async fn chat(call: Call<'_>) -> Result<ChatAnswer, ApiError> {
+    complete(call, Kind::Chat).await.map(ChatAnswer)
+}
+
 /// Answers a completion.
 ///
 /// # Cancellation
 /// The request is cancelled wherever it is.
-pub(super) async fn complete(
-    app: &App,
-    kind: Kind,
-    asker: Asker<'_>,
-    body: Bytes,
-) -> Result<Reply, ApiError> {
+pub(super) async fn text(call: Call<'_>) -> Result<TextAnswer, ApiError> {
+    complete(call, Kind::Text).await.map(TextAnswer)
+}
+
+async fn complete(call: Call<'_>, kind: Kind) -> Result<Reply, ApiError> {
+    let (app, tenant) = (call.app, call.tenant);
+    app.check_serving()?;
+    let headers = call.request.headers().clone();
+    let body = call.body().await?;
     let arrived = app.clock.now();
     let catalog = app.catalog();
-    let asked = Asked::understand(app, &catalog, kind, (asker, &body))?;
+    let headers = &headers;
+    let understood = Understood::read(app, &catalog, kind, (Caller { tenant, headers }, &body))?;
     drop(body);
-    let transfer = asked.params.transfer;
-    let (envelope, mut inflow) = submit(app, asker.tenant, asked).await?;
+    let transfer = understood.params.transfer;
+    let (envelope, mut inflow) = submit(app, tenant, understood).await?;
     let begun = match transfer {
         Transfer::Whole => inflow.all().await.map(Begun::Whole),
-        Transfer::Streamed(usage) => inflow.first().await.map(|said| Begun::Stream(said, usage)),
+        Transfer::Streamed(usage) => inflow.first().await.map(|part| Begun::Stream(part, usage)),
     };
-    let told = inflow.headers();
+    let placed = inflow.headers();
     let mut reply = match begun {
-        Ok(Begun::Whole(answer)) => {
-            let json = envelope.whole(&answer, inflow.tokens());
-            sent(JSON, Either::Left(Full::new(json.into())))
-        }
-        Ok(Begun::Stream(said, usage)) => {
+        Ok(Begun::Whole(answer)) => reply(
+            StatusCode::OK,
+            JSON,
+            envelope.whole(&answer, inflow.tokens()),
+        ),
+        Ok(Begun::Stream(part, usage)) => {
             let pace = Pace::new(app.clock, arrived, Arc::clone(&app.watched.metrics));
-            let events = Events::new(envelope, usage, said, inflow, pace);
-            let mut reply = sent(EVENT_STREAM, Either::Right(events));
-            reply.headers_mut().insert(header::CACHE_CONTROL, NO_CACHE);
+            let events = EventStream::new(envelope, usage, part, inflow, pace);
+            let mut reply = Response::new(Either::Right(events));
+            let headers = reply.headers_mut();
+            headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
+            headers.insert(header::CACHE_CONTROL, NO_CACHE);
             reply
         }
         Err(error) => error.into_reply(),
     };
-    reply.headers_mut().extend(told);
+    reply.headers_mut().extend(placed);
     Ok(reply)
 }
 
 /// Hands a request to the driver.
-async fn submit(app: &App, tenant: &str, asked: Asked<'_>) -> Result<(Envelope, Inflow), ApiError> {
-    let Asked {
+async fn submit(
+    app: &App,
+    tenant: &str,
+    understood: Understood<'_>,
+) -> Result<(Envelope, Inflow), ApiError> {
+    let Understood {
         kind,
         model,
         prompt,
         params,
         hints,
-    } = asked;
+    } = understood;
     let prompt = prompt.into_tokens(model, &app.tokenising).await?;
     let prompt_tokens = prompt.len();
     let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
@@ -148,7 +171,7 @@ async fn submit(app: &App, tenant: &str, asked: Asked<'_>) -> Result<(Envelope, 
     let submitted = app.driver.submit(submission);
     let (ticket, deliveries) = submitted.map_err(|error| match error {
         SubmitError::Full => ApiError::HandsFull {
-            retry_after: app.retry_after,
+            retry_after: app.settings.retry_after_secs,
         },
         SubmitError::Closed => ApiError::draining(),
     })?;
@@ -166,20 +189,21 @@ async fn submit(app: &App, tenant: &str, asked: Asked<'_>) -> Result<(Envelope, 
     Ok((envelope, Inflow::new(ticket, deliveries)))
 }
 
-/// A request that nobody makes, of `asker`, in the body of either kind; or with `prompt_tokens`, the
-/// length of a prompt, in the place of one.
+/// Understands a request that is not made: the body of either kind, or one with `prompt_tokens`, the
+/// length of a prompt, in the place of the prompt.
 ///
 /// # Errors
 /// As for a request that is made.
-pub(super) async fn prospect(
+pub(super) async fn route_query(
     app: &App,
-    asker: Asker<'_>,
+    caller: Caller<'_>,
     mut fields: Fields,
-) -> Result<Prospect, ApiError> {
+) -> Result<RouteQuery, ApiError> {
     let catalog = app.catalog();
     let name: String = fields.require("model", "a text")?;
-    let model = catalog.model(&name)?;
-    let hints = hints(app, &catalog, asker, &mut fields)?;
+    let model = models::find(&catalog, &name)?;
+    let rules = rules(app, &catalog, caller);
+    let hints = hints::parse(caller.headers, fields.take(BODY_FIELD), rules)?;
     let wanted = "an integer of at least 1";
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
     let params = Params::take(&mut fields, model.text.defaults())?;
@@ -187,45 +211,31 @@ pub(super) async fn prospect(
     let kind = if chats { Kind::Chat } else { Kind::Text };
     let prompt_tokens = match length {
         Some(length) => length as usize,
-        None if chats => {
-            let prompt = Prompt::Chat(chat::messages(&mut fields)?);
-            prompt.into_tokens(model, &app.tokenising).await?.len()
-        }
         None => {
-            let prompt = completions::prompt(&mut fields)?;
+            let prompt = prompt(&mut fields, kind)?;
             prompt.into_tokens(model, &app.tokenising).await?.len()
         }
     };
     let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
-    Ok(Prospect {
+    Ok(RouteQuery {
         model: model.name.clone(),
-        tenant: asker.tenant.to_owned(),
+        tenant: caller.tenant.to_owned(),
         prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
         output_tokens_max: bound,
         hints,
     })
 }
 
-fn hints(
-    app: &App,
-    catalog: &Catalog,
-    asker: Asker<'_>,
-    fields: &mut Fields,
-) -> Result<Hints, ApiError> {
-    let rules = rules(app, catalog, asker);
-    hints::parse(asker.headers, fields.take(BODY_FIELD), rules)
-}
-
-fn rules<'a>(app: &'a App, catalog: &'a Catalog, asker: Asker<'a>) -> Rules<'a> {
+fn rules<'a>(app: &'a App, catalog: &'a Catalog, caller: Caller<'a>) -> Rules<'a> {
     Rules {
-        priority_max: app.hints.priority_max,
-        label_keys: &app.hints.label_keys,
+        priority_max: app.settings.priority_max,
+        label_keys: &app.settings.label_keys,
         executors: &catalog.executors,
-        tenant: asker.tenant,
+        tenant: caller.tenant,
     }
 }
 
-/// What the fields of a body say beside the model's name.
+/// Reads all fields of a body but the model's name.
 fn read(
     fields: &mut Fields,
     kind: Kind,
@@ -235,18 +245,22 @@ fn read(
     params::refuse_unbuilt(fields)?;
     let hints = hints::parse(headers, fields.take(BODY_FIELD), rules)?;
     let params = Params::take(fields, defaults)?;
-    let prompt = match kind {
-        Kind::Chat => Prompt::Chat(chat::messages(fields)?),
-        Kind::Text => completions::prompt(fields)?,
-    };
+    let prompt = prompt(fields, kind)?;
     Ok((hints, params, prompt))
 }
 
+fn prompt(fields: &mut Fields, kind: Kind) -> Result<Prompt, ApiError> {
+    match kind {
+        Kind::Chat => chat::messages(fields).map(Prompt::Chat),
+        Kind::Text => completions::prompt(fields),
+    }
+}
+
 /// Reads a body as a server reads it that has an executor `cpu`, knows the label `team` and serves
-/// a model of whatever name; for `crate::fuzz`. An error is what its client is told.
+/// models of every name; for `crate::fuzz`. An error is the text that a client gets.
 pub(crate) fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
     let rules = Rules {
-        priority_max: HintsConfig::default().priority_max,
+        priority_max: 100,
         label_keys: &["team".to_owned()],
         executors: &["cpu".to_owned()],
         tenant: "default",
@@ -263,8 +277,8 @@ pub(crate) fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
     parsed.map(drop).map_err(|error| error.to_string())
 }
 
-/// The number in an id that a client was given: of a completion, or that of the header
-/// `x-pointsman-request`. Absent: it is neither, or another process gave it.
+/// The request's number in an id of a completion or in the header `x-pointsman-request`. Absent: the
+/// text is neither, or comes from another process.
 pub(in crate::http) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
     let completion = ["chatcmpl-", "cmpl-"]
         .into_iter()
@@ -278,7 +292,7 @@ pub(in crate::http) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
     (origin == app.origin).then_some(TicketId(ticket))
 }
 
-/// How many tokens may be generated.
+/// The bound on generated tokens.
 fn output_bound(
     kind: Kind,
     context_tokens: u32,
@@ -303,28 +317,20 @@ fn output_bound(
     Ok(output_tokens)
 }
 
-fn sent(content_type: HeaderValue, body: Either<Full<Bytes>, Events>) -> Reply {
-    let mut reply = Response::new(body);
-    reply
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, content_type);
-    reply
-}
+// === impl Understood ===
 
-// === impl Asked ===
-
-impl<'a> Asked<'a> {
-    fn understand(
+impl<'a> Understood<'a> {
+    fn read(
         app: &App,
         catalog: &'a Catalog,
         kind: Kind,
-        (asker, body): (Asker<'_>, &[u8]),
+        (caller, body): (Caller<'_>, &[u8]),
     ) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
         let name: String = fields.require("model", "a text")?;
-        let model = catalog.model(&name)?;
-        let said = (asker.headers, rules(app, catalog, asker));
-        let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), said)?;
+        let model = models::find(catalog, &name)?;
+        let hinted = (caller.headers, rules(app, catalog, caller));
+        let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
         let ignored: Vec<String> = fields.left().map(quoted).collect();
         if !ignored.is_empty() {
             tracing::debug!(
@@ -347,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_the_context_is_refused() {
+    fn a_request_that_does_not_fit_the_context_is_refused() {
         for (kind, prompt, asked, bound) in [
             (Kind::Chat, 10, None, Some(90)),
             (Kind::Chat, 10, Some(90), Some(90)),

@@ -1,32 +1,32 @@
-//! How a request wants its answer: sampling, bounds, transfer. And what is not built.
+//! The parameters of a request: sampling, bounds, transfer. And the fields that are not built.
 
 use pointsman_engine::text::GenerationDefaults;
 use pointsman_executor::job::Sampling;
-use serde_json::{Number, Value};
+use serde_json::{Number, Value, json};
 
 use super::envelope::UsageField;
 use crate::http::error::ApiError;
-use crate::http::fields::{Fields, mismatch};
+use crate::http::fields::{Fields, Properties, mismatch, object};
 
-/// How a request wants its answer.
+/// The parameters of a request.
 #[derive(Debug, PartialEq)]
 pub(super) struct Params {
     pub(super) sampling: Sampling,
     pub(super) stop: Vec<String>,
-    /// Most tokens to generate, if the client says.
+    /// Most tokens to generate; absent: the client names no bound.
     pub(super) tokens_max: Option<u32>,
     pub(super) ignore_eos: bool,
     pub(super) transfer: Transfer,
 }
 
-/// How an answer is sent.
+/// The way in which an answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
     Whole,
     Streamed(UsageChunk),
 }
 
-/// Whether a stream tells its tokens at its end.
+/// The chunk at a stream's end that tells its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UsageChunk {
     Sent,
@@ -79,7 +79,19 @@ const UNBUILT: [(&str, &[&str]); 38] = [
     ("use_beam_search", &["false"]),
 ];
 
-/// Refuses what is not built and would change the answer.
+/// The schemas of [`UNBUILT`].
+pub(super) fn unbuilt_properties() -> Properties {
+    let properties = UNBUILT.iter().map(|(param, neutral)| {
+        let neutral: Vec<Value> = neutral.iter().map(|neutral| parsed(neutral)).collect();
+        (
+            *param,
+            json!({"description": "Not built.", "enum": neutral}),
+        )
+    });
+    properties.collect()
+}
+
+/// Refuses fields that are not built and would change the answer.
 pub(super) fn refuse_unbuilt(fields: &mut Fields) -> Result<(), ApiError> {
     for (param, neutral) in UNBUILT {
         let Some(value) = fields.take(param) else {
@@ -92,16 +104,20 @@ pub(super) fn refuse_unbuilt(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether `value` is what the JSON text `neutral` says; 0.0 is 0.
+/// Compares a value with a JSON text; 0.0 is 0.
 fn is_same(value: &Value, neutral: &str) -> bool {
-    let neutral: Value = serde_json::from_str(neutral).expect("the table holds JSON");
+    let neutral = parsed(neutral);
     *value == neutral || value.is_number() && value.as_f64() == neutral.as_f64()
+}
+
+fn parsed(neutral: &str) -> Value {
+    serde_json::from_str(neutral).expect("the table holds JSON")
 }
 
 // === impl UsageChunk ===
 
 impl UsageChunk {
-    /// Field `usage` of the chunks before.
+    /// The field `usage` of the chunks before.
     pub(super) fn field(self) -> UsageField {
         match self {
             UsageChunk::Sent => UsageField::Later,
@@ -113,6 +129,58 @@ impl UsageChunk {
 // === impl Params ===
 
 impl Params {
+    /// The schemas of the fields that [`Self::take`] takes.
+    pub(super) fn properties() -> Properties {
+        let stop = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
+        let stops = json!({"type": "array", "items": stop, "maxItems": STOPS_MAX});
+        let tokens_max = json!({"type": "integer", "minimum": 1, "maximum": u32::MAX});
+        let include_usage = json!({
+            "description": "A last chunk tells the tokens of the whole stream.",
+            "type": "boolean",
+        });
+        let stream_options = object(&[], vec![("include_usage", include_usage)]);
+        let of_the_model = "By default the model's own.";
+        vec![
+            (
+                "temperature",
+                json!({"type": "number", "minimum": 0, "maximum": 2, "description": of_the_model}),
+            ),
+            (
+                "top_p",
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": of_the_model}),
+            ),
+            (
+                "top_k",
+                json!({
+                    "description": "0 or -1: all tokens. By default the model's own.",
+                    "type": "integer", "minimum": -1, "maximum": u32::MAX,
+                }),
+            ),
+            (
+                "seed",
+                json!({
+                    "description": "The same seed gives the same answer. By default a random one.",
+                    "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX,
+                }),
+            ),
+            (
+                "stop",
+                json!({"description": "Texts before which the answer ends.", "anyOf": [stop, stops]}),
+            ),
+            ("max_tokens", tokens_max.clone()),
+            ("max_completion_tokens", tokens_max),
+            (
+                "ignore_eos",
+                json!({"type": "boolean", "description": "Goes on to the bound on tokens."}),
+            ),
+            (
+                "stream",
+                json!({"type": "boolean", "description": "Sends the answer as server-sent events."}),
+            ),
+            ("stream_options", stream_options.to_value()),
+        ]
+    }
+
     pub(super) fn take(
         fields: &mut Fields,
         defaults: &GenerationDefaults,
@@ -147,7 +215,7 @@ fn sampling(fields: &mut Fields, defaults: &GenerationDefaults) -> Result<Sampli
         temperature: temperature.unwrap_or(defaults.temperature),
         top_p: top_p.unwrap_or(defaults.top_p),
         top_k: top_k.map_or(defaults.top_k, |k| u32::try_from(k).unwrap_or(0)),
-        // The same request gives another answer each time, and nothing behind this is random.
+        // The one random number: the same request gives another answer each time.
         seed: seed.unwrap_or_else(|| fastrand::u64(..)),
     })
 }

@@ -1,14 +1,14 @@
-//! What a request asks to be continued, and its tokens.
+//! The prompt of a request, and its tokens.
 
 use std::sync::Arc;
 
 use pointsman_engine::text::{ChatMessage, ModelText, PromptError};
 use tokio::sync::Semaphore;
 
-use crate::http::catalog::ModelEntry;
+use crate::catalog::ModelEntry;
 use crate::http::error::{ApiError, quoted};
 
-/// What a request asks to be continued.
+/// The text or tokens that an answer is to continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
     Chat(Vec<ChatMessage>),
@@ -16,17 +16,17 @@ pub(super) enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// Longer ones are tokenised on a thread of their own, so as not to hold up other connections:
-/// this takes well under a millisecond.
+/// Longest prompt that is tokenised in place, which takes well under a millisecond. Longer ones have
+/// a thread of their own, so as not to hold up other connections.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
 // === impl Prompt ===
 
 impl Prompt {
-    /// Its tokens, never none.
+    /// The tokens of the prompt, at least one.
     ///
     /// # Cancellation
-    /// A tokenisation that has begun is done, and its tokens dropped.
+    /// A tokenisation that has begun goes on, and its tokens are dropped.
     pub(super) async fn into_tokens(
         self,
         model: &ModelEntry,
@@ -57,7 +57,7 @@ impl Prompt {
                 .map(|m| m.content.len() + m.role.len())
                 .sum(),
             Prompt::Text(text) => text.len(),
-            // Nothing is left to do.
+            // There is nothing to tokenise.
             Prompt::Tokens(_) => 0,
         }
     }
@@ -89,7 +89,7 @@ impl Prompt {
     }
 }
 
-/// There are no tokens for `param`.
+/// The error of a prompt in the field `param` that has no tokens.
 fn refused(param: &str, error: &PromptError) -> ApiError {
     if let PromptError::NoChatTemplate = error {
         return ApiError::field(param, "the model has no chat template; use /v1/completions");

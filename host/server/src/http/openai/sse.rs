@@ -1,6 +1,6 @@
 //! A streamed answer: server-sent events, sent as they come.
 //!
-//! What has come since the last write goes into one chunk, so that a slow reader gets fewer and
+//! The text that came since the last write goes into one chunk, so that a slow reader gets fewer and
 //! longer ones. A failure after the first byte can no longer have a status: it becomes an event
 //! with an `error`, and the stream ends without `[DONE]`.
 
@@ -17,7 +17,7 @@ use pointsman_core::Micros;
 use pointsman_executor::delivery::StopReason;
 
 use super::envelope::Envelope;
-use super::inflow::{Inflow, Said};
+use super::inflow::{Inflow, Part};
 use super::params::UsageChunk;
 use crate::clock::Clock;
 use crate::http::error::ApiError;
@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 
 /// The body of a streamed answer.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct EventStream {
     // Immutable.
     envelope: Envelope,
     usage: UsageChunk,
@@ -35,33 +35,33 @@ pub(crate) struct Events {
     progress: Progress,
 }
 
-/// How far it has come.
+/// Progress of an [`EventStream`].
 #[derive(Debug)]
 enum Progress {
-    /// Nothing is written; this was said first.
-    Opening(Said),
+    /// Nothing is written yet; this is the first part.
+    Opening(Part),
     Flowing,
     Over,
 }
 
-/// Measures when a client's tokens are written.
+/// Measures the times at which a client's tokens are written.
 #[derive(Debug)]
 pub(super) struct Pace {
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// When the request had been read, then when the last tokens were written.
+    /// The time when the request had been read, then when the last tokens were written.
     last: Micros,
     tokens: u32,
 }
 
-// === impl Events ===
+// === impl EventStream ===
 
-impl Events {
-    /// A stream that begins with what was said first.
+impl EventStream {
+    /// A stream that begins with the part `first`.
     pub(super) fn new(
         envelope: Envelope,
         usage: UsageChunk,
-        first: Said,
+        first: Part,
         inflow: Inflow,
         pace: Pace,
     ) -> Self {
@@ -74,18 +74,18 @@ impl Events {
         }
     }
 
-    /// Writes what was said, and all that is there already after it.
-    fn write(&mut self, first: Said, to: &mut Vec<u8>) {
+    /// Writes `first`, and all that is there already after it.
+    fn write(&mut self, first: Part, to: &mut Vec<u8>) {
         let mut text = String::new();
         let mut next = Some(first);
         let mut ended = None;
-        while let Some(said) = next {
-            next = match said {
-                Said::Text(more) => {
+        while let Some(part) = next {
+            next = match part {
+                Part::Text(more) => {
                     text.push_str(&more);
                     self.inflow.try_next()
                 }
-                Said::End(end) => {
+                Part::End(end) => {
                     ended = Some(end);
                     None
                 }
@@ -120,7 +120,7 @@ impl Events {
     }
 }
 
-impl Body for Events {
+impl Body for EventStream {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -129,7 +129,7 @@ impl Body for Events {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut written = Vec::new();
-        let said = match mem::replace(&mut self.progress, Progress::Flowing) {
+        let first = match mem::replace(&mut self.progress, Progress::Flowing) {
             Progress::Opening(first) => {
                 self.envelope
                     .write_opening(&mut written, self.usage.field());
@@ -141,7 +141,7 @@ impl Body for Events {
                 return Poll::Ready(None);
             }
         };
-        self.write(said, &mut written);
+        self.write(first, &mut written);
         Poll::Ready(Some(Ok(Frame::data(written.into()))))
     }
 
@@ -153,7 +153,7 @@ impl Body for Events {
 // === impl Pace ===
 
 impl Pace {
-    /// Of a request that had been read at `read`.
+    /// The pace of a request that had been read at `read`.
     pub(super) fn new(clock: Clock, read: Micros, metrics: Arc<Metrics>) -> Self {
         Self {
             clock,
@@ -163,8 +163,8 @@ impl Pace {
         }
     }
 
-    /// `tokens` are now written, all told. Tokens written together share the time since the ones
-    /// before them.
+    /// Notes that `tokens` are written by now, all told. Tokens written together share the time since
+    /// the ones before them.
     fn written(&mut self, tokens: u32) {
         let now = self.clock.now();
         let since = Duration::from_micros(now.since(self.last).0);

@@ -1,4 +1,5 @@
-//! Where a request would go, and why: asked of throw-away copies, so that nothing changes.
+//! Forecasts of a request's route, and its reasons: throw-away copies of policies are asked, so that
+//! nothing changes.
 //!
 //! # Invariants
 //! 1. Neither the machine nor a policy in force is changed (`driver::tests`).
@@ -16,19 +17,20 @@ use super::Driver;
 use super::decisions::Case;
 use super::message::{Hints, TicketId};
 use super::operator::{
-    Cases, Contender, EXECUTORS_SHOWN, Explained, NoTenant, Outlook, Prospect, Teller, Would,
+    Cases, EXECUTORS_SHOWN, Explained, ForecastAuthor, ForecastOutcome, NoTenant, RouteCandidate,
+    RouteForecast, RouteQuery,
 };
 
-/// What a request refers to, by id.
+/// The ids of the things that a request names.
 pub(super) struct Referents {
     pub(super) tenant: TenantId,
     pub(super) model: Option<ModelId>,
     pub(super) labels: Vec<LabelId>,
 }
 
-/// A verdict, and whose it is.
-struct Told {
-    by: Teller,
+/// A verdict with its author.
+struct Authored {
+    by: ForecastAuthor,
     verdict: routing::Choice,
 }
 
@@ -61,47 +63,51 @@ impl Driver {
         }
     }
 
-    /// Where `prospect` would go if it were the next to be routed.
-    pub(super) fn outlook(&self, now: Micros, prospect: &Prospect) -> Result<Outlook, NoTenant> {
+    /// The route of `query` if it were the next to be routed.
+    pub(super) fn forecast(
+        &self,
+        now: Micros,
+        query: &RouteQuery,
+    ) -> Result<RouteForecast, NoTenant> {
         let id = |kind, name: &str| self.machine.id_of(kind, name);
-        let tenant = id(NameKind::Tenant, &prospect.tenant);
-        let labels = prospect.hints.labels.iter();
+        let tenant = id(NameKind::Tenant, &query.tenant);
+        let labels = query.hints.labels.iter();
         let referents = Referents {
-            tenant: TenantId(tenant.ok_or_else(|| NoTenant(prospect.tenant.clone()))?),
-            model: id(NameKind::Model, &prospect.model).map(ModelId),
+            tenant: TenantId(tenant.ok_or_else(|| NoTenant(query.tenant.clone()))?),
+            model: id(NameKind::Model, &query.model).map(ModelId),
             // A label that nobody has used is one that no policy knows.
             labels: labels
                 .filter_map(|label| self.labels.known.get(label).copied())
                 .collect(),
         };
-        let tokens = (prospect.prompt_tokens, prospect.output_tokens_max);
-        let new = self.described(now, prospect.hints.clone(), referents, tokens);
+        let tokens = (query.prompt_tokens, query.output_tokens_max);
+        let new = self.described(now, query.hints.clone(), referents, tokens);
         let probe = self.machine.probe(now, new);
-        let told = self.told(now, &probe);
-        let said = self.said(now, &probe);
+        let authored = self.verdict(now, &probe);
+        let words = self.words(now, &probe);
         let candidates = probe.executors.iter().take(EXECUTORS_SHOWN);
-        let contender = |(executor, interlock): &(ExecutorId, Result<PlacedIn, RefusalCause>)| {
-            let mut said = said.iter().flatten();
-            Contender {
+        let candidate = |(executor, interlock): &(ExecutorId, Result<PlacedIn, RefusalCause>)| {
+            let mut words = words.iter().flatten();
+            RouteCandidate {
                 executor: self.name_of(NameKind::Executor, executor.0),
                 interlock: interlock.map(place).map_err(|cause| cause.to_string()),
-                said: said.find(|said| said.executor == *executor).cloned(),
+                words: words.find(|words| words.executor == *executor).cloned(),
             }
         };
-        let named = match &told.verdict {
+        let named = match &authored.verdict {
             routing::Choice::Place(executors) => executors.as_slice(),
             routing::Choice::Hold(_) | routing::Choice::GiveUp => &[],
         };
         let named = named.iter().take(EXECUTORS_SHOWN);
-        Ok(Outlook {
-            would: self.would(&probe, &told.verdict),
-            by: told.by,
+        Ok(RouteForecast {
+            outcome: self.forecast_outcome(&probe, &authored.verdict),
+            by: authored.by,
             named: named
                 .map(|executor| self.name_of(NameKind::Executor, executor.0))
                 .collect(),
-            candidates: candidates.map(contender).collect(),
+            candidates: candidates.map(candidate).collect(),
             executors_total: probe.executors.len(),
-            unexplained: said.err(),
+            unexplained: words.err(),
         })
     }
 
@@ -112,13 +118,13 @@ impl Driver {
         }
     }
 
-    /// What whoever routes would answer.
-    fn told(&self, now: Micros, probe: &Probe) -> Told {
+    /// The verdict of the policy that routes, or of the built-in rule.
+    fn verdict(&self, now: Micros, probe: &Probe) -> Authored {
         let (at, view) = (self.moment(now), self.machine.view());
         let rehearsed = self
             .policies
             .dry_run(&view, at, &probe.request, &probe.cached);
-        let built_in = |by| Told {
+        let built_in = |by| Authored {
             by,
             verdict: routing::Choice::Place(
                 probe
@@ -129,18 +135,18 @@ impl Driver {
             ),
         };
         let Some(rehearsal) = rehearsed else {
-            return built_in(Teller::BuiltIn);
+            return built_in(ForecastAuthor::BuiltIn);
         };
         let number = rehearsal.policy;
         match rehearsal.verdict {
-            Err(fault) => built_in(Teller::Faulted {
+            Err(fault) => built_in(ForecastAuthor::Faulted {
                 policy: self.policy_name(number),
                 detail: fault.to_string(),
             }),
             Ok(verdict) => {
                 let reason = self.policies.reason(number, verdict.reason);
-                Told {
-                    by: Teller::Policy {
+                Authored {
+                    by: ForecastAuthor::Policy {
                         name: self.policy_name(number),
                         number,
                         reason: reason.unwrap_or_default().to_owned(),
@@ -151,24 +157,26 @@ impl Driver {
         }
     }
 
-    /// What the interlock would make of an answer: the first that is in order.
-    fn would(&self, probe: &Probe, verdict: &routing::Choice) -> Would {
+    /// The result of a verdict: the interlock takes the first executor that can take the request.
+    fn forecast_outcome(&self, probe: &Probe, verdict: &routing::Choice) -> ForecastOutcome {
         let takes = |executor: &&ExecutorId| {
             let mut asked = probe.executors.iter();
             asked.any(|(id, interlock)| id == *executor && interlock.is_ok())
         };
         match verdict {
             routing::Choice::Place(executors) => match executors.iter().find(takes) {
-                Some(executor) => Would::Place(self.name_of(NameKind::Executor, executor.0)),
-                None => Would::Wait,
+                Some(executor) => {
+                    ForecastOutcome::Place(self.name_of(NameKind::Executor, executor.0))
+                }
+                None => ForecastOutcome::Wait,
             },
-            routing::Choice::Hold(until) => Would::Hold(*until),
-            routing::Choice::GiveUp => Would::GiveUp,
+            routing::Choice::Hold(until) => ForecastOutcome::Hold(*until),
+            routing::Choice::GiveUp => ForecastOutcome::GiveUp,
         }
     }
 
-    /// What the policy that routes says to each executor, or why it does not.
-    fn said(&self, now: Micros, probe: &Probe) -> Result<Vec<Candidate>, String> {
+    /// The words of the policy that routes on each executor, or the reason why there are none.
+    fn words(&self, now: Micros, probe: &Probe) -> Result<Vec<Candidate>, String> {
         let (at, view) = (self.moment(now), self.machine.view());
         let explained = self
             .policies
@@ -184,7 +192,7 @@ impl Driver {
         said.map_or_else(String::new, |said| said.name.clone())
     }
 
-    /// How the request of `ticket` was decided, and what is to be said to it as things are now.
+    /// The decisions about the request of `ticket`, and the words on it as things are now.
     pub(super) fn explained(&self, now: Micros, ticket: TicketId) -> Option<Explained> {
         let case = self.decisions.of(ticket)?.clone();
         let candidates = match &case.row {

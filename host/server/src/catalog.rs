@@ -1,0 +1,44 @@
+//! The names that clients may use: models and executors, as they are now.
+//!
+//! `fleet` replaces a [`Catalog`] as a whole, and whoever understands a request reads it as a whole.
+
+use std::sync::Arc;
+
+use pointsman_engine::text::ModelText;
+use pointsman_executor::stats::EngineStats;
+
+/// The models and executors there are.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// In the order they are listed in.
+    pub models: Vec<ModelEntry>,
+    /// Names of the executors.
+    pub executors: Vec<String>,
+    /// Counters of the engines among them, each with its executor's name.
+    pub engines: Vec<(String, Arc<EngineStats>)>,
+}
+
+/// A model that clients may name.
+#[derive(Clone, Debug)]
+pub struct ModelEntry {
+    /// The name clients use.
+    pub name: String,
+    /// Its tokenizer, chat template and defaults.
+    pub text: Arc<ModelText>,
+    /// Longest sequence, in tokens.
+    pub context_tokens: u32,
+    /// Time of loading, in seconds since 1970.
+    pub created: u64,
+}
+
+// === impl Catalog ===
+
+impl Catalog {
+    /// The counters of an executor's engine, if that runs on this machine.
+    #[must_use]
+    pub fn engine(&self, executor: &str) -> Option<&EngineStats> {
+        let mut engines = self.engines.iter();
+        let engine = engines.find(|(name, _)| name == executor);
+        engine.map(|(_, stats)| &**stats)
+    }
+}

@@ -1,0 +1,296 @@
+//! `/openapi.json`: the table of routes as an OpenAPI 3.1 document.
+//!
+//! Paths, methods, parameters, access and statuses come from the rows of `routes`; schemas of answers
+//! from the types that write them, schemas of bodies from beside the code that reads them. The
+//! document is the same on every server of a version.
+//!
+//! # Invariants
+//! 1. `host/docs/openapi.json` in the repository is this document
+//!    (`the_document_in_the_repository_is_the_one_that_is_served` in `tests/http`).
+//! 2. Answers fit their schemas, and bodies that are accepted fit theirs: the clients of `tests/http`
+//!    and of the tests of the whole check all they see ([`conformance`]).
+
+pub mod conformance;
+
+use std::sync::LazyLock;
+
+use hyper::StatusCode;
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, JSON, Reply, Responses, reply, response};
+use super::auth::Access;
+use super::error::{ApiError, ErrorBody, STATUSES};
+use super::hints;
+use super::router::Call;
+use super::routes::{self, Body, Route};
+
+/// The answer of `/openapi.json`.
+pub(super) struct Document;
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(make);
+static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", *DOCUMENT));
+
+const DESCRIPTION: &str = "\
+An OpenAI-compatible interface to models, with hints about scheduling, and what operators ask and \
+order. Each `GET` also answers `HEAD`. Names in paths may have slashes, as they are or as `%2F`. In \
+bodies `null` is as good as absent.";
+
+const API_KEY: &str = "apiKey";
+const ADMIN_KEY: &str = "adminKey";
+
+pub(super) async fn document(_: Call<'_>) -> Result<Document, ApiError> {
+    Ok(Document)
+}
+
+/// Adds a schema to those that the document names, and refers to it.
+pub(super) fn named(schemas: &mut SchemaGenerator, name: &str, schema: Schema) -> Schema {
+    let definitions = schemas.definitions_mut();
+    definitions.insert(name.to_owned(), schema.to_value());
+    Schema::new_ref(reference("schemas", name))
+}
+
+fn reference(kind: &str, name: &str) -> String {
+    format!("#/components/{kind}/{name}")
+}
+
+fn make() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let settings =
+        settings.with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut schemas = settings.into_generator();
+    let paths = routes::paths().map(|rows| {
+        let operations = rows.iter().map(|route| {
+            let method = route.method.as_str().to_lowercase();
+            (method, operation(route, &mut schemas))
+        });
+        (rows[0].path.to_owned(), Value::from_iter(operations))
+    });
+    let paths: Map<_, _> = paths.collect();
+    let error = schemas.subschema_for::<ErrorBody>();
+    let responses =
+        STATUSES.map(|(status, about)| (error_name(status), error_response(about, &error, status)));
+    let parameters = hints::header_parameters();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Pointsman",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": DESCRIPTION,
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "http://127.0.0.1:8080", "description": "The default address."}],
+        "tags": Tag::ALL.map(|tag| json!({"name": tag.name(), "description": tag.about()})),
+        "paths": paths,
+        "components": {
+            "schemas": schemas.take_definitions(true),
+            "responses": Map::from_iter(responses),
+            "parameters": Map::from_iter(parameters),
+            "securitySchemes": {
+                API_KEY: bearer("A key of the configuration's `[[keys]]`, where there are any."),
+                ADMIN_KEY: bearer("The configuration's `admin.key`, where there is one."),
+            },
+        },
+    })
+}
+
+fn bearer(about: &str) -> Value {
+    json!({"type": "http", "scheme": "bearer", "description": about})
+}
+
+fn error_name(status: u16) -> String {
+    format!("Error{status}")
+}
+
+fn error_response(about: &str, error: &Schema, status: u16) -> Value {
+    let header = |about: &str, kind: &str| json!({"description": about, "schema": {"type": kind}});
+    let mut headers = Map::new();
+    if status == StatusCode::UNAUTHORIZED {
+        let challenge = header("The way to give a key.", "string");
+        headers.insert("WWW-Authenticate".to_owned(), challenge);
+    }
+    if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
+        let seconds = header(
+            "Seconds after which to try again, where that may help.",
+            "integer",
+        );
+        headers.insert("Retry-After".to_owned(), seconds);
+    }
+    let content = json!({"application/json": {"schema": error}});
+    json!({"description": about, "headers": headers, "content": content})
+}
+
+fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
+    let mut responses = route.function.responses(route.status, schemas);
+    for status in failures(route) {
+        let failure = json!({"$ref": reference("responses", &error_name(status))});
+        responses.entry(status.to_string()).or_insert(failure);
+    }
+    let mut operation = json!({
+        "operationId": route.name,
+        "tags": [Tag::of(route.access).name()],
+        "summary": route.summary,
+        "parameters": parameters(route),
+        "responses": responses,
+        "security": security(route.access),
+    });
+    if !route.description.is_empty() {
+        operation["description"] = route.description.into();
+    }
+    let body = match route.body {
+        Body::None => None,
+        Body::Optional(schema) => Some((schema(schemas), false)),
+        Body::Required(schema) | Body::Hinted(schema) => Some((schema(schemas), true)),
+    };
+    if let Some((schema, required)) = body {
+        let content = json!({"application/json": {"schema": schema}});
+        operation["requestBody"] = json!({"required": required, "content": content});
+    }
+    operation
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let mut parameters = Vec::new();
+    if let Some((_, name, _)) = routes::parts(route.path) {
+        let schema = json!({"type": "string", "minLength": 1});
+        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+    }
+    if let Some(query) = route.query {
+        let schema = (query.schema)();
+        parameters.push(json!({"name": query.name, "in": "query", "schema": schema}));
+    }
+    if let Body::Hinted(_) = route.body {
+        let hints = hints::header_parameters().into_iter();
+        parameters.extend(hints.map(|(name, _)| json!({"$ref": reference("parameters", &name)})));
+    }
+    parameters
+}
+
+/// The statuses of a route's errors.
+fn failures(route: &Route) -> Vec<u16> {
+    let mut failures = route.failures.to_vec();
+    failures.extend(match route.access {
+        Access::Open => &[][..],
+        Access::Metrics => &[401],
+        Access::OperatorsPage => &[403],
+        Access::Clients | Access::Operators => &[401, 403],
+    });
+    failures.extend(match route.body {
+        Body::None => &[][..],
+        Body::Optional(_) | Body::Required(_) | Body::Hinted(_) => &[400, 408, 413, 415],
+    });
+    if routes::parts(route.path).is_some() {
+        failures.push(404);
+    }
+    if route.query.is_some() {
+        failures.push(400);
+    }
+    failures
+}
+
+/// The keys that a route may ask for. A server without keys asks for none, hence the empty ones.
+fn security(access: Access) -> Value {
+    match access {
+        Access::Open | Access::OperatorsPage => json!([]),
+        Access::Clients => json!([{ API_KEY: [] }, {}]),
+        Access::Metrics => json!([{ API_KEY: [] }, { ADMIN_KEY: [] }, {}]),
+        Access::Operators => json!([{ ADMIN_KEY: [] }, {}]),
+    }
+}
+
+/// Groups of operations.
+#[derive(Clone, Copy)]
+enum Tag {
+    OpenAi,
+    Server,
+    Operators,
+}
+
+// === impl Tag ===
+
+impl Tag {
+    const ALL: [Tag; 3] = [Tag::OpenAi, Tag::Server, Tag::Operators];
+
+    fn of(access: Access) -> Self {
+        match access {
+            Access::Clients => Tag::OpenAi,
+            Access::Open | Access::Metrics => Tag::Server,
+            Access::OperatorsPage | Access::Operators => Tag::Operators,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Tag::OpenAi => "OpenAI",
+            Tag::Server => "Server",
+            Tag::Operators => "Operators",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Tag::OpenAi => "Completions and models, as OpenAI's clients ask for them.",
+            Tag::Server => "The server's state, for load balancers and monitoring.",
+            Tag::Operators => {
+                "Questions and orders of operators: on loopback addresses, or where `[admin]` of the \
+                 configuration has a key or a listener."
+            }
+        }
+    }
+}
+
+// === impl Document ===
+
+impl Answer for Document {
+    fn into_reply(self, status: StatusCode) -> Reply {
+        reply(status, JSON, TEXT.as_str())
+    }
+
+    fn responses(status: StatusCode, _: &mut SchemaGenerator) -> Responses {
+        let schema = schemars::json_schema!({"type": "object"});
+        Responses::from_iter([response(status, [(JSON, schema)])])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_is_in_the_document_with_all_of_its_parts() {
+        let document = &*DOCUMENT;
+        for route in routes::all() {
+            let method = route.method.as_str().to_lowercase();
+            let operation = &document["paths"][route.path][&method];
+            assert_eq!(operation["operationId"], route.name, "{}", route.path);
+            let has_body = operation["requestBody"].is_object();
+            assert_eq!(
+                has_body,
+                !matches!(route.body, Body::None),
+                "{}",
+                route.path
+            );
+            assert!(operation["responses"].as_object().unwrap().len() > 0);
+        }
+    }
+
+    #[test]
+    fn every_reference_in_the_document_leads_somewhere() {
+        fn visit(value: &Value, document: &Value, seen: &mut usize) {
+            if let Some(target) = value.get("$ref").and_then(Value::as_str) {
+                let pointer = target.strip_prefix('#').unwrap();
+                assert!(document.pointer(pointer).is_some(), "{target}");
+                *seen += 1;
+            }
+            let items = value.as_array().into_iter().flatten();
+            let fields = value.as_object().into_iter().flat_map(|map| map.values());
+            for inner in items.chain(fields) {
+                visit(inner, document, seen);
+            }
+        }
+        let mut seen = 0;
+        visit(&DOCUMENT, &DOCUMENT, &mut seen);
+        assert!(seen > 100, "{seen}");
+    }
+}
