@@ -1,9 +1,9 @@
 //! Fleets and policy hosts that several tests and benchmarks start from.
 
 use anyhow::{Context, Result};
-use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
-    Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Hook, HookSet, KvSpec, Micros, Policies,
+    Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Hook, HookSet, KvSpec, Micros,
+    Policies, fixture,
 };
 use pointsman_policy::{
     Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
@@ -102,19 +102,8 @@ pub fn settings(json: &str) -> Map<String, Value> {
 #[must_use]
 pub fn executor(name: &str, device: DeviceId, slots: u32) -> ExecutorSpec {
     ExecutorSpec {
-        name: name.into(),
-        device,
-        kind: ExecutorKind::Simulated,
-        role: Role::Both,
-        group: 0,
-        share_weight: 1,
-        serves: None,
         slots_total: slots,
-        models_max: None,
-        queue_limit: 0,
-        tokens_per_block: Some(16),
-        preempts: true,
-        model_unload_delay: Micros(0),
+        ..fixture::executor_spec(name, device)
     }
 }
 
@@ -131,12 +120,11 @@ pub fn small_world<P: Policies>(
     let mut world = World::new(config, policies).expect("a valid configuration");
     let device = world
         .attach_device(DeviceSpec {
-            name: "device".into(),
             kv: KvSpec::Owned {
                 block_bytes: 1 << 20,
                 blocks_total: blocks,
             },
-            tokens_per_step: Some(256),
+            ..fixture::device_spec("device")
         })
         .expect("a new device");
     let executors = (0..engines).map(|n| {

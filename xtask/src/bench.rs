@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use pointsman_notation::instead;
 
-use crate::cli;
 use crate::policies;
 use crate::process;
 use crate::workspace::Workspace;
@@ -40,12 +40,10 @@ fn known(name: &str, names: &[String]) -> Result<()> {
     if names.iter().any(|known| known == name) {
         return Ok(());
     }
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    match cli::nearest(name, &names) {
-        Some(known) => bail!("no benchmark `{name}`; did you mean `{known}`?"),
-        None if names.is_empty() => bail!("no benchmark `{name}`: {FOLDER} has none"),
-        None => bail!("no benchmark `{name}`; there are: {}", names.join(", ")),
+    if names.is_empty() {
+        bail!("no benchmark `{name}`: {FOLDER} has none");
     }
+    bail!("no benchmark `{name}`; {}", instead(name, names))
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {

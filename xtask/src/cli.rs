@@ -1,6 +1,7 @@
 //! The command line: arguments in, a [`Task`] out.
 
 use anyhow::{Result, bail};
+use pointsman_notation::nearest;
 
 pub(crate) const USAGE: &str = "\
 Project tasks. Usage: cargo xtask TASK
@@ -100,20 +101,10 @@ fn without_dashes(args: &[String]) -> &[String] {
 }
 
 fn unknown_task(name: &str) -> String {
-    match nearest(name, TASKS) {
+    match nearest(name, TASKS.iter().copied()) {
         Some(known) => format!("no task `{name}`; did you mean `{known}`?\n\n{USAGE}"),
         None => format!("no task `{name}`\n\n{USAGE}"),
     }
-}
-
-/// The candidate that `name` is most likely a misspelling of, if any is close.
-pub(crate) fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    candidates
-        .iter()
-        .map(|candidate| (strsim::osa_distance(name, candidate), *candidate))
-        .filter(|(distance, candidate)| *distance <= candidate.len().div_ceil(3))
-        .min()
-        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use pointsman_notation::TomlText;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// Prefix of the names of our packages. Tables and file names omit it.
 pub(crate) const PREFIX: &str = "pointsman-";
@@ -112,15 +114,11 @@ impl Workspace {
     }
 
     fn root_manifest(&self) -> Result<RootManifest> {
-        let path = self.root.join("Cargo.toml");
-        let text = read(&path)?;
-        toml::from_str(&text).with_context(|| format!("{} cannot be parsed", path.display()))
+        parsed(&self.root.join("Cargo.toml"))
     }
 
     fn package_with(&self, root: &RootManifest, folder: &str) -> Result<Package> {
-        let path = self.root.join(folder).join("Cargo.toml");
-        let manifest: Manifest = toml::from_str(&read(&path)?)
-            .with_context(|| format!("{} cannot be parsed", path.display()))?;
+        let manifest: Manifest = parsed(&self.root.join(folder).join("Cargo.toml"))?;
         Ok(manifest.into_package(folder, &root.workspace.dependencies))
     }
 }
@@ -142,8 +140,10 @@ pub(crate) fn parse_rust_version(text: &str) -> Option<(u32, u32)> {
     Some((major, minor))
 }
 
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+fn parsed<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read_to_string(path);
+    let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+    Ok(TomlText::new(path, text).parse()?)
 }
 
 type Dependencies = BTreeMap<String, toml::Value>;

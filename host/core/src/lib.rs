@@ -64,6 +64,8 @@ mod config;
 mod effect;
 mod fact;
 mod feed;
+#[cfg(any(test, feature = "test-util"))]
+pub mod fixture;
 mod hook;
 mod ids;
 mod input;

@@ -12,7 +12,7 @@ use common::{demo_text, solo};
 use fastrand::Rng;
 use pointsman_core::{
     Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Incarnation,
-    KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId, rows,
+    KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId, fixture, rows,
 };
 use pointsman_engine::step_loop::{StepLoop, StepLoopParts};
 use pointsman_engine::text::ModelText;
@@ -81,19 +81,10 @@ impl Host {
         };
         let device = self.machine.handle_device_attached(self.now, device);
         let spec = ExecutorSpec {
-            name: name.to_owned(),
-            device: device.unwrap(),
-            kind: rows::ExecutorKind::Cpu,
-            role: rows::Role::Both,
-            group: 0,
-            share_weight: 1,
-            serves: None,
             slots_total: SLOTS,
-            models_max: None,
             queue_limit: 2,
             tokens_per_block: Some(POOL.tokens_per_block),
-            preempts: true,
-            model_unload_delay: Micros(0),
+            ..fixture::executor_spec(name, device.unwrap())
         };
         self.machine
             .handle_executor_attached(self.now, spec)

@@ -1,10 +1,11 @@
 //! Logs: for people or for programs, to standard error.
 //!
 //! # Not here
-//! What is logged: constant phrases with their data in fields, said where it happens.
+//! The messages: constant phrases with their data in fields, logged where something happens.
 
 use std::io::{self, IsTerminal};
 
+use pointsman_notation::instead;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -12,7 +13,6 @@ use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry;
 
-use crate::config::nearest::nearest;
 use crate::config::{LogConfig, LogFormat};
 
 const LEVELS: [(&str, LevelFilter); 6] = [
@@ -28,15 +28,15 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// It names no level where one is needed.
-    #[error("no level is called `{0}`; {hint}", hint = levels(.0))]
+    /// A word that is no level.
+    #[error("no level is called `{0}`; {hint}", hint = instead(.0, &LEVELS.map(|(name, _)| name)))]
     NoLevel(String),
     /// A level for nothing.
     #[error("a module's name is missing before `=` in `{0}`")]
     NoTarget(String),
 }
 
-/// Why logging cannot begin.
+/// A reason why logging cannot begin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoggingError {
@@ -48,8 +48,8 @@ pub enum LoggingError {
     Begun(#[from] tracing::subscriber::SetGlobalDefaultError),
 }
 
-/// What a filter lets through: `LEVEL`, or `TARGET=LEVEL` for what begins with `TARGET`, or several
-/// of these with commas between them. The longest target that fits decides.
+/// The targets of a filter: `LEVEL`, or `TARGET=LEVEL` for modules whose names begin with `TARGET`, or
+/// several of these with commas between them. The longest target that fits decides.
 ///
 /// # Errors
 /// The first part that is neither. Unlike [`Targets`] itself this takes no mistyped level for a
@@ -74,15 +74,6 @@ fn level(name: &str) -> Result<LevelFilter, FilterError> {
     }
 }
 
-/// What to write instead of an unknown level.
-fn levels(unknown: &str) -> String {
-    let names = LEVELS.map(|(name, _)| name);
-    match nearest(unknown, &names) {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("there are: {}", names.join(", ")),
-    }
-}
-
 /// Begins to log, for as long as the process runs.
 ///
 /// # Errors
@@ -98,7 +89,7 @@ pub fn begin(config: &LogConfig) -> Result<(), LoggingError> {
     Ok(())
 }
 
-/// Whether lines are coloured.
+/// The colours of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Colours {
     Ansi,
@@ -132,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// What is logged by `say`.
+    /// The lines that `say` logs.
     fn logged(format: LogFormat, filter: &str, say: impl FnOnce()) -> String {
         let config = LogConfig {
             format,

@@ -221,7 +221,7 @@ pub(crate) fn explain(
     let note = |case: &Case<'_>, executor: &Executor<'_>| {
         let micros = Pace::of(executor.load).micros(tokens);
         let permille = used_permille(case.placed, executor);
-        format!("takes {micros} µs for {tokens} tokens; {permille} permille in use")
+        format!("takes {micros}us for {tokens} tokens; {permille} permille in use")
     };
     explain::alone(mirror, now, (request, cached), rank, note)
 }

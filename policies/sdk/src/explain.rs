@@ -102,7 +102,7 @@ pub fn obstructed(case: &Case<'_>, executor: &Executor<'_>, obstacle: Obstacle) 
                 .find(|row| row.warm_until == Some(until))
                 .and_then(|row| case.mirror.name(NameKind::Model, row.model))
                 .unwrap_or("another model");
-            format!("{warm} is kept warm there until {until} µs")
+            format!("{warm} is kept warm there until {until}us")
         }
     }
 }

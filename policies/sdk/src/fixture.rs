@@ -1,4 +1,5 @@
-//! Rows for tests of policies: the plainest one of each kind, to change where it matters.
+//! Rows for tests of policies: the plainest of each kind, to be changed where it matters. Behind the
+//! feature `test-util`, which belongs into the dev-dependencies of a policy.
 //!
 //! ```
 //! use pointsman_sdk::{fixture, wire::types::{Change, ExecutorLoad}};
@@ -16,7 +17,7 @@ use crate::wire::types::{
 /// One second of the host's clock.
 pub const SECOND: u64 = 1_000_000;
 
-/// When a question is asked.
+/// The moment of a question.
 #[must_use]
 pub fn at(now: u64) -> Moment {
     Moment { now, round: 1 }
@@ -41,7 +42,7 @@ pub fn executor(id: u32) -> ExecutorInfo {
     }
 }
 
-/// Up and idle.
+/// The load of an executor that is up and idle.
 #[must_use]
 pub fn load(id: u32) -> ExecutorLoad {
     ExecutorLoad {
@@ -58,7 +59,7 @@ pub fn load(id: u32) -> ExecutorLoad {
     }
 }
 
-/// A thousand blocks of a mebibyte, all free.
+/// A device with a thousand blocks of a mebibyte, all free.
 #[must_use]
 pub fn device(id: u32) -> Device {
     Device {
@@ -71,7 +72,7 @@ pub fn device(id: u32) -> Device {
     }
 }
 
-/// Unlimited and idle.
+/// A model without a limit and without requests.
 #[must_use]
 pub fn model(id: u32) -> Model {
     Model {
@@ -82,7 +83,7 @@ pub fn model(id: u32) -> Model {
     }
 }
 
-/// Unlimited and idle.
+/// A tenant without a limit and without requests.
 #[must_use]
 pub fn tenant(id: u32) -> Tenant {
     Tenant {
@@ -96,7 +97,7 @@ pub fn tenant(id: u32) -> Tenant {
     }
 }
 
-/// One sequence of the model runs there.
+/// A model of which one sequence runs on the executor.
 #[must_use]
 pub fn residency(executor: u32, model: u32) -> Residency {
     Residency {
@@ -107,7 +108,7 @@ pub fn residency(executor: u32, model: u32) -> Residency {
     }
 }
 
-/// Queued since time 0, throughput, of tenant 0, for any model; 100 prompt tokens.
+/// A request queued since time 0: throughput, tenant 0, any model, 100 tokens in and 100 out.
 #[must_use]
 pub fn request(id: u64) -> Request {
     Request {
@@ -135,7 +136,7 @@ pub fn request(id: u64) -> Request {
     }
 }
 
-/// Running since time 0, throughput, preemptible; ten blocks, all its own.
+/// A sequence running since time 0: throughput, tenant 0, preemptible, ten blocks of its own.
 #[must_use]
 pub fn sequence(request: u64, executor: u32) -> Sequence {
     Sequence {
@@ -156,7 +157,7 @@ pub fn sequence(request: u64, executor: u32) -> Sequence {
     }
 }
 
-/// Nothing is cached of it.
+/// A request of which nothing is cached.
 #[must_use]
 pub fn cached(request: u64) -> Cached {
     Cached {

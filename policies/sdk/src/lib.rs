@@ -57,7 +57,7 @@
 //!
 //! # Not here
 //!
-//! Whether an answer is lawful is the host's to check. [`fit`] only spares a policy refusals.
+//! The host checks that an answer is lawful. [`fit`] only spares a policy refusals.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -65,6 +65,7 @@
 pub mod explain;
 mod export;
 mod fit;
+#[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod instance;
 pub mod log;

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pointsman_notation::{Location, chain};
 use pointsman_policy::PolicySource;
 use serde_json::{Map, Value};
 
@@ -13,7 +14,7 @@ use crate::component::Components;
 use crate::native::{self, Make};
 use crate::report::{Case, Problem, Suite, Verdict};
 use crate::run::{self, Ran, RunError};
-use crate::scenario::{Place, PolicyBinding, Scenario};
+use crate::scenario::{PolicyBinding, Scenario};
 
 /// A way to compile a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +151,7 @@ impl Kit {
         let Some(entry) = self.registry.entries.get(name) else {
             let given: Vec<String> = self.registry.entries.keys().cloned().collect();
             return Err(RunError::UnknownPolicy {
-                place: scenario.source.place(binding.at),
+                place: scenario.source.location(binding.at),
                 name: name.clone(),
                 given: given.join(", "),
             });
@@ -172,7 +173,7 @@ impl Kit {
     }
 
     fn case(&mut self, path: &Path, flavour: Flavour) -> Case {
-        let start = Place {
+        let start = Location {
             file: path.to_owned(),
             line: 1,
             column: 1,
@@ -270,8 +271,8 @@ pub fn scenario_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A scenario that starts at `start`, and what went wrong, if anything did.
-fn case(name: &str, start: Place, error: Option<&RunError>) -> Case {
+/// The case of a scenario that starts at `start` and ended with this error, if any.
+fn case(name: &str, start: Location, error: Option<&RunError>) -> Case {
     let place = error.and_then(RunError::place).cloned().unwrap_or(start);
     let verdict = match error {
         None => Verdict::Passed(String::new()),
@@ -289,18 +290,6 @@ fn case(name: &str, start: Place, error: Option<&RunError>) -> Case {
         place: Some(place),
         verdict,
     }
-}
-
-/// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 // === impl Entry ===

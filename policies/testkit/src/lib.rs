@@ -43,4 +43,4 @@ mod scenario;
 
 pub use kit::{Failures, Flavour, Kit, Registry, check_dir, run, scenario_files};
 pub use run::{Ran, RunError, Unmet};
-pub use scenario::{FormatError, Place, Scenario};
+pub use scenario::Scenario;

@@ -8,9 +8,9 @@ mod junit;
 
 use std::fmt;
 
-use crate::scenario::Place;
 pub use json::json;
 pub use junit::junit;
+use pointsman_notation::Location;
 
 #[cfg(test)]
 mod tests;
@@ -36,9 +36,9 @@ pub struct Suite {
 pub struct Case {
     /// The title, in a line.
     pub name: String,
-    /// Where it is written, or what in it failed; absent: not in a file.
-    pub place: Option<Place>,
-    /// What came of it.
+    /// The place of the case, or of the step that failed; absent: not in a file.
+    pub place: Option<Location>,
+    /// The result.
     pub verdict: Verdict,
 }
 

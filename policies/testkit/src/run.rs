@@ -15,11 +15,12 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pointsman_core::{Effect, Hook, HookSet, Micros, RequestId, Stamped};
+use pointsman_notation::{Location, TomlError};
 use pointsman_policy::{BindError, Patience, PolicyHost, PolicySource, StartError, start};
 
 use crate::component::ComponentError;
 use crate::native::panic_message;
-use crate::scenario::{FormatError, HookName, Place, PolicyBinding, Scenario};
+use crate::scenario::{HookName, PolicyBinding, Scenario};
 use check::Miss;
 pub use failure::Unmet;
 use state::ScenarioRun;
@@ -46,12 +47,12 @@ pub enum RunError {
     Read(std::path::PathBuf, #[source] std::io::Error),
     /// The file is no scenario.
     #[error(transparent)]
-    Format(#[from] FormatError),
+    Format(#[from] TomlError),
     /// The scenario binds a policy that is not among the given ones.
     #[error("{place}: no policy is called `{name}`; those given are {given}")]
     UnknownPolicy {
-        /// Where it is named.
-        place: Place,
+        /// The place of the name.
+        place: Location,
         /// Name in the scenario.
         name: String,
         /// The names of the given policies.
@@ -62,24 +63,24 @@ pub enum RunError {
     Component(#[from] ComponentError),
     /// A policy does not start.
     #[error("{0}: the policy does not start")]
-    Start(Place, #[source] StartError),
+    Start(Location, #[source] StartError),
     /// A policy cannot hold the hooks of its binding.
     #[error("{0}: the policy cannot be bound")]
-    Bind(Place, #[source] BindError),
+    Bind(Location, #[source] BindError),
     /// Two policies are bound to one hook.
     #[error("{place}: {hook} is already held by another policy; name the `hooks` of each")]
     TwoHolders {
-        /// Where the second is named.
-        place: Place,
+        /// The place of the second name.
+        place: Location,
         /// Name of the hook.
         hook: &'static str,
     },
     /// A step is impossible.
     #[error("{place}: step {step} cannot be done: {why}")]
     Impossible {
-        /// Where the step stands.
-        place: Place,
-        /// Which step, from 1; 0: attaching the fleet.
+        /// The place of the step.
+        place: Location,
+        /// The step's number, from 1; 0: attaching the fleet.
         step: usize,
         /// The reason.
         why: String,
@@ -90,9 +91,9 @@ pub enum RunError {
     /// The host broke one of its own invariants. The policy is not to blame.
     #[error("{place}: the host broke an invariant: {detail}")]
     HostBroke {
-        /// First line of the scenario.
-        place: Place,
-        /// What it said.
+        /// The scenario.
+        place: Location,
+        /// The broken invariant.
         detail: String,
     },
 }
@@ -100,9 +101,9 @@ pub enum RunError {
 impl RunError {
     /// The place in the scenario, if the error has one.
     #[must_use]
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&Location> {
         match self {
-            Self::Format(error) => Some(&error.place),
+            Self::Format(error) => Some(&error.location),
             Self::Unmet(unmet) => Some(&unmet.place),
             Self::UnknownPolicy { place, .. }
             | Self::Start(place, _)
@@ -160,7 +161,7 @@ fn attempt(
     }))
     .unwrap_or_else(|payload| {
         Err(RunError::HostBroke {
-            place: scenario.source.place(0),
+            place: scenario.source.location(0),
             detail: panic_message(payload.as_ref()),
         })
     })
@@ -171,7 +172,7 @@ fn play(scenario: &Scenario, mut run: ScenarioRun) -> Result<Attempt, RunError> 
         let number = idx + 1;
         if let Some(action) = &step.action {
             run.act(action).map_err(|why| RunError::Impossible {
-                place: scenario.source.place(step.at),
+                place: scenario.source.location(step.at),
                 step: number,
                 why,
             })?;
@@ -206,7 +207,7 @@ fn bind(scenario: &Scenario, sources: Sources<'_>) -> Result<(PolicyHost, Vec<St
     let mut host = PolicyHost::new(Patience::default());
     let mut names = Vec::new();
     for binding in &scenario.policies {
-        let place = || scenario.source.place(binding.at);
+        let place = || scenario.source.location(binding.at);
         let policy = start(sources(binding)?).map_err(|error| RunError::Start(place(), error))?;
         let hooks = match &binding.hooks {
             Some(hooks) => hooks.iter().map(|hook| Hook::from(*hook)).collect(),

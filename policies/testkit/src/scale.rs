@@ -21,12 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pointsman_core::rows::{
-    Cached, Change, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Extent, Health, Model, Name,
-    NameKind, Overlap, Request, RequestClass, Role, Stage,
+    Cached, Change, Device, ExecutorInfo, ExecutorLoad, Extent, Model, Name, NameKind, Overlap,
+    Request, RequestClass,
 };
 use pointsman_core::{
-    DeviceId, ExecutorId, Micros, ModelId, Moment, Question, RequestId, Round, SessionKey,
-    TenantId, routing,
+    DeviceId, ExecutorId, Micros, ModelId, Moment, Question, Round, SessionKey, fixture, routing,
 };
 use pointsman_policy::{Instance, Limits};
 use pointsman_sdk::rendezvous::split_mix;
@@ -202,12 +201,9 @@ impl Fleet {
     fn device(&self, id: u32) -> Device {
         let has_room = self.room != Room::OneDevice || id == self.middle() / PER_DEVICE;
         Device {
-            id: DeviceId(id),
-            block_bytes: 1 << 20,
             blocks_total: 100_000,
             blocks_free: if has_room { 50_000 + id * 37 % 9000 } else { 2 },
-            blocks_cached: 0,
-            blocks_evicted_total: 0,
+            ..fixture::device(id)
         }
     }
 
@@ -220,16 +216,13 @@ impl Fleet {
             Room::OnHalf | Room::OneSlot => SLOTS,
         };
         ExecutorLoad {
-            id: ExecutorId(id),
-            health: Health::Up,
             slots_used,
-            queued_critical: 0,
-            queued_throughput: 0,
             prefill_tokens_pending: u64::from(id * 13 % 900),
             blocks_used: u64::from(busy * 100),
             placed_total: u64::from(id * 31 % 500),
             ttft_micros: Some(SECOND / 10 + u64::from(id * 17 % 1000) * 100),
             itl_micros: Some(20_000 + u64::from(id * 11 % 97) * 10),
+            ..fixture::load(id)
         }
     }
 
@@ -247,10 +240,9 @@ impl Fleet {
             0..0
         };
         Cached {
-            request: RequestId(u64::from(n)),
             overlaps: holders.map(holder).collect(),
             floor_tokens: 16,
-            shared_tokens: 0,
+            ..fixture::cached(u64::from(n))
         }
     }
 }
@@ -259,48 +251,28 @@ impl Fleet {
 fn info(id: u32) -> ExecutorInfo {
     let model = ModelId(id / 2 % MODELS);
     ExecutorInfo {
-        id: ExecutorId(id),
         device: DeviceId(id / PER_DEVICE),
-        kind: ExecutorKind::Simulated,
-        role: Role::Both,
-        group: 0,
-        share_weight: 1,
         serves: (!id.is_multiple_of(2)).then(|| vec![model]),
         slots_total: SLOTS,
-        models_max: None,
-        queue_limit: 0,
         tokens_per_block: Some(TOKENS_PER_BLOCK),
-        preempts: true,
+        ..fixture::executor(id)
     }
 }
 
 /// A request. Most have a session, half have a deadline, and all differ in size.
 fn request(n: u32) -> Request {
     Request {
-        id: RequestId(u64::from(n)),
         model: Some(ModelId(n % MODELS)),
-        adapter: None,
-        tenant: TenantId(0),
         session: (!n.is_multiple_of(4)).then(|| SessionKey(split_mix(u64::from(n)))),
         class: if n.is_multiple_of(3) {
             RequestClass::LatencyCritical
         } else {
             RequestClass::Throughput
         },
-        priority: 0,
-        head_start: Micros(0),
-        stage: Stage::Queued,
-        labels: Vec::new(),
-        arrived: Micros(0),
         deadline: n.is_multiple_of(2).then_some(Micros(60 * SECOND)),
-        may_wait: true,
         prompt_tokens: 512 - n,
         output_tokens_max: 512,
         output_tokens_expected: Some(100 + n),
-        group: None,
-        allowed: None,
-        failed_on: Vec::new(),
-        preferred: None,
-        attempts: 0,
+        ..fixture::request(u64::from(n))
     }
 }

@@ -11,26 +11,23 @@
 pub(crate) mod expect;
 pub(crate) mod fleet;
 pub(crate) mod names;
-mod nearest;
 pub(crate) mod prompt;
-mod source;
 pub(crate) mod step;
 pub(crate) mod units;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pointsman_core::Config;
+use pointsman_core::{Config, Micros};
+use pointsman_notation::{Time, TomlError, TomlText, nearest};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
 
 use expect::End;
 use fleet::{DeviceTable, ExecutorTable, ModelTable, TenantTable};
-pub(crate) use source::Source;
-pub use source::{FormatError, Place};
 use step::{Step, StepTable};
-use units::Time;
+use units::micros;
 
 #[cfg(test)]
 mod tests;
@@ -44,7 +41,7 @@ const DEFAULT_POLICIES: [&str; 3] = ["aging", "memory-aware", "budget"];
 /// A scenario that can be run.
 #[derive(Debug)]
 pub struct Scenario {
-    pub(crate) source: Source,
+    pub(crate) source: TomlText,
     title: String,
     pub(crate) policies: Vec<PolicyBinding>,
     pub(crate) config: Config,
@@ -139,11 +136,11 @@ impl Scenario {
     ///
     /// # Errors
     /// The first thing that is wrong with the text.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, FormatError> {
-        let source = Source::new(file, text);
+    pub fn parse(file: &Path, text: &str) -> Result<Self, TomlError> {
+        let source = TomlText::new(file, text);
         let file: File = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            source.error(at, &nearest::with_hint(error.message()))
+            source.error(at, with_hint(error.message()))
         })?;
         let config = match &file.machine {
             Some(table) => config(&source, table)?,
@@ -184,9 +181,28 @@ impl Scenario {
     }
 }
 
-fn config(source: &Source, table: &Spanned<MachineTable>) -> Result<Config, FormatError> {
+/// A message of the deserializer, which puts names between backquotes: first the unknown one, then
+/// those it knows. The nearest of these is added.
+fn with_hint(message: &str) -> String {
+    let is_about_a_name = ["unknown field ", "unknown variant "]
+        .iter()
+        .any(|start| message.starts_with(start));
+    let mut names = message.split('`').skip(1).step_by(2);
+    match names.next().filter(|_| is_about_a_name) {
+        Some(name) => format!("{message}{}", did_you_mean(name, names)),
+        None => message.to_owned(),
+    }
+}
+
+/// The end of a sentence about an unknown name: the nearest known one, if one is near.
+fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(name, known).map_or(String::new(), |meant| format!("; did you mean `{meant}`?"))
+}
+
+fn config(source: &TomlText, table: &Spanned<MachineTable>) -> Result<Config, TomlError> {
     let set = table.get_ref();
     let plain = Config::default();
+    let time = |given: Option<Time>, plain: Micros| given.map_or(plain, micros);
     let config = Config {
         queue_max: set.queue_max.unwrap_or(plain.queue_max),
         parking_max: set.parking_max.unwrap_or(plain.parking_max),
@@ -195,18 +211,18 @@ fn config(source: &Source, table: &Spanned<MachineTable>) -> Result<Config, Form
         overlaps_max: set.overlaps_max.unwrap_or(plain.overlaps_max),
         tier_blocks_max: set.tier_blocks_max.unwrap_or(plain.tier_blocks_max),
         attempts_max: set.attempts_max.unwrap_or(plain.attempts_max),
-        wait_max: set.wait_max.map_or(plain.wait_max, |time| time.0),
-        unplaced_max: set.unplaced_max.map_or(plain.unplaced_max, |time| time.0),
+        wait_max: time(set.wait_max, plain.wait_max),
+        unplaced_max: time(set.unplaced_max, plain.unplaced_max),
         overtaken_max: set.overtaken_max.unwrap_or(plain.overtaken_max),
         tokenless_steps_max: set.tokenless_steps_max.unwrap_or(plain.tokenless_steps_max),
-        evict_retry: set.evict_retry.map_or(plain.evict_retry, |time| time.0),
+        evict_retry: time(set.evict_retry, plain.evict_retry),
         change_log_max: set.change_log_max.unwrap_or(plain.change_log_max),
         completions_max: set.completions_max.unwrap_or(plain.completions_max),
         retry_after_secs: set.retry_after_secs.unwrap_or(plain.retry_after_secs),
     };
     match config.validate() {
         Ok(()) => Ok(config),
-        Err(error) => Err(source.error(table.span().start, &error.to_string())),
+        Err(error) => Err(source.error(table.span().start, error.to_string())),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use pointsman_notation::nearest;
 
-use crate::cli;
 use crate::workspace::{Package, Workspace};
 
 /// Folders of crates whose libraries are policies.
@@ -64,7 +64,7 @@ pub(crate) fn select<S: AsRef<str>>(mut guests: Vec<Guest>, names: &[S]) -> Resu
 fn unknown(name: &str, guests: &[Guest]) -> String {
     let names: Vec<String> = guests.iter().map(Guest::name).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    match cli::nearest(name, &names) {
+    match nearest(name, names.iter().copied()) {
         Some(known) => format!("no policy `{name}`; did you mean `{known}`?"),
         None => format!("no policy `{name}`; there are: {}", names.join(", ")),
     }

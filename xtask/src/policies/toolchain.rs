@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use pointsman_notation::Time;
 
 use super::{TARGET, environment};
 use crate::process::{self, Exit};
@@ -99,10 +100,7 @@ fn why_not_added(exit: Exit) -> String {
     match exit {
         Exit::Success => format!("rustup added {TARGET} to another compiler than `rustc` runs"),
         Exit::Failure(said) => format!("rustup cannot add {TARGET}: {}", last_line(&said)),
-        Exit::TimedOut => format!(
-            "rustup did not add {TARGET} within {} s",
-            RUSTUP_LIMIT.as_secs()
-        ),
+        Exit::TimedOut => format!("rustup did not add {TARGET} within {}", Time(RUSTUP_LIMIT)),
         Exit::NotFound => format!("rustc has no {TARGET}, and there is no rustup to add it"),
     }
 }

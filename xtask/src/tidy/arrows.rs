@@ -1,4 +1,4 @@
-//! Which of our packages may depend on which: the `arrows` block of `ARCHITECTURE.md`.
+//! The dependencies between our packages: the `arrows` block of `ARCHITECTURE.md`.
 //!
 //! A fenced block with the info string `arrows`. Each line is `PROVIDER... <- USER...`, names
 //! without our prefix; a line that ends in `(dev only)` allows dev-dependencies and nothing
@@ -15,10 +15,10 @@ const FENCE: &str = "```";
 const OPENING: &str = "```arrows";
 const DEV_ONLY: &str = "(dev only)";
 
-/// From the user to what it may use, both by short name.
+/// A user and a package that it may use, both by short name.
 type Edge<'a> = (&'a str, &'a str);
 
-/// What the block allows. An edge in both has the wider of the two rights.
+/// The edges that the block allows. An edge in both sets has the wider of the two rights.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arrows<'a> {
     names: BTreeMap<&'a str, usize>,
@@ -79,6 +79,10 @@ fn extra_edges(arrows: &Arrows<'_>, package: &Package) -> Vec<Problem> {
         let Some(provider) = dependency.name.strip_prefix(PREFIX) else {
             continue;
         };
+        // Its own features, for its tests.
+        if provider == user {
+            continue;
+        }
         if let Some(text) = refusal(arrows, (user, provider), dependency.kind) {
             let place = format!("{}/Cargo.toml", package.folder);
             problems.push(Problem::new(place, text));
@@ -87,7 +91,7 @@ fn extra_edges(arrows: &Arrows<'_>, package: &Package) -> Vec<Problem> {
     problems
 }
 
-/// Why this edge may not be; `None` if it may.
+/// The reason to refuse an edge; `None` where it is allowed.
 fn refusal(arrows: &Arrows<'_>, edge: Edge<'_>, kind: Kind) -> Option<String> {
     let (user, provider) = edge;
     if arrows.any.contains(&edge) {
@@ -140,7 +144,7 @@ mod tests {
                             testkit <- aging tests (dev only)\n\
                             ```\n\nother <- things\n";
 
-    /// What is said about these packages, beside others that depend on nothing.
+    /// The problems of these packages, beside others that depend on nothing.
     fn said(packages: &[Package]) -> Vec<String> {
         let mut all = packages.to_vec();
         for name in ["core", "sim", "tests", "testkit", "aging"] {
@@ -163,6 +167,11 @@ mod tests {
             ],
         );
         assert!(said(&[tests]).is_empty());
+    }
+
+    #[test]
+    fn a_package_may_ask_for_its_own_features_in_tests() {
+        assert!(said(&[package("core", &[("pointsman-core", Kind::Dev)])]).is_empty());
     }
 
     #[test]

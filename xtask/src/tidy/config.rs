@@ -1,6 +1,7 @@
-//! `xtask/tidy.toml`: what the rules allow, each with its reason.
+//! `xtask/tidy.toml`: exceptions to the rules, each with its reason.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use pointsman_notation::TomlText;
 use serde::Deserialize;
 
 use super::Problem;
@@ -56,7 +57,7 @@ pub(super) struct Frugal {
 
 impl Config {
     pub(super) fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text).with_context(|| format!("{PATH} cannot be parsed"))
+        Ok(TomlText::new(PATH.as_ref(), text).parse()?)
     }
 
     /// Every entry has a reason.
@@ -94,6 +95,10 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_refused() {
-        assert!(Config::parse("[[long_file]]\npath = 'a'\nreason = 'b'\n").is_err());
+        let error = Config::parse("[[long_file]]\npath = 'a'\nreason = 'b'\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "xtask/tidy.toml:1:3: unknown key `long_file[0]`; did you mean `long-file`?"
+        );
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use pointsman_notation::TomlText;
 use serde::Deserialize;
 
 use super::Problem;
@@ -23,7 +24,7 @@ struct Locked {
 }
 
 pub(super) fn check(lock: &str, allowed: &[Duplicate]) -> Result<Vec<Problem>> {
-    let lock: Lock = toml::from_str(lock).with_context(|| format!("{PATH} cannot be parsed"))?;
+    let lock: Lock = TomlText::new(PATH.as_ref(), lock).parse()?;
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for package in &lock.package {
         versions

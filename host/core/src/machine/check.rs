@@ -70,7 +70,7 @@ impl Machine {
             let unplaced = self.now.since(since);
             ensure!(
                 unplaced <= self.config.unplaced_max.after(grace),
-                "request {id} could have been placed for {unplaced} us"
+                "request {id} could have been placed for {unplaced}us"
             );
         }
         Ok(())

@@ -70,40 +70,24 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::{DeviceSpec, ExecutorSpec, KvSpec};
+    use crate::input::{DeviceSpec, ExecutorSpec};
     use crate::policies::NoPolicies;
-    use crate::rows::{ExecutorKind, Role};
-    use crate::{Config, Fact};
+    use crate::{Config, Fact, fixture};
 
     const AT: Micros = Micros(7);
 
     fn machine() -> Machine {
         let mut machine = Machine::new(Config::default()).unwrap();
-        let kv = KvSpec::Owned {
-            block_bytes: 1,
-            blocks_total: 8,
-        };
         let device = DeviceSpec {
-            name: "cpu0".to_owned(),
-            kv,
             tokens_per_step: Some(64),
+            ..fixture::device_spec("cpu0")
         };
         let device = machine.handle_device_attached(AT, device).unwrap();
         for name in ["a", "b"] {
             let spec = ExecutorSpec {
-                name: name.to_owned(),
-                device,
-                kind: ExecutorKind::Cpu,
-                role: Role::Both,
-                group: 0,
-                share_weight: 1,
-                serves: None,
                 slots_total: 1,
-                models_max: None,
-                queue_limit: 0,
                 tokens_per_block: Some(4),
-                preempts: true,
-                model_unload_delay: Micros(0),
+                ..fixture::executor_spec(name, device)
             };
             machine.handle_executor_attached(AT, spec).unwrap();
         }

@@ -12,14 +12,14 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use pointsman_core::rows::{FeedKinds, Health, NameKind, RequestClass, Role};
+use pointsman_core::rows::{ExecutorKind, FeedKinds, Health, NameKind, RequestClass};
 use pointsman_core::{
-    Allotment, Answer, Author, BlockHash, Clock, Decided, DeviceId, DeviceSpec, EvictHow, Eviction,
-    ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook,
-    Incarnation, Input, KvReport, KvSpec, LabelId, Micros, ModelId, NewRequest, Otherwise, Outcome,
-    PlacedIn, PolicyFault, PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId,
-    RequeuedWhy, RetryClass, Round, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport,
-    TenantId, Tier, Victim, admission, routing, rows::ExecutorKind,
+    Allotment, Answer, Author, BlockHash, Clock, Decided, DeviceId, EvictHow, Eviction, ExecutorId,
+    ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, Incarnation, Input,
+    KvReport, LabelId, Micros, ModelId, NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault,
+    PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass,
+    Round, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier, Victim,
+    admission, fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -236,19 +236,9 @@ fn inputs() -> Vec<Input> {
     request.prompt_hashes = vec![BlockHash(u128::MAX), BlockHash(1)];
     request.allowed = Some(vec![ExecutorId(1)]);
     let executor = ExecutorSpec {
-        name: "cpu0/demo".to_owned(),
-        device: DeviceId(0),
         kind: ExecutorKind::Cpu,
-        role: Role::Both,
-        group: 0,
-        share_weight: 1,
         serves: Some(vec![ModelId(0)]),
-        slots_total: 4,
-        models_max: None,
-        queue_limit: 0,
-        tokens_per_block: Some(16),
-        preempts: true,
-        model_unload_delay: Micros(0),
+        ..fixture::executor_spec("cpu0/demo", DeviceId(0))
     };
     vec![
         Input::NameInterned {
@@ -257,14 +247,7 @@ fn inputs() -> Vec<Input> {
         },
         Input::ModelLimitSet(ModelId(1), Some(3)),
         Input::TenantSet(TenantId(1), 2, None),
-        Input::DeviceAttached(DeviceSpec {
-            name: "cpu0".to_owned(),
-            kv: KvSpec::Owned {
-                block_bytes: 1 << 20,
-                blocks_total: 64,
-            },
-            tokens_per_step: Some(256),
-        }),
+        Input::DeviceAttached(fixture::device_spec("cpu0")),
         Input::KvReported(
             DeviceId(0),
             KvReport {

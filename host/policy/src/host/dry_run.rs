@@ -63,9 +63,9 @@ impl PolicyHost {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::rows::{Change, Extent, RequestClass, Stage};
+    use pointsman_core::rows::{Change, Extent};
     use pointsman_core::{
-        Config, ExecutorId, Feed, HookSet, Machine, Micros, RequestId, Round, TenantId,
+        Config, ExecutorId, Feed, HookSet, Machine, Micros, Round, TenantId, fixture,
     };
 
     use super::*;
@@ -89,36 +89,7 @@ mod tests {
     };
 
     fn request() -> (Request, Cached) {
-        let request = Request {
-            id: RequestId(9),
-            model: None,
-            adapter: None,
-            tenant: TenantId(0),
-            session: None,
-            class: RequestClass::LatencyCritical,
-            priority: 0,
-            head_start: Micros(0),
-            stage: Stage::Queued,
-            labels: Vec::new(),
-            arrived: Micros(0),
-            deadline: None,
-            may_wait: true,
-            prompt_tokens: 1,
-            output_tokens_max: 1,
-            output_tokens_expected: None,
-            group: None,
-            allowed: None,
-            failed_on: Vec::new(),
-            preferred: None,
-            attempts: 0,
-        };
-        let cached = Cached {
-            request: request.id,
-            overlaps: Vec::new(),
-            floor_tokens: 0,
-            shared_tokens: 0,
-        };
-        (request, cached)
+        (fixture::request(9), fixture::cached(9))
     }
 
     fn routing(policy: &Handle) -> PolicyHost {

@@ -13,6 +13,7 @@ use std::fmt;
 use pointsman_core::{
     Allotment, EvictHow, Eviction, ExecutorId, Question, Reply, RequestId, admission, routing,
 };
+use pointsman_notation::Time;
 
 /// One decision, made by two policies.
 #[derive(Debug)]
@@ -207,7 +208,7 @@ impl fmt::Display for Choice {
             Choice::Admission(admission::Choice::Admit) => f.write_str("admit"),
             Choice::Admission(admission::Choice::Park) => f.write_str("park"),
             Choice::Admission(admission::Choice::Shed(secs)) => {
-                write!(f, "shed, retry after {secs} s")
+                write!(f, "shed, retry after {}", Time::from_secs(u64::from(*secs)))
             }
             Choice::Admission(admission::Choice::Displace(request)) => {
                 write!(f, "displace request {request}")
@@ -235,19 +236,10 @@ impl fmt::Display for Choice {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::rows::Cached;
+    use pointsman_core::fixture::cached;
     use pointsman_core::{DeviceId, Shortage, ShortageCause, Victim};
 
     use super::*;
-
-    fn cached(request: u64) -> Cached {
-        Cached {
-            request: RequestId(request),
-            overlaps: vec![],
-            floor_tokens: 0,
-            shared_tokens: 0,
-        }
-    }
 
     fn place(executors: &[u32]) -> routing::Verdict {
         routing::Verdict {

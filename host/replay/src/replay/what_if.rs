@@ -11,6 +11,7 @@ use pointsman_core::{
     Answer, Asked, Author, Hook, Reply, RequestId, Round, View, admission, routing,
 };
 use pointsman_journal::{Decision, Roster};
+use pointsman_notation::Time;
 use pointsman_policy::{PolicySource, Runner, StartError, start};
 
 use super::{ReplayError, Stop};
@@ -266,7 +267,9 @@ fn admitted(choice: admission::Choice) -> String {
     match choice {
         admission::Choice::Admit => "admits it".to_owned(),
         admission::Choice::Park => "parks it".to_owned(),
-        admission::Choice::Shed(secs) => format!("sheds it for {secs} s"),
+        admission::Choice::Shed(secs) => {
+            format!("sheds it for {}", Time::from_secs(secs.into()))
+        }
         admission::Choice::Displace(other) => format!("displaces request {other}"),
     }
 }
@@ -278,7 +281,9 @@ fn routed(choice: &routing::Choice, name: &dyn Fn(u32) -> String) -> String {
             format!("places it on {}", names.join(", or else "))
         }
         routing::Choice::Hold(None) => "holds it".to_owned(),
-        routing::Choice::Hold(Some(until)) => format!("holds it until {until} µs"),
+        routing::Choice::Hold(Some(until)) => {
+            format!("holds it until {}", Time::from_micros(until.0))
+        }
         routing::Choice::GiveUp => "gives it up".to_owned(),
     }
 }

@@ -1,131 +1,85 @@
-//! What can be wrong with a configuration, and where it says so.
+//! Configurations that cannot be used, and the places that say so.
 
 use std::fmt;
 use std::path::PathBuf;
+
+use pointsman_notation::{Location, TomlError, TomlProblem, instead};
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {wrong}")]
 pub struct ConfigError {
-    /// Where it says so.
+    /// The place that asks for it.
     pub place: Place,
-    /// What is wrong.
+    /// The reason.
     pub wrong: Box<Wrong>,
 }
 
-impl ConfigError {
-    pub(crate) fn new(place: Place, wrong: Wrong) -> Self {
-        let wrong = Box::new(wrong);
-        Self { place, wrong }
-    }
-}
-
-/// Where something is configured.
+/// A place where something is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A file as a whole.
-    File(PathBuf),
-    /// A place in a file. Lines and columns count from one, columns in characters.
-    At {
-        /// Which file.
-        file: PathBuf,
-        /// Which line.
-        line: usize,
-        /// Which character of the line.
-        column: usize,
-    },
+    /// A place in the file.
+    At(Location),
     /// A flag.
     Flag(&'static str),
-    /// Nowhere: the defaults cannot be used.
+    /// The defaults.
     Defaults,
 }
 
-/// What is wrong with a configuration. A `key` is the path of a key: `http.body-max`,
+/// A reason to refuse a configuration. A `key` is the path of a key: `http.body-max`,
 /// `models[0].slots`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Wrong {
+    /// A problem that any TOML file can have.
+    #[error(transparent)]
+    Toml(#[from] TomlProblem),
     /// A file that is not there or cannot be read.
     #[error("{} cannot be read: {error}", path.display())]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         error: std::io::Error,
     },
     /// A folder that is not there.
     #[error("{key}: there is no folder {}", path.display())]
     NoFolder {
-        /// Which key.
+        /// The path of the key.
         key: String,
-        /// What it names.
+        /// The folder.
         path: PathBuf,
-    },
-    /// The file is no TOML.
-    #[error("{0}")]
-    Syntax(String),
-    /// A key that has no meaning there.
-    #[error("unknown key `{key}`; {}", instead(meant.as_deref(), known))]
-    UnknownKey {
-        /// Its path.
-        key: String,
-        /// What was probably meant.
-        meant: Option<String>,
-        /// What has a meaning there.
-        known: Vec<String>,
-    },
-    /// A value of the wrong type or form.
-    #[error("{key}: {message}")]
-    Value {
-        /// Which key.
-        key: String,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// A value out of its range.
-    #[error("{key} must be from {min} to {max}, not {value}")]
-    OutOfRange {
-        /// Which key.
-        key: String,
-        /// The value.
-        value: String,
-        /// Smallest value accepted.
-        min: String,
-        /// Largest value accepted.
-        max: String,
     },
     /// A name that stands for two things.
     #[error("{key}: `{name}` is there already")]
     Twice {
-        /// Which key.
+        /// The path of the key.
         key: String,
         /// The name.
         name: String,
     },
-    /// A name that stands for nothing.
-    #[error("{key}: there is no tenant `{name}`; {}", instead(meant.as_deref(), known))]
+    /// A name of no tenant.
+    #[error("{key}: there is no tenant `{name}`; {}", instead(name, known))]
     UnknownTenant {
-        /// Which key.
+        /// The path of the key.
         key: String,
         /// The name.
         name: String,
-        /// What was probably meant.
-        meant: Option<String>,
-        /// The tenants there are.
+        /// The names of the tenants there are.
         known: Vec<String>,
     },
     /// An API key given in no way, or in several.
     #[error("{key} needs one of `key`, `sha256` and `file`")]
     KeySource {
-        /// Which key.
+        /// The path of the key.
         key: String,
     },
     /// An API key that is given a second time.
     #[error("{key} is the same key as {other}")]
     SameKey {
-        /// The second.
+        /// The path of the second.
         key: String,
-        /// The first.
+        /// The path of the first.
         other: String,
     },
     /// More sequences at once than a step has tokens for.
@@ -143,7 +97,7 @@ pub enum Wrong {
     ModelsExceedExecutors {
         /// Models.
         models: usize,
-        /// The bound.
+        /// The most executors that may be attached.
         executors_max: u32,
     },
     /// The demo model is asked for, and this build has none.
@@ -151,19 +105,27 @@ pub enum Wrong {
     NoDemoModel,
 }
 
-/// What to write instead of an unknown name.
-fn instead(meant: Option<&str>, known: &[String]) -> String {
-    match meant {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("there are: {}", known.join(", ")),
+// === impl ConfigError ===
+
+impl ConfigError {
+    pub(crate) fn new(place: Place, wrong: impl Into<Wrong>) -> Self {
+        let wrong = Box::new(wrong.into());
+        Self { place, wrong }
     }
 }
+
+impl From<TomlError> for ConfigError {
+    fn from(error: TomlError) -> Self {
+        Self::new(Place::At(error.location), *error.problem)
+    }
+}
+
+// === impl Place ===
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File(file) => write!(f, "{}", file.display()),
-            Place::At { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
+            Place::At(location) => location.fmt(f),
             Place::Flag(flag) => f.write_str(flag),
             Place::Defaults => f.write_str("defaults"),
         }

@@ -1,4 +1,4 @@
-//! What may be written in the file, unchecked. `validate` makes a [`super::Config`] of it.
+//! The keys of the file, unchecked. `validate` makes a [`super::Config`] of them.
 //!
 //! Nothing here implements `Debug`: some of it is secret.
 
@@ -6,18 +6,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use pointsman_notation::{Number, Size, Time};
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
 use super::LogFormat;
-use super::units::{Number, Size, Time};
+use super::tables::LimitsTable;
 
-/// A value that may be left out, with where it stands.
+/// A value that may be left out, with its place.
 pub(super) type Given<T> = Option<Spanned<T>>;
 
-/// Tables that are written `[[like this]]`, each with where it begins.
+/// Tables that are written `[[like this]]`, each with its place.
 pub(super) struct Tables<T>(pub(super) Vec<Spanned<T>>);
 
 #[derive(Default, Deserialize)]
@@ -155,8 +156,7 @@ pub(super) struct Policies {
     pub(super) poll: Given<Time>,
     pub(super) bind: Bind,
     pub(super) settings: BTreeMap<String, Spanned<toml::Table>>,
-    /// By the names of [`pointsman_policy::Limits::NAMES`], which sidecars use as well.
-    pub(super) limits: BTreeMap<Spanned<String>, Spanned<Number>>,
+    pub(super) limits: LimitsTable,
     pub(super) patience: Patience,
     pub(super) probation: Probation,
 }

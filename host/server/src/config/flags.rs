@@ -1,4 +1,4 @@
-//! What the command line says about the configuration.
+//! Flags of the configuration.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::LogFormat;
 
-/// Flags that say where the file is, or override it.
+/// Flags that name the configuration file, or override it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Flags {
     /// Configuration file; examples/pointsman.toml explains every key
@@ -28,7 +28,7 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub policies: Option<PathBuf>,
 
-    /// Folder for what outlives the server: orders, quarantine, last good and compiled policies
+    /// Folder of everything that outlives the server: orders, quarantine, last good and compiled policies
     /// [default: $STATE_DIRECTORY, or pointsman in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
@@ -53,18 +53,18 @@ pub struct Flags {
 pub struct ModelFlag {
     /// The name clients use.
     pub name: String,
-    /// Where its files are.
+    /// The folder of its files.
     pub folder: PathBuf,
 }
 
-/// Why a value of `--model` is refused.
+/// A reason to refuse a value of `--model`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelFlagError {
-    /// There is nothing to call it.
+    /// A model without a name.
     #[error("the folder has no name to call the model by; write NAME=DIR")]
     NoName,
-    /// There is no folder.
+    /// A model without a folder.
     #[error("a folder is missing after `=`")]
     NoFolder,
 }

@@ -1,7 +1,7 @@
-//! What the operator wants: one TOML file and the flags that override it, checked.
+//! The server's configuration: one TOML file and the flags that override it, checked.
 //!
-//! `file` is what may be written, [`Config`] what may be used, `validate` the way from one to the
-//! other. Nothing else reads the file, the flags or the environment.
+//! `file` has the keys of the file, [`Config`] the checked values, and `validate` makes the second
+//! of the first. Nothing else reads the file, the flags or the environment.
 //!
 //! # Invariants
 //! 1. A [`Config`] in use has passed every check: bounds, names that are there, names that are
@@ -9,18 +9,16 @@
 //! 2. `examples/pointsman.toml` has every key, with its default (`tests/config`).
 //!
 //! # Not here
-//! What stands beside a policy (`reload`), and what a policy makes of its settings.
+//! Sidecars of policies (`reload`). Settings of policies are checked by the policies.
 
 mod error;
 mod file;
 mod flags;
-pub(crate) mod nearest;
-pub(crate) mod settings;
-pub(crate) mod source;
-pub(crate) mod units;
+pub(crate) mod tables;
 mod validate;
 
 use std::fmt;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -29,6 +27,7 @@ use std::time::Duration;
 
 use pointsman_core as core;
 use pointsman_journal::JournalSettings;
+use pointsman_notation::TomlText;
 use pointsman_policy::Patience;
 use serde::Deserialize;
 
@@ -38,7 +37,6 @@ pub use error::{ConfigError, Place, Wrong};
 pub(crate) use validate::{SLOTS_MAX, WEIGHTS};
 
 pub use flags::{Flags, ModelFlag, ModelFlagError};
-use source::Source;
 use validate::Here;
 
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
@@ -49,15 +47,15 @@ const POLICIES_FOLDER: &str = "policies.d";
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen. Default 127.0.0.1:8080.
+    /// The address to listen on. Default 127.0.0.1:8080.
     pub listen: SocketAddr,
     /// HTTP bounds.
     pub http: HttpConfig,
-    /// Who may ask; empty: everybody, as the tenant `default`.
+    /// API keys; empty: everybody may ask, as the tenant `default`.
     pub keys: Vec<ApiKey>,
     /// Tenants with their rights. Always has those that `keys` name, or `default`.
     pub tenants: Vec<Tenant>,
-    /// What clients may say about scheduling.
+    /// Bounds of the hints that clients may give.
     pub hints: HintsConfig,
     /// Models served on this machine's processors.
     pub models: Vec<ModelConfig>,
@@ -67,18 +65,18 @@ pub struct Config {
     pub core: core::Config,
     /// The policy folder and what policies may use.
     pub policies: LifecycleSettings,
-    /// How often a policy may fail.
+    /// The treatment of policies that fail.
     pub patience: Patience,
-    /// Who may look inside and give orders.
+    /// Access to `/admin` and `/monitor`.
     pub admin: AdminConfig,
     /// The decision journal.
     pub journal: JournalConfig,
-    /// How logs are written.
+    /// Format and filter of logs.
     pub log: LogConfig,
-    /// How long running requests may take once shutdown has begun. Default 30 s.
+    /// The time that running requests have once shutdown has begun. Default `30s`.
     pub drain: Duration,
-    /// What outlives the server. Absent: nothing does. Where neither file nor flag names one, that
-    /// is for whoever starts a server to choose: [`crate::state::default_folder`].
+    /// The folder of everything that outlives the server; absent: nothing does. The caller chooses
+    /// one where neither file nor flag does: [`crate::state::default_folder`].
     pub state_folder: Option<PathBuf>,
 }
 
@@ -91,23 +89,23 @@ pub struct HttpConfig {
     pub requests_max: u32,
     /// Bytes of a request's body. Default 4 MiB.
     pub body_bytes_max: usize,
-    /// How long a client may take over its request's head, and again over its body. Default 30 s.
+    /// The time a client has for its request's head, and again for its body. Default `30s`.
     pub read_timeout: Duration,
-    /// How long a client may leave bytes unread while more wait. Default 30 s.
+    /// The time for which a client may leave bytes unread while more wait. Default `30s`.
     pub write_timeout: Duration,
-    /// Whether `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
+    /// True: `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
     pub metrics_public: bool,
 }
 
-/// Who may look inside and give orders, at `/admin` and `/monitor`. With neither a key nor a listener
-/// of their own they answer on loopback addresses only.
+/// Access to `/admin` and `/monitor`, where operators look inside and give orders. With neither a key
+/// nor a listener of their own they answer on loopback addresses only.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// Where else they answer than at [`Config::listen`], which then has them no more.
+    /// The address at which they answer, instead of [`Config::listen`].
     pub listen: Option<SocketAddr>,
     /// The key they need.
     pub key: Option<Secret>,
-    /// Requests of which is remembered how they were decided. Default 1024.
+    /// Requests whose decisions are remembered. Default 1024.
     pub decisions_max: u32,
 }
 
@@ -115,10 +113,10 @@ pub struct AdminConfig {
 #[derive(Clone)]
 pub struct Secret(String);
 
-/// Who pays.
+/// A tenant: requests are accounted to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// Its name.
+    /// The tenant's name.
     pub name: String,
     /// Relative share; at least 1.
     pub weight: u32,
@@ -126,7 +124,7 @@ pub struct Tenant {
     pub tokens_per_minute: Option<u64>,
 }
 
-/// What clients may say about scheduling.
+/// Bounds of the hints that clients may give about scheduling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HintsConfig {
     /// Keys of labels that clients may set. Default none.
@@ -142,7 +140,7 @@ pub struct HintsConfig {
 pub struct ModelConfig {
     /// The name clients use.
     pub name: String,
-    /// Where its files are.
+    /// The place of its files.
     pub source: ModelSource,
     /// Sequences at once. Default 8.
     pub slots: u32,
@@ -150,7 +148,7 @@ pub struct ModelConfig {
     pub share_weight: u32,
 }
 
-/// Where a model's files are.
+/// The place of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
     /// In the binary.
@@ -176,13 +174,13 @@ pub type Settings = serde_json::Map<String, serde_json::Value>;
 /// The decision journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// Where it is written.
+    /// The place to write it.
     pub place: JournalPlace,
-    /// Its bounds. Default 8 files of 32 MiB.
+    /// Bounds of the files. Default 8 files of 32 MiB.
     pub settings: JournalSettings,
 }
 
-/// Where the decision journal is written.
+/// The place of the decision journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum JournalPlace {
     /// In the state folder, if there is one and it can be had.
@@ -194,12 +192,12 @@ pub enum JournalPlace {
     Off,
 }
 
-/// How logs are written.
+/// Format and filter of logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// For people or for programs.
+    /// The format of a line.
     pub format: LogFormat,
-    /// What is written: `info`, or `warn,pointsman=debug`.
+    /// Levels that are written: `info`, or `warn,pointsman=debug`.
     pub filter: String,
 }
 
@@ -207,7 +205,7 @@ pub struct LogConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     Human,
     /// A JSON object a line.
     Json,
@@ -216,28 +214,36 @@ pub enum LogFormat {
 // === impl Config ===
 
 impl Config {
-    /// What the file that `flags` name says, overridden by them; what neither says is as it is by
-    /// default.
+    /// Reads the file that `flags` name. Flags override the file; the rest has its default.
     ///
     /// # Errors
     /// The first thing that is wrong, and where.
     pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
         let source = match &flags.config {
-            Some(path) => Source::read(path)?,
-            None => Source::new(Path::new(""), ""),
+            Some(path) => read(path)?,
+            None => TomlText::new(Path::new(""), ""),
         };
         validate::config(&source, source.parse()?, flags, &Here::look())
     }
 
-    /// The same of a file with this text, without flags, on a machine of two processors.
+    /// Reads a file of this text, without flags, on a machine of two processors.
     pub(crate) fn of_text(text: &str) -> Result<Self, ConfigError> {
-        let source = Source::new(Path::new("pointsman.toml"), text);
+        let source = TomlText::new(Path::new("pointsman.toml"), text);
         let here = Here {
             processors: 2,
             policies_folder: None,
         };
         validate::config(&source, source.parse()?, &Flags::default(), &here)
     }
+}
+
+/// The file that `--config` names.
+fn read(path: &Path) -> Result<TomlText, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        let path = path.to_owned();
+        ConfigError::new(Place::Flag("--config"), Wrong::Unreadable { path, error })
+    })?;
+    Ok(TomlText::new(path, text))
 }
 
 impl Here {

@@ -1,9 +1,8 @@
 //! The driver with a real machine and a hand that plays the executor.
 
-use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
-    Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, KvSpec, Outcome, Progress, RequestId,
-    RetryClass, StepReport,
+    Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, Outcome, Progress, RequestId,
+    RetryClass, StepReport, fixture,
 };
 use pointsman_executor::delivery::{Deliveries, Delivery, End, StopReason, channel};
 use pointsman_executor::job::{Job, Sampling};
@@ -40,33 +39,15 @@ impl Stage {
     /// All executors have one channel.
     fn with_executors(names: &[&str], commands_max: usize) -> Self {
         let mut machine = Machine::new(Config::default()).unwrap();
-        let device = machine
-            .handle_device_attached(
-                AT,
-                DeviceSpec {
-                    name: "cpu0".to_owned(),
-                    kv: KvSpec::Owned {
-                        block_bytes: 1,
-                        blocks_total: 64,
-                    },
-                    tokens_per_step: Some(64),
-                },
-            )
-            .unwrap();
+        let device = DeviceSpec {
+            tokens_per_step: Some(64),
+            ..fixture::device_spec("cpu0")
+        };
+        let device = machine.handle_device_attached(AT, device).unwrap();
         let spec = |name: &str| ExecutorSpec {
-            name: name.to_owned(),
-            device,
-            kind: ExecutorKind::Cpu,
-            role: Role::Both,
-            group: 0,
-            share_weight: 1,
-            serves: None,
             slots_total: 2,
-            models_max: None,
-            queue_limit: 0,
             tokens_per_block: Some(4),
-            preempts: true,
-            model_unload_delay: Micros(0),
+            ..fixture::executor_spec(name, device)
         };
         let executors: Vec<ExecutorId> = names
             .iter()

@@ -11,6 +11,7 @@
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
+use pointsman_notation::Time;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -104,7 +105,10 @@ pub(super) enum ApiError {
     BodyTimeout,
     #[error("the body is larger than {bytes_max} bytes")]
     BodyTooLarge { bytes_max: usize },
-    #[error("as many requests are in hand as the server takes; try again in {retry_after} s")]
+    #[error(
+        "as many requests are in hand as the server takes; try again in {}",
+        secs(*retry_after)
+    )]
     HandsFull { retry_after: u32 },
     #[error("the server is starting")]
     Starting { retry_after: u32 },
@@ -341,16 +345,22 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
     }
 }
 
+fn secs(secs: u32) -> Time {
+    Time::from_secs(secs.into())
+}
+
 fn outcome_message(outcome: Outcome) -> String {
     match outcome {
         Outcome::Refused(RefusedWhy::NoRoom { retry_after }) => {
-            format!("there is no room; try again in {retry_after} s")
+            format!("there is no room; try again in {}", secs(retry_after))
         }
         Outcome::Refused(RefusedWhy::Displaced { retry_after }) => {
-            format!("its place was given to a more urgent request; try again in {retry_after} s")
+            let later = secs(retry_after);
+            format!("its place was given to a more urgent request; try again in {later}")
         }
         Outcome::Refused(RefusedWhy::Closed { retry_after }) => {
-            format!("new requests are not taken for the moment; try again in {retry_after} s")
+            let later = secs(retry_after);
+            format!("new requests are not taken for the moment; try again in {later}")
         }
         Outcome::Refused(RefusedWhy::GaveUp) => {
             "it could not have been served in time to be of use".to_owned()
@@ -412,7 +422,7 @@ mod tests {
         );
         assert_eq!(
             String::from_utf8(ApiError::HandsFull { retry_after: 1 }.json()).unwrap(),
-            r#"{"error":{"message":"as many requests are in hand as the server takes; try again in 1 s","type":"rate_limit_error","param":null,"code":"hands_full"}}"#
+            r#"{"error":{"message":"as many requests are in hand as the server takes; try again in 1s","type":"rate_limit_error","param":null,"code":"hands_full"}}"#
         );
     }
 

@@ -9,6 +9,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
+use pointsman_notation::nearest;
 use schemars::{Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -17,7 +18,6 @@ use sha2::{Digest as _, Sha256};
 use super::error::{ApiError, quoted};
 use super::fields::{Fields, closed_object, mismatch};
 use super::openapi::named;
-use crate::config::nearest::nearest;
 use crate::driver::message::Hints;
 
 /// A hint that clients may give.
@@ -255,7 +255,7 @@ fn known(name: &str, written: fn(&str) -> String) -> Result<Form, ApiError> {
     let hint = HINTS.iter().find(|hint| hint.name == name);
     hint.map(|hint| hint.form).ok_or_else(|| {
         let names = HINTS.map(|hint| hint.name);
-        let known = match nearest(name, &names) {
+        let known = match nearest(name, names) {
             Some(meant) => format!("did you mean `{}`?", written(meant)),
             None => format!("there are: {}", names.map(written).join(", ")),
         };

@@ -11,11 +11,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 use pointsman_core::Round;
 use pointsman_journal::{Entry, JournalReader, Keyframe, Located, ReadError, json_line, text_line};
-use pointsman_policy::{Limits, PolicyComponent, PolicyEngine, PolicySource};
+use pointsman_notation::Time;
+use pointsman_policy::{PolicyComponent, PolicyEngine, PolicySource};
 use pointsman_replay::{ComponentCache, Difference, Replay, WhatIf};
 
 use crate::policy::Verdict;
-use crate::reload::sidecar;
+use crate::policy::settings::Given;
 
 /// `pointsman replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -122,15 +123,8 @@ fn what_if(engine: &PolicyEngine, path: &Path, args: &ReplayArgs) -> Result<What
     let shown = path.display();
     let bytes = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
     let component = PolicyComponent::load(engine, &bytes).with_context(|| format!("{shown}"))?;
-    let mut settings = serde_json::Map::new();
-    let mut limits = Limits::default();
-    if let Some(path) = &args.settings {
-        let bytes = fs::read(path).with_context(|| format!("settings {}", path.display()))?;
-        let said = sidecar::parse(path, bytes, &limits)?;
-        settings = said.settings.unwrap_or_default();
-        limits = said.limits;
-    }
-    let source = PolicySource::component(&component, &settings, limits);
+    let given = Given::read(args.settings.as_deref())?;
+    let source = PolicySource::component(&component, &given.settings, given.limits);
     WhatIf::new(source, args.examples).with_context(|| format!("{shown} does not start"))
 }
 
@@ -185,7 +179,8 @@ fn tell(difference: &Difference, out: &mut dyn Write) -> io::Result<()> {
     } = difference;
     writeln!(out, "{what} differs")?;
     writeln!(out, "  in {} at {offset}", file.display())?;
-    writeln!(out, "  at {now} µs, after round {round}")?;
+    let at = Time::from_micros(now.0);
+    writeln!(out, "  at {at}, after round {round}")?;
     writeln!(out, "recorded\n  {recorded}")?;
     writeln!(out, "replayed\n  {replayed}")?;
     writeln!(out, "before it")?;
@@ -414,7 +409,8 @@ impl Sums {
             writeln!(out, "{:>10}  entries are missing", self.missing)?;
         }
         for (round, now) in &self.keyframes {
-            writeln!(out, "keyframe after round {round}, at {now} µs")?;
+            let now = Time::from_micros(*now);
+            writeln!(out, "keyframe after round {round}, at {now}")?;
         }
         Ok(())
     }

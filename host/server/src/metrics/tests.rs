@@ -1,11 +1,11 @@
 //! What is rendered after real decisions of a real machine, and after each fact.
 
-use pointsman_core::rows::{Change, ExecutorKind, Extent, FeedKinds, Health, Role};
+use pointsman_core::rows::{Change, Extent, FeedKinds, Health};
 use pointsman_core::{
-    Author, Clock, Config, Decided, DeviceSpec, Effect, EvictHow, ExecutorId, ExecutorSpec,
-    ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, HookSet, KvSpec, Micros, Moment, NewRequest,
-    Outcome, PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy,
-    Round, ShortageCause, StartOrder, StepReport, routing,
+    Author, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy, Fact,
+    FailedWhy, FaultKind, Hook, HookSet, Micros, Moment, NewRequest, Outcome, PlacedIn, Progress,
+    Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round, ShortageCause,
+    StartOrder, StepReport, fixture, routing,
 };
 use pointsman_policy::{
     Digest, Fault, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
@@ -80,30 +80,12 @@ impl Host {
     fn new() -> Self {
         let mut machine = Machine::new(Config::default()).unwrap();
         let now = Micros(0);
-        let blocks = KvSpec::Owned {
-            block_bytes: 1 << 20,
-            blocks_total: 64,
-        };
-        let device = DeviceSpec {
-            name: "cpu0".into(),
-            kv: blocks,
-            tokens_per_step: Some(256),
-        };
-        let device = machine.handle_device_attached(now, device).unwrap();
+        let device = machine
+            .handle_device_attached(now, fixture::device_spec("cpu0"))
+            .unwrap();
         let executor = ExecutorSpec {
-            name: "cpu0/demo".into(),
-            device,
-            kind: ExecutorKind::Cpu,
-            role: Role::Both,
-            group: 0,
-            share_weight: 1,
-            serves: None,
             slots_total: 1,
-            models_max: None,
-            queue_limit: 0,
-            tokens_per_block: Some(16),
-            preempts: true,
-            model_unload_delay: Micros(0),
+            ..fixture::executor_spec("cpu0/demo", device)
         };
         machine.handle_executor_attached(now, executor).unwrap();
         let make = || Box::new(Once::default()) as Box<dyn Instance>;

@@ -1,17 +1,18 @@
-//! `policy check`: whether a server would take a policy, and what to fix where it would not.
+//! `policy check`: loads and starts a policy as a server would, and says what to fix.
 
 use std::path::Path;
 
 use anyhow::Result;
 use pointsman_core::rows::FeedKinds;
+use pointsman_notation::chain;
 use pointsman_policy::{LogLine, PolicyComponent, PolicySource, Runner, StartError, start};
 
 use super::facts::FileFacts;
-use super::settings::{self, Given};
+use super::settings::Given;
 use super::table::{Facts, grouped};
-use super::{Done, PolicyFileArg, SettingsArg, chain, file, inspect};
+use super::{Done, PolicyFileArg, SettingsArg, file, inspect};
 
-/// What is checked.
+/// Arguments of `policy check`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -26,7 +27,7 @@ const PAGE: u64 = 64 << 10;
 pub(super) fn run(args: &Args) -> Result<Done> {
     let path = &args.file.file;
     let bytes = file::read(path)?;
-    let given = settings::given(&args.settings)?;
+    let given = Given::read(args.settings.path())?;
     let head = format!("{}\n", path.display());
     let component = match file::load(&bytes)? {
         Ok(component) => component,
@@ -68,7 +69,7 @@ fn source(component: &PolicyComponent, given: &Given) -> PolicySource {
     PolicySource::component(component, &given.settings, given.limits)
 }
 
-/// What it says of itself.
+/// Adds the policy's own description.
 fn describe(facts: &mut Facts, started: &Runner) {
     let said = started.description();
     facts.add("name", format!("{} {}", said.name, said.version));
@@ -93,7 +94,7 @@ fn feeds(feed: FeedKinds) -> impl Iterator<Item = &'static str> {
         .filter_map(|(name, wanted)| wanted.then_some(name))
 }
 
-/// What is worth knowing of a policy that is good.
+/// Remarks about a policy that is good.
 fn notes(path: &Path, component: &PolicyComponent, started: &mut Runner) -> String {
     let mut notes = Vec::new();
     let (stem, name) = (file::stem(path), &started.description().name);
@@ -116,7 +117,7 @@ fn notes(path: &Path, component: &PolicyComponent, started: &mut Runner) -> Stri
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-/// What is wrong, and what to do where the message does not say it.
+/// The reason why a policy does not start, with advice where the message has none.
 pub(super) fn explained(error: &StartError) -> String {
     let advice = if matches!(
         error,
@@ -131,7 +132,7 @@ pub(super) fn explained(error: &StartError) -> String {
     format!("{}\nto fix it: {advice}", chain(error))
 }
 
-/// The smallest memory, in bytes, that it starts with: more is needed the more it is told.
+/// The smallest memory, in bytes, that a policy starts with. A large fleet needs more.
 fn memory(component: &PolicyComponent, given: &Given) -> u64 {
     let starts = |pages: u64| {
         let mut limits = given.limits;

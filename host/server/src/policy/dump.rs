@@ -1,15 +1,16 @@
-//! `policy dump`: what faults of policies left behind, in a server or in a file of its state folder.
+//! `policy dump`: the dumps of faults of policies, in a server or in a file of its state folder.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use pointsman_notation::Time;
 use serde_json::{Value, json};
 
 use super::server::{Answer, Format, ServerArgs};
 use super::table::{Columns, Facts};
 use super::{Done, file};
 
-/// Which.
+/// Arguments of `policy dump`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The number of a dump, as the list shows it; not given: the list
@@ -88,10 +89,9 @@ fn one(dump: &Value) -> String {
     format!("{}\n{}\n", facts.text(), text_of(&dump["detail"]))
 }
 
-/// Since the host's start.
+/// The time of a fault since the host's start.
 fn at(dump: &Value) -> String {
-    let micros = dump["at"].as_u64().unwrap_or(0);
-    format!("{}.{:03} s", micros / 1_000_000, micros / 1000 % 1000)
+    Time::from_micros(dump["at"].as_u64().unwrap_or(0)).to_string()
 }
 
 fn text_of(value: &Value) -> &str {

@@ -1,12 +1,12 @@
 //! `pointsman policy`: make, build, check, test and measure a policy, without a server; and give
 //! orders about policies to one that runs.
 //!
-//! Every command uses the host crate, engine configuration and limits of the server, so that what
-//! is good here is good there. A command returns what there is to say and whether the policy is
-//! good; `main` prints it and exits with 0 (good), 1 (not good) or 2 (could not be done).
+//! Every command uses the host crate, engine configuration and limits of the server, so that a policy
+//! that is good here is good there. A command returns a text and a verdict; `main` prints the text and
+//! exits with 0 (good), 1 (not good) or 2 (the command could not be carried out).
 //!
 //! # Not here
-//! Policies in a running server (`reload`); what a scenario is (`pointsman-testkit`).
+//! Policies in a running server (`reload`); the format of scenarios (`pointsman-testkit`).
 
 mod bench;
 mod build;
@@ -18,17 +18,17 @@ mod inspect;
 mod new;
 mod order;
 mod server;
-mod settings;
+pub(crate) mod settings;
 mod status;
 mod table;
 mod test;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// What to do with a policy.
+/// A subcommand of `pointsman policy`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Make a folder with a policy that builds and passes its scenarios
@@ -37,13 +37,13 @@ pub enum PolicyCommand {
     Build(build::Args),
     /// Load, start and configure a policy as a server would, and say what to fix
     Check(check::Args),
-    /// Show what a file is, without running it
+    /// Show the facts of a file, without running it
     Inspect(inspect::Args),
     /// Run scenarios against a policy
     Test(test::Args),
     /// Measure latency and fuel by fleet size, beside the default policies
     Bench(bench::Args),
-    /// Show what is in force in a running server
+    /// Show the policies in force in a running server
     Status(status::Args),
     /// Order whose a decision is, in a running server
     Bind(order::Bind),
@@ -57,33 +57,33 @@ pub enum PolicyCommand {
     Eject(order::Eject),
     /// Let a version in quarantine be put in force again
     Release(order::Release),
-    /// Show what faults of policies left behind
+    /// Show the dumps that faults of policies left behind
     Dump(dump::Args),
 }
 
-/// How a command ended that could be done.
+/// The result of a command that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What there is to say.
+    /// The text to print.
     pub text: String,
-    /// What came out.
+    /// The verdict on the policy, or on an order.
     pub verdict: Verdict,
 }
 
-/// Whether what a command was about is as it should be.
+/// The verdict of a command on its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is.
+    /// The policy is good, or the order was carried out.
     Good,
-    /// The policy has to be changed, or the server does not do what it was told.
+    /// The policy has to be changed, or the server refuses an order.
     NotGood,
 }
 
-/// Does it.
+/// Carries out a command.
 ///
 /// # Errors
-/// If it cannot be done: an argument that is of no use, a file that is not there, a tool that is
-/// missing. What is wrong with the policy itself is no error, but a [`Verdict`].
+/// If that is not possible: an argument that is of no use, a file that is not there, a tool that is
+/// missing. A problem of the policy itself is no error, but a [`Verdict`].
 pub fn run(command: &PolicyCommand) -> anyhow::Result<Done> {
     match command {
         PolicyCommand::New(args) => new::run(args),
@@ -114,9 +114,17 @@ struct PolicyFileArg {
 /// A policy's settings on the command line.
 #[derive(Clone, Debug, clap::Args)]
 struct SettingsArg {
-    /// Its [settings] and [limits], as in the file beside a policy in the policy folder
+    /// The policy's [settings] and [limits], as in the file beside a policy in the policy folder
     #[arg(long, value_name = "FILE.toml")]
     settings: Option<PathBuf>,
+}
+
+// === impl SettingsArg ===
+
+impl SettingsArg {
+    fn path(&self) -> Option<&Path> {
+        self.settings.as_deref()
+    }
 }
 
 // === impl Done ===
@@ -146,15 +154,4 @@ impl From<Verdict> for ExitCode {
             Verdict::NotGood => Self::from(1),
         }
     }
-}
-
-/// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -1,4 +1,4 @@
-//! The way to a running server's `/admin`, for the commands that need one.
+//! A client of a running server's `/admin`, for the commands that need one.
 
 use std::time::Duration;
 
@@ -9,18 +9,19 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
+use pointsman_notation::Time;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// An order may have a policy compiled.
+/// The longest wait for an answer: an order may have a policy compiled.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Which server, and how to say what it says.
+/// Arguments of the commands that ask a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServerArgs {
-    /// Where the server's /admin answers
+    /// The address of the server's /admin
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: Uri,
     /// The key of `admin.key` in its configuration
@@ -31,26 +32,26 @@ pub(super) struct ServerArgs {
         hide_env_values = true
     )]
     admin_key: Option<String>,
-    /// For people or for programs
+    /// Format of the answer, for people or for programs
     #[arg(long, value_enum, default_value_t = Format::Human)]
     pub(super) format: Format,
 }
 
-/// How to say it.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// Text for people.
     Human,
-    /// As the server says it.
+    /// The server's own JSON.
     Json,
 }
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It did, or told.
+    /// The server did as it was told, or shows what it was asked for.
     Done(Value),
-    /// It does not do that, for this reason.
+    /// The server refuses, for this reason.
     Refused(String),
 }
 
@@ -73,7 +74,7 @@ impl ServerArgs {
             .build()?;
         let asked = runtime.block_on(async {
             let asked = timeout(PATIENCE, self.send(method, path, body)).await;
-            asked.context("no answer within two minutes")?
+            asked.with_context(|| format!("no answer within {}", Time(PATIENCE)))?
         });
         asked.with_context(|| format!("server {}", self.server))
     }

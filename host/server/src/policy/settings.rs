@@ -1,32 +1,34 @@
-//! `--settings`: what may stand beside a policy in the policy folder, from a file of any name.
+//! `--settings`: a file of the form of a sidecar, of any name.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use pointsman_policy::Limits;
 use serde_json::{Map, Value};
 
-use super::SettingsArg;
 use crate::reload::sidecar;
 
-/// What a policy is started with.
+/// The settings and limits that a policy is started with.
 #[derive(Debug, Default)]
-pub(super) struct Given {
-    pub(super) settings: Map<String, Value>,
-    pub(super) limits: Limits,
+pub(crate) struct Given {
+    pub(crate) settings: Map<String, Value>,
+    pub(crate) limits: Limits,
 }
 
-/// What the argument names; without it no settings and the server's limits.
-pub(super) fn given(arg: &SettingsArg) -> Result<Given> {
-    let Some(path) = &arg.settings else {
-        return Ok(Given::default());
-    };
-    let bytes = fs::read(path).with_context(|| format!("settings {}", path.display()))?;
-    let said = sidecar::parse(path, bytes, &Limits::default())?;
-    Ok(Given {
-        settings: said.settings.unwrap_or_default(),
-        limits: said.limits,
-    })
+impl Given {
+    /// Reads a file; without one there are no settings, and the server's default limits.
+    pub(crate) fn read(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let bytes = fs::read(path).with_context(|| format!("settings {}", path.display()))?;
+        let sidecar = sidecar::parse(path, bytes, &Limits::default())?;
+        Ok(Self {
+            settings: sidecar.settings.unwrap_or_default(),
+            limits: sidecar.limits,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -38,20 +40,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("any-name.toml");
         fs::write(&path, "[limits]\ncall-fuel = 1000\n").unwrap();
-        let arg = SettingsArg {
-            settings: Some(path),
-        };
-        let Given { settings, limits } = given(&arg).unwrap();
+        let Given { settings, limits } = Given::read(Some(&path)).unwrap();
         assert_eq!((settings, limits.call_fuel), (Map::new(), 1000));
         assert_eq!(limits.row_fuel, Limits::default().row_fuel);
     }
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let arg = SettingsArg {
-            settings: Some("nowhere.toml".into()),
-        };
-        let said = format!("{:#}", given(&arg).unwrap_err());
+        let error = Given::read(Some("nowhere.toml".as_ref())).unwrap_err();
+        let said = format!("{error:#}");
         assert!(said.starts_with("settings nowhere.toml: No such"), "{said}");
     }
 }

@@ -1,7 +1,10 @@
-//! `policy status`: what is in force in a running server.
+//! `policy status`: the policies in force in a running server.
+
+use std::time::Duration;
 
 use anyhow::Result;
 use pointsman_core::Hook;
+use pointsman_notation::Time;
 use serde_json::Value;
 
 use super::Done;
@@ -11,7 +14,7 @@ use super::table::{Columns, grouped};
 /// Transactions shown.
 const TRANSACTIONS: usize = 8;
 
-/// Of which server.
+/// Arguments of `policy status`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -28,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     })
 }
 
-/// What `/admin/policies` says, for people.
+/// The answer of `/admin/policies`, for people.
 pub(super) fn text(told: &Value) -> String {
     let mut text = hooks(told);
     text.push('\n');
@@ -46,7 +49,7 @@ pub(super) fn text(told: &Value) -> String {
     text
 }
 
-/// Who decides what, as every order is answered with.
+/// The holder of each hook, with which every order is answered.
 fn hooks(told: &Value) -> String {
     let mut columns = Columns::new(&["decision", "policy", "digest"]);
     for hook in Hook::ALL.map(Hook::as_str) {
@@ -88,7 +91,7 @@ fn policies(told: &Value) -> String {
             &sum(&running["answers"]),
             &sum(&running["refusals"]),
             &sum(&running["faults"]),
-            &p99.map_or("-".to_owned(), micros),
+            &measured(p99.map(Duration::from_nanos)),
         ]);
     }
     columns.text()
@@ -162,7 +165,7 @@ fn transactions(told: &Value) -> String {
             text_of(&done["policy"]),
             text_of(&done["outcome"]),
             &detail,
-            &pause.map_or("-".to_owned(), |pause| micros(pause.saturating_mul(1000))),
+            &measured(pause.map(Duration::from_micros)),
         ]);
     }
     columns.unless_empty()
@@ -191,11 +194,12 @@ fn short(digest: &Value) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-fn micros(nanos: u64) -> String {
-    format!("{}.{} µs", grouped(nanos / 1000), nanos % 1000 / 100)
+/// A measured time, or a dash where there is none.
+fn measured(time: Option<Duration>) -> String {
+    time.map_or("-".to_owned(), |time| format!("{:.1}", Time(time)))
 }
 
-/// What is in force after an order, or why it was not carried out.
+/// The holders after an order, or the reason why it was not carried out.
 pub(super) fn after(server: &ServerArgs, answer: Answer) -> Done {
     match (answer, server.format) {
         (Answer::Refused(why), Format::Human) => Done::not_good(format!("not done: {why}\n")),

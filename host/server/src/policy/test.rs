@@ -1,7 +1,7 @@
 //! `policy test`: a policy's file against scenarios and properties, for people, CI and programs.
 //!
-//! What these are and how they are run is the testkit's; here a file takes the place of the
-//! policy of its name in scenarios, and the default policies stand ready beside it.
+//! The testkit defines and runs both; here a file takes the place of the policy of its name in
+//! scenarios, and the default policies stand ready beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,11 @@ use pointsman_testkit::properties::{self, Plan};
 use pointsman_testkit::report::{self, Case, Problem, Report, Suite, Verdict};
 use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};
 
-use super::{Done, PolicyFileArg, SettingsArg, check, file, settings};
+use super::settings::Given;
+use super::{Done, PolicyFileArg, check, file};
 use crate::embedded;
 
-/// What is tested.
+/// Arguments of `policy test`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -30,21 +31,21 @@ pub struct Args {
     scenarios: Vec<PathBuf>,
     #[command(flatten)]
     properties: PropertyArgs,
-    /// How the outcome is written
+    /// Format of the report
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
-    /// Writes it there; people are told on the terminal all the same
+    /// Write the report to a file; the terminal still shows it for people
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// Whether properties are checked, and in which runs.
+/// Arguments of the property checks.
 #[derive(Clone, Debug, clap::Args)]
 struct PropertyArgs {
-    /// Check what any policy must be: never refused, the same after a restart, and so on
+    /// Check the properties of any good policy: never refused, the same after a restart, and so on
     #[arg(long)]
     properties: bool,
-    /// Its [settings] and [limits] while properties are checked; a scenario has its own
+    /// The policy's [settings] and [limits] while properties are checked; a scenario has its own
     #[arg(long, value_name = "FILE.toml", requires = "properties")]
     settings: Option<PathBuf>,
     /// Runs, each with the next seed
@@ -58,7 +59,7 @@ struct PropertyArgs {
     events: u32,
 }
 
-/// For whom the outcome is.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
     Human,
@@ -66,7 +67,7 @@ enum Format {
     Json,
 }
 
-/// How people repeat what a property check found.
+/// Advice for repeating a failed property check.
 const AGAIN: &str = "a seed and its events show the same again: --properties --runs 1 --seed SEED --events EVENTS\n";
 
 /// The policy under test, and whether the scenario that runs has bound it.
@@ -200,9 +201,7 @@ fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
 impl PropertyArgs {
     /// Checks them all; the inner error says why the policy cannot be put through them.
     fn check(&self, component: &PolicyComponent) -> Result<Result<Suite, String>> {
-        let given = settings::given(&SettingsArg {
-            settings: self.settings.clone(),
-        })?;
+        let given = Given::read(self.settings.as_deref())?;
         let subject = properties::Subject::component(component, &given.settings, given.limits);
         let plan = Plan {
             seed: self.seed,

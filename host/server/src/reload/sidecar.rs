@@ -1,5 +1,5 @@
-//! What an operator may say about a policy beside its file, in `NAME.toml`, and an author with
-//! `pointsman policy ... --settings`.
+//! The file `NAME.toml` beside a policy, in which an operator says how the policy is run, and the
+//! file of an author's `pointsman policy ... --settings`.
 //!
 //! ```toml
 //! mode = "shadow"       # enforce, shadow, or canary 10%
@@ -15,44 +15,52 @@
 //!
 //! # Invariants
 //! 1. No limit exceeds the server's (`limits_are_up_to_those_of_the_server`).
-//! 2. What is not known is refused, not passed over (`what_is_not_known_is_refused`).
+//! 2. An unknown key is refused, not passed over (`what_is_not_known_is_refused`).
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::string::FromUtf8Error;
 
-use pointsman_policy::{Digest, Limits, Mode, OnFailure, SetLimitError};
+use pointsman_notation::{TomlError, TomlProblem, TomlText};
+use pointsman_policy::{Digest, Limits, Mode, OnFailure};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
 
-use crate::config::nearest::nearest;
-use crate::config::settings::to_json;
-use crate::config::source::Source;
-use crate::config::units::Number;
-use crate::config::{ConfigError, Place, Wrong};
+use crate::config::tables::{self, LimitsTable};
 
 /// Bytes of a sidecar that are read.
 pub(crate) const SIDECAR_BYTES_MAX: usize = 64 << 10;
 
-/// What a sidecar says.
+/// A sidecar that has been read.
 #[derive(Debug)]
 pub(crate) struct Sidecar {
-    /// Absent: those of the configuration.
+    /// The policy's settings; absent: those of the configuration.
     pub(crate) settings: Option<Map<String, Value>>,
-    /// Those of the server where it says nothing.
+    /// The policy's limits; those of the server where the sidecar names none.
     pub(crate) limits: Limits,
-    /// How far the policy's answers count.
+    /// The part that the policy's answers have in decisions.
     pub(crate) mode: Mode,
-    /// The file it is about; absent: whatever there is.
+    /// The digest of the policy's file; absent: any file will do.
     pub(crate) sha256: Option<Digest>,
-    /// What happens to arrivals that the policy does not answer for.
+    /// The treatment of arrivals that the policy does not answer for.
     pub(crate) on_failure: OnFailure,
 }
 
+/// A sidecar that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SidecarError {
+    /// The file is no text.
+    #[error("{}: {error}", file.display())]
+    NotText { file: PathBuf, error: FromUtf8Error },
+    /// Something in the text is wrong.
+    #[error(transparent)]
+    Toml(#[from] TomlError),
+}
+
 impl Sidecar {
-    /// What holds where nothing is said.
+    /// The sidecar that says nothing.
     pub(crate) fn absent(limits: &Limits) -> Self {
         Self {
             settings: None,
@@ -64,7 +72,7 @@ impl Sidecar {
     }
 }
 
-/// What may be written.
+/// The keys of a sidecar, unchecked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 struct File {
@@ -74,10 +82,11 @@ struct File {
     on_failure: Failing,
     settings: Option<Spanned<toml::Table>>,
     #[serde(default)]
-    limits: BTreeMap<Spanned<String>, Spanned<Number>>,
+    limits: LimitsTable,
 }
 
-/// Only admission can be closed: with any other hook requests would be taken and never served.
+/// The table `on-failure`. Only admission can be closed: with any other hook requests would be
+/// taken and never served.
 #[derive(Default, Deserialize)]
 #[serde(
     default,
@@ -89,84 +98,45 @@ struct Failing {
     admission: OnFailure,
 }
 
-/// What `bytes` say, where the server allows `ceiling`. Errors call them `file`.
+/// Reads a sidecar. Errors call it `file`; no limit may be above the server's, `ceiling`.
 ///
 /// # Errors
-/// If they are no text, no TOML, or say what no policy can be given; with the place.
-pub(crate) fn parse(file: &Path, bytes: Vec<u8>, ceiling: &Limits) -> Result<Sidecar, ConfigError> {
+/// If the bytes are no text, no TOML, or say what no policy can be given; with the place.
+pub(crate) fn parse(
+    file: &Path,
+    bytes: Vec<u8>,
+    ceiling: &Limits,
+) -> Result<Sidecar, SidecarError> {
     let text = String::from_utf8(bytes).map_err(|error| {
-        let wrong = Wrong::Syntax(error.to_string());
-        ConfigError::new(Place::File(file.to_owned()), wrong)
+        let file = file.to_owned();
+        SidecarError::NotText { file, error }
     })?;
-    let source = Source::new(file, &text);
-    let File {
-        mode,
-        sha256,
-        on_failure,
-        settings,
-        limits,
-    } = source.parse()?;
-    let settings = settings.map(|given| {
-        let span = given.span();
-        to_json(given.into_inner()).map_err(|error| {
-            let (key, message) = ("settings".to_owned(), error.to_string());
-            source.error(Some(span), Wrong::Value { key, message })
-        })
-    });
-    let mut sidecar = Sidecar {
+    let source = TomlText::new(file, text);
+    let given: File = source.parse()?;
+    let settings = given
+        .settings
+        .map(|table| tables::settings(&source, "settings", table));
+    Ok(Sidecar {
         settings: settings.transpose()?,
-        mode: parsed(&source, "mode", mode)?.unwrap_or_default(),
-        sha256: parsed(&source, "sha256", sha256)?,
-        on_failure: on_failure.admission,
-        limits: *ceiling,
-    };
-    for (name, value) in limits {
-        set(&mut sidecar.limits, (&name, &value), ceiling).map_err(|wrong| {
-            let unknown = matches!(wrong, Wrong::UnknownKey { .. });
-            let span = if unknown { name.span() } else { value.span() };
-            source.error(Some(span), wrong)
-        })?;
-    }
-    Ok(sidecar)
+        mode: parsed(&source, "mode", given.mode)?.unwrap_or_default(),
+        sha256: parsed(&source, "sha256", given.sha256)?,
+        on_failure: given.on_failure.admission,
+        limits: tables::limits(&source, "limits", given.limits, *ceiling, ceiling)?,
+    })
 }
 
-/// What `given` means, if it is given.
 fn parsed<T: FromStr<Err: Display>>(
-    source: &Source,
+    source: &TomlText,
     key: &str,
     given: Option<Spanned<String>>,
-) -> Result<Option<T>, ConfigError> {
+) -> Result<Option<T>, TomlError> {
     let Some(given) = given else {
         return Ok(None);
     };
     given.get_ref().parse().map(Some).map_err(|error: T::Err| {
         let (key, message) = (key.to_owned(), error.to_string());
-        source.error(Some(given.span()), Wrong::Value { key, message })
+        source.error(given.span().start, TomlProblem::Value { key, message })
     })
-}
-
-fn set(
-    limits: &mut Limits,
-    (name, value): (&Spanned<String>, &Spanned<Number>),
-    ceiling: &Limits,
-) -> Result<(), Wrong> {
-    let (name, number) = (name.get_ref(), value.get_ref().0);
-    let key = format!("limits.{name}");
-    // Zero, which no limit may be, stands for all that is less.
-    match limits.set(name, u64::try_from(number).unwrap_or(0), ceiling) {
-        Ok(()) => Ok(()),
-        Err(SetLimitError::Range(range)) => Err(Wrong::OutOfRange {
-            key,
-            value: number.to_string(),
-            min: "1".to_owned(),
-            max: range.max.to_string(),
-        }),
-        Err(_) => Err(Wrong::UnknownKey {
-            key,
-            meant: nearest(name, Limits::NAMES).map(str::to_owned),
-            known: Limits::NAMES.iter().map(|&name| name.to_owned()).collect(),
-        }),
-    }
 }
 
 #[cfg(test)]

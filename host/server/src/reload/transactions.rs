@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pointsman_core::Micros;
+use pointsman_notation::chain;
 use pointsman_policy::{Digest, LoadError, Restored, StartError};
 
 use super::report::{ReloadStep, StepTime, Transaction, TransactionOutcome, Trigger};
@@ -186,12 +187,7 @@ impl Attempt {
 impl Failure {
     /// The failure of `step` by `error`, with all sources of the error.
     pub(crate) fn new(step: ReloadStep, error: &(dyn Error + 'static)) -> Self {
-        let mut why = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            why = format!("{why}: {cause}");
-            source = cause.source();
-        }
+        let mut why = chain(error);
         why.truncate(why.floor_char_boundary(WHY_BYTES_MAX));
         Self { step, why }
     }

@@ -1,5 +1,5 @@
-//! What the configuration takes and makes of it (here), what it says of the rest (`refused`), and
-//! that the example is right (`example`).
+//! The configurations that are taken (here) and refused (`refused`), durations (`durations`), and
+//! the example (`example`).
 
 // Without a model in the binary the defaults are refused, see `config::validate::models`.
 #![cfg(feature = "demo-model")]
@@ -8,6 +8,7 @@
     reason = "helpers of tests; a panic there is a failed test"
 )]
 
+mod durations;
 mod example;
 mod refused;
 
@@ -16,6 +17,7 @@ use std::path::Path;
 
 use clap::Parser;
 use pointsman_core::Hook;
+use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, Command};
 use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, ModelSource, Tenant, Wrong};
 use tempfile::TempDir;
@@ -51,10 +53,10 @@ fn load(text: &str) -> Result<Config, ConfigError> {
     load_in(folder(text).path(), "")
 }
 
-/// The keys that are known after `before`, which opens a table.
+/// The known keys of the table that `before` opens.
 fn known(before: &str) -> Vec<String> {
     let error = load(&format!("{before}no-such-key = 0")).unwrap_err();
-    let Wrong::UnknownKey { known, .. } = *error.wrong else {
+    let Wrong::Toml(TomlProblem::UnknownKey { known, .. }) = *error.wrong else {
         panic!("after {before:?}: {}", error.wrong)
     };
     known

@@ -1,17 +1,17 @@
-//! What is said of a configuration that cannot be used: a text, and the whole message.
+//! Configurations that cannot be used: a text, and the whole message.
 
 use pointsman_server::config::Config;
 
 use super::{flags, folder, known, load_in};
 
-/// What is said of `text`, without the folder of the file.
+/// The error of `text`, without the folder of the file.
 fn refusal(text: &str, line: &str) -> String {
     let folder = folder(text);
     let error = load_in(folder.path(), line).unwrap_err().to_string();
     error.replace(&format!("{}/", folder.path().display()), "")
 }
 
-/// A text, and what is said of it.
+/// Checks texts, each with its error.
 fn refused(cases: &[(&str, &str)]) {
     for (text, said) in cases {
         assert_eq!(refusal(text, ""), *said, "of {text:?}");
@@ -65,12 +65,12 @@ fn a_value_of_the_wrong_type_is_refused_where_it_stands() {
         (
             "drain = 30",
             "pointsman.toml:1:9: drain: invalid type: integer `30`, expected a time such as \
-             \"30s\", in whole us, ms, s, min or h",
+             \"250ms\", \"1.5s\" or \"24h\": whole microseconds, in us, ms, s, min or h",
         ),
         (
             "[http]\nread-timeout = '30 s'",
             "pointsman.toml:2:16: http.read-timeout: invalid value: string \"30 s\", expected a \
-             time such as \"30s\", in whole us, ms, s, min or h",
+             time such as \"250ms\", \"1.5s\" or \"24h\": whole microseconds, in us, ms, s, min or h",
         ),
         (
             "cpu.kv-memory = '64MB'",
@@ -150,7 +150,7 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
         ),
         (
             "drain = '2h'",
-            "pointsman.toml:1:9: drain must be from 0us to 1h, not 2h",
+            "pointsman.toml:1:9: drain must be from 0s to 1h, not 2h",
         ),
         (
             "hints.priority-max = -1",

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
-use pointsman_core::rows::{ExecutorKind, FeedKinds, Role};
-use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, KvSpec, Machine, Micros};
+use pointsman_core::rows::FeedKinds;
+use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, Machine, Micros, fixture};
 use pointsman_executor::delivery::{Deliveries, channel};
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_policy::{
@@ -409,28 +409,14 @@ impl Stage {
 pub(crate) fn machine() -> Machine {
     let mut machine = Machine::new(Config::default()).unwrap();
     let device = DeviceSpec {
-        name: "device".to_owned(),
-        kv: KvSpec::Owned {
-            block_bytes: 1,
-            blocks_total: 64,
-        },
         tokens_per_step: Some(64),
+        ..fixture::device_spec("device")
     };
     let device = machine.handle_device_attached(Micros(0), device).unwrap();
     let executor = ExecutorSpec {
-        name: "executor".to_owned(),
-        device,
-        kind: ExecutorKind::Simulated,
-        role: Role::Both,
-        group: 0,
-        share_weight: 1,
-        serves: None,
         slots_total: 2,
-        models_max: None,
-        queue_limit: 0,
         tokens_per_block: Some(4),
-        preempts: true,
-        model_unload_delay: Micros(0),
+        ..fixture::executor_spec("executor", device)
     };
     machine
         .handle_executor_attached(Micros(0), executor)

@@ -10,11 +10,11 @@
 pub mod fed;
 mod scripted;
 
-use pointsman_core::rows::{Change, ExecutorKind, Request, Residency, Role, SequenceState};
+use pointsman_core::rows::{Change, Request, Residency, SequenceState};
 use pointsman_core::{
     BlockHash, Clock, Config, DeviceId, DeviceSpec, Effect, EvictHow, Eviction, ExecutorId,
     ExecutorSpec, Fact, Incarnation, Input, KvSpec, Micros, ModelId, NewRequest, Policies,
-    RefusalCause, RequestId, SequenceRef, StartOrder, TenantId, Victim,
+    RefusalCause, RequestId, SequenceRef, StartOrder, TenantId, Victim, fixture,
 };
 use pointsman_sim::EngineProfile;
 
@@ -115,19 +115,9 @@ pub fn executor_with<P: Policies>(
 
 pub fn executor_spec<P: Policies>(world: &AnyWorld<P>, device: DeviceId) -> ExecutorSpec {
     ExecutorSpec {
-        name: new_name(world),
-        device,
-        kind: ExecutorKind::Simulated,
-        role: Role::Both,
-        group: 0,
-        share_weight: 1,
-        serves: None,
         slots_total: 1,
-        models_max: None,
-        queue_limit: 0,
         tokens_per_block: Some(TOKENS_PER_BLOCK),
-        preempts: true,
-        model_unload_delay: Micros(0),
+        ..fixture::executor_spec(&new_name(world), device)
     }
 }
 

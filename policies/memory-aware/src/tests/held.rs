@@ -150,7 +150,7 @@ fn an_explanation_covers_every_executor_and_agrees_with_the_route() {
                  0 placed"
             ),
             (2, false, 2, "4/4 slots in use and no room in its queue"),
-            (3, false, 2, "llama is kept warm there until 500 µs"),
+            (3, false, 2, "llama is kept warm there until 500us"),
         ]
     );
 }

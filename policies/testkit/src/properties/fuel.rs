@@ -4,9 +4,9 @@
 //! arrive and find no room. A question is about one of these and the whole fleet. Work on the rows
 //! that a policy is told, such as an index, belongs to `observe` and not to a question.
 
-use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
-    Config, DeviceSpec, ExecutorId, ExecutorSpec, Fact, Input, KvSpec, Micros, NewRequest, TenantId,
+    Config, DeviceSpec, ExecutorId, ExecutorSpec, Fact, Input, KvSpec, NewRequest, TenantId,
+    fixture,
 };
 use pointsman_policy::{PolicyHost, StartError};
 use pointsman_sim::{EngineProfile, World};
@@ -129,19 +129,8 @@ fn fleet(host: PolicyHost, executors: u32) -> World<PolicyHost> {
         }
         let Some(device) = device else { break };
         let spec = ExecutorSpec {
-            name: format!("executor-{n}"),
-            device,
-            kind: ExecutorKind::Simulated,
-            role: Role::Both,
-            group: 0,
-            share_weight: 1,
-            serves: None,
             slots_total: SLOTS,
-            models_max: None,
-            queue_limit: 0,
-            tokens_per_block: Some(16),
-            preempts: true,
-            model_unload_delay: Micros(0),
+            ..fixture::executor_spec(&format!("executor-{n}"), device)
         };
         world
             .attach_executor(spec, EngineProfile::default())

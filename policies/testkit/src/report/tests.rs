@@ -19,7 +19,7 @@ fn report() -> Report {
             name: "scenarios & more".to_owned(),
             cases: vec![
                 Case {
-                    place: Some(Place {
+                    place: Some(Location {
                         file: PathBuf::from("a.toml"),
                         line: 7,
                         column: 3,

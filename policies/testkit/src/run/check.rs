@@ -10,7 +10,7 @@ use super::history;
 use super::state::ScenarioRun;
 use crate::scenario::Name;
 use crate::scenario::expect::{End, Expect, Expiry, Fair};
-use crate::scenario::units::Seconds;
+use crate::scenario::units::shown;
 
 /// An expectation that is not met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,10 +77,10 @@ pub(super) fn end(run: &ScenarioRun, end: &End) -> Vec<Miss> {
     }
     if let Some(max) = end.max_wait {
         let waits = history::longest_waits(run.world.facts(), run.world.now());
-        for (id, wait) in waits.into_iter().filter(|(_, wait)| *wait > max.0) {
+        for (id, wait) in waits.into_iter().filter(|(_, wait)| shown(*wait) > max) {
             let name = run.request_name(id);
-            let expected = format!("`{name}` to wait at most {}", Seconds(max.0));
-            check.miss("max-wait", expected, Seconds(wait).to_string(), vec![id]);
+            let expected = format!("`{name}` to wait at most {max}");
+            check.miss("max-wait", expected, shown(wait).to_string(), vec![id]);
         }
     }
     check.misses
@@ -222,7 +222,7 @@ impl Check<'_> {
         }
         for (request, until) in &expect.held_until {
             let got = run.whereabouts(run.request(request));
-            let expected = format!("waiting, held until {}", Seconds(until.0));
+            let expected = format!("waiting, held until {until}");
             self.one("held-until", request, &expected, &got);
         }
     }

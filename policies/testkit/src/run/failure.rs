@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use pointsman_notation::Location;
+
 use super::Failed;
 use super::check::Miss;
 use super::state::ScenarioRun;
-use crate::scenario::units::Seconds;
-use crate::scenario::{Place, Scenario};
+use crate::scenario::Scenario;
+use crate::scenario::units::shown;
 
 /// Number of facts shown before the failed expectation.
 const FACTS_MAX: usize = 40;
@@ -15,8 +17,8 @@ const FACTS_MAX: usize = 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
     /// The step, or for what is expected at the end the first line.
-    pub place: Place,
-    /// Which step, from 1; absent: at the end.
+    pub place: Location,
+    /// The step's number, from 1; absent: at the end.
     pub step: Option<usize>,
     /// Expectations that were not met, each as `KEY: expected THIS, got THAT`.
     pub misses: Vec<String>,
@@ -43,7 +45,7 @@ impl Unmet {
             timeline.insert(0, format!("({first} earlier facts)"));
         }
         Self {
-            place: scenario.source.place(at.map_or(0, |step| step.at)),
+            place: scenario.source.location(at.map_or(0, |step| step.at)),
             step: at.map(|_| step),
             title: scenario.title().to_owned(),
             misses: misses.iter().map(Miss::to_string).collect(),
@@ -58,7 +60,7 @@ fn explanations(run: &ScenarioRun) -> Vec<String> {
     let mut lines = Vec::new();
     for (request, at, said) in run.world.policies.sink.explanations() {
         let policy = run.author(pointsman_core::Author::Policy(said.policy));
-        let (name, at) = (run.request_name(request), Seconds(at));
+        let (name, at) = (run.request_name(request), shown(at));
         lines.push(format!("{policy} on `{name}` at {at}:"));
         for candidate in &said.candidates {
             let executor = run.executor_name(candidate.executor);
@@ -77,7 +79,7 @@ fn log(run: &mut ScenarioRun) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some(event) = run.world.policies.inner.poll_event() {
         let policy = run.author(pointsman_core::Author::Policy(event.policy));
-        lines.push(format!("{} {policy}: {:?}", Seconds(event.at), event.kind));
+        lines.push(format!("{} {policy}: {:?}", shown(event.at), event.kind));
     }
     lines
 }

@@ -17,6 +17,7 @@ use crate::scenario::fleet::{
 use crate::scenario::names::DEFAULT_TENANT;
 use crate::scenario::prompt::Prompt;
 use crate::scenario::step::{Action, Arrival, CacheTable, Failure, TierName, UpdateTable};
+use crate::scenario::units::micros;
 use crate::scenario::{Name, Scenario};
 
 /// A world, the names of the things in it, and the position in its facts.
@@ -72,7 +73,7 @@ impl ScenarioRun {
             tenants: BTreeMap::new(),
         };
         let impossible = |at: &Name, why| RunError::Impossible {
-            place: scenario.source.place(at.span().start),
+            place: scenario.source.location(at.span().start),
             step: 0,
             why,
         };
@@ -157,7 +158,7 @@ impl ScenarioRun {
             queue_limit: executor.queue_limit,
             tokens_per_block,
             preempts: executor.preempts,
-            model_unload_delay: executor.model_unload_delay.0,
+            model_unload_delay: micros(executor.model_unload_delay),
         };
         let attached = self.world.attach_executor(spec, executor.engine.profile());
         let id = attached.map_err(|error| error.to_string())?;
@@ -270,10 +271,10 @@ impl ScenarioRun {
     pub(super) fn act(&mut self, action: &Action) -> Result<(), String> {
         match action {
             Action::Arrive(arrivals) => arrivals.iter().try_for_each(|new| self.arrive(new))?,
-            Action::Advance(time) => self.world.run_until(self.world.now().after(time.0)),
+            Action::Advance(time) => self.world.run_until(self.world.now().after(micros(*time))),
             Action::EngineStep(names) => self.engine_step(names),
             Action::Settle => self.settle(),
-            Action::RunOut(time) => self.run_out(time.0)?,
+            Action::RunOut(time) => self.run_out(micros(*time))?,
             Action::Cancel(names) => {
                 for name in names {
                     self.world
@@ -389,13 +390,13 @@ impl ScenarioRun {
             session: arrival.session.as_deref().map(session_key),
             class: arrival.class.into(),
             priority: arrival.priority,
-            head_start: arrival.head_start.0,
+            head_start: micros(arrival.head_start),
             labels: arrival
                 .labels
                 .iter()
                 .map(|text| machine.intern_label(now, text))
                 .collect(),
-            deadline: arrival.deadline.map(|time| now.after(time.0)),
+            deadline: arrival.deadline.map(|time| now.after(micros(time))),
             may_wait: arrival.may_wait,
             output_tokens_expected: arrival.output_expected,
             group: arrival.group,

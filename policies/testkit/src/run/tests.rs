@@ -149,11 +149,11 @@ fn each_expectation_of_an_outcome_fails_where_it_is_not_met() {
         ),
         (
             "refused = { c = 7 }",
-            "refused: expected `c` refused, retry after 7 seconds, got waiting",
+            "refused: expected `c` refused, retry after 7s, got waiting",
         ),
         (
             "displaced = { c = 7 }",
-            "displaced: expected `c` displaced, retry after 7 seconds, got waiting",
+            "displaced: expected `c` displaced, retry after 7s, got waiting",
         ),
         (
             "given-up = ['c']",
@@ -297,7 +297,7 @@ fn the_checks_at_the_end_fail_where_they_are_not_met() {
     check_missed(
         TWO_PLACED,
         "[[step]]\nrun-out = '1s'\n[end]\nmax-wait = '100ms'",
-        "max-wait: expected `c` to wait at most 0.1s, got 0.1603s",
+        "max-wait: expected `c` to wait at most 100ms, got 160.3ms",
     );
     check_met(
         TWO_PLACED,

@@ -5,17 +5,18 @@ use pointsman_core::{
     Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn, PolicyFault, Refusal,
     RefusedWhy, RequestId, Stamped,
 };
+use pointsman_notation::Time;
 
 use super::history;
 use super::state::ScenarioRun;
-use crate::scenario::units::Seconds;
+use crate::scenario::units::shown;
 
 // === impl ScenarioRun: in words ===
 
 impl ScenarioRun {
     /// A fact with its time and round.
     pub(super) fn line(&self, stamped: &Stamped) -> String {
-        let (at, round) = (Seconds(stamped.now), stamped.round);
+        let (at, round) = (shown(stamped.now), stamped.round);
         format!("{at:>10} round {round:<3} {}", self.words(&stamped.fact))
     }
 
@@ -36,7 +37,7 @@ impl ScenarioRun {
             Fact::TurnedAway(_, by) => format!("{about} is turned away{}", self.by(*by)),
             Fact::Held(_, None, by) => format!("{about} is held{}", self.by(*by)),
             Fact::Held(_, Some(at), by) => {
-                format!("{about} is held until {}{}", Seconds(*at), self.by(*by))
+                format!("{about} is held until {}{}", shown(*at), self.by(*by))
             }
             Fact::Placed {
                 executor, into, by, ..
@@ -144,7 +145,7 @@ impl ScenarioRun {
             return match history::held(self.world.facts(), id) {
                 None => "waiting".to_owned(),
                 Some(None) => "waiting, held".to_owned(),
-                Some(Some(at)) => format!("waiting, held until {}", Seconds(at)),
+                Some(Some(at)) => format!("waiting, held until {}", shown(at)),
             };
         }
         let found = self.executors.values().find_map(|executor| {
@@ -166,17 +167,22 @@ impl ScenarioRun {
     }
 }
 
+fn seconds(seconds: u32) -> Time {
+    Time::from_secs(seconds.into())
+}
+
 pub(super) fn outcome_words(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Finished { output_tokens } => format!("finished with {output_tokens} tokens"),
         Outcome::Refused(RefusedWhy::NoRoom { retry_after }) => {
-            format!("refused, retry after {retry_after} seconds")
+            format!("refused, retry after {}", seconds(*retry_after))
         }
         Outcome::Refused(RefusedWhy::Displaced { retry_after }) => {
-            format!("displaced, retry after {retry_after} seconds")
+            format!("displaced, retry after {}", seconds(*retry_after))
         }
         Outcome::Refused(RefusedWhy::Closed { retry_after }) => {
-            format!("refused, admission is closed, come back in {retry_after} s")
+            let later = seconds(*retry_after);
+            format!("refused, admission is closed, come back in {later}")
         }
         Outcome::Refused(RefusedWhy::GaveUp) => "given up".to_owned(),
         Outcome::Refused(RefusedWhy::NeverFits {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_notation::Time;
 use serde::Deserialize;
 
 use super::Name;
-use super::units::Time;
 
 /// The expectations after a step. An absent key expects nothing; a list is complete and in order
 /// unless its comment says otherwise.

@@ -4,11 +4,12 @@ use std::fmt;
 
 use pointsman_core::rows::{ExecutorKind, Health, Role};
 use pointsman_core::{DeviceSpec, KvReport, KvSpec};
+use pointsman_notation::Time;
 use pointsman_sim::EngineProfile;
 use serde::Deserialize;
 
 use super::Name;
-use super::units::Time;
+use super::units::micros;
 
 /// Bytes of a block, if the scenario says nothing.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -183,8 +184,8 @@ impl EngineTable {
     pub(crate) fn profile(self) -> EngineProfile {
         let plain = EngineProfile::default();
         EngineProfile {
-            step: self.step.map_or(plain.step, |time| time.0),
-            token: self.token.map_or(plain.token, |time| time.0),
+            step: self.step.map_or(plain.step, micros),
+            token: self.token.map_or(plain.token, micros),
             leave_steps: self.leave_steps.unwrap_or(plain.leave_steps),
         }
     }

@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pointsman_notation::{TomlError, TomlText};
+
 use super::expect::Expect;
 use super::fleet::{ExecutorTable, Thing};
-use super::nearest::did_you_mean;
-use super::source::{FormatError, Source};
 use super::step::{Action, Arrival};
-use super::{Name, Scenario};
+use super::{Name, Scenario, did_you_mean};
 
 /// The tenant that always exists.
 pub(crate) const DEFAULT_TENANT: &str = "default";
 
 /// The names there are so far, by the kind of thing.
 struct Known<'a> {
-    source: &'a Source,
+    source: &'a TomlText,
     names: BTreeMap<Thing, BTreeSet<String>>,
 }
 
-pub(super) fn check(scenario: &Scenario) -> Result<(), FormatError> {
+pub(super) fn check(scenario: &Scenario) -> Result<(), TomlError> {
     let mut known = Known {
         source: &scenario.source,
         names: BTreeMap::new(),
@@ -67,25 +67,25 @@ impl Known<'_> {
         self.names.entry(thing).or_default().insert(name.to_owned());
     }
 
-    fn add(&mut self, thing: Thing, name: &Name) -> Result<(), FormatError> {
+    fn add(&mut self, thing: Thing, name: &Name) -> Result<(), TomlError> {
         self.add_named(thing, name.get_ref(), name)
     }
 
-    /// `at` is where `name` comes from.
-    fn add_named(&mut self, thing: Thing, name: &str, at: &Name) -> Result<(), FormatError> {
+    /// Adds a name that comes from the place of another, `at`.
+    fn add_named(&mut self, thing: Thing, name: &str, at: &Name) -> Result<(), TomlError> {
         let at = at.span().start;
         if name.is_empty() {
-            return Err(self.source.error(at, &format!("a {thing} needs a name")));
+            return Err(self.source.error(at, format!("a {thing} needs a name")));
         }
         if self.is_known(thing, name) {
             let text = format!("another {thing} is called `{name}`");
-            return Err(self.source.error(at, &text));
+            return Err(self.source.error(at, text));
         }
         self.add_text(thing, name);
         Ok(())
     }
 
-    fn need(&self, thing: Thing, name: &Name) -> Result<(), FormatError> {
+    fn need(&self, thing: Thing, name: &Name) -> Result<(), TomlError> {
         if self.is_known(thing, name.get_ref()) {
             return Ok(());
         }
@@ -100,20 +100,20 @@ impl Known<'_> {
             "no {thing} is called `{}` by then; {there}{hint}",
             name.get_ref()
         );
-        Err(self.source.error(name.span().start, &text))
+        Err(self.source.error(name.span().start, text))
     }
 
     fn need_all<'n>(
         &self,
         thing: Thing,
         names: impl IntoIterator<Item = &'n Name>,
-    ) -> Result<(), FormatError> {
+    ) -> Result<(), TomlError> {
         names
             .into_iter()
             .try_for_each(|name| self.need(thing, name))
     }
 
-    fn add_executor(&mut self, executor: &ExecutorTable) -> Result<(), FormatError> {
+    fn add_executor(&mut self, executor: &ExecutorTable) -> Result<(), TomlError> {
         self.add(Thing::Executor, &executor.name)?;
         match &executor.device {
             Some(device) => self.need(Thing::Device, device)?,
@@ -122,7 +122,7 @@ impl Known<'_> {
         self.need_all(Thing::Model, executor.serves.iter().flatten())
     }
 
-    fn add_arrival(&mut self, arrival: &Arrival) -> Result<(), FormatError> {
+    fn add_arrival(&mut self, arrival: &Arrival) -> Result<(), TomlError> {
         self.need_all(Thing::Model, &arrival.model)?;
         self.need_all(Thing::Tenant, &arrival.tenant)?;
         self.need_all(Thing::Executor, &arrival.preferred)?;
@@ -133,7 +133,7 @@ impl Known<'_> {
         Ok(())
     }
 
-    fn check_action(&mut self, action: &Action) -> Result<(), FormatError> {
+    fn check_action(&mut self, action: &Action) -> Result<(), TomlError> {
         match action {
             Action::Advance(_) | Action::Settle | Action::RunOut(_) => Ok(()),
             Action::Arrive(arrivals) => arrivals
@@ -170,7 +170,7 @@ impl Known<'_> {
         }
     }
 
-    fn check_expect(&self, expect: &Expect) -> Result<(), FormatError> {
+    fn check_expect(&self, expect: &Expect) -> Result<(), TomlError> {
         let lists = [
             &expect.placements,
             &expect.waiting,

@@ -2,6 +2,7 @@
 
 use pointsman_core::RetryClass;
 use pointsman_core::rows::RequestClass;
+use pointsman_notation::{Time, TomlError, TomlText};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -9,8 +10,7 @@ use super::Name;
 use super::expect::Expect;
 use super::fleet::{CountsTable, ExecutorTable, ModelTable, TenantTable};
 use super::prompt::Prompt;
-use super::source::{FormatError, Source};
-use super::units::{Many, Names, Time};
+use super::units::{Many, Names};
 
 /// A `[[step]]`, checked.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ fn sixteen() -> u32 {
 // === impl Step ===
 
 impl Step {
-    pub(crate) fn of(source: &Source, table: Spanned<StepTable>) -> Result<Self, FormatError> {
+    pub(crate) fn of(source: &TomlText, table: Spanned<StepTable>) -> Result<Self, TomlError> {
         let at = table.span().start;
         let mut table = table.into_inner();
         let expect = table.expect.take();
@@ -200,7 +200,7 @@ impl Step {
         let action = actions.next();
         if let (Some((first, _)), Some((second, _))) = (&action, actions.next()) {
             let text = format!("a step does one thing, this one does `{first}` and `{second}`");
-            return Err(source.error(at, &text));
+            return Err(source.error(at, text));
         }
         if action.is_none() && expect.is_none() {
             return Err(source.error(at, "the step neither does nor expects anything"));

@@ -52,11 +52,21 @@ fn an_unknown_key_is_reported_where_it_stands_with_the_known_ones() {
 }
 
 #[test]
+fn only_messages_about_unknown_words_get_a_hint() {
+    assert_eq!(
+        with_hint("unknown field `nam`, expected `name` or `slots`"),
+        "unknown field `nam`, expected `name` or `slots`; did you mean `name`?"
+    );
+    let other = "invalid type: `nam`, expected `name`";
+    assert_eq!(with_hint(other), other);
+}
+
+#[test]
 fn a_wrong_value_is_reported_where_it_stands() {
     check(
         &with("[[step]]\nadvance = \"5 parsecs\"\n"),
-        "a.toml:7:11: `5 parsecs` is no time: write a number of whole microseconds with a unit, \
-         as in `250ms`, `1.5s`, `40us` or `2min`",
+        "a.toml:7:11: invalid value: string \"5 parsecs\", expected a time such as \"250ms\", \
+         \"1.5s\" or \"24h\": whole microseconds, in us, ms, s, min or h",
     );
     let text = error("title = \"t\"\n[machine]\nqueue-max = -1\n");
     assert!(text.starts_with("a.toml:3:13: "), "{text}");

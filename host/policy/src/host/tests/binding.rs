@@ -1,9 +1,7 @@
 //! Snapshots, bindings and outputs.
 
-use pointsman_core::rows::{Cached, ExecutorKind, Request, RequestClass, Role, Stage};
-use pointsman_core::{
-    Config, DeviceSpec, ExecutorSpec, KvSpec, Machine, ModelId, NewRequest, RefusalCause, TenantId,
-};
+use pointsman_core::rows::Request;
+use pointsman_core::{Config, Machine, ModelId, NewRequest, RefusalCause, fixture};
 
 use super::*;
 use crate::instance::{LogLevel, LogLine};
@@ -205,12 +203,7 @@ fn a_copy_explains_and_the_policy_is_not_disturbed() {
     policy.set(|script| script.hooks.insert(Hook::Routing));
     let mut host = host(&[&policy]);
     let request = waiting();
-    let cached = Cached {
-        request: RequestId(7),
-        overlaps: vec![],
-        floor_tokens: 0,
-        shared_tokens: 0,
-    };
+    let cached = fixture::cached(7);
     let rows = Feeding(RefCell::new(vec![(Extent::Everything, 3)]));
     let before = host.explain_by(
         host.holder(Hook::Routing),
@@ -234,27 +227,8 @@ fn a_copy_explains_and_the_policy_is_not_disturbed() {
 
 fn waiting() -> Request {
     Request {
-        id: RequestId(7),
         model: Some(ModelId(1)),
-        adapter: None,
-        tenant: TenantId(0),
-        session: None,
-        class: RequestClass::Throughput,
-        priority: 0,
-        head_start: Micros(0),
-        stage: Stage::Queued,
-        labels: vec![],
-        arrived: Micros(0),
-        deadline: None,
-        may_wait: true,
-        prompt_tokens: 1,
-        output_tokens_max: 1,
-        output_tokens_expected: None,
-        group: None,
-        allowed: None,
-        failed_on: vec![],
-        preferred: None,
-        attempts: 0,
+        ..fixture::request(7)
     }
 }
 
@@ -263,30 +237,9 @@ fn waiting() -> Request {
 /// A machine with one executor and one request.
 fn machine() -> Machine {
     let mut machine = Machine::new(Config::default()).unwrap();
-    let device = DeviceSpec {
-        name: "cpu0".to_owned(),
-        kv: KvSpec::Owned {
-            block_bytes: 1 << 20,
-            blocks_total: 64,
-        },
-        tokens_per_step: Some(256),
-    };
+    let device = fixture::device_spec("cpu0");
     let device = machine.handle_device_attached(Micros(0), device).unwrap();
-    let executor = ExecutorSpec {
-        name: "cpu0/llama".to_owned(),
-        device,
-        kind: ExecutorKind::Cpu,
-        role: Role::Both,
-        group: 0,
-        share_weight: 1,
-        serves: None,
-        slots_total: 4,
-        models_max: None,
-        queue_limit: 0,
-        tokens_per_block: Some(16),
-        preempts: true,
-        model_unload_delay: Micros(0),
-    };
+    let executor = fixture::executor_spec("cpu0/llama", device);
     machine
         .handle_executor_attached(Micros(0), executor)
         .unwrap();

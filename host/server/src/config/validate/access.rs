@@ -1,17 +1,17 @@
-//! API keys, and the tenants whose they are.
+//! API keys, and the tenants that they belong to.
 
 use std::fs;
 
+use pointsman_notation::TomlProblem;
 use sha2::{Digest, Sha256};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
 use super::super::file;
-use super::super::nearest::nearest;
 use super::super::{ApiKey, DEFAULT_TENANT, Tenant};
 use super::{Check, WEIGHTS};
 
-/// Who may ask, and for whom.
+/// The API keys and the tenants.
 pub(super) struct Access {
     pub(super) keys: Vec<ApiKey>,
     pub(super) tenants: Vec<Tenant>,
@@ -20,8 +20,8 @@ pub(super) struct Access {
 const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
 
 impl Check<'_> {
-    /// Where no tenant is listed, those that keys name are all there are. The tenant `default`
-    /// needs no listing.
+    /// The keys, and the tenants of the list. Without a list every tenant that a key names exists;
+    /// the tenant `default` needs no listing.
     pub(super) fn access(
         self,
         keys: Vec<Spanned<file::Key>>,
@@ -87,12 +87,10 @@ impl Check<'_> {
     ) -> ConfigError {
         let given = key.get_ref().tenant.as_ref();
         let name = given.map_or(DEFAULT_TENANT, |name| name.get_ref());
-        let known: Vec<&str> = tenants.iter().map(|tenant| &*tenant.name).collect();
         let wrong = Wrong::UnknownTenant {
             key: format!("{path}.tenant"),
             name: name.to_owned(),
-            meant: nearest(name, &known).map(str::to_owned),
-            known: known.into_iter().map(str::to_owned).collect(),
+            known: tenants.iter().map(|tenant| tenant.name.clone()).collect(),
         };
         match given {
             Some(name) => self.at(name, wrong),
@@ -138,7 +136,7 @@ impl Check<'_> {
     ) -> Result<String, ConfigError> {
         let text = given.get_ref();
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let wrong = Wrong::Value {
+            let wrong = TomlProblem::Value {
                 key: path.to_owned(),
                 message: "a key consists of visible ASCII characters".to_owned(),
             };

@@ -1,4 +1,4 @@
-//! From what is written to what may be used: each value checked, at the place where it stands.
+//! The checks that turn what is written into what may be used, each value at its place.
 //!
 //! # Invariants
 //! 1. Each bound is stated once: the core's and the policies' by themselves, the server's here; and
@@ -10,11 +10,12 @@ mod policies;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pointsman_core as core;
+use pointsman_notation::{Number, Size, Time, TomlProblem, TomlText};
 use toml::Spanned;
 
 pub(crate) use models::SLOTS_MAX;
@@ -22,8 +23,6 @@ pub(crate) use models::SLOTS_MAX;
 use super::error::{ConfigError, Place, Wrong};
 use super::file::{self, File, Given};
 use super::flags::Flags;
-use super::source::Source;
-use super::units::{Number, Size, Time};
 use super::{
     AdminConfig, Config, CpuConfig, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN,
     LogConfig, Secret,
@@ -38,15 +37,15 @@ pub(crate) const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
 /// Requests whose decisions are remembered.
 const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
-const DRAIN: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
-const TIMEOUT: RangeInclusive<Time> = Time::millis(10)..=Time::secs(3600);
+const DRAIN: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(3600);
+const TIMEOUT: RangeInclusive<Time> = Time::from_millis(10)..=Time::from_secs(3600);
 const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
 const JOURNAL_FILE: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 30);
 /// Instead of a folder.
 const JOURNAL_OFF: &str = "off";
 const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
 
-/// What the configuration takes from where the process runs.
+/// The part of a configuration that comes from the process and its machine.
 #[derive(Clone, Debug)]
 pub(super) struct Here {
     /// Processors this process may use.
@@ -58,21 +57,29 @@ pub(super) struct Here {
 /// Checks values of one file.
 #[derive(Clone, Copy)]
 struct Check<'a> {
-    source: &'a Source,
+    source: &'a TomlText,
 }
 
 /// The configuration that `file`, overridden by `flags`, asks for.
 pub(super) fn config(
-    source: &Source,
+    source: &TomlText,
     mut file: File,
     flags: &Flags,
     here: &Here,
 ) -> Result<Config, ConfigError> {
     let check = Check { source };
     let patience = std::mem::take(&mut file.policies.patience);
-    let step = file.cpu.tokens_per_step.as_ref().map(Spanned::span);
-    let executors = file.core.executors_max.as_ref().map(Spanned::span);
-    let models = file.models.0.first().map(Spanned::span);
+    let step = file
+        .cpu
+        .tokens_per_step
+        .as_ref()
+        .map(|given| given.span().start);
+    let executors = file
+        .core
+        .executors_max
+        .as_ref()
+        .map(|given| given.span().start);
+    let models = file.models.0.first().map(|given| given.span().start);
     let models = models.filter(|_| flags.models.is_empty());
     let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0)?;
     let config = Config {
@@ -92,8 +99,8 @@ pub(super) fn config(
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
         state_folder: check.state_folder(file.state_folder, flags),
     };
-    let at = |span: Option<Range<usize>>, wrong| match span.or(models.clone()) {
-        Some(span) => source.error(Some(span), wrong),
+    let at = |offset: Option<usize>, wrong| match offset.or(models) {
+        Some(offset) => ConfigError::new(Place::At(source.location(offset)), wrong),
         None => ConfigError::new(Place::Flag("--model"), wrong),
     };
     slots_fit_step(&config).map_err(|wrong| at(step, wrong))?;
@@ -129,7 +136,7 @@ fn models_fit_executors(config: &Config) -> Result<(), Wrong> {
 // === impl Check: tables ===
 
 impl Check<'_> {
-    /// It need not be there yet.
+    /// The state folder, which need not be there yet.
     fn state_folder(self, given: Given<String>, flags: &Flags) -> Option<PathBuf> {
         let given = given.map(|given| self.source.resolve(given.get_ref()));
         flags.state.clone().or(given)
@@ -295,7 +302,7 @@ impl Check<'_> {
 
     fn log(self, given: file::Log, flags: &Flags) -> Result<LogConfig, ConfigError> {
         let default = LogConfig::default();
-        let wrong = |error: logging::FilterError| Wrong::Value {
+        let wrong = |error: logging::FilterError| TomlProblem::Value {
             key: "log.filter".to_owned(),
             message: error.to_string(),
         };
@@ -343,7 +350,7 @@ impl Check<'_> {
         default: Duration,
     ) -> Result<Duration, ConfigError> {
         let time = self.within(key, given, range)?;
-        Ok(time.map_or(default, Time::duration))
+        Ok(time.map_or(default, |time| time.0))
     }
 
     fn size(
@@ -399,10 +406,11 @@ impl Check<'_> {
         let Some(given) = given else {
             return Ok(());
         };
-        set(core, core::Micros(given.get_ref().0));
+        set(core, core::Micros(given.get_ref().as_micros()));
         core.validate().map_err(|error| {
             let key = format!("core.{}", error.name);
-            self.out_of(&key, &given, &(Time(error.min)..=Time(error.max)))
+            let range = Time::from_micros(error.min)..=Time::from_micros(error.max);
+            self.out_of(&key, &given, &range)
         })
     }
 
@@ -433,12 +441,13 @@ impl Check<'_> {
 
     // === Errors ===
 
-    fn at<T>(self, given: &Spanned<T>, wrong: Wrong) -> ConfigError {
-        self.source.error(Some(given.span()), wrong)
+    fn at<T>(self, given: &Spanned<T>, wrong: impl Into<Wrong>) -> ConfigError {
+        let location = self.source.location(given.span().start);
+        ConfigError::new(Place::At(location), wrong)
     }
 
     fn value(self, key: &str, given: &Spanned<String>, expected: &str) -> ConfigError {
-        let wrong = Wrong::Value {
+        let wrong = TomlProblem::Value {
             key: key.to_owned(),
             message: format!("expected {expected}, not {:?}", given.get_ref()),
         };
@@ -451,7 +460,7 @@ impl Check<'_> {
         given: &Spanned<T>,
         range: &RangeInclusive<R>,
     ) -> ConfigError {
-        let wrong = Wrong::OutOfRange {
+        let wrong = TomlProblem::OutOfRange {
             key: key.to_owned(),
             value: given.get_ref().to_string(),
             min: range.start().to_string(),

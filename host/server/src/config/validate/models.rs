@@ -9,7 +9,7 @@ use super::super::{ModelConfig, ModelSource};
 use super::{Check, WEIGHTS};
 use crate::embedded;
 
-/// What the demo model is called.
+/// The demo model's name.
 const DEMO: &str = "demo";
 
 /// Sequences of one model at once.
@@ -32,13 +32,15 @@ impl Check<'_> {
         let mut models = Vec::new();
         for (index, model) in given.into_iter().enumerate() {
             let path = |key: &str| format!("models[{index}].{key}");
-            let at = model.span();
+            let at = model.span().start;
             let model = model.into_inner();
             let name = self.new_name(&path("name"), model.name, &names)?;
             names.push(name.clone());
             let source = match model.path {
                 Some(folder) => ModelSource::Folder(self.source.resolve(folder.get_ref())),
-                None => demo().map_err(|wrong| self.source.error(Some(at), wrong))?,
+                None => demo().map_err(|wrong| {
+                    ConfigError::new(Place::At(self.source.location(at)), wrong)
+                })?,
             };
             let default = ModelConfig::new(&name, source);
             models.push(ModelConfig {

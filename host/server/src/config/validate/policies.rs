@@ -4,24 +4,23 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use pointsman_core::Hook;
-use pointsman_policy::{Limits, Patience, Probation, SetLimitError};
+use pointsman_notation::{Time, TomlError};
+use pointsman_policy::{Limits, Patience, Probation};
 use toml::Spanned;
 
 use super::super::Settings;
 use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file::{self, Given};
 use super::super::flags::Flags;
-use super::super::nearest::nearest;
-use super::super::settings;
-use super::super::units::{Number, Time};
+use super::super::tables;
 use super::{Check, Here};
 use crate::reload::settings::LifecycleSettings;
 
-const SETTLE: RangeInclusive<Time> = Time::millis(0)..=Time::secs(60);
-const POLL: RangeInclusive<Time> = Time::millis(50)..=Time::secs(3600);
-const BACK_OFF: RangeInclusive<Time> = Time::millis(0)..=Time::secs(3600);
-const PROBATION: RangeInclusive<Time> = Time::millis(0)..=Time::secs(24 * 3600);
-const WINDOW: RangeInclusive<Time> = Time::secs(1)..=Time::secs(24 * 3600);
+const SETTLE: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(60);
+const POLL: RangeInclusive<Time> = Time::from_millis(50)..=Time::from_secs(3600);
+const BACK_OFF: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(3600);
+const PROBATION: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(24 * 3600);
+const WINDOW: RangeInclusive<Time> = Time::from_secs(1)..=Time::from_secs(24 * 3600);
 
 impl Check<'_> {
     pub(super) fn policies(
@@ -37,7 +36,13 @@ impl Check<'_> {
             poll: self.time("policies.poll", given.poll, POLL, default.poll)?,
             bind: self.bind(given.bind)?,
             settings: self.settings(given.settings)?,
-            limits: self.limits(given.limits)?,
+            limits: tables::limits(
+                self.source,
+                "policies.limits",
+                given.limits,
+                Limits::default(),
+                &Limits::CEILING,
+            )?,
             probation: self.probation(given.probation)?,
         })
     }
@@ -52,7 +57,7 @@ impl Check<'_> {
             (Some(path), _) => (path.clone(), Place::Flag("--policies")),
             (None, Some(given)) => {
                 let path = self.source.resolve(given.get_ref());
-                (path, self.source.place(given.span().start))
+                (path, Place::At(self.source.location(given.span().start)))
             }
             (None, None) => return Ok(here.policies_folder.clone()),
         };
@@ -85,44 +90,12 @@ impl Check<'_> {
     fn settings(
         self,
         given: impl IntoIterator<Item = (String, Spanned<toml::Table>)>,
-    ) -> Result<Vec<(String, Settings)>, ConfigError> {
+    ) -> Result<Vec<(String, Settings)>, TomlError> {
         let converted = given.into_iter().map(|(policy, table)| {
-            let span = table.span();
-            match settings::to_json(table.into_inner()) {
-                Ok(settings) => Ok((policy, settings)),
-                Err(error) => {
-                    let wrong = Wrong::Value {
-                        key: format!("policies.settings.{policy}"),
-                        message: error.to_string(),
-                    };
-                    Err(self.source.error(Some(span), wrong))
-                }
-            }
+            let key = format!("policies.settings.{policy}");
+            Ok((policy, tables::settings(self.source, &key, table)?))
         });
         converted.collect()
-    }
-
-    /// Each below its ceiling, which the policy host knows.
-    fn limits(
-        self,
-        given: impl IntoIterator<Item = (Spanned<String>, Spanned<Number>)>,
-    ) -> Result<Limits, ConfigError> {
-        let mut limits = Limits::default();
-        for (name, value) in given {
-            let key = format!("policies.limits.{}", name.get_ref());
-            if !Limits::NAMES.contains(&name.get_ref().as_str()) {
-                let meant = nearest(name.get_ref(), Limits::NAMES).map(str::to_owned);
-                let known = Limits::NAMES.iter().map(|&name| name.to_owned()).collect();
-                return Err(self.at(&name, Wrong::UnknownKey { key, meant, known }));
-            }
-            // Zero, which no limit may be, stands for all that is less.
-            let number = u64::try_from(value.get_ref().0).unwrap_or(0);
-            let set = limits.set(name.get_ref(), number, &Limits::CEILING);
-            if let Err(SetLimitError::Range(range)) = set {
-                return Err(self.out_of(&key, &value, &(1..=range.max)));
-            }
-        }
-        Ok(limits)
     }
 
     fn probation(self, given: file::Probation) -> Result<Probation, ConfigError> {
@@ -130,7 +103,7 @@ impl Check<'_> {
         let default = Probation::default();
         let time = self.within(&key("time"), given.time, PROBATION)?;
         let mut probation = Probation {
-            micros: time.map_or(default.micros, |time| time.0),
+            micros: time.map_or(default.micros, Time::as_micros),
             ..default
         };
         let (share, count) = (1..=1_000_000, 1..=1 << 40);
@@ -171,12 +144,12 @@ impl Check<'_> {
     pub(super) fn patience(self, given: file::Patience) -> Result<Patience, ConfigError> {
         let default = Patience::default();
         let times = |key, time: Given<Time>, range, micros| {
-            let time = self.within(key, time, range)?;
-            Ok(time.map_or(micros, |time| time.0))
+            let time = self.within(key, time, range);
+            time.map(|time| time.map_or(micros, Time::as_micros))
         };
         let first = "policies.patience.back-off";
         let back_off_micros = times(first, given.back_off, BACK_OFF, default.back_off_micros)?;
-        let no_less = Time(back_off_micros)..=*BACK_OFF.end();
+        let no_less = Time::from_micros(back_off_micros)..=*BACK_OFF.end();
         Ok(Patience {
             back_off_micros,
             back_off_max_micros: times(

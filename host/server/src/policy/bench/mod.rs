@@ -1,11 +1,11 @@
-//! `policy bench`: what a question costs, by the size of the fleet, beside the default policy.
+//! `policy bench`: the cost of a question, by the size of the fleet, beside the default policy.
 //!
 //! Each question is asked as the driver asks it: first the policy is told what changed, then it is
 //! asked. Timed is the question; what it is told is made beforehand. Fuel is the same on every
 //! machine, time is not.
 //!
 //! # Not here
-//! What a whole round costs (`cargo xtask bench decide`).
+//! The cost of a whole round (`cargo xtask bench decide`).
 
 mod fleet;
 mod stopwatch;
@@ -16,17 +16,18 @@ use std::time::Duration;
 use anyhow::Result;
 use pointsman_core::Micros;
 use pointsman_core::rows::{Change, Extent};
+use pointsman_notation::Time;
 use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance};
 use serde_json::Value;
 
-use super::settings::{self, Given};
+use super::settings::Given;
 use super::table::grouped;
 use super::{Done, PolicyFileArg, SettingsArg, file};
 use crate::embedded;
 use fleet::{Fleet, Measured};
 use stopwatch::stopwatch;
 
-/// What is measured.
+/// Arguments of `policy bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -54,20 +55,20 @@ struct Contender {
     given: Given,
 }
 
-/// What questions of one kind cost.
+/// The cost of questions of one kind.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     median: Duration,
-    /// Of a hundred questions at most one takes longer.
+    /// At most one question of a hundred takes longer.
     p99: Duration,
-    /// The most any of them used.
+    /// The most fuel that one question used.
     fuel: u64,
 }
 
 pub(super) fn run(args: &Args) -> Result<Done> {
     let path = &args.file.file;
     let bytes = file::read(path)?;
-    let given = settings::given(&args.settings)?;
+    let given = Given::read(args.settings.path())?;
     let component = match file::load(&bytes)? {
         Ok(component) => component,
         Err(error) => {
@@ -84,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     };
     let mut text = format!(
         "{:<11} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
-        "hook", "executors", "policy", "p50 us", "p99 us", "fuel at most"
+        "hook", "executors", "policy", "p50", "p99", "fuel at most"
     );
     let questions = Measured::all();
     for question in questions.filter(|question| question.is_answered_by(&contender.component)) {
@@ -105,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     Ok(Done::good(text))
 }
 
-/// The policy that is asked where nobody says otherwise.
+/// The default policy that answers this question.
 fn default_for(question: Measured) -> Result<Contender> {
     for policy in embedded::policies()? {
         let component = file::load(policy.wasm)?;
@@ -129,16 +130,11 @@ fn row(
     cost: &Cost,
 ) -> std::fmt::Result {
     let (hook, fuel) = (question.as_str(), grouped(cost.fuel));
-    let (median, p99) = (micros(cost.median), micros(cost.p99));
+    let (median, p99) = (Time(cost.median), Time(cost.p99));
     writeln!(
         text,
-        "{hook:<11} {executors:>9}  {label:<32} {median:>8} {p99:>8} {fuel:>12}"
+        "{hook:<11} {executors:>9}  {label:<32} {median:>8.2} {p99:>8.2} {fuel:>12}"
     )
-}
-
-fn micros(time: Duration) -> String {
-    let nanos = time.as_nanos();
-    format!("{}.{:02}", nanos / 1000, nanos % 1000 / 10)
 }
 
 fn measure(
@@ -181,7 +177,7 @@ fn measure(
     })
 }
 
-/// In as many calls as the limit on their rows makes of it.
+/// Tells the policy of rows, in as many calls as the limit on rows demands.
 fn tell(
     policy: &mut WasmInstance,
     given: &Given,
@@ -195,7 +191,7 @@ fn tell(
         .try_for_each(|rows| policy.observe(Micros(0), Extent::SinceLast, rows))
 }
 
-/// The value that `percent` of the sorted ones do not exceed: the nearest rank.
+/// The value that `percent` of the sorted values do not exceed: the nearest rank.
 fn quantile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
@@ -211,12 +207,6 @@ mod tests {
         assert_eq!(quantile(&times, 50), Duration::from_nanos(100));
         assert_eq!(quantile(&times, 99), Duration::from_nanos(198));
         assert_eq!(quantile(&times[..1], 99), Duration::from_nanos(1));
-    }
-
-    #[test]
-    fn times_are_shown_in_hundredths_of_a_microsecond() {
-        assert_eq!(micros(Duration::from_nanos(12_349)), "12.34");
-        assert_eq!(micros(Duration::from_nanos(50)), "0.05");
     }
 
     #[test]

@@ -1,0 +1,42 @@
+//! Values as people write them, and what people are told when they wrote something wrong.
+//!
+//! Configuration, sidecars, scenarios, command lines and `cargo xtask` all read and print with this
+//! crate, so that a duration that one of them takes, all of them take.
+//!
+//! - [`Time`], [`Size`] and [`Number`] are values of a TOML file.
+//! - [`TomlText`] is a TOML file; a [`TomlError`] says where in the file something is wrong.
+//! - [`nearest`] and [`instead`] find the name that was probably meant.
+//! - [`chain`] writes an error with its causes in one line.
+//!
+//! ```
+//! use std::path::Path;
+//! use std::time::Duration;
+//! use pointsman_notation::{Time, TomlText};
+//!
+//! #[derive(Debug, serde::Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct File {
+//!     drain: Time,
+//! }
+//!
+//! let file: File = TomlText::new(Path::new("a.toml"), "drain = '1.5s'").parse().unwrap();
+//! assert_eq!(file.drain, Time(Duration::from_millis(1500)));
+//! let error = TomlText::new(Path::new("a.toml"), "drian = '1s'").parse::<File>().unwrap_err();
+//! assert_eq!(error.to_string(), "a.toml:1:1: unknown key `drian`; did you mean `drain`?");
+//! ```
+//!
+//! # Not here
+//! The keys that a file may have, and the ranges of their values: each file's reader knows these.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod chain;
+mod suggest;
+mod toml_text;
+mod units;
+
+pub use chain::chain;
+pub use suggest::{instead, nearest};
+pub use toml_text::{Location, TomlError, TomlProblem, TomlText};
+pub use units::{Number, Size, Time};
