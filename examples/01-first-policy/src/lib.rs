@@ -3,21 +3,23 @@
 use std::cmp::Reverse;
 
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::Cached;
-use pointsman_sdk::{Mirror, Moment, Need, Policy, Routing, Tentative, export, fit};
+use pointsman_sdk::{ByRank, NoSettings, Place, Policy, Ranked, Seat, export};
 
-/// It has no settings; a key in its sidecar is an error.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {}
-
-/// The policy. It keeps no state of its own: all it needs is in the mirror.
+/// The policy. It keeps no state: all that it needs is in the rows of an executor.
 #[derive(Debug)]
 pub struct MostFreeSlots;
 
+impl Ranked for MostFreeSlots {
+    type Rank = (Seat, Reverse<u32>);
+
+    /// A slot goes before a place in the queue, then the most free slots; the least is the best.
+    fn rank(&self, place: &Place<'_>) -> (Seat, Reverse<u32>) {
+        (place.seat, Reverse(place.slots_free()))
+    }
+}
+
 impl Policy for MostFreeSlots {
-    type Settings = Settings;
+    type Settings = NoSettings;
 
     fn describe() -> Description {
         Description {
@@ -30,53 +32,9 @@ impl Policy for MostFreeSlots {
         }
     }
 
-    fn new(_: Settings) -> Result<Self, String> {
+    fn new(_: NoSettings) -> Result<Self, String> {
         Ok(Self)
     }
 }
 
-impl Routing for MostFreeSlots {
-    fn route(
-        &mut self,
-        mirror: &Mirror,
-        placed: &mut Tentative,
-        at: Moment,
-        requests: &[Cached],
-    ) -> Vec<Verdict> {
-        let asked = requests.iter().map(|asked| asked.request);
-        asked.map(|id| place(mirror, placed, at, id)).collect()
-    }
-}
-
-/// Where one request goes. `placed` counts what this answer has placed before it.
-fn place(mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Verdict {
-    let hold = Verdict {
-        choice: Choice::Hold(None),
-        reason: 1,
-    };
-    let Some(request) = mirror.request(id) else {
-        return hold;
-    };
-    let need = Need::new(mirror, placed, request, at.now);
-    let open = mirror.executors().filter_map(|executor| {
-        let seat = fit(mirror, placed, &need, &executor).ok()?;
-        let used = executor.load.slots_used + placed.counts(&executor).slots;
-        let free = executor.info.slots_total.saturating_sub(used);
-        Some((executor, seat, free))
-    });
-    // Of equals the first.
-    let best = open.min_by_key(|(executor, seat, free)| (*seat, Reverse(*free), executor.id()));
-    match best {
-        Some((executor, seat, _)) => {
-            let id = executor.id();
-            placed.place(mirror, &need, &executor, seat);
-            Verdict {
-                choice: Choice::Place(vec![id]),
-                reason: 0,
-            }
-        }
-        None => hold,
-    }
-}
-
-export!(MostFreeSlots: routing);
+export!(ByRank<MostFreeSlots>: routing);

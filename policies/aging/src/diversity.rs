@@ -1,6 +1,6 @@
-//! Which requests start a model that is warm nowhere, and go before everything else for it.
+//! The requests that start a model which is warm nowhere, and so go before everything else.
 //!
-//! Without this the models that are warm keep all the room for as long as the equalization time.
+//! Without them the models that are warm keep all the room for as long as the equalization time.
 //!
 //! # Invariants
 //! 1. Of each model at most one request goes ahead, and only where it finds room
@@ -8,12 +8,12 @@
 //!
 //! # Bounds
 //! At most [`CHECKS_MAX`] executors are looked at for one question; past that the rest of the
-//! requests keep their place. It keeps a question about a large, full fleet within its fuel.
+//! requests keep their place. A question about a large, full fleet so stays within its fuel.
 
 use std::collections::BTreeSet;
 
 use pointsman_sdk::wire::types::Request;
-use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative, fit};
+use pointsman_sdk::{BatchPlacements, Case, Executor, Fleet, Mirror, Obstacle, Seat};
 
 /// Executors looked at for one question.
 const CHECKS_MAX: u32 = 50_000;
@@ -21,9 +21,9 @@ const CHECKS_MAX: u32 = 50_000;
 /// The requests that go ahead, chosen one after the other in order of urgency.
 #[derive(Debug, Default)]
 pub(crate) struct Diversity {
-    /// Where those chosen so far are expected to go.
-    placed: Tentative,
-    /// Models that one was chosen for.
+    /// Expected placements of the requests chosen so far.
+    placed: BatchPlacements,
+    /// Models that a request was chosen for.
     started: BTreeSet<u32>,
     checks: u32,
 }
@@ -36,34 +36,41 @@ impl Diversity {
         self.checks = 0;
     }
 
-    /// Whether `request`, whose model is warm nowhere, is the one to start it. The host
-    /// tries requests in order until one is placed; one that finds no room now would be tried in
-    /// vain, and is left where it is.
+    /// Returns whether `request`, whose model is warm nowhere, is the one to start it. The host
+    /// tries requests in order until one is placed. A request that finds no room now would be
+    /// tried in vain, and keeps its place.
     pub(crate) fn starts(&mut self, mirror: &Mirror, request: &Request, now: u64) -> bool {
         let Some(model) = request.model.filter(|model| !self.started.contains(model)) else {
             return false;
         };
-        let need = Need::new(mirror, &self.placed, request, now);
-        let Some((executor, seat)) = self.room(mirror, &need) else {
+        let Some((executor, seat)) = self.room(mirror, request, now) else {
             return false;
         };
-        self.placed.place(mirror, &need, &executor, seat);
+        self.placed.place(mirror, request, &executor, seat);
         self.started.insert(model);
         true
     }
 
     /// The first executor with room, or with a slot that only a warm hold keeps from it: that
     /// is waived for the request that starts a model.
-    fn room<'a>(&mut self, mirror: &'a Mirror, need: &Need<'_>) -> Option<(Executor<'a>, Seat)> {
+    fn room<'a>(
+        &mut self,
+        mirror: &'a Mirror,
+        request: &Request,
+        now: u64,
+    ) -> Option<(Executor<'a>, Seat)> {
+        let placed = &self.placed;
+        let fleet = Fleet { mirror, placed };
+        let case = Case::new(fleet, request, now);
         let mut held = None;
         for executor in mirror.executors() {
             if self.checks == CHECKS_MAX {
                 return None;
             }
             self.checks += 1;
-            match fit(mirror, &self.placed, need, &executor) {
+            match case.fit(&executor) {
                 Ok(seat) => return Some((executor, seat)),
-                Err(Obstacle::WarmHold { .. }) if self.has_free_slot(&executor) => {
+                Err(Obstacle::WarmHold { .. }) if fleet.slots_free(&executor) > 0 => {
                     held.get_or_insert((executor, Seat::Slot));
                 }
                 Err(
@@ -80,10 +87,5 @@ impl Diversity {
             }
         }
         held
-    }
-
-    fn has_free_slot(&self, executor: &Executor<'_>) -> bool {
-        let taken = self.placed.counts(executor).slots;
-        executor.load.slots_used.saturating_add(taken) < executor.info.slots_total
     }
 }

@@ -1,12 +1,13 @@
 //! Order of the queue: class, priority, head start and affinity, aged so that nothing starves.
 //!
-//! Everything is measured in microseconds of waiting: a request's score is how long it has
-//! waited, and whatever puts it ahead is worth so much more waiting. Since that is bounded, a
-//! request that has waited longer than the bound goes before every later one, but for those that
-//! start a model: one of each model that is warm nowhere goes before everything else.
+//! All advantages are measured in microseconds of waiting. A request's score is the time it has
+//! waited, and each advantage is worth so much more waiting. Advantages are bounded, so a request
+//! that has waited longer than the bound goes before every later one. The exception is a request
+//! that starts a model: one for each model that is warm nowhere goes before everything else.
 //!
 //! # Not here
-//! Which executor it goes to, and whether one is free: this order covers what the host asks for.
+//! The executor that a request goes to, and whether one is free: the host asks about requests that
+//! some executor could take.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -24,7 +25,7 @@ pub use settings::Settings;
 use settings::Weights;
 use warmth::Warmth;
 
-/// The order of the queue.
+/// A policy that orders the queue by waiting and advantages.
 #[derive(Debug)]
 pub struct Aging {
     weights: Weights,
@@ -34,7 +35,7 @@ pub struct Aging {
     ranking: Vec<Rank>,
 }
 
-/// The place of one request; the smaller comes first.
+/// The place of one request; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     score_negated: i64,
@@ -43,13 +44,13 @@ struct Rank {
     temperature: Temperature,
 }
 
-/// What a request's model is.
+/// The warmth of a request's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Temperature {
     Warm,
-    /// Warm nowhere.
+    /// The model is warm nowhere.
     Cold,
-    /// It names no model, or warmth does not count.
+    /// The request names no model, or warmth does not count.
     Indifferent,
 }
 
@@ -128,7 +129,7 @@ impl Aging {
 }
 
 impl Weights {
-    /// Everything but warmth, in microseconds of waiting.
+    /// The score without warmth, in microseconds of waiting.
     fn score(&self, request: &Request, now: u64) -> i64 {
         let waited = micros(now.saturating_sub(request.arrived));
         let head_start = micros(request.head_start).min(self.head_start_max);
@@ -141,7 +142,7 @@ impl Weights {
     }
 }
 
-/// Three hundred years at most, so that sums of a few stay far from overflow.
+/// A time of three hundred years at most, so that sums of a few stay far from overflow.
 fn micros(value: u64) -> i64 {
     const MAX: i64 = 10_000_000_000_000_000;
     i64::try_from(value).unwrap_or(MAX).min(MAX)

@@ -11,7 +11,7 @@ const SECONDS_MAX: u32 = 86_400;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// Points a request has if its model is warm, and that waiting earns in each
+    /// Points of a request whose model is warm; waiting earns as many in each
     /// `queue-aging-equalization`. 0: warmth does not count.
     pub affinity_bonus: u32,
     /// Seconds of waiting that outweigh a warm model.
@@ -20,13 +20,13 @@ pub struct Settings {
     pub class_lead: u32,
     /// Seconds of waiting that each step of client priority is worth.
     pub priority_step: u32,
-    /// Priorities beyond this, either way, count as this.
+    /// Client priority, at most, either way: one beyond counts as this.
     pub priority_max: u32,
-    /// Seconds; a longer head start counts as this.
+    /// Seconds of head start, at most: a longer one counts as this.
     pub head_start_max: u32,
 }
 
-/// What each advantage is worth, in microseconds of waiting.
+/// The worth of each advantage, in microseconds of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weights {
     pub(crate) warm: i64,
@@ -61,8 +61,8 @@ impl Settings {
         check_range("priority-step", self.priority_step, 0..=SECONDS_MAX)?;
         check_range("priority-max", self.priority_max, 0..=1000)?;
         check_range("head-start-max", self.head_start_max, 0..=SECONDS_MAX)?;
-        // A warm model earns the bonus, waiting earns the bonus in each equalization time: a
-        // warm model is worth just that time, however large the bonus.
+        // A warm model earns the bonus, and waiting earns it in each equalization time: a warm
+        // model is worth just that time, however large the bonus.
         let warm = match self.affinity_bonus {
             0 => 0,
             _ => micros(self.queue_aging_equalization),

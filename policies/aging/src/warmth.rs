@@ -1,4 +1,4 @@
-//! Which models are warm on a live executor, found once per question.
+//! Models that are warm on a live executor, found once per question.
 
 use pointsman_sdk::Mirror;
 
@@ -14,8 +14,8 @@ impl Warmth {
         self.known.clear();
     }
 
-    /// Whether the model runs, or is kept loaded, on an executor that is up or degraded. Free
-    /// slots do not matter.
+    /// Returns whether the model runs, or is kept loaded, on an executor that is up or degraded.
+    /// Free slots do not matter.
     pub(crate) fn is_warm(&mut self, mirror: &Mirror, model: u32, now: u64) -> bool {
         let Some(position) = mirror.model_position(model) else {
             return false;

@@ -1,10 +1,10 @@
-//! Who may wait: by what its tenant has used, then room in order of arrival, then the operator's
-//! choice of overflow.
+//! Requests that may wait: by the tokens their tenant has used, then by room in order of arrival,
+//! then by the operator's choice of overflow.
 //!
 //! # Bounds
 //! At most [`CHECKS_MAX`] executors are looked at for one question, to find out whether others
-//! want the room of a tenant that is over its tokens per minute; past that nobody is refused for
-//! it.
+//! want the room of a tenant that is over its tokens per minute. Past that no request is refused
+//! for it.
 
 mod others;
 
@@ -16,7 +16,7 @@ use pointsman_sdk::wire::admission::{Choice, Verdict};
 use pointsman_sdk::wire::types::Request;
 use pointsman_sdk::{Mirror, Urgency};
 
-use crate::queue::{Queue, Standing};
+use crate::queue::{Queue, Queued};
 use crate::reason::Reason;
 use crate::settings::{Overflow, Settings};
 use crate::tenants::{Contest, Tenants};
@@ -24,7 +24,7 @@ use crate::tenants::{Contest, Tenants};
 /// Executors looked at for one question.
 const CHECKS_MAX: u32 = 50_000;
 
-/// What is known of those who wait.
+/// The queue, and the tokens that tenants have used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Books<'a> {
     pub(crate) mirror: &'a Mirror,
@@ -39,12 +39,12 @@ pub(crate) struct Door<'a> {
     books: Books<'a>,
     settings: &'a Settings,
     contest: Contest,
-    /// The tenants beyond their share; found when somebody asks.
+    /// The tenants beyond their share, found when first asked for.
     furthest_beyond: OnceCell<Vec<(Reverse<u128>, u32)>>,
     room: u32,
-    /// Displaced in this answer: nobody is twice.
+    /// Requests displaced in this answer, each once.
     displaced: BTreeSet<u64>,
-    /// Let in by this answer, by tenant.
+    /// Requests let in by this answer, by tenant.
     entered: BTreeMap<u32, usize>,
     checks_left: u32,
 }
@@ -92,8 +92,8 @@ impl<'a> Door<'a> {
     }
 
     fn without_room(&mut self, request: &Request, shed: Choice) -> (Choice, Reason) {
-        if let Some(standing) = self.place_of_another(request) {
-            return self.displace(request, standing, Reason::PlaceOfAnother);
+        if let Some(queued) = self.place_of_another(request) {
+            return self.displace(request, queued, Reason::PlaceOfAnother);
         }
         match self.settings.overflow {
             Overflow::Block => (Choice::Park, Reason::Parked),
@@ -106,23 +106,18 @@ impl<'a> Door<'a> {
                     None => (self.oldest(), Reason::LeastUrgent),
                 };
                 let urgency = Urgency::from(request);
-                match oldest.filter(|standing| standing.urgency <= urgency) {
-                    Some(standing) => self.displace(request, standing, Reason::Displaced),
+                match oldest.filter(|queued| queued.urgency <= urgency) {
+                    Some(queued) => self.displace(request, queued, Reason::Displaced),
                     None => (shed, otherwise),
                 }
             }
         }
     }
 
-    fn displace(
-        &mut self,
-        request: &Request,
-        standing: Standing,
-        reason: Reason,
-    ) -> (Choice, Reason) {
-        self.displaced.insert(standing.request);
+    fn displace(&mut self, request: &Request, queued: Queued, reason: Reason) -> (Choice, Reason) {
+        self.displaced.insert(queued.request);
         self.enters(Some(request));
-        (Choice::Displace(standing.request), reason)
+        (Choice::Displace(queued.request), reason)
     }
 
     fn enters(&mut self, request: Option<&Request>) {
@@ -131,16 +126,16 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// The oldest of the least urgent in the queue.
-    fn oldest(&self) -> Option<Standing> {
+    /// The oldest of the least urgent requests in the queue.
+    fn oldest(&self) -> Option<Queued> {
         let lanes = self.books.queue.lanes();
         lanes
             .filter_map(|(_, lane)| lane.oldest(&self.displaced))
             .min()
     }
 
-    /// The same of one tenant's.
-    fn oldest_of(&self, tenant: u32) -> Option<Standing> {
+    /// The oldest of the least urgent requests of one tenant.
+    fn oldest_of(&self, tenant: u32) -> Option<Queued> {
         self.books.queue.lane(tenant)?.oldest(&self.displaced)
     }
 }

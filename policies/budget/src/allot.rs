@@ -1,4 +1,4 @@
-//! A device's tokens over its engines: the busy ones, by weight.
+//! The split of a device's tokens over its busy engines, by weight.
 
 use pointsman_sdk::wire::budget::Allotment;
 use pointsman_sdk::wire::types::Health;
@@ -6,7 +6,7 @@ use pointsman_sdk::{Executor, Mirror};
 
 use crate::shares;
 
-/// One allotment per engine of the device, in attach order; an idle one gets nothing.
+/// Makes one allotment per engine of the device, in attach order; an idle one gets nothing.
 pub(crate) fn allotments(
     mirror: &Mirror,
     device: u32,
@@ -14,7 +14,7 @@ pub(crate) fn allotments(
     permille: u32,
 ) -> Vec<Allotment> {
     let engines: Vec<Executor<'_>> = mirror.executors_on(device).collect();
-    // One that is not serving has nothing to schedule, whatever it was last seen with.
+    // An engine that is down has nothing to schedule, whatever its last load.
     let serving = |engine: &Executor<'_>| engine.load.health != Health::Down;
     let busy = |engine: &Executor<'_>| serving(engine) && engine.depth() > 0;
     let none_busy = !engines.iter().any(busy);

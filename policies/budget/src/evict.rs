@@ -1,24 +1,24 @@
-//! Who gives way: the least urgent, and among them the newest.
+//! The sequences that give way: the least urgent, and among them the newest.
 //!
 //! A shortage of blocks is covered by one other engine of the device, the one whose least urgent
 //! work is the least urgent of all; failing that by the engine that needs them. A slot or a model's
-//! place is given up on the executor that the needy one goes to.
+//! place is given up on the executor that the needy request goes to.
 //!
 //! # Invariants
 //! 1. No victim is more urgent than the needy, nor as urgent where the needy is waiting
 //!    (`tests::never_takes_from_the_more_urgent`).
-//! 2. What the victims hold covers the shortage (`tests`).
+//! 2. The blocks and slots of the victims cover the shortage (`tests`).
 
 mod victims;
 
 use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{Request, Sequence};
-use pointsman_sdk::{Executor, Mirror, Need, Tentative, Urgency};
+use pointsman_sdk::{Case, Executor, Fleet, Mirror, Urgency};
 
 use crate::reason::Reason;
 use victims::{Asked, Candidates};
 
-/// Victims, or nobody.
+/// Names victims, where some cover the shortage.
 pub(crate) fn eviction(
     mirror: &Mirror,
     now: u64,
@@ -34,21 +34,21 @@ pub(crate) fn eviction(
     }
 }
 
-/// Whether a running sequence may take from later ones as urgent.
+/// Permission for a running sequence to take from later ones as urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum YieldToOlder {
     Never,
     LastResort,
 }
 
-/// Who needs the room.
+/// The request or sequence that needs the room.
 #[derive(Clone, Copy, Debug)]
 enum Needy<'a> {
     Waiting(&'a Request),
     Running(&'a Sequence),
 }
 
-/// An executor that the needy one could go to, or runs on, and what it lacks there.
+/// An executor that the needy one could go to, or runs on, and the lack there.
 #[derive(Clone, Copy, Debug)]
 struct Target<'a> {
     executor: Executor<'a>,
@@ -58,7 +58,7 @@ struct Target<'a> {
     model: Option<u32>,
 }
 
-/// A way to cover the shortage, and what the ways are compared by.
+/// A way to cover the shortage; the least urgent is the best.
 #[derive(Debug)]
 struct Offer<'a> {
     urgency: Urgency,
@@ -188,21 +188,19 @@ impl<'a> Needy<'a> {
 /// Blocks of an executor's device that can be had without anybody leaving.
 fn available(mirror: &Mirror, executor: &Executor<'_>) -> u64 {
     let device = mirror.device(executor.info.device);
-    device.map_or(0, |device| {
-        u64::from(device.blocks_free) + u64::from(device.blocks_cached)
-    })
+    device.map_or(0, |device| device.blocks_available())
 }
 
 // === impl Target ===
 
 impl<'a> Target<'a> {
-    /// What a waiting request lacks on an executor that may take it.
+    /// The lack of a waiting request on an executor that may take it.
     fn of(mirror: &Mirror, now: u64, request: &Request, executor: Executor<'a>) -> Option<Self> {
-        let need = Need::new(mirror, &Tentative::default(), request, now);
-        need.check_lasting(&executor).ok()?;
+        let case = Case::new(Fleet::from(mirror), request, now);
+        case.check_lasting(&executor).ok()?;
         let slots = (u64::from(executor.load.slots_used) + 1)
             .saturating_sub(u64::from(executor.info.slots_total));
-        let blocks = need.blocks_on(&executor).unwrap_or(0);
+        let blocks = case.blocks_on(&executor).unwrap_or(0);
         let blocks = blocks.saturating_sub(available(mirror, &executor));
         // An executor without slots can be rid of all its sequences and still not take this one.
         (executor.info.slots_total > 0).then_some(Self {
@@ -213,7 +211,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Whether the needy one's model may run there once the victims have left.
+    /// Returns whether the needy one's model may run there once the victims have left.
     fn has_place_for_model(&self, victims: &[&Sequence]) -> bool {
         let (Some(model), Some(models_max)) = (self.model, self.executor.info.models_max) else {
             return true;
@@ -235,7 +233,7 @@ impl<'a> Target<'a> {
 
 // === impl Place ===
 
-/// Whose sequences give blocks.
+/// The engines whose sequences give blocks.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Neighbours,

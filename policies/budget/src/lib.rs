@@ -1,12 +1,11 @@
 //! Admission, token budgets per tenant and per engine, and who gives way.
 //!
-//! Three decisions about room that is short: who may wait, by what its tenant has used and when
-//! the queue is full; how engines on one device share its tokens; and whose sequences leave
-//! when a more urgent request finds no place.
+//! Three decisions about room that is short: the requests that may wait, by the tokens their tenant
+//! has used and by a full queue; the split of a device's tokens over its engines; and the sequences
+//! that leave when a more urgent request finds no place.
 //!
 //! # Not here
-//! The bounds themselves (queue, tokens, blocks) are the host's; this shares out what is within
-//! them.
+//! The bounds themselves (queue, tokens, blocks), which are the host's.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -34,12 +33,12 @@ use reason::Reason;
 pub use settings::{Overflow, Settings};
 use tenants::Tenants;
 
-/// Who waits, who gets how many tokens, who gives way.
+/// A policy that shares out room that is short.
 #[derive(Debug)]
 pub struct Budget {
     settings: Settings,
     queue: Queue,
-    /// Outlives the mirror: what was used is not in its rows alone.
+    /// Use of the tenants, which outlives the mirror: its rows do not have all of it.
     tenants: Tenants,
 }
 

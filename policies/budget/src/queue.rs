@@ -1,6 +1,6 @@
 //! The queued requests by tenant, in the order they would be displaced.
 //!
-//! Kept from change to change: a full queue is when nobody has time to sort it.
+//! They are kept in order from change to change: there is no time to sort a queue when it is full.
 //!
 //! # Invariants
 //! 1. It holds the requests of the mirror whose stage is queued
@@ -21,19 +21,19 @@ pub(crate) struct Queue {
 /// One tenant's queued requests; never empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lane {
-    standing: BTreeSet<Standing>,
+    queued: BTreeSet<Queued>,
     demands: BTreeMap<Demand, u32>,
 }
 
 /// A queued request: the least urgent come first, among them the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Standing {
+pub(crate) struct Queued {
     pub(crate) urgency: Urgency,
     arrived: u64,
     pub(crate) request: u64,
 }
 
-/// What says which executors a request may go to.
+/// The model and pins that decide which executors a request may go to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Demand {
     pub(crate) model: Option<u32>,
@@ -47,7 +47,7 @@ impl Queue {
         *self = Self::default();
     }
 
-    /// `mirror` still holds what `change` replaces.
+    /// Takes over a change; `mirror` still holds the row that it replaces.
     #[inline]
     pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
         let (before, after) = match change {
@@ -66,16 +66,16 @@ impl Queue {
             | Change::SequenceGone(_)
             | Change::Completed(_) => return,
         };
-        let queued = |request: &&Request| request.stage == Stage::Queued;
-        if let Some(request) = before.filter(queued) {
+        let is_queued = |request: &&Request| request.stage == Stage::Queued;
+        if let Some(request) = before.filter(is_queued) {
             self.remove(request);
         }
-        if let Some(request) = after.filter(queued) {
+        if let Some(request) = after.filter(is_queued) {
             self.insert(request);
         }
     }
 
-    /// Requests of all tenants.
+    /// The number of requests of all tenants.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -90,7 +90,7 @@ impl Queue {
 
     fn insert(&mut self, request: &Request) {
         let lane = self.lanes.entry(request.tenant).or_default();
-        if lane.standing.insert(Standing::of(request)) {
+        if lane.queued.insert(Queued::of(request)) {
             self.length += 1;
             *lane.demands.entry(Demand::of(request)).or_default() += 1;
         }
@@ -100,7 +100,7 @@ impl Queue {
         let Some(lane) = self.lanes.get_mut(&request.tenant) else {
             return;
         };
-        if lane.standing.remove(&Standing::of(request)) {
+        if lane.queued.remove(&Queued::of(request)) {
             self.length -= 1;
             let demand = Demand::of(request);
             if let Some(count) = lane.demands.get_mut(&demand) {
@@ -110,7 +110,7 @@ impl Queue {
                 }
             }
         }
-        if lane.standing.is_empty() {
+        if lane.queued.is_empty() {
             self.lanes.remove(&request.tenant);
         }
     }
@@ -120,39 +120,39 @@ impl Queue {
 
 impl Lane {
     pub(crate) fn len(&self) -> usize {
-        self.standing.len()
+        self.queued.len()
     }
 
-    /// The oldest of the least urgent that is not `taken`.
-    pub(crate) fn oldest(&self, taken: &BTreeSet<u64>) -> Option<Standing> {
+    /// The oldest of the least urgent requests that is not `taken`.
+    pub(crate) fn oldest(&self, taken: &BTreeSet<u64>) -> Option<Queued> {
         let mut left = self
-            .standing
+            .queued
             .iter()
             .filter(|row| !taken.contains(&row.request));
         left.next().copied()
     }
 
-    /// The newest of the least urgent that is not `taken`: it has waited least.
-    pub(crate) fn newest(&self, taken: &BTreeSet<u64>) -> Option<Standing> {
-        let last = Standing {
+    /// The newest of the least urgent requests that is not `taken`: it has waited least.
+    pub(crate) fn newest(&self, taken: &BTreeSet<u64>) -> Option<Queued> {
+        let last = Queued {
             arrived: u64::MAX,
             request: u64::MAX,
             ..self.oldest(taken)?
         };
-        let as_urgent = self.standing.range(..=last).rev();
+        let as_urgent = self.queued.range(..=last).rev();
         as_urgent
             .filter(|row| !taken.contains(&row.request))
             .copied()
             .next()
     }
 
-    /// What its requests ask for, each once.
+    /// The demands of the requests, each once.
     pub(crate) fn demands(&self) -> impl Iterator<Item = &Demand> {
         self.demands.keys()
     }
 }
 
-impl Standing {
+impl Queued {
     fn of(request: &Request) -> Self {
         Self {
             urgency: Urgency::from(request),

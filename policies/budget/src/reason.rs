@@ -1,4 +1,4 @@
-//! Why an answer is what it is: the texts the host shows.
+//! Reasons of answers, as the host shows them.
 
 pointsman_sdk::reasons! {
     /// A reason; its index is what an answer carries.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// What becomes of a request that finds the queue full.
+    /// Fate of a request that finds the queue full.
     pub overflow: Overflow,
     /// Seconds after which a refused client is told to come back.
     pub retry_after: u32,
@@ -16,20 +16,20 @@ pub struct Settings {
     pub share_tolerance: u32,
     /// Permille of a device's tokens that one engine gets at most.
     pub max_single_engine: u32,
-    /// Whether a running sequence that cannot grow may take the blocks of one that is as urgent
-    /// but started later, where nobody less urgent can give any.
+    /// Permission for a running sequence that cannot grow to take the blocks of one that is as
+    /// urgent but started later, where no less urgent sequence can give any.
     pub yield_to_older: bool,
 }
 
-/// What becomes of a request that finds the queue full.
+/// Fate of a request that finds the queue full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overflow {
-    /// Its client waits outside the queue.
+    /// The client waits outside the queue.
     Block,
-    /// It is refused.
+    /// The request is refused.
     DropNewest,
-    /// The oldest of the least urgent in the queue is refused in its stead.
+    /// The oldest of the least urgent requests in the queue is refused in its stead.
     DropOldest,
 }
 

@@ -1,13 +1,13 @@
-//! A total split by weight under a cap, in whole tokens.
+//! A split of a total by weight under a cap, in whole tokens.
 //!
-//! Each share is what it would be in fractions, rounded down, or up by the rule of the largest
-//! remainder; nothing above the cap. What the cap takes from one goes to the others by weight.
+//! Each share is the exact fraction, rounded down, or up by the rule of the largest remainder, and
+//! never above the cap. Tokens that the cap takes from one engine go to the others by weight.
 //!
 //! # Invariants
 //! 1. No share is above the cap; the sum is the total, or all are at the cap
 //!    (`tests::shares_are_capped_exhaustive_and_fair`).
 
-/// One share per weight. Weights of 0 count as 1.
+/// Splits a total into one share per weight. Weights of 0 count as 1.
 pub(crate) fn split(total: u32, weights: &[u32], permille: u32) -> Vec<u32> {
     let cap = u128::from(total) * u128::from(permille.min(1000)) / 1000;
     let weights: Vec<u128> = weights
@@ -17,8 +17,8 @@ pub(crate) fn split(total: u32, weights: &[u32], permille: u32) -> Vec<u32> {
     let mut shares = vec![0_u128; weights.len()];
     let mut under: Vec<usize> = (0..weights.len()).collect();
     let mut left = u128::from(total);
-    // Whoever is above the cap in one round is fixed there; what is left grows per weight by that,
-    // so that others may pass the cap in the next.
+    // An engine above the cap in one round is fixed there. The rest then grows per weight, so
+    // others may pass the cap in the next round.
     let weight_under = loop {
         let sum: u128 = under.iter().map(|&engine| weights[engine]).sum();
         let above = |&engine: &usize| left * weights[engine] > cap * sum;
@@ -51,7 +51,7 @@ pub(crate) fn split(total: u32, weights: &[u32], permille: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What is to be split in the last round.
+/// The tokens to be split in the last round.
 struct Left {
     tokens: u128,
     weight: u128,

@@ -1,8 +1,8 @@
-//! What each tenant has used: its tokens per minute, and its share of what is served.
+//! Tokens that each tenant has used: its tokens per minute, and its share of the tokens served.
 //!
-//! Both are counted from the totals that the host tells, so that nothing is counted twice or
-//! lost: what was served while this policy was not looking is in the next total. A bucket is in
-//! units of a token over a minute of microseconds, so that what flows in between is exact.
+//! Both are counted from the totals that the host tells, so nothing is counted twice or lost:
+//! tokens served while this policy was not asked are in the next total. A bucket is in units of a
+//! token over a minute of microseconds, so the flow in between is exact.
 //!
 //! # Invariants
 //! 1. A fresh instance with the last snapshot and the present totals stands where the old one
@@ -10,7 +10,7 @@
 //! 2. A tenant alone is never beyond its share (`tests::shares_are_by_weight`).
 //!
 //! # Not here
-//! What becomes of a tenant that is beyond its own: see `admit`.
+//! The treatment of a tenant beyond its share: see `admit`.
 
 mod snapshot;
 
@@ -20,29 +20,30 @@ use pointsman_sdk::wire::types::Tenant;
 
 const MINUTE: u64 = 60_000_000;
 
-/// What the tenants have used, by id.
+/// Use of the tenants, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tenants {
     accounts: BTreeMap<u32, Account>,
 }
 
-/// One tenant's use, as of its last row.
+/// Use of one tenant, as of its last row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     /// Tokens served since the host started.
     total: u64,
-    /// When that was.
+    /// Time of that row, in microseconds.
     seen: u64,
-    /// Taken from its bucket and not flowed back, in tokens × microseconds of a minute.
+    /// Amount taken from the bucket and not flowed back, in tokens × microseconds of a minute.
     spent: u128,
-    /// Number of the minute it was last served in.
+    /// Number of the minute that the tenant was last served in.
     minute: u64,
-    /// Served in that minute, and in the one before.
+    /// Tokens served in that minute.
     served: u64,
+    /// Tokens served in the minute before.
     served_before: u64,
 }
 
-/// What the tenants that have work in hand used of late, and their weights.
+/// Recent use of the tenants that have work in hand, and their weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Contest {
     now: u64,
@@ -53,12 +54,12 @@ pub(crate) struct Contest {
 // === impl Tenants ===
 
 impl Tenants {
-    /// A tenant's row has come.
+    /// Takes over a tenant's row.
     pub(crate) fn changed(&mut self, now: u64, row: &Tenant) {
         let total = row
             .prompt_tokens_total
             .saturating_add(row.output_tokens_total);
-        // With more than now, it is of an earlier life of the host.
+        // An account with more than that is of an earlier life of the host.
         let known = self.accounts.get(&row.id);
         let known = known.filter(|known| known.total <= total && known.seen <= now);
         let account = known.copied().unwrap_or_default();
@@ -66,7 +67,7 @@ impl Tenants {
         self.accounts.insert(row.id, account);
     }
 
-    /// Seconds after which a tenant is within its tokens per minute; absent: it is.
+    /// Seconds until a tenant is within its tokens per minute; absent where it is.
     pub(crate) fn overdrawn_secs(&self, tenant: &Tenant, now: u64) -> Option<u32> {
         let rate = tenant.tokens_per_minute?;
         let beyond = self.account(tenant, now).spent.checked_sub(full(rate))?;
@@ -75,7 +76,7 @@ impl Tenants {
         Some(u32::try_from(micros.div_ceil(1_000_000)).unwrap_or(u32::MAX))
     }
 
-    /// What there is to share: of the tenants that have work in hand.
+    /// The use to share out among the tenants that have work in hand.
     pub(crate) fn contest<'a>(
         &self,
         tenants: impl Iterator<Item = &'a Tenant>,
@@ -95,8 +96,8 @@ impl Tenants {
         )
     }
 
-    /// By how much a tenant's use is more than `permille` of its share; absent: it is not.
-    /// Comparable between tenants: it is per weight.
+    /// The excess of a tenant's use over `permille` of its share, if there is one. It is per
+    /// weight, so that tenants compare.
     pub(crate) fn beyond_share(
         &self,
         tenant: &Tenant,
@@ -113,7 +114,7 @@ impl Tenants {
     /// Tokens served within the last minute, times a minute.
     fn used(&self, tenant: &Tenant, now: u64) -> u128 {
         let account = self.account(tenant, now);
-        // What was served in the minute before counts as spread evenly over it.
+        // Tokens served in the minute before count as spread evenly over it.
         let left = u128::from(MINUTE - now % MINUTE);
         full(account.served) + u128::from(account.served_before) * left
     }
@@ -129,7 +130,7 @@ impl Tenants {
 // === impl Contest ===
 
 impl Contest {
-    /// Whether a tenant that holds `places` of `total` has fewer than its weight is due.
+    /// Returns whether a tenant that holds `places` of `total` has fewer than its weight is due.
     pub(crate) fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {
         (places as u128).saturating_mul(self.weight) < weight(tenant).saturating_mul(total as u128)
     }
@@ -142,8 +143,8 @@ fn weight(tenant: &Tenant) -> u128 {
 // === impl Account ===
 
 impl Account {
-    /// With the total of `now`. What was served since the last one counts as served evenly, for
-    /// that is all that can be said: of an account without a past, since the host started.
+    /// The account with the total of `now`. Tokens served since the last total count as served
+    /// evenly in between; those of an account without a past, since the host started.
     fn told(self, now: u64, rate: Option<u64>, total: u64) -> Self {
         let tokens = total.saturating_sub(self.total);
         let since = u128::from(now.saturating_sub(self.seen).max(MINUTE));
@@ -157,8 +158,8 @@ impl Account {
         }
     }
 
-    /// With what has passed by `now`. Two minutes' tokens can be spent, though only one is
-    /// there: who used what nobody wanted is in order again a minute later.
+    /// The account as time has passed by `now`. Two minutes' tokens can be spent, though only one
+    /// minute's are there: a tenant that used tokens no other wanted is in order a minute later.
     fn at(self, now: u64, rate: Option<u64>) -> Self {
         let rate = rate.unwrap_or(0);
         let flowed = u128::from(rate) * u128::from(now.saturating_sub(self.seen));
@@ -179,7 +180,7 @@ impl Account {
     }
 }
 
-/// So many tokens in the unit of a bucket: what one of so many tokens per minute holds.
+/// The content of a bucket of so many tokens per minute.
 fn full(tokens: u64) -> u128 {
     u128::from(tokens) * u128::from(MINUTE)
 }

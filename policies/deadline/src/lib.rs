@@ -1,8 +1,8 @@
 //! Earliest deadline first, by the latest start that still makes it.
 //!
-//! An executor's measured times say how long an answer takes there. What has to start first goes
-//! first; what can end in time nowhere any more gives way to all that can, and routing gives it
-//! up rather than spend a slot on an answer that is worthless when it comes.
+//! An executor's measured times say how long an answer takes there. A request that has to start
+//! first goes first. One that can end in time nowhere any more gives way to all others, and routing
+//! gives it up rather than spend a slot on an answer that is worthless when it comes.
 //!
 //! # Not here
 //! KV pressure, warm models and sessions: an operator who wants those binds this policy to the
@@ -21,16 +21,15 @@ mod table;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::{Cached, Change, Request};
 use pointsman_sdk::{
-    Case, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, Tentative, export,
+    Case, ExecutorIndex, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, export,
 };
 
 use reason::Reason;
 pub use settings::{Late, Settings};
 use table::Table;
 
-/// Which deadline comes first, and which is past help.
+/// A policy that puts the earliest deadline first, and gives up requests past help.
 #[derive(Debug)]
 pub struct Deadline {
     settings: Settings,
@@ -62,17 +61,8 @@ impl Policy for Deadline {
         })
     }
 
-    fn cleared(&mut self) {
-        self.table.clear();
-    }
-
-    fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        self.table.changed(mirror, change);
-    }
-
-    fn observed(&mut self, mirror: &Mirror) {
-        self.table.observed();
-        self.refresh(mirror, &Tentative::default());
+    fn index(&mut self) -> Option<&mut dyn ExecutorIndex> {
+        Some(&mut self.table)
     }
 }
 
@@ -83,34 +73,16 @@ impl Priority for Deadline {
 }
 
 impl Router for Deadline {
-    const NO_ROOM: u16 = Reason::NoRoom as u16;
-    const UNKNOWN: u16 = Reason::Unknown as u16;
+    const UNKNOWN: u16 = Reason::Unknown.index();
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        self.refresh(case.mirror, case.placed);
         place::choose(case, &self.table, &self.settings)
-    }
-
-    fn took(&mut self, _: &Case<'_>, pick: &Pick) {
-        self.table.placed(pick.executor);
     }
 }
 
 impl Explanation for Deadline {
-    fn explain(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Vec<Candidate> {
-        place::explain(mirror, at.now, (request, cached), &self.settings)
-    }
-}
-
-impl Deadline {
-    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        self.table.refresh(mirror, placed);
+    fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
+        place::explain(case, &self.settings)
     }
 }
 

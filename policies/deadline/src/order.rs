@@ -3,20 +3,20 @@
 use pointsman_sdk::Mirror;
 use pointsman_sdk::wire::types::Request;
 
-use crate::pace::{Paces, Standing, output_tokens};
+use crate::pace::{Paces, Timeliness, output_tokens};
 use crate::settings::Settings;
 use crate::table::Table;
 
-/// The place of one request; the smaller comes first.
+/// The place of one request; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    standing: Standing,
+    timeliness: Timeliness,
     latest_start: u64,
     arrived: u64,
     id: u64,
 }
 
-/// These requests in order.
+/// Orders requests by their latest start.
 pub(crate) fn order(
     (mirror, table): (&Mirror, &Table),
     settings: &Settings,
@@ -43,7 +43,7 @@ fn rank(settings: &Settings, now: u64, request: &Request, micros: u64) -> Rank {
         None => request.arrived.saturating_add(settings.patience_micros()),
     };
     Rank {
-        standing: Standing::of(request, now, micros),
+        timeliness: Timeliness::of(request, now, micros),
         latest_start,
         arrived: request.arrived,
         id: request.id,

@@ -1,7 +1,7 @@
-//! How long an answer takes, from its placement to its last token.
+//! The time that an answer takes, from its placement to its last token.
 //!
-//! What is not known counts as no time at all: nothing is held to be late for want of a
-//! measurement, and an executor that never ran anything is tried, and so measured.
+//! An unknown time counts as none at all: no request is held to be late for want of a measurement,
+//! and an executor that never ran anything is tried, and so measured.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use pointsman_sdk::wire::types::{ExecutorLoad, Request};
 use crate::settings::Settings;
 use crate::table::Table;
 
-/// A time between tokens that no engine needs, about half an hour. Clipped to it, that of any number
-/// of tokens fits: fewer than 2^32 of less than 2^31 µs.
+/// A time between tokens that no engine needs, about half an hour. With it as the limit the time of
+/// any number of tokens fits: fewer than 2^32 of less than 2^31 µs.
 const NEXT_TOKEN_MAX: u64 = (1 << 31) - 1;
-/// The same for the first token.
+/// The limit for the first token.
 const FIRST_TOKEN_MAX: u64 = 1 << 62;
 
 /// The two times that make up the time of an answer, in micros.
@@ -24,21 +24,22 @@ pub(crate) struct Pace {
     next_token: u64,
 }
 
-/// The best pace there is for each model, found once in each question. It may be that of two
-/// executors: whatever is late by it is late on all of them.
+/// The best pace for each model, found once in each question. It may be put together from two
+/// executors: an answer that is late by it is late on all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Paces {
     known: BTreeMap<Option<u32>, Pace>,
 }
 
-/// Whether an answer that starts now makes its deadline. What has none always does.
+/// An answer that starts now, against its deadline. One without a deadline is always in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum Timeliness {
     InTime,
     Late,
 }
 
-/// Tokens that the answer will have: as the client hints, or as the operator makes of its bound.
+/// Tokens that the answer is expected to have: the client's hint, or the operator's share of the
+/// bound.
 pub(crate) fn output_tokens(settings: &Settings, request: &Request) -> u32 {
     let bound = request.output_tokens_max;
     let tokens = match request.output_tokens_expected {
@@ -61,14 +62,14 @@ impl Pace {
         }
     }
 
-    /// Time for an answer of so many tokens, at least one. No more than `u32` can count, so that
-    /// the sum fits.
+    /// Microseconds for an answer of so many tokens, at least one. With no more tokens than `u32`
+    /// can count, the sum fits.
     #[inline]
     pub(crate) fn micros(self, tokens: u32) -> u64 {
         self.first_token + self.next_token * u64::from(tokens.saturating_sub(1))
     }
 
-    /// The times of which neither is better.
+    /// The better of both times, each by itself.
     pub(crate) fn best(self, other: Self) -> Self {
         Self {
             first_token: self.first_token.min(other.first_token),
@@ -77,10 +78,10 @@ impl Pace {
     }
 }
 
-// === impl Standing ===
+// === impl Timeliness ===
 
-impl Standing {
-    /// Of an answer that takes so long.
+impl Timeliness {
+    /// The timeliness of an answer that takes so many microseconds.
     #[inline]
     pub(crate) fn of(request: &Request, now: u64, micros: u64) -> Self {
         match request.deadline {
@@ -93,7 +94,7 @@ impl Standing {
 // === impl Paces ===
 
 impl Paces {
-    /// That of the live executors that serve the model; where there is none nothing is known.
+    /// The best pace of the live executors that serve the model; unknown where there are none.
     pub(crate) fn best(&mut self, (mirror, table): (&Mirror, &Table), model: Option<u32>) -> Pace {
         *self.known.entry(model).or_insert_with(|| {
             let mut best = None;

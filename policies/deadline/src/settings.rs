@@ -14,18 +14,18 @@ pub struct Settings {
     pub patience: u32,
     /// Permille of the bound that an answer is taken to have where its length is not hinted.
     pub output_share: u32,
-    /// What routing does with a request that no executor can end in time.
+    /// Fate of a request that no executor can end in time.
     pub late: Late,
 }
 
-/// What becomes of a request that no executor can end in time.
+/// Fate of a request that no executor can end in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Late {
-    /// It is given up.
+    /// The request is given up.
     #[default]
     GiveUp,
-    /// It runs when nothing else can.
+    /// The request runs when no other can.
     RunLast,
 }
 

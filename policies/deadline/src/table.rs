@@ -1,26 +1,25 @@
-//! The live executors, by what they are compared by.
+//! The live executors, in classes of equal use and room.
 //!
-//! Which of two equally used executors ends an answer first depends on how long the answer is, so
-//! that there is no one order of them. Those that are equally used, and have room for about the
-//! same prompts, are kept together: a request looks at the least used with room for it, and at
-//! others only where these would be late.
+//! The length of an answer decides which of two equally used executors ends it first, so there is
+//! no one order of executors. Those that are equally used, and have room for about the same
+//! prompts, are kept together. A request looks at the least used with room for it, and at others
+//! only where these would be late.
 //!
 //! # Invariants
-//! 1. After [`Table::refresh`] each live executor is in the class that its row says, once
+//! 1. After an update each live executor is in the class that its row says, once
 //!    (`it_goes_where_it_explains_as_loads_change` of the policy's tests).
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::wire::types::Change;
-use pointsman_sdk::{Executor, Mirror, Seat, Sheet, Tentative, open_seat, open_tokens};
+use pointsman_sdk::{Executor, ExecutorIndex, ExecutorTable, Fleet, Seat};
 
 use crate::pace::Pace;
 
-/// In the order of a row: that it has no room.
+/// A bit of a row's order: the executor has no room.
 pub(crate) const NO_ROOM: u64 = 1 << 63;
-/// Added for a request that it would end too late.
+/// A bit added for a request that the executor would end too late.
 pub(crate) const LATE: u64 = 1 << 62;
-/// That there is only a place in its queue. What is left is how much is in use.
+/// A bit of a row's order: only the queue has room. The bits below are the use in permille.
 const QUEUE: u64 = 1 << 61;
 
 /// A live executor.
@@ -28,50 +27,51 @@ const QUEUE: u64 = 1 << 61;
 pub(crate) struct Row {
     pub(crate) id: u32,
     pub(crate) pace: Pace,
-    /// Its best place for any request, and how much of it is in use.
+    /// The best seat for any request, then the use in permille; the least is the best.
     pub(crate) order: u64,
-    /// Tokens that it may have room for.
+    /// Tokens that there may be room for.
     pub(crate) room: u64,
 }
 
 /// The live executors, by id and by class.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    rows: Sheet<Row>,
+    rows: ExecutorTable<Row>,
     classes: BTreeMap<Class, Members>,
 }
 
-/// What executors are kept together by; the smaller is the better.
+/// The executors of one order, with room for about the same prompts; the least is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Class {
     pub(crate) order: u64,
-    /// Bits that it takes to say how many tokens there may be room for.
+    /// Length in bits of the tokens that there may be room for.
     room_bits: u32,
 }
 
 /// The executors of a class.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// No member was ever faster.
+    /// Times that no member ever undercut.
     pub(crate) pace_min: Pace,
-    /// By ascending id, at least one.
+    /// The members by ascending id, at least one.
     pub(crate) rows: Vec<Row>,
 }
 
 // === impl Row ===
 
 impl Row {
-    /// Absent where it takes nothing new.
-    fn of(mirror: &Mirror, placed: &Tentative, executor: &Executor<'_>) -> Option<Self> {
+    /// The row of an executor; absent where it takes nothing new.
+    fn of(fleet: Fleet<'_>, executor: &Executor<'_>) -> Option<Self> {
+        let place = fleet.place(*executor);
         executor.is_live().then(|| Self {
             id: executor.id(),
             pace: Pace::of(executor.load),
-            order: match open_seat(placed, executor) {
-                Some(Seat::Slot) => used_permille(placed, executor),
-                Some(Seat::Queue) => used_permille(placed, executor) | QUEUE,
+            order: match place.map(|place| place.seat) {
+                Some(Seat::Slot) => used_permille(fleet, executor),
+                Some(Seat::Queue) => used_permille(fleet, executor) | QUEUE,
                 None => NO_ROOM,
             },
-            room: open_tokens(mirror, placed, executor),
+            room: fleet.open_tokens(executor),
         })
     }
 
@@ -83,15 +83,15 @@ impl Row {
     }
 }
 
-pub(crate) fn used_permille(placed: &Tentative, executor: &Executor<'_>) -> u64 {
-    let used = executor.depth() + placed.counts(executor).total();
-    used * 1000 / u64::from(executor.info.slots_total.max(1))
+/// Requests placed on an executor, in permille of its slots.
+pub(crate) fn used_permille(fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
+    fleet.depth(executor) * 1000 / u64::from(executor.info.slots_total.max(1))
 }
 
 // === impl Class ===
 
 impl Class {
-    /// Whether somebody of it may have room for so many tokens.
+    /// Returns whether a member may have room for so many tokens.
     pub(crate) fn may_have_room(self, tokens: u64) -> bool {
         u64::BITS - tokens.leading_zeros() <= self.room_bits
     }
@@ -100,26 +100,29 @@ impl Class {
 // === impl Table ===
 
 impl Table {
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+    /// All rows, by ascending id.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().map(|(_, row)| row)
     }
 
-    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        self.rows.changed(mirror, change);
+    /// The row of an executor.
+    pub(crate) fn row(&self, id: u32) -> Option<&Row> {
+        self.rows.row(id)
     }
 
-    pub(crate) fn placed(&mut self, executor: u32) {
-        self.rows.placed(executor);
+    /// The classes, the best first.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (Class, &Members)> {
+        self.classes
+            .iter()
+            .map(|(class, members)| (*class, members))
     }
+}
 
-    pub(crate) fn observed(&mut self) {
-        self.rows.observed();
-    }
-
-    pub(crate) fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        let classes = &mut self.classes;
-        let row = |executor: &Executor<'_>| Row::of(mirror, placed, executor);
-        self.rows.refresh_telling(mirror, row, |old, new| {
+impl ExecutorIndex for Table {
+    fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
+        let Self { rows, classes } = self;
+        let row = |executor: &Executor<'_>| Row::of(fleet, executor);
+        rows.update_telling(fleet.mirror, executors, row, |old, new| {
             if old == new {
                 return;
             }
@@ -130,23 +133,6 @@ impl Table {
                 join(classes, *new);
             }
         });
-    }
-
-    /// All rows, by ascending id.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().map(|(_, row)| row)
-    }
-
-    /// That of an executor.
-    pub(crate) fn row(&self, id: u32) -> Option<&Row> {
-        self.rows.row(id)
-    }
-
-    /// The classes, the best first.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = (Class, &Members)> {
-        self.classes
-            .iter()
-            .map(|(class, members)| (*class, members))
     }
 }
 

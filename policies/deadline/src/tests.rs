@@ -60,7 +60,7 @@ fn check_order(policy: &mut dyn Instance, now: u64, requests: &[Request], expect
     assert_eq!(policy.order(at(now), ids), expected);
 }
 
-/// What becomes of a request, and why.
+/// The fate of a request, and the reason.
 fn check_route(
     policy: &mut dyn Instance,
     now: u64,

@@ -1,7 +1,7 @@
-//! The virtual counters: what each tenant was served, and what it was lifted by.
+//! The virtual counters: the tokens that each tenant was served, and its lift.
 //!
-//! The tokens served are the host's to count. What is kept here is the difference: a tenant's
-//! counter is what it was served for its weight, plus its lift.
+//! The host counts the tokens served. The difference is kept here: a tenant's counter is the tokens
+//! it was served for its weight, plus its lift.
 //!
 //! # Invariants
 //! 1. A tenant whose first request comes to wait has at least the counter of the least served one
@@ -15,29 +15,29 @@ use pointsman_sdk::wire::types::Tenant;
 
 use crate::settings::Settings;
 
-/// What is kept of all tenants.
+/// The accounts of all tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accounts {
     pub(crate) tenants: BTreeMap<u32, Account>,
-    /// Whose last request left the queue last.
+    /// The tenant whose last request left the queue last.
     pub(crate) last: Option<u32>,
 }
 
-/// What is kept of one tenant.
+/// The account of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// Added to what it was served; in parts of a token.
+    /// Amount added to the tokens served, in parts of a token.
     pub(crate) lift: i128,
-    /// As of the last `observe`.
+    /// The tenant's weight at the last `observe`.
     pub(crate) weight: u32,
-    /// Whether a request of it waited at the last `observe`.
+    /// True if a request of the tenant waited at the last `observe`.
     pub(crate) waits: bool,
 }
 
 // === impl Accounts ===
 
 impl Accounts {
-    /// A tenant's counter; 0 for one it was not told of.
+    /// A tenant's counter; 0 for one without rows.
     pub(crate) fn counter(&self, mirror: &Mirror, settings: &Settings, tenant: u32) -> i128 {
         match (self.tenants.get(&tenant), mirror.tenant(tenant)) {
             (Some(account), Some(row)) => settings.served(row) + account.lift,
@@ -45,8 +45,8 @@ impl Accounts {
         }
     }
 
-    /// Takes over the new rows of `told`, which are in the mirror already. Those that stop
-    /// waiting go before those that begin, so that the order of rows does not matter.
+    /// Takes over the new rows of `told`, which are in the mirror already. Tenants that stop
+    /// waiting go before those that begin, so the order of rows does not matter.
     pub(crate) fn update(&mut self, mirror: &Mirror, settings: &Settings, told: &[u32]) {
         let mut left = None;
         let mut came = Vec::new();
@@ -64,7 +64,7 @@ impl Accounts {
                 (true, true) | (false, false) => {}
             }
         }
-        // Of several that left at once the one served most: it gives the least credit.
+        // Of several tenants that left at once, the one served most gives the least credit.
         self.last = left.map(|(_, id)| id).or(self.last);
         if !came.is_empty() {
             self.lift(mirror, settings, &came);
@@ -90,7 +90,7 @@ impl Accounts {
 // === impl Account ===
 
 impl Account {
-    /// Starts from 0, whatever was served before this policy came.
+    /// An account that starts from 0, whatever was served before this policy came.
     fn opened(settings: &Settings, row: &Tenant) -> Self {
         Self {
             lift: -settings.served(row),
@@ -99,7 +99,7 @@ impl Account {
         }
     }
 
-    /// From now on tokens count by another weight; those already served stay as they were counted.
+    /// Counts tokens by another weight from now on; those already served stay as counted.
     fn reweigh(&mut self, settings: &Settings, row: &Tenant) {
         if self.weight != row.weight {
             let before = Tenant {

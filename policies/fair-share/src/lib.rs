@@ -1,11 +1,11 @@
 //! Order of the queue: tenants share the tokens served by their weights.
 //!
-//! A virtual token counter for each tenant, as in "Fairness in Serving Large Language Models"
-//! (VTC): whoever has been served least goes first, and a tenant that comes back gets no credit
-//! for the time it was away. Only the order is decided, so that no slot stays empty for fairness.
+//! Each tenant has a virtual token counter, as in "Fairness in Serving Large Language Models"
+//! (VTC). The tenant that has been served least goes first, and one that comes back gets no credit
+//! for the time it was away. Only the order is decided, so no slot stays empty for fairness.
 //!
 //! # Not here
-//! Limits (`tokens-per-minute`): a tenant without rivals gets all there is.
+//! Limits (`tokens-per-minute`): a tenant without rivals gets all the room.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
 use accounts::Accounts;
 pub use settings::Settings;
 
-/// The order of the queue.
+/// A policy that puts the tenant served least first.
 #[derive(Debug)]
 pub struct FairShare {
     settings: Settings,

@@ -1,4 +1,4 @@
-//! The order: whose turn it is, over and over, until every request has had its turn.
+//! The order: tenants take turns until every request has had its turn.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,10 +12,10 @@ use crate::settings::Settings;
 #[derive(Debug)]
 struct Line {
     counter: i128,
-    /// Placed before, and by this answer.
+    /// Requests placed before, and by this answer.
     running: u32,
     weight: u32,
-    /// The latest first.
+    /// Requests, the latest first.
     requests: Vec<Entry>,
 }
 
@@ -27,7 +27,7 @@ struct Entry {
     prompt_tokens: u32,
 }
 
-/// When a tenant's next request has its turn; the smaller comes first.
+/// The turn of a tenant's next request; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     counter_aged: i128,
@@ -37,7 +37,7 @@ struct Turn {
     tenant: u32,
 }
 
-/// These requests in order. Each turn costs its tenant the request's prompt, as serving it will.
+/// Orders requests. Each turn costs its tenant the request's prompt, as serving it will.
 pub(crate) fn order(
     mirror: &Mirror,
     settings: &Settings,

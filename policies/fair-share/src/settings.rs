@@ -1,4 +1,4 @@
-//! The operator's settings, and what tokens cost by them.
+//! The operator's settings, and the cost of tokens by them.
 
 use pointsman_sdk::check_range;
 use pointsman_sdk::wire::types::Tenant;
@@ -11,11 +11,11 @@ const PARTS: i128 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// What a prompt token counts.
+    /// Cost of a prompt token.
     pub prompt_token_cost: u32,
-    /// What a generated token counts.
+    /// Cost of a generated token.
     pub output_token_cost: u32,
-    /// Tokens that a second of waiting counts.
+    /// Tokens that a second of waiting is worth.
     pub aging: u32,
 }
 
@@ -42,19 +42,20 @@ impl Settings {
         Ok(self)
     }
 
-    /// What a tenant was served since the host started, in parts of a token for its weight.
+    /// The cost of all tokens a tenant was served since the host started, for its weight, in parts
+    /// of a token.
     pub(crate) fn served(&self, tenant: &Tenant) -> i128 {
         let prompt = i128::from(tenant.prompt_tokens_total) * i128::from(self.prompt_token_cost);
         let output = i128::from(tenant.output_tokens_total) * i128::from(self.output_token_cost);
         (prompt + output) * PARTS / i128::from(tenant.weight.max(1))
     }
 
-    /// What a prompt will add to that.
+    /// The cost that a prompt will add.
     pub(crate) fn prompt(&self, tokens: u32, weight: u32) -> i128 {
         i128::from(tokens) * i128::from(self.prompt_token_cost) * PARTS / i128::from(weight.max(1))
     }
 
-    /// What having come at this time adds to a request's turn.
+    /// The delay of a request's turn by its time of arrival, in parts of a token.
     pub(crate) fn lateness(&self, arrived: u64) -> i128 {
         i128::from(arrived) * i128::from(self.aging)
     }

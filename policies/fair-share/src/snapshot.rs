@@ -1,14 +1,14 @@
 //! The accounts as bytes, little-endian: the tenant that waited last, then each tenant.
 //!
-//! A byte says whether there is what follows it, or whether the tenant waits.
+//! A flag is one byte: whether a last tenant follows, or whether a tenant waits.
 
 use std::collections::BTreeMap;
 
 use crate::accounts::{Account, Accounts};
 
-/// Whether there is one, and the last tenant that waited.
+/// A flag, and the last tenant that waited.
 const HEADER_BYTES: usize = 5;
-/// Tenant, weight, whether it waits, lift.
+/// Tenant, weight, a flag, lift.
 const ENTRY_BYTES: usize = 25;
 
 pub(crate) fn write(accounts: &Accounts) -> Vec<u8> {
@@ -24,9 +24,11 @@ pub(crate) fn write(accounts: &Accounts) -> Vec<u8> {
     bytes
 }
 
+/// Reads the bytes that [`write`] made.
+///
 /// # Errors
 ///
-/// What is wrong with bytes that [`write`] did not make.
+/// A sentence about bytes that it did not make.
 pub(crate) fn read(bytes: &[u8]) -> Result<Accounts, String> {
     let mut rest = bytes;
     let last = flag(&mut rest)?;

@@ -7,7 +7,7 @@
 
 /// Bits after the point.
 const BITS: u32 = 32;
-/// 1.
+/// The weight 1.
 const ONE: u64 = 1 << BITS;
 /// The logarithm of *e* to base 2.
 const LOG2_E: u128 = 6_196_328_018;
@@ -35,8 +35,8 @@ pub(crate) fn weights(costs: &[u64], temperature: u32) -> Vec<u64> {
     costs.iter().map(weight).collect()
 }
 
-/// Which of the weights the number falls to, each with a chance in proportion to it. The weights
-/// are not all 0.
+/// The index of the weight that the number falls to, each with a chance in proportion to it. The
+/// weights are not all 0.
 pub(crate) fn draw(weights: &[u64], number: u64) -> usize {
     let total: u128 = weights.iter().copied().map(u128::from).sum();
     // Below `total`, as evenly as 2^64 numbers can be dealt out to so many.

@@ -7,33 +7,33 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// What a token to be prefilled costs, in thousandths.
+    /// Cost of a token to be prefilled, in thousandths.
     pub prefill_scale: u32,
-    /// What a prompt token in device memory saves, in thousandths.
+    /// Savings by a prompt token in device memory, in thousandths.
     pub device_credit: u32,
-    /// What one in host memory saves.
+    /// Savings by a prompt token in host memory, in thousandths.
     pub host_credit: u32,
-    /// What one on disk saves.
+    /// Savings by a prompt token on disk, in thousandths.
     pub disk_credit: u32,
-    /// What one in a shared cache saves, beyond those in device memory.
+    /// Savings by a prompt token in a shared cache and not in device memory, in thousandths.
     pub shared_credit: u32,
-    /// What a request that is there already costs, in tokens.
+    /// Cost of a request that is on the executor already, in tokens.
     pub request_cost: u32,
-    /// How far from the least cost the choice may stray, in thousandths; 0: not at all.
+    /// Distance from the least cost that the choice may stray, in thousandths; 0: none.
     pub temperature: u32,
-    /// Who wins among equals.
+    /// Winner among equals.
     pub ties: Ties,
-    /// Where chance is called for.
+    /// Seed of all that is drawn.
     pub seed: u64,
 }
 
-/// Who wins among equals.
+/// Winner among executors of equal cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ties {
-    /// The one attached first.
+    /// The executor attached first.
     AttachOrder,
-    /// One drawn at random.
+    /// An executor drawn at random.
     Seeded,
 }
 
@@ -54,8 +54,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Thousandths of more than a hundred, and requests of more than a million tokens, are slips of
-    /// the pen; bounded, no cost overflows.
+    /// Checks the ranges. Scales above a hundred and requests of more than a million tokens are
+    /// slips of the pen, and within these bounds no cost overflows.
     pub(crate) fn checked(self) -> Result<Self, String> {
         let bounds = [
             ("prefill-scale", self.prefill_scale, 100_000),

@@ -198,8 +198,8 @@ fn up_goes_before_degraded_whatever_it_costs() {
     );
 }
 
-/// How many of 10,000 requests, each asked alone, go to each of three executors that cost 100, 200
-/// and 300 tokens.
+/// Numbers of 10,000 requests, each asked alone, that go to each of three executors that cost 100,
+/// 200 and 300 tokens.
 fn shares(settings: &str) -> [usize; 3] {
     let loads = [0, 1, 2].map(|id| ExecutorLoad {
         prefill_tokens_pending: 100 * u64::from(id),

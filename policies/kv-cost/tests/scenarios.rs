@@ -18,7 +18,7 @@ fn it_has_every_property() {
     Shipped::new("kv-cost", pointsman_kv_cost::instance).assert();
 }
 
-/// What it draws need not be the best that it explains.
+/// The executor drawn need not be the best that it explains.
 #[test]
 fn drawing_among_executors_it_has_every_other_property() {
     let policy = Shipped::new("kv-cost", pointsman_kv_cost::instance);

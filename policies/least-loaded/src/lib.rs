@@ -7,41 +7,42 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::{Cached, Change, Request};
-use pointsman_sdk::{
-    Case, Executor, Explanation, Mirror, Moment, Pick, Policy, Ranking, Router, Seat, Standing,
-    Tentative, explain, export, open_seat,
-};
+use pointsman_sdk::{ByRank, Executor, NoSettings, Place, Policy, Ranked, Readiness, export};
 
-/// It has no settings; a key in its sidecar is an error.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {}
-
-/// Where requests go. It keeps no state but an order of what is in the mirror.
+/// A policy that prefers executors with few requests.
 #[derive(Debug)]
-pub struct LeastLoaded {
-    ranking: Ranking<Rank>,
-}
+pub struct LeastLoaded;
 
-/// How good a place an executor is; the smaller is the better. Of equals the one attached first
-/// is taken.
+/// The order of executors; the least is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    standing: Standing,
-    /// Running, and placed but not started.
+pub struct Load {
+    readiness: Readiness,
+    /// Requests running, and placed but not started.
     depth: u64,
     /// Placements so far, failed ones too.
     placed: u64,
 }
 
-const REASONS: [&str; 2] = ["least loaded", "no room anywhere"];
+impl Ranked for LeastLoaded {
+    type Rank = Load;
+
+    fn rank(&self, place: &Place<'_>) -> Load {
+        Load {
+            readiness: place.readiness(),
+            depth: place.depth(),
+            placed: place.placed_total(),
+        }
+    }
+
+    fn note(&self, executor: &Executor<'_>) -> String {
+        let placed = executor.load.placed_total;
+        format!("depth {}, {placed} placed", executor.depth())
+    }
+}
 
 impl Policy for LeastLoaded {
-    type Settings = Settings;
+    type Settings = NoSettings;
 
     fn describe() -> Description {
         Description {
@@ -49,80 +50,14 @@ impl Policy for LeastLoaded {
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The executor with the fewest requests, then the fewest placements.".into(),
             feed: Feed::WAITING,
-            reasons: REASONS.map(str::to_owned).to_vec(),
+            reasons: ["least loaded", "no room anywhere"].map(Into::into).into(),
             state_version: 1,
         }
     }
 
-    fn new(_: Settings) -> Result<Self, String> {
-        Ok(Self {
-            ranking: Ranking::default(),
-        })
-    }
-
-    fn cleared(&mut self) {
-        self.ranking.clear();
-    }
-
-    fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        self.ranking.changed(mirror, change);
-    }
-
-    fn observed(&mut self, mirror: &Mirror) {
-        self.ranking.observed();
-        self.refresh(mirror, &Tentative::default());
+    fn new(_: NoSettings) -> Result<Self, String> {
+        Ok(Self)
     }
 }
 
-impl Router for LeastLoaded {
-    const NO_ROOM: u16 = 1;
-
-    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        self.refresh(case.mirror, case.placed);
-        let best_first = self.ranking.best_first(case.need.request, None);
-        let least = case.first_of(best_first, 0);
-        least.ok_or(Self::hold(Self::NO_ROOM))
-    }
-
-    fn took(&mut self, _: &Case<'_>, pick: &Pick) {
-        self.ranking.placed(pick.executor);
-    }
-}
-
-impl Explanation for LeastLoaded {
-    fn explain(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Vec<Candidate> {
-        let rank = |case: &Case<'_>, at: &Executor<'_>, seat| Ok(Rank::new(case.placed, at, seat));
-        let note = |_: &Case<'_>, executor: &Executor<'_>| {
-            let placed = executor.load.placed_total;
-            format!("depth {}, {placed} placed", executor.depth())
-        };
-        explain::alone(mirror, at.now, (request, cached), rank, note)
-    }
-}
-
-impl LeastLoaded {
-    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        self.ranking.refresh(mirror, placed, |executor| {
-            Some(Rank::new(placed, executor, open_seat(placed, executor)?))
-        });
-    }
-}
-
-impl Rank {
-    fn new(placed: &Tentative, executor: &Executor<'_>, seat: Seat) -> Self {
-        let counts = placed.counts(executor).total();
-        Self {
-            standing: Standing::new(executor, seat),
-            depth: executor.depth() + counts,
-            placed: executor.load.placed_total + counts,
-        }
-    }
-}
-
-export!(LeastLoaded: routing, explanation);
+export!(ByRank<LeastLoaded>: routing, explanation);

@@ -1,24 +1,19 @@
-//! Models that are warm nowhere: executors that are kept free for them.
+//! Executors that are kept free for models that are warm nowhere.
 //!
-//! Where `models-max` alone keeps such a model from starting on an executor with a free slot,
-//! the one with the most free slots is reserved for it: other models may not refill it, so that it
-//! drains, as long as a waiting request asks for the model. What runs there loses nothing
-//! by it: another live executor serves each of its models.
+//! Where `models-max` alone keeps such a model from starting on an executor with a free slot, the
+//! one with the most free slots is reserved for it. Other models may not refill that executor, so
+//! it drains, as long as a waiting request asks for the model. The models that run there lose
+//! nothing by it: another live executor serves each of them.
 //!
-//! Found anew at every `observe`, from what the mirror says: there is nothing to keep in step.
+//! They are found anew at every `observe`, from the mirror alone.
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::wire::types::{Cached, ExecutorInfo, Request, Stage};
-use pointsman_sdk::{Executor, Mirror, Need, Obstacle, Seat, Tentative, fit};
+use pointsman_sdk::wire::types::{ExecutorInfo, Request, Stage};
+use pointsman_sdk::{BatchPlacements, Case, Executor, Fleet, Mirror, Obstacle, Seat};
 
-use crate::choose::Case;
-use crate::roster::Scope;
-use crate::{MemoryAware, View};
-
-/// Most models that are looked at. Each may take a look at the whole fleet, and a question must
-/// end.
-const COLD_MAX: usize = 8;
+use crate::MemoryAware;
+use crate::search::{MayLook, Search};
 
 /// The executors that are kept free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,31 +25,21 @@ struct Drain {
     model: u32,
 }
 
-/// Whether no live executor runs the model or keeps it loaded, placements of this batch included.
-pub(crate) fn is_cold(mirror: &Mirror, placed: &Tentative, model: u32, now: u64) -> bool {
+/// Returns whether no live executor runs the model or keeps it loaded; placements of this batch
+/// count.
+pub(crate) fn is_cold(fleet: Fleet<'_>, model: u32, now: u64) -> bool {
+    let Fleet { mirror, placed } = fleet;
     let warm = |executor: &Executor<'_>| executor.is_live() && executor.is_warm(model, now);
     placed.running(mirror, model) == 0
         && !mirror.presences(model).any(|(executor, _)| warm(&executor))
 }
 
-/// Whether a slot is free there, earlier placements of the batch counted.
-pub(crate) fn has_slot(placed: &Tentative, executor: &Executor<'_>) -> bool {
-    free_slots(placed, executor) > 0
-}
-
-fn free_slots(placed: &Tentative, executor: &Executor<'_>) -> u32 {
-    let total = executor.info.slots_total;
-    let used = executor.load.slots_used;
-    total.saturating_sub(used.saturating_add(placed.counts(executor).slots))
-}
-
-/// The oldest queued request of each model that is warm nowhere, by arrival.
-fn oldest_cold(mirror: &Mirror) -> Vec<&Request> {
-    let placed = Tentative::default();
+/// The oldest queued request of each model that is warm nowhere, by arrival, of so many models.
+fn oldest_cold(mirror: &Mirror, models_max: usize) -> Vec<&Request> {
     let waiting = mirror.models().filter(|model| model.waiting > 0);
     let mut cold: Vec<u32> = waiting
         .map(|model| model.id)
-        .filter(|&model| is_cold(mirror, &placed, model, mirror.now()))
+        .filter(|&model| is_cold(Fleet::from(mirror), model, mirror.now()))
         .collect();
     let mut oldest = Vec::new();
     if cold.is_empty() {
@@ -65,7 +50,7 @@ fn oldest_cold(mirror: &Mirror) -> Vec<&Request> {
         if let (Some(at), Stage::Queued) = (asked, request.stage) {
             cold.swap_remove(at);
             oldest.push(request);
-            if cold.is_empty() || oldest.len() == COLD_MAX {
+            if cold.is_empty() || oldest.len() == models_max {
                 break;
             }
         }
@@ -73,73 +58,42 @@ fn oldest_cold(mirror: &Mirror) -> Vec<&Request> {
     oldest
 }
 
-// === impl MemoryAware ===
+// === impl Drains ===
 
-impl MemoryAware {
-    /// An executor for each waiting model that is warm nowhere and cannot start, after those that
-    /// have waited longer were served.
-    pub(crate) fn find_drains(&self, mirror: &Mirror) -> Drains {
-        let mut drains = Drains::default();
-        let mut placed = Tentative::default();
+impl Drains {
+    /// Finds an executor for each waiting model that is warm nowhere and cannot start, after those
+    /// that have waited longer were served.
+    pub(crate) fn find(policy: &MemoryAware, mirror: &Mirror) -> Self {
+        let mut drains = Self::default();
+        let mut placed = BatchPlacements::default();
         let mut servers = None;
-        for request in oldest_cold(mirror) {
-            let need = Need::new(mirror, &placed, request, mirror.now());
-            let asked = Cached {
-                request: request.id,
-                overlaps: None,
-                floor_tokens: 0,
-                shared_tokens: 0,
-            };
-            let case = Case {
+        for request in oldest_cold(mirror, policy.settings.cold_models_max()) {
+            let fleet = Fleet {
                 mirror,
                 placed: &placed,
-                need: &need,
-                asked: &asked,
-                view: View {
-                    drains: &drains,
-                    ..self.view(request)
-                },
             };
-            match self.ordered(&case) {
-                Ok(ordered) => {
-                    if let Some(executor) = mirror.executor_at(ordered.first.position) {
-                        placed.place(mirror, &need, &executor, ordered.first.seat);
+            let case = Case::new(fleet, request, mirror.now());
+            let search = Search {
+                drains: &drains,
+                ..Search::new(policy, &case)
+            };
+            match search.choose(MayLook::Yes) {
+                (_, Ok(choice)) => {
+                    let (id, seat) = (choice.first.executor.id(), choice.first.seat);
+                    if let Some(executor) = mirror.executor(id) {
+                        placed.place(mirror, request, &executor, seat);
                     }
                 }
-                Err(_) => {
-                    let (_, scope) = self.search(&case);
+                (search, Err(_)) => {
                     let servers = servers.get_or_insert_with(|| Servers::of(mirror));
-                    let executor = drains.executor_for(&case, servers, &scope);
+                    let executor = executor_for(&search, servers);
                     let kept = executor.zip(request.model);
-                    drains
-                        .0
-                        .extend(kept.map(|(executor, model)| Drain { executor, model }));
+                    let drain = kept.map(|(executor, model)| Drain { executor, model });
+                    drains.0.extend(drain);
                 }
             }
         }
         drains
-    }
-}
-
-// === impl Drains ===
-
-impl Drains {
-    /// The executor to keep free; absent where that would not help. Not one that another model is
-    /// about to start on, or is kept free for.
-    fn executor_for(&self, case: &Case<'_>, servers: &Servers, scope: &Scope) -> Option<u32> {
-        let mut best: Option<(u32, u32)> = None;
-        for executor in scope.executors(case.mirror) {
-            let free = free_slots(case.placed, &executor);
-            if best.is_none_or(|(most, _)| free > most)
-                && self.model_at(executor.id()).is_none()
-                && case.placed.started(&executor).is_empty()
-                && is_all_models_max(case, &executor)
-                && servers.replace(&executor)
-            {
-                best = Some((free, executor.id()));
-            }
-        }
-        best.map(|(_, executor)| executor)
     }
 
     /// The model that an executor is kept free for.
@@ -148,8 +102,8 @@ impl Drains {
         Some(drain.model)
     }
 
-    /// Whether a request of this model may not be placed there. One that names no model keeps no
-    /// other from starting.
+    /// Returns whether a request of this model may not be placed there. One that names no model
+    /// keeps no other from starting.
     #[inline]
     pub(crate) fn keeps_out(&self, executor: u32, model: Option<u32>) -> bool {
         self.model_at(executor)
@@ -158,10 +112,28 @@ impl Drains {
     }
 }
 
-/// Whether `models-max` is all that stands in the way of a slot.
+/// The executor to keep free; absent where that would not help. Not one that another model is
+/// about to start on, or is kept free for.
+fn executor_for(search: &Search<'_>, servers: &Servers) -> Option<u32> {
+    let fleet = search.case.fleet;
+    let mut best: Option<(u32, u32)> = None;
+    for executor in search.scope().executors(fleet.mirror) {
+        let free = fleet.slots_free(&executor);
+        if best.is_none_or(|(most, _)| free > most)
+            && search.drains.model_at(executor.id()).is_none()
+            && fleet.placed.started(&executor).is_empty()
+            && is_all_models_max(search.case, &executor)
+            && servers.replace(&executor)
+        {
+            best = Some((free, executor.id()));
+        }
+    }
+    best.map(|(_, executor)| executor)
+}
+
+/// Returns whether `models-max` is all that stands in the way of a slot.
 fn is_all_models_max(case: &Case<'_>, executor: &Executor<'_>) -> bool {
-    let seat = |executor: &Executor<'_>| fit(case.mirror, case.placed, case.need, executor);
-    if seat(executor) != Err(Obstacle::ModelsMax) {
+    if case.fit(executor) != Err(Obstacle::ModelsMax) {
         return false;
     }
     let unlimited = ExecutorInfo {
@@ -169,13 +141,13 @@ fn is_all_models_max(case: &Case<'_>, executor: &Executor<'_>) -> bool {
         ..executor.info.clone()
     };
     let info = &unlimited;
-    seat(&Executor { info, ..*executor }) == Ok(Seat::Slot)
+    case.fit(&Executor { info, ..*executor }) == Ok(Seat::Slot)
 }
 
-/// How many live executors serve what.
+/// Numbers of live executors, by the models they serve.
 #[derive(Debug, Default)]
 struct Servers {
-    /// Any model.
+    /// Executors that serve any model.
     any: usize,
     by_model: BTreeMap<u32, usize>,
 }
@@ -198,7 +170,7 @@ impl Servers {
         servers
     }
 
-    /// Whether each model that runs on this live executor is served by another.
+    /// Returns whether each model that runs on this live executor is served by another.
     fn replace(&self, executor: &Executor<'_>) -> bool {
         let serves = |model| match &executor.info.serves {
             Some(serves) => serves.contains(&model),

@@ -1,4 +1,4 @@
-//! Why a verdict is what it is: the texts the host shows.
+//! Reasons of verdicts, as the host shows them.
 
 pointsman_sdk::reasons! {
     /// A reason; its index is what an answer carries.

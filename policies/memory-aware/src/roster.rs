@@ -1,25 +1,24 @@
-//! Executors by what seldom changes about them: their topology group, and whether they limit how
-//! many models run.
+//! Executors by rows that seldom change: their topology group, and their limit of models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_sdk::wire::types::{Change, Request};
 use pointsman_sdk::{Executor, Mirror};
 
-/// Executors by group.
+/// Executors by group, and those with a limit of models.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     /// Executor ids by group.
     groups: BTreeMap<u32, BTreeSet<u32>>,
-    /// Those with a `models-max`.
+    /// Executors with a `models-max`.
     limited: BTreeSet<u32>,
 }
 
-/// Where a request may be looked for a place.
+/// Executors that a request may be looked for a place on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Everywhere,
-    /// On these, by ascending id.
+    /// These, by ascending id.
     Among(Vec<u32>),
 }
 
@@ -65,7 +64,7 @@ impl Roster {
         }
     }
 
-    /// Whether any executor has a `models-max`.
+    /// Returns whether any executor has a `models-max`.
     pub(crate) fn limits_models(&self) -> bool {
         !self.limited.is_empty()
     }
@@ -97,11 +96,8 @@ impl Scope {
         }
     }
 
-    /// Its executors, in attach order.
-    pub(crate) fn executors<'a>(
-        &'a self,
-        mirror: &'a Mirror,
-    ) -> impl Iterator<Item = Executor<'a>> {
+    /// The executors of the scope, in attach order.
+    pub(crate) fn executors<'a>(&self, mirror: &'a Mirror) -> impl Iterator<Item = Executor<'a>> {
         let (all, some) = match self {
             Self::Everywhere => (Some(mirror.executors()), &[][..]),
             Self::Among(ids) => (None, ids.as_slice()),

@@ -1,11 +1,8 @@
 //! The operator's settings.
 
+use pointsman_sdk::check_range;
 use serde::Deserialize;
 
-use crate::credit::Weights;
-
-/// Most candidates an answer may name.
-pub(crate) const CANDIDATES_MAX: usize = 8;
 /// A thousand times over. More is a mistake of unit.
 const WEIGHT_MAX: u32 = 1_000_000;
 
@@ -13,33 +10,41 @@ const WEIGHT_MAX: u32 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// What makes one executor better than another.
+    /// The load by which one executor is better than another.
     pub balance: Balance,
-    /// Whether the executor that served a session last is tried first.
+    /// Permille of blocks in use at which the pressure tiers after the first begin.
+    pub pressure_tiers: [u32; 3],
+    /// Preference for the executor that served a session last.
     pub session_preference: bool,
-    /// Which sessions without such an executor are hashed to one.
+    /// Sessions without such an executor that are hashed to one.
     pub rendezvous: Rendezvous,
-    /// What a request's topology group means.
+    /// Meaning of a request's topology group.
     pub group_hint: GroupHint,
-    /// What is done for a request whose model is warm nowhere.
+    /// Help for a request whose model is warm nowhere.
     pub cold_models: ColdModels,
-    /// Permille of a block that one held on the device is worth.
+    /// Models warm nowhere that executors are kept free for, at most.
+    pub cold_models_max: u32,
+    /// Worth of a block held on the device, in permille of a block.
     pub device_credit: u32,
-    /// The same for one in host memory.
+    /// Worth of a block held in host memory, in permille of a block.
     pub host_credit: u32,
-    /// The same for one on disk or outside the executor.
+    /// Worth of a block held on disk or outside the executor, in permille of a block.
     pub disk_credit: u32,
-    /// The same for one that a shared cache holds and the device does not.
+    /// Worth of a block that a shared cache holds and the device does not, in permille of a block.
     pub shared_credit: u32,
-    /// Permille of a decode block that a block of prefill costs.
+    /// Cost of a block of prefill, in permille of a decode block.
     pub prefill_scale: u32,
-    /// Permille of a decode block that a request placed there costs.
+    /// Cost of a request placed on the executor, in permille of a decode block.
     pub active_cost: u32,
-    /// Executors an answer names, best first; the host takes the first it finds in order.
+    /// Tokens of a block, for executors that do not report them.
+    pub tokens_per_block: u32,
+    /// Executors that an answer names, best first; the host takes the first that has room.
     pub candidates: u32,
+    /// Looks at every executor that one answer may take to find out why requests have no place.
+    pub looks_max: u32,
 }
 
-/// What makes one executor better than another.
+/// The load by which one executor is better than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
@@ -49,40 +54,39 @@ pub enum Balance {
     Slots,
 }
 
-/// Which sessions that no executor has served yet, or not one that can take more, are hashed to
-/// one.
+/// Sessions that are hashed to an executor, where none has served them yet that can take more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rendezvous {
-    /// None: load decides.
+    /// No session: load decides.
     Never,
-    /// Those of requests that ask for a group.
+    /// Sessions of requests that ask for a group.
     Groups,
-    /// All.
+    /// All sessions, group or not.
     Always,
 }
 
-/// What a request's topology group means.
+/// Meaning of a request's topology group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupHint {
     /// The request waits for room in the group, as long as a live executor there serves it.
     Keep,
-    /// The group first, then wherever there is room.
+    /// The request goes to the group first, then wherever there is room.
     Prefer,
-    /// Nothing.
+    /// The group means nothing.
     Ignore,
 }
 
-/// What is done for a request whose model is warm nowhere.
+/// Help for a request whose model is warm nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ColdModels {
-    /// Nothing: another model's warm hold binds it.
+    /// No help: another model's warm hold binds the request.
     Wait,
-    /// A hold that is all that stands in its way is waived.
+    /// A hold is waived that is all that stands in the way.
     Start,
-    /// That, and where `models-max` alone stands in its way an executor is kept free for it.
+    /// A hold is waived, and where `models-max` alone stands in the way an executor is kept free.
     Drain,
 }
 
@@ -90,48 +94,67 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             balance: Balance::Memory,
+            pressure_tiers: [700, 850, 950],
             session_preference: true,
             rendezvous: Rendezvous::Groups,
             group_hint: GroupHint::Keep,
             cold_models: ColdModels::Drain,
+            cold_models_max: 8,
             device_credit: 1000,
             host_credit: 750,
             disk_credit: 250,
             shared_credit: 0,
             prefill_scale: 1000,
             active_cost: 0,
+            tokens_per_block: 16,
             candidates: 3,
+            looks_max: 4,
         }
     }
 }
 
 impl Settings {
-    /// How many candidates an answer names.
-    pub(crate) fn candidates(self) -> Result<usize, String> {
-        let candidates = usize::try_from(self.candidates).unwrap_or(usize::MAX);
-        if (1..=CANDIDATES_MAX).contains(&candidates) {
-            return Ok(candidates);
+    /// Checks the ranges.
+    pub(crate) fn checked(self) -> Result<Self, String> {
+        let weights = [
+            ("device-credit", self.device_credit),
+            ("host-credit", self.host_credit),
+            ("disk-credit", self.disk_credit),
+            ("shared-credit", self.shared_credit),
+            ("prefill-scale", self.prefill_scale),
+            ("active-cost", self.active_cost),
+        ];
+        for (key, value) in weights {
+            if value > WEIGHT_MAX {
+                return Err(format!("`{key}`: {value} permille is above {WEIGHT_MAX}"));
+            }
         }
-        Err(format!(
-            "`candidates`: {candidates} is not between 1 and {CANDIDATES_MAX}"
-        ))
+        let tiers = self.pressure_tiers;
+        if !tiers.is_sorted() || tiers[2] > 1000 {
+            return Err(format!(
+                "`pressure-tiers`: {tiers:?} do not ascend to at most 1000 permille"
+            ));
+        }
+        check_range("candidates", self.candidates, 1..=8)?;
+        // A question or an `observe` must end in a fleet of any size.
+        check_range("cold-models-max", self.cold_models_max, 0..=64)?;
+        check_range("looks-max", self.looks_max, 0..=64)?;
+        check_range("tokens-per-block", self.tokens_per_block, 1..=1_000_000)?;
+        Ok(self)
     }
 
-    /// What overlaps and load are worth.
-    pub(crate) fn weights(self) -> Result<Weights, String> {
-        let weight = |key: &str, value: u32| {
-            if value <= WEIGHT_MAX {
-                return Ok(u64::from(value));
-            }
-            Err(format!("`{key}`: {value} permille is above {WEIGHT_MAX}"))
-        };
-        Ok(Weights {
-            device: weight("device-credit", self.device_credit)?,
-            host: weight("host-credit", self.host_credit)?,
-            disk: weight("disk-credit", self.disk_credit)?,
-            shared: weight("shared-credit", self.shared_credit)?,
-            prefill: weight("prefill-scale", self.prefill_scale)?,
-            active: weight("active-cost", self.active_cost)?,
-        })
+    /// The pressure tier of a pool with so many permille of its blocks in use.
+    #[inline]
+    pub(crate) fn tier(&self, permille: u64) -> u8 {
+        let begin = |from: u32| u8::from(permille >= u64::from(from));
+        self.pressure_tiers.map(begin).into_iter().sum()
+    }
+
+    pub(crate) fn candidates(&self) -> usize {
+        usize::try_from(self.candidates).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn cold_models_max(&self) -> usize {
+        usize::try_from(self.cold_models_max).unwrap_or(usize::MAX)
     }
 }

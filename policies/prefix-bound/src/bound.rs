@@ -1,14 +1,14 @@
-//! How loaded an executor may be before its prefix no longer draws requests.
+//! The bound on the load of an executor beyond which its prefix no longer draws requests.
 //!
-//! The thresholds are those of SGLang's cache-aware router, there for the greatest and the least
-//! load of a fleet, here for the load of the executor in question: it is over the bound if
-//! `load - other > balance-abs` and `load > balance-rel x other`.
+//! The thresholds are those of SGLang's cache-aware router. They hold there for the greatest and
+//! the least load of a fleet, and here for the load of the executor in question, which is over the
+//! bound if `load - other > balance-abs` and `load > balance-rel x other`.
 
 use std::iter::Sum;
 
 use crate::settings::Settings;
 
-/// Loads measured against: their sum, and how many they are.
+/// Loads to measure against: their sum and number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     sum: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Total {
 /// The bound for one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// Their mean, undivided; of one, that load.
+    /// The loads to measure against, by their mean.
     total: Total,
     balance_abs: u64,
     balance_rel: u64,
@@ -39,7 +39,7 @@ impl Total {
         self.count += 1;
     }
 
-    /// Takes away a load that was added.
+    /// Takes away a load that was added before.
     pub(crate) fn subtract(&mut self, load: u64) {
         self.sum -= load;
         self.count -= 1;
@@ -66,7 +66,7 @@ impl Bound {
         }
     }
 
-    /// Whether a load is within the bound.
+    /// Returns whether a load is within the bound.
     pub(crate) fn holds(&self, load: u64) -> bool {
         let Total { sum, count } = self.total;
         let all = load * count;

@@ -1,10 +1,10 @@
-//! What loads are measured against, kept current as rows change: the least of the executors that
-//! serve a request, or their mean.
+//! The loads that a load is measured against: the least of the executors that serve a request, or
+//! their mean.
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::wire::types::{Change, Request};
-use pointsman_sdk::{Case, Executor, Mirror, Ranking, Sheet, Tentative};
+use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::{Case, Executor, ExecutorTable, Fleet, Ranking};
 
 use crate::bound::{Bound, Total};
 use crate::settings::{Against, Settings};
@@ -19,24 +19,19 @@ pub(crate) enum Loads {
 /// Sums of loads.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    counted: Sheet<Counted>,
+    counted: ExecutorTable<Counted>,
     all: Total,
-    /// Of those that serve any model.
+    /// Loads of executors that serve any model.
     any: Total,
-    /// Of those that name the models they serve.
+    /// Loads of executors that name the models they serve.
     by_model: BTreeMap<u32, Total>,
 }
 
-/// What one executor adds to the sums.
+/// The part of one executor in the sums.
 #[derive(Clone, Debug)]
 struct Counted {
     load: u64,
     serves: Option<Vec<u32>>,
-}
-
-/// Requests placed there: running, and placed but not started.
-pub(crate) fn load(placed: &Tentative, executor: &Executor<'_>) -> u64 {
-    executor.depth() + placed.counts(executor).total()
 }
 
 // === impl Loads ===
@@ -49,54 +44,28 @@ impl Loads {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
-        match self {
-            Self::Least(ranking) => ranking.clear(),
-            Self::Mean(totals) => *totals = Totals::default(),
-        }
-    }
-
-    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        match self {
-            Self::Least(ranking) => ranking.changed(mirror, change),
-            Self::Mean(totals) => totals.counted.changed(mirror, change),
-        }
-    }
-
-    pub(crate) fn placed(&mut self, executor: u32) {
-        match self {
-            Self::Least(ranking) => ranking.placed(executor),
-            Self::Mean(totals) => totals.counted.placed(executor),
-        }
-    }
-
-    pub(crate) fn observed(&mut self) {
-        match self {
-            Self::Least(ranking) => ranking.observed(),
-            Self::Mean(totals) => totals.counted.observed(),
-        }
-    }
-
-    pub(crate) fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+    pub(crate) fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
         match self {
             Self::Least(ranking) => {
-                ranking.refresh(mirror, placed, |at| at.is_live().then(|| load(placed, at)));
+                let load = |at: &Executor<'_>| at.is_live().then(|| fleet.depth(at));
+                ranking.update_with(fleet, executors, load);
             }
-            Self::Mean(totals) => totals.refresh(mirror, placed),
+            Self::Mean(totals) => totals.update(fleet, executors),
         }
     }
 
     /// The bound for a request, among the executors that may take it once they have room.
     pub(crate) fn bound(&self, settings: &Settings, case: &Case<'_>) -> Bound {
-        let request = case.need.request;
-        let may_take = |at: &Executor<'_>| case.need.check_lasting(at).is_ok();
+        let request = case.request;
+        let may_take = |at: &Executor<'_>| case.check_lasting(at).is_ok();
         let load_of = |id| {
-            let executor = case.mirror.executor(id).filter(may_take)?;
-            Some(load(case.placed, &executor))
+            let executor = case.fleet.mirror.executor(id).filter(may_take)?;
+            Some(case.fleet.depth(&executor))
         };
         let total = match (self, &request.allowed) {
             (Self::Least(ranking), _) => {
-                let least = ranking.serving(request).find_map(load_of);
+                let mut serving = ranking.best_first(request).with_or_without_room();
+                let least = serving.find_map(load_of);
                 Total::of(least.unwrap_or(0))
             }
             (Self::Mean(_), Some(allowed)) => {
@@ -114,7 +83,7 @@ impl Loads {
 // === impl Totals ===
 
 impl Totals {
-    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
+    fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
         let Self {
             counted,
             all,
@@ -123,7 +92,7 @@ impl Totals {
         } = self;
         let row = |at: &Executor<'_>| {
             at.is_live().then(|| Counted {
-                load: load(placed, at),
+                load: fleet.depth(at),
                 serves: at.info.serves.clone(),
             })
         };
@@ -141,13 +110,13 @@ impl Totals {
                 }
             }
         };
-        counted.refresh_telling(mirror, row, |old, new| {
+        counted.update_telling(fleet.mirror, executors, row, |old, new| {
             add(old, Total::subtract);
             add(new, Total::add);
         });
     }
 
-    /// Of the executors that serve the request's model and did not fail it.
+    /// The loads of the executors that serve the request's model and did not fail it.
     fn serving(&self, request: &Request) -> Total {
         let mut total = match request.model {
             None => self.all,

@@ -8,23 +8,23 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// The part of a prompt, in permille, of which more must be cached to be worth a detour.
+    /// Part of a prompt, in permille; more than that must be cached to be worth a detour.
     pub cache_threshold: u32,
     /// Requests by which a load may exceed the one it is measured against.
     pub balance_abs: u32,
     /// Permille of that load up to which it may grow beyond.
     pub balance_rel: u32,
-    /// What a load is measured against.
+    /// Loads that a load is measured against.
     pub against: Against,
 }
 
-/// What a load is measured against.
+/// Loads that a load is measured against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Against {
     /// The least load of all executors that serve the request.
     Least,
-    /// Their mean load.
+    /// The mean load of these executors.
     Mean,
 }
 

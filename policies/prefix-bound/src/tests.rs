@@ -61,7 +61,7 @@ fn check_loads(
     };
     let verdict = policy.route(at(SECOND), vec![asked]).remove(0);
     assert_eq!(verdict.choice, Choice::Place(vec![chosen]));
-    assert_eq!(verdict.reason, reason as u16);
+    assert_eq!(verdict.reason, reason.index());
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! discipline orders requests of one urgency by a score, the greater first.
 //!
 //! # Not here
-//! Aging: a discipline is what it says, and lets requests starve where it does. That no request
-//! waits for ever is then up to the host's liveness bounds. See `aging` for an order that does not.
+//! Aging: some disciplines let requests starve, and then only the host's liveness bounds keep them
+//! from waiting for ever. See `aging` for an order in which nothing starves.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -24,11 +24,11 @@ const SECOND: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// How requests of one urgency are ordered.
+    /// The order of requests of one urgency.
     pub discipline: Discipline,
 }
 
-/// How requests of one urgency are ordered.
+/// The order of requests of one urgency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Discipline {
@@ -41,13 +41,13 @@ pub enum Discipline {
     Wspt,
 }
 
-/// The order of the queue.
+/// A policy that orders the queue by a classic discipline.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueOrder {
     discipline: Discipline,
 }
 
-/// The place of one request; the smaller comes first.
+/// The place of one request; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     urgency: Reverse<Urgency>,
@@ -101,7 +101,7 @@ impl Discipline {
     }
 
     fn score(self, request: &Request) -> u128 {
-        /// More than any time: keeps the difference of two positive.
+        /// An offset beyond any time, so that the difference of two times is positive.
         const OFFSET: u128 = 1 << 64;
         let head_start = u128::from(request.head_start);
         let arrived = u128::from(request.arrived);

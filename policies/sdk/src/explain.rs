@@ -1,67 +1,62 @@
 //! Executors as [`Explanation`](crate::Explanation) lists them, and obstacles in words.
 
-use crate::fit::{Need, Obstacle, Seat};
-use crate::mirror::{Executor, Mirror};
-use crate::router::Case;
-use crate::tentative::Tentative;
+use crate::case::{Case, Obstacle};
+use crate::executor::Executor;
+use crate::fleet::{Place, Seat};
 use crate::wire::explanation::Candidate;
-use crate::wire::types::{Cached, Health, NameKind, Request};
+use crate::wire::types::{Health, NameKind};
 
-/// Explains one request with [`ranked`], as if it came alone.
-pub fn alone<R: Ord>(
-    mirror: &Mirror,
-    now: u64,
-    (request, cached): (&Request, &Cached),
-    rank: impl Fn(&Case<'_>, &Executor<'_>, Seat) -> Result<R, &'static str>,
-    note: impl Fn(&Case<'_>, &Executor<'_>) -> String,
-) -> Vec<Candidate> {
-    let placed = Tentative::default();
-    let case = Case {
-        mirror,
-        placed: &placed,
-        need: Need::new(mirror, &placed, request, now),
-        cached,
-    };
-    let rank = |executor: &Executor<'_>, seat| rank(&case, executor, seat);
-    ranked(&case, rank, |executor| note(&case, executor))
-}
-
-/// The executors in attach order. The cost of one is its place in the order of `rank`, of which
-/// the least is chosen and equals are taken in attach order; those that cannot take the request, or
-/// that the policy says why it would not send there, come after all others. The note says that and
-/// what `note` adds.
-pub fn ranked<R: Ord>(
+/// Lists the executors in attach order. The cost of one is its place in the order of `rank`, of
+/// which the least is chosen and equals are taken in attach order. Executors that cannot take the
+/// request, or that `rank` gives a reason not to choose, cost more than all others. A candidate's
+/// note has that and the text of `note`.
+pub fn by_rank<R: Ord>(
     case: &Case<'_>,
-    rank: impl Fn(&Executor<'_>, Seat) -> Result<R, &'static str>,
+    rank: impl Fn(&Place<'_>) -> Result<R, &'static str>,
     note: impl Fn(&Executor<'_>) -> String,
 ) -> Vec<Candidate> {
-    let place = |executor: &Executor<'_>| match case.fit(executor) {
-        Ok(seat) => match rank(executor, seat) {
-            Ok(rank) => Ok(((rank, executor.position), seated(executor, seat))),
-            Err(excluded) => Err(excluded.to_owned()),
-        },
+    let ranked = |executor: &Executor<'_>| match case.fit(executor) {
+        Ok(seat) => {
+            let place = Place {
+                fleet: case.fleet,
+                executor: *executor,
+                seat,
+            };
+            match rank(&place) {
+                Ok(rank) => Ok(((rank, executor.position), seated(executor, seat))),
+                Err(excluded) => Err(excluded.to_owned()),
+            }
+        }
         Err(obstacle) => Err(obstructed(case, executor, obstacle)),
     };
-    let executors: Vec<_> = case.mirror.executors().collect();
-    let placed: Vec<_> = executors.iter().map(place).collect();
-    let mut order: Vec<_> = placed.iter().flatten().map(|(place, _)| place).collect();
+    let executors: Vec<_> = case.fleet.mirror.executors().collect();
+    let ranked: Vec<_> = executors.iter().map(ranked).collect();
+    let mut order: Vec<_> = ranked.iter().flatten().map(|(rank, _)| rank).collect();
     order.sort_unstable();
-    let candidate = |(executor, placed): (&Executor<'_>, &Result<_, String>)| {
-        let (before, fits) = match placed {
-            Ok((place, seated)) => (order.partition_point(|other| *other < place), seated),
+    let candidate = |(executor, ranked): (&Executor<'_>, &Result<_, String>)| {
+        let (before, fits) = match ranked {
+            Ok((rank, seated)) => (order.partition_point(|other| *other < rank), seated),
             Err(excluded) => (order.len(), excluded),
         };
         Candidate {
             executor: executor.id(),
-            eligible: placed.is_ok(),
+            eligible: ranked.is_ok(),
             cost: i64::try_from(before).unwrap_or(i64::MAX),
-            note: format!("{fits}; {}", note(executor)),
+            note: joined(fits, &note(executor)),
         }
     };
-    executors.iter().zip(&placed).map(candidate).collect()
+    executors.iter().zip(&ranked).map(candidate).collect()
 }
 
-/// How an executor is, and which place it has.
+/// Joins two texts into one note; either may be empty.
+pub(crate) fn joined(first: &str, second: &str) -> String {
+    match (first, second) {
+        ("", text) | (text, "") => text.to_owned(),
+        (first, second) => format!("{first}; {second}"),
+    }
+}
+
+/// Says how an executor is, and which seat it has.
 #[must_use]
 pub fn seated(executor: &Executor<'_>, seat: Seat) -> String {
     let place = match seat {
@@ -71,9 +66,10 @@ pub fn seated(executor: &Executor<'_>, seat: Seat) -> String {
     format!("{}, {place}", health(executor))
 }
 
-/// What stands in the way of a request on an executor.
+/// Says what stands in the way of a request on an executor.
 #[must_use]
 pub fn obstructed(case: &Case<'_>, executor: &Executor<'_>, obstacle: Obstacle) -> String {
+    let mirror = case.fleet.mirror;
     match obstacle {
         Obstacle::ModelLimit => "the model runs as often as it may".to_owned(),
         Obstacle::NotLive => format!("it is {}", health(executor)),
@@ -89,25 +85,23 @@ pub fn obstructed(case: &Case<'_>, executor: &Executor<'_>, obstacle: Obstacle) 
             executor.load.slots_used, executor.info.slots_total
         ),
         Obstacle::NoBlocks => {
-            let device = case.mirror.device(executor.info.device);
-            let free = device.map_or(0, |device| {
-                u64::from(device.blocks_free) + u64::from(device.blocks_cached)
-            });
-            let needed = case.need.blocks_on(executor).unwrap_or(0);
+            let device = mirror.device(executor.info.device);
+            let free = device.map_or(0, |device| device.blocks_available());
+            let needed = case.blocks_on(executor).unwrap_or(0);
             format!("needs {needed} blocks, {free} are free")
         }
         Obstacle::WarmHold { until } => {
             let mut held = executor.residencies.iter();
             let warm = held
                 .find(|row| row.warm_until == Some(until))
-                .and_then(|row| case.mirror.name(NameKind::Model, row.model))
+                .and_then(|row| mirror.name(NameKind::Model, row.model))
                 .unwrap_or("another model");
             format!("{warm} is kept warm there until {until}us")
         }
     }
 }
 
-/// How an executor is.
+/// The health of an executor, as one word.
 #[must_use]
 pub fn health(executor: &Executor<'_>) -> &'static str {
     match executor.load.health {

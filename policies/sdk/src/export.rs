@@ -1,6 +1,6 @@
 //! `export!`: a policy as a component, and as a native instance.
 //!
-//! The generated `Guest` traits are implemented here, once, for whatever holds a [`Runtime`]; the
+//! The generated `Guest` traits are implemented here, once, for any holder of a [`Runtime`]. The
 //! macro adds the holder and the exported symbols, which must be in the policy's own crate.
 
 /// Exports a policy: `export!(MyPolicy: routing, explanation);`
@@ -185,7 +185,7 @@ macro_rules! __export_world {
     };
 }
 
-/// What `export!` builds on in a component.
+/// Parts of a component that `export!` builds on.
 #[doc(hidden)]
 pub mod component {
     use std::cell::Cell;
@@ -196,12 +196,12 @@ pub mod component {
     use crate::wire::types::{Cached, Change, Extent, Moment, Request};
     use crate::wire::{admission, budget, explanation, lifecycle, preemption, priority, routing};
 
-    /// Who holds the one instance of a component.
+    /// The holder of a component's one instance.
     pub trait Host {
-        /// Whose it is.
+        /// The policy of the component.
         type Policy: Policy;
 
-        /// Calls with it.
+        /// Calls with the instance.
         fn with<R>(call: impl FnOnce(&mut Runtime<Self::Policy>) -> R) -> R;
     }
 

@@ -17,7 +17,7 @@ use crate::wire::types::{
 /// One second of the host's clock.
 pub const SECOND: u64 = 1_000_000;
 
-/// The moment of a question.
+/// The moment of a question at time `now`, in microseconds.
 #[must_use]
 pub fn at(now: u64) -> Moment {
     Moment { now, round: 1 }
@@ -72,7 +72,7 @@ pub fn device(id: u32) -> Device {
     }
 }
 
-/// A model without a limit and without requests.
+/// A model that is unlimited and idle.
 #[must_use]
 pub fn model(id: u32) -> Model {
     Model {
@@ -83,7 +83,7 @@ pub fn model(id: u32) -> Model {
     }
 }
 
-/// A tenant without a limit and without requests.
+/// A tenant that is unlimited and idle.
 #[must_use]
 pub fn tenant(id: u32) -> Tenant {
     Tenant {
@@ -97,7 +97,7 @@ pub fn tenant(id: u32) -> Tenant {
     }
 }
 
-/// A model of which one sequence runs on the executor.
+/// The presence of a model on an executor where one sequence of it runs.
 #[must_use]
 pub fn residency(executor: u32, model: u32) -> Residency {
     Residency {
@@ -108,7 +108,7 @@ pub fn residency(executor: u32, model: u32) -> Residency {
     }
 }
 
-/// A request queued since time 0: throughput, tenant 0, any model, 100 tokens in and 100 out.
+/// A throughput request of tenant 0 for any model, queued since time 0, with 100 prompt tokens.
 #[must_use]
 pub fn request(id: u64) -> Request {
     Request {
@@ -136,7 +136,7 @@ pub fn request(id: u64) -> Request {
     }
 }
 
-/// A sequence running since time 0: throughput, tenant 0, preemptible, ten blocks of its own.
+/// A preemptible throughput sequence, running since time 0, with ten blocks of its own.
 #[must_use]
 pub fn sequence(request: u64, executor: u32) -> Sequence {
     Sequence {

@@ -1,11 +1,14 @@
-//! A policy as something to ask: what the component exports and what native tests drive.
+//! A policy behind plain calls, as a component exports it and native tests drive it.
 
 use std::fmt;
 
+use crate::case::Case;
+use crate::fleet::Fleet;
+use crate::index::Touched;
 use crate::mirror::Mirror;
+use crate::placements::BatchPlacements;
 use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 use crate::settings;
-use crate::tentative::Tentative;
 use crate::wire::lifecycle::Description;
 use crate::wire::types::{Cached, Change, Extent, Moment, Request};
 use crate::wire::{admission, budget, explanation, preemption, routing};
@@ -13,17 +16,17 @@ use crate::wire::{admission, budget, explanation, preemption, routing};
 /// A decision that a policy may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// Whether requests may wait at all.
+    /// Requests that may wait at all: [`Admission`](crate::Admission).
     Admission,
-    /// In which order waiting requests are tried.
+    /// The order of waiting requests: [`Priority`](crate::Priority).
     Priority,
-    /// Where a request runs.
+    /// Executors for requests: [`Routing`](crate::Routing).
     Routing,
-    /// Which placed sequences give way.
+    /// Placed sequences that give way: [`Preemption`](crate::Preemption).
     Preemption,
-    /// How many tokens each engine of a device may schedule in a step.
+    /// Tokens of each engine in a step: [`Budget`](crate::Budget).
     Budget,
-    /// Why a request would go where it would go.
+    /// Reasons for a placement: [`Explanation`](crate::Explanation).
     Explanation,
 }
 
@@ -38,17 +41,17 @@ pub trait Instance: Send {
     /// The hooks it exports.
     fn hooks(&self) -> Vec<Hook>;
 
-    /// Who it is, and what it wants to be told.
+    /// Its name, and the rows it wants to be told.
     fn describe(&self) -> Description;
 
-    /// Sets it up, once.
+    /// Sets the policy up, once.
     ///
     /// # Errors
     ///
-    /// What is wrong with the settings.
+    /// A sentence about the setting that is wrong.
     fn configure(&mut self, settings: &str) -> Result<(), String>;
 
-    /// Brings its mirror up to date, and voids what it counted while answering.
+    /// Brings the mirror up to date, and forgets the placements of the last batch.
     fn observe(&mut self, now: u64, extent: Extent, changes: Vec<Change>);
 
     /// State worth carrying over a reload or a fault.
@@ -58,7 +61,7 @@ pub trait Instance: Send {
     ///
     /// # Errors
     ///
-    /// Why it is of no use.
+    /// A sentence about the bytes that are of no use.
     fn restore(&mut self, state: Vec<u8>) -> Result<(), String>;
 
     /// See [`Admission::admit`].
@@ -111,7 +114,8 @@ pub trait Instance: Send {
 pub struct Runtime<P> {
     policy: Option<P>,
     mirror: Mirror,
-    placed: Tentative,
+    placed: BatchPlacements,
+    touched: Touched,
 }
 
 // === impl Runtime ===
@@ -121,7 +125,8 @@ impl<P> Default for Runtime<P> {
         Self {
             policy: None,
             mirror: Mirror::default(),
-            placed: Tentative::default(),
+            placed: BatchPlacements::default(),
+            touched: Touched::default(),
         }
     }
 }
@@ -147,7 +152,7 @@ impl<P: Policy> Runtime<P> {
     ///
     /// # Errors
     ///
-    /// What is wrong with the settings.
+    /// A sentence about the setting that is wrong.
     pub fn configure(&mut self, text: &str) -> Result<(), String> {
         if self.policy.is_some() {
             return Err("already configured".to_owned());
@@ -159,6 +164,15 @@ impl<P: Policy> Runtime<P> {
     /// See [`Instance::observe`].
     pub fn observe(&mut self, now: u64, extent: Extent, changes: Vec<Change>) {
         let policy = configured(&mut self.policy);
+        // Known when compiled: a policy without an index pays nothing for one.
+        let has_index = policy.index().is_some();
+        if let Some(index) = policy.index() {
+            let reach = index.reach();
+            self.touched.placed(&self.mirror, &self.placed, reach);
+            if extent == Extent::Everything {
+                self.touched.cleared(&self.mirror);
+            }
+        }
         self.placed.clear();
         self.mirror.begin(now, extent);
         if extent == Extent::Everything {
@@ -166,7 +180,13 @@ impl<P: Policy> Runtime<P> {
         }
         for change in changes {
             policy.changed(&self.mirror, &change);
+            if has_index {
+                self.touched.changed(&self.mirror, &change);
+            }
             self.mirror.apply(change);
+        }
+        if let Some(index) = policy.index() {
+            self.touched.update(index, Fleet::from(&self.mirror));
         }
         policy.observed(&self.mirror);
     }
@@ -180,7 +200,7 @@ impl<P: Policy> Runtime<P> {
     ///
     /// # Errors
     ///
-    /// Why the snapshot is of no use.
+    /// A sentence about the bytes that are of no use.
     pub fn restore(&mut self, state: &[u8]) -> Result<(), String> {
         configured(&mut self.policy).restore(state)
     }
@@ -239,6 +259,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Explanation,
     {
-        configured(&mut self.policy).explain(&self.mirror, at, request, cached)
+        let case = Case::new(Fleet::from(&self.mirror), request, at.now);
+        configured(&mut self.policy).explain(&case.with_cached(cached))
     }
 }

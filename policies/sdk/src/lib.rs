@@ -1,22 +1,27 @@
 //! Write a Pointsman policy: bindings, mirror, settings and export macro.
 //!
 //! A policy is a type that implements [`Policy`] and one trait for each decision it makes. The
-//! SDK keeps its [`Mirror`] of the host current, parses its settings, counts what it has placed in
-//! one batch ([`Tentative`]) and exports it as a component. The same type runs natively, behind
-//! [`Instance`], so that it is tested without a host.
+//! SDK keeps the policy's [`Mirror`] of the host and its index of executors current, parses its
+//! settings, counts the placements of a batch and exports the policy as a component. The same type
+//! runs natively behind [`Instance`], which is how tests drive it without a host.
+//!
+//! A routing policy implements the first of these that will do:
+//!
+//! | trait | the policy says | the SDK supplies |
+//! |---|---|---|
+//! | [`Ranked`] | how an executor ranks | the order, the choice, turns among equals, `explain` |
+//! | [`Router`] | where one request goes | the placements of the batch, the index, the verdicts |
+//! | [`Routing`] | the verdicts on a batch | the counts of placements |
 //!
 //! ```
-//! use pointsman_sdk::{Mirror, Moment, Policy, Priority, wire::lifecycle::{Description, Feed}};
-//!
-//! #[derive(serde::Deserialize, Default)]
-//! #[serde(deny_unknown_fields, default)]
-//! pub struct Settings {}
+//! use pointsman_sdk::wire::lifecycle::{Description, Feed};
+//! use pointsman_sdk::{Mirror, Moment, NoSettings, Policy, Priority};
 //!
 //! /// The newest first.
 //! pub struct Newest;
 //!
 //! impl Policy for Newest {
-//!     type Settings = Settings;
+//!     type Settings = NoSettings;
 //!
 //!     fn describe() -> Description {
 //!         Description {
@@ -29,7 +34,7 @@
 //!         }
 //!     }
 //!
-//!     fn new(_settings: Settings) -> Result<Self, String> {
+//!     fn new(_: NoSettings) -> Result<Self, String> {
 //!         Ok(Self)
 //!     }
 //! }
@@ -51,47 +56,57 @@
 //!
 //! # Determinism
 //!
-//! A policy has no clock, randomness or files; its answers follow from what it was told. Two
+//! A policy has no clock, randomness or files: its answers follow from what it was told. Two
 //! things would break that silently: a hash map, whose order depends on where memory was
 //! allocated, and floating point. The SDK uses neither, and a policy should not.
 //!
 //! # Not here
 //!
-//! The host checks that an answer is lawful. [`fit`] only spares a policy refusals.
+//! The check that an answer is lawful, which is the host's. [`Case::fit`] only spares a policy
+//! refusals.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod case;
+mod executor;
 pub mod explain;
 mod export;
-mod fit;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
+mod fleet;
+mod index;
 mod instance;
 pub mod log;
 mod mirror;
+mod placements;
 mod policy;
+mod ranked;
 mod ranking;
 mod reasons;
 pub mod rendezvous;
 mod router;
 mod rows;
 mod settings;
-mod sheet;
-mod tentative;
-mod touched;
+mod table;
+mod turns;
 mod urgency;
 pub mod wire;
 
+pub use case::{Case, Obstacle};
+pub use executor::Executor;
 pub use export::component;
-pub use fit::{Fit, Need, Obstacle, Seat, Standing, fit, open_seat, open_tokens};
+pub use fleet::{Fleet, Place, Readiness, Seat};
+pub use index::{ExecutorIndex, Reach};
 pub use instance::{Hook, Instance, Runtime};
-pub use mirror::{Executor, Mirror};
+pub use mirror::Mirror;
+pub use placements::{BatchPlacements, PlacementCounts};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
+pub use ranked::{ByRank, Ranked};
 pub use ranking::{BestFirst, Ranking};
-pub use router::{Case, Pick, Router};
-pub use settings::check_range;
-pub use sheet::Sheet;
-pub use tentative::{Counts, Tentative};
+pub use router::{Pick, Router};
+pub use settings::{NoSettings, check_range};
+pub use table::ExecutorTable;
+pub use turns::{Turn, Turns};
 pub use urgency::Urgency;
 pub use wire::types::Moment;

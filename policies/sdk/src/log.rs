@@ -4,17 +4,17 @@
 
 pub use crate::wire::log::Level;
 
-/// For whoever debugs the policy.
+/// Logs a line for the policy's author.
 pub fn debug(message: &str) {
     write(Level::Debug, message);
 }
 
-/// Worth knowing in normal operation. Never per request.
+/// Logs a line worth knowing in normal operation. Never per request.
 pub fn info(message: &str) {
     write(Level::Info, message);
 }
 
-/// Something the operator should look at.
+/// Logs a line that the operator should look at.
 pub fn warn(message: &str) {
     write(Level::Warn, message);
 }

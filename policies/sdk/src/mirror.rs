@@ -1,29 +1,32 @@
-//! The mirror: what the host has told this policy, by id.
+//! The mirror: the rows that the host has told this policy, by id.
 //!
-//! The SDK feeds it; a policy reads it. Rows come back in ascending id order, which for executors
-//! is the order they were attached in. What the policy's feed leaves out is simply not there.
+//! The SDK feeds the mirror and a policy reads it. Rows come in ascending id order, which for
+//! executors is the order they were attached in. Rows that the policy's feed leaves out are absent.
 //!
 //! # Invariants
 //! 1. A row replaces the one with its id, and `everything` forgets all rows (`tests`).
-//! 2. The lists by executor and by model agree with the rows (`tests::lists_follow_their_rows`).
+//! 2. The lists by device, by executor and by model agree with the rows
+//!    (`tests::lists_follow_their_rows`).
 //!
 //! # Not here
-//! What the policy means to do: see [`Tentative`](crate::Tentative).
+//! Placements that the policy has answered and the host has not confirmed: see
+//! [`BatchPlacements`](crate::BatchPlacements).
 
 use std::collections::BTreeMap;
 
+use crate::executor::Executor;
 use crate::rows::Rows;
 use crate::wire::types::{
-    Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Model, NameKind, Request,
-    Residency, Sequence, Tenant,
+    Change, Device, ExecutorInfo, ExecutorLoad, Extent, Model, NameKind, Request, Residency,
+    Sequence, Tenant,
 };
 
-/// Everything the host has told, by id.
+/// The rows of the host, by id.
 #[derive(Clone, Debug, Default)]
 pub struct Mirror {
     now: u64,
     executors: Rows<ExecutorSlot>,
-    devices: Rows<Option<Device>>,
+    devices: Rows<DeviceSlot>,
     models: Rows<ModelSlot>,
     tenants: Rows<Option<Tenant>>,
     /// Boxed: they are large, and a map moves its entries.
@@ -32,32 +35,26 @@ pub struct Mirror {
     names: BTreeMap<(NameKind, u32), String>,
 }
 
-/// An executor, once both its rows have come.
-#[derive(Clone, Copy, Debug)]
-pub struct Executor<'a> {
-    /// Its place among the rows; good until the next `observe`.
-    pub position: usize,
-    /// What rarely changes.
-    pub info: &'a ExecutorInfo,
-    /// What changes all the time.
-    pub load: &'a ExecutorLoad,
-    /// The models present there, by ascending id.
-    pub residencies: &'a [Residency],
-}
-
 #[derive(Clone, Debug, Default)]
 struct ExecutorSlot {
     info: Option<ExecutorInfo>,
     load: Option<ExecutorLoad>,
     residencies: Vec<Residency>,
-    /// Requests placed there, ascending.
+    /// Requests placed on the executor, ascending.
     sequences: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct DeviceSlot {
+    row: Option<Device>,
+    /// Executors on the device, ascending.
+    executors: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct ModelSlot {
     row: Option<Model>,
-    /// Executors with a residency of it, ascending.
+    /// Executors with a residency of the model, ascending.
     executors: Vec<u32>,
 }
 
@@ -80,11 +77,25 @@ impl Mirror {
 
     /// The executors that share a device, in attach order.
     pub fn executors_on(&self, device: u32) -> impl Iterator<Item = Executor<'_>> {
-        self.executors()
-            .filter(move |executor| executor.info.device == device)
+        let executors = self.sharing_device(device);
+        executors.iter().filter_map(|id| self.executor(*id))
     }
 
-    /// One executor.
+    /// Ids of the executors on a device, in attach order.
+    #[inline]
+    pub(crate) fn sharing_device(&self, device: u32) -> &[u32] {
+        let slot = self.devices.get(device);
+        slot.map_or(&[], |slot| &slot.executors)
+    }
+
+    /// Ids of the executors on the device of an executor, in attach order.
+    pub(crate) fn sharing_device_of(&self, executor: u32) -> &[u32] {
+        let slot = self.executors.get(executor);
+        let info = slot.and_then(|slot| slot.info.as_ref());
+        info.map_or(&[], |info| self.sharing_device(info.device))
+    }
+
+    /// The executor of this id.
     #[must_use]
     #[inline]
     pub fn executor(&self, id: u32) -> Option<Executor<'_>> {
@@ -99,45 +110,47 @@ impl Mirror {
         self.executors.at(position)?.1.view(position)
     }
 
-    /// One device.
+    /// The device of this id.
     #[must_use]
     #[inline]
     pub fn device(&self, id: u32) -> Option<&Device> {
-        self.devices.get(id)?.as_ref()
+        self.devices.get(id)?.row.as_ref()
     }
 
-    /// A device's place among the rows; good until the next `observe`.
+    /// Index of a device in the mirror; good until the next `observe`.
     #[must_use]
     #[inline]
     pub fn device_position(&self, id: u32) -> Option<usize> {
         self.devices.position(id)
     }
 
-    /// The devices.
+    /// The devices, by id.
     pub fn devices(&self) -> impl Iterator<Item = &Device> {
-        self.devices.iter().filter_map(|(_, row)| row.as_ref())
+        self.devices
+            .iter()
+            .filter_map(|(_, slot)| slot.row.as_ref())
     }
 
-    /// One model.
+    /// The model of this id.
     #[must_use]
     #[inline]
     pub fn model(&self, id: u32) -> Option<&Model> {
         self.models.get(id)?.row.as_ref()
     }
 
-    /// A model's place among the rows; good until the next `observe`.
+    /// Index of a model in the mirror; good until the next `observe`.
     #[must_use]
     #[inline]
     pub fn model_position(&self, id: u32) -> Option<usize> {
         self.models.position(id)
     }
 
-    /// The models.
+    /// The models, by id.
     pub fn models(&self) -> impl Iterator<Item = &Model> {
         self.models.iter().filter_map(|(_, slot)| slot.row.as_ref())
     }
 
-    /// Where a model is present, in attach order.
+    /// Executors that a model is present on, in attach order.
     pub fn presences(&self, model: u32) -> impl Iterator<Item = (Executor<'_>, &Residency)> {
         let executors = self
             .models
@@ -149,13 +162,13 @@ impl Mirror {
         })
     }
 
-    /// One tenant.
+    /// The tenant of this id.
     #[must_use]
     pub fn tenant(&self, id: u32) -> Option<&Tenant> {
         self.tenants.get(id)?.as_ref()
     }
 
-    /// The tenants.
+    /// The tenants, by id.
     pub fn tenants(&self) -> impl Iterator<Item = &Tenant> {
         self.tenants.iter().filter_map(|(_, row)| row.as_ref())
     }
@@ -182,7 +195,7 @@ impl Mirror {
         self.sequences.values()
     }
 
-    /// The requests placed on one executor, by id.
+    /// The requests placed on an executor, by id.
     pub fn sequences_on(&self, executor: u32) -> impl Iterator<Item = &Sequence> {
         let requests = self
             .executors
@@ -213,15 +226,12 @@ impl Mirror {
             Change::Name(row) => {
                 self.names.insert((row.kind, row.id), row.text);
             }
-            Change::Executor(row) => {
-                let slot = self.executors.entry(row.id);
-                slot.info = Some(row);
-            }
+            Change::Executor(row) => self.executor_changed(row),
             Change::Load(row) => self.executors.entry(row.id).load = Some(row),
             Change::ExecutorGone(id) => self.executor_gone(id),
             Change::Residency(row) => self.residency(row),
             Change::ResidencyGone(gone) => self.residency_gone(gone.executor, gone.model),
-            Change::Device(row) => *self.devices.entry(row.id) = Some(row),
+            Change::Device(row) => self.devices.entry(row.id).row = Some(row),
             Change::Model(row) => self.models.entry(row.id).row = Some(row),
             Change::Tenant(row) => *self.tenants.entry(row.id) = Some(row),
             Change::Waiting(row) => {
@@ -237,12 +247,38 @@ impl Mirror {
         }
     }
 
+    fn executor_changed(&mut self, row: ExecutorInfo) {
+        let (id, device) = (row.id, row.device);
+        let before = self.executors.entry(id).info.replace(row);
+        if before.as_ref().is_some_and(|row| row.device == device) {
+            return;
+        }
+        if let Some(row) = before {
+            self.device_loses(row.device, id);
+        }
+        let here = &mut self.devices.entry(device).executors;
+        if let Err(at) = here.binary_search(&id) {
+            here.insert(at, id);
+        }
+    }
+
     fn executor_gone(&mut self, id: u32) {
         let Some(slot) = self.executors.remove(id) else {
             return;
         };
+        if let Some(row) = slot.info {
+            self.device_loses(row.device, id);
+        }
         for residency in slot.residencies {
             self.model_leaves(residency.model, id);
+        }
+    }
+
+    fn device_loses(&mut self, device: u32, executor: u32) {
+        if let Some(slot) = self.devices.get_mut(device)
+            && let Ok(at) = slot.executors.binary_search(&executor)
+        {
+            slot.executors.remove(at);
         }
     }
 
@@ -334,55 +370,6 @@ impl ExecutorSlot {
             load: self.load.as_ref()?,
             residencies: &self.residencies,
         })
-    }
-}
-
-// === impl Executor ===
-
-impl<'a> Executor<'a> {
-    /// Its id.
-    #[must_use]
-    #[inline]
-    pub fn id(&self) -> u32 {
-        self.info.id
-    }
-
-    /// Whether it takes new work: up or degraded.
-    #[must_use]
-    #[inline]
-    pub fn is_live(&self) -> bool {
-        matches!(self.load.health, Health::Up | Health::Degraded)
-    }
-
-    /// A model's presence there.
-    #[must_use]
-    #[inline]
-    pub fn residency(&self, model: u32) -> Option<&'a Residency> {
-        self.residencies.iter().find(|row| row.model == model)
-    }
-
-    /// Whether a sequence of the model runs there.
-    #[must_use]
-    #[inline]
-    pub fn runs(&self, model: u32) -> bool {
-        self.residency(model).is_some_and(|row| row.sequences > 0)
-    }
-
-    /// Whether the model runs there or is kept loaded.
-    #[must_use]
-    #[inline]
-    pub fn is_warm(&self, model: u32, now: u64) -> bool {
-        self.residency(model)
-            .is_some_and(|row| row.sequences > 0 || row.warm_until.is_some_and(|until| until > now))
-    }
-
-    /// Requests placed there: running, and placed but not started.
-    #[must_use]
-    #[inline]
-    pub fn depth(&self) -> u64 {
-        u64::from(self.load.slots_used)
-            + u64::from(self.load.queued_critical)
-            + u64::from(self.load.queued_throughput)
     }
 }
 

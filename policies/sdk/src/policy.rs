@@ -1,27 +1,29 @@
-//! What a policy implements: [`Policy`], and a trait for each decision it makes.
+//! The traits that a policy implements: [`Policy`], and one for each decision that it makes.
 
 use serde::de::DeserializeOwned;
 
+use crate::case::Case;
+use crate::index::ExecutorIndex;
 use crate::mirror::Mirror;
-use crate::tentative::Tentative;
+use crate::placements::BatchPlacements;
 use crate::wire::lifecycle::Description;
-use crate::wire::types::{Cached, Change, Moment, Request};
+use crate::wire::types::{Cached, Change, Moment};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
-/// What every policy is.
+/// A policy: its name, settings and state.
 pub trait Policy: Sized + Send + 'static {
     /// The operator's settings. Derive `Deserialize` with `deny_unknown_fields` and `default`: a
     /// misspelt key is then an error that lists the known ones.
     type Settings: DeserializeOwned;
 
-    /// Who it is, and what it wants to be told.
+    /// Name, version and reasons of the policy, and the rows that it wants to be told.
     fn describe() -> Description;
 
-    /// A policy with these settings.
+    /// Makes a policy with these settings.
     ///
     /// # Errors
     ///
-    /// What is wrong with them, for the operator.
+    /// A sentence for the operator about the setting that is wrong.
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
     /// State worth carrying over a reload or a fault. Not the mirror.
@@ -33,31 +35,39 @@ pub trait Policy: Sized + Send + 'static {
     ///
     /// # Errors
     ///
-    /// Why it is of no use; then the policy starts cold.
+    /// A sentence about the bytes that are of no use; the policy then starts without state.
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
         let _ = state;
         Ok(())
     }
 
-    /// The mirror was cleared: everything follows. For a policy that keeps an index of its own.
+    /// The index of executors that the SDK keeps up to date, where the policy has one.
+    #[inline]
+    fn index(&mut self) -> Option<&mut dyn ExecutorIndex> {
+        None
+    }
+
+    /// Forgets all rows: the mirror was cleared, and everything follows. For a policy that keeps
+    /// counts of other rows than executors.
     fn cleared(&mut self) {}
 
-    /// A row is about to change. `mirror` still holds what `change` replaces or removes. For a
-    /// policy that keeps an index of its own, or learns from completions.
+    /// Takes note of a row that is about to change. `mirror` still holds the row that `change`
+    /// replaces or removes. For a policy that keeps such counts, or learns from completions.
     #[inline]
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         let _ = (mirror, change);
     }
 
-    /// The rows of one `observe` are in the mirror. The place to bring an index up to date: the
-    /// fuel of an `observe` grows with its rows, that of a question does not.
+    /// Takes note of all rows of one `observe`, which are in the mirror and the index. Work that
+    /// grows with the fleet belongs here: an `observe` has fuel for each row, a question only for
+    /// the requests it names.
     #[inline]
     fn observed(&mut self, mirror: &Mirror) {
         let _ = mirror;
     }
 }
 
-/// Whether requests may wait at all.
+/// Decides whether requests may wait at all.
 ///
 /// ```
 /// # use pointsman_sdk::{Admission, Mirror, Moment, Policy, wire::lifecycle};
@@ -84,7 +94,8 @@ pub trait Policy: Sized + Send + 'static {
 /// # assert_eq!(verdicts[1].choice, Choice::Park);
 /// ```
 pub trait Admission: Policy {
-    /// One verdict per arrival, in order. `room` is how many more may wait.
+    /// Gives one verdict per arrival, in order. `room` is the number of requests that may still
+    /// enter the queue.
     fn admit(
         &mut self,
         mirror: &Mirror,
@@ -94,7 +105,7 @@ pub trait Admission: Policy {
     ) -> Vec<admission::Verdict>;
 }
 
-/// In which order waiting requests are tried.
+/// Decides in which order waiting requests are tried.
 ///
 /// ```
 /// # use pointsman_sdk::{Mirror, Moment, Policy, Priority, wire::lifecycle};
@@ -115,23 +126,26 @@ pub trait Admission: Policy {
 /// # assert!(Shortest.order(&Mirror::default(), Moment { now: 0, round: 0 }, &[1]).is_empty());
 /// ```
 pub trait Priority: Policy {
-    /// These requests, most urgent first; those left out come after, in order of arrival.
+    /// Orders these requests, most urgent first. Requests left out come after, by arrival.
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64>;
 }
 
-/// Where a request runs.
+/// Decides where requests run.
+///
+/// Most policies implement [`Ranked`](crate::Ranked) or [`Router`](crate::Router) instead, which
+/// are asked about one request at a time.
 ///
 /// ```
-/// # use pointsman_sdk::{Mirror, Moment, Policy, Routing, Tentative, wire::lifecycle};
+/// # use pointsman_sdk::{BatchPlacements, Mirror, Moment, Policy, Routing, wire::lifecycle};
 /// use pointsman_sdk::wire::{routing::{Choice, Verdict}, types::Cached};
-/// use pointsman_sdk::{Need, fit};
+/// use pointsman_sdk::{Case, Fleet};
 ///
 /// # struct First;
 /// impl Routing for First {
 ///     fn route(
 ///         &mut self,
 ///         mirror: &Mirror,
-///         placed: &mut Tentative,
+///         placed: &mut BatchPlacements,
 ///         at: Moment,
 ///         requests: &[Cached],
 ///     ) -> Vec<Verdict> {
@@ -139,13 +153,11 @@ pub trait Priority: Policy {
 ///         for asked in requests {
 ///             let mut choice = Choice::Hold(None);
 ///             if let Some(request) = mirror.request(asked.request) {
-///                 let need = Need::new(mirror, placed, request, at.now);
-///                 for executor in mirror.executors() {
-///                     if let Ok(seat) = fit(mirror, placed, &need, &executor) {
-///                         placed.place(mirror, &need, &executor, seat);
-///                         choice = Choice::Place(vec![executor.id()]);
-///                         break;
-///                     }
+///                 let case = Case::new(Fleet { mirror, placed }, request, at.now);
+///                 let fits = |executor| Some((executor, case.fit(&executor).ok()?));
+///                 if let Some((executor, seat)) = mirror.executors().find_map(fits) {
+///                     placed.place(mirror, request, &executor, seat);
+///                     choice = Choice::Place(vec![executor.id()]);
 ///                 }
 ///             }
 ///             verdicts.push(Verdict { choice, reason: 0 });
@@ -160,22 +172,23 @@ pub trait Priority: Policy {
 /// # }
 /// # let asked = Cached { request: 1, overlaps: None, floor_tokens: 0, shared_tokens: 0 };
 /// # let at = Moment { now: 0, round: 0 };
-/// # let verdicts = First.route(&Mirror::default(), &mut Tentative::default(), at, &[asked]);
+/// # let mut placed = BatchPlacements::default();
+/// # let verdicts = First.route(&Mirror::default(), &mut placed, at, &[asked]);
 /// # assert_eq!(verdicts[0].choice, Choice::Hold(None));
 /// ```
 pub trait Routing: Policy {
-    /// One verdict per request, in the same order. What it places it counts in `placed`, which
+    /// Gives one verdict per request, in the same order. Placements are counted in `placed`, which
     /// the SDK clears at every `observe`.
     fn route(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
+        placed: &mut BatchPlacements,
         at: Moment,
         requests: &[Cached],
     ) -> Vec<routing::Verdict>;
 }
 
-/// Which placed sequences give way.
+/// Decides which placed sequences give way.
 ///
 /// ```
 /// # use pointsman_sdk::wire::types::{Change, Extent, Sequence};
@@ -185,7 +198,7 @@ pub trait Routing: Policy {
 ///
 /// # struct Newest;
 /// impl Preemption for Newest {
-///     /// A slot is given by the newest of those that are less urgent, and nothing else is given.
+///     /// Where a slot is missing, the newest of the less urgent sequences gives its own.
 ///     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
 ///         let needy = Urgency::from(mirror.request(shortage.needy)?);
 ///         let gives = |row: &&Sequence| {
@@ -228,7 +241,8 @@ pub trait Routing: Policy {
 /// # assert!(policy.evict(fixture::at(0), shortage(Cause::Blocks)).is_none());
 /// ```
 pub trait Preemption: Policy {
-    /// Victims whose leaving covers the whole shortage; none: the needy one keeps waiting.
+    /// Names victims that cover the whole shortage when they leave. Without an answer the needy
+    /// request keeps waiting.
     fn evict(
         &mut self,
         mirror: &Mirror,
@@ -237,7 +251,7 @@ pub trait Preemption: Policy {
     ) -> Option<preemption::Eviction>;
 }
 
-/// How many tokens each engine of a device may schedule in a step.
+/// Decides how many tokens each engine of a device may schedule in a step.
 ///
 /// ```
 /// # use pointsman_sdk::{Budget, Mirror, Moment, Policy, wire::lifecycle};
@@ -260,7 +274,7 @@ pub trait Preemption: Policy {
 /// # assert!(Equal.allot(&Mirror::default(), Moment { now: 0, round: 0 }, 0, 100).is_empty());
 /// ```
 pub trait Budget: Policy {
-    /// Shares of `tokens_total` among the engines of `device`.
+    /// Shares `tokens_total` among the engines of `device`.
     fn allot(
         &mut self,
         mirror: &Mirror,
@@ -270,24 +284,22 @@ pub trait Budget: Policy {
     ) -> Vec<budget::Allotment>;
 }
 
-/// Why a request would go where it would go.
+/// Explains where a request would go.
 ///
 /// ```
-/// # use pointsman_sdk::{Explanation, Mirror, Moment, Policy, wire::lifecycle};
-/// use pointsman_sdk::wire::{explanation::Candidate, types::{Cached, Request}};
+/// # use pointsman_sdk::{Case, Explanation, Policy, wire::lifecycle};
+/// use pointsman_sdk::wire::explanation::Candidate;
 ///
 /// # struct Open;
 /// impl Explanation for Open {
-///     fn explain(&mut self, mirror: &Mirror, _: Moment, _: &Request, _: &Cached) -> Vec<Candidate> {
-///         mirror
-///             .executors()
-///             .map(|executor| Candidate {
-///                 executor: executor.id(),
-///                 eligible: executor.is_live(),
-///                 cost: i64::from(executor.load.slots_used),
-///                 note: "slots in use".into(),
-///             })
-///             .collect()
+///     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
+///         let candidate = |executor: pointsman_sdk::Executor<'_>| Candidate {
+///             executor: executor.id(),
+///             eligible: case.fit(&executor).is_ok(),
+///             cost: i64::from(executor.load.slots_used),
+///             note: "slots in use".into(),
+///         };
+///         case.fleet.mirror.executors().map(candidate).collect()
 ///     }
 /// }
 /// # impl Policy for Open {
@@ -297,12 +309,7 @@ pub trait Budget: Policy {
 /// # }
 /// ```
 pub trait Explanation: Policy {
-    /// Every executor it considered. The request need not be in the mirror.
-    fn explain(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Vec<explanation::Candidate>;
+    /// Lists every executor, for a request that comes alone. The request need not be in the
+    /// mirror.
+    fn explain(&mut self, case: &Case<'_>) -> Vec<explanation::Candidate>;
 }

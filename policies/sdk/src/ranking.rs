@@ -1,66 +1,57 @@
-//! Executors in order of how good a place they are, kept current as rows change.
+//! Executors by rank, kept current as rows change.
 //!
-//! A tournament: each inner node names the better of its two children, so that a changed row
-//! costs the depth of the tree, and the next best is found without looking at the rest. A decision
-//! costs about the same over sixty executors and over ten thousand. A node also knows which
-//! models are served below it, in which groups, and the longest prompt there is room for: who
-//! cannot take a request for such a reason is passed over by whole subtrees.
+//! A tournament tree: each inner node names the better of its two children. A changed row costs
+//! the depth of the tree, and the next best executor is found without a look at the rest, so a
+//! decision costs about the same over sixty executors and over ten thousand. A node also knows
+//! which models are served below it, in which groups, and the longest prompt there is room for:
+//! executors that cannot take a request for such a reason are passed over by whole subtrees.
 //!
 //! ```
-//! # use pointsman_sdk::{Mirror, Tentative, wire::types::{Change, Request}};
-//! use pointsman_sdk::{Executor, Ranking};
+//! # use pointsman_sdk::wire::types::Request;
+//! use pointsman_sdk::{ExecutorIndex, Fleet, Ranking};
 //!
-//! /// A policy keeps the ranking and forwards what it is told.
 //! #[derive(Default)]
 //! struct Emptiest(Ranking<u32>);
 //!
+//! impl ExecutorIndex for Emptiest {
+//!     fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
+//!         self.0.update(fleet, executors, |place| u32::MAX - place.slots_free());
+//!     }
+//! }
+//!
 //! impl Emptiest {
-//!     fn changed(&mut self, mirror: &Mirror, change: &Change) {
-//!         self.0.changed(mirror, change);
-//!     }
-//!
-//!     fn observed(&mut self, mirror: &Mirror) {
-//!         self.0.observed();
-//!         self.refresh(mirror, &Tentative::default());
-//!     }
-//!
-//!     fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-//!         let used = |at: &Executor<'_>| at.load.slots_used + placed.counts(at).slots;
-//!         self.0.refresh(mirror, placed, |at| at.is_live().then(|| used(at)));
-//!     }
-//!
 //!     fn best(&self, request: &Request) -> Option<u32> {
-//!         self.0.best_first(request, None).next()
+//!         self.0.best_first(request).next()
 //!     }
 //! }
 //! ```
 //!
 //! # Invariants
-//! 1. After [`Ranking::refresh`] the order is that of the keys, then of the ids
-//!    (`tests::the_walk_is_in_order_of_keys`).
+//! 1. After [`Ranking::update`] the order is that of the ranks, then of the ids
+//!    (`tests::the_walk_is_in_order_of_ranks`).
+
+mod offer;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::fit::Standing;
-use crate::mirror::{Executor, Mirror};
-use crate::tentative::Tentative;
-use crate::touched::{Kinds, Touched};
-use crate::wire::types::{Change, Request};
+use crate::executor::Executor;
+use crate::fleet::{Fleet, Place, Readiness};
+use crate::turns::Turn;
+use crate::wire::types::Request;
+use offer::Offer;
 
 #[cfg(test)]
 mod tests;
 
-/// Executors by key, the least first; of equals those after one that had its turn come first, and
-/// otherwise those attached first.
+/// Executors by rank, the least first; of equals, those attached first.
 #[derive(Clone, Debug)]
-pub struct Ranking<K> {
+pub struct Ranking<R> {
     /// By executor id, which the host counts up. Absent where there is nothing to place on.
-    keys: Vec<Option<K>>,
+    ranks: Vec<Option<R>>,
     /// Inner nodes from 1, leaves from `leaves`.
     nodes: Vec<Node>,
     leaves: usize,
-    touched: Touched,
 }
 
 /// A part of the tree.
@@ -68,66 +59,55 @@ pub struct Ranking<K> {
 struct Node {
     /// The best executor below, if there is one.
     best: Option<u32>,
-    /// What executors below offer.
-    kinds: Kinds,
+    /// The offer of the executors below.
+    offer: Offer,
 }
 
 // === impl Ranking ===
 
-impl<K> Default for Ranking<K> {
+impl<R> Default for Ranking<R> {
     fn default() -> Self {
         Self {
-            keys: Vec::new(),
+            ranks: Vec::new(),
             nodes: Vec::new(),
             leaves: 0,
-            touched: Touched::default(),
         }
     }
 }
 
-impl<K: Ord> Ranking<K> {
-    /// For [`Policy::cleared`](crate::Policy::cleared).
-    pub fn clear(&mut self) {
-        *self = Self::default();
+impl<R: Ord> Ranking<R> {
+    /// Ranks some executors anew by their best place for any request. One without a place is in
+    /// no walk.
+    pub fn update(&mut self, fleet: Fleet<'_>, executors: &[u32], rank: impl Fn(&Place<'_>) -> R) {
+        self.update_each(fleet, executors, |_, place| place.map(&rank));
     }
 
-    /// For [`Policy::changed`](crate::Policy::changed): whose key may be another.
-    pub fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        self.touched.changed(mirror, change);
-    }
-
-    /// Something was placed there. Whether the host takes it shows at the next `observe`.
-    pub fn placed(&mut self, executor: u32) {
-        self.touched.placed(executor);
-    }
-
-    /// The same where keys are made of a device's blocks: those of all executors on it are others.
-    pub fn placed_on_device(&mut self, device: u32) {
-        self.touched.placed_on_device(device);
-    }
-
-    /// For [`Policy::observed`](crate::Policy::observed), before [`Self::refresh`]: placements are
-    /// in the mirror now, or void.
-    pub fn observed(&mut self) {
-        self.touched.observed();
-    }
-
-    /// Brings the keys up to date with the mirror and what was placed in this batch. An executor
-    /// without a key is in no walk.
-    pub fn refresh(
+    /// Ranks some executors anew, those without room too. One without a rank is in no walk.
+    pub fn update_with(
         &mut self,
-        mirror: &Mirror,
-        placed: &Tentative,
-        key: impl Fn(&Executor<'_>) -> Option<K>,
+        fleet: Fleet<'_>,
+        executors: &[u32],
+        rank: impl Fn(&Executor<'_>) -> Option<R>,
     ) {
-        let dirty = self.touched.take();
+        self.update_each(fleet, executors, |executor, _| rank(executor));
+    }
+
+    #[inline]
+    fn update_each(
+        &mut self,
+        fleet: Fleet<'_>,
+        executors: &[u32],
+        rank: impl Fn(&Executor<'_>, Option<&Place<'_>>) -> Option<R>,
+    ) {
         // Where many change at once, each inner node is better decided once.
-        let many = dirty.len() * 8 > self.leaves;
-        for &id in &dirty {
-            let executor = mirror.executor(id);
-            let kinds = executor.map(|executor| Kinds::of(mirror, placed, &executor));
-            let key = executor.and_then(|executor| key(&executor));
-            if self.set(id, key, kinds.unwrap_or_default()) && !many {
+        let many = executors.len() * 8 > self.leaves;
+        for &id in executors {
+            let ranked = fleet.mirror.executor(id).and_then(|executor| {
+                let place = fleet.place(executor);
+                let rank = rank(&executor, place.as_ref())?;
+                Some((rank, Offer::of(fleet, &executor, place.as_ref())))
+            });
+            if self.set(id, ranked) && !many {
                 self.decide_above(self.leaves + id as usize);
             }
         }
@@ -136,32 +116,28 @@ impl<K: Ord> Ranking<K> {
                 self.decide(node);
             }
         }
-        self.touched.done(dirty);
     }
 
-    /// Whether that makes a difference.
-    fn set(&mut self, id: u32, key: Option<K>, kinds: Kinds) -> bool {
+    /// Enters an executor's rank, and returns whether that makes a difference.
+    fn set(&mut self, id: u32, ranked: Option<(R, Offer)>) -> bool {
         let leaf = id as usize;
         if leaf >= self.leaves {
-            if key.is_none() {
+            if ranked.is_none() {
                 return false;
             }
             self.grow(leaf);
         }
+        let (rank, offer) = ranked.unzip();
         let entry = Node {
-            best: key.is_some().then_some(id),
-            kinds: if key.is_some() {
-                kinds
-            } else {
-                Kinds::default()
-            },
+            best: rank.is_some().then_some(id),
+            offer: offer.unwrap_or_default(),
         };
         let node = &mut self.nodes[self.leaves + leaf];
-        if *node == entry && self.keys[leaf] == key {
+        if *node == entry && self.ranks[leaf] == rank {
             return false;
         }
         *node = entry;
-        self.keys[leaf] = key;
+        self.ranks[leaf] = rank;
         true
     }
 
@@ -169,7 +145,7 @@ impl<K: Ord> Ranking<K> {
     fn grow(&mut self, leaf: usize) {
         let before = self.leaves;
         self.leaves = (leaf + 1).next_power_of_two();
-        self.keys.resize_with(self.leaves, || None);
+        self.ranks.resize_with(self.leaves, || None);
         let mut nodes = vec![Node::default(); 2 * self.leaves];
         if before > 0 {
             nodes[self.leaves..self.leaves + before].copy_from_slice(&self.nodes[before..]);
@@ -192,96 +168,55 @@ impl<K: Ord> Ranking<K> {
         let (left, right) = (self.nodes[2 * node], self.nodes[2 * node + 1]);
         let best = match (left.best, right.best) {
             // Of equals the left one, which is the one attached first.
-            (Some(a), Some(b)) if self.key(b) < self.key(a) => right.best,
+            (Some(a), Some(b)) if self.rank(b) < self.rank(a) => right.best,
             (Some(_), _) => left.best,
             (None, _) => right.best,
         };
-        let kinds = left.kinds.or(right.kinds);
-        self.nodes[node] = Node { best, kinds };
+        let offer = left.offer.or(right.offer);
+        self.nodes[node] = Node { best, offer };
     }
 
     #[inline]
-    fn key(&self, id: u32) -> Option<&K> {
-        self.keys.get(id as usize)?.as_ref()
+    fn rank(&self, id: u32) -> Option<&R> {
+        self.ranks.get(id as usize)?.as_ref()
     }
 
-    /// Executors that may take the request, best first. Of equals, those after `last` come before
-    /// the others. Who is left out cannot take it; of the others not everyone can.
-    pub fn best_first(&self, request: &Request, last: Option<u32>) -> BestFirst<'_, K> {
-        self.walk(request, Kinds::wanted(request), last)
-    }
-
-    /// The same among the executors of a group; some of another may be among them.
-    pub fn best_in_group(
-        &self,
-        group: u32,
-        request: &Request,
-        last: Option<u32>,
-    ) -> BestFirst<'_, K> {
-        self.walk(request, Kinds::wanted(request).in_group(group), last)
-    }
-
-    /// The same among the executors whose place, for some request, is a better one than that.
-    pub fn above(&self, standing: Standing, request: &Request) -> BestFirst<'_, K> {
-        self.walk(request, Kinds::wanted(request).above(standing), None)
-    }
-
-    /// Executors that may take the request now or once they have room, best first.
-    pub fn serving(&self, request: &Request) -> BestFirst<'_, K> {
-        let wanted = Kinds::wanted(request).whatever_its_size();
-        self.walk(request, wanted, None)
-    }
-
-    fn walk(&self, request: &Request, wanted: Kinds, last: Option<u32>) -> BestFirst<'_, K> {
-        let mut walk = BestFirst {
+    /// Walks the executors that may take the request, best first. An executor that is left out
+    /// cannot take it; one that is not has to be asked.
+    pub fn best_first<'a>(&'a self, request: &'a Request) -> BestFirst<'a, R> {
+        BestFirst {
             ranking: self,
-            wanted,
+            request,
+            wanted: Offer::wanted(request),
+            last: None,
+            has_begun: false,
             ahead: BinaryHeap::new(),
-            beside: Vec::with_capacity(BESIDE_EXPECTED),
-        };
-        let turn = |id: u32| match last {
-            Some(last) if id <= last => Turn::Had,
-            Some(_) | None => Turn::Ahead,
-        };
-        match (&request.allowed, last) {
-            (Some(allowed), _) => {
-                for &id in allowed {
-                    let leaf = self.leaves.saturating_add(id as usize);
-                    walk.leave(leaf, turn(id));
-                }
-            }
-            (None, None) => walk.leave(1, Turn::Ahead),
-            (None, Some(last)) => walk.split(last as usize),
+            beside: Vec::new(),
         }
-        walk
     }
 }
 
 /// Parts of the tree that a walk to the third best leaves beside it, in a fleet of some thousands.
 const BESIDE_EXPECTED: usize = 48;
 
-/// Walks executors from the best on.
+/// A walk over executors, from the best on.
 #[derive(Debug)]
-pub struct BestFirst<'a, K> {
-    ranking: &'a Ranking<K>,
-    wanted: Kinds,
+pub struct BestFirst<'a, R> {
+    ranking: &'a Ranking<R>,
+    request: &'a Request,
+    wanted: Offer,
+    last: Option<u32>,
+    has_begun: bool,
     /// Parts of the tree not walked yet, the best in front.
-    ahead: BinaryHeap<Reverse<Subtree<'a, K>>>,
-    /// More of them, not sorted in before one more executor is asked for.
-    beside: Vec<Reverse<Subtree<'a, K>>>,
-}
-
-/// Whether the executors of a part of the tree had their turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
-    Ahead,
-    Had,
+    ahead: BinaryHeap<Reverse<Subtree<'a, R>>>,
+    /// More parts, sorted in when one more executor is asked for.
+    beside: Vec<Reverse<Subtree<'a, R>>>,
 }
 
 /// A part of the tree, by its best executor.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Subtree<'a, K> {
-    key: &'a K,
+struct Subtree<'a, R> {
+    rank: &'a R,
     turn: Turn,
     best: u32,
     node: usize,
@@ -289,19 +224,64 @@ struct Subtree<'a, K> {
 
 // === impl BestFirst ===
 
-impl<K: Ord> BestFirst<'_, K> {
-    /// Leaves a part of the tree for later, if there may be anything in it.
+impl<R: Ord> BestFirst<'_, R> {
+    /// Walks equals in turn: those after `last` come first, and otherwise those attached first.
+    #[must_use]
+    pub fn after(self, last: Option<u32>) -> Self {
+        Self { last, ..self }
+    }
+
+    /// Walks the executors of a group, if one is given. Some of other groups may be among them.
+    #[must_use]
+    pub fn in_group(self, group: Option<u32>) -> Self {
+        let wanted = match group {
+            Some(group) => self.wanted.in_group(group),
+            None => self.wanted,
+        };
+        Self { wanted, ..self }
+    }
+
+    /// Walks the executors with a better place than that, for some request.
+    #[must_use]
+    pub fn better_than(self, readiness: Readiness) -> Self {
+        let wanted = self.wanted.better_than(readiness);
+        Self { wanted, ..self }
+    }
+
+    /// Walks executors without room too, which may take the request once they have it.
+    #[must_use]
+    pub fn with_or_without_room(self) -> Self {
+        let wanted = self.wanted.whatever_its_size();
+        Self { wanted, ..self }
+    }
+
+    fn begin(&mut self) {
+        self.has_begun = true;
+        self.beside.reserve(BESIDE_EXPECTED);
+        match (&self.request.allowed, self.last) {
+            (Some(allowed), last) => {
+                for &id in allowed {
+                    let leaf = self.ranking.leaves.saturating_add(id as usize);
+                    self.leave(leaf, Turn::of(id, last));
+                }
+            }
+            (None, None) => self.leave(1, Turn::ToCome),
+            (None, Some(last)) => self.split(last as usize),
+        }
+    }
+
+    /// Leaves a part of the tree for later, if an executor in it may take the request.
     #[inline]
     fn leave(&mut self, node: usize, turn: Turn) {
-        let Some(&Node { best, kinds }) = self.ranking.nodes.get(node) else {
+        let Some(&Node { best, offer }) = self.ranking.nodes.get(node) else {
             return;
         };
         if let Some(best) = best
-            && kinds.meets(self.wanted)
-            && let Some(key) = self.ranking.key(best)
+            && offer.meets(self.wanted)
+            && let Some(rank) = self.ranking.rank(best)
         {
             self.beside.push(Reverse(Subtree {
-                key,
+                rank,
                 turn,
                 best,
                 node,
@@ -309,7 +289,7 @@ impl<K: Ord> BestFirst<'_, K> {
         }
     }
 
-    /// All leaves: those up to `last` had their turn.
+    /// Leaves all executors for later: those up to `last` had their turn.
     fn split(&mut self, last: usize) {
         let leaves = self.ranking.leaves;
         if last >= leaves {
@@ -322,7 +302,7 @@ impl<K: Ord> BestFirst<'_, K> {
             let turn = if node % 2 == 1 {
                 Turn::Had
             } else {
-                Turn::Ahead
+                Turn::ToCome
             };
             self.leave(node ^ 1, turn);
             node /= 2;
@@ -330,10 +310,13 @@ impl<K: Ord> BestFirst<'_, K> {
     }
 }
 
-impl<K: Ord> Iterator for BestFirst<'_, K> {
+impl<R: Ord> Iterator for BestFirst<'_, R> {
     type Item = u32;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if !self.has_begun {
+            self.begin();
+        }
         loop {
             self.ahead.extend(self.beside.drain(..));
             let Reverse(Subtree {
@@ -344,7 +327,7 @@ impl<K: Ord> Iterator for BestFirst<'_, K> {
             }) = self.ahead.pop()?;
             // What lies beside the way down to the best is left for later.
             let ranking = self.ranking;
-            while node < ranking.leaves && ranking.nodes[node].kinds.meets(self.wanted) {
+            while node < ranking.leaves && ranking.nodes[node].offer.meets(self.wanted) {
                 let left = 2 * node;
                 let way = if ranking.nodes[left].best == Some(best) {
                     left
@@ -354,7 +337,7 @@ impl<K: Ord> Iterator for BestFirst<'_, K> {
                 self.leave(way ^ 1, turn);
                 node = way;
             }
-            if node >= ranking.leaves && ranking.nodes[node].kinds.meets(self.wanted) {
+            if node >= ranking.leaves && ranking.nodes[node].offer.meets(self.wanted) {
                 return Some(best);
             }
         }

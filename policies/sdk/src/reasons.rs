@@ -1,4 +1,4 @@
-//! Why an answer is what it is: the texts a policy describes, and the numbers its answers carry.
+//! Reasons of answers: the texts that a policy describes, and the numbers its answers carry.
 
 /// Makes an enum of reasons. Each is followed by its text, which the host shows beside a decision.
 ///
@@ -7,7 +7,7 @@
 ///
 /// ```
 /// pointsman_sdk::reasons! {
-///     /// Why a request goes where it goes.
+///     /// Reasons for placing a request or holding it.
 ///     enum Reason {
 ///         LeastLoaded = "the least loaded",
 ///         NoRoom = "no room anywhere",
@@ -28,12 +28,12 @@ macro_rules! reasons {
         }
 
         impl $name {
-            /// Their texts, in order.
+            /// The texts of all reasons, in order.
             $vis fn texts() -> ::std::vec::Vec<::std::string::String> {
                 [$($text),+].map(::std::string::String::from).into()
             }
 
-            /// The place of its text among them.
+            /// The place of the reason's text among them.
             $vis const fn index(self) -> u16 {
                 self as u16
             }

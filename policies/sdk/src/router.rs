@@ -1,40 +1,27 @@
-//! Routing request by request.
-//!
-//! Most policies look at one request after the other and name one executor for each. What is the
-//! same in all of them is here: who asks, the placements of the batch, the verdict.
+//! Routing request by request, with the placements of the batch counted and the index current.
 
-use crate::fit::{Fit, Need, Seat, fit};
-use crate::mirror::{Executor, Mirror};
+use crate::case::Case;
+use crate::executor::Executor;
+use crate::fleet::{Fleet, Place, Seat};
+use crate::index::update_placed;
+use crate::mirror::Mirror;
+use crate::placements::BatchPlacements;
 use crate::policy::{Policy, Routing};
-use crate::tentative::Tentative;
 use crate::wire::routing::{Choice, Verdict};
 use crate::wire::types::{Cached, Moment};
 
-/// One request, and what it is looked at with.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// The fleet.
-    pub mirror: &'a Mirror,
-    /// Earlier placements of the batch.
-    pub placed: &'a Tentative,
-    /// What the request needs.
-    pub need: Need<'a>,
-    /// What is cached of it.
-    pub cached: &'a Cached,
-}
-
-/// Where a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The executors that a request goes to, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// There.
-    pub executor: u32,
-    /// Where on it.
+    /// Executors, best first, at least one. The request is counted as placed on the first.
+    pub executors: Vec<u32>,
+    /// The seat on the first executor.
     pub seat: Seat,
     /// An index into the policy's reasons.
     pub reason: u16,
 }
 
-/// A policy that routes request by request; it has [`Routing`] from this.
+/// A policy that routes request by request. It has [`Routing`] from this.
 ///
 /// ```
 /// # use pointsman_sdk::{Policy, wire::lifecycle};
@@ -42,11 +29,12 @@ pub struct Pick {
 ///
 /// # struct First;
 /// impl Router for First {
-///     const NO_ROOM: u16 = 1;
+///     const UNKNOWN: u16 = 1;
 ///
 ///     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-///         let ids = case.mirror.executors().map(|executor| executor.id());
-///         case.first_of(ids, 0).ok_or(Self::hold(Self::NO_ROOM))
+///         let executors = case.fleet.mirror.executors();
+///         let ids = executors.map(|executor| executor.id());
+///         case.first_of(ids, 0).ok_or(Self::hold(1))
 ///     }
 /// }
 /// # impl Policy for First {
@@ -56,25 +44,32 @@ pub struct Pick {
 /// # }
 /// ```
 pub trait Router: Policy {
-    /// The reason for holding what has no room anywhere.
-    const NO_ROOM: u16;
+    /// The reason for holding a request that is not in the mirror.
+    const UNKNOWN: u16;
 
-    /// The reason for holding what it was not told about.
-    const UNKNOWN: u16 = Self::NO_ROOM;
+    /// Begins a question, which is about one or more requests.
+    fn begin(&mut self) {}
 
-    /// Where the request goes, or else the verdict on it.
+    /// Picks where the request goes, or else gives the verdict on it.
     ///
     /// # Errors
     ///
-    /// The verdict on what is not placed.
+    /// The verdict on a request that is not placed.
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict>;
 
-    /// The request goes there. For a policy that keeps an index or takes turns.
-    fn took(&mut self, case: &Case<'_>, pick: &Pick) {
+    /// Takes note of a pick before it is counted, as a policy does that takes turns.
+    fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
         let _ = (case, pick);
     }
 
-    /// The verdict that a request waits for this reason.
+    /// Tokens of the prompt to be prefilled on an executor. Later requests of the batch find them
+    /// in [`PlacementCounts`](crate::PlacementCounts).
+    fn prefill_tokens(&self, case: &Case<'_>, executor: &Executor<'_>) -> u64 {
+        let _ = executor;
+        u64::from(case.request.prompt_tokens)
+    }
+
+    /// The verdict that a request waits, for this reason.
     #[must_use]
     fn hold(reason: u16) -> Verdict {
         Verdict {
@@ -88,31 +83,33 @@ impl<R: Router> Routing for R {
     fn route(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
+        placed: &mut BatchPlacements,
         at: Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {
+        self.begin();
         let verdict = |cached: &Cached| {
             let Some(request) = mirror.request(cached.request) else {
                 return Self::hold(Self::UNKNOWN);
             };
-            let need = Need::new(mirror, placed, request, at.now);
-            let case = Case {
-                mirror,
-                placed,
-                need,
-                cached,
-            };
+            if let Some(index) = self.index() {
+                update_placed(index, mirror, placed);
+            }
+            let fleet = Fleet { mirror, placed };
+            let case = Case::new(fleet, request, at.now).with_cached(cached);
             let pick = match self.choose(&case) {
                 Ok(pick) => pick,
                 Err(verdict) => return verdict,
             };
-            self.took(&case, &pick);
-            if let Some(executor) = mirror.executor(pick.executor) {
-                placed.place(mirror, &need, &executor, pick.seat);
+            self.picked(&case, &pick);
+            let first = pick.executors.first();
+            if let Some(executor) = first.and_then(|id| mirror.executor(*id)) {
+                let prefill_tokens = self.prefill_tokens(&case, &executor);
+                placed.place(mirror, request, &executor, pick.seat);
+                placed.add_prefill(&executor, prefill_tokens);
             }
             Verdict {
-                choice: Choice::Place(vec![pick.executor]),
+                choice: Choice::Place(pick.executors),
                 reason: pick.reason,
             }
         };
@@ -120,34 +117,26 @@ impl<R: Router> Routing for R {
     }
 }
 
+// === impl Pick ===
+
+impl Pick {
+    /// Picks one place.
+    #[must_use]
+    pub fn new(place: &Place<'_>, reason: u16) -> Self {
+        Self {
+            executors: vec![place.executor.id()],
+            seat: place.seat,
+            reason,
+        }
+    }
+}
+
 // === impl Case ===
 
 impl Case<'_> {
-    /// The place that an executor has for the request.
-    ///
-    /// # Errors
-    ///
-    /// What stands in the way.
-    #[inline]
-    pub fn fit(&self, executor: &Executor<'_>) -> Fit {
-        fit(self.mirror, self.placed, &self.need, executor)
-    }
-
-    /// The place on an executor, if it is there and has one.
-    #[must_use]
-    #[inline]
-    pub fn seat(&self, executor: u32) -> Option<Seat> {
-        self.fit(&self.mirror.executor(executor)?).ok()
-    }
-
     /// The first of some executors that can take the request.
     pub fn first_of(&self, executors: impl IntoIterator<Item = u32>, reason: u16) -> Option<Pick> {
-        executors.into_iter().find_map(|executor| {
-            Some(Pick {
-                executor,
-                seat: self.seat(executor)?,
-                reason,
-            })
-        })
+        let place = executors.into_iter().find_map(|id| self.place(id))?;
+        Some(Pick::new(&place, reason))
     }
 }

@@ -20,7 +20,7 @@ impl<T> Default for Rows<T> {
 }
 
 impl<T> Rows<T> {
-    /// Where the row of `id` is, or where it would go.
+    /// The position of the row of `id`, or the one it would go to.
     #[inline]
     fn search(&self, id: u32) -> Result<usize, usize> {
         let guess = usize::try_from(id).unwrap_or(usize::MAX);
@@ -47,7 +47,7 @@ impl<T> Rows<T> {
         self.rows.get(position).map(|row| (row.0, &row.1))
     }
 
-    /// The row of `id`, made if it is not there.
+    /// The row of `id`, made where it is missing.
     pub(crate) fn entry(&mut self, id: u32) -> &mut T
     where
         T: Default,

@@ -1,15 +1,20 @@
-//! Settings: JSON text to a policy's own type, with errors an operator can act on.
+//! Settings: JSON text turned into a policy's own type, with errors an operator can act on.
 
 use std::ops::RangeInclusive;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Whether the value of a setting is in its range, for [`Policy::new`](crate::Policy::new).
+/// The settings of a policy that has none: any key is an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NoSettings {}
+
+/// Checks that the value of a setting is in its range, for [`Policy::new`](crate::Policy::new).
 ///
 /// # Errors
 ///
-/// What an operator is told where it is not.
+/// A sentence for the operator, with the range.
 pub fn check_range(key: &str, value: u32, range: RangeInclusive<u32>) -> Result<(), String> {
     if range.contains(&value) {
         return Ok(());
@@ -31,8 +36,8 @@ pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Result<S, String> {
     S::deserialize(Value::Object(table)).map_err(|error| locate::<S>(keys, &error.to_string()))
 }
 
-/// serde says what is wrong with a value, not whose value it is: that is found by trying each
-/// key alone. A key that fails alone as it failed together is the culprit.
+/// Adds the key to an error of serde's, which names the value alone: a key that fails by itself
+/// as all failed together is the culprit.
 fn locate<S: DeserializeOwned>(keys: Vec<(String, Value)>, error: &str) -> String {
     let culprit = keys.into_iter().find_map(|(key, value)| {
         let alone = serde_json::Map::from_iter([(key.clone(), value)]);

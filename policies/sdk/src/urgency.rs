@@ -1,10 +1,10 @@
-//! How urgent a request is to whoever may be made to give way.
+//! The urgency of a request, by which sequences are made to give way.
 
 use crate::wire::types::{Request, RequestClass, Sequence};
 
 /// Class first, then the client's priority; the greater is the more urgent.
 ///
-/// This is the measure the host checks victims with. It leaves out how long a request has waited.
+/// The host checks victims by this measure, which leaves out how long a request has waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Urgency {
     critical: bool,
@@ -12,7 +12,7 @@ pub struct Urgency {
 }
 
 impl Urgency {
-    /// That of a class and a priority.
+    /// The urgency of a class and a client priority.
     #[must_use]
     pub fn new(class: RequestClass, priority: i32) -> Self {
         Self {

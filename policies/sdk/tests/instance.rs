@@ -6,7 +6,9 @@ use pointsman_sdk::fixture::{at, cached, executor, load, request};
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change, Extent};
-use pointsman_sdk::{Hook, Instance, Mirror, Moment, Need, Policy, Routing, Tentative, fit};
+use pointsman_sdk::{
+    BatchPlacements, Case, Fleet, Hook, Instance, Mirror, Moment, NoSettings, Policy, Routing,
+};
 
 /// First fit; counts the changes and clearings it hears of.
 #[derive(Default)]
@@ -15,12 +17,8 @@ struct FirstFit {
     cleared: u8,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {}
-
 impl Policy for FirstFit {
-    type Settings = Settings;
+    type Settings = NoSettings;
 
     fn describe() -> Description {
         Description {
@@ -33,7 +31,7 @@ impl Policy for FirstFit {
         }
     }
 
-    fn new(_settings: Settings) -> Result<Self, String> {
+    fn new(_: NoSettings) -> Result<Self, String> {
         Ok(Self::default())
     }
 
@@ -68,23 +66,22 @@ impl Routing for FirstFit {
     fn route(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
+        placed: &mut BatchPlacements,
         at: Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {
         let verdict = |asked: &Cached| {
             let request = mirror.request(asked.request).expect("it is waiting");
-            let need = Need::new(mirror, placed, request, at.now);
-            let mut executors = mirror.executors();
-            let choice = executors.find_map(|executor| {
-                let seat = fit(mirror, placed, &need, &executor).ok()?;
-                placed.place(mirror, &need, &executor, seat);
-                Some(Choice::Place(vec![executor.id()]))
-            });
-            Verdict {
-                choice: choice.unwrap_or(Choice::Hold(None)),
-                reason: 0,
-            }
+            let case = Case::new(Fleet { mirror, placed }, request, at.now);
+            let fits = |executor| Some((executor, case.fit(&executor).ok()?));
+            let choice = match mirror.executors().find_map(fits) {
+                Some((executor, seat)) => {
+                    placed.place(mirror, request, &executor, seat);
+                    Choice::Place(vec![executor.id()])
+                }
+                None => Choice::Hold(None),
+            };
+            Verdict { choice, reason: 0 }
         };
         requests.iter().map(verdict).collect()
     }

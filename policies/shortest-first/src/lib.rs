@@ -1,11 +1,11 @@
 //! Order of the queue: the shortest answer first, aged so that nothing starves.
 //!
-//! Everything is a time: a request counts as having come so much later as its answer is longer.
-//! That is bounded, so that whatever has waited longer than the bound goes before every later one,
-//! and it does not change while a request waits.
+//! Length is counted as time: the longer its answer, the later a request counts as having come.
+//! The delay is bounded, so a request that has waited longer than the bound goes before every later
+//! one. It does not change while a request waits.
 //!
 //! # Not here
-//! How long an answer will be is the client's to say; the policy learns nothing.
+//! The length of an answer: the client states it, and the policy learns nothing.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -19,13 +19,13 @@ use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
 pub use settings::Settings;
 use settings::Weights;
 
-/// The order of the queue.
+/// A policy that puts the shortest answer first.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortestFirst {
     weights: Weights,
 }
 
-/// The place of one request; the smaller comes first.
+/// The place of one request; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     due: u64,
@@ -78,7 +78,7 @@ impl Weights {
     }
 }
 
-/// As many as the client expects; without a hint, as many as it allows.
+/// Tokens that the client expects; without a hint, those that it allows.
 fn output_tokens(request: &Request) -> u32 {
     let bound = request.output_tokens_max;
     request.output_tokens_expected.unwrap_or(bound).min(bound)

@@ -13,13 +13,13 @@ const DAY_SECONDS: u32 = 86_400;
 pub struct Settings {
     /// Milliseconds of waiting that outweigh one token more.
     pub wait_per_token: u32,
-    /// Longer answers count as this long.
+    /// Tokens of an answer, at most: a longer one counts as this long.
     pub tokens_max: u32,
-    /// Seconds; a longer head start counts as this.
+    /// Seconds of head start, at most: a longer one counts as this.
     pub head_start_max: u32,
 }
 
-/// The same in micros.
+/// The settings in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weights {
     pub(crate) wait_per_token: u64,

@@ -1,9 +1,9 @@
 //! Routing by session: a session's requests go to the executor that its key belongs to by
-//! rendezvous hash, and those without a session go in turn.
+//! rendezvous hash, and requests without a session go in turn.
 //!
-//! Nobody needs to remember where a session went: the answer follows from its key and the names of
-//! the executors, after a restart too. One more executor takes over an equal part of the sessions,
-//! and no other session moves.
+//! No table says where a session went: the answer follows from its key and the names of the
+//! executors, after a restart too. One more executor takes over an equal part of the sessions, and
+//! no other session moves.
 //!
 //! # Not here
 //! The executor that served a session last (`preferred`): `memory-aware` goes by that.
@@ -15,14 +15,13 @@ mod homes;
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::rendezvous::Turns;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
-use pointsman_sdk::wire::types::{Cached, Change, Health, Request};
+use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
-    Case, Executor, Explanation, Mirror, Moment, Need, Pick, Policy, Ranking, Router, Standing,
-    Tentative, explain, export,
+    Case, Executor, ExecutorIndex, Explanation, Fleet, Mirror, Pick, Place, Policy, Ranking,
+    Readiness, Router, Turns, explain, export,
 };
 
 use homes::{Claimants, Homes, claim};
@@ -31,51 +30,45 @@ use homes::{Claimants, Homes, claim};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
-    /// What becomes of a request whose session's executor has no room.
+    /// Fate of a request whose session's executor has no room.
     pub when_full: WhenFull,
 }
 
-/// What becomes of a request whose session's executor has no room.
+/// Fate of a request whose session's executor has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {
-    /// It goes to the executor that would have the session next.
+    /// The request goes to the executor that would have the session next.
     #[default]
     Next,
-    /// It waits.
+    /// The request waits.
     Wait,
 }
 
-/// Where requests go.
+/// A policy that keeps each session on one executor.
 #[derive(Debug)]
 pub struct Sticky {
     settings: Settings,
     turns: Turns,
-    /// For what has no session, by what goes before the turn.
-    ranking: Ranking<Standing>,
-    /// For what has one: whoever is live, with room or without.
+    /// Executors for requests without a session, which take turns among equals.
+    ranking: Ranking<Readiness>,
+    /// Executors for requests with a session: the live ones, with room or without.
     homes: Homes,
-    /// Whether a live executor of the group serves the model, as found since the last `observe`.
+    /// Groups and models, with a flag if a live executor of the group serves the model. Found since
+    /// the last `observe`.
     groups: BTreeMap<(u32, Option<u32>), bool>,
 }
 
-/// Why a verdict is what it is; the texts are in [`REASONS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
-    Home,
-    Next,
-    Turn,
-    HomeFull,
-    NoRoom,
+pointsman_sdk::reasons! {
+    /// Reasons for placing a request or holding it.
+    enum Reason {
+        Home = "the session's executor",
+        Next = "the session's executor has no room: the next for it",
+        Turn = "no session: its turn",
+        HomeFull = "waits for the session's executor",
+        NoRoom = "no room where it may go",
+    }
 }
-
-const REASONS: [&str; 5] = [
-    "the session's executor",
-    "the session's executor has no room: the next for it",
-    "no session: its turn",
-    "waits for the session's executor",
-    "no room where it may go",
-];
 
 impl Policy for Sticky {
     type Settings = Settings;
@@ -86,7 +79,7 @@ impl Policy for Sticky {
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "Each session on the executor it is hashed to; without one, in turn.".into(),
             feed: Feed::WAITING,
-            reasons: REASONS.map(str::to_owned).to_vec(),
+            reasons: Reason::texts(),
             state_version: 1,
         }
     }
@@ -101,23 +94,6 @@ impl Policy for Sticky {
         })
     }
 
-    fn cleared(&mut self) {
-        self.ranking.clear();
-        self.homes.clear();
-    }
-
-    fn changed(&mut self, mirror: &Mirror, change: &Change) {
-        self.ranking.changed(mirror, change);
-        self.homes.changed(mirror, change);
-    }
-
-    fn observed(&mut self, mirror: &Mirror) {
-        self.groups.clear();
-        self.ranking.observed();
-        self.homes.observed();
-        self.refresh(mirror, &Tentative::default());
-    }
-
     fn snapshot(&self) -> Vec<u8> {
         self.turns.snapshot()
     }
@@ -126,47 +102,53 @@ impl Policy for Sticky {
         self.turns = Turns::restore(state)?;
         Ok(())
     }
+
+    fn index(&mut self) -> Option<&mut dyn ExecutorIndex> {
+        Some(self)
+    }
+
+    fn observed(&mut self, _: &Mirror) {
+        self.groups.clear();
+    }
+}
+
+impl ExecutorIndex for Sticky {
+    fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
+        let ranking = &mut self.ranking;
+        ranking.update(fleet, executors, |place| place.readiness());
+        self.homes.update(fleet, executors);
+    }
 }
 
 impl Router for Sticky {
-    const NO_ROOM: u16 = Reason::NoRoom as u16;
+    const UNKNOWN: u16 = Reason::NoRoom.index();
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        self.refresh(case.mirror, case.placed);
-        let group = self.group(&case.need, case.mirror);
-        match case.need.request.session {
+        let group = self.group(case);
+        match case.request.session {
             Some(session) => self.by_session(case, session, group),
             None => self.in_turn(case, group),
         }
     }
 
-    fn took(&mut self, case: &Case<'_>, pick: &Pick) {
-        self.ranking.placed(pick.executor);
-        self.homes.placed(pick.executor);
-        let request = case.need.request;
-        if request.session.is_none() {
-            self.turns.took(request.model, pick.executor);
+    fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
+        if case.request.session.is_none() {
+            self.turns.took(case.request.model, pick.executors[0]);
         }
     }
 }
 
 impl Explanation for Sticky {
-    fn explain(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Vec<Candidate> {
-        let none = Tentative::default();
-        let need = Need::new(mirror, &none, request, at.now);
-        let group = self.group(&need, mirror);
+    fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
+        let (mirror, request) = (case.fleet.mirror, case.request);
+        let group = self.group(case);
         let claimants = request
             .session
-            .map(|session| self.homes.claimants(mirror, (&need, &none), session, group));
+            .map(|session| self.homes.claimants(case, session, group));
         let home = claimants.and_then(|claimants| claimants.home);
-        let turn = self.turns.places(request.model);
-        let rank = |_: &Case<'_>, at: &Executor<'_>, seat| {
+        let turn = self.turns.of(request.model);
+        let rank = |place: &Place<'_>| {
+            let at = &place.executor;
             if group.is_some_and(|group| group != at.info.group) {
                 return Err("it is of another group");
             }
@@ -177,78 +159,57 @@ impl Explanation for Sticky {
             Ok(match request.session {
                 // To a session its place in the order matters more than a free slot.
                 Some(session) => (degraded, None, !claim(mirror, session, at.id())),
-                None => {
-                    let (again, id) = turn(at.id());
-                    (degraded, Some(seat), u64::from(again) << 32 | u64::from(id))
-                }
+                None => (degraded, Some((place.seat, turn(at.id()))), 0),
             })
         };
-        let note = |_: &Case<'_>, at: &Executor<'_>| match (request.session, turn(at.id())) {
-            (Some(_), _) if home == Some(at.id()) => "the session is hashed to it".to_owned(),
-            (Some(session), _) => format!("claim {:016x}", claim(mirror, session, at.id())),
-            (None, (false, _)) => "its turn is still to come".to_owned(),
-            (None, (true, _)) => "had its turn".to_owned(),
+        let note = |at: &Executor<'_>| match request.session {
+            Some(_) if home == Some(at.id()) => "the session is hashed to it".to_owned(),
+            Some(session) => format!("claim {:016x}", claim(mirror, session, at.id())),
+            None => turn(at.id()).note().to_owned(),
         };
-        explain::alone(mirror, at.now, (request, cached), rank, note)
+        explain::by_rank(case, rank, note)
     }
 }
 
 impl Sticky {
-    fn refresh(&mut self, mirror: &Mirror, placed: &Tentative) {
-        self.ranking
-            .refresh(mirror, placed, |executor| Standing::open(placed, executor));
-        self.homes.refresh(mirror, placed);
-    }
-
     fn by_session(
         &self,
         case: &Case<'_>,
         session: u64,
         group: Option<u32>,
     ) -> Result<Pick, Verdict> {
-        let needed = (&case.need, case.placed);
-        let Claimants { home, next } = self.homes.claimants(case.mirror, needed, session, group);
+        let Claimants { home, next } = self.homes.claimants(case, session, group);
+        let next_id = next.map(|place| place.executor.id());
         match (home, next, self.settings.when_full) {
-            (Some(home), Some((next, seat)), _) if home == next => Ok(Pick {
-                executor: next,
-                seat,
-                reason: Reason::Home as u16,
-            }),
-            (Some(_), _, WhenFull::Wait) => Err(Self::hold(Reason::HomeFull as u16)),
-            (_, Some((executor, seat)), _) => Ok(Pick {
-                executor,
-                seat,
-                reason: Reason::Next as u16,
-            }),
-            (_, None, _) => Err(Self::hold(Self::NO_ROOM)),
+            (Some(_), Some(next), _) if home == next_id => {
+                Ok(Pick::new(&next, Reason::Home.index()))
+            }
+            (Some(_), _, WhenFull::Wait) => Err(Self::hold(Reason::HomeFull.index())),
+            (_, Some(next), _) => Ok(Pick::new(&next, Reason::Next.index())),
+            (_, None, _) => Err(Self::hold(Reason::NoRoom.index())),
         }
     }
 
     fn in_turn(&self, case: &Case<'_>, group: Option<u32>) -> Result<Pick, Verdict> {
-        let request = case.need.request;
+        let request = case.request;
         let last = self.turns.last(request.model);
-        let turn = Reason::Turn as u16;
-        let next = match group {
-            None => case.first_of(self.ranking.best_first(request, last), turn),
-            Some(group) => {
-                let walk = self.ranking.best_in_group(group, request, last);
-                let of_group = |id: &u32| {
-                    let executor = case.mirror.executor(*id);
-                    executor.is_some_and(|executor| executor.info.group == group)
-                };
-                case.first_of(walk.filter(of_group), turn)
-            }
+        let is_of = |id: &u32, group| {
+            let executor = case.fleet.mirror.executor(*id);
+            executor.is_some_and(|executor| executor.info.group == group)
         };
-        next.ok_or(Self::hold(Self::NO_ROOM))
+        let is_in_group = |id: &u32| group.is_none_or(|group| is_of(id, group));
+        let walk = self.ranking.best_first(request).in_group(group).after(last);
+        let next = case.first_of(walk.filter(is_in_group), Reason::Turn.index());
+        next.ok_or(Self::hold(Reason::NoRoom.index()))
     }
 
     /// The group that the request is kept to: the one it asks for, if that has an executor which
     /// may take it once there is room.
-    fn group(&mut self, need: &Need<'_>, mirror: &Mirror) -> Option<u32> {
-        let request = need.request;
+    fn group(&mut self, case: &Case<'_>) -> Option<u32> {
+        let request = case.request;
         let group = request.group?;
-        let found = || self.homes.has_group(mirror, need, group);
-        // Found once for all that differ in nothing else.
+        let found = || self.homes.has_group(case, group);
+        // Found once for all requests that differ in nothing else.
         let serves = if request.allowed.is_none() && request.failed_on.is_none() {
             let known = self.groups.entry((group, request.model));
             *known.or_insert_with(found)

@@ -7,7 +7,7 @@ use pointsman_sdk::wire::types::{Change, Extent, Health, Name, NameKind, Request
 
 use super::instance;
 
-/// Where the sessions 0 to 9 belong, by the hash written down in another language.
+/// The homes of the sessions 0 to 9, by the hash written down in another language.
 const HOMES_OF_THREE: [u32; 10] = [0, 2, 2, 0, 0, 2, 1, 1, 1, 2];
 /// With one more executor: those it took over are all that changed.
 const HOMES_OF_FOUR: [u32; 10] = [3, 2, 2, 3, 0, 3, 1, 1, 3, 3];
@@ -52,7 +52,7 @@ fn route(policy: &mut Box<dyn Instance>, requests: std::ops::Range<u64>) -> Vec<
     placed.collect()
 }
 
-/// Where the sessions 0 to 9 go.
+/// The executors that the sessions 0 to 9 go to.
 fn homes(executors: &[u32]) -> Vec<u32> {
     let mut policy = policy(executors, (0..10).map(of_session).collect());
     route(&mut policy, 0..10)

@@ -9,7 +9,7 @@ use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change};
 use pointsman_sdk::{
-    Executor, Mirror, Moment, Need, Policy, Routing, Seat, Tentative, export, fit,
+    BatchPlacements, Case, Executor, Fleet, Mirror, Moment, Policy, Routing, Seat, export,
 };
 use serde::Deserialize;
 
@@ -85,7 +85,13 @@ impl Policy for Fickle {
 }
 
 impl Fickle {
-    fn choice(&mut self, mirror: &Mirror, placed: &mut Tentative, at: Moment, id: u64) -> Choice {
+    fn choice(
+        &mut self,
+        mirror: &Mirror,
+        placed: &mut BatchPlacements,
+        at: Moment,
+        id: u64,
+    ) -> Choice {
         self.asked += 1;
         match self.habit {
             Habit::Nowhere => return Choice::Place(vec![u32::MAX]),
@@ -97,17 +103,15 @@ impl Fickle {
         let Some(request) = mirror.request(id) else {
             return Choice::Hold(None);
         };
-        let need = Need::new(mirror, placed, request, at.now);
-        let open = mirror.executors().filter_map(|executor| {
-            let seat = fit(mirror, placed, &need, &executor).ok()?;
-            Some((executor, seat))
-        });
+        let case = Case::new(Fleet { mirror, placed }, request, at.now);
+        let open = mirror.executors();
+        let open = open.filter_map(|executor| Some((executor, case.fit(&executor).ok()?)));
         let mut open: Vec<_> = open.collect();
         self.rearrange(&mut open);
         let Some((executor, seat)) = open.first() else {
             return Choice::Hold(None);
         };
-        placed.place(mirror, &need, executor, *seat);
+        placed.place(mirror, request, executor, *seat);
         Choice::Place(vec![executor.id()])
     }
 
@@ -135,7 +139,7 @@ impl Routing for Fickle {
     fn route(
         &mut self,
         mirror: &Mirror,
-        placed: &mut Tentative,
+        placed: &mut BatchPlacements,
         at: Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {

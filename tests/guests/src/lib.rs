@@ -285,7 +285,7 @@ impl Routing for Hostile {
     fn route(
         &mut self,
         mirror: &Mirror,
-        _: &mut pointsman_sdk::Tentative,
+        _: &mut pointsman_sdk::BatchPlacements,
         _: Moment,
         requests: &[Cached],
     ) -> Vec<routing::Verdict> {

@@ -1,25 +1,25 @@
-//! One tenant against the others: who wants the room of one that has used too much, and whose
-//! place one takes that has used too little.
+//! One tenant against the others: tenants that want the room of one that has used too much, and the
+//! place that one takes which has used too little.
 
-use pointsman_sdk::Executor;
 use std::cmp::Reverse;
 
+use pointsman_sdk::Executor;
 use pointsman_sdk::wire::types::Request;
 
 use super::Door;
-use crate::queue::{Demand, Standing};
+use crate::queue::{Demand, Queued};
 
 impl Door<'_> {
-    /// Seconds until the request's tenant is within its tokens per minute again; absent: it is,
-    /// or nobody else wants the room.
+    /// Seconds until the request's tenant is within its tokens per minute again; absent where it is,
+    /// or where no other tenant wants the room.
     pub(super) fn overdrawn_secs(&mut self, request: &Request) -> Option<u32> {
         let tenant = self.books.mirror.tenant(request.tenant)?;
         let secs = self.books.tenants.overdrawn_secs(tenant, self.books.now)?;
         self.is_wanted(request).then_some(secs)
     }
 
-    /// Whether another tenant, one within its tokens per minute, has a request in the queue that
-    /// could go where this one could. What is in the queue has found no place so far.
+    /// Returns whether another tenant, one within its tokens per minute, has a request in the queue
+    /// that could go where this one could. Requests in the queue have found no place so far.
     fn is_wanted(&mut self, request: &Request) -> bool {
         let books = self.books;
         let is_entitled = |tenant: u32| {
@@ -48,7 +48,7 @@ impl Door<'_> {
     /// The queued request that makes place for `request`: of the tenant that is furthest beyond
     /// its share of the tokens served, the newest of the least urgent. Only for a tenant that is
     /// within its share, of the tokens and of the places in the queue.
-    pub(super) fn place_of_another(&self, request: &Request) -> Option<Standing> {
+    pub(super) fn place_of_another(&self, request: &Request) -> Option<Queued> {
         let queue = self.books.queue;
         let tenant = self.books.mirror.tenant(request.tenant)?;
         let entered = self.entered.get(&tenant.id).copied().unwrap_or(0);
@@ -63,8 +63,8 @@ impl Door<'_> {
         others.find_map(|(_, other)| queue.lane(*other)?.newest(&self.displaced))
     }
 
-    /// The tenants with queued requests that are beyond what is tolerated, the furthest first;
-    /// ties in the order they were made known.
+    /// The tenants with queued requests that are beyond the tolerance, the furthest first; ties in
+    /// the order they were made known.
     fn rank_beyond(&self) -> Vec<(Reverse<u128>, u32)> {
         let tolerated = 1000 + self.settings.share_tolerance;
         let lanes = self.books.queue.lanes();
@@ -77,7 +77,7 @@ impl Door<'_> {
         ranked
     }
 
-    /// By how much a tenant has used more than `permille` of its share.
+    /// The excess of a tenant's use over `permille` of its share, if there is one.
     pub(super) fn beyond_share(&self, tenant: u32, permille: u32) -> Option<u128> {
         let tenant = self.books.mirror.tenant(tenant)?;
         let tenants = self.books.tenants;
@@ -85,7 +85,7 @@ impl Door<'_> {
     }
 }
 
-/// Whether an executor serves a model, and is among those allowed.
+/// Returns whether an executor serves a model, and is allowed.
 fn takes(executor: &Executor<'_>, model: Option<u32>, allowed: Option<&[u32]>) -> bool {
     let serves = match (model, &executor.info.serves) {
         (Some(model), Some(serves)) => serves.contains(&model),

@@ -1,4 +1,4 @@
-//! Who gives way, in small fleets on one device unless said otherwise.
+//! Sequences that give way, in small fleets on one device unless said otherwise.
 
 mod places;
 

@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use pointsman_sdk::wire::types::{Residency, Sequence, SequenceState};
 use pointsman_sdk::{Mirror, Urgency};
 
-/// Who may be asked to give way.
+/// Sequences that may be asked to give way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked<'a> {
-    /// Whoever is less urgent than this.
+    /// Sequences that are less urgent than this.
     LessUrgent(Urgency),
-    /// Whoever is less urgent than this sequence, or as urgent and started later.
+    /// Sequences that are less urgent than this one, or as urgent and started later.
     LessUrgentOrLater(&'a Sequence),
 }
 
@@ -39,7 +39,7 @@ impl Asked<'_> {
 // === impl Candidates ===
 
 impl<'a> Candidates<'a> {
-    /// Those of one executor.
+    /// The candidates on one executor.
     pub(super) fn on(mirror: &'a Mirror, executor: u32, asked: Asked<'_>) -> Self {
         let sequences = mirror.sequences_on(executor);
         Self::sorted(sequences.filter(|row| may_leave(row, asked)).collect())
@@ -72,7 +72,7 @@ impl<'a> Candidates<'a> {
         self.sequences.last().map(|row| Urgency::from(*row))
     }
 
-    /// The first ones that free so many slots and blocks; at least one.
+    /// The first candidates that free so many slots and blocks; at least one.
     pub(super) fn covering(&self, slots: usize, blocks: u64) -> Option<Vec<&'a Sequence>> {
         let mut victims = Vec::new();
         let mut freed = 0_u64;
@@ -80,7 +80,7 @@ impl<'a> Candidates<'a> {
             if victims.len() >= slots && freed >= blocks {
                 break;
             }
-            // One that frees no blocks gives way only for its slot.
+            // A sequence that frees no blocks gives way only for its slot.
             if victims.len() >= slots && sequence.blocks_exclusive == 0 {
                 continue;
             }
@@ -91,7 +91,7 @@ impl<'a> Candidates<'a> {
         covered.then_some(victims)
     }
 
-    /// All, if that frees so many slots and blocks.
+    /// All candidates, if they free so many slots and blocks.
     pub(super) fn all_if_covering(self, slots: usize, blocks: u64) -> Option<Vec<&'a Sequence>> {
         let freed: u64 = self
             .sequences

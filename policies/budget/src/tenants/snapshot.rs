@@ -24,11 +24,11 @@ impl Tenants {
         bytes
     }
 
-    /// What [`Tenants::snapshot`] made.
+    /// Reads the bytes that [`Tenants::snapshot`] made.
     ///
     /// # Errors
     ///
-    /// The length, if it cannot be of one.
+    /// A sentence about a length that it cannot have made.
     pub(crate) fn restore(bytes: &[u8]) -> Result<Self, String> {
         let mut accounts = std::collections::BTreeMap::new();
         let mut left = bytes;
@@ -43,7 +43,7 @@ impl Tenants {
     }
 }
 
-/// The first entry, taken off.
+/// Takes off the first entry.
 fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
     let tenant = u32::from_le_bytes(take(left)?);
     let account = Account {

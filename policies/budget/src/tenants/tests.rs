@@ -25,7 +25,7 @@ fn told(rate: Option<u64>, totals: &[(u64, u64)]) -> (Tenants, Tenant) {
     (tenants, last)
 }
 
-/// How long a tenant of 600 tokens a minute, ten a second, is overdrawn at `second`. A whole
+/// Seconds that a tenant of 600 tokens a minute, ten a second, is overdrawn at `second`. A whole
 /// number of seconds beyond its bucket it is within it a microsecond later: a second more.
 fn check_overdrawn(totals: &[(u64, u64)], second: u64, expected: Option<u32>) {
     let (tenants, last) = told(Some(600), totals);

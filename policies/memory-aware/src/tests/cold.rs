@@ -3,7 +3,7 @@
 use pointsman_sdk::fixture::{at, cached, device, executor, load, model, residency};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{
-    Change, ExecutorInfo, ExecutorLoad, Health, Model, Presence, Request, Residency,
+    Change, ExecutorInfo, ExecutorLoad, Extent, Health, Model, Presence, Request, Residency,
 };
 
 use super::{Fleet, MEMORY, SLOTS, for_model, placed, slots};
@@ -196,6 +196,55 @@ fn nothing_is_kept_free_for_a_model_that_can_start_or_that_something_else_blocks
         ..for_model(1, 0)
     };
     assert_eq!(refill(two(), MEMORY, vec![pinned]).0, all);
+}
+
+/// An answer may take few looks at the fleet; those of the last one do not count for what is kept
+/// free.
+#[test]
+fn what_is_kept_free_does_not_depend_on_the_last_question() {
+    let takes = ExecutorInfo {
+        device: 2,
+        serves: Some(vec![0, 9]),
+        ..executor(2)
+    };
+    let waits = Model {
+        waiting: 1,
+        ..model(0)
+    };
+    let fleet = limited(&[(4, 2, 7), (4, 3, 7)])
+        .with(load(2), device(2))
+        .and(Change::Executor(takes))
+        .and(kept_warm(2, 9))
+        .and(Change::Model(waits));
+    let nowhere = (1..=4).map(|id| Request {
+        allowed: Some(vec![50]),
+        ..for_model(id, 7)
+    });
+    let requests = nowhere.chain([for_model(10, 0), for_model(100, 7)]);
+    let mut policy = fleet.policy(MEMORY, requests.collect());
+    let verdicts = policy.route(at(100), (1..=4).map(cached).collect());
+    let reasons: Vec<u16> = verdicts.iter().map(|verdict| verdict.reason).collect();
+    assert_eq!(reasons, [Reason::Nowhere.index(); 4]);
+    policy.observe(100, Extent::SinceLast, Vec::new());
+    let verdict = policy.route(at(100), vec![cached(100)]).remove(0);
+    assert_eq!(verdict.choice, placed(&[0, 1]));
+}
+
+#[test]
+fn as_many_models_as_set_are_kept_executors_free_for() {
+    let fleet = || limited(&[(4, 3, 7), (8, 5, 7), (4, 2, 7)]);
+    let waiting = || vec![for_model(1, 0), for_model(2, 1)];
+    let with = |max| {
+        refill(
+            fleet(),
+            &format!(r#"{{"cold-models-max": {max}}}"#),
+            waiting(),
+        )
+        .0
+    };
+    assert_eq!(with(0), placed(&[2, 0, 1]));
+    assert_eq!(with(1), placed(&[2, 0]));
+    assert_eq!(with(2), placed(&[0]));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What stands in the way, and how it is told.
+//! Obstacles, and the words for them.
 
 use pointsman_sdk::fixture::{at, cached, device, executor, load, residency};
 use pointsman_sdk::wire::routing::Choice;
@@ -107,6 +107,46 @@ fn as_many_candidates_as_set_are_named() {
         refused,
         Err("`candidates`: 9 is not between 1 and 8".into())
     );
+}
+
+#[test]
+fn tiers_begin_where_they_are_set() {
+    let fleet = || {
+        Fleet::new()
+            .with(slots(0, 0), used(0, 100))
+            .with(slots(1, 1), used(1, 99))
+    };
+    let first = |settings| fleet().ask(settings, vec![for_model(1, 0)]).remove(0).0;
+    assert_eq!(first(MEMORY), placed(&[0, 1]));
+    assert_eq!(
+        first(r#"{"pressure-tiers": [100, 850, 950]}"#),
+        placed(&[1, 0])
+    );
+    for tiers in ["[850, 700, 950]", "[700, 850, 1001]"] {
+        let refused = instance().configure(&format!(r#"{{"pressure-tiers": {tiers}}}"#));
+        let error = format!("`pressure-tiers`: {tiers} do not ascend to at most 1000 permille");
+        assert_eq!(refused, Err(error));
+    }
+}
+
+#[test]
+fn as_many_looks_as_set_are_taken_to_say_why_nothing_fits() {
+    let serves = ExecutorInfo {
+        serves: Some(vec![9]),
+        ..executor(0)
+    };
+    let fleet = || {
+        let fleet = Fleet::new().with(load(0), device(0));
+        fleet.and(Change::Executor(serves.clone()))
+    };
+    let requests = || (0..3).map(|id| for_model(id, 10 + id as u32)).collect();
+    let reasons = |settings| -> Vec<u16> {
+        let verdicts = fleet().ask(settings, requests());
+        verdicts.into_iter().map(|(_, reason)| reason).collect()
+    };
+    let (nowhere, no_slot) = (Reason::Nowhere.index(), Reason::NoSlot.index());
+    assert_eq!(reasons(MEMORY), [nowhere; 3]);
+    assert_eq!(reasons(r#"{"looks-max": 2}"#), [nowhere, nowhere, no_slot]);
 }
 
 #[test]

@@ -4,10 +4,10 @@ use pointsman_sdk::fixture::{at, cached, device, executor, load};
 use pointsman_sdk::wire::types::{
     Cached, Change, ExecutorInfo, ExecutorLoad, Overlap, Request, Residency,
 };
-use pointsman_sdk::{Executor, Mirror, Need, Tentative};
+use pointsman_sdk::{Case, Executor, Mirror};
 
 use super::{Fleet, MEMORY, SLOTS, first, for_model, placed, used};
-use crate::credit::Weights;
+use crate::credit::{Credit, cost};
 use crate::reason::Reason;
 use crate::settings::Settings;
 
@@ -27,31 +27,35 @@ fn asked(overlaps: Vec<Overlap>) -> Cached {
     }
 }
 
-fn weights(settings: Settings) -> Weights {
-    settings.weights().unwrap()
-}
-
-/// Runs `check` on executor 0 with blocks of so many tokens, and this load.
-fn on<T>(tokens_per_block: u32, load: ExecutorLoad, check: impl Fn(&Executor<'_>) -> T) -> T {
+/// Runs `check` about a request with this cached, on executor 0 with blocks of so many tokens and
+/// this load.
+fn on<T>(
+    tokens_per_block: u32,
+    load: ExecutorLoad,
+    asked: &Cached,
+    check: impl Fn(&Case<'_>, &Executor<'_>) -> T,
+) -> T {
+    let (mirror, request) = (Mirror::default(), for_model(1, 0));
+    let case = Case::new((&mirror).into(), &request, 100).with_cached(asked);
     let info = ExecutorInfo {
         tokens_per_block: Some(tokens_per_block),
         ..executor(0)
     };
     let residencies: &[Residency] = &[];
-    check(&Executor {
+    let executor = Executor {
         position: 0,
         info: &info,
         load: &load,
         residencies,
-    })
+    };
+    check(&case, &executor)
 }
 
 #[test]
 fn each_tier_counts_by_its_weight_and_tokens_are_rounded_half_up() {
     let credit = |asked: &Cached, tokens_per_block, settings| {
-        let weights = weights(settings);
-        let credit = on(tokens_per_block, load(0), |executor| {
-            weights.credit(asked, executor)
+        let credit = on(tokens_per_block, load(0), asked, |case, executor| {
+            Credit::of(&settings, case, executor)
         });
         (credit.permille, credit.tokens())
     };
@@ -87,10 +91,8 @@ fn each_tier_counts_by_its_weight_and_tokens_are_rounded_half_up() {
 #[test]
 fn the_cost_is_prefill_less_credit_and_decode_blocks_and_active_requests() {
     let cost = |asked: &Cached, load: ExecutorLoad, settings| {
-        let request = for_model(1, 0);
-        let need = Need::new(&Mirror::default(), &Tentative::default(), &request, 100);
-        on(16, load, |executor| {
-            weights(settings).cost(&need, asked, executor, &[])
+        on(16, load, asked, |case, executor| {
+            cost(&settings, case, executor)
         })
     };
     let busy = ExecutorLoad {

@@ -1,9 +1,9 @@
-//! What the mirror holds after which changes.
+//! The rows of the mirror after changes.
 
 use super::Mirror;
 use crate::fixture::{device, executor, load, model, request, residency, sequence, tenant};
 use crate::wire::types::{
-    Change, ExecutorLoad, Extent, Name, NameKind, Presence, Request, Sequence,
+    Change, ExecutorInfo, ExecutorLoad, Extent, Name, NameKind, Presence, Request, Sequence,
 };
 
 fn mirror(changes: Vec<Change>) -> Mirror {
@@ -137,11 +137,23 @@ fn lists_follow_their_rows() {
             .map(|row| row.request)
             .collect()
     };
+    let on_device =
+        |mirror: &Mirror, device| -> Vec<u32> { mirror.sharing_device(device).to_vec() };
+    assert_eq!(on_device(&mirror, 0), [0, 1]);
     assert_eq!(presences(&mirror), [0, 1]);
     assert_eq!(placed(&mirror, 0), [5]);
     assert_eq!(placed(&mirror, 1), [2]);
 
+    let elsewhere = ExecutorInfo {
+        device: 1,
+        ..executor(1)
+    };
+    add(&mut mirror, vec![Change::Executor(elsewhere)]);
+    assert_eq!(on_device(&mirror, 0), [0]);
+    assert_eq!(on_device(&mirror, 1), [1]);
+
     add(&mut mirror, vec![Change::ExecutorGone(0)]);
+    assert!(on_device(&mirror, 0).is_empty());
     assert_eq!(presences(&mirror), [1]);
     assert!(placed(&mirror, 0).is_empty());
     assert!(mirror.sequence(5).is_some());

@@ -1,40 +1,46 @@
-//! A ranking after random changes against its executors sorted anew, and who is walked past.
+//! A ranking after random changes, against its executors sorted anew; and executors passed over.
 
 use super::Ranking;
-use crate::fit::{Seat, Standing};
+use crate::executor::Executor;
 use crate::fixture::{device, executor, load, request};
+use crate::fleet::{Fleet, Readiness, Seat};
+use crate::index::{ExecutorIndex, Touched};
 use crate::mirror::Mirror;
-use crate::tentative::Tentative;
 use crate::wire::types::{Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Request};
 
 const EXECUTORS: u32 = 70;
 const MODELS: u32 = 5;
 
-/// A mirror with a ranking by slots in use; who has none free is not in it.
+/// A mirror with a ranking by slots in use, which leaves out executors with no free slot.
 #[derive(Default)]
 struct Told {
     mirror: Mirror,
     ranking: Ranking<u32>,
 }
 
-impl Told {
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
-        self.mirror.begin(0, Extent::SinceLast);
-        for change in changes {
-            self.ranking.changed(&self.mirror, &change);
-            self.mirror.apply(change);
-        }
-        self.ranking.observed();
-        let none = Tentative::default();
-        self.ranking.refresh(&self.mirror, &none, |at| {
+impl ExecutorIndex for Ranking<u32> {
+    fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
+        self.update_with(fleet, executors, |at| {
             let used = at.load.slots_used;
             (used < at.info.slots_total).then_some(used)
         });
     }
+}
 
-    /// In the order of the walk, those only that serve the model; and the number of others in it.
+impl Told {
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.mirror.begin(0, Extent::SinceLast);
+        let mut touched = Touched::default();
+        for change in changes {
+            touched.changed(&self.mirror, &change);
+            self.mirror.apply(change);
+        }
+        touched.update(&mut self.ranking, Fleet::from(&self.mirror));
+    }
+
+    /// Executors that serve the model, in the order of the walk.
     fn walked(&self, request: &Request, last: Option<u32>) -> Vec<u32> {
-        let walk = self.ranking.best_first(request, last);
+        let walk = self.ranking.best_first(request).after(last);
         walk.filter(|&id| self.may_take(request, id)).collect()
     }
 
@@ -52,7 +58,7 @@ impl Told {
 
     /// The same by sorting.
     fn sorted(&self, request: &Request, last: Option<u32>) -> Vec<u32> {
-        let free = |executor: &crate::Executor<'_>| {
+        let free = |executor: &Executor<'_>| {
             executor.load.slots_used < executor.info.slots_total
                 && self.may_take(request, executor.id())
         };
@@ -103,7 +109,7 @@ fn change(roll: &mut impl FnMut(u32) -> u32) -> Vec<Change> {
 }
 
 #[test]
-fn the_walk_is_in_order_of_keys() {
+fn the_walk_is_in_order_of_ranks() {
     for seed in 0..30 {
         let mut roll = dice(seed);
         let mut told = Told::default();
@@ -145,7 +151,7 @@ fn who_serves_other_models_is_not_walked_past() {
         model: Some(1),
         ..request(1)
     };
-    let walked: Vec<u32> = told.ranking.best_first(&asking, None).collect();
+    let walked: Vec<u32> = told.ranking.best_first(&asking).collect();
     assert_eq!(walked, [EXECUTORS / 2]);
 }
 
@@ -181,9 +187,8 @@ fn of_tokens(prompt_tokens: u32) -> Request {
 #[test]
 fn who_has_no_room_for_the_prompt_is_not_walked_past() {
     let mut told = with_blocks(&[4, 9, 4, 10, 8, 4]);
-    let walked = |told: &Told, tokens| -> Vec<u32> {
-        told.ranking.best_first(&of_tokens(tokens), None).collect()
-    };
+    let walked =
+        |told: &Told, tokens| -> Vec<u32> { told.ranking.best_first(&of_tokens(tokens)).collect() };
     // 143 tokens and the first one made fill 9 blocks.
     assert_eq!(walked(&told, 143), [1, 3]);
     assert_eq!(walked(&told, 144), [3]);
@@ -194,14 +199,17 @@ fn who_has_no_room_for_the_prompt_is_not_walked_past() {
     told.tell([Change::Device(roomier)]);
     assert_eq!(walked(&told, 144), [0, 3]);
     // Once there is room they may take it all the same.
-    let serving = told.ranking.serving(&of_tokens(144));
+    let asking = of_tokens(144);
+    let serving = told.ranking.best_first(&asking).with_or_without_room();
     assert_eq!(serving.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
 fn other_groups_are_not_walked_past() {
     let told = with_blocks(&[100; 9]);
-    let walk = told.ranking.best_in_group(1, &request(1), Some(4));
+    let asking = request(1);
+    let walk = told.ranking.best_first(&asking).in_group(Some(1));
+    let walk = walk.after(Some(4));
     assert_eq!(walk.collect::<Vec<_>>(), [7, 1, 4]);
 }
 
@@ -219,11 +227,13 @@ fn better_places_are_found_without_the_others() {
         Change::Load(load(3, Health::Degraded, 1)),
         Change::Load(load(4, Health::Up, 3)),
     ]);
-    let above = |degraded, seat| -> Vec<u32> {
-        let standing = Standing { degraded, seat };
-        told.ranking.above(standing, &request(1)).collect()
+    let better = |degraded, seat| -> Vec<u32> {
+        let readiness = Readiness { degraded, seat };
+        let asking = request(1);
+        let walk = told.ranking.best_first(&asking);
+        walk.better_than(readiness).collect()
     };
-    assert_eq!(above(true, Seat::Queue), [0, 2, 3, 1, 4]);
-    assert_eq!(above(true, Seat::Slot), [2, 1, 4]);
-    assert_eq!(above(false, Seat::Slot), [] as [u32; 0]);
+    assert_eq!(better(true, Seat::Queue), [0, 2, 3, 1, 4]);
+    assert_eq!(better(true, Seat::Slot), [2, 1, 4]);
+    assert_eq!(better(false, Seat::Slot), [] as [u32; 0]);
 }

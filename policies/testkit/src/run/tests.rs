@@ -6,7 +6,7 @@ use pointsman_sdk as sdk;
 use sdk::wire::explanation::Candidate;
 use sdk::wire::lifecycle::{Description, Feed};
 use sdk::wire::routing::{Choice, Verdict};
-use sdk::wire::types::{Cached, Request};
+use sdk::wire::types::Cached;
 
 use super::*;
 use crate::kit::{Flavour, Kit, Registry, check_dir};
@@ -412,7 +412,7 @@ impl sdk::Routing for Odd {
     fn route(
         &mut self,
         mirror: &sdk::Mirror,
-        _: &mut sdk::Tentative,
+        _: &mut sdk::BatchPlacements,
         at: sdk::Moment,
         requests: &[Cached],
     ) -> Vec<Verdict> {
@@ -432,14 +432,8 @@ impl sdk::Routing for Odd {
 }
 
 impl sdk::Explanation for Odd {
-    fn explain(
-        &mut self,
-        _: &sdk::Mirror,
-        _: sdk::Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Vec<Candidate> {
-        let overlaps = cached.overlaps.iter().flatten();
+    fn explain(&mut self, case: &sdk::Case<'_>) -> Vec<Candidate> {
+        let (request, overlaps) = (case.request, case.cached.overlaps.iter().flatten());
         let cached: u32 = overlaps.map(|overlap| overlap.device_tokens).sum();
         vec![Candidate {
             executor: 0,

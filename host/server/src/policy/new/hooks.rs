@@ -35,9 +35,16 @@ pub(super) fn chosen(hooks: &[Hook]) -> Result<Vec<Hook>> {
     Ok(hooks)
 }
 
+/// The hooks that have a module of their own: a policy that ranks executors explains itself.
+pub(super) fn with_module(hooks: &[Hook]) -> impl Iterator<Item = Hook> {
+    let ranks = hooks.contains(&Hook::Routing);
+    let hooks = hooks.iter().copied();
+    hooks.filter(move |hook| !(ranks && *hook == Hook::Explanation))
+}
+
 /// `src/lib.rs`.
 pub(super) fn library(hooks: &[Hook]) -> String {
-    let mut modules: Vec<_> = hooks.iter().map(|hook| hook.as_str()).collect();
+    let mut modules: Vec<_> = with_module(hooks).map(Hook::as_str).collect();
     modules.sort_unstable();
     let modules = modules.iter().map(|name| format!("mod {name};\n"));
     let exports: Vec<_> = hooks.iter().map(|hook| hook.as_str()).collect();
@@ -54,7 +61,14 @@ pub(super) fn library(hooks: &[Hook]) -> String {
             reason_module(&reasons),
         )
     };
+    let (imports, exported) = if hooks.contains(&Hook::Routing) {
+        ("ByRank, Policy, export", "ByRank<Decisions>")
+    } else {
+        ("Policy, export", "Decisions")
+    };
     include_str!("templates/lib.rs.txt")
+        .replace("IMPORTS", imports)
+        .replace("EXPORTED", exported)
         .replace("MODULES", &modules.collect::<String>())
         .replace("REASON_MODULE", &module)
         .replace("REASONS", texts)
@@ -189,5 +203,15 @@ mod tests {
             assert!(text.contains(part), "{part:?} not in\n{text}");
         }
         assert!(library(&[Hook::Budget]).contains("reasons: Vec::new()"));
+    }
+
+    #[test]
+    fn a_policy_that_ranks_executors_explains_itself() {
+        let ranked = library(&[Hook::Routing, Hook::Explanation]);
+        assert!(ranked.contains("export!(ByRank<Decisions>: routing, explanation);"));
+        assert!(!ranked.contains("mod explanation;"), "{ranked}");
+        let ordered = library(&[Hook::Priority, Hook::Explanation]);
+        assert!(ordered.contains("mod explanation;\nmod priority;"));
+        assert!(ordered.contains("export!(Decisions: priority, explanation);"));
     }
 }

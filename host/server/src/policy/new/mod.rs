@@ -66,7 +66,7 @@ fn files(name: &str, hooks: &[Hook]) -> Vec<File> {
         (".gitignore".into(), "/target\n/*.wasm\n".into()),
         ("src/lib.rs".into(), hooks::library(hooks)),
     ];
-    for hook in hooks {
+    for hook in hooks::with_module(hooks) {
         let hook_name = hook.as_str();
         files.push((format!("src/{hook_name}.rs").into(), hook.module().into()));
         if let Some(scenario) = hook.scenario() {
@@ -133,6 +133,8 @@ mod tests {
                 "DESCRIPTION",
                 "MODULES",
                 "EXPORTS",
+                "EXPORTED",
+                "IMPORTS",
                 "FEED",
                 "REASONS",
             ] {

@@ -1,4 +1,4 @@
-//! Whether requests may wait at all.
+//! Decides whether requests may wait at all.
 
 use pointsman_sdk::wire::admission::{Choice, Verdict};
 use pointsman_sdk::{Admission, Mirror, Moment};
@@ -6,7 +6,7 @@ use pointsman_sdk::{Admission, Mirror, Moment};
 use crate::{Decisions, reason};
 
 impl Admission for Decisions {
-    /// As many as there is room for; the others wait outside the queue.
+    /// Admits as many requests as there is room for; the others wait outside the queue.
     fn admit(&mut self, _: &Mirror, _: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         let verdict = |index| {

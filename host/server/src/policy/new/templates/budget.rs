@@ -1,4 +1,4 @@
-//! How many tokens each engine of a device may schedule in a step.
+//! Decides how many tokens each engine of a device may schedule in a step.
 
 use pointsman_sdk::wire::budget::Allotment;
 use pointsman_sdk::{Budget, Mirror, Moment};
@@ -6,7 +6,7 @@ use pointsman_sdk::{Budget, Mirror, Moment};
 use crate::Decisions;
 
 impl Budget for Decisions {
-    /// The same to each; what does not divide is left over.
+    /// Gives the same to each; the remainder is left over.
     fn allot(&mut self, mirror: &Mirror, _: Moment, device: u32, tokens: u32) -> Vec<Allotment> {
         let engines: Vec<_> = mirror.executors_on(device).collect();
         let count = u32::try_from(engines.len()).unwrap_or(u32::MAX);

@@ -1,22 +1,22 @@
-//! Which placed sequences give way.
+//! Decides which placed sequences give way.
 
 use std::cmp::Reverse;
 
 use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{Sequence, SequenceState};
-use pointsman_sdk::{Mirror, Moment, Need, Preemption, Tentative, Urgency};
+use pointsman_sdk::{Case, Fleet, Mirror, Moment, Preemption, Urgency};
 
 use crate::{Decisions, reason};
 
 impl Preemption for Decisions {
-    /// Where a slot is missing, the newest of the least urgent gives its own. For want of
-    /// anything else nobody gives way.
+    /// Takes a missing slot from the newest of the least urgent sequences. For want of anything
+    /// else none gives way.
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
         if shortage.cause != Cause::Slots {
             return None;
         }
         let needy = mirror.request(shortage.needy)?;
-        let need = Need::new(mirror, &Tentative::default(), needy, at.now);
+        let case = Case::new(Fleet::from(mirror), needy, at.now);
         let gives = |row: &&Sequence| {
             row.preemptible
                 && row.state == SequenceState::Running
@@ -24,7 +24,7 @@ impl Preemption for Decisions {
                 && Urgency::from(*row) < Urgency::from(needy)
                 && mirror
                     .executor(row.executor)
-                    .is_some_and(|executor| need.check_lasting(&executor).is_ok())
+                    .is_some_and(|executor| case.check_lasting(&executor).is_ok())
         };
         let victim = mirror
             .sequences()

@@ -1,11 +1,11 @@
-//! In which order waiting requests are tried.
+//! Decides in which order waiting requests are tried.
 
 use pointsman_sdk::{Mirror, Moment, Priority};
 
 use crate::Decisions;
 
 impl Priority for Decisions {
-    /// The shortest prompt first; of equals the oldest.
+    /// Puts the shortest prompt first; of equals the oldest.
     fn order(&mut self, mirror: &Mirror, _: Moment, requests: &[u64]) -> Vec<u64> {
         let known = requests.iter().filter_map(|&id| mirror.request(id));
         let mut order: Vec<_> = known.map(|row| (row.prompt_tokens, row.id)).collect();

@@ -1,0 +1,255 @@
+//! The choice for one request: the first executors, in one order, that pass the filters.
+//!
+//! The order is by [`Rank`], whatever the request. Filters turn away the executors that may not
+//! take the request: those of other groups, those kept free for other models, and those where the
+//! host would refuse it. Scorers put some of the rest ahead of the order, see [`lead`].
+
+mod lead;
+mod look;
+
+use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::{BestFirst, Case, Executor, Obstacle, Pick, Place, Readiness, Seat, Turn};
+
+use crate::MemoryAware;
+use crate::cold::Drains;
+use crate::rank::Rank;
+use crate::reason::Reason;
+use crate::roster::Scope;
+use crate::settings::{Balance, GroupHint, Rendezvous};
+pub(crate) use lead::{Lead, Why};
+pub(crate) use look::{Blocked, Lack};
+
+/// One request, and the policy that searches executors for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search<'a> {
+    pub(crate) policy: &'a MemoryAware,
+    pub(crate) drains: &'a Drains,
+    pub(crate) case: &'a Case<'a>,
+    /// The group that the request is kept to.
+    pub(crate) group: Option<u32>,
+    /// The session, where it is hashed to an executor.
+    pub(crate) session: Option<u64>,
+}
+
+/// An obstacle to a request on an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hurdle {
+    Obstacle(Obstacle),
+    /// The request could go there, but the executor is kept free for another model.
+    Drained,
+}
+
+/// Executors for a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice<'a> {
+    pub(crate) lead: Lead<'a>,
+    /// Executors that the answer names, best first, at least one.
+    executors: Vec<u32>,
+    /// The place on the first of them.
+    pub(crate) first: Place<'a>,
+}
+
+// === impl Search ===
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(policy: &'a MemoryAware, case: &'a Case<'a>) -> Self {
+        let settings = &policy.settings;
+        let group = case.request.group;
+        let group = group.filter(|_| settings.group_hint != GroupHint::Ignore);
+        let hashes = match settings.rendezvous {
+            Rendezvous::Never => false,
+            Rendezvous::Groups => group.is_some(),
+            Rendezvous::Always => true,
+        };
+        Self {
+            policy,
+            drains: &policy.drains,
+            case,
+            group,
+            session: case.request.session.filter(|_| hashes),
+        }
+    }
+
+    pub(crate) fn request(&self) -> &'a Request {
+        self.case.request
+    }
+
+    /// Chooses executors for the request: in its group, as long as it stays there. Also returns
+    /// the search that found them, or that found what stands in the way.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way; unknown where no look may be taken at every executor.
+    pub(crate) fn choose(self, may_look: MayLook) -> (Self, Result<Choice<'a>, Blocked>) {
+        if let Some(choice) = self.choice() {
+            return (self, Ok(choice));
+        }
+        if may_look == MayLook::No {
+            return (self, Err(Blocked::UNKNOWN));
+        }
+        let looked = self.look();
+        let waits = self.policy.settings.group_hint == GroupHint::Keep && looked.blocked.passes();
+        if self.group.is_none() || waits || looked.waived.is_some() {
+            return (self, looked.waived.ok_or(looked.blocked));
+        }
+        let anywhere = Self {
+            group: None,
+            ..self
+        };
+        anywhere.choose(may_look)
+    }
+
+    /// The first executors in order that pass the filters, after those ahead of the order.
+    fn choice(&self) -> Option<Choice<'a>> {
+        let candidates = self.policy.settings.candidates();
+        let mut best_first = self.best_first();
+        let first = best_first.next()?;
+        let lead = self.lead();
+        let mut executors = Vec::with_capacity(candidates);
+        let leading = lead.places.iter().map(|place| place.executor.id());
+        executors.extend(leading.take(candidates));
+        let mut rest = std::iter::once(first).chain(best_first);
+        while executors.len() < candidates
+            && let Some(place) = rest.next()
+        {
+            if !executors.contains(&place.executor.id()) {
+                executors.push(place.executor.id());
+            }
+        }
+        Some(Choice {
+            first: lead.places.first().copied().unwrap_or(first),
+            lead,
+            executors,
+        })
+    }
+
+    /// Executors that the request may be looked for a place on.
+    pub(crate) fn scope(&self) -> Scope {
+        match self.group {
+            Some(group) => self.policy.roster.group(group, self.request()),
+            None => Scope::of(self.request()),
+        }
+    }
+
+    /// The place on an executor, where neither the host nor a drain keeps the request off it.
+    #[inline]
+    pub(crate) fn place_on(&self, executor: Executor<'a>) -> Result<Place<'a>, Hurdle> {
+        let seat = self.case.fit(&executor).map_err(Hurdle::Obstacle)?;
+        if self.drains.keeps_out(executor.id(), self.request().model) {
+            return Err(Hurdle::Drained);
+        }
+        Ok(self.seated(executor, seat))
+    }
+
+    /// The place on an executor that passes all filters.
+    #[inline]
+    fn place(&self, id: u32) -> Option<Place<'a>> {
+        let executor = self.case.fleet.mirror.executor(id)?;
+        if self.group.is_some_and(|group| group != executor.info.group) {
+            return None;
+        }
+        self.place_on(executor).ok()
+    }
+
+    fn seated(&self, executor: Executor<'a>, seat: Seat) -> Place<'a> {
+        Place {
+            fleet: self.case.fleet,
+            executor,
+            seat,
+        }
+    }
+
+    /// The places that pass all filters, best first.
+    fn best_first(&self) -> impl Iterator<Item = Place<'a>> + use<'a> {
+        let pinned = self.request().allowed.as_ref().map(|_| self.sorted());
+        let walk = pinned.is_none().then(|| self.walk());
+        let search = *self;
+        let walked = walk.into_iter().flatten();
+        let walked = walked.filter_map(move |id| search.place(id));
+        walked.chain(pinned.into_iter().flatten())
+    }
+
+    /// The same without the index, which a pinned request does not need.
+    fn sorted(&self) -> Vec<Place<'a>> {
+        let scope = self.scope();
+        let executors = scope.executors(self.case.fleet.mirror);
+        let places = executors.filter_map(|executor| self.place_on(executor).ok());
+        let mut places: Vec<Place<'_>> = places.collect();
+        places.sort_by_cached_key(|place| self.key(place));
+        places
+    }
+
+    /// The index from the best executor on.
+    fn walk(&self) -> BestFirst<'a, Rank> {
+        let ranking = &self.policy.ranking;
+        let walk = ranking.best_first(self.request());
+        walk.in_group(self.group).after(self.last())
+    }
+
+    /// The executor chosen last for the model, where equals take turns.
+    fn last(&self) -> Option<u32> {
+        match self.policy.settings.balance {
+            Balance::Memory => None,
+            Balance::Slots => self.policy.turns.last(self.request().model),
+        }
+    }
+
+    /// The key of a place in the order; the least is the best.
+    #[inline]
+    pub(crate) fn key(&self, place: &Place<'_>) -> (Rank, Turn, usize) {
+        let executor = &place.executor;
+        let rank = Rank::of(&self.policy.settings, place);
+        let turn = Turn::of(executor.id(), self.last());
+        (rank, turn, executor.position)
+    }
+
+    /// Returns whether some executor has a better place for the request.
+    fn has_better(&self, readiness: Readiness) -> bool {
+        let is_better = |place: Place<'_>| place.readiness() < readiness;
+        if self.request().allowed.is_some() {
+            return self.best_first().any(is_better);
+        }
+        let walk = self.policy.ranking.best_first(self.request());
+        let mut walk = walk.in_group(self.group).better_than(readiness);
+        walk.any(|id| self.place(id).is_some_and(is_better))
+    }
+}
+
+/// Permission for a look at every executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayLook {
+    Yes,
+    No,
+}
+
+// === impl Choice ===
+
+impl<'a> Choice<'a> {
+    fn waived(place: Place<'a>) -> Self {
+        Self {
+            executors: vec![place.executor.id()],
+            first: place,
+            lead: Lead {
+                why: Why::Waiver,
+                places: vec![place],
+            },
+        }
+    }
+
+    /// The choice as an answer.
+    pub(crate) fn pick(self, balance: Balance) -> Pick {
+        let reason = match (self.lead.why, balance) {
+            (Why::Session, _) => Reason::Session,
+            (Why::Hash, _) => Reason::Hash,
+            (Why::Overlap, _) => Reason::Overlap,
+            (Why::Waiver, _) => Reason::Waiver,
+            (Why::Rank, Balance::Memory) => Reason::LeastPressed,
+            (Why::Rank, Balance::Slots) => Reason::LeastUsed,
+        };
+        Pick {
+            executors: self.executors,
+            seat: self.first.seat,
+            reason: reason.index(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! One request before the fleet: the place an executor has for it, or the obstacle there.
+//!
+//! The host checks each placement by the same rules. A policy that asks here first is spared
+//! refusals, and learns what stands in the way.
+
+use crate::executor::Executor;
+use crate::fleet::{Fleet, Place, Seat};
+use crate::wire::types::{Cached, Overlap, Request, RequestClass};
+
+/// One request, and the fleet that it is to be placed in.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The fleet, with the earlier placements of the batch.
+    pub fleet: Fleet<'a>,
+    /// The request to be placed.
+    pub request: &'a Request,
+    /// Parts of its prompt that executors hold.
+    pub cached: &'a Cached,
+    /// Time of the question, in microseconds.
+    pub now: u64,
+    limit_reached: bool,
+}
+
+/// An obstacle to a request on one executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The model runs as often as it may in the whole host.
+    ModelLimit,
+    /// The executor is draining or down.
+    NotLive,
+    /// The executor does not serve the model.
+    NotServed,
+    /// The request is pinned to other executors.
+    NotAllowed,
+    /// The executor failed this request before.
+    FailedBefore,
+    /// As many models run on the executor as may.
+    ModelsMax,
+    /// Neither a slot is free nor a place in the executor's queue.
+    NoSlot,
+    /// The device has too few blocks.
+    NoBlocks,
+    /// The executor has room, but another model is kept warm there.
+    WarmHold {
+        /// Time at which the hold ends, in microseconds.
+        until: u64,
+    },
+}
+
+static NOTHING_CACHED: Cached = Cached {
+    request: 0,
+    overlaps: None,
+    floor_tokens: 0,
+    shared_tokens: 0,
+};
+
+/// Blocks that a placement takes on an executor that reports paged KV: for the prompt and the
+/// first token, and where sequences cannot be preempted for all that the request may generate.
+#[inline]
+pub(crate) fn blocks_for(request: &Request, executor: &Executor<'_>) -> Option<u64> {
+    let tokens_per_block = executor.tokens_per_block()?;
+    let output = if executor.info.preempts {
+        1
+    } else {
+        request.output_tokens_max
+    };
+    let tokens = u64::from(request.prompt_tokens) + u64::from(output);
+    Some(tokens.div_ceil(u64::from(tokens_per_block)))
+}
+
+// === impl Case ===
+
+impl<'a> Case<'a> {
+    /// A request at the time `now`, of which nothing is cached.
+    #[must_use]
+    pub fn new(fleet: Fleet<'a>, request: &'a Request, now: u64) -> Self {
+        let model = request.model.and_then(|model| fleet.mirror.model(model));
+        let limit_reached = model.is_some_and(|model| {
+            let placed = fleet.placed.running(fleet.mirror, model.id);
+            let running = model.running.saturating_add(placed);
+            model.running_max.is_some_and(|max| running >= max)
+        });
+        Self {
+            fleet,
+            request,
+            cached: &NOTHING_CACHED,
+            now,
+            limit_reached,
+        }
+    }
+
+    /// The same request, of which this is cached.
+    #[must_use]
+    pub fn with_cached(self, cached: &'a Cached) -> Self {
+        Self { cached, ..self }
+    }
+
+    /// The place on an executor, if the executor is there and has one.
+    #[must_use]
+    #[inline]
+    pub fn place(&self, executor: u32) -> Option<Place<'a>> {
+        self.place_on(self.fleet.mirror.executor(executor)?)
+    }
+
+    /// The place on an executor, if it has one.
+    #[must_use]
+    #[inline]
+    pub fn place_on(&self, executor: Executor<'a>) -> Option<Place<'a>> {
+        Some(Place {
+            fleet: self.fleet,
+            executor,
+            seat: self.fit(&executor).ok()?,
+        })
+    }
+
+    /// The seat on an executor that the request can have now.
+    ///
+    /// # Errors
+    ///
+    /// The first obstacle: lasting ones are found before passing ones, and a warm hold last.
+    #[inline]
+    pub fn fit(&self, executor: &Executor<'_>) -> Result<Seat, Obstacle> {
+        self.check_lasting(executor)?;
+        self.check_models_max(executor)?;
+        let seat = self.seat(executor)?;
+        self.check_blocks(executor)?;
+        self.check_warm_hold(executor)?;
+        Ok(seat)
+    }
+
+    /// Tokens of the prompt and the first output token.
+    #[must_use]
+    #[inline]
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.request.prompt_tokens) + 1
+    }
+
+    /// Blocks that a placement on an executor takes, if it reports paged KV: for
+    /// [`Self::tokens`], and where sequences cannot be preempted for all that the request may
+    /// generate.
+    #[must_use]
+    #[inline]
+    pub fn blocks_on(&self, executor: &Executor<'_>) -> Option<u64> {
+        blocks_for(self.request, executor)
+    }
+
+    /// Tokens of the prompt that an executor is listed as holding.
+    #[must_use]
+    #[inline]
+    pub fn overlap(&self, executor: u32) -> Option<&'a Overlap> {
+        let mut listed = self.cached.overlaps.iter().flatten();
+        listed.find(|row| row.executor == executor)
+    }
+
+    /// Checks for obstacles that waiting for room will not remove.
+    ///
+    /// # Errors
+    ///
+    /// The first such obstacle, or the model's limit.
+    #[inline]
+    pub fn check_lasting(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
+        let request = self.request;
+        if self.limit_reached {
+            return Err(Obstacle::ModelLimit);
+        }
+        if !executor.is_live() {
+            return Err(Obstacle::NotLive);
+        }
+        if let (Some(model), Some(serves)) = (request.model, &executor.info.serves)
+            && !serves.contains(&model)
+        {
+            return Err(Obstacle::NotServed);
+        }
+        if let Some(allowed) = &request.allowed
+            && !allowed.contains(&executor.id())
+        {
+            return Err(Obstacle::NotAllowed);
+        }
+        if let Some(failed) = &request.failed_on
+            && failed.contains(&executor.id())
+        {
+            return Err(Obstacle::FailedBefore);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_models_max(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
+        let (Some(model), Some(models_max)) = (self.request.model, executor.info.models_max) else {
+            return Ok(());
+        };
+        let started = self.fleet.placed.started(executor);
+        if executor.runs(model) || started.contains(&model) {
+            return Ok(());
+        }
+        let active = executor.residencies.iter().filter(|row| row.sequences > 0);
+        let models = active.count() + started.len();
+        if models >= usize::try_from(models_max).unwrap_or(usize::MAX) {
+            return Err(Obstacle::ModelsMax);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn seat(&self, executor: &Executor<'_>) -> Result<Seat, Obstacle> {
+        let counts = self.fleet.placed.counts(executor);
+        let load = executor.load;
+        if load.slots_used.saturating_add(counts.slots) < executor.info.slots_total {
+            return Ok(Seat::Slot);
+        }
+        let queued = match self.request.class {
+            RequestClass::LatencyCritical => {
+                load.queued_critical.saturating_add(counts.queued_critical)
+            }
+            RequestClass::Throughput => load
+                .queued_throughput
+                .saturating_add(counts.queued_throughput),
+        };
+        if queued < executor.info.queue_limit {
+            return Ok(Seat::Queue);
+        }
+        Err(Obstacle::NoSlot)
+    }
+
+    #[inline]
+    fn check_blocks(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
+        let Fleet { mirror, placed } = self.fleet;
+        let (Some(blocks), Some(device)) = (
+            self.blocks_on(executor),
+            mirror.device(executor.info.device),
+        ) else {
+            return Ok(());
+        };
+        let taken = placed.blocks(mirror, device.id);
+        if blocks.saturating_add(taken) > device.blocks_available() {
+            return Err(Obstacle::NoBlocks);
+        }
+        Ok(())
+    }
+
+    /// A model kept warm for followers is not driven out by another. A placement of this batch
+    /// that starts a model there has ended the hold already.
+    #[inline]
+    fn check_warm_hold(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
+        let Some(model) = self.request.model else {
+            return Ok(());
+        };
+        let held = executor.residencies.iter().find_map(|row| {
+            let until = row.warm_until.filter(|&until| until > self.now)?;
+            (row.sequences == 0 && row.model != model).then_some(until)
+        });
+        let started = self.fleet.placed.started(executor);
+        match held {
+            Some(until) if !executor.runs(model) && started.is_empty() => {
+                Err(Obstacle::WarmHold { until })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! One executor as the mirror shows it.
+
+use crate::wire::types::{Device, ExecutorInfo, ExecutorLoad, Health, Residency};
+
+/// An executor, once both its rows have come.
+#[derive(Clone, Copy, Debug)]
+pub struct Executor<'a> {
+    /// Index among the executors of the mirror; good until the next `observe`.
+    pub position: usize,
+    /// The row that rarely changes.
+    pub info: &'a ExecutorInfo,
+    /// The row that changes all the time.
+    pub load: &'a ExecutorLoad,
+    /// Models present on the executor, by ascending id.
+    pub residencies: &'a [Residency],
+}
+
+// === impl Executor ===
+
+impl<'a> Executor<'a> {
+    /// Id, by which answers name the executor.
+    #[must_use]
+    #[inline]
+    pub fn id(&self) -> u32 {
+        self.info.id
+    }
+
+    /// Tokens of a KV block, where the executor reports paged KV.
+    #[must_use]
+    #[inline]
+    pub fn tokens_per_block(&self) -> Option<u32> {
+        self.info.tokens_per_block.filter(|&tokens| tokens > 0)
+    }
+
+    /// Returns whether the executor takes new work: up or degraded.
+    #[must_use]
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        matches!(self.load.health, Health::Up | Health::Degraded)
+    }
+
+    /// Presence of a model on the executor.
+    #[must_use]
+    #[inline]
+    pub fn residency(&self, model: u32) -> Option<&'a Residency> {
+        self.residencies.iter().find(|row| row.model == model)
+    }
+
+    /// Returns whether a sequence of the model runs on the executor.
+    #[must_use]
+    #[inline]
+    pub fn runs(&self, model: u32) -> bool {
+        self.residency(model).is_some_and(|row| row.sequences > 0)
+    }
+
+    /// Returns whether the model runs on the executor or is kept loaded there.
+    #[must_use]
+    #[inline]
+    pub fn is_warm(&self, model: u32, now: u64) -> bool {
+        self.residency(model)
+            .is_some_and(|row| row.sequences > 0 || row.warm_until.is_some_and(|until| until > now))
+    }
+
+    /// Requests placed on the executor: running, and placed but not started.
+    #[must_use]
+    #[inline]
+    pub fn depth(&self) -> u64 {
+        u64::from(self.load.slots_used)
+            + u64::from(self.load.queued_critical)
+            + u64::from(self.load.queued_throughput)
+    }
+}
+
+// === impl Device ===
+
+impl Device {
+    /// Blocks that a placement can have: free ones, and cached ones, which are given up on demand.
+    #[must_use]
+    #[inline]
+    pub fn blocks_available(&self) -> u64 {
+        u64::from(self.blocks_free) + u64::from(self.blocks_cached)
+    }
+}

@@ -1,0 +1,110 @@
+//! Indexes of executors that a policy keeps, and which executors they have to look at again.
+
+use crate::fleet::Fleet;
+use crate::mirror::Mirror;
+use crate::placements::BatchPlacements;
+use crate::wire::types::Change;
+
+/// Knowledge of a policy about executors beside the mirror, such as an order of them.
+///
+/// A policy names its index in [`Policy::index`](crate::Policy::index). The SDK updates it at the
+/// end of every `observe` and, for a [`Router`](crate::Router), before each request of a batch.
+pub trait ExecutorIndex {
+    /// Looks at some executors again, because their rows or the placements on them have changed.
+    /// They come in any order, some of them twice; one that is not in the mirror is gone.
+    fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]);
+
+    /// Executors that a placement changes.
+    fn reach(&self) -> Reach {
+        Reach::Executor
+    }
+}
+
+/// Executors that a placement changes in an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The executor that is placed on.
+    Executor,
+    /// All executors on its device, as in an index by free blocks.
+    Device,
+}
+
+/// Updates an index for the placements that are new in the batch.
+pub(crate) fn update_placed(
+    index: &mut dyn ExecutorIndex,
+    mirror: &Mirror,
+    placed: &mut BatchPlacements,
+) {
+    let reach = index.reach();
+    let fleet = Fleet { mirror, placed };
+    for executor in placed.executors_not_indexed() {
+        index.update(fleet, reached(mirror, executor, reach));
+    }
+    placed.set_indexed();
+}
+
+fn reached<'a>(mirror: &'a Mirror, executor: &'a u32, reach: Reach) -> &'a [u32] {
+    match reach {
+        Reach::Executor => std::slice::from_ref(executor),
+        Reach::Device => mirror.sharing_device_of(*executor),
+    }
+}
+
+/// Executors that one `observe` changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touched {
+    executors: Vec<u32>,
+}
+
+// === impl Touched ===
+
+impl Touched {
+    /// Adds the executors that earlier placements changed: what the host took is in the rows, and
+    /// the rest is void.
+    pub(crate) fn placed(&mut self, mirror: &Mirror, placed: &BatchPlacements, reach: Reach) {
+        for executor in placed.executors() {
+            self.executors
+                .extend_from_slice(reached(mirror, executor, reach));
+        }
+    }
+
+    /// Adds all executors: the mirror is about to be cleared.
+    pub(crate) fn cleared(&mut self, mirror: &Mirror) {
+        let all = mirror.executors().map(|executor| executor.id());
+        self.executors.extend(all);
+    }
+
+    /// Adds the executors that a row changes, before it does: for a device's row, all on it.
+    #[inline]
+    pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        match change {
+            Change::Load(load) => self.executors.push(load.id),
+            Change::Executor(info) => self.executors.push(info.id),
+            Change::ExecutorGone(id) => self.executors.push(*id),
+            Change::Device(device) => {
+                let sharing = mirror.sharing_device(device.id);
+                self.executors.extend_from_slice(sharing);
+            }
+            Change::Name(_)
+            | Change::Residency(_)
+            | Change::ResidencyGone(_)
+            | Change::Model(_)
+            | Change::Tenant(_)
+            | Change::Waiting(_)
+            | Change::WaitingGone(_)
+            | Change::Sequence(_)
+            | Change::SequenceGone(_)
+            | Change::Completed(_) => {}
+        }
+    }
+
+    /// Hands the executors to an index, each once, and forgets them.
+    pub(crate) fn update(&mut self, index: &mut dyn ExecutorIndex, fleet: Fleet<'_>) {
+        if self.executors.len() > 1 {
+            self.executors.sort_unstable();
+            self.executors.dedup();
+        }
+        index.update(fleet, &self.executors);
+        self.executors.clear();
+    }
+}

@@ -1,0 +1,232 @@
+//! Routing by rank: a policy says how an executor ranks, and the SDK does the rest.
+
+use crate::case::Case;
+use crate::executor::Executor;
+use crate::explain;
+use crate::fleet::{Fleet, Place};
+use crate::index::{ExecutorIndex, Reach};
+use crate::mirror::Mirror;
+use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority};
+use crate::ranking::Ranking;
+use crate::router::{Pick, Router};
+use crate::turns::Turns;
+use crate::wire::explanation::Candidate;
+use crate::wire::lifecycle::Description;
+use crate::wire::routing::Verdict;
+use crate::wire::types::{Change, Moment, Request};
+use crate::wire::{admission, budget, preemption};
+
+/// A policy that routes by ranking executors, the same way for every request.
+///
+/// [`ByRank`] makes a whole policy of it. Each request goes to the first executor in order of rank
+/// that can take it, with the policy's first reason; one that no executor can take waits, with the
+/// second. Equals come in attach order, or in turn where the policy keeps [`Turns`].
+///
+/// ```
+/// use pointsman_sdk::wire::lifecycle::{Description, Feed};
+/// use pointsman_sdk::{ByRank, NoSettings, Place, Policy, Ranked, Readiness, export};
+///
+/// /// Each request goes where the fewest requests run.
+/// struct Idlest;
+///
+/// impl Ranked for Idlest {
+///     type Rank = (Readiness, u64);
+///
+///     fn rank(&self, place: &Place<'_>) -> (Readiness, u64) {
+///         (place.readiness(), place.depth())
+///     }
+/// }
+///
+/// impl Policy for Idlest {
+///     type Settings = NoSettings;
+///
+///     fn describe() -> Description {
+///         Description {
+///             name: "idlest".into(),
+///             version: "1.0.0".into(),
+///             summary: "Each request goes where the fewest requests run.".into(),
+///             feed: Feed::WAITING,
+///             reasons: vec!["the fewest requests".into(), "no room anywhere".into()],
+///             state_version: 1,
+///         }
+///     }
+///
+///     fn new(_: NoSettings) -> Result<Self, String> {
+///         Ok(Self)
+///     }
+/// }
+///
+/// export!(ByRank<Idlest>: routing, explanation);
+/// ```
+///
+/// # Not here
+///
+/// Ranks that differ between requests, as by what is cached of a prompt: see
+/// [`Router`](crate::Router), with a [`Ranking`](crate::Ranking) for what they have in common.
+pub trait Ranked: Policy {
+    /// The order of executors; the least is the best.
+    type Rank: Ord + Send + 'static;
+
+    /// The policy's reason for placing a request.
+    const BEST: u16 = 0;
+
+    /// The policy's reason for holding a request.
+    const NO_ROOM: u16 = 1;
+
+    /// Executors whose ranks a placement changes.
+    const REACH: Reach = Reach::Executor;
+
+    /// The rank of an executor that has room, whatever the request: a function of the executor's
+    /// own rows and of the placements on it. One that reads the blocks of its device too needs
+    /// [`Reach::Device`].
+    fn rank(&self, place: &Place<'_>) -> Self::Rank;
+
+    /// Text about an executor that a person reads beside its place in the order.
+    fn note(&self, executor: &Executor<'_>) -> String {
+        let _ = executor;
+        String::new()
+    }
+
+    /// The turns that the executors take with requests like this one, where equals take turns.
+    fn turns(&mut self, request: &Request) -> Option<&mut Turns> {
+        let _ = request;
+        None
+    }
+}
+
+/// The policy that [`Ranked`] describes, with its index. It has the hooks that `P` has too.
+#[derive(Debug)]
+pub struct ByRank<P: Ranked> {
+    policy: P,
+    ranking: Ranking<P::Rank>,
+}
+
+// === impl ByRank ===
+
+impl<P: Ranked> Policy for ByRank<P> {
+    type Settings = P::Settings;
+
+    fn describe() -> Description {
+        P::describe()
+    }
+
+    fn new(settings: P::Settings) -> Result<Self, String> {
+        Ok(Self {
+            policy: P::new(settings)?,
+            ranking: Ranking::default(),
+        })
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.policy.snapshot()
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        self.policy.restore(state)
+    }
+
+    fn index(&mut self) -> Option<&mut dyn ExecutorIndex> {
+        Some(self)
+    }
+
+    fn cleared(&mut self) {
+        self.policy.cleared();
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        self.policy.changed(mirror, change);
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.policy.observed(mirror);
+    }
+}
+
+impl<P: Ranked> ExecutorIndex for ByRank<P> {
+    fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
+        let Self { policy, ranking } = self;
+        ranking.update(fleet, executors, |place| policy.rank(place));
+        if let Some(index) = policy.index() {
+            index.update(fleet, executors);
+        }
+    }
+
+    fn reach(&self) -> Reach {
+        P::REACH
+    }
+}
+
+impl<P: Ranked> Router for ByRank<P> {
+    const UNKNOWN: u16 = P::NO_ROOM;
+
+    fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
+        let request = case.request;
+        let turns = self.policy.turns(request);
+        let last = turns.and_then(|turns| turns.last(request.model));
+        let best_first = self.ranking.best_first(request).after(last);
+        let best = case.first_of(best_first, P::BEST);
+        best.ok_or(Self::hold(P::NO_ROOM))
+    }
+
+    fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
+        if let Some(turns) = self.policy.turns(case.request) {
+            turns.took(case.request.model, pick.executors[0]);
+        }
+    }
+}
+
+impl<P: Ranked> Explanation for ByRank<P> {
+    fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
+        let turns = self.policy.turns(case.request);
+        let turn = turns.map(|turns| turns.of(case.request.model));
+        let turn_of = |executor: &Executor<'_>| turn.as_ref().map(|turn| turn(executor.id()));
+        let policy = &self.policy;
+        let rank = |place: &Place<'_>| Ok((policy.rank(place), turn_of(&place.executor)));
+        let note = |executor: &Executor<'_>| match turn_of(executor) {
+            Some(turn) => explain::joined(turn.note(), &policy.note(executor)),
+            None => policy.note(executor),
+        };
+        explain::by_rank(case, rank, note)
+    }
+}
+
+impl<P: Ranked + Admission> Admission for ByRank<P> {
+    fn admit(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        arrivals: &[u64],
+        room: u32,
+    ) -> Vec<admission::Verdict> {
+        self.policy.admit(mirror, at, arrivals, room)
+    }
+}
+
+impl<P: Ranked + Priority> Priority for ByRank<P> {
+    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
+        self.policy.order(mirror, at, requests)
+    }
+}
+
+impl<P: Ranked + Preemption> Preemption for ByRank<P> {
+    fn evict(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        shortage: &preemption::Shortage,
+    ) -> Option<preemption::Eviction> {
+        self.policy.evict(mirror, at, shortage)
+    }
+}
+
+impl<P: Ranked + Budget> Budget for ByRank<P> {
+    fn allot(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        device: u32,
+        tokens_total: u32,
+    ) -> Vec<budget::Allotment> {
+        self.policy.allot(mirror, at, device, tokens_total)
+    }
+}
