@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use pointsman_core::{
     Answer, Asked, Author, Config, DeviceId, DeviceSpec, Effect, ExecutorId, Hook, Incarnation,
-    KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply, StepReport, TenantId,
+    Input, KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply, StepReport,
+    TenantId,
 };
 use pointsman_policy::{PolicyHost, start};
 use pointsman_testkit::Flavour;
@@ -92,18 +93,18 @@ impl Bench {
         let mut machine = Machine::new(config)?;
         let mut attached = Vec::new();
         for n in 0..executors {
-            let device = machine.handle_device_attached(
-                Micros(0),
-                DeviceSpec {
-                    name: format!("device{n}"),
-                    kv: KvSpec::Remote,
-                    tokens_per_step: None,
-                },
-            )?;
+            let device = DeviceSpec {
+                name: format!("device{n}"),
+                kv: KvSpec::Remote,
+                tokens_per_step: None,
+            };
+            let device = machine.handle(Micros(0), Input::DeviceAttached(device));
+            let device = device.device()?;
             let spec = fleet::executor(&format!("executor{n}"), device, 100_000);
-            attached.push((machine.handle_executor_attached(Micros(0), spec)?, device));
+            let executor = machine.handle(Micros(0), Input::ExecutorAttached(spec));
+            attached.push((executor.executor()?, device));
         }
-        let tenant = machine.intern_tenant(Micros(0), "default");
+        let tenant = machine.intern(Micros(0), "default");
         let mut bench = Self {
             machine,
             executors: attached,
@@ -129,13 +130,14 @@ impl Bench {
                 blocks_cached: 0,
                 blocks_evicted_total: 0,
             };
-            self.machine.handle_kv_report(self.now, device, report);
+            self.machine
+                .handle(self.now, Input::KvReported(device, report));
             let report = StepReport {
                 executor,
                 incarnation: Incarnation(0),
                 progress: Vec::new(),
             };
-            self.machine.handle_step(self.now, &report);
+            self.machine.handle(self.now, Input::StepFinished(report));
         }
     }
 
@@ -144,7 +146,7 @@ impl Bench {
         for _ in 0..n {
             let mut new = NewRequest::new(self.tenant, 512, 64);
             new.priority = i32::try_from(self.step % 3).unwrap_or(0);
-            self.machine.handle_request_arrived(self.now, new);
+            self.machine.handle(self.now, Input::arrival(new));
         }
     }
 
@@ -160,7 +162,8 @@ impl Bench {
         }
         for order in &started {
             let sequence = order.sequence;
-            self.machine.handle_sequence_finished(self.now, sequence);
+            self.machine
+                .handle(self.now, Input::SequenceFinished(sequence));
         }
         while self.machine.poll_effect().is_some() {}
         while self.machine.poll_fact().is_some() {}

@@ -263,7 +263,7 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
     let begun = time();
     let mut waited = Duration::ZERO;
     if shared.recorder.is_some() {
-        world.recorder = Some(Box::new(shared.clone()));
+        world.record_with(Box::new(shared.clone()));
     }
     shared.decisions.set(0);
     let mut n = 0_u32;

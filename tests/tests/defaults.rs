@@ -77,7 +77,7 @@ fn run(seed: u64, host: PolicyHost) -> World<PolicyHost> {
         let new = request(&mut rng);
         let request = world.arrive(new, rng.u32(1..150));
         match rng.u32(0..30) {
-            0 => world.input(Input::RequestCancelled(request)),
+            0 => drop(world.input(Input::RequestCancelled(request))),
             1 => world.lose(executors[rng.usize(0..4)]),
             2..5 => {
                 let up = ExecutorUpdate::Health(Health::Up);

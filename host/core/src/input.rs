@@ -285,3 +285,43 @@ pub enum Input {
     /// Nothing but time.
     TimePassed,
 }
+
+impl Input {
+    /// The use of a name.
+    #[must_use]
+    pub fn name(kind: NameKind, text: &str) -> Self {
+        Input::NameInterned {
+            kind,
+            text: text.to_owned(),
+        }
+    }
+
+    /// The arrival of a request.
+    #[must_use]
+    pub fn arrival(new: NewRequest) -> Self {
+        Input::RequestArrived(Box::new(new))
+    }
+}
+
+/// An id of a name that needs nothing but its first use to be known.
+pub trait InternedId: Sized {
+    /// The kind of such names.
+    const KIND: NameKind;
+
+    /// The id with this number, as [`crate::Handled::Name`] gives it.
+    fn from_number(number: u32) -> Self;
+}
+
+macro_rules! interned {
+    ($($id:ident: $kind:ident),*) => {$(
+        impl InternedId for $id {
+            const KIND: NameKind = NameKind::$kind;
+
+            fn from_number(number: u32) -> Self {
+                Self(number)
+            }
+        }
+    )*};
+}
+
+interned!(ModelId: Model, TenantId: Tenant, AdapterId: Adapter, LabelId: Label);

@@ -4,43 +4,45 @@
 //! inputs with the same answers give the same decisions. It has four families of methods, used
 //! in this order by every runtime:
 //!
-//! 1. `handle_*`: what happened outside ([`Input`] names them all);
+//! 1. [`Machine::handle`]: what happened outside, as an [`Input`];
 //! 2. [`Machine::decide`]: one scheduling round, in which [`Policies`] are asked;
 //! 3. [`Machine::poll_effect`] and [`Machine::poll_fact`]: what the runtime must do, and what
 //!    happened;
 //! 4. getters, among them [`Machine::next_timeout`]: when to come back at the latest.
+//!
+//! A [`RecordedMachine`] has the same methods, and tells a [`Recorder`] of every input, round and
+//! fact.
 //!
 //! ```
 //! use pointsman_core::*;
 //!
 //! let mut machine = Machine::new(Config::default()).unwrap();
 //! let now = Micros(0);
-//! let device = machine
-//!     .handle_device_attached(now, DeviceSpec {
-//!         name: "cpu0".into(),
-//!         kv: KvSpec::Owned { block_bytes: 1 << 20, blocks_total: 64 },
-//!         tokens_per_step: Some(256),
-//!     })
-//!     .unwrap();
-//! machine
-//!     .handle_executor_attached(now, ExecutorSpec {
-//!         name: "cpu0/llama".into(),
-//!         device,
-//!         kind: rows::ExecutorKind::Cpu,
-//!         role: rows::Role::Both,
-//!         group: 0,
-//!         share_weight: 1,
-//!         serves: None,
-//!         slots_total: 4,
-//!         models_max: None,
-//!         queue_limit: 0,
-//!         tokens_per_block: Some(16),
-//!         preempts: true,
-//!         model_unload_delay: Micros(0),
-//!     })
-//!     .unwrap();
-//! let tenant = machine.intern_tenant(now, "default");
-//! let request = machine.handle_request_arrived(now, NewRequest::new(tenant, 100, 20));
+//! let device = Input::DeviceAttached(DeviceSpec {
+//!     name: "cpu0".into(),
+//!     kv: KvSpec::Owned { block_bytes: 1 << 20, blocks_total: 64 },
+//!     tokens_per_step: Some(256),
+//! });
+//! let device = machine.handle(now, device).device().unwrap();
+//! let executor = Input::ExecutorAttached(ExecutorSpec {
+//!     name: "cpu0/llama".into(),
+//!     device,
+//!     kind: rows::ExecutorKind::Cpu,
+//!     role: rows::Role::Both,
+//!     group: 0,
+//!     share_weight: 1,
+//!     serves: None,
+//!     slots_total: 4,
+//!     models_max: None,
+//!     queue_limit: 0,
+//!     tokens_per_block: Some(16),
+//!     preempts: true,
+//!     model_unload_delay: Micros(0),
+//! });
+//! machine.handle(now, executor).executor().unwrap();
+//! let tenant = machine.handle(now, Input::name(rows::NameKind::Tenant, "default"));
+//! let request = NewRequest::new(TenantId(tenant.name()), 100, 20);
+//! let request = machine.handle(now, Input::arrival(request)).request();
 //! machine.decide(now, &mut NoPolicies);
 //! let started = std::iter::from_fn(|| machine.poll_effect())
 //!     .any(|effect| matches!(effect, Effect::Start(order) if order.sequence.request == request));
@@ -66,6 +68,7 @@ mod fact;
 mod feed;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
+mod handled;
 mod hook;
 mod ids;
 mod input;
@@ -73,6 +76,7 @@ mod log;
 mod machine;
 mod policies;
 mod question;
+mod recorded;
 mod refusal;
 pub mod rows;
 mod view;
@@ -88,18 +92,20 @@ pub use fact::{
     Stamped,
 };
 pub use feed::{Feed, Named, Relay};
+pub use handled::{AttachError, Handled};
 pub use hook::{Hook, HookMap, HookSet};
 pub use ids::{
     AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
     RequestId, Round, SessionKey, TenantId,
 };
 pub use input::{
-    DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, KvReport, KvSpec, NewRequest, PrefixEvent,
-    Progress, RetryClass, SequenceRef, StepReport, Tier,
+    DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, KvReport, KvSpec, NewRequest,
+    PrefixEvent, Progress, RetryClass, SequenceRef, StepReport, Tier,
 };
-pub use machine::{AttachError, BrokenInvariant, ExecutorSnapshot, Machine, Probe, QueueSnapshot};
+pub use machine::{BrokenInvariant, ExecutorSnapshot, Machine, Probe, QueueSnapshot};
 pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};
 pub use question::{Asked, Question, Shortage, ShortageCause};
+pub use recorded::RecordedMachine;
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;
 pub use view::View;

@@ -19,7 +19,7 @@ impl<'a> View<'a> {
     /// The request as a policy sees it, if it has no place yet.
     #[must_use]
     pub fn request(&self, request: RequestId) -> Option<&'a Request> {
-        self.machine.waiting_row(request)
+        self.machine.waiting_row(request).map(|row| &**row)
     }
 
     /// The text behind an id.
@@ -28,20 +28,20 @@ impl<'a> View<'a> {
         self.machine.name(kind, id)
     }
 
-    /// What is cached of a waiting request's prompt, where.
+    /// The part of a live request's prompt that is cached, by executor.
     #[must_use]
     pub fn cached(&self, request: RequestId) -> Option<Cached> {
-        self.machine.cached_row(request)
+        self.machine.cached(request)
     }
 
     /// Executors attached now.
     pub fn executors(&self) -> impl Iterator<Item = ExecutorId> + 'a {
-        self.machine.executors.ids()
+        self.machine.executor_ids()
     }
 
     /// Position after the newest row change.
     pub(crate) fn end(&self) -> u64 {
-        self.machine.log.end()
+        self.machine.log().end()
     }
 
     /// Row changes from `position` on; absent where they are no longer kept.
@@ -49,7 +49,7 @@ impl<'a> View<'a> {
         &self,
         position: u64,
     ) -> Option<impl Iterator<Item = (Stamp, RowKey)> + 'a> {
-        self.machine.log.since(position)
+        self.machine.log().since(position)
     }
 
     /// The row behind `key` as it is now, if it is wanted and of a kind the policy wants.

@@ -11,8 +11,9 @@ use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend, Shape};
 use common::{demo_text, solo};
 use fastrand::Rng;
 use pointsman_core::{
-    Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Incarnation,
-    KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId, fixture, rows,
+    Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Handled,
+    Incarnation, Input, KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId,
+    fixture, rows,
 };
 use pointsman_engine::step_loop::{StepLoop, StepLoopParts};
 use pointsman_engine::text::ModelText;
@@ -79,7 +80,10 @@ impl Host {
             },
             tokens_per_step: Some(24),
         };
-        let device = self.machine.handle_device_attached(self.now, device);
+        let device = self
+            .machine
+            .handle(self.now, Input::DeviceAttached(device))
+            .device();
         let spec = ExecutorSpec {
             slots_total: SLOTS,
             queue_limit: 2,
@@ -87,7 +91,8 @@ impl Host {
             ..fixture::executor_spec(name, device.unwrap())
         };
         self.machine
-            .handle_executor_attached(self.now, spec)
+            .handle(self.now, Input::ExecutorAttached(spec))
+            .executor()
             .unwrap()
     }
 
@@ -102,10 +107,10 @@ impl Host {
     }
 
     fn arrive(&mut self, job: Job) {
-        let tenant = self.machine.intern_tenant(self.now, "default");
+        let tenant = self.machine.intern(self.now, "default");
         let prompt_tokens = u32::try_from(job.prompt.len()).unwrap();
         let new = NewRequest::new(tenant, prompt_tokens, job.output_tokens_max);
-        let id = self.machine.handle_request_arrived(self.now, new);
+        let id = self.machine.handle(self.now, Input::arrival(new)).request();
         let (sink, closing, deliveries) = delivery::channel(job.output_tokens_max);
         let request = Request {
             alone: solo(&mut ScriptedBackend::new(POOL), &self.text, &job),
@@ -122,7 +127,7 @@ impl Host {
     /// Makes a round, carries out its effects, and makes a step of each engine.
     fn turn(&mut self) {
         self.now = self.now.after(Micros(10_000));
-        self.machine.handle_time_passed(self.now);
+        self.machine.handle(self.now, Input::TimePassed);
         self.decide();
         for executor in self.engines.keys().copied().collect::<Vec<_>>() {
             let (incarnation, engine) = self.engines.get_mut(&executor).unwrap();
@@ -149,13 +154,15 @@ impl Host {
     fn lose(&mut self, executor: ExecutorId, incarnation: Incarnation, why: &str) {
         assert_eq!(why, "the device fell off the bus");
         self.machine
-            .handle_executor_lost(self.now, executor, incarnation);
+            .handle(self.now, Input::ExecutorLost(executor, incarnation));
         let next = Incarnation(incarnation.0 + 1);
         let engine = self.engine(executor, next);
         self.engines.insert(executor, (next, engine));
         let up = ExecutorUpdate::Health(rows::Health::Up);
-        let updated = self.machine.handle_executor_update(self.now, executor, up);
-        updated.unwrap();
+        let updated = self
+            .machine
+            .handle(self.now, Input::ExecutorUpdated(executor, up));
+        assert_eq!(updated, Handled::Done);
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -191,14 +198,13 @@ impl Host {
     }
 
     fn hear(&mut self, event: Event) {
-        let (machine, now) = (&mut self.machine, self.now);
-        match event {
-            Event::Started(sequence) => machine.handle_sequence_started(now, sequence),
-            Event::Stepped(report) => machine.handle_step(now, &report),
-            Event::Finished { sequence, .. } => machine.handle_sequence_finished(now, sequence),
+        let input = match event {
+            Event::Started(sequence) => Input::SequenceStarted(sequence),
+            Event::Stepped(report) => Input::StepFinished(report),
+            Event::Finished { sequence, .. } => Input::SequenceFinished(sequence),
             Event::Left { sequence, state } => {
                 self.requests.get_mut(&sequence.request).unwrap().state = Some(state);
-                machine.handle_sequence_left(now, sequence);
+                Input::SequenceLeft(sequence)
             }
             // Its executor died before it could leave: it comes back to the queue with tokens that
             // nobody has any more.
@@ -209,10 +215,11 @@ impl Host {
                 state: _,
             } => {
                 assert!(why.contains("tokens were ordered"), "failed: {why}");
-                machine.handle_sequence_failed(now, sequence, retry);
+                Input::SequenceFailed(sequence, retry)
             }
             Event::Lost { why } => panic!("an engine without its thread says {why}"),
-        }
+        };
+        self.machine.handle(self.now, input);
     }
 
     fn run_out(&mut self) {
@@ -285,7 +292,7 @@ fn clients_that_leave_and_devices_that_fail_disturb_nobody_else() {
             host.turn();
             if rng.u8(0..4) == 0 {
                 let any = RequestId(rng.u64(0..host.requests.len() as u64));
-                host.machine.handle_request_cancelled(host.now, any);
+                host.machine.handle(host.now, Input::RequestCancelled(any));
                 host.decide();
             }
         }

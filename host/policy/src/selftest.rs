@@ -198,7 +198,10 @@ impl TestHost {
                 },
                 tokens_per_step: Some(256),
             };
-            let device = self.machine.handle_device_attached(self.now, device);
+            let device = self
+                .machine
+                .handle(self.now, Input::DeviceAttached(device))
+                .device();
             let executor = ExecutorSpec {
                 name: format!("executor-{n}"),
                 device: device.expect("its name is new"),
@@ -214,15 +217,18 @@ impl TestHost {
                 preempts: true,
                 model_unload_delay: Micros(0),
             };
-            let attached = self.machine.handle_executor_attached(self.now, executor);
+            let attached = self
+                .machine
+                .handle(self.now, Input::ExecutorAttached(executor))
+                .executor();
             attached.expect("its name is new, and its device is there");
         }
     }
 
     /// Lets `requests` requests of one model and two tenants arrive.
     fn arrive(&mut self, requests: u32, class: RequestClass, priority: i32) {
-        let model = self.machine.intern_model(self.now, "model");
-        let tenants = ["one", "two"].map(|name| self.machine.intern_tenant(self.now, name));
+        let model = self.machine.intern(self.now, "model");
+        let tenants = ["one", "two"].map(|name| self.machine.intern(self.now, name));
         for (n, tenant) in (0..requests).zip(tenants.into_iter().cycle()) {
             let mut new = NewRequest::new(tenant, PROMPT_TOKENS + n % 8, 60);
             new.model = Some(model);
@@ -230,7 +236,7 @@ impl TestHost {
             new.priority = priority;
             new.may_wait = n % 3 != 0;
             new.output_tokens_expected = (n % 2 == 0).then_some(30);
-            self.machine.handle_request_arrived(self.now, new);
+            self.machine.handle(self.now, Input::arrival(new));
         }
     }
 

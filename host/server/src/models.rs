@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
-    DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, KvSpec, Machine, Micros,
+    DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, Input, KvSpec, Machine, Micros,
 };
 use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_engine::model::backend::Backend;
@@ -209,17 +209,17 @@ pub fn start(
     events: mpsc::Sender<Events>,
 ) -> Result<(Host, Vec<Running>)> {
     let blocks = blocks(models, cpu)?;
-    let device = machine.handle_device_attached(
-        now,
-        DeviceSpec {
-            name: DEVICE.to_owned(),
-            kv: KvSpec::Owned {
-                block_bytes: blocks.bytes,
-                blocks_total: blocks.total,
-            },
-            tokens_per_step: Some(cpu.tokens_per_step),
+    let device = DeviceSpec {
+        name: DEVICE.to_owned(),
+        kv: KvSpec::Owned {
+            block_bytes: blocks.bytes,
+            blocks_total: blocks.total,
         },
-    )?;
+        tokens_per_step: Some(cpu.tokens_per_step),
+    };
+    let device = machine
+        .handle(now, Input::DeviceAttached(device))
+        .device()?;
     let host = Host {
         device,
         blocks,
@@ -232,7 +232,8 @@ pub fn start(
         let spec = executor_spec(machine, now, loaded, (device, shape));
         let name = &loaded.config.name;
         let executor = machine
-            .handle_executor_attached(now, spec)
+            .handle(now, Input::ExecutorAttached(spec))
+            .executor()
             .with_context(|| format!("model {name}"))?;
         let engine = loaded.spawn(executor, loaded.config.slots, shape, &host);
         running.push(Running {
@@ -273,7 +274,7 @@ fn executor_spec(
         role: Role::Both,
         group: 0,
         share_weight: loaded.config.share_weight,
-        serves: Some(vec![machine.intern_model(now, &loaded.config.name)]),
+        serves: Some(vec![machine.intern(now, &loaded.config.name)]),
         slots_total: loaded.config.slots,
         models_max: None,
         queue_limit: 0,

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use pointsman_core::{Hook, Machine, Micros};
+use pointsman_core::{Hook, Input, Machine, Micros};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
 use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder};
@@ -351,8 +351,11 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], shared: &Shared) -> Resul
 
 fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
     for tenant in &config.tenants {
-        let id = machine.intern_tenant(now, &tenant.name);
-        machine.handle_tenant_set(now, id, tenant.weight, tenant.tokens_per_minute);
+        let id = machine.intern(now, &tenant.name);
+        machine.handle(
+            now,
+            Input::TenantSet(id, tenant.weight, tenant.tokens_per_minute),
+        );
     }
 }
 

@@ -15,4 +15,4 @@ mod world;
 
 pub use adversary::Adversary;
 pub use engine::{Engine, EngineProfile};
-pub use world::{Recorded, World, replay};
+pub use world::{Recorded, Tape, World, replay};

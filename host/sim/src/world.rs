@@ -7,29 +7,60 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_core::rows::Health;
 use pointsman_core::{
     AttachError, BlockId, Config, ConfigError, DeviceId, DeviceSpec, Effect, ExecutorId,
-    ExecutorSpec, ExecutorUpdate, Fact, Input, Machine, Micros, NewRequest, Outcome, Policies,
-    Recorder, RequestId, RetryClass, SequenceRef, Stamped, StepReport,
+    ExecutorSpec, ExecutorUpdate, Fact, Handled, Input, InternedId, Machine, Micros, NewRequest,
+    Outcome, Policies, RecordedMachine, Recorder, RequestId, RetryClass, Round, SequenceRef,
+    Stamped, StepReport,
 };
 
 use crate::engine::{Engine, EngineProfile, Said, Step};
 
-/// What the runtime did to the machine, in order; enough to do it again.
+/// One thing that was done to the machine. A list of them is enough to do a run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// It gave an input.
+    /// It was given an input.
     Input(Micros, Input),
-    /// It called for a round.
+    /// It was called for a round.
     Decide(Micros),
 }
 
-/// What is known of a request besides what the machine knows.
+/// The record that a world keeps of its run, beside that of another recorder.
+#[derive(Debug, Default)]
+pub struct Tape {
+    recorded: Vec<Recorded>,
+    other: Option<Box<dyn Recorder>>,
+}
+
+impl Recorder for Tape {
+    fn input(&mut self, now: Micros, input: &Input) {
+        self.recorded.push(Recorded::Input(now, input.clone()));
+        if let Some(other) = &mut self.other {
+            other.input(now, input);
+        }
+    }
+
+    fn round(&mut self, now: Micros, round: Round) {
+        self.recorded.push(Recorded::Decide(now));
+        if let Some(other) = &mut self.other {
+            other.round(now, round);
+        }
+    }
+
+    fn fact(&mut self, stamped: &Stamped) {
+        if let Some(other) = &mut self.other {
+            other.fact(stamped);
+        }
+    }
+}
+
+/// The part of a request that the machine does not know.
 #[derive(Debug)]
 struct Script {
-    /// Tokens it will generate over all its placements.
+    /// Tokens that it will generate over all its placements.
     output_tokens: u32,
-    /// Of these, generated so far.
+    /// Tokens generated so far.
     generated: u32,
     outcome: Option<Outcome>,
 }
@@ -38,19 +69,16 @@ struct Script {
 #[derive(Debug)]
 pub struct World<P> {
     /// The machine, to read from.
-    pub machine: Machine,
-    /// Who answers it.
+    pub machine: RecordedMachine<Tape>,
+    /// The policies that answer it.
     pub policies: P,
-    /// Who keeps a record besides the one for [`replay`].
-    pub recorder: Option<Box<dyn Recorder>>,
     engines: BTreeMap<ExecutorId, Engine>,
     scripts: BTreeMap<RequestId, Script>,
-    /// Who wrote a block last, of those still running.
+    /// The last writer of each block, if it still runs.
     writers: BTreeMap<(DeviceId, BlockId), RequestId>,
     now: Micros,
     facts: Vec<Stamped>,
     effects: Vec<Effect>,
-    recording: Vec<Recorded>,
 }
 
 impl<P: Policies> World<P> {
@@ -59,18 +87,25 @@ impl<P: Policies> World<P> {
     /// # Errors
     /// If the machine refuses its configuration.
     pub fn new(config: Config, policies: P) -> Result<Self, ConfigError> {
+        let mut machine = RecordedMachine::new(Machine::new(config)?);
+        machine.record(Some(Box::default()));
         Ok(Self {
-            machine: Machine::new(config)?,
+            machine,
             policies,
-            recorder: None,
             engines: BTreeMap::new(),
             scripts: BTreeMap::new(),
             writers: BTreeMap::new(),
             now: Micros(0),
             facts: Vec::new(),
             effects: Vec::new(),
-            recording: Vec::new(),
         })
+    }
+
+    /// Has another recorder told of the run from now on.
+    pub fn record_with(&mut self, recorder: Box<dyn Recorder>) {
+        if let Some(tape) = self.machine.recorder_mut() {
+            tape.other = Some(recorder);
+        }
     }
 
     // === Reading ===
@@ -90,12 +125,13 @@ impl<P: Policies> World<P> {
         &self.effects
     }
 
-    /// What was done to the machine, for [`replay`].
+    /// Everything that was done to the machine, for [`replay`].
     pub fn recording(&self) -> &[Recorded] {
-        &self.recording
+        let tape = self.machine.recorder();
+        tape.map_or(&[], |tape| &tape.recorded)
     }
 
-    /// How a request ended, if it has.
+    /// The outcome of a request that has ended.
     pub fn outcome(&self, request: RequestId) -> Option<Outcome> {
         self.scripts.get(&request)?.outcome
     }
@@ -118,8 +154,7 @@ impl<P: Policies> World<P> {
     /// # Errors
     /// If the machine refuses it.
     pub fn attach_device(&mut self, spec: DeviceSpec) -> Result<DeviceId, AttachError> {
-        self.record(Input::DeviceAttached(spec.clone()));
-        self.machine.handle_device_attached(self.now, spec)
+        self.input(Input::DeviceAttached(spec)).device()
     }
 
     /// Attaches an executor and the scripted engine behind it.
@@ -131,9 +166,8 @@ impl<P: Policies> World<P> {
         spec: ExecutorSpec,
         profile: EngineProfile,
     ) -> Result<ExecutorId, AttachError> {
-        self.record(Input::ExecutorAttached(spec.clone()));
         let (device, tokens_per_block) = (spec.device, spec.tokens_per_block);
-        let id = self.machine.handle_executor_attached(self.now, spec)?;
+        let id = self.input(Input::ExecutorAttached(spec)).executor()?;
         let owned = self.machine.owns_kv(device);
         let tokens_per_block = tokens_per_block.filter(|_| owned);
         let engine = Engine::new(id, device, tokens_per_block, profile);
@@ -143,8 +177,7 @@ impl<P: Policies> World<P> {
 
     /// A request arrives that will generate `output_tokens`, or as many as it may.
     pub fn arrive(&mut self, new: NewRequest, output_tokens: u32) -> RequestId {
-        self.record(Input::RequestArrived(Box::new(new.clone())));
-        let id = self.machine.handle_request_arrived(self.now, new);
+        let id = self.input(Input::arrival(new)).request();
         let script = Script {
             output_tokens,
             generated: 0,
@@ -154,15 +187,20 @@ impl<P: Policies> World<P> {
         id
     }
 
-    /// Any other input.
-    pub fn input(&mut self, input: Input) {
-        self.record(input.clone());
-        self.machine.handle(self.now, input);
+    /// Gives the machine any input. Executors, their losses and requests have methods of their own,
+    /// since an engine or a script belongs to each.
+    pub fn input(&mut self, input: Input) -> Handled {
+        self.machine.handle(self.now, input)
     }
 
-    /// Something about an executor changes.
+    /// The id of a name, made at its first use.
+    pub fn intern<I: InternedId>(&mut self, text: &str) -> I {
+        self.machine.intern(self.now, text)
+    }
+
+    /// Changes something about an executor.
     pub fn update(&mut self, executor: ExecutorId, update: ExecutorUpdate) {
-        if update == ExecutorUpdate::Health(pointsman_core::rows::Health::Down) {
+        if update == ExecutorUpdate::Health(Health::Down) {
             self.lose(executor);
         } else {
             self.input(Input::ExecutorUpdated(executor, update));
@@ -194,13 +232,6 @@ impl<P: Policies> World<P> {
         }
     }
 
-    fn record(&mut self, input: Input) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.input(self.now, &input);
-        }
-        self.recording.push(Recorded::Input(self.now, input));
-    }
-
     // === Running ===
 
     /// Lets the machine decide until nothing is due, and carries out what it orders.
@@ -209,11 +240,7 @@ impl<P: Policies> World<P> {
     /// If an invariant breaks, or rounds follow each other without end.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            self.recording.push(Recorded::Decide(self.now));
-            if let Some(recorder) = &mut self.recorder {
-                recorder.round(self.now, self.machine.round());
-            }
-            self.machine.decide(self.now, &mut self.policies);
+            self.machine.decide(self.now, |_| &mut self.policies);
             self.check();
             self.carry_out();
             if !self.machine.is_due() {
@@ -306,13 +333,9 @@ impl<P: Policies> World<P> {
         for (block, request) in &step.written {
             self.check_writer(device, *block, *request);
         }
-        let (started, ended): (Vec<Said>, Vec<Said>) = step
-            .said
-            .iter()
-            .partition(|said| matches!(said, Said::Started(_)));
-        for said in started {
+        for said in &step.said {
             if let Said::Started(request) = said {
-                self.input(Input::SequenceStarted(of(request)));
+                self.input(Input::SequenceStarted(of(*request)));
             }
         }
         for made in &step.progress {
@@ -325,12 +348,13 @@ impl<P: Policies> World<P> {
             incarnation,
             progress: step.progress,
         }));
-        for said in ended {
-            match said {
-                Said::Finished(request) => self.input(Input::SequenceFinished(of(request))),
-                Said::Left(request) => self.input(Input::SequenceLeft(of(request))),
-                Said::Started(_) => {}
-            }
+        for said in step.said {
+            let ended = match said {
+                Said::Started(_) => continue,
+                Said::Finished(request) => Input::SequenceFinished(of(request)),
+                Said::Left(request) => Input::SequenceLeft(of(request)),
+            };
+            self.input(ended);
         }
         self.forget_writers();
         self.check();
@@ -359,9 +383,6 @@ impl<P: Policies> World<P> {
             self.effects.push(effect);
         }
         while let Some(fact) = self.machine.poll_fact() {
-            if let Some(recorder) = &mut self.recorder {
-                recorder.fact(&fact);
-            }
             if let Fact::Ended(request, outcome) = &fact.fact
                 && let Some(script) = self.scripts.get_mut(request)
             {
@@ -434,7 +455,7 @@ pub fn replay(
     let mut machine = Machine::new(config)?;
     for recorded in recording {
         match recorded {
-            Recorded::Input(now, input) => machine.handle(*now, input.clone()),
+            Recorded::Input(now, input) => drop(machine.handle(*now, input.clone())),
             Recorded::Decide(now) => machine.decide(*now, policies),
         }
     }

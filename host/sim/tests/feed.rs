@@ -54,7 +54,7 @@ fn some_event<P: Policies>(rng: &mut Rng, world: &mut AnyWorld<P>) {
             let new = some_request(rng);
             world.arrive(new, u32::MAX);
         }
-        (40..46, _, Some(request)) => world.input(Input::RequestCancelled(request)),
+        (40..46, _, Some(request)) => drop(world.input(Input::RequestCancelled(request))),
         (46..52, Some(executor), _) => world.update(executor, some_update(rng)),
         (52..56, Some(executor), Some(request)) => {
             world.fail(executor, request, RetryClass::Elsewhere);

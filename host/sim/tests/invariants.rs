@@ -351,8 +351,10 @@ fn a_machine_that_was_written_down_and_read_again_goes_on_the_same() {
         let mut points = Rng::with_seed(!seed);
         let again = run_with(seed, Adversary::new(seed, 80), |world| {
             if points.u32(0..10) == 0 {
-                let written = postcard::to_stdvec(&world.machine).unwrap();
-                world.machine = postcard::from_bytes(&written).unwrap();
+                let written = postcard::to_stdvec(&*world.machine).unwrap();
+                world
+                    .machine
+                    .replace(postcard::from_bytes(&written).unwrap());
             }
         });
         let mut facts = plain.facts().iter().zip(again.facts());
@@ -371,7 +373,7 @@ fn a_damaged_keyframe_is_refused_or_reads_as_a_machine_that_holds_together() {
         run_with(seed, Adversary::new(seed, 80), |world| {
             events += 1;
             if events == 100 {
-                written = postcard::to_stdvec(&world.machine).unwrap();
+                written = postcard::to_stdvec(&*world.machine).unwrap();
             }
         });
         let mut rng = Rng::with_seed(seed);

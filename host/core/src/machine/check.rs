@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::{ExecutorId, ModelId, RequestId, TenantId};
 use crate::rows::Stage;
 
-use super::executor::{Executor, SlotUse, count};
-use super::request::{InSlot, Phase, Request};
-use super::{CLASSES, Machine};
+use super::ledger::{Attachment, Device, Executor, SlotUse};
+use super::requests::{InSlot, Phase, Request};
+use super::{CLASSES, Machine, count};
 
 /// An invariant that does not hold: a bug in the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,13 +43,15 @@ impl Machine {
     /// # Errors
     /// The first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), BrokenInvariant> {
-        for request in self.requests.values() {
+        for request in self.requests.iter() {
             self.check_request(request)?;
         }
-        for executor in self.executors.iter() {
+        for executor in self.ledger.executors() {
             self.check_executor(executor)?;
         }
-        self.check_devices()?;
+        for device in self.ledger.devices() {
+            self.check_device(device)?;
+        }
         self.check_counters()?;
         self.check_lists()
     }
@@ -62,12 +64,12 @@ impl Machine {
     /// The first request that is.
     pub fn check_liveness(&self) -> Result<(), BrokenInvariant> {
         let grace = self.config.evict_retry;
-        for id in &self.watched {
-            let waiting = self.requests.get(id).and_then(Request::waiting);
+        for id in self.requests.watched() {
+            let waiting = self.requests.find(*id).and_then(Request::waiting);
             let Some(since) = waiting.and_then(|waiting| waiting.feasible_since) else {
                 continue;
             };
-            let unplaced = self.now.since(since);
+            let unplaced = self.out.now().since(since);
             ensure!(
                 unplaced <= self.config.unplaced_max.after(grace),
                 "request {id} could have been placed for {unplaced}us"
@@ -79,32 +81,31 @@ impl Machine {
     fn check_request(&self, request: &Request) -> Check {
         let id = request.id();
         let lists = [
-            self.arrivals.contains(&id),
-            self.parking.contains(&id),
-            self.queue.contains(&id),
+            self.requests.arrivals().contains(&id),
+            self.requests.parking().contains(&id),
+            self.requests.queue().contains(&id),
         ];
         let listed = lists.iter().filter(|listed| **listed).count();
         let expected = usize::from(request.waiting().is_some());
         ensure!(listed == expected, "request {id} is in {listed} lists");
-        if let Some(waiting) = request.waiting() {
+        if request.waiting().is_some() {
             let stage = match request.row.stage {
                 Stage::Arrived => lists[0],
                 Stage::Parked => lists[1],
                 Stage::Queued => lists[2],
             };
             ensure!(stage, "request {id} is not where its stage says");
-            if let Some(reservation) = &waiting.reservation {
-                let device = self.device_of(reservation.executor);
-                let claimed = device.is_some_and(|device| device.claims.contains(&id));
-                ensure!(claimed, "reservation of request {id} has no claim");
-            }
         }
-        let placed_on = self.executors.iter().filter(|executor| {
-            let slot = executor
-                .slots
-                .get(&id)
-                .is_some_and(|slot| *slot != SlotUse::Reserved);
-            slot || executor.queue.iter().any(|queued| queued == id)
+        if let Some(reservation) = request.reservation() {
+            let executor = self.ledger.find(reservation.executor);
+            let claims = executor.map(|executor| &self.ledger[executor.spec.device].claims);
+            let claimed = claims.is_some_and(|claims| claims.contains(&id));
+            ensure!(claimed, "reservation of request {id} has no claim");
+        }
+        let placed_on = self.ledger.executors().filter(|executor| {
+            let slot = executor.slots.get(&id);
+            slot.is_some_and(|slot| *slot != SlotUse::Reserved)
+                || executor.queue.iter().any(|queued| queued == id)
         });
         let placed_on: Vec<ExecutorId> = placed_on.map(|executor| executor.id).collect();
         let expected: Vec<ExecutorId> = request.placed().map(|p| p.executor).into_iter().collect();
@@ -112,12 +113,11 @@ impl Machine {
             placed_on == expected,
             "request {id} is placed on {expected:?} and in the books of {placed_on:?}"
         );
-        let preempts = request
-            .placed()
-            .and_then(|placed| self.executors.get(placed.executor))
-            .is_some_and(|executor| executor.spec.preempts);
+        let executor = request.placed().map(|placed| &self.ledger[placed.executor]);
+        let preempts = executor.is_some_and(|executor| executor.spec.preempts);
         let expected = preempts && matches!(request.phase, Phase::Placed(_));
-        let listed = self.preemptible.contains(&(request.urgency(), id));
+        let preemptible = &self.ledger.sets().preemptible;
+        let listed = preemptible.contains(&(request.urgency(), id));
         ensure!(listed == expected, "request {id} is preemptible: {listed}");
         Ok(())
     }
@@ -125,16 +125,14 @@ impl Machine {
     fn check_executor(&self, executor: &Executor) -> Check {
         let id = executor.id;
         for (owner, slot) in &executor.slots {
-            let request = self.requests.get(owner);
+            let request = self.requests.find(*owner);
+            let reservation = request.and_then(Request::reservation);
             let fits = match (slot, request.map(|request| &request.phase)) {
                 (SlotUse::Running, Some(Phase::Placed(placed))) => {
                     placed.in_slot == InSlot::Running
                 }
                 (SlotUse::Leaving, Some(Phase::Leaving(..))) => true,
-                (SlotUse::Reserved, Some(Phase::Waiting(waiting))) => waiting
-                    .reservation
-                    .as_ref()
-                    .is_some_and(|reservation| reservation.executor == id),
+                (SlotUse::Reserved, _) => reservation.is_some_and(|r| r.executor == id),
                 _ => false,
             };
             ensure!(fits, "slot of request {owner} on executor {id} is {slot:?}");
@@ -147,25 +145,24 @@ impl Machine {
             );
         }
         ensure!(
-            self.open.contains(&id) == executor.is_open(),
+            self.ledger.sets().open.contains(&id) == executor.is_open(),
             "executor {id} is open: {}",
             executor.is_open()
         );
+        let is_over = executor.attachment == Attachment::Detaching && executor.is_idle();
+        ensure!(!is_over, "executor {id} is idle and not removed");
         self.check_load(executor)?;
         self.check_presence(executor)
     }
 
     fn check_load(&self, executor: &Executor) -> Check {
         let id = executor.id;
-        let placed = self.requests.values().filter_map(|request| {
-            let placed = request.placed().filter(|placed| placed.executor == id)?;
-            Some((request, placed))
-        });
         let (mut blocks, mut pending) = (0u64, 0u64);
-        for (request, placed) in placed {
-            let pool = self.pool_of(id);
-            blocks += pool.map_or(0, |pool| pool.lease(request.id()).len() as u64);
-            pending += u64::from(request.row.prompt_tokens.saturating_sub(placed.prefilled));
+        for request in self.requests.iter() {
+            if let Some(placed) = request.placed().filter(|placed| placed.executor == id) {
+                blocks += u64::from(self.ledger.device_of(id).held(request.id()));
+                pending += u64::from(request.row.prompt_tokens.saturating_sub(placed.prefilled));
+            }
         }
         ensure!(
             blocks == executor.blocks_used && pending == executor.prefill_tokens_pending,
@@ -180,11 +177,11 @@ impl Machine {
         let id = executor.id;
         let mut expected: BTreeMap<ModelId, u32> = BTreeMap::new();
         let mut placed: BTreeSet<ModelId> = BTreeSet::new();
-        for request in self.requests.values() {
+        for request in self.requests.iter() {
             let Some(model) = request.row.model else {
                 continue;
             };
-            let reserved = request.waiting().and_then(|w| w.reservation.as_ref());
+            let reserved = request.reservation();
             let is_placed = request.placed().is_some_and(|p| p.executor == id);
             if is_placed || reserved.is_some_and(|r| r.executor == id) {
                 *expected.entry(model).or_default() += 1;
@@ -211,37 +208,37 @@ impl Machine {
         Ok(())
     }
 
-    fn check_devices(&self) -> Check {
-        for device in &self.devices {
-            let id = device.id;
-            if let Some(pool) = device.pool() {
-                pool.check()
-                    .map_err(|broken| BrokenInvariant(format!("device {id}: {broken}")))?;
-                for owner in pool.holders() {
-                    let request = self.requests.get(&owner);
-                    let on = request.and_then(|request| match &request.phase {
-                        Phase::Waiting(w) => w.reservation.as_ref().map(|r| r.executor),
-                        Phase::Placed(placed) | Phase::Leaving(placed, _) => Some(placed.executor),
-                    });
-                    let here = on.is_some_and(|executor| device.executors.contains(&executor));
-                    ensure!(here, "request {owner} holds blocks of device {id}");
-                }
+    fn check_device(&self, device: &Device) -> Check {
+        let id = device.id;
+        if let Some(pool) = device.pool() {
+            pool.check()
+                .map_err(|broken| BrokenInvariant(format!("device {id}: {broken}")))?;
+            for owner in pool.holders() {
+                let request = self.requests.find(owner);
+                let on = request.and_then(Request::executor);
+                let here = on.is_some_and(|executor| device.executors.contains(&executor));
+                ensure!(here, "request {owner} holds blocks of device {id}");
             }
-            let short = self.requests.values().filter(|request| {
-                let placed = request.placed().filter(|placed| placed.short.is_some());
-                placed.is_some_and(|placed| device.executors.contains(&placed.executor))
-            });
-            let short: BTreeSet<RequestId> = short.map(Request::id).collect();
-            ensure!(short == device.short, "device {id} is short for {short:?}");
-            if let Some(total) = device.spec.tokens_per_step {
-                let executors = device.executors.iter();
-                let budgets = executors.filter_map(|e| self.executors.get(*e)?.tokens_max);
-                let sum: u64 = budgets.map(u64::from).sum();
-                ensure!(
-                    sum <= u64::from(total),
-                    "budgets of device {id} sum to {sum} of {total}"
-                );
-            }
+        }
+        let short = self.requests.iter().filter(|request| {
+            let placed = request.placed().filter(|placed| placed.short.is_some());
+            placed.is_some_and(|placed| device.executors.contains(&placed.executor))
+        });
+        let short: BTreeSet<RequestId> = short.map(Request::id).collect();
+        ensure!(short == device.short, "device {id} is short for {short:?}");
+        for claimant in &device.claims {
+            let request = self.requests.find(*claimant);
+            let is_reserved = request.is_some_and(|request| request.reservation().is_some());
+            let has_claim = is_reserved || short.contains(claimant);
+            ensure!(has_claim, "request {claimant} claims room of device {id}");
+        }
+        if let Some(total) = device.spec.tokens_per_step {
+            let budgets = self.ledger.executors_on(id).filter_map(|e| e.tokens_max);
+            let sum: u64 = budgets.map(u64::from).sum();
+            ensure!(
+                sum <= u64::from(total),
+                "budgets of device {id} sum to {sum} of {total}"
+            );
         }
         Ok(())
     }
@@ -249,38 +246,33 @@ impl Machine {
     fn check_counters(&self) -> Check {
         let mut tenants: BTreeMap<TenantId, (u32, u32)> = BTreeMap::new();
         let mut models: BTreeMap<ModelId, (u32, u32)> = BTreeMap::new();
-        for request in self.requests.values() {
+        for request in self.requests.iter() {
             let tenant = tenants.entry(request.row.tenant).or_default();
             let model = request
                 .row
                 .model
                 .map(|model| models.entry(model).or_default());
-            match &request.phase {
-                Phase::Waiting(waiting) => {
-                    tenant.1 += 1;
-                    if let Some(model) = model {
-                        model.1 += 1;
-                        model.0 += u32::from(waiting.reservation.is_some());
-                    }
-                }
-                Phase::Placed(_) | Phase::Leaving(..) => {
-                    tenant.0 += 1;
-                    if let Some(model) = model {
-                        model.0 += 1;
-                    }
-                }
+            let (runs, waits) = match &request.phase {
+                Phase::Waiting(_) => (0, 1),
+                Phase::Placed(_) | Phase::Leaving(..) => (1, 0),
+            };
+            tenant.0 += runs;
+            tenant.1 += waits;
+            if let Some(model) = model {
+                model.0 += runs + u32::from(request.reservation().is_some());
+                model.1 += waits;
             }
         }
-        for (id, tenant) in &self.tenants {
-            let expected = tenants.get(id).copied().unwrap_or_default();
+        for (id, tenant) in self.ledger.tenants() {
+            let expected = tenants.get(&id).copied().unwrap_or_default();
             let counted = (tenant.running, tenant.waiting);
             ensure!(
                 counted == expected,
                 "tenant {id}: {counted:?}, {expected:?}"
             );
         }
-        for (id, model) in &self.models {
-            let expected = models.get(id).copied().unwrap_or_default();
+        for (id, model) in self.ledger.models() {
+            let expected = models.get(&id).copied().unwrap_or_default();
             let counted = (model.running, model.waiting);
             ensure!(counted == expected, "model {id}: {counted:?}, {expected:?}");
         }
@@ -288,20 +280,19 @@ impl Machine {
     }
 
     fn check_lists(&self) -> Check {
-        for id in self.queue.iter().chain(&self.parking).chain(&self.arrivals) {
-            let live = self.requests.contains_key(id);
+        let (queue, parking) = (self.requests.queue(), self.requests.parking());
+        for id in queue.iter().chain(parking).chain(self.requests.arrivals()) {
+            let live = self.requests.find(*id).is_some();
             ensure!(live, "request {id} is listed and has ended");
         }
-        let parked = count(self.parking.len());
+        let parked = count(parking.len());
         ensure!(parked <= self.config.parking_max, "{parked} are parked");
-        let returned = self.queue.iter().filter(|id| {
-            let request = self.requests.get(id);
-            request.is_some_and(|request| request.row.attempts > 0)
-        });
-        let queued = count(self.queue.len() - returned.count());
+        let returned = self.requests.queued();
+        let returned = returned.filter(|request| request.row.attempts > 0).count();
+        let queued = count(queue.len() - returned);
         ensure!(queued <= self.config.queue_max, "{queued} are queued");
-        for id in self.timers.requests() {
-            let live = self.requests.contains_key(&id);
+        for id in self.out.timers.requests() {
+            let live = self.requests.find(id).is_some();
             ensure!(live, "request {id} has a timer and has ended");
         }
         Ok(())

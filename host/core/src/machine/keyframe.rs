@@ -1,13 +1,16 @@
 //! The whole machine written down, and read again: a keyframe, from which a run can go on.
 //!
-//! A [`Machine`] is serialisable, private state and all. What policies have not been told yet is
-//! left out: who goes on from a keyframe has policies that are told everything anew.
+//! A [`Machine`] is serialisable, private state and all. Changes that policies have not been told
+//! yet are left out: a run that goes on from a keyframe has policies that are told everything anew.
+//!
+//! The order in which the parts are written is a format (the journal's, see `pointsman-journal`) and
+//! not the order of today's fields.
 //!
 //! # Invariants
 //! 1. A machine that was read goes on exactly as the one that was written
 //!    (`pointsman-sim`, `tests/invariants.rs`).
-//! 2. What is read is checked before anybody has it: its bounds, that every id it names is there,
-//!    and [`Machine::check_invariants`].
+//! 2. A machine that is read is checked before anybody has it: its bounds, that every id it names is
+//!    there, and [`Machine::check_invariants`].
 
 use std::collections::VecDeque;
 
@@ -15,19 +18,70 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::log::ChangeLog;
+use crate::rows::Moment;
 
 use super::Machine;
-use super::rows::Completions;
+use super::ledger::{Ledger, Sets};
+use super::outbox::{Completions, Outbox};
+use super::requests::Requests;
 
 impl Serialize for Machine {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Machine::serialize(self, serializer)
+        let (sets, out) = (self.ledger.sets(), &self.out);
+        (
+            (&self.config, &self.names, &self.ledger, &self.requests),
+            (
+                &sets.open,
+                self.requests.watched(),
+                &sets.preemptible,
+                &sets.short,
+            ),
+            (out.at.round, out.due, &sets.allot_due, &sets.allot_built_in),
+            (&out.timers, &out.log, &out.completions),
+            (&out.effects, &out.facts, out.at.now),
+        )
+            .serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Machine {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let machine = Machine::deserialize(deserializer)?;
+        let (
+            (config, names, mut ledger, mut requests),
+            (open, watched, preemptible, short),
+            (round, due, allot_due, allot_built_in),
+            (timers, log, completions),
+            (effects, facts, now),
+        ): (
+            (_, _, Ledger, Requests),
+            (_, _, _, _),
+            (_, _, _, _),
+            (_, _, _),
+            (_, _, _),
+        ) = Deserialize::deserialize(deserializer)?;
+        ledger.restore(Sets {
+            open,
+            preemptible,
+            short,
+            allot_due,
+            allot_built_in,
+        });
+        requests.restore(watched);
+        let machine = Machine {
+            config,
+            names,
+            ledger,
+            requests,
+            out: Outbox {
+                at: Moment { now, round },
+                due,
+                timers,
+                log,
+                completions,
+                effects,
+                facts,
+            },
+        };
         machine.check_keyframe().map_err(D::Error::custom)?;
         Ok(machine)
     }
@@ -36,34 +90,12 @@ impl<'de> Deserialize<'de> for Machine {
 impl Machine {
     fn check_keyframe(&self) -> Result<(), String> {
         self.config.validate().map_err(|error| error.to_string())?;
-        self.check_ids()?;
+        self.ledger.check_ids()?;
         self.check_invariants().map_err(|error| error.to_string())
-    }
-
-    /// Ids are positions in lists: those that are not there would be looked up in vain.
-    fn check_ids(&self) -> Result<(), String> {
-        let devices = self.devices.len();
-        for (idx, device) in self.devices.iter().enumerate() {
-            if device.id.0 as usize != idx {
-                return Err(format!("device {} is the {idx}th", device.id));
-            }
-            if let Some(pool) = device.pool() {
-                pool.check_ids()?;
-            }
-        }
-        let lists = [&self.short_devices, &self.allot_due, &self.allot_built_in];
-        if lists
-            .into_iter()
-            .flatten()
-            .any(|id| id.0 as usize >= devices)
-        {
-            return Err("a device is listed that is not there".to_owned());
-        }
-        self.executors.check_ids(devices)
     }
 }
 
-/// Only where it ends is written: nobody has read what is in it.
+/// Writes only its end: nobody has read the entries.
 impl Serialize for ChangeLog {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (self.end(), self.entries_max).serialize(serializer)
@@ -81,7 +113,7 @@ impl<'de> Deserialize<'de> for ChangeLog {
     }
 }
 
-/// As with the changes, of which they are a part.
+/// Writes only their end, as with the changes of which they are a part.
 impl Serialize for Completions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (self.end(), self.kept_max).serialize(serializer)

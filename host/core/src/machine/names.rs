@@ -14,15 +14,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The id of a name, and whether it is new.
-    pub(super) fn intern(&mut self, kind: NameKind, text: &str) -> (u32, Interned) {
-        if let Some(id) = self.ids.get(&(kind, text.to_owned())) {
-            return (*id, Interned::Known);
-        }
-        (self.push(kind, text), Interned::New)
-    }
-
-    /// A new id with this name; for kinds whose ids are never reused though names may be.
+    /// Gives a name a new id, for kinds whose names may be used again while ids never are.
     pub(super) fn push(&mut self, kind: NameKind, text: &str) -> u32 {
         let next = self.next.entry(kind).or_default();
         let id = *next;
@@ -53,11 +45,4 @@ impl Names {
             text: text.clone(),
         })
     }
-}
-
-/// Whether a name was there before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interned {
-    Known,
-    New,
 }

@@ -1,4 +1,4 @@
-//! Looking without touching: what monitors and operators are shown besides what policies are told.
+//! Looks at the machine that change nothing, for monitors and operators.
 //!
 //! # Invariants
 //! 1. Nothing here changes the machine, which every method borrows immutably.
@@ -12,58 +12,58 @@ use crate::refusal::RefusalCause;
 use crate::rows::{self, Cached, ExecutorInfo, ExecutorLoad, Stage};
 
 use super::Machine;
-use super::handle::new_request;
+use super::interlock::check_place;
+use super::ledger::Device;
+use super::requests::Request;
 
 /// A request that has not arrived, as it would stand if it had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// As a policy would see it, queued. Its id is that of the next request to arrive.
+    /// The request as a policy would see it, queued. Its id is that of the next one to arrive.
     pub request: Arc<rows::Request>,
-    /// What is cached of its prompt.
+    /// The part of its prompt that is cached.
     pub cached: Cached,
-    /// What the interlock would say to each attached executor now, in attach order.
+    /// The interlock's verdict on each attached executor now, in attach order.
     pub executors: Vec<(ExecutorId, Result<PlacedIn, RefusalCause>)>,
 }
 
 impl Machine {
-    /// How `new` would stand if it had arrived now and been let into the queue.
+    /// The state in which `new` would be if it had arrived now and been let into the queue.
     #[must_use]
     pub fn probe(&self, now: Micros, new: NewRequest) -> Probe {
-        let id = RequestId(self.next_request);
-        let mut request = new_request(id, self.now.max(now), new);
+        let now = self.out.now().max(now);
+        let mut request = Request::new(self.requests.next_id(), now, new);
         Arc::make_mut(&mut request.row).stage = Stage::Queued;
-        let attached = self.executors.iter();
+        let ledger = &self.ledger;
+        let said = |executor| (executor, check_place(ledger, &request, &ledger[executor]));
         Probe {
-            cached: self.cached_of(&request),
-            executors: attached
-                .map(|executor| (executor.id, self.check_place(&request, executor)))
-                .collect(),
+            cached: ledger.cached(&request, self.config.overlaps_max),
+            executors: self.executor_ids().map(said).collect(),
             request: request.row,
         }
     }
 
-    /// What rarely changes about an attached executor.
+    /// The lasting facts of an attached executor.
     #[must_use]
     pub fn executor_info(&self, id: ExecutorId) -> Option<ExecutorInfo> {
-        Some(self.executors.get(id)?.info())
+        Some(self.ledger.find(id)?.info())
     }
 
-    /// What changes all the time about an attached executor.
+    /// The load of an attached executor.
     #[must_use]
     pub fn executor_load(&self, id: ExecutorId) -> Option<ExecutorLoad> {
-        Some(self.executors.get(id)?.load())
+        Some(self.ledger.find(id)?.load())
     }
 
     /// The KV pools that anybody counts, in attach order.
     pub fn devices(&self) -> impl Iterator<Item = rows::Device> {
-        self.devices.iter().filter_map(super::Device::row)
+        self.ledger.devices().iter().filter_map(Device::row)
     }
 
     /// A request without a place, shared with the machine.
     #[must_use]
     pub fn waiting_request(&self, id: RequestId) -> Option<Arc<rows::Request>> {
-        let request = self.requests.get(&id)?;
-        request.waiting().map(|_| Arc::clone(&request.row))
+        self.waiting_row(id).map(Arc::clone)
     }
 }
 
@@ -72,7 +72,8 @@ mod tests {
     use super::*;
     use crate::input::{DeviceSpec, ExecutorSpec};
     use crate::policies::NoPolicies;
-    use crate::{Config, Fact, fixture};
+    use crate::rows::NameKind;
+    use crate::{Config, Fact, Input, TenantId, fixture};
 
     const AT: Micros = Micros(7);
 
@@ -82,14 +83,16 @@ mod tests {
             tokens_per_step: Some(64),
             ..fixture::device_spec("cpu0")
         };
-        let device = machine.handle_device_attached(AT, device).unwrap();
+        let device = machine.handle(AT, Input::DeviceAttached(device));
+        let device = device.device().unwrap();
         for name in ["a", "b"] {
             let spec = ExecutorSpec {
                 slots_total: 1,
                 tokens_per_block: Some(4),
                 ..fixture::executor_spec(name, device)
             };
-            machine.handle_executor_attached(AT, spec).unwrap();
+            let attached = machine.handle(AT, Input::ExecutorAttached(spec));
+            attached.executor().unwrap();
         }
         machine
     }
@@ -97,8 +100,9 @@ mod tests {
     #[test]
     fn a_probe_says_what_the_interlock_would_and_changes_nothing() {
         let mut machine = machine();
-        let tenant = machine.intern_tenant(AT, "default");
-        machine.handle_request_arrived(AT, NewRequest::new(tenant, 6, 2));
+        let tenant = machine.handle(AT, Input::name(NameKind::Tenant, "default"));
+        let tenant = TenantId(tenant.name());
+        machine.handle(AT, Input::arrival(NewRequest::new(tenant, 6, 2)));
         machine.decide(AT, &mut NoPolicies);
         while machine.poll_fact().is_some() {}
         let before = format!("{machine:?}");
@@ -115,8 +119,8 @@ mod tests {
         assert_eq!(large.executors[1], (b, Err(never)));
         assert_eq!(format!("{machine:?}"), before);
         // The next one to arrive is none the wiser.
-        let next = machine.handle_request_arrived(AT, NewRequest::new(tenant, 6, 2));
-        assert_eq!(next, probe.request.id);
+        let next = machine.handle(AT, Input::arrival(NewRequest::new(tenant, 6, 2)));
+        assert_eq!(next.request(), probe.request.id);
         machine.decide(AT, &mut NoPolicies);
         let facts = std::iter::from_fn(|| machine.poll_fact());
         let placed = |fact: &Fact| matches!(fact, Fact::Placed { executor, .. } if *executor == b);

@@ -133,7 +133,7 @@ mod tests {
     fn who_routes_for_a_tenant_is_the_canary_where_that_has_it() {
         let mut machine = Machine::new(Config::default()).unwrap();
         let tenants: Vec<TenantId> = (0..100)
-            .map(|n| machine.intern_tenant(AT.now, &format!("tenant {n}")))
+            .map(|n| machine.intern(AT.now, &format!("tenant {n}")))
             .collect();
         let mut host = routing(&scripted("steady"));
         let tried = scripted("tried");

@@ -32,7 +32,8 @@ use std::task::Waker;
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId,
-    Machine, Micros, NewRequest, Policies, Reply, Round, SequenceRef, Sink, Stamped, Tap,
+    Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round, SequenceRef, Sink,
+    Stamped, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::Placement;
@@ -51,7 +52,7 @@ use requests::{Record, Requests};
 #[derive(Debug)]
 pub struct Driver {
     // Owned state.
-    machine: Machine,
+    machine: RecordedMachine<dyn PolicyRecorder>,
     policies: PolicyHost,
     requests: Requests,
     executors: Executors,
@@ -60,7 +61,6 @@ pub struct Driver {
     labels: Labels,
     // Told what happens.
     metrics: Arc<Metrics>,
-    recorder: Option<Box<dyn PolicyRecorder>>,
     decisions: Decisions,
     /// Woken when a policy was taken out, or has proven itself, or has left a dump.
     reconciler: Waker,
@@ -125,7 +125,7 @@ impl Driver {
         memory: Memory,
     ) -> Self {
         Self {
-            machine,
+            machine: RecordedMachine::new(machine),
             policies,
             requests: Requests::default(),
             executors: Executors::default(),
@@ -137,14 +137,14 @@ impl Driver {
             metrics,
             decisions: Decisions::new(memory.decisions_max),
             reconciler: Waker::noop().clone(),
-            recorder: None,
         }
     }
 
     /// The same driver, whose run `recorder` notes.
     #[must_use]
-    pub fn with_recorder(self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
-        Self { recorder, ..self }
+    pub fn with_recorder(mut self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
+        self.machine.record(recorder);
+        self
     }
 
     /// Wakes `reconciler` from now on when something happened to a policy that it wants to know.
@@ -186,10 +186,7 @@ impl Driver {
         let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let new = self.new_request(now, submission);
-        if self.recorder.is_some() {
-            self.note_input(now, &Input::RequestArrived(Box::new(new.clone())));
-        }
-        let request = self.machine.handle_request_arrived(now, new);
+        let request = self.machine.handle(now, Input::arrival(new)).request();
         self.requests.insert(request, record);
         self.decisions.arrived(Arrival {
             ticket,
@@ -207,24 +204,8 @@ impl Driver {
         }
     }
 
-    /// Gives the machine an input, and notes it.
     fn input(&mut self, now: Micros, input: Input) {
-        self.note_input(now, &input);
         self.machine.handle(now, input);
-    }
-
-    fn note_input(&mut self, now: Micros, input: &Input) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.input(now, input);
-        }
-    }
-
-    /// Makes sure that the machine knows a name. One that it knows is no input.
-    fn intern(&mut self, now: Micros, kind: NameKind, text: &str) {
-        if self.machine.id_of(kind, text).is_none() {
-            let text = text.to_owned();
-            self.input(now, Input::NameInterned { kind, text });
-        }
     }
 
     fn new_request(&mut self, now: Micros, submission: Submission) -> NewRequest {
@@ -234,11 +215,11 @@ impl Driver {
             job,
             hints,
         } = submission;
-        self.intern(now, NameKind::Tenant, &tenant);
-        self.intern(now, NameKind::Model, &model);
+        let tenant = self.machine.intern(now, &tenant);
+        let model = self.machine.intern(now, &model);
         let referents = Referents {
-            tenant: self.machine.intern_tenant(now, &tenant),
-            model: Some(self.machine.intern_model(now, &model)),
+            tenant,
+            model: Some(model),
             labels: self.intern_labels(now, &hints.labels),
         };
         let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
@@ -257,8 +238,7 @@ impl Driver {
             if let Some(known) = self.labels.known.get(text) {
                 ids.push(*known);
             } else if self.labels.known.len() < self.labels.max {
-                self.intern(now, NameKind::Label, text);
-                let id = self.machine.intern_label(now, text);
+                let id = self.machine.intern(now, text);
                 self.labels.known.insert(text.clone(), id);
                 ids.push(id);
             } else {
@@ -340,7 +320,7 @@ impl Driver {
 
     /// Something was done to the policies between two rounds.
     fn note_policies(&mut self, now: Micros) {
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = self.machine.recorder_mut() {
             recorder.policies_changed(now, &self.policies);
         }
     }
@@ -349,7 +329,7 @@ impl Driver {
     #[must_use]
     pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
         let briefing = Briefing::new(&self.machine.view(), now, kinds);
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = self.machine.recorder_mut() {
             recorder.briefed(now, &briefing);
         }
         briefing
@@ -383,8 +363,8 @@ impl Driver {
         }
         self.note_policy_events(now);
         let mut until = self.machine.next_timeout();
-        if let Some(recorder) = &mut self.recorder {
-            recorder.turn(now, &self.machine, &mut self.policies);
+        if let (machine, Some(recorder)) = self.machine.parts() {
+            recorder.turn(now, machine, &mut self.policies);
             until = until.into_iter().chain(recorder.flush_at()).min();
         }
         if self.machine.is_due() {
@@ -395,15 +375,14 @@ impl Driver {
     }
 
     fn decide(&mut self, now: Micros) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.round(now, self.machine.round());
-        }
-        let inner = Tap {
-            inner: &mut self.policies,
-            sink: Recording(self.recorder.as_deref_mut()),
-        };
-        let sink = self.decisions.ear();
-        self.machine.decide(now, &mut Tap { inner, sink });
+        let (policies, sink) = (&mut self.policies, self.decisions.ear());
+        self.machine.decide(now, |recorder| {
+            let inner = Tap {
+                inner: policies,
+                sink: Recording(recorder),
+            };
+            Tap { inner, sink }
+        });
     }
 
     fn note_policy_events(&mut self, now: Micros) {
@@ -412,7 +391,7 @@ impl Driver {
             record::policy_event(&self.policies, &event);
             happened = true;
             concerns_reconciler |= record::concerns_reconciler(&event.kind);
-            if let Some(recorder) = &mut self.recorder {
+            if let Some(recorder) = self.machine.recorder_mut() {
                 recorder.policy_event(&event);
             }
         }
@@ -448,9 +427,6 @@ impl Driver {
         {
             let placement = self.placement(stamped.round, *executor, *by);
             self.requests.placed(*request, placement);
-        }
-        if let Some(recorder) = &mut self.recorder {
-            recorder.fact(stamped);
         }
         record::fact(&self.machine, &self.policies, stamped);
         self.metrics.fact(stamped, &self.machine, &self.policies);

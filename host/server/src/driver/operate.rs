@@ -52,7 +52,6 @@ impl Driver {
         now: Micros,
         request: AttachRequest,
     ) -> Result<Attached, AttachRefused> {
-        self.intern(now, NameKind::Model, &request.model);
         let spec = ExecutorSpec {
             name: request.name,
             device: request.device,
@@ -60,7 +59,7 @@ impl Driver {
             role: Role::Both,
             group: 0,
             share_weight: request.share_weight,
-            serves: Some(vec![self.machine.intern_model(now, &request.model)]),
+            serves: Some(vec![self.machine.intern(now, &request.model)]),
             slots_total: request.slots,
             models_max: None,
             queue_limit: 0,
@@ -68,8 +67,10 @@ impl Driver {
             preempts: true,
             model_unload_delay: Micros(0),
         };
-        self.note_input(now, &Input::ExecutorAttached(spec.clone()));
-        let executor = self.machine.handle_executor_attached(now, spec)?;
+        let executor = self
+            .machine
+            .handle(now, Input::ExecutorAttached(spec))
+            .executor()?;
         let engine = match (request.spawn)(executor) {
             Ok(engine) => engine,
             Err(error) => {

@@ -43,7 +43,10 @@ impl Stage {
             tokens_per_step: Some(64),
             ..fixture::device_spec("cpu0")
         };
-        let device = machine.handle_device_attached(AT, device).unwrap();
+        let device = machine
+            .handle(AT, Input::DeviceAttached(device))
+            .device()
+            .unwrap();
         let spec = |name: &str| ExecutorSpec {
             slots_total: 2,
             tokens_per_block: Some(4),
@@ -51,7 +54,12 @@ impl Stage {
         };
         let executors: Vec<ExecutorId> = names
             .iter()
-            .map(|name| machine.handle_executor_attached(AT, spec(name)).unwrap())
+            .map(|name| {
+                machine
+                    .handle(AT, Input::ExecutorAttached(spec(name)))
+                    .executor()
+                    .unwrap()
+            })
             .collect();
         let policies = PolicyHost::new(Patience::default());
         let mut driver = Driver::new(machine, policies, Arc::new(Metrics::default()), MEMORY);

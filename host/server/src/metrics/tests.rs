@@ -3,9 +3,9 @@
 use pointsman_core::rows::{Change, Extent, FeedKinds, Health};
 use pointsman_core::{
     Author, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy, Fact,
-    FailedWhy, FaultKind, Hook, HookSet, Micros, Moment, NewRequest, Outcome, PlacedIn, Progress,
-    Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round, ShortageCause,
-    StartOrder, StepReport, fixture, routing,
+    FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, NewRequest, Outcome, PlacedIn,
+    Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
+    ShortageCause, StartOrder, StepReport, fixture, routing,
 };
 use pointsman_policy::{
     Digest, Fault, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
@@ -81,13 +81,17 @@ impl Host {
         let mut machine = Machine::new(Config::default()).unwrap();
         let now = Micros(0);
         let device = machine
-            .handle_device_attached(now, fixture::device_spec("cpu0"))
+            .handle(now, Input::DeviceAttached(fixture::device_spec("cpu0")))
+            .device()
             .unwrap();
         let executor = ExecutorSpec {
             slots_total: 1,
             ..fixture::executor_spec("cpu0/demo", device)
         };
-        machine.handle_executor_attached(now, executor).unwrap();
+        machine
+            .handle(now, Input::ExecutorAttached(executor))
+            .executor()
+            .unwrap();
         let make = || Box::new(Once::default()) as Box<dyn Instance>;
         let settings = serde_json::Map::new();
         let digest = Digest([0xab; 32]);
@@ -105,13 +109,13 @@ impl Host {
 
     fn arrive(&mut self, at: u64, tenant: &str) -> RequestId {
         let now = Micros(at);
-        let tenant = self.machine.intern_tenant(now, tenant);
-        let model = self.machine.intern_model(now, "demo");
+        let tenant = self.machine.intern(now, tenant);
+        let model = self.machine.intern(now, "demo");
         let new = NewRequest {
             model: Some(model),
             ..NewRequest::new(tenant, 20, 5)
         };
-        self.machine.handle_request_arrived(now, new)
+        self.machine.handle(now, Input::arrival(new)).request()
     }
 
     /// Decides, tells the metrics, and returns what is to be started.
@@ -138,7 +142,7 @@ impl Host {
     fn serve(&mut self, at: u64, order: &StartOrder) {
         let now = Micros(at);
         let sequence = order.sequence;
-        self.machine.handle_sequence_started(now, sequence);
+        self.machine.handle(now, Input::SequenceStarted(sequence));
         let progress = Progress {
             request: sequence.request,
             prefilled: 20,
@@ -149,8 +153,8 @@ impl Host {
             incarnation: sequence.incarnation,
             progress: vec![progress],
         };
-        self.machine.handle_step(now, &report);
-        self.machine.handle_sequence_finished(now, sequence);
+        self.machine.handle(now, Input::StepFinished(report));
+        self.machine.handle(now, Input::SequenceFinished(sequence));
     }
 }
 
@@ -170,8 +174,10 @@ fn what_became_of_requests_is_told_by_tenant_executor_and_policy() {
     assert_eq!(host.decide(SECOND), []);
     host.serve(3 * SECOND, &first[0]);
     let second = host.decide(3 * SECOND);
-    host.machine
-        .handle_request_cancelled(Micros(5 * SECOND), second[0].sequence.request);
+    host.machine.handle(
+        Micros(5 * SECOND),
+        Input::RequestCancelled(second[0].sequence.request),
+    );
     host.decide(5 * SECOND);
 
     let text = host.metrics.render();

@@ -10,7 +10,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
 use pointsman_core::rows::FeedKinds;
-use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, Machine, Micros, fixture};
+use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, fixture};
 use pointsman_executor::delivery::{Deliveries, channel};
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_policy::{
@@ -412,14 +412,18 @@ pub(crate) fn machine() -> Machine {
         tokens_per_step: Some(64),
         ..fixture::device_spec("device")
     };
-    let device = machine.handle_device_attached(Micros(0), device).unwrap();
+    let device = machine
+        .handle(Micros(0), Input::DeviceAttached(device))
+        .device()
+        .unwrap();
     let executor = ExecutorSpec {
         slots_total: 2,
         tokens_per_block: Some(4),
         ..fixture::executor_spec("executor", device)
     };
     machine
-        .handle_executor_attached(Micros(0), executor)
+        .handle(Micros(0), Input::ExecutorAttached(executor))
+        .executor()
         .unwrap();
     machine
 }

@@ -100,7 +100,7 @@ impl ScenarioRun {
     }
 
     fn set_tenant(&mut self, name: &str, weight: u32, tokens_per_minute: Option<u64>) {
-        let id = self.world.machine.intern_tenant(self.world.now(), name);
+        let id = self.world.machine.intern(self.world.now(), name);
         let set = Input::TenantSet(id, weight, tokens_per_minute);
         self.world.input(set);
         self.tenants.insert(name.to_owned(), id);
@@ -110,7 +110,7 @@ impl ScenarioRun {
     fn set_models(&mut self, models: &[ModelTable]) {
         for model in models {
             let name = model.name.get_ref();
-            let id = self.world.machine.intern_model(self.world.now(), name);
+            let id = self.world.machine.intern(self.world.now(), name);
             self.world
                 .input(Input::ModelLimitSet(id, model.running_max));
             self.models.insert(name.clone(), id);
@@ -386,7 +386,7 @@ impl ScenarioRun {
             adapter: arrival
                 .adapter
                 .as_ref()
-                .map(|name| machine.intern_adapter(now, name)),
+                .map(|name| machine.intern(now, name)),
             session: arrival.session.as_deref().map(session_key),
             class: arrival.class.into(),
             priority: arrival.priority,
@@ -394,7 +394,7 @@ impl ScenarioRun {
             labels: arrival
                 .labels
                 .iter()
-                .map(|text| machine.intern_label(now, text))
+                .map(|text| machine.intern(now, text))
                 .collect(),
             deadline: arrival.deadline.map(|time| now.after(micros(time))),
             may_wait: arrival.may_wait,
@@ -490,8 +490,8 @@ impl ScenarioRun {
             let World {
                 machine, policies, ..
             } = &mut self.world;
-            machine.handle_request_arrived(now, probe);
-            machine.decide(now, policies);
+            machine.handle(now, Input::arrival(probe));
+            machine.decide(now, |_recorder| policies);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Snapshots, bindings and outputs.
 
 use pointsman_core::rows::Request;
-use pointsman_core::{Config, Machine, ModelId, NewRequest, RefusalCause, fixture};
+use pointsman_core::{Config, Input, Machine, ModelId, NewRequest, RefusalCause, fixture};
 
 use super::*;
 use crate::instance::{LogLevel, LogLine};
@@ -238,13 +238,17 @@ fn waiting() -> Request {
 fn machine() -> Machine {
     let mut machine = Machine::new(Config::default()).unwrap();
     let device = fixture::device_spec("cpu0");
-    let device = machine.handle_device_attached(Micros(0), device).unwrap();
+    let device = machine
+        .handle(Micros(0), Input::DeviceAttached(device))
+        .device()
+        .unwrap();
     let executor = fixture::executor_spec("cpu0/llama", device);
     machine
-        .handle_executor_attached(Micros(0), executor)
+        .handle(Micros(0), Input::ExecutorAttached(executor))
+        .executor()
         .unwrap();
-    let tenant = machine.intern_tenant(Micros(0), "default");
-    machine.handle_request_arrived(Micros(0), NewRequest::new(tenant, 100, 20));
+    let tenant = machine.intern(Micros(0), "default");
+    machine.handle(Micros(0), Input::arrival(NewRequest::new(tenant, 100, 20)));
     machine
 }
 
@@ -277,7 +281,7 @@ fn a_briefed_policy_is_told_in_a_round_only_what_changed_since() {
     started.brief(briefing).unwrap();
     let calls = policy.calls();
     assert!(calls[0].starts_with("observe 1 Everything "), "{calls:?}");
-    machine.intern_model(Micros(2), "llama");
+    machine.intern::<ModelId>(Micros(2), "llama");
 
     let mut host = PolicyHost::new(PATIENCE);
     let number = host.add(started).unwrap();

@@ -1,7 +1,7 @@
 //! Closed hooks: no other policy answers in their policy's stead.
 
 use pointsman_core::{
-    Config, Fact, Machine, NewRequest, Otherwise, Outcome, RefusedWhy, admission,
+    Config, Fact, Input, Machine, NewRequest, Otherwise, Outcome, RefusedWhy, admission,
 };
 
 use super::*;
@@ -124,8 +124,8 @@ fn arrivals_that_nobody_may_decide_about_are_refused_by_the_machine() {
     let mut host = closed(&[&policy]);
     policy.fail(&[Failing::Admit]);
     let mut machine = Machine::new(Config::default()).unwrap();
-    let tenant = machine.intern_tenant(Micros(0), "default");
-    machine.handle_request_arrived(Micros(0), NewRequest::new(tenant, 10, 10));
+    let tenant = machine.intern(Micros(0), "default");
+    machine.handle(Micros(0), Input::arrival(NewRequest::new(tenant, 10, 10)));
     machine.decide(Micros(0), &mut host);
     let facts = std::iter::from_fn(|| machine.poll_fact());
     let ended: Vec<_> = facts

@@ -1,9 +1,9 @@
 //! One attached executor: its slots, device queue, models and measured speed.
 //!
 //! # Invariants
-//! A slot belongs to one request, from the placement (or the reservation) that took it to the
-//! one event that ends its stay. `slots.len() <= slots_total` except after `slots_total` was
-//! lowered while more ran; then nothing is placed until enough have ended.
+//! A slot belongs to one request, from the placement or reservation that took it to the one event
+//! that ends it. `slots.len() <= slots_total` except after `slots_total` was lowered while more
+//! ran; then nothing is placed until enough have ended.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,22 +12,24 @@ use crate::input::ExecutorSpec;
 use crate::log::Stamp;
 use crate::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
 
-/// What a slot is used for.
+use super::super::count;
+
+/// The use that is made of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) enum SlotUse {
+pub(crate) enum SlotUse {
     /// Its owner runs.
     Running,
     /// Its owner was told to leave.
     Leaving,
-    /// Kept for its owner, who waits for the rest of its room.
+    /// Kept for its owner, which waits for the rest of its room.
     Reserved,
 }
 
-/// Whether an executor that is asked to leave is still wanted.
+/// The bond between the host and an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) enum Attachment {
+pub(crate) enum Attachment {
     Attached,
     /// Removed as soon as nothing is placed there.
     Detaching,
@@ -36,21 +38,21 @@ pub(super) enum Attachment {
 /// A model's presence: every placed or reserved sequence of it, queued ones too.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct Presence {
-    pub(super) sequences: u32,
-    pub(super) warm_until: Option<Micros>,
+pub(crate) struct Presence {
+    pub(crate) sequences: u32,
+    pub(crate) warm_until: Option<Micros>,
 }
 
 /// Placed requests that wait for a slot, by class.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct DeviceQueue {
+pub(crate) struct DeviceQueue {
     critical: VecDeque<RequestId>,
     throughput: VecDeque<RequestId>,
 }
 
 impl DeviceQueue {
-    pub(super) fn of(&self, class: RequestClass) -> &VecDeque<RequestId> {
+    pub(crate) fn of(&self, class: RequestClass) -> &VecDeque<RequestId> {
         match class {
             RequestClass::LatencyCritical => &self.critical,
             RequestClass::Throughput => &self.throughput,
@@ -79,15 +81,15 @@ impl DeviceQueue {
         self.of_mut(class).retain(|queued| *queued != request);
     }
 
-    pub(super) fn len(&self, class: RequestClass) -> u32 {
+    pub(crate) fn len(&self, class: RequestClass) -> u32 {
         count(self.of(class).len())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.critical.is_empty() && self.throughput.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.critical.iter().chain(&self.throughput).copied()
     }
 }
@@ -95,29 +97,29 @@ impl DeviceQueue {
 /// Everything the machine keeps about one executor.
 #[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct Executor {
-    // Set from outside.
-    pub(super) id: ExecutorId,
-    pub(super) spec: ExecutorSpec,
-    pub(super) health: Health,
-    pub(super) incarnation: Incarnation,
-    pub(super) attachment: Attachment,
-    // Owned here.
-    pub(super) slots: BTreeMap<RequestId, SlotUse>,
-    pub(super) queue: DeviceQueue,
-    pub(super) models: BTreeMap<ModelId, Presence>,
-    /// Models with sequences, of those in `models`.
-    pub(super) models_active: u32,
-    pub(super) prefill_tokens_pending: u64,
-    pub(super) blocks_used: u64,
-    pub(super) placed_total: u64,
-    pub(super) tokens_max: Option<u32>,
+pub(crate) struct Executor {
+    // Set by inputs.
+    pub(crate) id: ExecutorId,
+    pub(crate) spec: ExecutorSpec,
+    pub(crate) health: Health,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) attachment: Attachment,
+    // In use, and measured.
+    pub(crate) slots: BTreeMap<RequestId, SlotUse>,
+    pub(crate) queue: DeviceQueue,
+    pub(crate) models: BTreeMap<ModelId, Presence>,
+    /// Models with sequences, of the ones in `models`.
+    pub(crate) models_active: u32,
+    pub(crate) prefill_tokens_pending: u64,
+    pub(crate) blocks_used: u64,
+    pub(crate) placed_total: u64,
+    pub(crate) tokens_max: Option<u32>,
     ttft: Average,
     itl: Average,
     // For the feed.
-    pub(super) info_stamp: Stamp,
-    pub(super) load_stamp: Stamp,
-    pub(super) models_stamps: BTreeMap<ModelId, Stamp>,
+    pub(crate) info_stamp: Stamp,
+    pub(crate) load_stamp: Stamp,
+    pub(crate) models_stamps: BTreeMap<ModelId, Stamp>,
 }
 
 impl Executor {
@@ -144,44 +146,48 @@ impl Executor {
         }
     }
 
-    pub(super) fn slots_used(&self) -> u32 {
+    pub(crate) fn slots_used(&self) -> u32 {
         count(self.slots.len())
     }
 
-    pub(super) fn takes_new(&self) -> bool {
-        self.health.takes_new() && self.attachment == Attachment::Attached
+    /// The health as new requests meet it: an executor that is being detached drains.
+    pub(crate) fn health_to_new(&self) -> Health {
+        match self.attachment {
+            Attachment::Attached => self.health,
+            Attachment::Detaching => Health::Draining,
+        }
     }
 
-    pub(super) fn has_slot(&self) -> bool {
+    pub(crate) fn has_slot(&self) -> bool {
         self.slots_used() < self.spec.slots_total
     }
 
-    pub(super) fn has_queue_room(&self, class: RequestClass) -> bool {
+    pub(crate) fn has_queue_room(&self, class: RequestClass) -> bool {
         self.queue.len(class) < self.spec.queue_limit
     }
 
-    /// Whether anything at all could be placed here, as far as slots and queue go.
-    pub(super) fn is_open(&self) -> bool {
-        self.takes_new()
+    /// True if anything at all could be placed here, as far as slots and queue go.
+    pub(crate) fn is_open(&self) -> bool {
+        self.health_to_new().takes_new()
             && (self.has_slot()
                 || self.has_queue_room(RequestClass::LatencyCritical)
                 || self.has_queue_room(RequestClass::Throughput))
     }
 
-    /// Nothing is placed here or reserved.
-    pub(super) fn is_idle(&self) -> bool {
+    /// True if nothing is placed here or reserved.
+    pub(crate) fn is_idle(&self) -> bool {
         self.slots.is_empty() && self.queue.is_empty()
     }
 
-    pub(super) fn serves(&self, model: Option<ModelId>) -> bool {
+    pub(crate) fn serves(&self, model: Option<ModelId>) -> bool {
         match (&self.spec.serves, model) {
             (None, _) | (_, None) => true,
             (Some(served), Some(model)) => served.contains(&model),
         }
     }
 
-    /// Whether `models-max` lets a sequence of this model in.
-    pub(super) fn has_model_place(&self, model: Option<ModelId>) -> bool {
+    /// True if `models-max` lets a sequence of this model in.
+    pub(crate) fn has_model_place(&self, model: Option<ModelId>) -> bool {
         let Some((models_max, model)) = self.spec.models_max.zip(model) else {
             return true;
         };
@@ -191,10 +197,11 @@ impl Executor {
         self.models_active < models_max || (active && self.models_active == models_max)
     }
 
-    /// Running sequences, those told to leave not counted.
-    pub(super) fn running(&self) -> u32 {
-        let running = self.slots.values().filter(|u| **u == SlotUse::Running);
-        count(running.count())
+    /// Sequences in slots, without those that were told to leave.
+    pub(crate) fn running(&self) -> impl Iterator<Item = RequestId> + '_ {
+        let slots = self.slots.iter();
+        let running = slots.filter(|(_, slot)| **slot == SlotUse::Running);
+        running.map(|(id, _)| *id)
     }
 
     /// Notes a measured time to first token.
@@ -207,7 +214,7 @@ impl Executor {
         self.itl.add(micros);
     }
 
-    pub(super) fn info(&self) -> ExecutorInfo {
+    pub(crate) fn info(&self) -> ExecutorInfo {
         let spec = &self.spec;
         ExecutorInfo {
             id: self.id,
@@ -225,7 +232,7 @@ impl Executor {
         }
     }
 
-    pub(super) fn load(&self) -> ExecutorLoad {
+    pub(crate) fn load(&self) -> ExecutorLoad {
         let health = match (self.attachment, self.health) {
             (Attachment::Detaching, Health::Up | Health::Degraded) => Health::Draining,
             (_, health) => health,
@@ -244,7 +251,7 @@ impl Executor {
         }
     }
 
-    pub(super) fn residency(&self, model: ModelId) -> Option<Residency> {
+    pub(crate) fn residency(&self, model: ModelId) -> Option<Residency> {
         let presence = self.models.get(&model)?;
         Some(Residency {
             executor: self.id,
@@ -252,6 +259,64 @@ impl Executor {
             sequences: presence.sequences,
             warm_until: presence.warm_until,
         })
+    }
+}
+
+/// Attached executors by id. Ids count up, so a removed executor leaves a hole.
+#[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(super) struct Executors {
+    by_id: Vec<Option<Box<Executor>>>,
+    pub(super) attached: u32,
+}
+
+impl Executors {
+    /// Attaches an executor, and returns its id.
+    pub(super) fn push(&mut self, spec: ExecutorSpec) -> ExecutorId {
+        let id = ExecutorId(count(self.by_id.len()));
+        self.by_id.push(Some(Box::new(Executor::new(id, spec))));
+        self.attached += 1;
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: ExecutorId) -> Option<Box<Executor>> {
+        let removed = self.by_id.get_mut(id.0 as usize)?.take()?;
+        self.attached -= 1;
+        Some(removed)
+    }
+
+    pub(super) fn get(&self, id: ExecutorId) -> Option<&Executor> {
+        self.by_id.get(id.0 as usize)?.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: ExecutorId) -> Option<&mut Executor> {
+        self.by_id.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Executor> {
+        self.by_id.iter().filter_map(Option::as_deref)
+    }
+
+    /// Checks that executors stand where their ids say, on devices that are there.
+    #[cfg(feature = "serde")]
+    pub(super) fn check_ids(&self, devices: usize) -> Result<(), String> {
+        let attached = self.iter().count();
+        if attached != self.attached as usize {
+            return Err(format!(
+                "{attached} executors are counted as {}",
+                self.attached
+            ));
+        }
+        for (idx, executor) in self.by_id.iter().enumerate() {
+            let Some(executor) = executor else { continue };
+            let (id, device) = (executor.id, executor.spec.device);
+            if id.0 as usize != idx || device.0 as usize >= devices {
+                return Err(format!(
+                    "executor {id} is the {idx}th and on device {device}"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -275,10 +340,6 @@ impl Average {
             (value >> drop) << drop
         })
     }
-}
-
-pub(super) fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The KV blocks of one device, and who holds them.
+//! The KV blocks of one device, and their holders.
 //!
 //! A [`BlockPool`] is a ledger: a *lease* is one request's blocks, opened by
 //! [`BlockPool::reserve`], grown, and closed by exactly one [`BlockPool::close`]. Full blocks of
@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{BlockHash, BlockId, RequestId};
 
+use super::super::count;
+
 /// One request's blocks, in the order of its tokens.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -23,22 +25,22 @@ struct Lease {
     blocks: Vec<BlockId>,
 }
 
-/// What the pool knows of one block.
+/// The state of one block.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Block {
     /// Leases that list it.
     holders: u32,
-    /// What it holds, once published.
+    /// The hash of its contents, once published.
     hash: Option<BlockHash>,
-    /// When it became cached, in pool time.
+    /// The time at which it became cached, in releases.
     cached_at: u64,
 }
 
 /// The block ledger of one device.
 #[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct BlockPool {
+pub(crate) struct BlockPool {
     block_bytes: u64,
     blocks: Vec<Block>,
     free: Vec<BlockId>,
@@ -49,13 +51,6 @@ pub(super) struct BlockPool {
     /// Counts releases, to order the cached blocks.
     clock: u64,
     evicted_total: u64,
-}
-
-/// What a reservation got.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reserved {
-    /// How many of the leading blocks already hold their tokens.
-    pub(super) blocks_cached: u32,
 }
 
 impl BlockPool {
@@ -73,46 +68,42 @@ impl BlockPool {
         }
     }
 
-    pub(super) fn block_bytes(&self) -> u64 {
+    pub(crate) fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    pub(super) fn total(&self) -> u32 {
+    pub(crate) fn total(&self) -> u32 {
         count(self.blocks.len())
     }
 
-    /// Blocks that hold nothing.
-    pub(super) fn free(&self) -> u32 {
+    /// The number of blocks that hold nothing.
+    pub(crate) fn free(&self) -> u32 {
         count(self.free.len())
     }
 
-    /// Blocks that nobody holds and that hold a prefix.
-    pub(super) fn cached(&self) -> u32 {
+    /// The number of blocks that nobody holds and that hold a prefix.
+    pub(crate) fn cached(&self) -> u32 {
         count(self.cached.len())
     }
 
-    /// Blocks that could be handed out now.
-    pub(super) fn available(&self) -> u32 {
+    /// The number of blocks that could be handed out now.
+    pub(crate) fn available(&self) -> u32 {
         self.free() + self.cached()
     }
 
-    pub(super) fn evicted_total(&self) -> u64 {
+    pub(crate) fn evicted_total(&self) -> u64 {
         self.evicted_total
     }
 
     /// The blocks of a request, in the order of its tokens.
-    pub(super) fn lease(&self, request: RequestId) -> &[BlockId] {
+    pub(crate) fn lease(&self, request: RequestId) -> &[BlockId] {
         self.leases
             .get(&request)
             .map_or(&[], |lease| lease.blocks.as_slice())
     }
 
-    pub(super) fn has_lease(&self, request: RequestId) -> bool {
-        self.leases.contains_key(&request)
-    }
-
-    /// How many leading `hashes` some block holds.
-    pub(super) fn leading_hits(&self, hashes: &[BlockHash]) -> u32 {
+    /// The number of leading `hashes` that some block holds.
+    pub(crate) fn leading_hits(&self, hashes: &[BlockHash]) -> u32 {
         count(
             hashes
                 .iter()
@@ -121,9 +112,8 @@ impl BlockPool {
         )
     }
 
-    /// How many blocks could be handed out to somebody whose prompt has these hashes, hits
-    /// included.
-    pub(super) fn available_for(&self, hashes: &[BlockHash]) -> u32 {
+    /// The number of blocks that a request whose prompt has these hashes could get, hits included.
+    pub(crate) fn available_for(&self, hashes: &[BlockHash]) -> u32 {
         let held_hits = hashes
             .iter()
             .map_while(|hash| self.index.get(hash))
@@ -132,15 +122,15 @@ impl BlockPool {
         self.available() + count(held_hits)
     }
 
-    /// Opens a lease of up to `n` blocks: first those that already hold the prompt's leading
-    /// blocks, then empty ones. Where fewer are available it gets those, and
-    /// [`Self::grow`] adds the rest later.
+    /// Opens a lease of up to `n` blocks: first the ones that already hold the prompt's leading
+    /// blocks, then empty ones. Where fewer are available the lease gets those, and [`Self::grow`]
+    /// adds the rest later. Returns how many leading blocks already hold their tokens.
     ///
     /// # Panics
     /// If the request has a lease: every lease has one opening.
-    pub(super) fn reserve(&mut self, request: RequestId, hashes: &[BlockHash], n: u32) -> Reserved {
+    pub(super) fn reserve(&mut self, request: RequestId, hashes: &[BlockHash], n: u32) -> u32 {
         assert!(
-            !self.has_lease(request),
+            !self.leases.contains_key(&request),
             "a request has one lease at a time"
         );
         let hits: Vec<BlockId> = hashes
@@ -154,11 +144,11 @@ impl BlockPool {
         let blocks_cached = count(hits.len());
         self.leases.insert(request, Lease { blocks: hits });
         self.grow(request, n);
-        Reserved { blocks_cached }
+        blocks_cached
     }
 
     /// Adds empty blocks to a lease until it has `n`, as far as there are any. Returns the new
-    /// ones.
+    /// blocks.
     pub(super) fn grow(&mut self, request: RequestId, n: u32) -> Vec<BlockId> {
         let has = self.lease(request).len();
         let want = (n as usize).saturating_sub(has);
@@ -180,7 +170,7 @@ impl BlockPool {
         }
     }
 
-    /// Says that block number `idx` of a lease now holds the contents with this hash. Where
+    /// Notes that block number `idx` of a lease now holds the contents with this hash. Where
     /// another block already holds them, nothing changes.
     pub(super) fn publish(&mut self, request: RequestId, idx: usize, hash: BlockHash) {
         let Some(block) = self.lease(request).get(idx).copied() else {
@@ -192,8 +182,8 @@ impl BlockPool {
         }
     }
 
-    /// How many blocks of a lease nobody else holds.
-    pub(super) fn exclusive(&self, request: RequestId) -> u32 {
+    /// The number of blocks of a lease that nobody else holds.
+    pub(crate) fn exclusive(&self, request: RequestId) -> u32 {
         let lease = self.lease(request).iter();
         count(
             lease
@@ -202,9 +192,9 @@ impl BlockPool {
         )
     }
 
-    /// How many blocks would be available, beyond those that are, if all these leases were
-    /// closed: the blocks nobody else holds.
-    pub(super) fn freed_by(&self, leaving: &BTreeSet<RequestId>) -> u32 {
+    /// The number of blocks that would become available if all these leases were closed: the
+    /// blocks nobody else holds.
+    pub(crate) fn freed_by(&self, leaving: &BTreeSet<RequestId>) -> u32 {
         let mut holders: BTreeMap<BlockId, u32> = BTreeMap::new();
         for request in leaving {
             for block in self.lease(*request) {
@@ -280,13 +270,13 @@ impl BlockPool {
     }
 
     /// Requests with a lease.
-    pub(super) fn holders(&self) -> impl Iterator<Item = RequestId> + '_ {
+    pub(crate) fn holders(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.leases.keys().copied()
     }
 
-    /// Every block that is named is there.
+    /// Checks that every block that is named is there.
     #[cfg(feature = "serde")]
-    pub(super) fn check_ids(&self) -> Result<(), String> {
+    pub(crate) fn check_ids(&self) -> Result<(), String> {
         let leased = self.leases.values().flat_map(|lease| &lease.blocks);
         let cached = self.cached.iter().map(|(_, block)| block);
         let mut named = leased
@@ -300,7 +290,7 @@ impl BlockPool {
     }
 
     /// Checks the ledger against itself.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let mut holders = vec![0u32; self.blocks.len()];
         for block in self.leases.values().flat_map(|lease| &lease.blocks) {
             holders[block.0 as usize] += 1;
@@ -331,13 +321,8 @@ impl BlockPool {
     }
 }
 
-/// A count of blocks; a pool is made with a `u32` of them.
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
-}
-
-/// How many blocks of `tokens_per_block` tokens hold `tokens` tokens.
-pub(super) fn blocks_for(tokens: u64, tokens_per_block: u32) -> u32 {
+/// The number of blocks of `tokens_per_block` tokens that hold `tokens` tokens.
+pub(crate) fn blocks_for(tokens: u64, tokens_per_block: u32) -> u32 {
     u32::try_from(tokens.div_ceil(u64::from(tokens_per_block.max(1)))).unwrap_or(u32::MAX)
 }
 
@@ -352,11 +337,11 @@ mod tests {
     #[test]
     fn a_published_prefix_is_shared_and_outlives_its_maker() {
         let mut pool = BlockPool::new(1, 4);
-        assert_eq!(pool.reserve(A, &HASHES, 3).blocks_cached, 0);
+        assert_eq!(pool.reserve(A, &HASHES, 3), 0);
         pool.publish(A, 0, HASHES[0]);
         pool.publish(A, 1, HASHES[1]);
         assert_eq!(pool.available_for(&HASHES), 3, "one free and two to share");
-        assert_eq!(pool.reserve(B, &HASHES, 3).blocks_cached, 2);
+        assert_eq!(pool.reserve(B, &HASHES, 3), 2);
         assert_eq!(pool.exclusive(A), 1);
         assert_eq!(pool.freed_by(&BTreeSet::from([A, B])), 4);
         pool.close(A);

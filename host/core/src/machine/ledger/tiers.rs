@@ -1,8 +1,8 @@
-//! Which prompt blocks are held outside the machine's own pools, as engines and caches report it.
+//! Prompt blocks that are held outside the machine's own pools, as engines and caches report them.
 //!
 //! An engine that moves blocks to host memory or disk, or keeps its own books of its device, says
-//! which it stores and removes; so does a cache that all executors share. The machine only counts
-//! on it to tell policies what a prompt would be spared where: nothing is placed or refused by it.
+//! which it stores and removes; so does a cache that all executors share. Policies are told what a
+//! prompt would be spared where; nothing is placed or refused by it.
 //!
 //! # Bounds
 //! Each tier of each device, and the shared cache, keeps as many hashes as the configuration's
@@ -10,23 +10,26 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{BlockHash, DeviceId, Micros};
+use crate::ids::{BlockHash, DeviceId};
 use crate::input::{PrefixEvent, Tier};
+use crate::rows::{Cached, Overlap};
 
-use super::Machine;
+use super::super::count;
+use super::super::requests::Request;
+use super::Ledger;
 use super::device::{Device, Kv};
-use super::executor::count;
+use super::executor::Executor;
 
 /// Blocks that one tier holds.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct Held(BTreeSet<BlockHash>);
+struct Held(BTreeSet<BlockHash>);
 
-/// What a device's engines hold beside the machine's pool.
+/// Blocks that a device's engines hold beside the machine's pool.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Tiers {
-    /// Only where somebody else keeps the device's books.
+    /// Used only where somebody else keeps the device's books.
     device: Held,
     host: Held,
     disk: Held,
@@ -68,7 +71,7 @@ impl Held {
         }
     }
 
-    /// How many of the first `hashes` are held.
+    /// The number of leading `hashes` that are held.
     fn leading(&self, hashes: &[BlockHash]) -> u32 {
         let held = hashes.iter().take_while(|hash| self.0.contains(hash));
         count(held.count())
@@ -78,8 +81,8 @@ impl Held {
 // === impl SharedCache ===
 
 impl SharedCache {
-    /// Leading tokens of a prompt with these hashes.
-    pub(super) fn tokens(&self, hashes: &[BlockHash]) -> u32 {
+    /// The number of leading tokens that it holds of a prompt with these hashes.
+    fn tokens(&self, hashes: &[BlockHash]) -> u32 {
         let blocks = self.held.leading(hashes);
         blocks.saturating_mul(self.tokens_per_block)
     }
@@ -98,7 +101,7 @@ impl Hits {
 // === impl Device ===
 
 impl Device {
-    /// What it holds of a prompt with these hashes.
+    /// The leading blocks that the device holds of a prompt with these hashes.
     pub(super) fn hits(&self, hashes: &[BlockHash]) -> Hits {
         let after = |n: u32| hashes.get(n as usize..).unwrap_or_default();
         let device = match &self.kv {
@@ -110,7 +113,7 @@ impl Device {
         Hits { device, host, disk }
     }
 
-    /// Its engines have lost their memory. What is on disk outlives that.
+    /// Forgets all contents: the engines have lost their memory. Only the disk outlives that.
     pub(super) fn forget_contents(&mut self) {
         if let Some(pool) = self.pool_mut() {
             pool.forget_contents();
@@ -120,19 +123,17 @@ impl Device {
     }
 }
 
-// === impl Machine ===
+// === impl Ledger ===
 
-impl Machine {
-    /// An engine or a cache says which blocks it holds, or no longer does. Of a device whose
-    /// blocks the machine keeps itself, what is said of the device tier is ignored: the pool
-    /// knows.
-    pub fn handle_prefix_event(&mut self, now: Micros, tier: Tier, event: PrefixEvent) {
-        self.now = self.now.max(now);
-        let max = self.config.tier_blocks_max;
+impl Ledger {
+    /// Notes which blocks an engine or a cache says that it holds, or no longer does. Reports of
+    /// the device tier change nothing where the machine keeps the books itself: the pool knows.
+    pub(crate) fn note_prefixes(&mut self, tier: Tier, event: PrefixEvent, max: u32) {
+        let devices = &mut self.devices;
         let held = match tier {
-            Tier::Device(id) => self.tiers_of(id).map(|tiers| &mut tiers.device),
-            Tier::Host(id) => self.tiers_of(id).map(|tiers| &mut tiers.host),
-            Tier::Disk(id) => self.tiers_of(id).map(|tiers| &mut tiers.disk),
+            Tier::Device(id) => tiers_of(devices, id).map(|tiers| &mut tiers.device),
+            Tier::Host(id) => tiers_of(devices, id).map(|tiers| &mut tiers.host),
+            Tier::Disk(id) => tiers_of(devices, id).map(|tiers| &mut tiers.disk),
             Tier::Shared { tokens_per_block } => {
                 self.shared_cache.tokens_per_block = tokens_per_block;
                 Some(&mut self.shared_cache.held)
@@ -143,9 +144,71 @@ impl Machine {
         }
     }
 
-    fn tiers_of(&mut self, id: DeviceId) -> Option<&mut Tiers> {
-        let device = self.devices.get_mut(id.0 as usize)?;
-        Some(&mut device.tiers)
+    /// The part of a request's prompt that is cached, for a request that need not have arrived.
+    /// Names as many executors as `overlaps_max`.
+    pub(crate) fn cached(&self, request: &Request, overlaps_max: u32) -> Cached {
+        let mut cached = Cached {
+            request: request.id(),
+            overlaps: Vec::new(),
+            floor_tokens: 0,
+            shared_tokens: 0,
+        };
+        if !request.prompt_hashes.is_empty() {
+            let shared = self.shared_cache.tokens(&request.prompt_hashes);
+            cached.shared_tokens = shared.min(request.row.prompt_tokens);
+            (cached.overlaps, cached.floor_tokens) = self.overlaps(request, overlaps_max);
+        }
+        cached
+    }
+
+    /// The executors that hold most of the prompt, and the tokens that each other one holds on its
+    /// device at least.
+    fn overlaps(&self, request: &Request, overlaps_max: u32) -> (Vec<Overlap>, u32) {
+        let mut overlaps = Vec::new();
+        let mut holds_nothing = false;
+        for device in &self.devices {
+            let hits = device.hits(&request.prompt_hashes);
+            let ids = device.executors.iter();
+            let mut serving = ids
+                .map(|id| &self[*id])
+                .filter(|executor| executor.serves(request.row.model));
+            if hits.total() > 0 {
+                overlaps.extend(serving.map(|executor| overlap(request, executor, hits)));
+            } else if !holds_nothing {
+                holds_nothing = serving.next().is_some();
+            }
+        }
+        let total = |it: &Overlap| {
+            let tiers = [it.device_tokens, it.host_tokens, it.disk_tokens];
+            tiers.map(u64::from).iter().sum::<u64>()
+        };
+        overlaps.sort_by_key(|it| std::cmp::Reverse((total(it), it.device_tokens)));
+        let listed = overlaps.len().min(overlaps_max as usize);
+        let unlisted = overlaps[listed..].iter().map(|it| it.device_tokens);
+        let floor = unlisted.min().filter(|_| !holds_nothing);
+        overlaps.truncate(listed);
+        (overlaps, floor.unwrap_or(0))
+    }
+}
+
+fn tiers_of(devices: &mut [Device], id: DeviceId) -> Option<&mut Tiers> {
+    devices
+        .get_mut(id.0 as usize)
+        .map(|device| &mut device.tiers)
+}
+
+/// The tokens of a request's prompt that `executor` holds, of which its device holds `hits`.
+fn overlap(request: &Request, executor: &Executor, hits: Hits) -> Overlap {
+    let prompt = request.row.prompt_tokens;
+    let per_block = executor.spec.tokens_per_block.unwrap_or(0);
+    let tokens = |blocks: u32| blocks.saturating_mul(per_block);
+    let device = tokens(hits.device).min(prompt);
+    let host = tokens(hits.host).min(prompt - device);
+    Overlap {
+        executor: executor.id,
+        device_tokens: device,
+        host_tokens: host,
+        disk_tokens: tokens(hits.disk).min(prompt - device - host),
     }
 }
 

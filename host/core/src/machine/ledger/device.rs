@@ -1,4 +1,4 @@
-//! One device: its block pool, its engines, and who has first claim on blocks that come free.
+//! One device: its block pool, its executors, and the first claims on blocks that come free.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,14 @@ use crate::input::{DeviceSpec, KvReport, KvSpec};
 use crate::log::Stamp;
 use crate::rows;
 
+use super::super::count;
 use super::pool::BlockPool;
 use super::tiers::Tiers;
 
 /// The KV blocks of a device, as far as the machine knows them.
 #[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) enum Kv {
+pub(crate) enum Kv {
     /// The machine keeps the books.
     Owned(BlockPool),
     /// Somebody else does, and reports counts.
@@ -23,15 +24,15 @@ pub(super) enum Kv {
 /// Counts of blocks that somebody else manages.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct ReportedKv {
-    pub(super) report: Option<KvReport>,
+pub(crate) struct ReportedKv {
+    pub(crate) report: Option<KvReport>,
     /// Blocks of what was placed since the report, which it cannot contain yet.
-    pub(super) placed_since: u32,
+    pub(crate) placed_since: u32,
 }
 
 impl ReportedKv {
-    /// Blocks that could be had; absent where nothing was ever reported.
-    pub(super) fn available(&self) -> Option<u32> {
+    /// The number of blocks that could be had; absent where nothing was ever reported.
+    fn available(&self) -> Option<u32> {
         let report = self.report.as_ref()?;
         let idle = report.blocks_free.saturating_add(report.blocks_cached);
         Some(idle.saturating_sub(self.placed_since))
@@ -41,19 +42,19 @@ impl ReportedKv {
 /// Everything the machine keeps about one device.
 #[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct Device {
-    pub(super) id: DeviceId,
-    pub(super) spec: DeviceSpec,
-    pub(super) kv: Kv,
-    /// What is held of prompts beside the pool.
+pub(crate) struct Device {
+    pub(crate) id: DeviceId,
+    pub(crate) spec: DeviceSpec,
+    pub(crate) kv: Kv,
+    /// Prompt blocks that are held beside the pool.
     pub(super) tiers: Tiers,
     /// Attached executors, in attach order.
-    pub(super) executors: Vec<ExecutorId>,
+    pub(crate) executors: Vec<ExecutorId>,
     /// Running sequences that lack a block.
-    pub(super) short: BTreeSet<RequestId>,
-    /// Those that others gave way to, first come first served: what comes free is theirs.
-    pub(super) claims: Vec<RequestId>,
-    pub(super) stamp: Stamp,
+    pub(crate) short: BTreeSet<RequestId>,
+    /// Requests to which others gave way, first come first served: room that comes free is theirs.
+    pub(crate) claims: Vec<RequestId>,
+    pub(crate) stamp: Stamp,
 }
 
 impl Device {
@@ -78,7 +79,7 @@ impl Device {
     }
 
     /// The pool, where the machine keeps it.
-    pub(super) fn pool(&self) -> Option<&BlockPool> {
+    pub(crate) fn pool(&self) -> Option<&BlockPool> {
         match &self.kv {
             Kv::Owned(pool) => Some(pool),
             Kv::Reported(_) => None,
@@ -92,9 +93,33 @@ impl Device {
         }
     }
 
-    /// Blocks that a new placement could have; absent where nobody counts them. While a running
-    /// sequence lacks a block, what is free is not for newcomers.
-    pub(super) fn available_for(&self, hashes: &[BlockHash]) -> Option<u32> {
+    /// The length of a request's block table, in blocks.
+    pub(crate) fn held(&self, request: RequestId) -> u32 {
+        self.pool()
+            .map_or(0, |pool| count(pool.lease(request).len()))
+    }
+
+    /// Takes up to `blocks` blocks for a request whose prompt has these hashes. Returns how many
+    /// of them already hold their tokens.
+    pub(super) fn lease(&mut self, request: RequestId, hashes: &[BlockHash], blocks: u32) -> u32 {
+        match &mut self.kv {
+            Kv::Owned(pool) => pool.reserve(request, hashes, blocks),
+            Kv::Reported(kv) => {
+                kv.placed_since = kv.placed_since.saturating_add(blocks);
+                0
+            }
+        }
+    }
+
+    /// Ends a shortage of blocks, and the claim that came of it.
+    pub(super) fn settle(&mut self, request: RequestId) {
+        self.short.remove(&request);
+        self.claims.retain(|claimant| *claimant != request);
+    }
+
+    /// The number of blocks that a new placement could have; absent where nobody counts them. While
+    /// a running sequence lacks a block, free ones are not for newcomers.
+    pub(crate) fn available_for(&self, hashes: &[BlockHash]) -> Option<u32> {
         match &self.kv {
             Kv::Owned(_) if !self.short.is_empty() => Some(0),
             Kv::Owned(pool) => Some(pool.available_for(hashes)),
@@ -102,12 +127,8 @@ impl Device {
         }
     }
 
-    pub(super) fn drop_claim(&mut self, request: RequestId) {
-        self.claims.retain(|claimant| *claimant != request);
-    }
-
-    /// Counts for policies; absent where nobody ever reported any.
-    pub(super) fn row(&self) -> Option<rows::Device> {
+    /// The counts that policies are told; absent where nobody ever reported any.
+    pub(crate) fn row(&self) -> Option<rows::Device> {
         match &self.kv {
             Kv::Owned(pool) => Some(rows::Device {
                 id: self.id,

@@ -1,0 +1,106 @@
+//! The return of an input: ids of what it made, or the reason for which it was refused.
+
+use crate::ids::{DeviceId, ExecutorId, RequestId};
+
+/// The return of [`crate::Machine::handle`], by the kind of input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// Nothing: all that came of the input are effects and facts.
+    Done,
+    /// The id of a name, among the names of its kind.
+    Name(u32),
+    /// A new device.
+    Device(DeviceId),
+    /// A new executor.
+    Executor(ExecutorId),
+    /// A new request.
+    Request(RequestId),
+    /// A refusal: nothing was changed.
+    Refused(AttachError),
+}
+
+/// The reason for which a device or an executor cannot be attached, or changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Another one has that name.
+    #[error("{0:?} is attached already")]
+    NameTaken(String),
+    /// As many executors as the configuration allows.
+    #[error("{0} executors are attached, which is executors-max")]
+    TooMany(u32),
+    /// An executor on a device that was never attached.
+    #[error("device {0} is not attached")]
+    UnknownDevice(DeviceId),
+    /// An executor without slots could never run anything.
+    #[error("slots-total must be at least 1")]
+    NoSlots,
+    /// An executor that takes its blocks from the device's pool must say how many tokens of its
+    /// model a block holds.
+    #[error("an executor on a device with KV blocks must set tokens-per-block to at least 1")]
+    NoTokensPerBlock,
+    /// Each running sequence must get a token in each step.
+    #[error("{slots} slots on a device that schedules {tokens_per_step} tokens in a step")]
+    TooFewTokens {
+        /// Slots of all executors on the device, the new one's included.
+        slots: u64,
+        /// The device's tokens per step.
+        tokens_per_step: u32,
+    },
+}
+
+impl Handled {
+    /// The id of the interned name.
+    ///
+    /// # Panics
+    /// If the input was no name, or the name of a device or an executor.
+    #[must_use]
+    pub fn name(self) -> u32 {
+        match self {
+            Handled::Name(id) => id,
+            other => panic!("an input about a name gives {other:?}"),
+        }
+    }
+
+    /// The id of the request that arrived.
+    ///
+    /// # Panics
+    /// If the input was not a request that arrived.
+    #[must_use]
+    pub fn request(self) -> RequestId {
+        match self {
+            Handled::Request(id) => id,
+            other => panic!("an arrival gives {other:?}"),
+        }
+    }
+
+    /// The id of the attached device.
+    ///
+    /// # Errors
+    /// The reason for which it was refused.
+    ///
+    /// # Panics
+    /// If the input was not a device.
+    pub fn device(self) -> Result<DeviceId, AttachError> {
+        match self {
+            Handled::Device(id) => Ok(id),
+            Handled::Refused(why) => Err(why),
+            other => panic!("attaching a device gives {other:?}"),
+        }
+    }
+
+    /// The id of the attached executor.
+    ///
+    /// # Errors
+    /// The reason for which it was refused.
+    ///
+    /// # Panics
+    /// If the input was not an executor.
+    pub fn executor(self) -> Result<ExecutorId, AttachError> {
+        match self {
+            Handled::Executor(id) => Ok(id),
+            Handled::Refused(why) => Err(why),
+            other => panic!("attaching an executor gives {other:?}"),
+        }
+    }
+}

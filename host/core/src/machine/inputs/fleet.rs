@@ -1,0 +1,133 @@
+//! Inputs about devices and executors.
+
+use crate::fact::{Fact, RequeuedWhy};
+use crate::handled::AttachError;
+use crate::ids::{DeviceId, ExecutorId, RequestId};
+use crate::input::{DeviceSpec, ExecutorSpec, ExecutorUpdate, RetryClass};
+use crate::rows::{Health, NameKind};
+
+use super::super::Machine;
+use super::super::ledger::Freed;
+use super::super::requests::{AfterLeaving, Phase};
+use super::sequences::Ended;
+
+impl Machine {
+    pub(super) fn attach_device(&mut self, spec: DeviceSpec) -> Result<DeviceId, AttachError> {
+        if self.names.find(NameKind::Device, &spec.name).is_some() {
+            return Err(AttachError::NameTaken(spec.name));
+        }
+        let id = DeviceId(self.name_new(NameKind::Device, &spec.name));
+        self.ledger.attach_device(id, spec, &mut self.out);
+        Ok(id)
+    }
+
+    /// Attaches an executor, which serves at once. Nothing is changed by one that cannot work.
+    pub(super) fn attach_executor(
+        &mut self,
+        spec: ExecutorSpec,
+    ) -> Result<ExecutorId, AttachError> {
+        let attached = self.ledger.attached();
+        if attached >= self.config.executors_max {
+            return Err(AttachError::TooMany(attached));
+        }
+        let taken = self.names.find(NameKind::Executor, &spec.name);
+        if taken.is_some_and(|id| self.ledger.find(ExecutorId(id)).is_some()) {
+            return Err(AttachError::NameTaken(spec.name));
+        }
+        self.ledger.can_attach(&spec)?;
+        let named = self.name_new(NameKind::Executor, &spec.name);
+        let id = self.ledger.attach(spec, &mut self.out);
+        debug_assert_eq!(named, id.0, "executors are named in the order of their ids");
+        Ok(id)
+    }
+
+    /// Changes something about an executor. Nothing is changed where the new value cannot work, or
+    /// the executor is gone.
+    pub(super) fn update_executor(
+        &mut self,
+        id: ExecutorId,
+        update: ExecutorUpdate,
+    ) -> Result<(), AttachError> {
+        if self.ledger.find(id).is_none() {
+            return Ok(());
+        }
+        let (ledger, out) = (&mut self.ledger, &mut self.out);
+        match update {
+            ExecutorUpdate::Health(health) => self.set_health(id, health),
+            ExecutorUpdate::SlotsTotal(slots_total) => {
+                let freed = ledger.set_slots(id, slots_total, out)?;
+                self.refill(freed);
+            }
+            ExecutorUpdate::ShareWeight(weight) => ledger.set_share_weight(id, weight, out),
+            ExecutorUpdate::Serves(serves) => ledger.set_serves(id, serves, out),
+            ExecutorUpdate::Detach => self.detach(id),
+        }
+        self.out.due = true;
+        Ok(())
+    }
+
+    fn set_health(&mut self, id: ExecutorId, health: Health) {
+        if self.ledger[id].health == health {
+            return;
+        }
+        if health == Health::Down {
+            self.lose_executor(id);
+            return;
+        }
+        self.ledger.set_health(id, health);
+        if health == Health::Draining {
+            self.drop_reservations_on(id);
+        }
+        self.ledger.touch_load(id, &mut self.out);
+        self.out.fact(Fact::HealthChanged(id, health));
+    }
+
+    /// Takes nothing new onto an executor, and removes it as soon as it is idle.
+    fn detach(&mut self, id: ExecutorId) {
+        self.ledger.detach(id);
+        self.drop_reservations_on(id);
+        // Gone already where it only had reservations.
+        if let Some(executor) = self.ledger.find(id) {
+            let device = executor.spec.device;
+            self.ledger.touch_load(id, &mut self.out);
+            self.ledger.remove_detached(device, &mut self.out);
+        }
+    }
+
+    /// Ends a life of an executor: everything that ran there is gone, and its next life begins when
+    /// it is up again.
+    pub(super) fn lose_executor(&mut self, id: ExecutorId) {
+        let placed = self.ledger.lose(id);
+        self.out.fact(Fact::ExecutorLost(id));
+        self.drop_reservations_on(id);
+        let placed = placed.into_iter();
+        let left = placed.filter_map(|request| self.lose_sequence(request, id));
+        let left = left.reduce(Freed::and);
+        let freed = self.ledger.forget_contents(id, &mut self.out);
+        self.refill(left.into_iter().fold(freed, Freed::and));
+    }
+
+    /// Takes a request off an executor that was lost. Absent where its room was only kept.
+    fn lose_sequence(&mut self, id: RequestId, executor: ExecutorId) -> Option<Freed> {
+        let request = &self.requests[id];
+        let after = match &request.phase {
+            Phase::Leaving(_, after) => Some(*after),
+            Phase::Placed(_) => None,
+            Phase::Waiting(_) => return None,
+        };
+        let has_generated = request.generated > 0;
+        self.complete(id, Ended::Badly);
+        let freed = self.release(id);
+        match after {
+            Some(AfterLeaving::Gone) => self.requests.forget(id, &mut self.out),
+            // On its way out, and has not failed: unless the tokens it had not given back are lost.
+            Some(AfterLeaving::Requeue) if !has_generated => {
+                self.requeue(id, RequeuedWhy::Evicted);
+            }
+            Some(AfterLeaving::Requeue) | None => {
+                self.retry_or_fail(id, executor, RequeuedWhy::Lost, RetryClass::Elsewhere);
+            }
+        }
+        Some(freed)
+    }
+}

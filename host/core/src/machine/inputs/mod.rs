@@ -1,0 +1,202 @@
+//! The door for inputs: [`Machine::handle`], and the inputs about names and requests.
+//!
+//! | file | inputs about |
+//! |---|---|
+//! | `fleet` | devices and executors |
+//! | `sequences` | sequences: started, step, finished, failed, left |
+
+mod fleet;
+mod sequences;
+
+use crate::fact::{ExpiredWhy, Fact, Outcome};
+use crate::handled::Handled;
+use crate::ids::{ExecutorId, Micros, ModelId, RequestId, TenantId};
+use crate::input::{Input, InternedId, NewRequest};
+use crate::log::RowKey;
+use crate::rows::NameKind;
+
+use super::Machine;
+use super::interlock::never_fits;
+use super::ledger::Step;
+use super::requests::Request;
+use super::timers::Timer;
+
+impl Machine {
+    /// Takes an input: the one way in which anything outside changes the machine. Time that runs
+    /// backwards stands still.
+    ///
+    /// A message about a sequence that is not there (any more), or of an earlier incarnation of its
+    /// executor, changes nothing: the event that ended the sequence has been counted.
+    pub fn handle(&mut self, now: Micros, input: Input) -> Handled {
+        self.out.pass(now);
+        match input {
+            Input::NameInterned { kind, text } => return self.take_name(kind, &text),
+            Input::ModelLimitSet(id, max) => self.ledger.limit_model(id, max, &mut self.out),
+            Input::TenantSet(id, weight, tokens) => {
+                self.ledger.set_tenant(id, weight, tokens, &mut self.out);
+            }
+            Input::DeviceAttached(spec) => {
+                return self
+                    .attach_device(spec)
+                    .map_or_else(Handled::Refused, Handled::Device);
+            }
+            Input::KvReported(device, report) => {
+                self.ledger.report_kv(device, report, &mut self.out);
+            }
+            Input::PrefixesReported(tier, event) => {
+                self.ledger
+                    .note_prefixes(tier, event, self.config.tier_blocks_max);
+            }
+            Input::ExecutorAttached(spec) => {
+                return self
+                    .attach_executor(spec)
+                    .map_or_else(Handled::Refused, Handled::Executor);
+            }
+            Input::ExecutorUpdated(id, update) => {
+                if let Err(why) = self.update_executor(id, update) {
+                    return Handled::Refused(why);
+                }
+            }
+            Input::ExecutorLost(id, life) => {
+                if self.ledger.find(id).is_some_and(|e| e.incarnation == life) {
+                    self.lose_executor(id);
+                }
+            }
+            Input::RequestArrived(new) => return Handled::Request(self.arrive(*new)),
+            Input::RequestCancelled(id) => self.end(id, Outcome::Cancelled),
+            Input::SequenceStarted(sequence) if self.is_current(sequence) => self.started(sequence),
+            Input::StepFinished(report) => self.step(&report),
+            Input::SequenceFinished(sequence) if self.is_current(sequence) => {
+                self.finished(sequence);
+            }
+            Input::SequenceFailed(sequence, retry) if self.is_current(sequence) => {
+                self.failed(sequence, retry);
+            }
+            Input::SequenceLeft(sequence) if self.is_current(sequence) => self.left(sequence),
+            Input::SequenceStarted(_)
+            | Input::SequenceFinished(_)
+            | Input::SequenceFailed(..)
+            | Input::SequenceLeft(_) => {}
+            Input::TimePassed => self.fire_timers(),
+        }
+        Handled::Done
+    }
+}
+
+// === impl Machine: names ===
+
+impl Machine {
+    /// The id of a name, made at its first use.
+    pub fn intern<I: InternedId>(&mut self, now: Micros, text: &str) -> I {
+        I::from_number(self.handle(now, Input::name(I::KIND, text)).name())
+    }
+
+    /// Takes a name in. Devices and executors are named when they are attached.
+    fn take_name(&mut self, kind: NameKind, text: &str) -> Handled {
+        if matches!(kind, NameKind::Executor | NameKind::Device) {
+            return Handled::Done;
+        }
+        let known = self.names.find(kind, text);
+        let id = known.unwrap_or_else(|| self.name_new(kind, text));
+        match kind {
+            NameKind::Model => self.ledger.add_model(ModelId(id), &mut self.out),
+            NameKind::Tenant => self.ledger.add_tenant(TenantId(id), &mut self.out),
+            NameKind::Adapter | NameKind::Label | NameKind::Executor | NameKind::Device => {}
+        }
+        Handled::Name(id)
+    }
+
+    fn name_new(&mut self, kind: NameKind, text: &str) -> u32 {
+        let id = self.names.push(kind, text);
+        self.out.note(RowKey::Name(kind, id));
+        id
+    }
+}
+
+// === impl Machine: requests ===
+
+impl Machine {
+    /// Takes in a request. It is decided in the next round; one whose prompt and output bound can
+    /// fit nowhere is refused at once.
+    fn arrive(&mut self, new: NewRequest) -> RequestId {
+        let request = Request::new(self.requests.next_id(), self.out.now(), new);
+        let id = request.id();
+        self.out.fact(Fact::Arrived {
+            request: id,
+            tenant: request.row.tenant,
+            model: request.row.model,
+        });
+        let never_fits = never_fits(&self.ledger, &request);
+        let row = &request.row;
+        self.ledger.count_waiting(row, Step::Up, &mut self.out);
+        self.requests.arrive(request, &mut self.out);
+        if let Some(why) = never_fits {
+            self.end(id, Outcome::Refused(why));
+        }
+        self.out.due = true;
+        id
+    }
+
+    /// Ends a request whose time has run out.
+    pub(super) fn expire(&mut self, id: RequestId) {
+        let request = self.requests.find(id);
+        if let Some(why) = request.and_then(|request| self.expiry(request)) {
+            self.end(id, Outcome::Expired(why));
+        }
+    }
+
+    /// The bound of a request that has run out, if one has.
+    fn expiry(&self, request: &Request) -> Option<ExpiredWhy> {
+        if request.is_gone() {
+            return None;
+        }
+        let now = self.out.now();
+        if request.row.deadline.is_some_and(|at| at <= now) {
+            return Some(ExpiredWhy::Deadline);
+        }
+        let waited = now.since(request.waiting()?.since);
+        (waited >= self.config.wait_max).then_some(ExpiredWhy::Wait)
+    }
+}
+
+// === impl Machine: time ===
+
+impl Machine {
+    /// Lets everything happen that has fallen due: deadlines and bounds on waiting run out, holds
+    /// end, models cool.
+    pub(super) fn fire_timers(&mut self) {
+        while let Some(timer) = self.out.timers.pop_due(self.out.at.now) {
+            match timer {
+                Timer::Request(id) => self.fire_request(id),
+                Timer::Executor(id) => self.fire_executor(id),
+                Timer::Evict => {
+                    self.out.timers.evict_gates = Default::default();
+                    self.out.due = true;
+                }
+            }
+        }
+    }
+
+    fn fire_request(&mut self, id: RequestId) {
+        self.expire(id);
+        if self.requests.find(id).is_none() {
+            return;
+        }
+        // A hold, a clock or a reservation: the round deals with it.
+        self.out.due = true;
+        let now = self.out.now();
+        let reservation = self.requests[id].reservation();
+        if reservation.is_some_and(|r| now.since(r.since) >= self.config.unplaced_max) {
+            self.drop_reservation(id);
+        }
+        if let Some(waiting) = self.requests.waiting_mut(id) {
+            waiting.held_until = waiting.held_until.filter(|at| *at > now);
+        }
+        self.arm_request(id);
+    }
+
+    fn fire_executor(&mut self, id: ExecutorId) {
+        self.ledger.cool_due(id, &mut self.out);
+        self.out.due = true;
+    }
+}

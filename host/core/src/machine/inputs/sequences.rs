@@ -1,0 +1,228 @@
+//! Inputs about sequences: taken up, advanced by a step, finished, failed, or left.
+
+use crate::fact::{Clock, Fact, FailedWhy, Outcome, RequeuedWhy};
+use crate::hook::Hook;
+use crate::ids::{ExecutorId, RequestId};
+use crate::input::{Progress, RetryClass, SequenceRef, StepReport};
+use crate::rows::Completion;
+
+use super::super::Machine;
+use super::super::interlock::check_eligible;
+use super::super::ledger::Attachment;
+use super::super::requests::{AfterLeaving, Phase};
+
+/// The way in which a placement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Well,
+    Badly,
+}
+
+// === impl Machine: while a sequence runs ===
+
+impl Machine {
+    /// Tells whether a message is about a sequence that is there.
+    pub(super) fn is_current(&self, sequence: SequenceRef) -> bool {
+        let request = self.requests.find(sequence.request);
+        let placed = request.and_then(|request| request.placed());
+        placed.is_some_and(|placed| {
+            placed.executor == sequence.executor && placed.incarnation == sequence.incarnation
+        })
+    }
+
+    pub(super) fn started(&mut self, sequence: SequenceRef) {
+        let SequenceRef {
+            request, executor, ..
+        } = sequence;
+        self.out.fact(Fact::Started(request, executor));
+        self.requests.started(request, &mut self.out);
+    }
+
+    pub(super) fn step(&mut self, report: &StepReport) {
+        let StepReport {
+            executor,
+            incarnation,
+            progress,
+        } = report;
+        let record = self.ledger.find(*executor);
+        if record.is_none_or(|record| record.incarnation != *incarnation) {
+            return;
+        }
+        for made in progress {
+            let sequence = SequenceRef {
+                request: made.request,
+                executor: *executor,
+                incarnation: *incarnation,
+            };
+            if self.is_current(sequence) {
+                self.advance(*made);
+            }
+        }
+        self.count_step(*executor, progress);
+        self.ledger.touch_load(*executor, &mut self.out);
+    }
+
+    fn advance(&mut self, made: Progress) {
+        let id = made.request;
+        let made = self.requests.advance(made, self.out.now());
+        let request = &self.requests[id];
+        self.ledger.advance(request, &made, &mut self.out);
+        self.ledger.publish(request);
+        self.grow(id);
+    }
+
+    /// Grants a running sequence the blocks for its next token, ahead of it. Where there are none,
+    /// it is short of them from now on.
+    fn grow(&mut self, id: RequestId) {
+        let request = &self.requests[id];
+        let Phase::Placed(placed) = &request.phase else {
+            return;
+        };
+        if placed.short.is_some() {
+            return;
+        }
+        let Some(blocks) = self.ledger.blocks_lacked(request) else {
+            return;
+        };
+        let device = self.ledger.lack(id, placed.executor);
+        self.requests.lack(id, blocks, self.out.now());
+        self.serve(device);
+        if self.requests[id].placement().short.is_some() {
+            self.out.due = true;
+            self.arm_request(id);
+        }
+    }
+
+    /// Third liveness clock: counts the steps in which a running sequence that had its blocks got
+    /// nothing. The next budgets of the device are the built-in ones where that were too many, and
+    /// the policy is told of the strike then.
+    fn count_step(&mut self, executor: ExecutorId, progress: &[Progress]) {
+        let record = &self.ledger[executor];
+        let device = record.spec.device;
+        let max = self.config.tokenless_steps_max;
+        let mut starved = Vec::new();
+        for id in record.running() {
+            let made = progress.iter().find(|made| made.request == id);
+            let got_token = made.is_some_and(|made| made.prefilled + made.generated > 0);
+            if self.requests.count_step(id, got_token, max) {
+                starved.push(id);
+            }
+        }
+        if self.ledger[device].spec.tokens_per_step.is_none() {
+            return;
+        }
+        for id in starved {
+            let strike = Fact::Strike(Clock::Tokenless, Hook::Budget, id);
+            self.out.fact(strike);
+            self.ledger.allot_built_in(device);
+            self.out.due = true;
+        }
+    }
+}
+
+// === impl Machine: when a sequence ends ===
+
+impl Machine {
+    /// Ends a request that was served to its end.
+    pub(super) fn finished(&mut self, sequence: SequenceRef) {
+        let id = sequence.request;
+        self.complete(id, Ended::Well);
+        let request = &self.requests[id];
+        let (is_gone, output_tokens) = (request.is_gone(), request.generated);
+        let freed = self.release(id);
+        self.refill(freed);
+        self.requests.forget(id, &mut self.out);
+        if !is_gone {
+            self.out.end(id, Outcome::Finished { output_tokens });
+        }
+    }
+
+    /// Has a request tried elsewhere whose sequence failed before its first token, if the failure
+    /// was of a kind that allows it.
+    pub(super) fn failed(&mut self, sequence: SequenceRef, retry: RetryClass) {
+        let id = sequence.request;
+        self.complete(id, Ended::Badly);
+        let freed = self.release(id);
+        self.retry_or_fail(id, sequence.executor, RequeuedWhy::Failed, retry);
+        self.refill(freed);
+    }
+
+    /// Lets an evicted or cancelled sequence go. An executor that lets go of one that it was not
+    /// told to has failed it.
+    pub(super) fn left(&mut self, sequence: SequenceRef) {
+        let id = sequence.request;
+        let Phase::Leaving(_, after) = self.requests[id].phase else {
+            self.failed(sequence, RetryClass::Elsewhere);
+            return;
+        };
+        let freed = self.release(id);
+        match after {
+            AfterLeaving::Gone => self.requests.forget(id, &mut self.out),
+            AfterLeaving::Requeue => self.requeue(id, RequeuedWhy::Evicted),
+        }
+        self.out.fact(Fact::Left(id, sequence.executor));
+        self.refill(freed);
+    }
+
+    /// Requeues or ends a request that its executor failed, and whose placement is closed.
+    pub(super) fn retry_or_fail(
+        &mut self,
+        id: RequestId,
+        executor: ExecutorId,
+        why: RequeuedWhy,
+        retry: RetryClass,
+    ) {
+        if self.requests[id].is_gone() {
+            self.requests.forget(id, &mut self.out);
+            return;
+        }
+        self.requests.failed(id, executor, why);
+        match self.final_failure(id, retry) {
+            None => self.requeue(id, why),
+            Some(why) => {
+                self.requests.forget(id, &mut self.out);
+                self.out.end(id, Outcome::Failed(why));
+            }
+        }
+    }
+
+    /// The reason for which no further try is made, if there is one.
+    fn final_failure(&self, id: RequestId, retry: RetryClass) -> Option<FailedWhy> {
+        let request = &self.requests[id];
+        if retry == RetryClass::Never {
+            return Some(FailedWhy::NotRetryable);
+        }
+        if request.generated > 0 {
+            return Some(FailedWhy::Lost);
+        }
+        if request.failures >= self.config.attempts_max {
+            return Some(FailedWhy::AttemptsMax);
+        }
+        let mut executors = self.ledger.executors();
+        let somewhere = executors.any(|executor| {
+            executor.attachment == Attachment::Attached
+                && check_eligible(&self.ledger, request, executor).is_ok()
+        });
+        (!somewhere).then_some(FailedWhy::NowhereLeft)
+    }
+
+    /// Keeps the course of a placement, for policies that learn.
+    pub(super) fn complete(&mut self, id: RequestId, ended: Ended) {
+        let request = &self.requests[id];
+        let (row, placed) = (&request.row, request.placement());
+        let started = placed.started_at.unwrap_or(placed.placed_at);
+        self.out.complete(Completion {
+            request: id,
+            executor: placed.executor,
+            model: row.model,
+            tenant: row.tenant,
+            prompt_tokens: row.prompt_tokens,
+            cached_tokens: placed.cached_tokens,
+            output_tokens: request.generated,
+            queued_micros: started.since(row.arrived).0,
+            ttft_micros: request.first_token_at.map(|at| at.since(row.arrived).0),
+            total_micros: self.out.now().since(row.arrived).0,
+            ok: ended == Ended::Well,
+        });
+    }
+}

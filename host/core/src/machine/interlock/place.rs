@@ -1,0 +1,95 @@
+//! Checks of placements.
+
+use crate::fact::{PlacedIn, RefusedWhy};
+use crate::ids::ExecutorId;
+use crate::refusal::{Refusal, RefusalCause};
+
+use super::super::ledger::{Attachment, Executor, Ledger};
+use super::super::requests::Request;
+
+/// Checks that an executor may serve a request at all, its health and room aside.
+pub(crate) fn check_eligible(
+    ledger: &Ledger,
+    request: &Request,
+    executor: &Executor,
+) -> Result<(), RefusalCause> {
+    let row = &request.row;
+    if !executor.serves(row.model) {
+        return Err(RefusalCause::NotServed);
+    }
+    if let Some(allowed) = &row.allowed
+        && !allowed.contains(&executor.id)
+    {
+        return Err(RefusalCause::NotAllowed);
+    }
+    if row.failed_on.contains(&executor.id) {
+        return Err(RefusalCause::FailedBefore);
+    }
+    ledger.could_ever_place(request, executor)
+}
+
+/// Checks that an executor takes anything new, and this request among it, room aside.
+pub(crate) fn check_open_to(
+    ledger: &Ledger,
+    request: &Request,
+    executor: &Executor,
+) -> Result<(), RefusalCause> {
+    let health = executor.health_to_new();
+    if !health.takes_new() {
+        return Err(RefusalCause::Unavailable(health));
+    }
+    check_eligible(ledger, request, executor)
+}
+
+/// Checks that a waiting request can be placed on an executor now, and finds its place there.
+pub(crate) fn check_place(
+    ledger: &Ledger,
+    request: &Request,
+    executor: &Executor,
+) -> Result<PlacedIn, RefusalCause> {
+    check_open_to(ledger, request, executor)?;
+    ledger.can_place(request, executor)
+}
+
+/// The first of these executors on which a request can be placed now; otherwise the reason that
+/// speaks against the first of them.
+pub(crate) fn first_in_order(
+    ledger: &Ledger,
+    request: &Request,
+    executors: &[ExecutorId],
+) -> Result<(ExecutorId, PlacedIn), Refusal> {
+    let mut first = None;
+    for executor in executors {
+        let checked = match ledger.find(*executor) {
+            Some(record) => check_place(ledger, request, record),
+            None => Err(RefusalCause::UnknownExecutor),
+        };
+        match checked {
+            Ok(into) => return Ok((*executor, into)),
+            Err(cause) => first.get_or_insert(cause.at(request.id(), *executor)),
+        };
+    }
+    Err(first.unwrap_or(RefusalCause::NamesNone.of(request.id())))
+}
+
+/// The refusal of a new request that could never fit on any attached executor, where nothing else
+/// keeps it from one. Names the executor where it comes closest.
+pub(crate) fn never_fits(ledger: &Ledger, request: &Request) -> Option<RefusedWhy> {
+    let mut closest: Option<(u32, u32)> = None;
+    let attached = ledger.executors();
+    for executor in attached.filter(|e| e.attachment == Attachment::Attached) {
+        match check_eligible(ledger, request, executor) {
+            Ok(()) => return None,
+            Err(RefusalCause::NeverFits { needed, total }) => {
+                if closest.is_none_or(|(n, t)| needed - total < n - t) {
+                    closest = Some((needed, total));
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    closest.map(|(blocks_needed, blocks_total)| RefusedWhy::NeverFits {
+        blocks_needed,
+        blocks_total,
+    })
+}

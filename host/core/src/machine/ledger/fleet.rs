@@ -1,0 +1,219 @@
+//! Devices and executors that come, change and go.
+
+use crate::effect::Effect;
+use crate::fact::Fact;
+use crate::handled::AttachError;
+use crate::ids::{DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
+use crate::input::{DeviceSpec, ExecutorSpec, KvReport, KvSpec};
+use crate::log::RowKey;
+use crate::rows::{Health, Presence};
+
+use super::super::outbox::Outbox;
+use super::super::timers::Timer;
+use super::device::ReportedKv;
+use super::{Attachment, Device, Freed, Kv, Ledger};
+
+// === impl Ledger: attaching ===
+
+impl Ledger {
+    /// Opens the books of a device, under the id that its name got.
+    pub(crate) fn attach_device(&mut self, id: DeviceId, spec: DeviceSpec, out: &mut Outbox) {
+        self.devices.push(Device::new(id, spec));
+        self.touch_device(id, out);
+        out.fact(Fact::DeviceAttached(id));
+    }
+
+    /// The number of attached executors.
+    pub(crate) fn attached(&self) -> u32 {
+        self.executors.attached
+    }
+
+    /// Checks that an executor can work as it is described.
+    pub(crate) fn can_attach(&self, spec: &ExecutorSpec) -> Result<(), AttachError> {
+        let device = self.find_device(spec.device);
+        let device = device.ok_or(AttachError::UnknownDevice(spec.device))?;
+        if spec.slots_total == 0 {
+            return Err(AttachError::NoSlots);
+        }
+        let owned = matches!(device.spec.kv, KvSpec::Owned { .. });
+        if owned && spec.tokens_per_block.is_none_or(|tokens| tokens == 0) {
+            return Err(AttachError::NoTokensPerBlock);
+        }
+        self.check_tokens(device, None, spec.slots_total)
+    }
+
+    /// Checks that every sequence could get a token in each step if `changed`, or a new executor,
+    /// had so many slots.
+    fn check_tokens(
+        &self,
+        device: &Device,
+        changed: Option<ExecutorId>,
+        slots_total: u32,
+    ) -> Result<(), AttachError> {
+        let Some(tokens_per_step) = device.spec.tokens_per_step else {
+            return Ok(());
+        };
+        let others = self.executors_on(device.id);
+        let others = others.filter(|executor| Some(executor.id) != changed);
+        let slots: u64 = others.map(|e| u64::from(e.spec.slots_total)).sum();
+        let slots = slots + u64::from(slots_total);
+        if slots > u64::from(tokens_per_step) {
+            return Err(AttachError::TooFewTokens {
+                slots,
+                tokens_per_step,
+            });
+        }
+        Ok(())
+    }
+
+    /// Opens the books of an executor that [`Self::can_attach`] let pass.
+    pub(crate) fn attach(&mut self, spec: ExecutorSpec, out: &mut Outbox) -> ExecutorId {
+        let device = spec.device;
+        let id = self.executors.push(spec);
+        self.device_mut(device).executors.push(id);
+        self.sets.open.insert(id);
+        self.sets.allot_due.insert(device);
+        self.touch_info(id, out);
+        self.touch_load(id, out);
+        out.due = true;
+        out.fact(Fact::ExecutorAttached(id, device));
+        id
+    }
+
+    fn touch_info(&mut self, id: ExecutorId, out: &mut Outbox) {
+        let executor = self.executor_mut(id);
+        out.mark(RowKey::Executor(id), &mut executor.info_stamp);
+    }
+}
+
+// === impl Ledger: changing ===
+
+impl Ledger {
+    /// Notes the counts of a device whose blocks somebody else manages. Ignored for others.
+    pub(crate) fn report_kv(&mut self, id: DeviceId, report: KvReport, out: &mut Outbox) {
+        if let Some(device) = self.devices.get_mut(id.0 as usize)
+            && let Kv::Reported(kv) = &mut device.kv
+        {
+            *kv = ReportedKv {
+                report: Some(report),
+                placed_since: 0,
+            };
+            out.due = true;
+            self.touch_device(id, out);
+        }
+    }
+
+    /// Sets the number of an executor's slots. More of them are free room.
+    pub(crate) fn set_slots(
+        &mut self,
+        id: ExecutorId,
+        slots_total: u32,
+        out: &mut Outbox,
+    ) -> Result<Freed, AttachError> {
+        if slots_total == 0 {
+            return Err(AttachError::NoSlots);
+        }
+        let device = self.device_of(id);
+        self.check_tokens(device, Some(id), slots_total)?;
+        let freed = Freed(device.id);
+        self.update(id, |spec| spec.slots_total = slots_total, out);
+        Ok(freed)
+    }
+
+    pub(crate) fn set_share_weight(&mut self, id: ExecutorId, weight: u32, out: &mut Outbox) {
+        self.update(id, |spec| spec.share_weight = weight, out);
+        self.sets.allot_due.insert(self[id].spec.device);
+    }
+
+    pub(crate) fn set_serves(
+        &mut self,
+        id: ExecutorId,
+        serves: Option<Vec<ModelId>>,
+        out: &mut Outbox,
+    ) {
+        self.update(id, |spec| spec.serves = serves, out);
+    }
+
+    fn update(&mut self, id: ExecutorId, change: impl FnOnce(&mut ExecutorSpec), out: &mut Outbox) {
+        self.book(id, |executor| change(&mut executor.spec));
+        self.touch_info(id, out);
+        self.touch_load(id, out);
+    }
+
+    /// Sets the health of an executor that works.
+    pub(crate) fn set_health(&mut self, id: ExecutorId, health: Health) {
+        if self[id].health == Health::Down {
+            // Its next life knows nothing of the budget of the last one.
+            self.executor_mut(id).tokens_max = None;
+            self.sets.allot_due.insert(self[id].spec.device);
+        }
+        self.book(id, |executor| executor.health = health);
+    }
+
+    /// Lets nothing new onto an executor from now on.
+    pub(crate) fn detach(&mut self, id: ExecutorId) {
+        self.book(id, |executor| executor.attachment = Attachment::Detaching);
+    }
+}
+
+// === impl Ledger: losing ===
+
+impl Ledger {
+    /// Ends a life of an executor. Returns the requests that have a slot or queue entry there.
+    pub(crate) fn lose(&mut self, id: ExecutorId) -> Vec<RequestId> {
+        self.book(id, |executor| {
+            executor.health = Health::Down;
+            executor.incarnation = Incarnation(executor.incarnation.0 + 1);
+            let slots = executor.slots.keys().copied();
+            slots.chain(executor.queue.iter()).collect()
+        })
+    }
+
+    /// Forgets what was in the memory of an executor that was lost.
+    pub(crate) fn forget_contents(&mut self, id: ExecutorId, out: &mut Outbox) -> Freed {
+        let executor = &self[id];
+        let device = executor.spec.device;
+        let models: Vec<ModelId> = executor.models.keys().copied().collect();
+        self.device_mut(device).forget_contents();
+        self.cool(id, &models, out);
+        self.sets.allot_due.insert(device);
+        self.touch_blocks(device, out);
+        self.touch_load(id, out);
+        out.due = true;
+        Freed(device)
+    }
+
+    /// Removes the executors of a device that are being detached and have nothing left to do.
+    pub(crate) fn remove_detached(&mut self, device: DeviceId, out: &mut Outbox) {
+        let is_over = |id: &ExecutorId| {
+            let executor = &self[*id];
+            executor.attachment == Attachment::Detaching && executor.is_idle()
+        };
+        let over = self[device].executors.iter().copied().filter(is_over);
+        for id in over.collect::<Vec<_>>() {
+            self.remove(id, out);
+        }
+    }
+
+    fn remove(&mut self, id: ExecutorId, out: &mut Outbox) {
+        let device = self[id].spec.device;
+        let removed = self.executors.remove(id);
+        let models = removed.into_iter().flat_map(|executor| executor.models);
+        for (model, _) in models {
+            let presence = Presence {
+                executor: id,
+                model,
+            };
+            out.note(RowKey::Residency(presence));
+        }
+        self.device_mut(device)
+            .executors
+            .retain(|other| *other != id);
+        self.sets.open.remove(&id);
+        out.timers.arm(Timer::Executor(id), None);
+        out.note(RowKey::Executor(id));
+        self.sets.allot_due.insert(device);
+        out.effect(Effect::Detached { executor: id });
+        out.fact(Fact::ExecutorDetached(id));
+    }
+}

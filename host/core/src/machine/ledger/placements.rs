@@ -1,0 +1,367 @@
+//! Placements: room taken, grown and given back.
+
+use crate::fact::PlacedIn;
+use crate::ids::{BlockHash, BlockId, DeviceId, ExecutorId, RequestId};
+use crate::refusal::RefusalCause;
+
+use super::super::count;
+use super::super::outbox::Outbox;
+use super::super::requests::{Advance, Placed, Request};
+use super::executor::{Executor, SlotUse};
+use super::models::Step;
+use super::pool::blocks_for;
+use super::{Freed, Ledger};
+
+/// The outcome of [`Ledger::grow`].
+#[derive(Debug)]
+pub(crate) struct Grown {
+    /// The new blocks.
+    pub(crate) blocks: Vec<BlockId>,
+    /// True if the sequence has all it needs.
+    pub(crate) is_enough: bool,
+}
+
+/// The number of blocks that a request takes when it is placed: for its prompt and its first token,
+/// and for all it may ever generate where the executor could not be freed of it again.
+pub(crate) fn blocks_at_start(request: &Request, executor: &Executor) -> u32 {
+    let Some(tokens_per_block) = executor.spec.tokens_per_block else {
+        return 0;
+    };
+    let bound = request.tokens_bound();
+    let tokens = if executor.spec.preempts {
+        (u64::from(request.row.prompt_tokens) + 1).min(bound)
+    } else {
+        bound
+    };
+    blocks_for(tokens, tokens_per_block)
+}
+
+/// Hashes of the prompt blocks that a request may share with others: all before the one that its
+/// last prompt token is in. That token is always computed, for its logits, and so is written.
+fn shareable(request: &Request, tokens_per_block: u32) -> &[BlockHash] {
+    let hashes = &request.prompt_hashes;
+    let whole = request.row.prompt_tokens.saturating_sub(1) / tokens_per_block.max(1);
+    &hashes[..hashes.len().min(whole as usize)]
+}
+
+// === impl Ledger: room there is ===
+
+impl Ledger {
+    /// Checks that prompt and output bound fit the executor's device when it is empty. A request
+    /// that does not fit would run short of blocks that nobody's leaving could give it.
+    pub(crate) fn could_ever_place(
+        &self,
+        request: &Request,
+        executor: &Executor,
+    ) -> Result<(), RefusalCause> {
+        let pool = self[executor.spec.device].pool();
+        let Some((pool, tokens_per_block)) = pool.zip(executor.spec.tokens_per_block) else {
+            return Ok(());
+        };
+        let needed = blocks_for(request.tokens_bound(), tokens_per_block);
+        let total = pool.total();
+        if needed > total {
+            return Err(RefusalCause::NeverFits { needed, total });
+        }
+        Ok(())
+    }
+
+    /// Finds room for a waiting request on an executor, in a slot or in its device queue.
+    pub(crate) fn can_place(
+        &self,
+        request: &Request,
+        executor: &Executor,
+    ) -> Result<PlacedIn, RefusalCause> {
+        let into = if executor.has_slot() {
+            PlacedIn::Slot
+        } else if executor.has_queue_room(request.row.class) {
+            PlacedIn::Queue
+        } else {
+            return Err(RefusalCause::NoSlot);
+        };
+        if !executor.has_model_place(request.row.model) {
+            return Err(RefusalCause::ModelsMax);
+        }
+        self.can_run(request.row.model)?;
+        let needed = blocks_at_start(request, executor);
+        let tokens_per_block = executor.spec.tokens_per_block.unwrap_or(0);
+        let device = &self[executor.spec.device];
+        match device.available_for(shareable(request, tokens_per_block)) {
+            Some(available) if needed > available => {
+                Err(RefusalCause::NoBlocks { needed, available })
+            }
+            Some(_) | None => Ok(into),
+        }
+    }
+}
+
+// === impl Ledger: in ===
+
+impl Ledger {
+    /// Takes the blocks and the model's place of a request for which [`Self::can_place`] found
+    /// room. Returns the leading tokens of its prompt that the blocks hold already.
+    pub(crate) fn place(
+        &mut self,
+        request: &Request,
+        executor: ExecutorId,
+        out: &mut Outbox,
+    ) -> u32 {
+        let record = &self[executor];
+        let blocks = blocks_at_start(request, record);
+        let tokens_per_block = record.spec.tokens_per_block.unwrap_or(0);
+        let device = record.spec.device;
+        let hashes = shareable(request, tokens_per_block);
+        let cached = self.device_mut(device).lease(request.id(), hashes, blocks);
+        self.join_model(executor, request, out);
+        cached.saturating_mul(tokens_per_block)
+    }
+
+    /// Puts a request whose blocks and model's place are taken into its slot or the device queue.
+    pub(crate) fn enter(
+        &mut self,
+        request: &Request,
+        placed: &Placed,
+        into: PlacedIn,
+        out: &mut Outbox,
+    ) {
+        let (id, row) = (request.id(), &request.row);
+        self.count_waiting(row, Step::Down, out);
+        let held = self.device_of(placed.executor).held(id);
+        let preempts = self.book(placed.executor, |record| {
+            record.placed_total += 1;
+            record.blocks_used += u64::from(held);
+            record.prefill_tokens_pending += u64::from(row.prompt_tokens - placed.cached_tokens);
+            match into {
+                PlacedIn::Queue => record.queue.push(row.class, id),
+                PlacedIn::Slot => {
+                    record.slots.insert(id, SlotUse::Running);
+                }
+            }
+            record.spec.preempts
+        });
+        if preempts {
+            self.sets.preemptible.insert((request.urgency(), id));
+        }
+        self.count_running(row.tenant, Step::Up, out);
+    }
+
+    /// Moves the next request of an executor's device queue into a slot, if one is free.
+    pub(crate) fn pop_queued(&mut self, executor: ExecutorId) -> Option<RequestId> {
+        let record = &self[executor];
+        if record.queue.is_empty() || !record.has_slot() || !record.health.works() {
+            return None;
+        }
+        self.book(executor, |record| {
+            let next = record.queue.pop()?;
+            record.slots.insert(next, SlotUse::Running);
+            Some(next)
+        })
+    }
+
+    /// Has the budgets of a device set anew, or raised, for a sequence that begins to run.
+    pub(crate) fn start(&mut self, executor: ExecutorId, out: &mut Outbox) {
+        let record = &self[executor];
+        let device = record.spec.device;
+        let is_alone = record.running().nth(1).is_none();
+        let is_above = |max| max < count(record.running().count());
+        if is_alone {
+            self.sets.allot_due.insert(device);
+            out.due = true;
+        } else if record.tokens_max.is_some_and(is_above) {
+            self.keep_floors(device, out);
+        }
+    }
+}
+
+// === impl Ledger: room kept for the needy ===
+
+impl Ledger {
+    /// Takes a model's place on an executor for a waiting request, and opens its lease: the rest
+    /// follows by [`Self::fill`].
+    pub(crate) fn reserve(&mut self, request: &Request, executor: ExecutorId, out: &mut Outbox) {
+        self.join_model(executor, request, out);
+        let device = self[executor].spec.device;
+        if let Some(pool) = self.device_mut(device).pool_mut() {
+            pool.reserve(request.id(), &[], 0);
+        }
+    }
+
+    /// Gives a request first claim on room of a device. Some may be free already.
+    pub(crate) fn claim(&mut self, device: DeviceId, needy: RequestId) -> Freed {
+        let claims = &mut self.device_mut(device).claims;
+        if !claims.contains(&needy) {
+            claims.push(needy);
+        }
+        Freed(device)
+    }
+
+    /// Takes free room for a reservation. True if all of its room is there: then the claim ends.
+    pub(crate) fn fill(
+        &mut self,
+        request: &Request,
+        executor: ExecutorId,
+        out: &mut Outbox,
+    ) -> bool {
+        let id = request.id();
+        let needed = blocks_at_start(request, &self[executor]);
+        let (has_slot, has_place) = self.book(executor, |record| {
+            if !record.slots.contains_key(&id) && record.has_slot() {
+                record.slots.insert(id, SlotUse::Reserved);
+            }
+            let models_max = record.spec.models_max;
+            let has_place = models_max.is_none_or(|max| record.models_active <= max);
+            (record.slots.contains_key(&id), has_place)
+        });
+        let device = self[executor].spec.device;
+        let has_blocks = self.device_mut(device).pool_mut().is_none_or(|pool| {
+            pool.grow(id, needed);
+            pool.lease(id).len() >= needed as usize
+        });
+        self.touch_blocks(device, out);
+        self.touch_load(executor, out);
+        let is_whole = has_slot && has_place && has_blocks;
+        if is_whole {
+            self.device_mut(device).settle(id);
+        }
+        is_whole
+    }
+}
+
+// === impl Ledger: while it runs ===
+
+impl Ledger {
+    /// Books the tokens of a step.
+    pub(crate) fn advance(&mut self, request: &Request, made: &Advance, out: &mut Outbox) {
+        let record = self.executor_mut(request.placement().executor);
+        record.prefill_tokens_pending -= u64::from(made.prefilled);
+        if let Some(ttft) = made.ttft {
+            record.measured_ttft(ttft);
+        }
+        if let Some(itl) = made.itl {
+            record.measured_itl(itl);
+        }
+        self.count_tokens(request.row.tenant, (made.prefilled, made.generated), out);
+    }
+
+    /// Makes the full prompt blocks whose KV is there available to others.
+    pub(crate) fn publish(&mut self, request: &Request) {
+        if request.prompt_hashes.is_empty() {
+            return;
+        }
+        let placed = request.placement();
+        let spec = &self[placed.executor].spec;
+        let (device, tokens_per_block) = (spec.device, spec.tokens_per_block);
+        let pool = self.device_mut(device).pool_mut();
+        let Some((pool, tokens_per_block)) = pool.zip(tokens_per_block) else {
+            return;
+        };
+        let full = (placed.prefilled / tokens_per_block.max(1)) as usize;
+        let cached = (placed.cached_tokens / tokens_per_block.max(1)) as usize;
+        let hashes = request.prompt_hashes.iter().enumerate();
+        for (idx, hash) in hashes.take(full).skip(cached) {
+            pool.publish(request.id(), idx, *hash);
+        }
+    }
+
+    /// The number of blocks that a running sequence must have in all for its next token; absent
+    /// where it has them.
+    pub(crate) fn blocks_lacked(&self, request: &Request) -> Option<u32> {
+        let executor = &self[request.placement().executor];
+        let tokens_per_block = executor.spec.tokens_per_block?;
+        let pool = self[executor.spec.device].pool()?;
+        let tokens = request.tokens_ahead().min(request.tokens_bound());
+        let needed = blocks_for(tokens, tokens_per_block);
+        (needed > count(pool.lease(request.id()).len())).then_some(needed)
+    }
+
+    /// Notes that a running sequence lacks a block. Returns its device.
+    pub(crate) fn lack(&mut self, id: RequestId, executor: ExecutorId) -> DeviceId {
+        let device = self[executor].spec.device;
+        self.device_mut(device).short.insert(id);
+        self.sets.short.insert(device);
+        device
+    }
+
+    /// Takes a device off the list of short ones, if nothing lacks a block there any more.
+    pub(crate) fn is_short(&mut self, device: DeviceId) -> bool {
+        let is_short = !self[device].short.is_empty();
+        if !is_short {
+            self.sets.short.remove(&device);
+        }
+        is_short
+    }
+
+    /// Gives a sequence free blocks until it has `blocks` in all. Its shortage and its claim end
+    /// when it has them.
+    pub(crate) fn grow(&mut self, id: RequestId, executor: ExecutorId, blocks: u32) -> Grown {
+        let device = self[executor].spec.device;
+        let device = self.device_mut(device);
+        let pool = device.pool_mut();
+        let pool = pool.expect("blocks are lacking only where the machine hands them out");
+        let new = pool.grow(id, blocks);
+        let is_enough = pool.lease(id).len() >= blocks as usize;
+        if is_enough {
+            device.settle(id);
+        }
+        self.executor_mut(executor).blocks_used += new.len() as u64;
+        Grown {
+            blocks: new,
+            is_enough,
+        }
+    }
+}
+
+// === impl Ledger: out ===
+
+impl Ledger {
+    /// Notes that a running sequence was told to leave. Its slot and blocks stay its own until
+    /// [`Self::release`].
+    pub(crate) fn leave(&mut self, request: &Request) {
+        let (id, executor) = (request.id(), request.placement().executor);
+        self.sets.preemptible.remove(&(request.urgency(), id));
+        self.book(executor, |record| record.slots.insert(id, SlotUse::Leaving));
+        let device = self[executor].spec.device;
+        self.device_mut(device).settle(id);
+    }
+
+    /// Closes a placement: its slot or queue entry, its blocks and its model's place come free.
+    pub(crate) fn release(&mut self, request: &Request, out: &mut Outbox) -> Freed {
+        let (id, row, placed) = (request.id(), &request.row, request.placement());
+        let unfilled = row.prompt_tokens.saturating_sub(placed.prefilled);
+        let held = self.device_of(placed.executor).held(id);
+        self.sets.preemptible.remove(&(request.urgency(), id));
+        self.count_running(row.tenant, Step::Down, out);
+        let record = self.executor_mut(placed.executor);
+        record.prefill_tokens_pending -= u64::from(unfilled);
+        record.blocks_used -= u64::from(held);
+        record.queue.remove(row.class, id);
+        let ran = record.slots.contains_key(&id);
+        let freed = self.vacate(request, placed.executor, out);
+        if ran && self[placed.executor].running().next().is_none() {
+            self.sets.allot_due.insert(freed.0);
+        }
+        freed
+    }
+
+    /// Gives up the room that a placed request has on an executor, or that is kept for a waiting one.
+    pub(crate) fn vacate(
+        &mut self,
+        request: &Request,
+        executor: ExecutorId,
+        out: &mut Outbox,
+    ) -> Freed {
+        let id = request.id();
+        self.book(executor, |record| record.slots.remove(&id));
+        let device = self[executor].spec.device;
+        let record = self.device_mut(device);
+        record.settle(id);
+        if let Some(pool) = record.pool_mut() {
+            pool.close(id);
+        }
+        self.leave_model(executor, request, out);
+        self.touch_blocks(device, out);
+        self.touch_load(executor, out);
+        out.due = true;
+        Freed(device)
+    }
+}

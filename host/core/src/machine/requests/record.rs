@@ -1,0 +1,398 @@
+//! One live request: the client's wishes, and the way it has come.
+//!
+//! The phase is a state machine: without a place (arrived, parked, queued) → placed (in a device
+//! queue or a slot) → leaving → without a place again, or gone. A request that has ended is not here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::fact::Decided;
+use crate::ids::{BlockHash, ExecutorId, Incarnation, Micros, RequestId};
+use crate::input::{NewRequest, Progress, SequenceRef};
+use crate::log::Stamp;
+use crate::rows::{Request as RequestRow, RequestClass, Stage};
+
+/// The urgency of a request before any policy: the greater, the more urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Urgency {
+    pub(crate) class: RequestClass,
+    pub(crate) priority: i32,
+}
+
+/// Everything the machine keeps about one live request.
+#[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Request {
+    /// The request as policies see it while it has no place.
+    pub(crate) row: Arc<RequestRow>,
+    pub(crate) prompt_hashes: Vec<BlockHash>,
+    pub(crate) phase: Phase,
+    // Over all its placements.
+    pub(crate) generated: u32,
+    pub(crate) first_token_at: Option<Micros>,
+    pub(crate) preemptions: u32,
+    /// Placements that ended because the executor failed it or died.
+    pub(crate) failures: u32,
+    /// Requests for which it was evicted: it may not evict these in turn.
+    pub(crate) evicted_for: BTreeSet<RequestId>,
+    // For the feed.
+    pub(super) waiting_stamp: Stamp,
+    pub(crate) sequence_stamp: Stamp,
+}
+
+/// The place of a request.
+#[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) enum Phase {
+    /// Without a place.
+    Waiting(Waiting),
+    /// On an executor.
+    Placed(Placed),
+    /// On an executor, told to leave it.
+    Leaving(Placed, AfterLeaving),
+}
+
+/// The state of a request after it has left its executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) enum AfterLeaving {
+    /// It waits again.
+    Requeue,
+    /// Its outcome is set; only its room is still in use.
+    Gone,
+}
+
+/// A request without a place.
+#[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Waiting {
+    /// Start of the time that counts against the bound on waiting.
+    pub(crate) since: Micros,
+    /// The time since which some executor could have taken it in every round.
+    pub(crate) feasible_since: Option<Micros>,
+    /// The number of placements that went past it.
+    pub(crate) overtaken: u32,
+    /// The time until which a policy holds it.
+    pub(crate) held_until: Option<Micros>,
+    /// Room kept for it.
+    pub(super) reservation: Option<Reservation>,
+}
+
+/// Room kept on an executor for a request that others give way to.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Reservation {
+    pub(crate) executor: ExecutorId,
+    pub(crate) since: Micros,
+    /// The author of the eviction.
+    pub(crate) by: Decided,
+}
+
+/// A request on an executor.
+#[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Placed {
+    pub(crate) executor: ExecutorId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) in_slot: InSlot,
+    pub(crate) placed_at: Micros,
+    pub(crate) started_at: Option<Micros>,
+    /// Leading prompt tokens that its blocks held when it was placed.
+    pub(crate) cached_tokens: u32,
+    /// Prompt tokens whose KV is there.
+    pub(crate) prefilled: u32,
+    /// Tokens generated in this placement.
+    pub(crate) generated: u32,
+    pub(super) last_token_at: Option<Micros>,
+    pub(super) steps_without_token: u32,
+    /// Set while it lacks a block to go on.
+    pub(crate) short: Option<Short>,
+}
+
+/// The place of a request on its executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) enum InSlot {
+    /// It waits in the device queue.
+    Queued,
+    /// It runs.
+    Running,
+}
+
+/// A running sequence that cannot grow.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Short {
+    pub(crate) since: Micros,
+    /// The time at which victims were last asked for.
+    pub(crate) asked: Option<Micros>,
+    /// The number of blocks that it must have in all.
+    pub(crate) blocks: u32,
+}
+
+const PLACED: &str = "a request with a slot, a queue entry or a shortage is placed";
+
+/// The effect of a step on one sequence.
+#[derive(Debug)]
+pub(crate) struct Advance {
+    pub(crate) prefilled: u32,
+    pub(crate) generated: u32,
+    /// Time from the placement to the first token of all, if this is it.
+    pub(crate) ttft: Option<Micros>,
+    /// Microseconds for each of these tokens, if they are not the first of the placement.
+    pub(crate) itl: Option<u64>,
+}
+
+// === impl Request: reading ===
+
+impl Request {
+    /// A request that arrives at `now`.
+    pub(crate) fn new(id: RequestId, now: Micros, new: NewRequest) -> Self {
+        let row = RequestRow {
+            id,
+            model: new.model,
+            adapter: new.adapter,
+            tenant: new.tenant,
+            session: new.session,
+            class: new.class,
+            priority: new.priority,
+            head_start: new.head_start,
+            stage: Stage::Arrived,
+            labels: new.labels,
+            arrived: now,
+            deadline: new.deadline,
+            may_wait: new.may_wait,
+            prompt_tokens: new.prompt_tokens,
+            output_tokens_max: new.output_tokens_max,
+            output_tokens_expected: new.output_tokens_expected,
+            group: new.group,
+            allowed: new.allowed,
+            failed_on: Vec::new(),
+            preferred: new.preferred,
+            attempts: 0,
+        };
+        Self {
+            row: Arc::new(row),
+            prompt_hashes: new.prompt_hashes,
+            phase: Phase::Waiting(Waiting::new(now)),
+            generated: 0,
+            first_token_at: None,
+            preemptions: 0,
+            failures: 0,
+            evicted_for: BTreeSet::new(),
+            waiting_stamp: Stamp::default(),
+            sequence_stamp: Stamp::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> RequestId {
+        self.row.id
+    }
+
+    pub(crate) fn urgency(&self) -> Urgency {
+        Urgency {
+            class: self.row.class,
+            priority: self.row.priority,
+        }
+    }
+
+    /// True if this request comes before `other` by urgency, then arrival.
+    pub(crate) fn precedes(&self, other: &Request) -> bool {
+        let key = |r: &Request| (std::cmp::Reverse(r.urgency()), r.id());
+        key(self) < key(other)
+    }
+
+    pub(crate) fn waiting(&self) -> Option<&Waiting> {
+        match &self.phase {
+            Phase::Waiting(waiting) => Some(waiting),
+            Phase::Placed(_) | Phase::Leaving(..) => None,
+        }
+    }
+
+    /// The room kept for a request that waits.
+    pub(crate) fn reservation(&self) -> Option<&Reservation> {
+        self.waiting()?.reservation.as_ref()
+    }
+
+    /// The placement of a request that has one, leaving or not.
+    pub(crate) fn placed(&self) -> Option<&Placed> {
+        match &self.phase {
+            Phase::Placed(placed) | Phase::Leaving(placed, _) => Some(placed),
+            Phase::Waiting(_) => None,
+        }
+    }
+
+    /// The placement of a request that cannot be without one.
+    ///
+    /// # Panics
+    /// If it waits: see [`super::Requests`].
+    pub(crate) fn placement(&self) -> &Placed {
+        self.placed().expect(PLACED)
+    }
+
+    /// The executor that it is placed on, or that has room kept for it.
+    pub(crate) fn executor(&self) -> Option<ExecutorId> {
+        let placed = self.placed().map(|placed| placed.executor);
+        placed.or_else(|| Some(self.reservation()?.executor))
+    }
+
+    /// True if it has a place and no slot yet.
+    pub(crate) fn is_queued_on_executor(&self) -> bool {
+        self.placed()
+            .is_some_and(|placed| placed.in_slot == InSlot::Queued)
+    }
+
+    /// True if its outcome is set and only its room is still in use.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.phase, Phase::Leaving(_, AfterLeaving::Gone))
+    }
+
+    /// The name of its sequence, by which its executor knows it.
+    pub(crate) fn sequence(&self) -> SequenceRef {
+        let placed = self.placement();
+        SequenceRef {
+            request: self.id(),
+            executor: placed.executor,
+            incarnation: placed.incarnation,
+        }
+    }
+
+    /// Tokens whose KV it must hold to generate its next token, plus that one.
+    pub(crate) fn tokens_ahead(&self) -> u64 {
+        let generated = self.placed().map_or(0, |placed| placed.generated);
+        u64::from(self.row.prompt_tokens) + u64::from(generated) + 1
+    }
+
+    /// Most tokens whose KV it may ever hold.
+    pub(crate) fn tokens_bound(&self) -> u64 {
+        u64::from(self.row.prompt_tokens) + u64::from(self.row.output_tokens_max)
+    }
+}
+
+// === impl Request: changing ===
+
+impl Request {
+    pub(super) fn row_mut(&mut self) -> &mut RequestRow {
+        Arc::make_mut(&mut self.row)
+    }
+
+    /// The placement of a request that cannot be without one, to be changed.
+    pub(super) fn placement_mut(&mut self) -> &mut Placed {
+        match &mut self.phase {
+            Phase::Placed(placed) | Phase::Leaving(placed, _) => placed,
+            Phase::Waiting(_) => panic!("{PLACED}"),
+        }
+    }
+
+    /// Replaces the phase by the one that follows it.
+    pub(super) fn turn(&mut self, next: impl FnOnce(Phase) -> Phase) {
+        let between = Phase::Waiting(Waiting::new(Micros(0)));
+        self.phase = next(std::mem::replace(&mut self.phase, between));
+    }
+
+    /// Books the tokens of a step.
+    pub(super) fn advance(&mut self, made: Progress, now: Micros) -> Advance {
+        let prompt_tokens = self.row.prompt_tokens;
+        let is_first = self.first_token_at.is_none() && made.generated > 0;
+        if is_first {
+            self.first_token_at = Some(now);
+        }
+        self.generated += made.generated;
+        let placed = self.placement_mut();
+        let left = prompt_tokens.saturating_sub(placed.prefilled);
+        let mut advance = Advance {
+            prefilled: made.prefilled.min(left),
+            generated: made.generated,
+            ttft: None,
+            itl: None,
+        };
+        placed.prefilled += advance.prefilled;
+        placed.generated += made.generated;
+        if made.generated > 0 {
+            match placed.last_token_at {
+                None => advance.ttft = is_first.then(|| now.since(placed.placed_at)),
+                Some(last) => advance.itl = Some(now.since(last).0 / u64::from(made.generated)),
+            }
+            placed.last_token_at = Some(now);
+        }
+        advance
+    }
+}
+
+// === impl Phase ===
+
+impl Phase {
+    /// The phase of a waiting request that gets a place.
+    pub(super) fn enter(self, placed: Placed) -> Phase {
+        match self {
+            Phase::Waiting(_) => Phase::Placed(placed),
+            Phase::Placed(_) | Phase::Leaving(..) => panic!("only a waiting request gets a place"),
+        }
+    }
+
+    /// The phase of a running request that is told to leave.
+    pub(super) fn leave(self, after: AfterLeaving) -> Phase {
+        match self {
+            Phase::Placed(placed) => Phase::Leaving(
+                Placed {
+                    short: None,
+                    ..placed
+                },
+                after,
+            ),
+            Phase::Waiting(_) | Phase::Leaving(..) => panic!("only a running request can leave"),
+        }
+    }
+
+    /// The phase of a request whose outcome is set while it leaves.
+    pub(super) fn end(self) -> Phase {
+        match self {
+            Phase::Leaving(placed, _) => Phase::Leaving(placed, AfterLeaving::Gone),
+            Phase::Waiting(_) | Phase::Placed(_) => panic!("only a leaving request is let go"),
+        }
+    }
+
+    /// The phase of a request that has left and waits again.
+    pub(super) fn requeue(self, now: Micros) -> Phase {
+        match self {
+            Phase::Placed(_) | Phase::Leaving(..) => Phase::Waiting(Waiting::new(now)),
+            Phase::Waiting(_) => panic!("a waiting request is queued already"),
+        }
+    }
+}
+
+impl Waiting {
+    fn new(since: Micros) -> Self {
+        Self {
+            since,
+            feasible_since: None,
+            overtaken: 0,
+            held_until: None,
+            reservation: None,
+        }
+    }
+}
+
+impl Placed {
+    /// A placement in the device queue, the first stop on the way to a slot.
+    pub(crate) fn new(
+        (executor, incarnation): (ExecutorId, Incarnation),
+        now: Micros,
+        cached_tokens: u32,
+    ) -> Self {
+        Self {
+            executor,
+            incarnation,
+            in_slot: InSlot::Queued,
+            placed_at: now,
+            started_at: None,
+            cached_tokens,
+            prefilled: cached_tokens,
+            generated: 0,
+            last_token_at: None,
+            steps_without_token: 0,
+            short: None,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! One scheduling round: admission, order, routing, then shortages and budgets.
+//!
+//! An answer is data. Each action in it is checked by the interlock, and applied or refused; where
+//! there is no usable answer the built-in rule decides. Nothing a policy says can make a round fail
+//! or go on without end: each request is asked about at most once per hook and round.
+//!
+//! | file | part of the round |
+//! |---|---|
+//! | `admission` | parked requests and arrivals |
+//! | `clocks` | the clocks that bound a policy |
+//! | `routing` | order and placement |
+//! | `shortages` | evictions for requests that lack room |
+//! | `budgets` | tokens per step |
+//! | `built_in` | the rules where no policy answers |
+//! | `feasibility` | a memory of requests that some executor could take |
+
+mod admission;
+mod budgets;
+mod built_in;
+mod clocks;
+mod feasibility;
+mod routing;
+mod shortages;
+
+use crate::answer::{Answer, Author, Reply};
+use crate::fact::{Decided, Fact, PlacedIn};
+use crate::hook::Hook;
+use crate::ids::{ExecutorId, Micros, RequestId, Round};
+use crate::policies::{Policies, Strike};
+use crate::question::{Asked, Question};
+use crate::refusal::Refusal;
+use crate::rows::Moment;
+use crate::view::View;
+
+use super::Machine;
+
+/// A round in progress: the machine, its policies, and what has happened so far.
+struct OngoingRound<'a> {
+    machine: &'a mut Machine,
+    policies: &'a mut dyn Policies,
+    at: Moment,
+    /// Requests that were let into the queue or the parking list.
+    admitted: Vec<RequestId>,
+    /// Requests that some executor could have taken when their order was asked for.
+    asked: Vec<RequestId>,
+    placements: Vec<(RequestId, ExecutorId)>,
+}
+
+impl Machine {
+    /// Makes one scheduling round, if something changed that could change its answers; otherwise
+    /// only time passes.
+    pub fn decide(&mut self, now: Micros, policies: &mut dyn Policies) {
+        self.out.pass(now);
+        self.fire_timers();
+        if !std::mem::take(&mut self.out.due) {
+            return;
+        }
+        self.out.at.round = Round(self.out.at.round.0 + 1);
+        let round = OngoingRound {
+            at: self.out.at,
+            machine: self,
+            policies,
+            admitted: Vec::new(),
+            asked: Vec::new(),
+            placements: Vec::new(),
+        };
+        round.run();
+        // What left the queue in this round made room in it.
+        let has_room = self.requests.room(&self.config) > 0;
+        self.out.due |= has_room && !self.requests.parking().is_empty();
+    }
+}
+
+impl OngoingRound<'_> {
+    fn run(mut self) {
+        self.unpark();
+        self.ask_admission();
+        self.place_overdue();
+        self.ask_order_and_routing();
+        self.count_overtaken();
+        self.relieve();
+        self.watch_feasible();
+        self.ask_budgets();
+    }
+
+    /// Asks a question about the machine as it is now, and notes the faults that came first.
+    fn ask<T>(
+        &mut self,
+        question: Question<'_>,
+        typed: impl FnOnce(Answer<Reply>) -> Answer<T>,
+    ) -> Answer<T> {
+        let hook = question.hook();
+        let asked = Asked {
+            view: View::new(self.machine),
+            at: self.at,
+            question,
+        };
+        let mut answer = typed(self.policies.ask(&asked));
+        for fault in answer.faults.drain(..) {
+            self.machine.out.fact(Fact::Fault(hook, fault));
+        }
+        answer
+    }
+
+    /// The number of these requests, from the first on, that one policy is asked about together.
+    fn run_of(&self, hook: Hook, requests: &[RequestId]) -> usize {
+        let run = self.policies.run(&View::new(self.machine), hook, requests);
+        run.clamp(1, requests.len())
+    }
+
+    /// Notes that an answer, or an action in it, was refused, and tells its author.
+    fn refuse(&mut self, author: Author, hook: Hook, refusal: Refusal) {
+        self.policies.refused(author, hook, &refusal);
+        self.machine.out.fact(Fact::Refused(author, hook, refusal));
+    }
+
+    /// Tells the policies that a liveness bound ran out.
+    fn strike(&mut self, strike: Strike) {
+        self.policies.struck(&View::new(self.machine), &strike);
+    }
+
+    fn place(&mut self, id: RequestId, on: (ExecutorId, PlacedIn), by: Decided) {
+        self.machine.place(id, on, by);
+        self.placements.push((id, on.0));
+    }
+}
