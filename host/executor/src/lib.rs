@@ -18,6 +18,7 @@ pub mod contract;
 pub mod delivery;
 pub mod handle;
 pub mod job;
+pub mod prompt;
 pub mod stats;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use pointsman_engine::text::ModelText;
+use pointsman_executor::prompt::PromptEncoder;
 use pointsman_executor::stats::EngineStats;
 
 /// The models and executors there are.
@@ -24,7 +24,7 @@ pub struct ModelEntry {
     /// The name clients use.
     pub name: String,
     /// Its tokenizer, chat template and defaults.
-    pub text: Arc<ModelText>,
+    pub text: Arc<dyn PromptEncoder>,
     /// Longest sequence, in tokens.
     pub context_tokens: u32,
     /// Time of loading, in seconds since 1970.

@@ -132,7 +132,7 @@ impl Loaded {
         let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
         ModelEntry {
             name: self.config.name.clone(),
-            text: Arc::clone(&self.text),
+            text: Arc::clone(&self.text) as _,
             context_tokens: self.model.config().context_tokens.min(pool),
             created: clock::unix_seconds(),
         }

@@ -12,31 +12,8 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::PromptError;
 use super::date::strftime;
-
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ChatMessage {
-    /// Role of the speaker: `system`, `user`, `assistant`, or another that the template knows.
-    pub role: String,
-    /// Text of the message.
-    pub content: String,
-    /// Name of the speaker, for templates that tell several users apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-}
-
-impl ChatMessage {
-    /// A message without a name.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self {
-            role: role.into(),
-            content: content.into(),
-            name: None,
-        }
-    }
-}
+use pointsman_executor::prompt::{ChatMessage, PromptError};
 
 /// `chat_template` of `tokenizer_config.json`.
 #[derive(Debug, Deserialize)]
@@ -169,7 +146,7 @@ impl ChatTemplate {
         let rendered = template.and_then(|template| template.render(context));
         rendered.map_err(|error| match raised(&error) {
             Some(why) => PromptError::Refused(why),
-            None => PromptError::Template(error),
+            None => PromptError::Template(Box::new(error)),
         })
     }
 }

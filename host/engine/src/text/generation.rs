@@ -1,18 +1,7 @@
 //! A model's generation settings: the tokens that end an answer, and its makers' suggestions.
 
+use pointsman_executor::prompt::GenerationDefaults;
 use serde::Deserialize;
-
-/// Suggestions of the model's makers for [`Sampling`](pointsman_executor::job::Sampling), used where
-/// a client says nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GenerationDefaults {
-    /// Divisor of the logits; 0 where the likeliest token is to be taken.
-    pub temperature: f32,
-    /// Probability of the tokens that are kept; 1 keeps all.
-    pub top_p: f32,
-    /// Number of the tokens that are kept; 0 keeps all.
-    pub top_k: u32,
-}
 
 /// `generation_config.json`, or the parts of `config.json` that mean the same.
 #[derive(Debug, Default, Deserialize)]

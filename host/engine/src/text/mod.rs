@@ -20,15 +20,13 @@ mod generation;
 
 use std::fmt;
 
+use pointsman_executor::prompt::{ChatMessage, GenerationDefaults, PromptEncoder, PromptError};
 use pointsman_executor::text::{DecodeError, Detokenizer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokenizers::Tokenizer;
 
 use crate::model::files::{ModelFileError, ModelFiles};
-
-pub use chat::ChatMessage;
-pub use generation::GenerationDefaults;
 
 use chat::{ChatTemplate, SpecialTokens, TemplateSource};
 use generation::{EndsAndDefaults, GenerationFile};
@@ -97,24 +95,6 @@ pub enum TextError {
     },
 }
 
-/// The reason why a prompt has no tokens.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PromptError {
-    /// The model has no chat template: it was not made to chat.
-    #[error("the model has no chat template")]
-    NoChatTemplate,
-    /// The template refuses these messages, in its own words: the client's fault.
-    #[error("the model's chat template refuses the messages: {0}")]
-    Refused(String),
-    /// The template failed on these messages.
-    #[error("the model's chat template fails")]
-    Template(#[source] minijinja::Error),
-    /// The tokenizer failed on this text.
-    #[error("the text cannot be tokenized")]
-    Tokenizer(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
@@ -163,34 +143,10 @@ impl ModelText {
         self
     }
 
-    /// Returns the tokens of a plain text, with those that the tokenizer puts around every text.
-    ///
-    /// # Errors
-    /// If the tokenizer fails.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        self.tokenize(text, AroundText::Add)
-    }
-
-    /// Returns the tokens of a conversation in the form that the model was trained on, up to where
-    /// its answer begins.
-    ///
-    /// # Errors
-    /// If there is no chat template, or the template refuses the messages or fails on them.
-    pub fn chat_prompt(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, PromptError> {
-        let template = self.template.as_ref().ok_or(PromptError::NoChatTemplate)?;
-        self.tokenize(&template.render(messages)?, AroundText::InText)
-    }
-
     fn tokenize(&self, text: &str, around: AroundText) -> Result<Vec<u32>, PromptError> {
         let encoding = self.tokenizer.encode_fast(text, around == AroundText::Add);
         let encoding = encoding.map_err(PromptError::Tokenizer)?;
         Ok(encoding.get_ids().to_vec())
-    }
-
-    /// Suggestions of the model's makers, for requests that say nothing.
-    #[must_use]
-    pub fn defaults(&self) -> &GenerationDefaults {
-        &self.generation.defaults
     }
 
     /// One above the largest token id that the tokenizer has. The model's rows of logits may be
@@ -206,10 +162,30 @@ impl ModelText {
         &self.missing
     }
 
-    /// Returns true if the model can chat: [`Self::chat_prompt`] needs the template.
+    /// Returns true if the model can chat: [`PromptEncoder::chat_prompt`] needs the template.
     #[must_use]
     pub fn has_chat_template(&self) -> bool {
         self.template.is_some()
+    }
+}
+
+impl PromptEncoder for ModelText {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        self.tokenize(text, AroundText::Add)
+    }
+
+    fn chat_prompt(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, PromptError> {
+        let template = self.template.as_ref().ok_or(PromptError::NoChatTemplate)?;
+        self.tokenize(&template.render(messages)?, AroundText::InText)
+    }
+
+    fn has_token(&self, id: u32) -> bool {
+        let kind = self.kinds.get(id as usize);
+        kind.is_some_and(|kind| *kind != TokenKind::Missing)
+    }
+
+    fn defaults(&self) -> &GenerationDefaults {
+        &self.generation.defaults
     }
 }
 

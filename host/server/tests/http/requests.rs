@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
-use pointsman_engine::text::ChatMessage;
 use pointsman_executor::job::{Job, Sampling};
+use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_server::config::{ApiKey, Config, Secret};
 use pointsman_server::driver::message::Hints;
 use serde_json::{Value, json};

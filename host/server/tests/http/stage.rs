@@ -164,7 +164,7 @@ fn catalog() -> Catalog {
     Catalog {
         models: vec![ModelEntry {
             name: "demo".to_owned(),
-            text: Arc::clone(&TEXT),
+            text: Arc::clone(&*TEXT) as _,
             context_tokens: 2048,
             created: 1_700_000_000,
         }],

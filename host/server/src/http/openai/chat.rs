@@ -1,7 +1,7 @@
 //! Chat completions: the conversation read, and the shapes of answers.
 
-use pointsman_engine::text::ChatMessage;
 use pointsman_executor::delivery::StopReason;
+use pointsman_executor::prompt::ChatMessage;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use http_body_util::Either;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
-use pointsman_engine::text::GenerationDefaults;
 use pointsman_executor::job::Job;
+use pointsman_executor::prompt::GenerationDefaults;
 
 use super::App;
 use super::answer::{JSON, Reply, reply};

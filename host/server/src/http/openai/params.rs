@@ -1,7 +1,7 @@
 //! The parameters of a request: sampling, bounds, transfer. And the fields that are not built.
 
-use pointsman_engine::text::GenerationDefaults;
 use pointsman_executor::job::Sampling;
+use pointsman_executor::prompt::GenerationDefaults;
 use serde_json::{Number, Value, json};
 
 use super::envelope::UsageField;

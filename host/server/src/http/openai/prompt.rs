@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pointsman_engine::text::{ChatMessage, ModelText, PromptError};
+use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
 use tokio::sync::Semaphore;
 
 use crate::catalog::ModelEntry;
@@ -33,12 +33,12 @@ impl Prompt {
         tokenising: &Semaphore,
     ) -> Result<Vec<u32>, ApiError> {
         let tokens = if self.bytes() <= INLINE_BYTES_MAX {
-            self.encode(&model.text)?
+            self.encode(&*model.text)?
         } else {
             let turn = tokenising.acquire().await;
             let _turn = turn.expect("the semaphore is never closed");
             let text = Arc::clone(&model.text);
-            let encoded = tokio::task::spawn_blocking(move || self.encode(&text)).await;
+            let encoded = tokio::task::spawn_blocking(move || self.encode(&*text)).await;
             encoded.map_err(|error| {
                 tracing::error!(%error, "tokenising panicked");
                 ApiError::Internal
@@ -62,7 +62,7 @@ impl Prompt {
         }
     }
 
-    fn encode(self, text: &ModelText) -> Result<Vec<u32>, ApiError> {
+    fn encode(self, text: &dyn PromptEncoder) -> Result<Vec<u32>, ApiError> {
         match self {
             Prompt::Chat(messages) => {
                 let tokens = text.chat_prompt(&messages);
@@ -71,20 +71,14 @@ impl Prompt {
             Prompt::Text(prompt) => text
                 .encode(&prompt)
                 .map_err(|error| refused("prompt", &error)),
-            Prompt::Tokens(ids) => {
-                let known = |id: &u32| {
-                    usize::try_from(*id).is_ok_and(|id| id < text.vocab_size())
-                        && text.missing_ids().binary_search(id).is_err()
-                };
-                match ids.iter().position(|id| !known(id)) {
-                    None => Ok(ids),
-                    Some(index) => {
-                        let param = format!("prompt[{index}]");
-                        let message = format!("`{param}`: the model has no token {}", ids[index]);
-                        Err(ApiError::field(param, message))
-                    }
+            Prompt::Tokens(ids) => match ids.iter().position(|id| !text.has_token(*id)) {
+                None => Ok(ids),
+                Some(index) => {
+                    let param = format!("prompt[{index}]");
+                    let message = format!("`{param}`: the model has no token {}", ids[index]);
+                    Err(ApiError::field(param, message))
                 }
-            }
+            },
         }
     }
 }

@@ -1,0 +1,85 @@
+//! Prompts to tokens: a model's text side, for the server that understands requests.
+//!
+//! # Not here
+//! Tokens to text ([`crate::text`]), roles and fields of OpenAI's messages (the server), a
+//! tokenizer and chat templates (the engine).
+
+use std::error::Error;
+use std::fmt::Debug;
+
+use serde::Serialize;
+
+/// Makes tokens of prompts for one model, and knows its makers' suggestions.
+pub trait PromptEncoder: Debug + Send + Sync {
+    /// Returns the tokens of a plain text, with those that the tokenizer puts around every text.
+    ///
+    /// # Errors
+    /// If the tokenizer fails.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError>;
+
+    /// Returns the tokens of a conversation in the form that the model was trained on, up to where
+    /// its answer begins.
+    ///
+    /// # Errors
+    /// If there is no chat template, or the template refuses the messages or fails on them.
+    fn chat_prompt(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, PromptError>;
+
+    /// Returns true for an id of a token that the model has.
+    fn has_token(&self, id: u32) -> bool;
+
+    /// Suggestions of the model's makers, for requests that say nothing.
+    fn defaults(&self) -> &GenerationDefaults;
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChatMessage {
+    /// Role of the speaker: `system`, `user`, `assistant`, or another that the template knows.
+    pub role: String,
+    /// Text of the message.
+    pub content: String,
+    /// Name of the speaker, for templates that tell several users apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl ChatMessage {
+    /// A message without a name.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: content.into(),
+            name: None,
+        }
+    }
+}
+
+/// Suggestions of the model's makers for [`Sampling`](crate::job::Sampling), used where a client
+/// says nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GenerationDefaults {
+    /// Divisor of the logits; 0 where the likeliest token is to be taken.
+    pub temperature: f32,
+    /// Probability of the tokens that are kept; 1 keeps all.
+    pub top_p: f32,
+    /// Number of the tokens that are kept; 0 keeps all.
+    pub top_k: u32,
+}
+
+/// The reason why a prompt has no tokens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// The model has no chat template: it was not made to chat.
+    #[error("the model has no chat template")]
+    NoChatTemplate,
+    /// The template refuses these messages, in its own words: the client's fault.
+    #[error("the model's chat template refuses the messages: {0}")]
+    Refused(String),
+    /// The template failed on these messages.
+    #[error("the model's chat template fails")]
+    Template(#[source] Box<dyn Error + Send + Sync>),
+    /// The tokenizer failed on this text.
+    #[error("the text cannot be tokenized")]
+    Tokenizer(#[source] Box<dyn Error + Send + Sync>),
+}
