@@ -148,20 +148,20 @@ pub struct PolicyFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FaultKind {
-    /// It trapped: a panic, an out-of-bounds access, a stack overflow.
+    /// The policy trapped: a panic, an out-of-bounds access, a stack overflow.
     Trap,
-    /// It used up the fuel of the call.
+    /// The policy used up the fuel of the call.
     Fuel,
-    /// It ran past the wall-clock backstop.
+    /// The policy ran past the wall-clock backstop.
     Deadline,
-    /// It asked for more memory than its limit and could not go on.
+    /// The policy asked for more memory than its limit and could not go on.
     Memory,
-    /// It returned more than the result limit allows.
+    /// The policy returned more than the result limit allows.
     Oversize,
-    /// It cannot be instantiated, configured or restored any more.
+    /// The policy cannot be instantiated, configured or restored any more.
     Start,
-    /// It answered, and let a liveness bound run out all the same. Counted by policies' hosts;
-    /// the machine's fact is [`crate::Fact::Strike`].
+    /// The policy answered, and let a liveness bound run out all the same. Counted by policies'
+    /// hosts; the machine's fact is [`crate::Fact::Strike`].
     Struck,
 }
 
@@ -173,13 +173,13 @@ pub mod admission {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub enum Choice {
-        /// Lets it into the queue.
+        /// Lets the arrival into the queue.
         Admit,
-        /// Lets it wait outside until the queue has room.
+        /// Lets the arrival wait outside until the queue has room.
         Park,
-        /// Refuses it with this Retry-After, in seconds.
+        /// Refuses the arrival with this Retry-After, in seconds.
         Shed(u32),
-        /// Refuses that waiting request instead, and admits this one.
+        /// Refuses that waiting request instead, and admits the arrival.
         Displace(RequestId),
     }
 
@@ -187,7 +187,7 @@ pub mod admission {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Verdict {
-        /// The decision.
+        /// The decision about the arrival.
         pub choice: Choice,
         /// The reason: an index into the policy's reasons.
         pub reason: u16,
@@ -202,11 +202,12 @@ pub mod routing {
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub enum Choice {
-        /// Places it on the first of these executors that can take it.
+        /// Places the request on the first of these executors that can take it.
         Place(Vec<ExecutorId>),
-        /// Leaves it where it waits; asks again at this time at the latest.
+        /// Leaves the request waiting; asks again at this time at the latest; absent: at no set
+        /// time.
         Hold(Option<Micros>),
-        /// Refuses it now.
+        /// Refuses the request now.
         GiveUp,
     }
 
@@ -214,7 +215,7 @@ pub mod routing {
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Verdict {
-        /// The decision.
+        /// The decision about the request.
         pub choice: Choice,
         /// The reason: an index into the policy's reasons.
         pub reason: u16,
@@ -225,9 +226,9 @@ pub mod routing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EvictHow {
-    /// Its blocks are dropped; it waits again and is prefilled anew.
+    /// The victim's blocks are dropped; the request waits again and is prefilled anew.
     Recompute,
-    /// Its blocks move to host memory.
+    /// The victim's blocks move to host memory.
     Swap,
 }
 
@@ -235,7 +236,7 @@ pub enum EvictHow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Victim {
-    /// The request it belongs to.
+    /// The request that the sequence serves.
     pub request: RequestId,
     /// The way in which it leaves.
     pub how: EvictHow,
@@ -257,8 +258,8 @@ pub struct Eviction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Allotment {
-    /// The engine.
+    /// The executor whose engine this is.
     pub executor: ExecutorId,
-    /// Tokens it may schedule in a step.
+    /// Most tokens that the engine may schedule in a step.
     pub tokens_max: u32,
 }

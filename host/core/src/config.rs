@@ -16,25 +16,26 @@ pub struct Config {
     pub batch_max: u32,
     /// Executors named in one request's `overlaps`.
     pub overlaps_max: u32,
-    /// Prompt blocks remembered per tier of a device, and of a shared cache, as reported. What is
-    /// stored past it is not known here.
+    /// Prompt blocks remembered per tier of a device, and of a shared cache, as reported. Blocks
+    /// stored past this bound are not known here.
     pub tier_blocks_max: u32,
     /// Placements of one request that may end because an executor failed it or died; then it
     /// has failed. Evictions do not count.
     pub attempts_max: u32,
-    /// How long a request may be without a place before it is refused with a timeout; counted
-    /// from its arrival, and anew from its return after a failure or preemption.
+    /// Longest time in µs that a request may be without a place before it is refused with a
+    /// timeout; counted from the arrival, and anew from the return after a failure or preemption.
     pub wait_max: Micros,
-    /// First liveness clock: a request that some executor could have taken for so long is placed
-    /// by the built-in rule. Also how long a running sequence may lack a block, and a
-    /// reservation stay open.
+    /// First liveness clock, in µs: a request that some executor could have taken for so long is
+    /// placed by the built-in rule. Also the longest time that a running sequence may lack a block,
+    /// and that a reservation may stay open.
     pub unplaced_max: Micros,
-    /// Second liveness clock: how often a request may be overtaken by later, not more urgent
-    /// ones where it could have run.
+    /// Second liveness clock: number of times that a request may be overtaken by later, not more
+    /// urgent ones where it could have run.
     pub overtaken_max: u32,
     /// Third liveness clock: steps of its engine that a running sequence may go without a token.
     pub tokenless_steps_max: u32,
-    /// How long `evict` is not asked again for a class after an answer that freed nothing.
+    /// The time in µs for which `evict` is not asked again for a class after an answer that freed
+    /// nothing.
     pub evict_retry: Micros,
     /// Row changes kept for policies that are not asked. A policy further behind is told
     /// everything anew.
@@ -71,9 +72,9 @@ impl Default for Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} must be between {min} and {max}, not {value}")]
 pub struct ConfigError {
-    /// Which bound.
+    /// The bound's name, as in the configuration file.
     pub name: &'static str,
-    /// What it was set to.
+    /// The value that was set.
     pub value: u64,
     /// Smallest value accepted.
     pub min: u64,

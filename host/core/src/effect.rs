@@ -1,4 +1,4 @@
-//! What the runtime must do: the machine's orders to executors and answers to clients.
+//! Effects: the machine's orders to executors and answers to clients, for the runtime to carry out.
 
 use crate::answer::EvictHow;
 use crate::fact::Outcome;
@@ -9,42 +9,42 @@ use crate::input::SequenceRef;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Effect {
-    /// Take a sequence up in a slot.
+    /// Takes a sequence up in a slot.
     Start(StartOrder),
-    /// Append more blocks to a running sequence's block table.
+    /// Appends more blocks to a running sequence's block table.
     Grant {
-        /// The sequence.
+        /// The sequence that grows.
         sequence: SequenceRef,
         /// The new blocks.
         blocks: Vec<BlockId>,
     },
-    /// Stop a sequence, keep its tokens, and say when its blocks are no longer used
-    /// ([`crate::Input::SequenceLeft`]).
+    /// Stops a sequence, keeps its tokens, and has the executor say when its blocks are no longer
+    /// used ([`crate::Input::SequenceLeft`]).
     Evict {
-        /// The sequence.
+        /// The sequence that must leave.
         sequence: SequenceRef,
         /// The way in which it leaves.
         how: EvictHow,
     },
-    /// Stop a sequence for good, and say when its blocks are no longer used.
+    /// Stops a sequence for good, and has the executor say when its blocks are no longer used.
     Cancel(SequenceRef),
-    /// Schedule at most so many tokens in a step from now on.
+    /// Bounds the tokens that an engine schedules in a step from now on.
     SetBudget {
-        /// The engine.
+        /// The executor that has the bound.
         executor: ExecutorId,
         /// Tokens per step.
         tokens_max: u32,
     },
-    /// Tell the client how its request ended.
+    /// Tells the client how its request ended.
     Finish {
-        /// The request.
+        /// The request that ended.
         request: RequestId,
         /// The way in which it ended.
         outcome: Outcome,
     },
-    /// Forget an executor that was being detached: it has nothing left to do and is gone.
+    /// Forgets an executor that was being detached: it has nothing left to do and is gone.
     Detached {
-        /// The executor.
+        /// The executor that is gone.
         executor: ExecutorId,
     },
 }

@@ -1,5 +1,4 @@
-//! What happened inside the machine: the one stream that journal, metrics, logs and monitor
-//! are made from.
+//! Facts about the machine: the one stream that feeds journal, metrics, logs and monitor.
 
 use crate::answer::{Author, EvictHow, PolicyFault};
 use crate::hook::Hook;
@@ -12,65 +11,65 @@ use crate::rows::Health;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stamped {
-    /// When.
+    /// The time of the fact, in µs.
     pub now: Micros,
-    /// The round in which it happened, or the last one before it.
+    /// The round of the fact, or the last round before.
     pub round: Round,
-    /// What.
+    /// The fact itself, without its time.
     pub fact: Fact,
 }
 
-/// How a request ended. Set once.
+/// The end of a request. Set once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Outcome {
-    /// It was served.
+    /// The request was served.
     Finished {
-        /// Tokens generated over all its placements.
+        /// Tokens generated over all placements of the request.
         output_tokens: u32,
     },
-    /// It was not taken.
+    /// The request was not taken.
     Refused(RefusedWhy),
-    /// Its client left.
+    /// The client left.
     Cancelled,
-    /// Its time ran out.
+    /// The request's time ran out.
     Expired(ExpiredWhy),
-    /// Every try failed.
+    /// Every try of the request failed.
     Failed(FailedWhy),
 }
 
-/// Why a request was not taken.
+/// The reason why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RefusedWhy {
-    /// No room; try again in so many seconds.
+    /// No room is left; the client may try again later.
     NoRoom {
-        /// Seconds.
+        /// The time after which the client may try again, in seconds.
         retry_after: u32,
     },
-    /// Admission gave its place in the queue to another.
+    /// Admission gave the request's place in the queue to another request.
     Displaced {
-        /// Seconds.
+        /// The time after which the client may try again, in seconds.
         retry_after: u32,
     },
-    /// Admission is closed: its policy does not answer, and nobody else may. Try again in so many
-    /// seconds.
+    /// Admission is closed: its policy does not answer, and nobody else may. The client may try
+    /// again later.
     Closed {
-        /// Seconds.
+        /// The time after which the client may try again, in seconds.
         retry_after: u32,
     },
-    /// Routing found that it cannot be served in time to be of use.
+    /// Routing found that the request cannot be served in time to be of use.
     GaveUp,
-    /// Prompt and output bound fit on no attached executor that may serve it.
+    /// Prompt and output bound fit on no attached executor that may serve the request.
     NeverFits {
-        /// Blocks it would need where it comes closest to fitting.
+        /// Blocks needed on the executor where the request comes closest to fitting.
         blocks_needed: u32,
-        /// Blocks there are there.
+        /// Blocks of that executor's device in all.
         blocks_total: u32,
     },
 }
 
-/// Which time ran out.
+/// The bound on time that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ExpiredWhy {
@@ -80,7 +79,7 @@ pub enum ExpiredWhy {
     Wait,
 }
 
-/// Why no further try is made.
+/// The reason why no further try is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FailedWhy {
@@ -88,49 +87,49 @@ pub enum FailedWhy {
     NotRetryable,
     /// The executor died after the client had seen part of the answer.
     Lost,
-    /// As many tries as allowed.
+    /// The request had as many tries as allowed.
     AttemptsMax,
-    /// Every executor that may serve it has failed it.
+    /// Every executor that may serve the request has failed the request.
     NowhereLeft,
 }
 
-/// Why a request is back in the queue.
+/// The reason why a request is back in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RequeuedWhy {
-    /// It was evicted.
+    /// The request was evicted.
     Evicted,
-    /// Its executor failed it.
+    /// The executor failed the request.
     Failed,
-    /// Its executor died.
+    /// The executor died.
     Lost,
 }
 
-/// Which bound on a policy ran out.
+/// A bound on a policy that can run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Clock {
-    /// It could have been placed all that time.
+    /// A request that could have been placed waited too long.
     Unplaced,
-    /// It was overtaken too often where it could have run.
+    /// A request was overtaken too often where it could have run.
     Overtaken,
-    /// It runs and got no token for too many steps.
+    /// A running request got no token for too many steps.
     Tokenless,
-    /// It runs and lacked a block for too long.
+    /// A running request lacked a block for too long.
     Stalled,
 }
 
-/// Where a request was put.
+/// The place of a request on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PlacedIn {
-    /// Into a slot; it starts at once.
+    /// A slot: the request starts at once.
     Slot,
-    /// Into the device queue of its class.
+    /// The device queue of the request's class.
     Queue,
 }
 
-/// Something that happened.
+/// An event inside the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Fact {
@@ -146,90 +145,92 @@ pub enum Fact {
     ExecutorDetached(ExecutorId),
     /// A request arrived.
     Arrived {
-        /// Which.
+        /// The request that arrived.
         request: RequestId,
-        /// Whose.
+        /// The tenant who pays for the request.
         tenant: TenantId,
-        /// For which model.
+        /// The model that the request asks for; absent: any.
         model: Option<ModelId>,
     },
-    /// It was let into the queue.
+    /// A request was let into the queue.
     Admitted(RequestId, Decided),
-    /// It waits outside the queue.
+    /// A request waits outside the queue.
     Parked(RequestId, Decided),
-    /// The queue has room, and it is in it now.
+    /// A parked request came into the queue, which has room now.
     Unparked(RequestId),
-    /// It will not be served, by decision; its outcome follows.
+    /// A request will not be served, by decision; the outcome follows.
     TurnedAway(RequestId, Decided),
-    /// It has no place yet, by decision.
+    /// A request is left without a place, by decision; the time, if any, ends the hold at the
+    /// latest.
     Held(RequestId, Option<Micros>, Decided),
-    /// It has a place.
+    /// A request has a place on an executor.
     Placed {
-        /// Which.
+        /// The request that has the place.
         request: RequestId,
-        /// Where.
+        /// The executor of the place.
         executor: ExecutorId,
-        /// In a slot or the queue there.
+        /// The place on that executor: a slot or the queue.
         into: PlacedIn,
-        /// By whom and why.
+        /// The author of the decision and the reason.
         by: Decided,
     },
-    /// Its engine took it up.
+    /// An engine took a request up.
     Started(RequestId, ExecutorId),
-    /// It has to leave.
+    /// A request has to leave its executor.
     Evicted {
-        /// Who leaves.
+        /// The request that leaves.
         victim: RequestId,
-        /// Where it was.
+        /// The executor that the victim leaves.
         executor: ExecutorId,
-        /// For whom.
+        /// The request that needs the room.
         needy: RequestId,
-        /// How.
+        /// The way in which the victim leaves.
         how: EvictHow,
-        /// By whom and why.
+        /// The author of the decision and the reason.
         by: Decided,
     },
-    /// It has left, and gave back its blocks.
+    /// An evicted or cancelled request has left its executor, and its blocks are given back.
     Left(RequestId, ExecutorId),
-    /// It waits for a place again.
+    /// A request waits for a place again.
     Requeued(RequestId, RequeuedWhy),
-    /// Room on that executor is kept for that request.
+    /// Room on that executor is kept for a request.
     Reserved(RequestId, ExecutorId),
-    /// That room is no longer kept: cancelled, expired, or its executor is gone.
+    /// That room is no longer kept: the request ended, the time for it ran out, or the executor
+    /// takes nothing new any more.
     ReservationDropped(RequestId, ExecutorId),
-    /// Somebody lacks room, and a policy was asked who gives way.
+    /// A request lacks room, and a policy was asked for victims.
     Short(RequestId, ShortageCause),
-    /// An engine's tokens per step.
+    /// An engine was given a bound of tokens per step.
     Allotted {
-        /// Which engine.
+        /// The executor that has the bound.
         executor: ExecutorId,
-        /// Tokens.
+        /// Most tokens in a step.
         tokens_max: u32,
-        /// By whom.
+        /// The author of the decision.
         author: Author,
     },
     /// An answer, or part of one, was refused.
     Refused(Author, Hook, Refusal),
-    /// A policy failed; the one behind it answered.
+    /// A policy failed; the next one in line answered.
     Fault(Hook, PolicyFault),
     /// A policy let a bound run out, and the built-in rule stepped in.
     Strike(Clock, Hook, RequestId),
-    /// It ended.
+    /// A request ended.
     Ended(RequestId, Outcome),
 }
 
-/// Who decided, and for which of its reasons.
+/// The author and the reason of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Decided {
-    /// Who.
+    /// The maker of the decision.
     pub author: Author,
     /// Index into that policy's reasons; meaningless for the built-in rule.
     pub reason: u16,
 }
 
 impl Decided {
-    /// By the machine's own rule.
+    /// A decision by the machine's own rule.
     pub const BUILT_IN: Decided = Decided {
         author: Author::BuiltIn,
         reason: 0,

@@ -1,4 +1,4 @@
-//! What one policy has been told, and what it must be told before its next question.
+//! The rows that a policy has been told, and those that must be told before its next question.
 //!
 //! The protocol is `observe` of `wit/hooks.wit`: each row that changed since the last time,
 //! and each row the last answer named, changed or not, so that what a policy counted while
@@ -8,8 +8,9 @@
 //! 1. After [`Feed::changes`] the policy's mirror equals the machine's rows
 //!    (`tests/feed.rs` folds random runs and compares).
 //! 2. A row named by an answer is among the next changes (`tests/feed.rs`).
-//! 3. With a [`Relay`], a policy elsewhere is told what it would be told here (`tests/tests/shadow.rs`).
-//!    But what lags in a row ([`crate::rows::Sequence`]) is as old as the row's last news.
+//! 3. With a [`Relay`], a policy elsewhere is told what it would be told here
+//!    (`tests/tests/shadow.rs`). But what lags in a row ([`crate::rows::Sequence`]) is as old as
+//!    the row's last news.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,9 +25,9 @@ use crate::view::View;
 #[derive(Debug)]
 pub struct Feed {
     kinds: FeedKinds,
-    /// Where to go on; absent: it knows nothing yet.
+    /// The position to go on from; absent: the policy knows nothing yet.
     position: Option<u64>,
-    /// What the last answer named.
+    /// The rows that the last answer named.
     pub named: Named,
 }
 
@@ -38,14 +39,15 @@ pub struct Named(BTreeSet<RowKey>);
 /// and elsewhere again what that policy's own answers named.
 #[derive(Debug, Default)]
 pub struct Relay {
-    /// What the last answer named.
+    /// The rows that the last answer named.
     pub named: Named,
-    /// As they were told last, those rows that an answer can name.
+    /// The rows that an answer can name, each as it was told last.
     rows: BTreeMap<RowKey, Change>,
 }
 
 impl Feed {
-    /// For a policy that knows nothing yet and wants `kinds` besides what everybody gets.
+    /// Makes the feed of a policy that knows nothing yet and wants `kinds` besides the rows that
+    /// every policy gets.
     #[must_use]
     pub fn new(kinds: FeedKinds) -> Self {
         Self {
@@ -55,26 +57,27 @@ impl Feed {
         }
     }
 
-    /// What it is told of, besides what everybody is.
+    /// The kinds of rows that the policy gets besides those that every policy gets.
     #[must_use]
     pub fn kinds(&self) -> FeedKinds {
         self.kinds
     }
 
-    /// How far in the machine's changes its policy has been told; absent: it knows nothing.
+    /// The position in the machine's changes up to which the policy has been told; absent: the
+    /// policy knows nothing.
     #[must_use]
     pub fn told(&self) -> Option<u64> {
         self.position
     }
 
-    /// The policy has forgotten everything: a fresh instance took its place.
+    /// Begins anew, after a fresh instance took the policy's place and knows nothing.
     pub fn reset(&mut self) {
         self.position = None;
         self.named.0.clear();
     }
 
-    /// Writes to `out` what the policy must be told now, and takes it as told. With nothing to
-    /// tell, `out` stays empty and no `observe` is due.
+    /// Writes to `out` the changes that the policy must be told now, and takes them as told. With
+    /// nothing to tell, `out` stays empty and no `observe` is due.
     pub fn changes(&mut self, view: &View<'_>, out: &mut Vec<Change>) -> Extent {
         out.clear();
         let kinds = self.kinds;
@@ -164,8 +167,8 @@ impl Named {
 }
 
 impl Relay {
-    /// Takes note of what a feed says, and adds what the last answer named and the feed does not
-    /// speak of.
+    /// Takes note of a feed's changes, and adds the rows that the last answer named and that are
+    /// not among them.
     pub fn pass(&mut self, extent: Extent, changes: &mut Vec<Change>) {
         if extent == Extent::Everything {
             self.rows.clear();

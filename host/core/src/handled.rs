@@ -1,4 +1,4 @@
-//! The return of an input: ids of what it made, or the reason for which it was refused.
+//! The return of an input: the id of a new thing, or the reason of a refusal.
 
 use crate::ids::{DeviceId, ExecutorId, RequestId};
 
@@ -23,10 +23,10 @@ pub enum Handled {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// Another one has that name.
+    /// Another device or executor has that name.
     #[error("{0:?} is attached already")]
     NameTaken(String),
-    /// As many executors as the configuration allows.
+    /// The number of executors has reached the configured bound.
     #[error("{0} executors are attached, which is executors-max")]
     TooMany(u32),
     /// An executor on a device that was never attached.
@@ -77,7 +77,7 @@ impl Handled {
     /// The id of the attached device.
     ///
     /// # Errors
-    /// The reason for which it was refused.
+    /// The reason for which the device was refused.
     ///
     /// # Panics
     /// If the input was not a device.
@@ -92,7 +92,7 @@ impl Handled {
     /// The id of the attached executor.
     ///
     /// # Errors
-    /// The reason for which it was refused.
+    /// The reason for which the executor was refused.
     ///
     /// # Panics
     /// If the input was not an executor.

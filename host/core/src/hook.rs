@@ -82,12 +82,12 @@ impl HookSet {
         self.0 == 0
     }
 
-    /// Adds `hook`.
+    /// Adds `hook` to the set.
     pub fn insert(&mut self, hook: Hook) {
         self.0 |= hook.bit();
     }
 
-    /// Takes `hook` out.
+    /// Takes `hook` out of the set.
     pub fn remove(&mut self, hook: Hook) {
         self.0 &= !hook.bit();
     }

@@ -37,7 +37,7 @@ id!(
     ModelId(u32)
 );
 id!(
-    /// Who pays.
+    /// A payer for requests, by name.
     TenantId(u32)
 );
 id!(

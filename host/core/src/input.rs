@@ -1,7 +1,6 @@
-//! What happened outside the machine: the data of its `handle_*` methods.
+//! Events outside the machine, as the data that [`crate::Machine::handle`] takes.
 //!
-//! [`Input`] names them all, so that a run can be recorded and run again
-//! ([`crate::Machine::handle`]).
+//! [`Input`] names them all, so that a run can be recorded and run again.
 
 use crate::ids::{
     AdapterId, BlockHash, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId, RequestId,
@@ -13,26 +12,27 @@ use crate::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceSpec {
-    /// Unique among devices.
+    /// The name, unique among devices.
     pub name: String,
-    /// Its KV blocks.
+    /// The KV blocks of the device.
     pub kv: KvSpec,
-    /// Tokens all its engines together may schedule in a step; absent: engines set their own.
+    /// Tokens that all engines of the device together may schedule in a step; absent: each engine
+    /// sets a number of its own.
     pub tokens_per_step: Option<u32>,
 }
 
-/// Who keeps the books of a device's KV blocks.
+/// The keeper of the books of a device's KV blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum KvSpec {
-    /// The machine: it hands out block ids.
+    /// The machine, which hands out block ids.
     Owned {
         /// Bytes of one block.
         block_bytes: u64,
-        /// Blocks there are.
+        /// Blocks of the device in all.
         blocks_total: u32,
     },
-    /// Somebody else, who may report counts ([`KvReport`]).
+    /// A remote server, which may report counts ([`KvReport`]).
     Remote,
 }
 
@@ -40,92 +40,93 @@ pub enum KvSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KvReport {
-    /// Bytes of one block; 1 where not told.
+    /// Bytes of one block; 1 where the server does not tell.
     pub block_bytes: u64,
-    /// Blocks there are.
+    /// Blocks of the device in all.
     pub blocks_total: u32,
-    /// Free and holding nothing.
+    /// Blocks that are free and hold nothing.
     pub blocks_free: u32,
-    /// Free on demand, holding a prefix.
+    /// Blocks that hold a prefix and are free on demand.
     pub blocks_cached: u32,
     /// Cached blocks dropped so far.
     pub blocks_evicted_total: u64,
 }
 
-/// Where prompt blocks are held, other than in a pool of the machine.
+/// A place that holds prompt blocks, other than a pool of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Tier {
-    /// In the memory of a device whose books somebody else keeps.
+    /// The memory of a device whose books somebody else keeps.
     Device(DeviceId),
-    /// In host memory, to be had by the engines of that device.
+    /// Host memory, from which the engines of that device can read.
     Host(DeviceId),
-    /// On disk or outside, to be had by the engines of that device.
+    /// A disk or an outside store, from which the engines of that device can read.
     Disk(DeviceId),
-    /// In a cache that any executor can read.
+    /// A cache that any executor can read.
     Shared {
-        /// Tokens one of its blocks holds.
+        /// Tokens in a block of the cache.
         tokens_per_block: u32,
     },
 }
 
-/// What became of blocks in a [`Tier`]. Hashes are those of [`NewRequest::prompt_hashes`].
+/// A change of the blocks in a [`Tier`]. Hashes are those of [`NewRequest::prompt_hashes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PrefixEvent {
-    /// It holds these now.
+    /// The tier holds these blocks now.
     Stored(Vec<BlockHash>),
-    /// It no longer holds these.
+    /// The tier no longer holds these blocks.
     Removed(Vec<BlockHash>),
-    /// It holds nothing any more.
+    /// The tier holds nothing any more.
     Cleared,
 }
 
-/// Something that runs sequences.
+/// An executor to attach: an engine or a server that runs sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExecutorSpec {
-    /// Unique among attached executors.
+    /// The name, unique among attached executors.
     pub name: String,
-    /// Where its blocks are.
+    /// The device that holds the executor's blocks.
     pub device: DeviceId,
-    /// What it runs on.
+    /// The hardware or server that runs the sequences.
     pub kind: ExecutorKind,
-    /// What it is for.
+    /// The part of inference that the executor is for.
     pub role: Role,
-    /// Topology group.
+    /// The topology group; executors of one group are near each other.
     pub group: u32,
-    /// Relative share of its device's tokens.
+    /// The relative share of the device's tokens.
     pub share_weight: u32,
-    /// Models it can serve; absent: any.
+    /// The models that the executor can serve; absent: any.
     pub serves: Option<Vec<ModelId>>,
-    /// Sequences it runs at once.
+    /// Sequences that the executor runs at once.
     pub slots_total: u32,
-    /// Distinct models at once; absent: unlimited.
+    /// The number of distinct models that may run at once; absent: unlimited.
     pub models_max: Option<u32>,
-    /// Placed and not started that it may hold, per class.
+    /// Requests that may be placed there and not started, per class.
     pub queue_limit: u32,
-    /// Tokens of KV one block holds for it; absent: no paged KV.
+    /// The tokens of the executor's model in one block; absent: no paged KV.
     pub tokens_per_block: Option<u32>,
-    /// It can put a sequence back to waiting and take it up again from its tokens.
+    /// True if the executor can put a sequence back to waiting and take it up again from its
+    /// tokens.
     pub preempts: bool,
-    /// How long a model stays loaded after its last sequence.
+    /// The time in µs for which a model stays loaded after its last sequence.
     pub model_unload_delay: Micros,
 }
 
-/// What may change about an attached executor.
+/// A change to an attached executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ExecutorUpdate {
-    /// It serves, or does not. From `Down` this begins a new incarnation.
+    /// The executor serves, or does not. From `Down` a new incarnation begins.
     Health(Health),
-    /// It runs that many sequences at once from now on.
+    /// The executor runs that many sequences at once from now on.
     SlotsTotal(u32),
-    /// Its share of the device's tokens.
+    /// The executor has this relative share of the device's tokens from now on.
     ShareWeight(u32),
-    /// The models it can serve.
+    /// The executor can serve these models; absent: any.
     Serves(Option<Vec<ModelId>>),
-    /// Take nothing new there and remove it when its last sequence has ended.
+    /// The executor takes nothing new, and is removed when its last sequence has ended.
     Detach,
 }
 
@@ -133,25 +134,25 @@ pub enum ExecutorUpdate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NewRequest {
-    /// Which model; absent: any live executor will do.
+    /// The model; absent: any live executor will do.
     pub model: Option<ModelId>,
-    /// LoRA adapter.
+    /// The LoRA adapter; absent: none.
     pub adapter: Option<AdapterId>,
-    /// Who pays.
+    /// The tenant, who pays for the request.
     pub tenant: TenantId,
-    /// The client's session.
+    /// The client's session; absent: none.
     pub session: Option<SessionKey>,
-    /// What the client waits for.
+    /// The class: a fast first token or total throughput matters more.
     pub class: RequestClass,
-    /// Larger is more urgent; 0 is normal.
+    /// The priority: larger is more urgent, and 0 is normal.
     pub priority: i32,
-    /// Waiting time granted in advance.
+    /// The waiting time in µs that is granted in advance.
     pub head_start: Micros,
-    /// From the operator's list of allowed keys.
+    /// The labels, with keys from the operator's list.
     pub labels: Vec<LabelId>,
-    /// When the answer is worthless.
+    /// The time from which the answer is worthless; absent: never.
     pub deadline: Option<Micros>,
-    /// False: background work that would rather be refused than wait outside the queue.
+    /// True if the request may wait outside the queue; background work is rather refused.
     pub may_wait: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
@@ -159,13 +160,13 @@ pub struct NewRequest {
     pub prompt_hashes: Vec<BlockHash>,
     /// Upper bound on generated tokens.
     pub output_tokens_max: u32,
-    /// Likely number of generated tokens.
+    /// The likely number of generated tokens; absent: unknown.
     pub output_tokens_expected: Option<u32>,
-    /// Topology group it asks for.
+    /// The topology group that the request asks for; absent: any.
     pub group: Option<u32>,
-    /// The only executors allowed.
+    /// The only executors allowed; absent: any that serves the model.
     pub allowed: Option<Vec<ExecutorId>>,
-    /// The executor that served its session last.
+    /// The executor that served the session last; absent: none.
     pub preferred: Option<ExecutorId>,
 }
 
@@ -195,61 +196,61 @@ impl NewRequest {
     }
 }
 
-/// What one engine did in one step.
+/// The progress that one engine made in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepReport {
-    /// Which executor.
+    /// The executor that made the step.
     pub executor: ExecutorId,
-    /// Which life of it.
+    /// The life of the executor in which the step was made.
     pub incarnation: Incarnation,
-    /// What its sequences made. A sequence with nothing to report may be left out.
+    /// The progress of each sequence. A sequence with nothing to report may be left out.
     pub progress: Vec<Progress>,
 }
 
-/// What one sequence made in one step.
+/// The progress that one sequence made in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Progress {
-    /// Which.
+    /// The request that the sequence serves.
     pub request: RequestId,
     /// Prompt tokens whose KV was computed.
     pub prefilled: u32,
-    /// Tokens generated.
+    /// Tokens that were generated.
     pub generated: u32,
 }
 
-/// A message of an executor about one of its sequences.
+/// The name of a sequence in messages of its executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SequenceRef {
-    /// Which request.
+    /// The request that the sequence serves.
     pub request: RequestId,
-    /// Where it runs.
+    /// The executor that runs the sequence.
     pub executor: ExecutorId,
-    /// In which life of the executor.
+    /// The life of the executor in which the sequence runs.
     pub incarnation: Incarnation,
 }
 
-/// What may be done after a failure.
+/// The retry that may follow a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RetryClass {
-    /// The request itself is at fault, or the client has seen part of the answer.
+    /// No retry: the request itself is at fault, or the client has seen part of the answer.
     Never,
-    /// Another executor may serve it.
+    /// Another executor may serve the request.
     Elsewhere,
 }
 
-/// Something that happened.
+/// An event outside the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Input {
     /// A name is used for the first time.
     NameInterned {
-        /// Which kind of id.
+        /// The kind of thing that has the name.
         kind: NameKind,
-        /// The text.
+        /// The name as text.
         text: String,
     },
     /// A model's limit was set; absent: unlimited.
@@ -260,13 +261,13 @@ pub enum Input {
     DeviceAttached(DeviceSpec),
     /// A device reported its KV counts.
     KvReported(DeviceId, KvReport),
-    /// An engine or a cache said which prompt blocks it holds, or no longer does.
+    /// An engine or a cache reported prompt blocks that it holds, or no longer holds.
     PrefixesReported(Tier, PrefixEvent),
     /// An executor was attached.
     ExecutorAttached(ExecutorSpec),
     /// Something about an executor changed.
     ExecutorUpdated(ExecutorId, ExecutorUpdate),
-    /// An executor died; what ran there is gone.
+    /// An executor died; all sequences that ran there are gone.
     ExecutorLost(ExecutorId, Incarnation),
     /// A request arrived.
     RequestArrived(Box<NewRequest>),
@@ -282,7 +283,7 @@ pub enum Input {
     SequenceFailed(SequenceRef, RetryClass),
     /// An evicted or cancelled sequence has left; its blocks are given back.
     SequenceLeft(SequenceRef),
-    /// Nothing but time.
+    /// Time passed, and nothing else happened.
     TimePassed,
 }
 

@@ -1,14 +1,14 @@
-//! Which rows changed, in order, so that each policy can be told what it has not heard yet.
+//! The changed rows in order, from which each policy is told the changes that it has not heard yet.
 //!
-//! Readers keep their own position ([`crate::Feed`]); the log knows none of them. A reader that
-//! has fallen behind what is kept is told everything anew.
+//! Readers keep their own position ([`crate::Feed`]); the log knows none of them. A reader that has
+//! fallen behind the entries kept is told everything anew.
 
 use std::collections::VecDeque;
 
 use crate::ids::{DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 use crate::rows::{NameKind, Presence};
 
-/// Which row changed.
+/// The key of a row that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum RowKey {
@@ -29,7 +29,7 @@ pub(crate) enum RowKey {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Stamp(u64);
 
-/// Which of a row's states a reader asks for.
+/// The state of a row that a reader asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted {
     /// The row behind this entry, if that is its newest.
@@ -39,7 +39,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Whether a live row with this stamp is wanted.
+    /// Tells whether a live row with this stamp is wanted.
     pub(crate) fn live(self, stamp: Stamp) -> bool {
         match self {
             Wanted::Entry(entry) => entry == stamp,
@@ -47,7 +47,7 @@ impl Wanted {
         }
     }
 
-    /// Whether the news that a row is gone is wanted.
+    /// Tells whether the news that a row is gone is wanted.
     pub(crate) fn gone(self) -> bool {
         matches!(self, Wanted::Entry(_))
     }

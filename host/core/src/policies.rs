@@ -5,7 +5,7 @@
 //! it passes a question on; [`crate::Feed`] does that bookkeeping for both.
 //!
 //! # Not here
-//! Whether an answer may take effect: that is the interlock's, in [`crate::Machine::decide`].
+//! The choice of answers that may take effect: the interlock's, in [`crate::Machine::decide`].
 
 use std::fmt;
 
@@ -50,11 +50,11 @@ pub trait Policies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Strike {
-    /// The time at which it ran out.
+    /// The time at which the bound ran out, in µs.
     pub at: Micros,
-    /// The decision that let it run out.
+    /// The decision that let the bound run out.
     pub hook: Hook,
-    /// The bound.
+    /// The bound that ran out.
     pub clock: Clock,
     /// The request that waited; absent: the sequences of a device, not one alone.
     pub request: Option<RequestId>,
@@ -93,13 +93,13 @@ impl Policies for NoPolicies {
 pub struct Tap<P, S> {
     /// The policies that answer.
     pub inner: P,
-    /// The watcher.
+    /// The watcher of the questions.
     pub sink: S,
 }
 
 /// A watcher of every question and its answer.
 pub trait Sink<P> {
-    /// Asks `inner`, and does before and after what it is there for.
+    /// Asks `inner`, and does the watcher's work before and after.
     fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply>;
 }
 
@@ -130,6 +130,6 @@ pub trait Recorder: fmt::Debug {
     /// Notes that the machine is told to decide, after its round `round`.
     fn round(&mut self, now: Micros, round: Round);
 
-    /// Notes what happened in the machine.
+    /// Notes a fact of the machine.
     fn fact(&mut self, stamped: &Stamped);
 }

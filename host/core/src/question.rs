@@ -27,15 +27,15 @@ pub enum Question<'a> {
     Preemption(Shortage),
     /// Asks for tokens per step for the engines of a device.
     Budget {
-        /// The device.
+        /// The device whose engines share the tokens.
         device: DeviceId,
-        /// Tokens per step that its engines may share.
+        /// Tokens per step that the engines of the device may share.
         tokens_total: u32,
     },
 }
 
 impl Question<'_> {
-    /// The decision it asks for.
+    /// The decision that the question asks for.
     #[must_use]
     pub fn hook(&self) -> Hook {
         match self {
@@ -47,7 +47,7 @@ impl Question<'_> {
         }
     }
 
-    /// The requests it is about, in the order in which an answer speaks of them.
+    /// The requests that the question is about, in the order in which an answer speaks of them.
     #[must_use]
     pub fn requests(&self) -> Vec<RequestId> {
         match self {
@@ -59,7 +59,7 @@ impl Question<'_> {
         }
     }
 
-    /// Rows that it passes to a policy, on which the fuel of the call depends. At least 1 where
+    /// Rows that the question passes to a policy, on which the fuel of the call depends. 1 where
     /// the question is about no list.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -98,9 +98,9 @@ impl Question<'_> {
 pub struct Asked<'a> {
     /// The machine, changes made earlier in the same round included.
     pub view: View<'a>,
-    /// The round and its time.
+    /// The round of the question, and the time of the round.
     pub at: Moment,
-    /// The question.
+    /// The question with its arguments.
     pub question: Question<'a>,
 }
 
@@ -108,9 +108,9 @@ pub struct Asked<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ShortageCause {
-    /// A slot.
+    /// A slot of an executor.
     Slots,
-    /// KV blocks.
+    /// KV blocks of a device.
     Blocks,
     /// A model's place, by `models-max`.
     Models,
@@ -122,9 +122,10 @@ pub enum ShortageCause {
 pub struct Shortage {
     /// The missing thing.
     pub cause: ShortageCause,
-    /// The request that needs it: a waiting one, or a running one that cannot grow.
+    /// The request that needs the room: a waiting one, or a running one that cannot grow.
     pub needy: RequestId,
-    /// The executor where it is missing; absent: any one executor that could take the request.
+    /// The executor where the room is missing; absent: any one executor that could take the
+    /// request.
     pub executor: Option<ExecutorId>,
     /// Blocks that are still missing, where free and cached ones of the device count as missing
     /// too; 0 where the executor has no blocks.

@@ -40,7 +40,7 @@ impl<R: Recorder + ?Sized> RecordedMachine<R> {
         self.machine = machine;
     }
 
-    /// The recorder.
+    /// The recorder that is told; absent: none.
     #[must_use]
     pub fn recorder(&self) -> Option<&R> {
         self.recorder.as_deref()
@@ -71,8 +71,8 @@ impl<R: Recorder + ?Sized> RecordedMachine<R> {
         I::from_number(number)
     }
 
-    /// Lets the machine decide ([`Machine::decide`]). The policies are made with the recorder, which
-    /// may watch the questions.
+    /// Lets the machine decide ([`Machine::decide`]). The policies are made with the recorder,
+    /// which may watch the questions.
     pub fn decide<'a, P: Policies>(
         &'a mut self,
         now: Micros,

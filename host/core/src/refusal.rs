@@ -1,4 +1,4 @@
-//! Why the interlock does not do what a policy said.
+//! Refusals: the reasons why the interlock does not do an action that a policy wants.
 //!
 //! A refusal is an operating event, not an error: it becomes a fact, counts against its author,
 //! and never reaches a client.
@@ -11,16 +11,16 @@ use crate::rows::Health;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[error("{cause} (request {request:?}, executor {executor:?})")]
 pub struct Refusal {
-    /// The request the action was about; absent: the whole answer.
+    /// The request that the action was about; absent: the whole answer.
     pub request: Option<RequestId>,
-    /// The executor the action named, if it named one.
+    /// The executor that the action named; absent: none.
     pub executor: Option<ExecutorId>,
-    /// Why.
+    /// The cause of the refusal.
     #[source]
     pub cause: RefusalCause,
 }
 
-/// Why an action is refused.
+/// The cause for which an action is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -28,9 +28,9 @@ pub enum RefusalCause {
     /// An answer has a different number of verdicts than there were questions.
     #[error("{got} verdicts for {expected} questions")]
     WrongCount {
-        /// Questions asked.
+        /// Number of verdicts that the question asked for.
         expected: u32,
-        /// Verdicts given.
+        /// Number of verdicts that the answer gave.
         got: u32,
     },
     /// No such request, or it has ended.
@@ -75,12 +75,12 @@ pub enum RefusalCause {
     /// Prompt and output bound together are more than the device could ever hold.
     #[error("may need {needed} blocks, the device has {total}")]
     NeverFits {
-        /// Blocks it may need.
+        /// Blocks that the request may need in all.
         needed: u32,
-        /// Blocks there are.
+        /// Blocks of the device in all.
         total: u32,
     },
-    /// Neither a slot nor room in the device queue.
+    /// The executor has neither a free slot nor room in its queue.
     #[error("no slot free")]
     NoSlot,
     /// The executor runs as many distinct models as it may.
@@ -89,12 +89,12 @@ pub enum RefusalCause {
     /// The host runs as many requests of the model as it may.
     #[error("running-max of the model is reached")]
     RunningMax,
-    /// The device has not that many blocks free.
+    /// The device does not have that many free blocks.
     #[error("{needed} blocks needed, {available} available")]
     NoBlocks {
-        /// Blocks needed.
+        /// Blocks that are needed now.
         needed: u32,
-        /// Blocks that could be had.
+        /// Blocks that are available now.
         available: u32,
     },
     /// The victim is not placed.
@@ -133,9 +133,9 @@ pub enum RefusalCause {
     /// The allotments sum to more than the device's total.
     #[error("allotments sum to {sum}, the device has {total}")]
     OverTotal {
-        /// What they sum to.
+        /// The sum of the allotments, in tokens per step.
         sum: u64,
-        /// What there is.
+        /// The device's tokens per step.
         total: u32,
     },
 }

@@ -1,7 +1,7 @@
-//! What the machine tells a policy: the rows of `wit/types.wit` as plain data.
+//! Rows that the machine tells a policy: those of `wit/types.wit` as plain data.
 //!
-//! A row is a snapshot of one thing, made when a policy is fed ([`crate::Feed`]). The fields
-//! are documented in the WIT, which is the contract; here only what differs is said.
+//! A row is a snapshot of one thing, made when a policy is fed ([`crate::Feed`]). The fields are
+//! documented in the WIT, which is the contract; only differences are documented here.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use crate::ids::{
     TenantId,
 };
 
-/// When a question is asked.
+/// The round of a question, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moment {
-    /// The round's one time.
+    /// The time in µs, the same for the whole round.
     pub now: Micros,
-    /// Counts up.
+    /// The number of the round, which counts up.
     pub round: Round,
 }
 
-/// What kind of thing a name belongs to.
+/// The kind of thing that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NameKind {
-    /// An executor.
+    /// The name of an executor.
     Executor,
-    /// A device.
+    /// The name of a device.
     Device,
-    /// A model.
+    /// The name of a model.
     Model,
-    /// A tenant.
+    /// The name of a tenant.
     Tenant,
-    /// A LoRA adapter.
+    /// The name of a LoRA adapter.
     Adapter,
-    /// A label.
+    /// The text of a label, `key=value`.
     Label,
 }
 
@@ -42,15 +42,15 @@ pub enum NameKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Name {
-    /// Which kind of id.
+    /// The kind of thing that the id stands for.
     pub kind: NameKind,
-    /// The id's number.
+    /// The number of the id, among ids of that kind.
     pub id: u32,
-    /// The text.
+    /// The text that stands behind the id.
     pub text: String,
 }
 
-/// What an executor runs on.
+/// The hardware or server that runs an executor's sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ExecutorKind {
@@ -58,53 +58,53 @@ pub enum ExecutorKind {
     Cuda,
     /// An engine on this machine's processors.
     Cpu,
-    /// Another server.
+    /// A server elsewhere, over the network.
     Remote,
     /// A scripted engine of tests and simulations.
     Simulated,
 }
 
-/// What an executor is for, where prefill and decode run apart.
+/// The part of inference that an executor is for, where prefill and decode run apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Role {
-    /// Prefill and decode.
+    /// Prefill and decode, both here.
     Both,
-    /// Prefill only.
+    /// Prefill only; another executor decodes.
     Prefill,
-    /// Decode only.
+    /// Decode only; another executor prefills.
     Decode,
 }
 
-/// Whether an executor serves. The better, the smaller.
+/// The readiness of an executor to serve. The better, the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Health {
-    /// Serving.
+    /// The executor serves.
     Up,
-    /// Serving, with recent failures.
+    /// The executor serves, with recent failures.
     Degraded,
-    /// Finishing what it runs; takes nothing new.
+    /// The executor finishes its sequences and takes nothing new.
     Draining,
-    /// Not serving.
+    /// The executor does not serve.
     Down,
 }
 
 impl Health {
-    /// Whether something new may be placed there.
+    /// Tells whether an executor of this health takes new requests.
     #[must_use]
     pub fn takes_new(self) -> bool {
         matches!(self, Health::Up | Health::Degraded)
     }
 
-    /// Whether it works on what is placed there.
+    /// Tells whether an executor of this health works on the requests it has.
     #[must_use]
     pub fn works(self) -> bool {
         self != Health::Down
     }
 }
 
-/// What rarely changes about an executor.
+/// The facts about an executor that rarely change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
@@ -126,7 +126,7 @@ pub struct ExecutorInfo {
     pub preempts: bool,
 }
 
-/// What changes all the time about an executor.
+/// The load of an executor, which changes all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
@@ -190,7 +190,7 @@ pub struct Model {
     pub waiting: u32,
 }
 
-/// Who pays, and what they used.
+/// A payer for requests, with the usage so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record tenant")]
@@ -204,25 +204,25 @@ pub struct Tenant {
     pub output_tokens_total: u64,
 }
 
-/// What a client waits for.
+/// The class of a request, by the speed that matters to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RequestClass {
-    /// Only total throughput matters.
+    /// Total throughput matters, and nothing else.
     Throughput,
-    /// A person is waiting for the first token. The more urgent one, so the greater one.
+    /// A person waits for the first token. The more urgent class, so the greater one.
     LatencyCritical,
 }
 
-/// How far a request that has no place yet has come.
+/// The progress of a request that has no place yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Stage {
-    /// New in this round.
+    /// The request is new in this round.
     Arrived,
-    /// Waiting outside the queue for room.
+    /// The request waits outside the queue for room.
     Parked,
-    /// In the queue.
+    /// The request is in the queue.
     Queued,
 }
 
@@ -240,7 +240,7 @@ pub struct Request {
     pub priority: i32,
     pub head_start: Micros,
     pub stage: Stage,
-    /// Empty: none.
+    /// The labels of the request; empty: none.
     pub labels: Vec<LabelId>,
     pub arrived: Micros,
     pub deadline: Option<Micros>,
@@ -250,7 +250,7 @@ pub struct Request {
     pub output_tokens_expected: Option<u32>,
     pub group: Option<u32>,
     pub allowed: Option<Vec<ExecutorId>>,
-    /// Empty: none.
+    /// The executors that failed the request; empty: none.
     pub failed_on: Vec<ExecutorId>,
     pub preferred: Option<ExecutorId>,
     pub attempts: u32,
@@ -267,27 +267,27 @@ pub struct Overlap {
     pub disk_tokens: u32,
 }
 
-/// What is cached of one request's prompt.
+/// The cached part of one request's prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record cached")]
 pub struct Cached {
     pub request: RequestId,
-    /// Empty: none holds more than the floor.
+    /// The executors that hold most of the prompt; empty: none holds more than the floor.
     pub overlaps: Vec<Overlap>,
     pub floor_tokens: u32,
     pub shared_tokens: u32,
 }
 
-/// What a placed request does.
+/// The state of a placed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SequenceState {
-    /// In the executor's queue.
+    /// The request is in the executor's queue.
     Queued,
-    /// Has a slot.
+    /// The request has a slot.
     Running,
-    /// Evicted, its blocks not yet given back.
+    /// The request is evicted, and its blocks are not given back yet.
     Leaving,
 }
 
@@ -316,7 +316,7 @@ pub struct Sequence {
     pub preemptions: u32,
 }
 
-/// How a request ended on an executor.
+/// The end of a request on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
@@ -337,13 +337,13 @@ pub struct Completion {
     pub ok: bool,
 }
 
-/// What a list of changes covers.
+/// The extent of a list of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Extent {
-    /// What changed since the last one.
+    /// The rows that changed since the last list.
     SinceLast,
-    /// Everything there is.
+    /// All rows there are.
     Everything,
 }
 
@@ -353,7 +353,7 @@ pub enum Extent {
 pub enum Change {
     /// The text behind an id.
     Name(Name),
-    /// An executor's lasting facts. Boxed, as the one below is shared: a list of changes is moved
+    /// An executor's lasting facts. Boxed, as `Waiting` is shared: a list of changes is moved
     /// about, and most rows are small.
     Executor(Box<ExecutorInfo>),
     /// An executor's load.
@@ -364,19 +364,19 @@ pub enum Change {
     Residency(Residency),
     /// A model left an executor.
     ResidencyGone(Presence),
-    /// A KV pool.
+    /// The KV pool of a device.
     Device(Device),
-    /// A model.
+    /// A model and its counts.
     Model(Model),
-    /// A tenant.
+    /// A tenant and its usage.
     Tenant(Tenant),
     /// A request without a place.
     Waiting(Arc<Request>),
-    /// It has a place or an outcome now.
+    /// A waiting request has a place or an outcome now.
     WaitingGone(RequestId),
     /// A placed request.
     Sequence(Sequence),
-    /// It has no place any more.
+    /// A placed request has no place any more.
     SequenceGone(RequestId),
     /// A request ended on an executor.
     Completed(Completion),
@@ -390,10 +390,10 @@ pub enum Change {
     reason = "independent switches: `flags feed` of wit/hooks.wit"
 )]
 pub struct FeedKinds {
-    /// Requests without a place.
+    /// True if the policy is told of requests without a place.
     pub waiting: bool,
-    /// Placed requests.
+    /// True if the policy is told of placed requests.
     pub sequences: bool,
-    /// Ended requests.
+    /// True if the policy is told of requests that ended.
     pub completed: bool,
 }

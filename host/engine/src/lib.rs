@@ -5,8 +5,8 @@
 //! [`model::ops`]. [`text`] turns prompts into tokens, for the server, and tokens into text.
 //!
 //! # Not here
-//! The contract that every executor keeps (`pointsman-executor`), the choice of what runs where (the
-//! core), sockets (the server).
+//! The contract that every executor keeps (`pointsman-executor`), the choice of what runs where
+//! (the core), sockets (the server).
 
 #![deny(missing_docs)]
 

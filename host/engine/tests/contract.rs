@@ -1,5 +1,5 @@
-//! The engine keeps the executor contract: with and without its thread, on a scripted backend and on
-//! the demo model.
+//! The engine keeps the executor contract: with and without its thread, on a scripted backend and
+//! on the demo model.
 
 mod common;
 

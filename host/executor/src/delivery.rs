@@ -1,8 +1,9 @@
 //! The channel that takes an answer's text from an executor to the client's response.
 //!
 //! A [`channel`] has room for everything a request can say, so that neither an engine nor the
-//! driver ever waits for a slow client: the text that a client has not read is bounded by the tokens
-//! it asked for. The place for the [`End`] is reserved from the start, so that an end always arrives.
+//! driver ever waits for a slow client: the text that a client has not read is bounded by the
+//! tokens it asked for. The place for the [`End`] is reserved from the start, so that an end always
+//! arrives.
 //!
 //! # Cancellation
 //! Dropping the [`Deliveries`] says that the client has left. Nothing here tells the machine so;

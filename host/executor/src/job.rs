@@ -5,7 +5,7 @@
 //! client noticing.
 //!
 //! # Not here
-//! Where a sequence runs and with which blocks: the machine says that in each
+//! The choice of a sequence's executor and blocks: the machine's, in each
 //! [`pointsman_core::StartOrder`].
 
 use std::mem;
@@ -25,7 +25,7 @@ pub struct Job {
     pub sampling: Sampling,
     /// Stop strings: generation ends before the first of them would appear; none of them is empty.
     pub stop: Vec<String>,
-    /// Generation goes on past the model's end-of-sequence tokens.
+    /// True if generation goes on past the model's end-of-sequence tokens.
     pub ignore_eos: bool,
 }
 
@@ -36,7 +36,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Number of the likeliest tokens that are kept; 0 keeps all.
     pub top_k: u32,
-    /// Probability that the likeliest tokens must have together to be all that is kept; 1 keeps all.
+    /// Probability that the likeliest tokens must have together to be all that is kept; 1 keeps
+    /// all.
     pub top_p: f32,
     /// The seed of the draws: the same seed gives the same answer.
     pub seed: u64,
@@ -76,8 +77,8 @@ impl Sequence {
         &self.tokens[self.job.prompt.len()..]
     }
 
-    /// Appends a generated token, after which `left` more may follow, and its text to what is to be
-    /// handed in. Returns the reason why generation ends here, if it does.
+    /// Appends a generated token, after which `left` more may follow, and its text to the text that
+    /// is to be handed in. Returns the reason why generation ends here, if it does.
     ///
     /// # Errors
     /// If the token cannot be decoded.
@@ -105,7 +106,7 @@ impl Sequence {
         Ok(Some(self.append(decoded).unwrap_or(end)))
     }
 
-    /// Appends text to what is to be handed in; returns a reason if a stop string follows.
+    /// Appends text to the text that is to be handed in; returns a reason if a stop string follows.
     fn append(&mut self, decoded: Decoded) -> Option<StopReason> {
         let (text, stop) = match decoded {
             Decoded::More(text) => (text, None),
@@ -115,14 +116,14 @@ impl Sequence {
         stop
     }
 
-    /// Hands in what was generated, if there is text.
+    /// Hands in the unsent piece, if there is text.
     pub fn deliver_text(&mut self) {
         if !self.unsent.text.is_empty() {
             self.deliver();
         }
     }
 
-    /// Hands in what was generated, with or without text. Nothing is lost where the client's channel
+    /// Hands in the unsent piece, with or without text. Nothing is lost where the client's channel
     /// has no room.
     pub fn deliver(&mut self) {
         match self.sink.text(mem::take(&mut self.unsent)) {

@@ -43,9 +43,9 @@ pub struct TextStream {
     window: Vec<u32>,
     /// Number of tokens in `window` that were decoded before.
     read: usize,
-    /// Bytes of their text.
+    /// Bytes of the text of those tokens.
     read_bytes: usize,
-    /// Whole characters that may be the beginning of a stop string.
+    /// Text held back, in whole characters, that may be the beginning of a stop string.
     held: String,
 }
 
@@ -116,7 +116,8 @@ impl TextStream {
         text.get(self.read_bytes..).unwrap_or_default().to_owned()
     }
 
-    /// Appends `added` to the text held back, and returns as much as can be no part of a stop string.
+    /// Appends `added` to the text held back, and returns as much as can be no part of a stop
+    /// string.
     fn release(&mut self, stop: &[String], added: &str) -> Decoded {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(added);
@@ -129,7 +130,7 @@ impl TextStream {
     }
 }
 
-/// Returns where in `text` the stop string begins that ends first.
+/// Returns the byte of `text` at which the stop string that ends first begins.
 fn stop_start(text: &str, stop: &[String]) -> Option<usize> {
     let found = stop.iter().filter_map(|stop| {
         let start = text.find(stop)?;

@@ -1,4 +1,4 @@
-//! The engines of this machine and the models they serve: added and removed while the host runs.
+//! The executors and the models they serve: added and removed while the host runs.
 //!
 //! [`Fleet`] takes orders of operators, has the driver attach or detach, and keeps the [`Catalog`] of
 //! names for clients in step.
@@ -18,25 +18,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pointsman_executor::handle::Ended;
+use pointsman_core::{ExecutorId, ExecutorSpec};
+use pointsman_executor::handle::{Ended, EngineHandle};
 use pointsman_executor::stats::EngineStats;
 use tokio::sync::{Mutex, watch};
 use tokio::task;
 use tracing::info;
 
 use crate::catalog::Catalog;
-use crate::config::{ModelConfig, ModelSource};
 use crate::driver::message::DriverHandle;
 use crate::driver::operator::{
     AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
 };
-use crate::models::{Host, Loaded, Running};
+use crate::provider::{LoadError, ModelConfig, ModelSource, Provider, ServedModel};
 
-/// The engines of this machine and their models.
+/// The executors and their models.
 #[derive(Debug)]
 pub struct Fleet {
     // Immutable.
-    host: Host,
+    provider: Arc<dyn Provider>,
     driver: DriverHandle,
     // Owned.
     catalog: watch::Sender<Arc<Catalog>>,
@@ -48,11 +48,22 @@ pub struct Fleet {
 #[derive(Debug, Default)]
 struct Members {
     /// Names of the executors of each model, with the model.
-    serving: BTreeMap<String, (Arc<Loaded>, Vec<String>)>,
+    serving: BTreeMap<String, (Arc<dyn ServedModel>, Vec<String>)>,
     threads: Vec<JoinHandle<Ended>>,
 }
 
-pub(crate) use crate::config::{SLOTS_MAX, WEIGHTS};
+/// An executor that the machine knows, and its engine.
+#[derive(Debug)]
+pub struct Running {
+    /// The executor's id in the machine.
+    pub executor: ExecutorId,
+    /// The executor's name.
+    pub name: String,
+    /// The model it serves.
+    pub model: Arc<dyn ServedModel>,
+    /// The engine that runs its sequences.
+    pub engine: EngineHandle,
+}
 
 /// An executor to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,26 +101,26 @@ pub enum AddError {
 // === impl Fleet ===
 
 impl Fleet {
-    /// A fleet without engines on `host`, which `driver` knows.
+    /// A fleet without executors, for which `provider` makes them.
     #[must_use]
-    pub fn new(host: Host, driver: DriverHandle) -> Self {
+    pub fn new(provider: Arc<dyn Provider>, driver: DriverHandle) -> Self {
         Self {
-            host,
+            provider,
             driver,
             catalog: watch::channel(Arc::default()).0,
             members: Mutex::default(),
         }
     }
 
-    /// A fleet that begins with the engines `running`.
+    /// A fleet that begins with the executors `running`, which the machine knows.
     #[must_use]
-    pub fn of(host: Host, driver: DriverHandle, running: Vec<Running>) -> Self {
-        let mut fleet = Self::new(host, driver);
+    pub fn of(provider: Arc<dyn Provider>, driver: DriverHandle, running: Vec<Running>) -> Self {
+        let mut fleet = Self::new(provider, driver);
         for running in running {
             let attached = (running.name, running.engine.stats, running.engine.thread);
             let members = fleet.members.get_mut();
             let catalog = Catalog::clone(&fleet.catalog.borrow());
-            let catalog = members.take_in(catalog, &fleet.host, &running.loaded, attached);
+            let catalog = members.take_in(catalog, &running.model, attached);
             fleet.catalog.send_replace(Arc::new(catalog));
         }
         fleet
@@ -141,19 +152,20 @@ impl Fleet {
         let model = addition.into_model();
         let loaded = match members.serving.get(&model.name) {
             Some((loaded, _)) => same(loaded, &model)?,
-            None => load(model.clone()).await?,
+            None => self.load(model.clone()).await?,
         };
-        let shape = loaded.shape(self.host.blocks);
-        let shape = shape.map_err(|error| AddError::Refused(error.to_string()))?;
-        let (engine, host, slots) = (Arc::clone(&loaded), self.host.clone(), model.slots);
-        let request = Box::new(AttachRequest {
-            name: executor.unwrap_or_else(|| loaded.executor_name()),
-            model: model.name,
-            device: self.host.device,
-            slots,
+        let (engine, slots) = (Arc::clone(&loaded), model.slots);
+        let default = loaded.executor();
+        let spec = ExecutorSpec {
+            name: executor.unwrap_or(default.name),
+            slots_total: slots,
             share_weight: model.share_weight,
-            tokens_per_block: shape.tokens_per_block,
-            spawn: Box::new(move |executor| engine.spawn(executor, slots, shape, &host)),
+            ..default
+        };
+        let request = Box::new(AttachRequest {
+            spec,
+            model: model.name,
+            spawn: Box::new(move |executor| engine.spawn(executor, slots)),
         });
         let attached = self
             .driver
@@ -165,10 +177,19 @@ impl Fleet {
         };
         let attached = (row.name.clone(), engine.stats, engine.thread);
         let catalog = Catalog::clone(&self.catalog.borrow());
-        let catalog = members.take_in(catalog, &self.host, &loaded, attached);
+        let catalog = members.take_in(catalog, &loaded, attached);
         self.catalog.send_replace(Arc::new(catalog));
         info!(executor = row.name, slots, "executor added");
         Ok(row)
+    }
+
+    async fn load(&self, model: ModelConfig) -> Result<Arc<dyn ServedModel>, AddError> {
+        let provider = Arc::clone(&self.provider);
+        let loading = task::spawn_blocking(move || provider.load(&model)).await;
+        match loading {
+            Ok(loaded) => Ok(loaded?),
+            Err(error) => Err(AddError::Load(format!("loading panicked: {error}"))),
+        }
     }
 
     /// Has an executor drain, resume, or go; absent: the driver has ended.
@@ -198,7 +219,10 @@ impl Fleet {
 }
 
 /// The model that is served by the name of `meant`, if that has no other folder.
-fn same(loaded: &Arc<Loaded>, meant: &ModelConfig) -> Result<Arc<Loaded>, AddError> {
+fn same(
+    loaded: &Arc<dyn ServedModel>,
+    meant: &ModelConfig,
+) -> Result<Arc<dyn ServedModel>, AddError> {
     let unsaid = meant.source == ModelSource::Embedded;
     if unsaid || loaded.config().source == meant.source {
         return Ok(Arc::clone(loaded));
@@ -206,17 +230,17 @@ fn same(loaded: &Arc<Loaded>, meant: &ModelConfig) -> Result<Arc<Loaded>, AddErr
     Err(AddError::OtherModel(meant.name.clone()))
 }
 
-async fn load(model: ModelConfig) -> Result<Arc<Loaded>, AddError> {
-    let loading = task::spawn_blocking(move || Loaded::load(&model)).await;
-    match loading {
-        Ok(Ok(loaded)) => Ok(Arc::new(loaded)),
-        Ok(Err(error)) => Err(AddError::Load(format!("{error:#}"))),
-        Err(error) => Err(AddError::Load(format!("loading panicked: {error}"))),
-    }
-}
-
 /// An engine's name, counters and thread.
 type Engine = (String, Arc<EngineStats>, JoinHandle<Ended>);
+
+impl From<LoadError> for AddError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Files(why) => AddError::Load(why),
+            LoadError::DoesNotFit(why) => AddError::Refused(why),
+        }
+    }
+}
 
 // === impl Addition ===
 
@@ -241,15 +265,12 @@ impl Members {
     fn take_in(
         &mut self,
         mut catalog: Catalog,
-        host: &Host,
-        loaded: &Arc<Loaded>,
+        loaded: &Arc<dyn ServedModel>,
         (name, stats, thread): Engine,
     ) -> Catalog {
         let model = &loaded.config().name;
-        if !catalog.models.iter().any(|entry| entry.name == *model)
-            && let Ok(shape) = loaded.shape(host.blocks)
-        {
-            catalog.models.push(loaded.entry(shape));
+        if !catalog.models.iter().any(|entry| entry.name == *model) {
+            catalog.models.push(loaded.entry());
         }
         catalog.executors.push(name.clone());
         catalog.engines.push((name.clone(), stats));

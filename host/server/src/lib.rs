@@ -26,6 +26,7 @@ pub mod logging;
 pub mod metrics;
 pub mod models;
 pub mod policy;
+pub mod provider;
 pub mod reload;
 pub mod serve;
 pub mod shutdown;

@@ -1,6 +1,6 @@
-//! The models on this machine's processors: loaded, attached to the machine, and running.
+//! The models on this machine's processors: the [`Provider`] of the local engine.
 //!
-//! [`start`] does that for those of the configuration; `fleet` for those that come later.
+//! [`start`] attaches those of the configuration; the fleet adds and removes others.
 //!
 //! They share one device, the processors, and its KV blocks. A block is a fixed number of bytes:
 //! as many as 16 tokens take of the model that takes the most, and as many tokens as fit of each.
@@ -26,15 +26,17 @@ use tracing::info;
 
 use crate::catalog::ModelEntry;
 use crate::clock;
-use crate::config::{CpuConfig, ModelConfig, ModelSource};
+use crate::config::CpuConfig;
 use crate::embedded;
+use crate::fleet::Running;
+use crate::provider::{LoadError, ModelConfig, ModelSource, Provider, ServedModel};
 
-/// Tokens a block holds of the model that takes the most memory per token.
+/// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
-/// The processors as a device.
+/// The name of the processors as a device.
 const DEVICE: &str = "cpu0";
 
-/// A model in memory.
+/// The files of a model in memory, before the device is known.
 #[derive(Debug)]
 pub struct Loaded {
     config: ModelConfig,
@@ -42,51 +44,31 @@ pub struct Loaded {
     model: Arc<CpuModel>,
 }
 
-/// A model's engine.
-#[derive(Debug)]
-pub struct Running {
-    /// How it is known to the machine.
-    pub executor: ExecutorId,
-    /// Its name there.
-    pub name: String,
-    /// Its model.
-    pub loaded: Arc<Loaded>,
-    /// The way to it.
-    pub engine: EngineHandle,
-}
-
-/// Blocks of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocks {
-    /// Bytes of one.
-    pub bytes: u64,
-    /// How many there are.
-    pub total: u32,
-}
-
-/// The processors as a device that is attached.
+/// The processors as an attached device.
 #[derive(Clone, Debug)]
-pub struct Host {
-    /// How the machine knows it.
-    pub device: DeviceId,
-    /// Its KV blocks.
-    pub blocks: Blocks,
-    /// What its engines may use.
-    pub cpu: CpuConfig,
-    /// Where they say what happens.
-    pub events: mpsc::Sender<Events>,
+pub struct LocalProvider {
+    device: DeviceId,
+    blocks: Blocks,
+    cpu: CpuConfig,
+    /// The way for reports of the engines.
+    events: mpsc::Sender<Events>,
 }
 
-/// A block of the device holds no token of the model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a token of model {model} takes {token_bytes} bytes of KV cache, a block of the device has \
-     {block_bytes}; put the model into the configuration and start the host again"
-)]
-pub struct TooWide {
-    model: String,
-    token_bytes: u64,
-    block_bytes: u64,
+/// The KV blocks of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Blocks {
+    /// Bytes of one block.
+    bytes: u64,
+    /// Number of blocks.
+    total: u32,
+}
+
+/// A model whose tokens fit the blocks of the device.
+#[derive(Debug)]
+struct LocalModel {
+    loaded: Arc<Loaded>,
+    shape: KvShape,
+    host: LocalProvider,
 }
 
 // === impl Loaded ===
@@ -95,7 +77,7 @@ impl Loaded {
     /// Loads a model. Slow: it reads all its weights.
     ///
     /// # Errors
-    /// What is wrong with its files, and which model it is.
+    /// If a file of the model is missing or wrong; the error names the model.
     pub fn load(config: &ModelConfig) -> Result<Self> {
         let name = &config.name;
         let files = match &config.source {
@@ -121,70 +103,6 @@ impl Loaded {
         })
     }
 
-    /// The model it is.
-    #[must_use]
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    /// As clients see it: a sequence is no longer than the whole pool, were it alone.
-    pub(crate) fn entry(&self, shape: KvShape) -> ModelEntry {
-        let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
-        ModelEntry {
-            name: self.config.name.clone(),
-            text: Arc::clone(&self.text) as _,
-            context_tokens: self.model.config().context_tokens.min(pool),
-            created: clock::unix_seconds(),
-        }
-    }
-
-    /// What its executor is called where nobody says otherwise.
-    pub(crate) fn executor_name(&self) -> String {
-        format!("{DEVICE}/{}", self.config.name)
-    }
-
-    /// How its KV cache lies in blocks.
-    pub(crate) fn shape(&self, blocks: Blocks) -> Result<KvShape, TooWide> {
-        let token_bytes = self.kv_bytes_per_token();
-        let tokens = u32::try_from(blocks.bytes / token_bytes).unwrap_or(u32::MAX);
-        if tokens == 0 {
-            return Err(TooWide {
-                model: self.config.name.clone(),
-                token_bytes,
-                block_bytes: blocks.bytes,
-            });
-        }
-        Ok(KvShape {
-            tokens_per_block: tokens,
-            blocks_total: blocks.total,
-        })
-    }
-
-    /// Starts its engine, with so many slots.
-    pub(crate) fn spawn(
-        &self,
-        executor: ExecutorId,
-        slots: u32,
-        shape: KvShape,
-        host: &Host,
-    ) -> io::Result<EngineHandle> {
-        let model = Arc::clone(&self.model);
-        let threads = NonZeroUsize::new(host.cpu.threads).unwrap_or(NonZeroUsize::MIN);
-        let backend = move || {
-            let backend = CpuBackend::new(Arc::clone(&model), shape, threads)?;
-            Ok(Box::new(backend) as Box<dyn Backend>)
-        };
-        engine::spawn(EngineSpec {
-            executor,
-            incarnation: Incarnation(0),
-            slots,
-            text: Arc::clone(&self.text),
-            backend: Box::new(backend),
-            events: host.events.clone(),
-            recovery: Recovery::default(),
-        })
-    }
-
     fn kv_bytes_per_token(&self) -> u64 {
         self.model.kv_bytes_per_token()
     }
@@ -197,17 +115,110 @@ fn describe(source: &ModelSource) -> String {
     }
 }
 
+// === impl LocalProvider ===
+
+impl Provider for LocalProvider {
+    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, LoadError> {
+        let loaded = Loaded::load(model);
+        let loaded = loaded.map_err(|error| LoadError::Files(format!("{error:#}")))?;
+        Ok(Arc::new(self.fit(Arc::new(loaded))?))
+    }
+}
+
+impl LocalProvider {
+    /// Lays the model's KV cache out in the blocks of the device.
+    fn fit(&self, loaded: Arc<Loaded>) -> Result<LocalModel, LoadError> {
+        let token_bytes = loaded.kv_bytes_per_token();
+        let tokens = u32::try_from(self.blocks.bytes / token_bytes).unwrap_or(u32::MAX);
+        if tokens == 0 {
+            return Err(LoadError::DoesNotFit(format!(
+                "a token of model {} takes {token_bytes} bytes of KV cache, a block of the device \
+                 has {}; put the model into the configuration and start the host again",
+                loaded.config.name, self.blocks.bytes
+            )));
+        }
+        let shape = KvShape {
+            tokens_per_block: tokens,
+            blocks_total: self.blocks.total,
+        };
+        Ok(LocalModel {
+            loaded,
+            shape,
+            host: self.clone(),
+        })
+    }
+}
+
+// === impl LocalModel ===
+
+impl ServedModel for LocalModel {
+    fn config(&self) -> &ModelConfig {
+        &self.loaded.config
+    }
+
+    /// A sequence is no longer than the whole pool, were it alone.
+    fn entry(&self) -> ModelEntry {
+        let shape = self.shape;
+        let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
+        ModelEntry {
+            name: self.config().name.clone(),
+            text: Arc::clone(&self.loaded.text) as _,
+            context_tokens: self.loaded.model.config().context_tokens.min(pool),
+            created: clock::unix_seconds(),
+        }
+    }
+
+    fn executor(&self) -> ExecutorSpec {
+        let config = self.config();
+        ExecutorSpec {
+            name: format!("{DEVICE}/{}", config.name),
+            device: self.host.device,
+            kind: ExecutorKind::Cpu,
+            role: Role::Both,
+            group: 0,
+            share_weight: config.share_weight,
+            serves: None,
+            slots_total: config.slots,
+            models_max: None,
+            queue_limit: 0,
+            tokens_per_block: Some(self.shape.tokens_per_block),
+            preempts: true,
+            model_unload_delay: Micros(0),
+        }
+    }
+
+    fn spawn(&self, executor: ExecutorId, slots: u32) -> io::Result<EngineHandle> {
+        let (model, shape) = (Arc::clone(&self.loaded.model), self.shape);
+        let threads = NonZeroUsize::new(self.host.cpu.threads).unwrap_or(NonZeroUsize::MIN);
+        let backend = move || {
+            let backend = CpuBackend::new(Arc::clone(&model), shape, threads)?;
+            Ok(Box::new(backend) as Box<dyn Backend>)
+        };
+        engine::spawn(EngineSpec {
+            executor,
+            incarnation: Incarnation(0),
+            slots,
+            text: Arc::clone(&self.loaded.text),
+            backend: Box::new(backend),
+            events: self.host.events.clone(),
+            recovery: Recovery::default(),
+        })
+    }
+}
+
+// === The start ===
+
 /// Attaches the processors and each model to `machine`, and starts the engines.
 ///
 /// # Errors
-/// If a model's shape does not fit the device, or a thread cannot be made.
+/// If a model does not fit the device, or a thread cannot be made.
 pub fn start(
     machine: &mut Machine,
     now: Micros,
     models: &[Arc<Loaded>],
     cpu: &CpuConfig,
     events: mpsc::Sender<Events>,
-) -> Result<(Host, Vec<Running>)> {
+) -> Result<(LocalProvider, Vec<Running>)> {
     let blocks = blocks(models, cpu)?;
     let device = DeviceSpec {
         name: DEVICE.to_owned(),
@@ -217,33 +228,39 @@ pub fn start(
         },
         tokens_per_step: Some(cpu.tokens_per_step),
     };
-    let device = machine
-        .handle(now, Input::DeviceAttached(device))
-        .device()?;
-    let host = Host {
-        device,
+    let device = machine.handle(now, Input::DeviceAttached(device));
+    let provider = LocalProvider {
+        device: device.device()?,
         blocks,
         cpu: cpu.clone(),
         events,
     };
-    let mut running = Vec::new();
-    for loaded in models {
-        let shape = loaded.shape(blocks)?;
-        let spec = executor_spec(machine, now, loaded, (device, shape));
+    let running = models.iter().map(|loaded| {
+        let model = provider.fit(Arc::clone(loaded))?;
         let name = &loaded.config.name;
-        let executor = machine
-            .handle(now, Input::ExecutorAttached(spec))
-            .executor()
-            .with_context(|| format!("model {name}"))?;
-        let engine = loaded.spawn(executor, loaded.config.slots, shape, &host);
-        running.push(Running {
-            executor,
-            name: loaded.executor_name(),
-            loaded: Arc::clone(loaded),
-            engine: engine.with_context(|| format!("engine of model {name}"))?,
-        });
-    }
-    Ok((host, running))
+        attach(machine, now, model).with_context(|| format!("model {name}"))
+    });
+    let running = running.collect::<Result<_>>()?;
+    Ok((provider, running))
+}
+
+/// Attaches a model's executor, and starts its engine.
+fn attach(machine: &mut Machine, now: Micros, model: LocalModel) -> Result<Running> {
+    let config = model.config();
+    let spec = ExecutorSpec {
+        serves: Some(vec![machine.intern(now, &config.name)]),
+        ..model.executor()
+    };
+    let name = spec.name.clone();
+    let executor = machine.handle(now, Input::ExecutorAttached(spec));
+    let executor = executor.executor()?;
+    let engine = model.spawn(executor, config.slots).context("its engine")?;
+    Ok(Running {
+        executor,
+        name,
+        model: Arc::new(model),
+        engine,
+    })
 }
 
 fn blocks(models: &[Arc<Loaded>], cpu: &CpuConfig) -> Result<Blocks> {
@@ -259,27 +276,4 @@ fn blocks(models: &[Arc<Loaded>], cpu: &CpuConfig) -> Result<Blocks> {
         cpu.kv_bytes
     );
     Ok(Blocks { bytes, total })
-}
-
-fn executor_spec(
-    machine: &mut Machine,
-    now: Micros,
-    loaded: &Loaded,
-    (device, shape): (DeviceId, KvShape),
-) -> ExecutorSpec {
-    ExecutorSpec {
-        name: loaded.executor_name(),
-        device,
-        kind: ExecutorKind::Cpu,
-        role: Role::Both,
-        group: 0,
-        share_weight: loaded.config.share_weight,
-        serves: Some(vec![machine.intern(now, &loaded.config.name)]),
-        slots_total: loaded.config.slots,
-        models_max: None,
-        queue_limit: 0,
-        tokens_per_block: Some(shape.tokens_per_block),
-        preempts: true,
-        model_unload_delay: Micros(0),
-    }
 }

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::clock::{self, Clock};
-use crate::config::{Config, ModelConfig};
+use crate::config::Config;
 use crate::driver::message::{DriverHandle, channels};
 use crate::driver::{Driver, Memory, thread};
 use crate::driver_port::{DriverPort, eject};
@@ -34,6 +34,7 @@ use crate::http::{self, ApiKeys, App, Audience, HttpSettings, ServerPhase, Watch
 use crate::journal;
 use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
+use crate::provider::ModelConfig;
 use crate::reload::order::OrderHandle;
 use crate::reload::report::ReconcilerReport;
 use crate::reload::{self, ReconcilerHandle, ReconcilerSpec};
@@ -322,7 +323,7 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], shared: &Shared) -> Resul
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
-    let (host, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
+    let (provider, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
     let policies = PolicyHost::new(config.patience);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {
@@ -341,7 +342,7 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], shared: &Shared) -> Resul
     }
     let (handle, inbox) = channels(config.http.requests_max);
     let thread = thread::spawn(driver, shared.clock, inbox, events_inbox)?;
-    let fleet = Fleet::of(host, handle.clone(), running);
+    let fleet = Fleet::of(Arc::new(provider), handle.clone(), running);
     Ok(Core {
         driver: handle,
         fleet: Arc::new(fleet),

@@ -6,17 +6,17 @@ use pointsman_core::{
     PolicyFault, Question, Reply, RequestId, Shortage, Victim, View, admission, routing,
 };
 
-/// Answers at random from a seed.
+/// An answerer at random, from a seed.
 #[derive(Debug)]
 pub struct Adversary {
     rng: Rng,
-    /// Of 100 answers, about how many are meant to be in order.
+    /// About how many of 100 answers are meant to be in order.
     sanity: u32,
 }
 
 impl Adversary {
-    /// The same seed gives the same answers to the same questions. Of 100 answers, about
-    /// `sanity` are meant to be in order.
+    /// Makes an adversary. The same seed gives the same answers to the same questions. Of 100
+    /// answers, about `sanity` are meant to be in order.
     #[must_use]
     pub fn new(seed: u64, sanity: u32) -> Self {
         Self {
@@ -37,12 +37,12 @@ impl Adversary {
         }
     }
 
-    /// Some request there is or was, or will be.
+    /// A request that is there, was there or will be.
     fn request(&mut self, newest: RequestId) -> RequestId {
         RequestId(self.rng.u64(0..newest.0 + 3))
     }
 
-    /// Sometimes no answer, or a fault; otherwise what `make` says.
+    /// Sometimes no answer, or a fault; otherwise the answer that `make` makes.
     fn answer<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Answer<T> {
         match self.rng.u32(0..20) {
             0 if !self.is_sane() => Answer {

@@ -10,12 +10,12 @@ use pointsman_core::{
     BlockId, DeviceId, ExecutorId, Incarnation, Micros, Progress, RequestId, StartOrder,
 };
 
-/// How fast an engine is: a step takes `step` plus `token` for each token it schedules.
+/// The speed of an engine: a step takes `step` plus `token` for each token scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineProfile {
-    /// Fixed time of a step, in microseconds.
+    /// Fixed time of a step, in µs.
     pub step: Micros,
-    /// Time of each scheduled token, in microseconds.
+    /// Time of each scheduled token, in µs.
     pub token: Micros,
     /// Steps an evicted sequence takes to leave, at least one.
     pub leave_steps: u32,
@@ -39,14 +39,15 @@ struct Sequence {
     /// Prompt tokens whose KV is there.
     prefilled: u32,
     generated: u32,
-    /// Tokens it will generate.
+    /// Tokens that the sequence will generate in this placement.
     output_tokens: u32,
     blocks: Vec<BlockId>,
     leaving: Option<u32>,
 }
 
 impl Sequence {
-    /// Whether its blocks hold `tokens` tokens; an engine without blocks holds any number.
+    /// Tells whether the sequence's blocks hold `tokens` tokens; without blocks, any number is
+    /// held.
     fn holds(&self, tokens: u32, tokens_per_block: Option<u32>) -> bool {
         tokens_per_block.is_none_or(|per_block| {
             u64::from(tokens) <= self.blocks.len() as u64 * u64::from(per_block)
@@ -54,7 +55,7 @@ impl Sequence {
     }
 }
 
-/// What an engine says after a step.
+/// A message of an engine after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Started(RequestId),
@@ -62,12 +63,12 @@ pub(crate) enum Said {
     Left(RequestId),
 }
 
-/// What one step did.
+/// The results of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) progress: Vec<Progress>,
     pub(crate) said: Vec<Said>,
-    /// Blocks written in this step, by whom.
+    /// Blocks written in this step, each with its writer.
     pub(crate) written: Vec<(BlockId, RequestId)>,
     pub(crate) took: Micros,
 }
@@ -82,11 +83,11 @@ pub struct Engine {
     tokens_per_block: Option<u32>,
     tokens_max: Option<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
-    /// In order of start; those not said to have started yet come with `true`.
+    /// Requests in order of start; `true` until the engine has said that the sequence started.
     order: Vec<(RequestId, bool)>,
-    /// When its next step ends, while it has work.
+    /// The time at which the next step ends; absent: the engine has no work.
     pub(crate) next_step: Option<Micros>,
-    /// Tokens scheduled so far.
+    /// Tokens scheduled so far, prefill and decode.
     tokens_total: u64,
 }
 
@@ -111,19 +112,19 @@ impl Engine {
         }
     }
 
-    /// Tokens it may schedule in a step; absent: no limit was set.
+    /// Tokens that the engine may schedule in a step; absent: no limit was set.
     #[must_use]
     pub fn tokens_max(&self) -> Option<u32> {
         self.tokens_max
     }
 
-    /// Tokens it has scheduled so far, prefill and decode.
+    /// Tokens that the engine has scheduled so far, prefill and decode.
     #[must_use]
     pub fn tokens_total(&self) -> u64 {
         self.tokens_total
     }
 
-    /// What it runs.
+    /// The requests that the engine runs.
     pub fn sequences(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.sequences.keys().copied()
     }
@@ -168,7 +169,7 @@ impl Engine {
         self.tokens_max = Some(tokens_max);
     }
 
-    /// Everything it ran is gone, and it begins a new life.
+    /// Loses all sequences and begins a new life.
     pub(crate) fn die(&mut self) {
         self.sequences.clear();
         self.order.clear();
@@ -182,7 +183,7 @@ impl Engine {
         self.sequences.remove(&request).is_some()
     }
 
-    /// One step: decode, then prefill, within the budget; then who finished and who left.
+    /// Makes one step: decode, then prefill, within the budget; then sequences finish or leave.
     pub(crate) fn step(&mut self) -> Step {
         let mut step = Step::default();
         let mut budget = self.tokens_max.unwrap_or(u32::MAX);

@@ -20,9 +20,9 @@ use crate::engine::{Engine, EngineProfile, Said, Step};
 /// One thing that was done to the machine. A list of them is enough to do a run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// It was given an input.
+    /// The machine was given an input.
     Input(Micros, Input),
-    /// It was called for a round.
+    /// The machine was called for a round.
     Decide(Micros),
 }
 
@@ -58,7 +58,7 @@ impl Recorder for Tape {
 /// The part of a request that the machine does not know.
 #[derive(Debug)]
 struct Script {
-    /// Tokens that it will generate over all its placements.
+    /// Tokens that the request will generate over all its placements.
     output_tokens: u32,
     /// Tokens generated so far.
     generated: u32,
@@ -70,11 +70,11 @@ struct Script {
 pub struct World<P> {
     /// The machine, to read from.
     pub machine: RecordedMachine<Tape>,
-    /// The policies that answer it.
+    /// The policies that answer the machine.
     pub policies: P,
     engines: BTreeMap<ExecutorId, Engine>,
     scripts: BTreeMap<RequestId, Script>,
-    /// The last writer of each block, if it still runs.
+    /// The last writer of each block, while that request runs.
     writers: BTreeMap<(DeviceId, BlockId), RequestId>,
     now: Micros,
     facts: Vec<Stamped>,
@@ -115,12 +115,12 @@ impl<P: Policies> World<P> {
         self.now
     }
 
-    /// Everything that happened.
+    /// Every fact so far, in order.
     pub fn facts(&self) -> &[Stamped] {
         &self.facts
     }
 
-    /// Everything the machine ordered.
+    /// Every effect that the machine ordered so far, in order.
     pub fn effects(&self) -> &[Effect] {
         &self.effects
     }
@@ -136,7 +136,7 @@ impl<P: Policies> World<P> {
         self.scripts.get(&request)?.outcome
     }
 
-    /// An engine, to see what it runs.
+    /// An engine, to see its sequences.
     pub fn engine(&self, executor: ExecutorId) -> Option<&Engine> {
         self.engines.get(&executor)
     }
@@ -175,7 +175,7 @@ impl<P: Policies> World<P> {
         Ok(id)
     }
 
-    /// A request arrives that will generate `output_tokens`, or as many as it may.
+    /// Brings in a request that will generate `output_tokens`, or as many as allowed.
     pub fn arrive(&mut self, new: NewRequest, output_tokens: u32) -> RequestId {
         let id = self.input(Input::arrival(new)).request();
         let script = Script {
@@ -207,7 +207,7 @@ impl<P: Policies> World<P> {
         }
     }
 
-    /// An executor dies, and with it what it ran.
+    /// Makes an executor die, and with it all its sequences.
     pub fn lose(&mut self, executor: ExecutorId) {
         if let Some(engine) = self.engines.get_mut(&executor) {
             let incarnation = engine.incarnation;
@@ -217,7 +217,7 @@ impl<P: Policies> World<P> {
         }
     }
 
-    /// An engine fails one of its sequences.
+    /// Makes an engine fail one of its sequences.
     pub fn fail(&mut self, executor: ExecutorId, request: RequestId, retry: RetryClass) {
         if let Some(engine) = self.engines.get_mut(&executor)
             && engine.fail(request)
@@ -253,7 +253,7 @@ impl<P: Policies> World<P> {
         panic!("the machine is always due");
     }
 
-    /// One step of one engine, as if its time had come.
+    /// Makes one step of one engine, as if its time had come.
     pub fn step(&mut self, executor: ExecutorId) {
         if let Some(engine) = self.engines.get_mut(&executor) {
             let step = engine.step();
@@ -262,7 +262,7 @@ impl<P: Policies> World<P> {
         }
     }
 
-    /// Time passes, from event to event, up to `until`.
+    /// Lets time pass, from event to event, up to `until`.
     pub fn run_until(&mut self, until: Micros) {
         self.settle();
         loop {
@@ -319,7 +319,7 @@ impl<P: Policies> World<P> {
         }
     }
 
-    /// Tells the machine what a step did.
+    /// Tells the machine the results of a step.
     fn report(&mut self, executor: ExecutorId, step: Step) {
         let Some(engine) = self.engines.get(&executor) else {
             return;
@@ -360,7 +360,7 @@ impl<P: Policies> World<P> {
         self.check();
     }
 
-    /// A block that one sequence writes is in nobody else's hands to write.
+    /// Checks that no two sequences write the same block.
     fn check_writer(&mut self, device: DeviceId, block: BlockId, request: RequestId) {
         let writer = self.writers.insert((device, block), request);
         assert!(

@@ -180,8 +180,8 @@ fn stored(world: &mut World, tier: Tier, hashes: &[u128]) {
     world.input(Input::PrefixesReported(tier, event));
 }
 
-/// What the policy was last told of a prompt: executor and tokens on device, in host memory, on
-/// disk; the floor; the shared cache.
+/// The cached part of a prompt, as the policy was told last: executor and tokens on device, in host
+/// memory, on disk; the floor; the shared cache.
 fn told(world: &World) -> (Vec<(ExecutorId, [u32; 3])>, u32, u32) {
     let (_, cached) = world.policies.asked.route.last().expect("it was asked");
     let overlaps = cached.overlaps.iter();

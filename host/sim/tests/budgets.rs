@@ -1,5 +1,5 @@
-//! Token budgets: who is asked when, what the interlock makes of the answer, and that engines
-//! obey.
+//! Token budgets: the times of the question, the interlock's treatment of the answer, and the
+//! obedience of engines.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn answer(world: &mut World, executors: [ExecutorId; 2], tokens: [u32; 2]) {
     });
 }
 
-/// One more request runs on that executor.
+/// Runs one more request on that executor.
 fn start_on(world: &mut World, executor: ExecutorId, prompt_tokens: u32) {
     world.policies.route_to(&[executor]);
     let id = arrive(world, request(prompt_tokens, 3));

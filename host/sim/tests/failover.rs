@@ -1,4 +1,4 @@
-//! What becomes of requests when executors fail them, die, drain or are taken away.
+//! The fate of requests when executors fail them, die, drain or are taken away.
 
 mod common;
 
@@ -13,7 +13,7 @@ use pointsman_core::{
     RefusalCause, RequestId, RequeuedWhy, RetryClass,
 };
 
-/// So many executors of one slot, each with its own device.
+/// Attaches so many executors of one slot, each with its own device.
 fn fleet<const N: usize>(world: &mut World) -> [ExecutorId; N] {
     [(); N].map(|()| {
         let device = add_device(world, 16);

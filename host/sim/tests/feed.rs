@@ -1,5 +1,5 @@
-//! What a policy is told: its mirror equals the machine's rows at every question, what a refused
-//! answer named comes again, and what it did not ask for never comes.
+//! The feed of a policy: its mirror equals the machine's rows at every question, the rows that a
+//! refused answer named come again, and rows that the policy did not ask for never come.
 //!
 //! A failure prints its seed.
 
@@ -185,7 +185,8 @@ fn fed() -> (AnyWorld<Fed<Scripted>>, ExecutorId, RequestId) {
     (world, executor, id)
 }
 
-/// Something changes, a model's row, so that the policy is asked again; what it is told then.
+/// Changes a model's row, so that the policy is asked again. Returns the changes that it is told
+/// then.
 fn told_next(world: &mut AnyWorld<Fed<Scripted>>) -> (Extent, Vec<Change>) {
     let before = world.policies.sink.told.len();
     world.input(Input::ModelLimitSet(MODEL_A, Some(9)));

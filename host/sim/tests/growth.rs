@@ -1,4 +1,4 @@
-//! Running sequences that lack a block: who gives way, who gets what comes free, and that nobody
+//! Running sequences that lack a block: the victims, the takers of free blocks, and that nobody
 //! stalls for ever.
 
 mod common;
@@ -13,7 +13,7 @@ use pointsman_core::{
     RequestId, Shortage, ShortageCause,
 };
 
-/// Six blocks and two slots.
+/// A host with six blocks and two slots.
 fn tight(leave_steps: u32) -> (World, ExecutorId) {
     let mut world = world();
     let device = add_device(&mut world, 6);
@@ -24,7 +24,8 @@ fn tight(leave_steps: u32) -> (World, ExecutorId) {
     (world, executor)
 }
 
-/// Takes two blocks at its start, lacks a fourth after five steps, and could use all six.
+/// A request that takes two blocks at its start, lacks a fourth after five steps, and could use all
+/// six.
 fn growing(priority: i32) -> NewRequest {
     NewRequest {
         priority,
@@ -37,7 +38,7 @@ fn finished(world: &World, ids: &[RequestId]) -> bool {
     ids.iter().all(|id| world.outcome(*id) == whole)
 }
 
-/// Two that grow at once, in a host whose policy lets them.
+/// Two requests that grow at once, in a host whose policy lets them.
 fn short(priorities: [i32; 2], leave_steps: u32) -> (World, ExecutorId, [RequestId; 2]) {
     let (mut world, executor) = tight(leave_steps);
     let ids = priorities.map(|priority| arrive(&mut world, growing(priority)));

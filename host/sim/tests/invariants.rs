@@ -244,7 +244,7 @@ impl<P: Policies> Run<P> {
         self.world.update(executor, update);
     }
 
-    /// Everything comes up again, and everything ends.
+    /// Brings every executor up again, and lets every request end.
     fn drain(&mut self) {
         let executors: Vec<ExecutorId> = self.world.machine.executor_ids().collect();
         for executor in executors {
@@ -279,7 +279,7 @@ fn run<P: Policies>(seed: u64, policies: P) -> World<P> {
     run_with(seed, policies, |_| {})
 }
 
-/// A run between whose events something is done to the world.
+/// A run with something done to the world between its events.
 fn run_with<P: Policies>(
     seed: u64,
     policies: P,

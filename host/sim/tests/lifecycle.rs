@@ -15,7 +15,7 @@ use pointsman_core::{
     StepReport, admission,
 };
 
-/// Where a request can be when its end comes.
+/// The places where a request can be when its end comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Arrived,
@@ -37,8 +37,8 @@ const EVERYWHERE: [At; 7] = [
     At::Leaving,
 ];
 
-/// Brings `new`, a prompt of 10 tokens, to where a test wants it. Engines are so slow that they
-/// make no step by themselves for 100 seconds.
+/// Brings `new`, a prompt of 10 tokens, to the place that a test wants. Engines are so slow that
+/// they make no step by themselves for 100 seconds.
 fn request_at(at: At, new: NewRequest) -> (World, ExecutorId, RequestId) {
     let mut world = world_with(Config {
         queue_max: 1,
@@ -204,7 +204,7 @@ fn a_request_too_large_for_one_executor_is_served_by_another() {
     assert_eq!(placements(&world, id), [large]);
 }
 
-/// Everything an executor can say about a sequence.
+/// All messages that an executor can send about a sequence.
 fn every_message(request: RequestId, executor: ExecutorId, incarnation: Incarnation) -> Vec<Input> {
     let sequence = sequence_of(request, executor, incarnation);
     let made = Progress {

@@ -1,5 +1,5 @@
-//! Whatever a policy answers, every request gets its turn: the clocks, and the built-in rules
-//! behind refused answers.
+//! The liveness of requests, which all get their turn under any policy: the clocks, and the
+//! built-in rules behind refused answers.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn unplaced_max() -> Micros {
     Config::default().unplaced_max
 }
 
-/// Who placed a request last.
+/// The author of a request's last placement.
 fn placed_by(world: &World, id: RequestId) -> Option<Author> {
     facts(world).rev().find_map(|fact| {
         let Fact::Placed { request, by, .. } = fact else {

@@ -1,4 +1,4 @@
-//! Victims for a waiting request: who may be made to leave, and who gets the room they leave.
+//! Victims for a waiting request: the choice of victims, and the use of the room that they leave.
 
 mod common;
 

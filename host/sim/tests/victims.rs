@@ -1,4 +1,4 @@
-//! Which evictions the interlock refuses, and that nothing of a refused answer is done.
+//! The evictions that the interlock refuses, and that nothing of a refused answer is done.
 
 mod common;
 
@@ -16,9 +16,9 @@ struct Cast {
     executor: ExecutorId,
     victim: RequestId,
     urgent: RequestId,
-    /// Runs on another device.
+    /// A request that runs on another device.
     elsewhere: RequestId,
-    /// Runs on the same device, on an executor that cannot preempt.
+    /// A request that runs on the same device, on an executor that cannot preempt.
     settled: RequestId,
     waiting: RequestId,
 }

@@ -3,14 +3,14 @@
 //! A [`Machine`] is serialisable, private state and all. Changes that policies have not been told
 //! yet are left out: a run that goes on from a keyframe has policies that are told everything anew.
 //!
-//! The order in which the parts are written is a format (the journal's, see `pointsman-journal`) and
-//! not the order of today's fields.
+//! The order in which the parts are written is a format (the journal's, see `pointsman-journal`)
+//! and not the order of today's fields.
 //!
 //! # Invariants
 //! 1. A machine that was read goes on exactly as the one that was written
 //!    (`pointsman-sim`, `tests/invariants.rs`).
-//! 2. A machine that is read is checked before anybody has it: its bounds, that every id it names is
-//!    there, and [`Machine::check_invariants`].
+//! 2. A machine that is read is checked before anybody has it: its bounds, that every id it names
+//!    is there, and [`Machine::check_invariants`].
 
 use std::collections::VecDeque;
 

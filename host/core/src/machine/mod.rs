@@ -62,19 +62,19 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExecutorSnapshot {
-    /// The executor.
+    /// The id of the executor.
     pub id: ExecutorId,
-    /// Its name.
+    /// The name of the executor.
     pub name: String,
     /// The device that its blocks are on.
     pub device: DeviceId,
-    /// Its readiness to serve.
+    /// The executor's readiness to serve.
     pub health: Health,
-    /// Its present life.
+    /// The executor's present life.
     pub incarnation: Incarnation,
     /// Slots in use, leaving and reserved ones included.
     pub slots_used: u32,
-    /// Slots there are.
+    /// Slots of the executor in all.
     pub slots_total: u32,
     /// Tokens per step that it was last allotted.
     pub tokens_max: Option<u32>,
@@ -144,7 +144,7 @@ impl Machine {
 // === impl Machine: reading ===
 
 impl Machine {
-    /// The bounds it keeps.
+    /// The bounds that the machine keeps.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config

@@ -40,7 +40,8 @@ impl Machine {
     }
 
     /// Turns a waiting request into a placed one on `executor`, whose blocks and model's place it
-    /// has. `cached_tokens` of its prompt need no prefill; the last one always does, for its logits.
+    /// has. `cached_tokens` of its prompt need no prefill; the last one always does, for its
+    /// logits.
     fn enter(&mut self, id: RequestId, executor: ExecutorId, cached_tokens: u32, into: PlacedIn) {
         let request = &self.requests[id];
         let cached_tokens = cached_tokens.min(request.row.prompt_tokens.saturating_sub(1));
@@ -89,8 +90,8 @@ impl Machine {
 // === impl Machine: handing out room ===
 
 impl Machine {
-    /// Hands out the room that is free on a device: to claims, then to running sequences that lack a
-    /// block, then to the device queues. An executor that was to be removed once it is idle is.
+    /// Hands out the room that is free on a device: to claims, then to running sequences that lack
+    /// a block, then to the device queues. An executor that was to be removed once it is idle is.
     pub(super) fn refill(&mut self, freed: Freed) {
         let device = freed.hand_out();
         self.serve(device);
@@ -102,8 +103,8 @@ impl Machine {
         self.ledger.remove_detached(device, &mut self.out);
     }
 
-    /// Gives free blocks, and other room that is kept, to claims in order, then to running sequences
-    /// that lack a block, the most urgent first.
+    /// Gives free blocks, and other room that is kept, to claims in order, then to running
+    /// sequences that lack a block, the most urgent first.
     pub(super) fn serve(&mut self, device: DeviceId) {
         for id in self.ledger[device].claims.clone() {
             match self.requests[id].reservation() {

@@ -2,8 +2,8 @@
 //!
 //! Transformers 4 and 5 write the same model differently (`rope_theta` and `rope_scaling` against
 //! `rope_parameters`); both end as one [`LlamaConfig`]. A key that would change the results and is
-//! not built is refused by name; other keys are ignored. So are `dtype` and `torch_dtype`: the files
-//! of weights carry their own types.
+//! not built is refused by name; other keys are ignored. So are `dtype` and `torch_dtype`: the
+//! files of weights carry their own types.
 //!
 //! # Invariants
 //! 1. A [`LlamaConfig`] has sizes that fit together and are within bounds, so that products of

@@ -1,5 +1,5 @@
-//! The common parts of the engine's tests: a backend without a model, the answer of a sequence that is
-//! alone, and engines as executors under test.
+//! The common parts of the engine's tests: a backend without a model, the answer of a sequence that
+//! is alone, and engines as executors under test.
 #![allow(
     clippy::allow_attributes,
     clippy::unwrap_used,

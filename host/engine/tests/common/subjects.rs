@@ -1,4 +1,5 @@
-//! Engines as executors under test: one that works when it is asked for events, and one on its thread.
+//! Engines as executors under test: one that works when it is asked for events, and one on its
+//! thread.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};

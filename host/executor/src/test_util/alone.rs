@@ -58,7 +58,8 @@ fn ended(text: &dyn Detokenizer, job: &Job, ids: &[u32], ids_max: usize) -> Opti
     }
 }
 
-/// Returns where the stop string begins that ends first, found byte by byte; the longest of several.
+/// Returns the byte at which the stop string that ends first begins, found byte by byte; the
+/// longest of several.
 pub fn first_stop(text: &str, stop: &[String]) -> Option<usize> {
     (1..=text.len()).find_map(|end| {
         let ends_here = stop

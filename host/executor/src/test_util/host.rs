@@ -29,7 +29,7 @@ pub struct TestHost<E> {
 struct Record {
     alone: WholeAnswer,
     phase: Phase,
-    /// Absent once the client has left.
+    /// The client's end of the text; absent: the client has left.
     deliveries: Option<Deliveries>,
     client: Client,
     _closing: Closing,
@@ -177,8 +177,8 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         request
     }
 
-    /// Starts a waiting request if there is a slot and there are blocks for its prompt. Returns true
-    /// if it did.
+    /// Starts a waiting request if there is a slot and there are blocks for its prompt. Returns
+    /// true if it did.
     pub fn try_start(&mut self, request: RequestId) -> bool {
         let running = self.running().len();
         let record = self.requests.get_mut(&request).unwrap();

@@ -49,8 +49,8 @@ pub trait ExecutorUnderTest {
     /// Returns the next events. Called only when some must come.
     fn events(&mut self) -> Events;
 
-    /// Returns true if the executor works only inside [`Self::events`], so that a new budget holds at
-    /// once.
+    /// Returns true if the executor works only inside [`Self::events`], so that a new budget holds
+    /// at once.
     fn is_stepped(&self) -> bool;
 
     /// Tokens in a KV block.

@@ -12,8 +12,8 @@ use crate::delivery::StopReason;
 use crate::job::Job;
 
 /// Makes a module of tests, one for each case of the suite. Takes the module's name, an expression
-/// that makes an [`ExecutorUnderTest`](crate::test_util::ExecutorUnderTest), and the number of random
-/// runs.
+/// that makes an [`ExecutorUnderTest`](crate::test_util::ExecutorUnderTest), and the number of
+/// random runs.
 #[macro_export]
 macro_rules! contract_suite {
     ($name:ident, $make:expr, $random_runs:literal) => {

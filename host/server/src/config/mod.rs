@@ -32,9 +32,9 @@ use pointsman_policy::Patience;
 use serde::Deserialize;
 
 pub use crate::http::{ApiKey, DEFAULT_TENANT};
+use crate::provider::ModelConfig;
 use crate::reload::settings::LifecycleSettings;
 pub use error::{ConfigError, Place, Wrong};
-pub(crate) use validate::{SLOTS_MAX, WEIGHTS};
 
 pub use flags::{Flags, ModelFlag, ModelFlagError};
 use validate::Here;
@@ -133,28 +133,6 @@ pub struct HintsConfig {
     pub labels_max: u32,
     /// Priorities run from minus this to this. Default 100.
     pub priority_max: i32,
-}
-
-/// A model on this machine's processors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelConfig {
-    /// The name clients use.
-    pub name: String,
-    /// The place of its files.
-    pub source: ModelSource,
-    /// Sequences at once. Default 8.
-    pub slots: u32,
-    /// Relative share of the tokens of a step. Default 1.
-    pub share_weight: u32,
-}
-
-/// The place of a model's files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ModelSource {
-    /// In the binary.
-    Embedded,
-    /// In a Hugging Face folder.
-    Folder(PathBuf),
 }
 
 /// The processors as a device.
@@ -321,19 +299,6 @@ impl CpuConfig {
             kv_bytes: 64 << 20,
             tokens_per_step: 256,
             threads: processors.saturating_sub(1).max(1),
-        }
-    }
-}
-
-impl ModelConfig {
-    /// A model with the default slots and share.
-    #[must_use]
-    pub fn new(name: &str, source: ModelSource) -> Self {
-        Self {
-            name: name.to_owned(),
-            source,
-            slots: 8,
-            share_weight: 1,
         }
     }
 }

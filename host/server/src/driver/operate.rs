@@ -1,6 +1,6 @@
 //! Answers to operators' questions, and their orders about executors carried out.
 
-use pointsman_core::rows::{ExecutorKind, Health, NameKind, Role};
+use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros};
 
 use pointsman_policy::ShadowReport;
@@ -53,19 +53,8 @@ impl Driver {
         request: AttachRequest,
     ) -> Result<Attached, AttachRefused> {
         let spec = ExecutorSpec {
-            name: request.name,
-            device: request.device,
-            kind: ExecutorKind::Cpu,
-            role: Role::Both,
-            group: 0,
-            share_weight: request.share_weight,
             serves: Some(vec![self.machine.intern(now, &request.model)]),
-            slots_total: request.slots,
-            models_max: None,
-            queue_limit: 0,
-            tokens_per_block: Some(request.tokens_per_block),
-            preempts: true,
-            model_unload_delay: Micros(0),
+            ..request.spec
         };
         let executor = self
             .machine

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 
 use pointsman_core::rows::{ExecutorKind, Health};
-use pointsman_core::{AttachError, DeviceId, ExecutorId, HookSet, Micros, Round};
+use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, HookSet, Micros, Round};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
@@ -159,17 +159,10 @@ pub enum ChangeRefused {
 
 /// An executor to attach.
 pub struct AttachRequest {
-    pub name: String,
+    /// The executor but for the models it serves.
+    pub spec: ExecutorSpec,
     /// The model it serves.
     pub model: String,
-    /// The device that has its blocks.
-    pub device: DeviceId,
-    /// Sequences at once.
-    pub slots: u32,
-    /// Relative share of its device's tokens.
-    pub share_weight: u32,
-    /// Tokens of its model that a block holds.
-    pub tokens_per_block: u32,
     /// Starts its engine. The driver's thread calls this, so that no order can be lost.
     pub spawn: SpawnEngine,
 }
@@ -302,9 +295,8 @@ pub struct Explained {
 impl fmt::Debug for AttachRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AttachRequest")
-            .field("name", &self.name)
+            .field("spec", &self.spec)
             .field("model", &self.model)
-            .field("slots", &self.slots)
             .finish_non_exhaustive()
     }
 }

@@ -19,7 +19,8 @@ use clap::Parser;
 use pointsman_core::Hook;
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, Command};
-use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, ModelSource, Tenant, Wrong};
+use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, Tenant, Wrong};
+use pointsman_server::provider::ModelSource;
 use tempfile::TempDir;
 
 // === Helpers ===

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
-use pointsman_core::{DeviceId, Outcome};
+use pointsman_core::Outcome;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
 use pointsman_policy::PolicyStatus;
 use pointsman_server::catalog::{Catalog, ModelEntry};
-use pointsman_server::config::{Config, CpuConfig, Flags};
+use pointsman_server::config::{Config, Flags};
 use pointsman_server::driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
 };
@@ -20,12 +20,12 @@ use pointsman_server::fleet::Fleet;
 
 use pointsman_server::http::{App, Audience, ServerPhase, Watched, serve};
 use pointsman_server::metrics::Metrics;
-use pointsman_server::models::{Blocks, Host};
+use pointsman_server::provider::{LoadError, ModelConfig, Provider, ServedModel};
 use pointsman_server::reload::order::orders;
 use pointsman_server::reload::report::ReconcilerReport;
 use pointsman_server::serve::http_settings;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -67,7 +67,7 @@ impl Stage {
             reconciler,
             orders: orders(Waker::noop().clone()).0,
         };
-        let fleet = Fleet::new(nowhere(), driver.clone());
+        let fleet = Fleet::new(Arc::new(Nowhere), driver.clone());
         fleet.show(catalog());
         let app = Arc::new(App::new(
             http_settings(&config),
@@ -147,16 +147,13 @@ impl Stage {
     }
 }
 
-/// The device on which an engine could run, were one added.
-fn nowhere() -> Host {
-    Host {
-        device: DeviceId(0),
-        blocks: Blocks {
-            bytes: 1 << 20,
-            total: 1,
-        },
-        cpu: CpuConfig::with_processors(1),
-        events: mpsc::channel(1).0,
+/// A provider that has no device.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Provider for Nowhere {
+    fn load(&self, _: &ModelConfig) -> Result<Arc<dyn ServedModel>, LoadError> {
+        Err(LoadError::DoesNotFit("there is no device".to_owned()))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Policies with a mirror: what they are told is folded, and compared with the machine's rows
-//! before every question.
+//! Policies with a mirror: the changes that they are told are folded, and compared with the
+//! machine's rows before every question.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use pointsman_core::{
     View,
 };
 
-/// Which row a change is about, whether it is there or gone.
+/// The key of the row that a change is about, whether the row is there or gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Name(NameKind, u32),
@@ -23,7 +23,7 @@ pub enum Key {
     Sequence(RequestId),
 }
 
-/// The key of a row that is there; absent for what is gone or is no row.
+/// The key of a row that is there; absent: the row is gone, or the change is no row.
 fn key(change: &Change) -> Option<Key> {
     Some(match change {
         Change::Name(name) => Key::Name(name.kind, name.id),
@@ -67,7 +67,7 @@ fn gone(change: &Change) -> Vec<Key> {
     }
 }
 
-/// Everything a policy knows, folded from what it was told.
+/// All that a policy knows, folded from the changes that it was told.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Mirror(BTreeMap<Key, Change>);
 
@@ -89,7 +89,7 @@ impl Mirror {
         }
     }
 
-    /// The text behind an id comes before its first use.
+    /// Asserts that the text behind an id came before the id was used.
     fn assert_named(&self, key: Key) {
         let name = match key {
             Key::Executor(id) => Key::Name(NameKind::Executor, id.0),
@@ -108,7 +108,7 @@ impl Mirror {
         );
     }
 
-    /// Leaves out what is sent only with the next change of state or block count.
+    /// Leaves out the fields that are sent only with the next change of state or block count.
     fn without_lagging(mut self) -> Self {
         for change in self.0.values_mut() {
             if let Change::Sequence(row) = change {
@@ -139,7 +139,7 @@ pub struct Fold {
     kinds: FeedKinds,
     feed: Feed,
     mirror: Mirror,
-    /// What it was told before each question.
+    /// The changes that the policy was told before each question.
     pub told: Vec<(Extent, Vec<Change>)>,
 }
 

@@ -1,5 +1,5 @@
-//! What the behaviour tests share: a small host, policies that answer as they are told, and
-//! questions to ask of what happened.
+//! The common parts of the behaviour tests: a small host, policies that answer as they are told,
+//! and questions about the facts.
 #![allow(
     clippy::allow_attributes,
     dead_code,
@@ -24,7 +24,7 @@ pub use scripted::Scripted;
 pub type World = AnyWorld<Scripted>;
 
 pub const SECOND: u64 = 1_000_000;
-/// Later than any test needs.
+/// A time later than any test needs.
 pub const END: Micros = Micros(10_000 * SECOND);
 /// Tokens of a block on every executor that does not say otherwise.
 pub const TOKENS_PER_BLOCK: u32 = 4;
@@ -151,7 +151,7 @@ pub fn with_hashes(hashes: &[u128], new: NewRequest) -> NewRequest {
     }
 }
 
-/// Arrives, and is decided about.
+/// Brings a request in, and has the machine decide about it.
 pub fn arrive<P: Policies>(world: &mut AnyWorld<P>, new: NewRequest) -> RequestId {
     let id = world.arrive(new, u32::MAX);
     world.settle();
@@ -186,7 +186,7 @@ pub fn facts(world: &World) -> impl DoubleEndedIterator<Item = &Fact> {
     world.facts().iter().map(|stamped| &stamped.fact)
 }
 
-/// Where a request was placed, in order.
+/// The executors on which a request was placed, in order.
 pub fn placements(world: &World, id: RequestId) -> Vec<ExecutorId> {
     let placed = facts(world).filter_map(|fact| {
         let Fact::Placed {
@@ -200,7 +200,7 @@ pub fn placements(world: &World, id: RequestId) -> Vec<ExecutorId> {
     placed.collect()
 }
 
-/// Who was evicted for whom, in order.
+/// The evictions in order, each with victim and needy request.
 pub fn evictions(world: &World) -> Vec<(RequestId, RequestId)> {
     let evicted = facts(world).filter_map(|fact| {
         let Fact::Evicted { victim, needy, .. } = fact else {
@@ -211,7 +211,7 @@ pub fn evictions(world: &World) -> Vec<(RequestId, RequestId)> {
     evicted.collect()
 }
 
-/// Why answers were refused, in order.
+/// The causes for which answers were refused, in order.
 pub fn refusals(world: &World) -> Vec<RefusalCause> {
     let refused = facts(world).filter_map(|fact| {
         let Fact::Refused(_, _, refusal) = fact else {
@@ -242,7 +242,7 @@ pub fn starts(world: &World, id: RequestId) -> Vec<&StartOrder> {
     starts.collect()
 }
 
-/// What a request does, and where, if it is placed.
+/// The state and executor of a request; absent: not placed.
 pub fn placed(world: &World, id: RequestId) -> Option<(ExecutorId, SequenceState)> {
     world.machine.executor_ids().find_map(|executor| {
         let snapshot = world.machine.executor_snapshot(executor)?;
@@ -321,7 +321,7 @@ pub fn blocks_idle(world: &mut World, device: DeviceId) -> (u32, u32) {
     found.expect("the device has blocks")
 }
 
-/// Every request has ended, and no slot, block, model or budgeted token is still taken.
+/// Checks that every request has ended, and no slot, block, model or budgeted token is still taken.
 pub fn assert_nothing_held(world: &mut World) {
     assert_eq!(world.unended().collect::<Vec<_>>(), []);
     assert_eq!(world.machine.live_requests(), 0);

@@ -1,4 +1,4 @@
-//! Policies that answer as a test tells them, and remember what they were asked.
+//! Policies that answer as a test tells them, and remember their questions.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ type Route = Box<dyn FnMut(Micros, RequestId) -> routing::Choice>;
 type Evict = Box<dyn FnMut(&Shortage) -> Option<Eviction>>;
 type Allot = Box<dyn FnMut(u32) -> Vec<Allotment>>;
 
-/// Answers by closures; where there is none, the built-in rule decides.
+/// Answers given by closures; the built-in rule decides where no closure is set.
 #[derive(Default)]
 pub struct Scripted {
     admit: Option<Admit>,
@@ -25,7 +25,7 @@ pub struct Scripted {
     /// Verdicts too many in each answer of `admission` and `routing`.
     pub verdicts_too_many: u32,
     pub asked: Asked,
-    /// What the interlock told it.
+    /// The refusals that the interlock reported.
     pub refused: Vec<(Hook, Refusal)>,
     probe: Option<Vec<Change>>,
 }
@@ -60,7 +60,7 @@ impl Scripted {
         self.route = Some(Box::new(answer));
     }
 
-    /// Every request goes to the first of these that is in order.
+    /// Sends every request to the first of these executors that is in order.
     pub fn route_to(&mut self, executors: &[ExecutorId]) {
         let executors = executors.to_vec();
         self.on_route(move |_, _| routing::Choice::Place(executors.clone()));
@@ -74,7 +74,7 @@ impl Scripted {
         self.allot = Some(Box::new(answer));
     }
 
-    /// Whether a shortage of this request was asked about, and how often.
+    /// Counts the questions about a shortage of this request.
     pub fn evict_questions_for(&self, needy: RequestId) -> usize {
         let asked = self.asked.evict.iter();
         asked
@@ -82,14 +82,14 @@ impl Scripted {
             .count()
     }
 
-    /// When this request was asked about.
+    /// The times at which this request was asked about.
     pub fn route_questions_for(&self, id: RequestId) -> Vec<Micros> {
         let asked = self.asked.route.iter();
         let asked = asked.filter(|(_, cached)| cached.request == id);
         asked.map(|(at, _)| *at).collect()
     }
 
-    /// The next arrival is made up: it is refused, and every row is noted.
+    /// Marks the next arrival as made up: it is refused, and every row is noted.
     pub fn begin_probe(&mut self) {
         self.probe = Some(Vec::new());
     }

@@ -44,9 +44,9 @@ pub(crate) fn check_admission(
     }
 }
 
-/// The `asked` requests in the order of an answer; the ones it left out come after them, in order of
-/// arrival. The first fault of an answer stands for all, since more than was asked about cannot be
-/// in order.
+/// The `asked` requests in the order of an answer; the ones it left out come after them, in order
+/// of arrival. The first fault of an answer stands for all, since more than was asked about cannot
+/// be in order.
 pub(crate) fn order(
     asked: &[RequestId],
     answer: Vec<RequestId>,

@@ -1,8 +1,8 @@
 //! Checks of evictions: that each victim may be made to leave, and that this covers the shortage.
 //!
 //! # Invariants
-//! A victim is never more urgent than the needy request; of two equals neither evicts the other more
-//! than once ([`Books::check_victim`]). So evictions cannot go round in circles.
+//! A victim is never more urgent than the needy request; of two equals neither evicts the other
+//! more than once ([`Books::check_victim`]). So evictions cannot go round in circles.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,8 @@ impl Books<'_> {
         }
     }
 
-    /// Checks that a request may be made to give way to another one, which needs room on `executor`.
+    /// Checks that a request may be made to give way to another one, which needs room on
+    /// `executor`.
     pub(crate) fn check_victim(
         self,
         needy: &Request,

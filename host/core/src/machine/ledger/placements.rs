@@ -343,7 +343,8 @@ impl Ledger {
         freed
     }
 
-    /// Gives up the room that a placed request has on an executor, or that is kept for a waiting one.
+    /// Gives up the room that a placed request has on an executor, or that is kept for a waiting
+    /// one.
     pub(crate) fn vacate(
         &mut self,
         request: &Request,

@@ -6,9 +6,9 @@
 //! before.
 //!
 //! # Panics
-//! `requests[id]` is for ids that cannot be missing, because a list, a timer or the books name them.
-//! It panics if one is, for the reason that [`super::ledger`] gives. Ids from outside, in inputs and
-//! in answers, go through [`Requests::find`].
+//! `requests[id]` is for ids that cannot be missing, because a list, a timer or the books name
+//! them. It panics if one is, for the reason that [`super::ledger`] gives. Ids from outside, in
+//! inputs and in answers, go through [`Requests::find`].
 
 mod record;
 
@@ -292,8 +292,8 @@ impl Requests {
         }
     }
 
-    /// Puts a request whose placement is closed back into the queue. Its tokens count as prompt from
-    /// now on. It was admitted once, so the queue's bound does not apply.
+    /// Puts a request whose placement is closed back into the queue. Its tokens count as prompt
+    /// from now on. It was admitted once, so the queue's bound does not apply.
     pub(super) fn requeue(&mut self, id: RequestId, out: &mut Outbox) {
         let request = self.get_mut(id);
         let generated = request.placement().generated;

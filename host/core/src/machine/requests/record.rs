@@ -1,7 +1,8 @@
 //! One live request: the client's wishes, and the way it has come.
 //!
 //! The phase is a state machine: without a place (arrived, parked, queued) → placed (in a device
-//! queue or a slot) → leaving → without a place again, or gone. A request that has ended is not here.
+//! queue or a slot) → leaving → without a place again, or gone. A request that has ended is not
+//! here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -114,9 +115,9 @@ pub(crate) struct Placed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum InSlot {
-    /// It waits in the device queue.
+    /// The request waits in the device queue.
     Queued,
-    /// It runs.
+    /// The request has a slot and runs.
     Running,
 }
 

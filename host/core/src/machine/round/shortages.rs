@@ -1,8 +1,8 @@
 //! Shortages: for whom room is made, and when.
 //!
-//! Evictions are asked for the most urgent running sequence of each device that cannot grow, and for
-//! the most urgent waiting request of each class that nothing could take. The interlock says what an
-//! answer may do, and [`Machine::evict`] what becomes of the room.
+//! Evictions are asked for the most urgent running sequence of each device that cannot grow, and
+//! for the most urgent waiting request of each class that nothing could take. The interlock says
+//! what an answer may do, and [`Machine::evict`] what becomes of the room.
 //!
 //! # Invariants
 //! 1. While a claim is open its shortage is not asked about again, so none is covered twice.
@@ -86,8 +86,8 @@ impl OngoingRound<'_> {
         admitted.any(|r| gate.priority.is_none_or(|gated| r.row.priority > gated))
     }
 
-    /// Makes room for a waiting request of a class that nothing could take. Returns the gate for the
-    /// class, which is open where that helped or nobody needs it.
+    /// Makes room for a waiting request of a class that nothing could take. Returns the gate for
+    /// the class, which is open where that helped or nobody needs it.
     fn relieve_waiting(&mut self, class: RequestClass) -> EvictGate {
         let candidates = self.machine.unplaceable(class);
         let requests = candidates.iter().map(|id| &self.machine.requests[*id]);
@@ -145,8 +145,8 @@ impl OngoingRound<'_> {
 // === impl Machine: what is short ===
 
 impl Machine {
-    /// The shortage of the device's most urgent short sequence, and its beginning; absent where room
-    /// is on the way or was asked for just now.
+    /// The shortage of the device's most urgent short sequence, and its beginning; absent where
+    /// room is on the way or was asked for just now.
     fn growth_shortage(&self, device: DeviceId) -> Option<(Shortage, Micros)> {
         let record = &self.ledger[device];
         let needy = most_urgent(record.short.iter().map(|id| &self.requests[*id]))?;

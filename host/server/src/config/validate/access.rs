@@ -9,7 +9,8 @@ use toml::Spanned;
 use super::super::error::{ConfigError, Wrong};
 use super::super::file;
 use super::super::{ApiKey, DEFAULT_TENANT, Tenant};
-use super::{Check, WEIGHTS};
+use super::Check;
+use crate::provider::WEIGHTS;
 
 /// The API keys and the tenants.
 pub(super) struct Access {

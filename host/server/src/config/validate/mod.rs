@@ -18,8 +18,6 @@ use pointsman_core as core;
 use pointsman_notation::{Number, Size, Time, TomlProblem, TomlText};
 use toml::Spanned;
 
-pub(crate) use models::SLOTS_MAX;
-
 use super::error::{ConfigError, Place, Wrong};
 use super::file::{self, File, Given};
 use super::flags::Flags;
@@ -31,8 +29,6 @@ use crate::logging;
 
 /// Bytes of a name: of a model, tenant, label key or policy.
 const NAME_BYTES_MAX: usize = 128;
-/// Weights of tenants and models.
-pub(crate) const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 /// Connections and requests.
 const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
 /// Requests whose decisions are remembered.

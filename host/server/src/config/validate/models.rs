@@ -5,15 +5,12 @@ use toml::Spanned;
 use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file;
 use super::super::flags::{Flags, ModelFlag};
-use super::super::{ModelConfig, ModelSource};
-use super::{Check, WEIGHTS};
+use super::Check;
 use crate::embedded;
+use crate::provider::{ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS};
 
 /// The demo model's name.
 const DEMO: &str = "demo";
-
-/// Sequences of one model at once.
-pub(crate) const SLOTS_MAX: u32 = 1024;
 
 impl Check<'_> {
     pub(super) fn models(

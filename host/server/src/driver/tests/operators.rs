@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use pointsman_core::RefusalCause;
+use pointsman_core::{DeviceId, RefusalCause};
 use pointsman_executor::handle::{Ended, EngineHandle};
 use pointsman_executor::stats::EngineStats;
 
@@ -96,12 +96,12 @@ fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
 
 fn attach_request(name: &str, commands: mpsc::Sender<Command>) -> Box<AttachRequest> {
     Box::new(AttachRequest {
-        name: name.to_owned(),
+        spec: ExecutorSpec {
+            slots_total: 1,
+            tokens_per_block: Some(4),
+            ..fixture::executor_spec(name, DeviceId(0))
+        },
         model: "demo".to_owned(),
-        device: pointsman_core::DeviceId(0),
-        slots: 1,
-        share_weight: 1,
-        tokens_per_block: 4,
         spawn: Box::new(move |_executor| {
             Ok(EngineHandle {
                 commands,

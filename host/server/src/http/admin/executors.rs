@@ -20,7 +20,8 @@ use crate::driver::message::Load;
 use crate::driver::operator::{
     ChangeRefused, DeviceRow, ExecutorChange, ExecutorRow, Fate, Operator, Overview,
 };
-use crate::fleet::{AddError, Addition, SLOTS_MAX, WEIGHTS};
+use crate::fleet::{AddError, Addition};
+use crate::provider::{SLOTS_MAX, WEIGHTS};
 
 /// The executors, the first 1000 in attach order, and the devices.
 #[derive(Serialize, JsonSchema)]
