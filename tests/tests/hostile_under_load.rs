@@ -206,7 +206,7 @@ fn out(made: &Transaction) -> Option<&str> {
     }
 }
 
-/// Who holds anything, by name.
+/// The policies that hold a hook, by name.
 fn holders(report: &ReconcilerReport) -> Vec<&str> {
     let holding = report.policies.iter().filter(|it| !it.held.is_empty());
     holding.map(|policy| policy.name.as_str()).collect()

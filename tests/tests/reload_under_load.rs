@@ -16,13 +16,13 @@ const REPLACEMENTS: usize = 100;
 /// Number of replacements between two files of garbage.
 const GARBAGE_EVERY: usize = 5;
 
-/// Whether the policy `name` is in force with this code.
+/// True if the policy `name` is in force with this code.
 fn is_in_force(report: &ReconcilerReport, name: &str, digest: Digest) -> bool {
     let mut policies = report.policies.iter();
     policies.any(|policy| policy.name == name && policy.digest == digest && !policy.held.is_empty())
 }
 
-/// Whether code of `name` was refused, for some reason.
+/// True if code of `name` was refused, for some reason.
 fn is_refused(report: &ReconcilerReport, name: &str, digest: Digest) -> bool {
     let mut refused = report.refused.iter();
     refused.any(|(refused, refusal)| {

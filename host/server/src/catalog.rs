@@ -1,6 +1,6 @@
 //! The names that clients may use: models and executors, as they are now.
 //!
-//! `fleet` replaces a [`Catalog`] as a whole, and whoever understands a request reads it as a whole.
+//! `fleet` replaces a [`Catalog`] as a whole, and a request is understood by one whole catalogue.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pointsman_executor::stats::EngineStats;
 /// The models and executors there are.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// In the order they are listed in.
+    /// The models, in the order of their listing.
     pub models: Vec<ModelEntry>,
     /// Names of the executors.
     pub executors: Vec<String>,

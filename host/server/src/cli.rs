@@ -1,7 +1,7 @@
 //! The command line: arguments in, a [`Command`] out. `main` runs it.
 //!
 //! # Not here
-//! What the flags of `serve` mean for the configuration ([`Flags`]).
+//! The effect of the flags of `serve` on the configuration ([`Flags`]).
 
 use clap::{Parser, Subcommand};
 
@@ -13,12 +13,12 @@ use crate::policy::PolicyCommand;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "pointsman", version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand to carry out.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// A subcommand of `pointsman`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Serve models over an OpenAI-compatible HTTP interface

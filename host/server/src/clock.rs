@@ -27,7 +27,7 @@ impl Clock {
         }
     }
 
-    /// Time since its start.
+    /// Time since the clock's start.
     #[must_use]
     pub fn now(&self) -> Micros {
         let micros = self.start.elapsed().as_micros();
@@ -35,7 +35,7 @@ impl Clock {
     }
 }
 
-/// Seconds since 1970, for what clients and operators read. Never for decisions.
+/// Seconds since 1970, for texts that clients and operators read. Never for decisions.
 #[must_use]
 pub fn unix_seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

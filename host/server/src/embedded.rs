@@ -25,12 +25,12 @@ include!(concat!(env!("OUT_DIR"), "/policies.rs"));
 /// The default policies.
 ///
 /// # Errors
-/// If they were not there when this was built.
+/// If the policies were not there when this binary was built.
 pub fn policies() -> Result<&'static [EmbeddedPolicy], NotEmbedded> {
     POLICIES.ok_or(NotEmbedded)
 }
 
-/// The demo model, if this build has it.
+/// The demo model; absent: this build has none.
 #[must_use]
 pub fn demo_model() -> Option<ModelFiles> {
     DEMO_MODEL.map(ModelFiles::Embedded)

@@ -1,7 +1,7 @@
 //! The executors and the models they serve: added and removed while the host runs.
 //!
-//! [`Fleet`] takes orders of operators, has the driver attach or detach, and keeps the [`Catalog`] of
-//! names for clients in step.
+//! [`Fleet`] takes orders of operators, has the driver attach or detach, and keeps the [`Catalog`]
+//! of names for clients in step.
 //!
 //! # Invariants
 //! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
@@ -40,8 +40,9 @@ pub struct Fleet {
     driver: DriverHandle,
     // Owned.
     catalog: watch::Sender<Arc<Catalog>>,
-    /// Held while one is added or removed, for as long as its model takes to load: two additions
-    /// at once would both find the name free and the memory there.
+    /// The executors of each model, and the engines' threads. Locked while an executor is added or
+    /// removed, even while a model loads: two additions at once would both find the name free and
+    /// the memory there.
     members: Mutex<Members>,
 }
 
@@ -59,16 +60,16 @@ pub struct Running {
     pub executor: ExecutorId,
     /// The executor's name.
     pub name: String,
-    /// The model it serves.
+    /// The model that the executor serves.
     pub model: Arc<dyn ServedModel>,
-    /// The engine that runs its sequences.
+    /// The engine that runs the executor's sequences.
     pub engine: EngineHandle,
 }
 
 /// An executor to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addition {
-    /// The name clients use for its model.
+    /// The name that clients use for the model.
     pub model: String,
     /// The model's Hugging Face folder; absent: the model is served already, or embedded.
     pub folder: Option<PathBuf>,
@@ -76,7 +77,7 @@ pub struct Addition {
     pub slots: Option<u32>,
     /// Relative share of the tokens of a step; absent: the default.
     pub share_weight: Option<u32>,
-    /// The executor's name; absent: its device's and its model's.
+    /// The executor's name; absent: a name of the device's and the model's.
     pub executor: Option<String>,
 }
 
@@ -87,7 +88,7 @@ pub enum AddError {
     /// The model cannot be loaded.
     #[error("{0}")]
     Load(String),
-    /// Another model is called so.
+    /// Another model has that name.
     #[error("model `{0}` is served from another folder: leave out `path`, or give it another name")]
     OtherModel(String),
     /// The executor does not fit the device.
@@ -261,7 +262,7 @@ impl Addition {
 // === impl Members ===
 
 impl Members {
-    /// Takes note of an engine; the catalogue with it.
+    /// Takes note of an engine, and returns the catalogue with it.
     fn take_in(
         &mut self,
         mut catalog: Catalog,
@@ -285,7 +286,7 @@ impl Members {
         catalog
     }
 
-    /// Forgets an engine; the catalogue without it.
+    /// Forgets an engine, and returns the catalogue without it.
     fn let_go(&mut self, mut catalog: Catalog, name: &str) -> Catalog {
         catalog.executors.retain(|executor| executor != name);
         catalog.engines.retain(|(executor, _)| executor != name);

@@ -48,12 +48,12 @@ pub enum LoggingError {
     Begun(#[from] tracing::subscriber::SetGlobalDefaultError),
 }
 
-/// The targets of a filter: `LEVEL`, or `TARGET=LEVEL` for modules whose names begin with `TARGET`, or
-/// several of these with commas between them. The longest target that fits decides.
+/// The targets of a filter: `LEVEL`, or `TARGET=LEVEL` for modules whose names begin with `TARGET`,
+/// or several of these with commas between them. The longest target that fits decides.
 ///
 /// # Errors
-/// The first part that is neither. Unlike [`Targets`] itself this takes no mistyped level for a
-/// target.
+/// If a part is neither: the first such part. Unlike [`Targets`] this function takes no mistyped
+/// level for a target.
 pub fn targets(filter: &str) -> Result<Targets, FilterError> {
     let mut targets = Targets::new();
     for part in filter.split(',').map(str::trim) {

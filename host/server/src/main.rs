@@ -1,4 +1,4 @@
-//! The binary `pointsman`: reads what is wanted, and does it.
+//! The binary `pointsman`: reads the command line, and carries out the command.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stderr,
@@ -17,7 +17,7 @@ use pointsman_server::journal::command as journal;
 use pointsman_server::policy::{self, PolicyCommand, Verdict};
 use pointsman_server::{logging, serve, state};
 
-/// What could not be done, as against what was done and found wanting; clap's own status too.
+/// Exit code of a command that could not be carried out; clap exits with it too.
 const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     serve::run(config)
 }
 
-/// What `command` writes, on standard output. Whoever reads no more of it has seen enough.
+/// Prints the output of `command` on standard output. A reader that closes the pipe is no error.
 fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     let done = command(&mut out).and_then(|verdict| {

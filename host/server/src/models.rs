@@ -1,9 +1,10 @@
 //! The models on this machine's processors: the [`Provider`] of the local engine.
 //!
-//! [`start`] attaches those of the configuration; the fleet adds and removes others.
+//! [`start`] attaches the models of the configuration; the fleet adds and removes others.
 //!
-//! They share one device, the processors, and its KV blocks. A block is a fixed number of bytes:
-//! as many as 16 tokens take of the model that takes the most, and as many tokens as fit of each.
+//! All models share one device, the processors, and its KV blocks. A block is a fixed number of
+//! bytes: enough for 16 tokens of the model with the most bytes per token. A block holds as many
+//! tokens of each other model as fit.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -74,7 +75,7 @@ struct LocalModel {
 // === impl Loaded ===
 
 impl Loaded {
-    /// Loads a model. Slow: it reads all its weights.
+    /// Loads a model. Slow: all weights are read.
     ///
     /// # Errors
     /// If a file of the model is missing or wrong; the error names the model.
@@ -156,7 +157,7 @@ impl ServedModel for LocalModel {
         &self.loaded.config
     }
 
-    /// A sequence is no longer than the whole pool, were it alone.
+    /// The model as clients see it: a sequence alone is no longer than the whole pool.
     fn entry(&self) -> ModelEntry {
         let shape = self.shape;
         let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);

@@ -1,5 +1,5 @@
-//! What signals ask for. SIGINT and SIGTERM: to stop; a second one does not wait for anything.
-//! SIGUSR2: to put every hook back on the embedded policies.
+//! The signals that the server obeys. SIGINT and SIGTERM stop the server; a second one does not
+//! wait for anything. SIGUSR2 puts every hook back on the embedded policies.
 
 use std::io;
 use std::process::ExitCode;
@@ -15,17 +15,17 @@ pub struct Signals {
     user: Signal,
 }
 
-/// What a signal asks for.
+/// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To stop.
+    /// Stops the server.
     Stop,
-    /// To put every hook back on the embedded policies.
+    /// Puts every hook back on the embedded policies.
     Eject,
 }
 
 impl Signals {
-    /// Catches them from now on. Call it on a runtime.
+    /// Catches the signals from now on. Call it on a runtime.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -37,7 +37,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     ///
     /// # Cancellation
     /// No signal is lost when the future is dropped.
@@ -55,16 +55,16 @@ impl Signals {
         Asked::Stop
     }
 
-    /// Waits for the next one that asks to stop.
+    /// Waits for the next signal that asks to stop.
     ///
     /// # Cancellation
-    /// As [`Self::next`].
+    /// The same as for [`Self::next`].
     pub async fn stop(&mut self) {
         while self.next().await != Asked::Stop {}
     }
 }
 
-/// What a shell expects of a program that a signal ended.
+/// The exit code that a shell expects of a program that a signal ended.
 #[must_use]
 pub fn cut_short() -> ExitCode {
     ExitCode::from(130)

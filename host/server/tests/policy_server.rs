@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A server, its folders, and whoever reads its log.
+/// A server, its folders, and the reader of its log.
 struct Host {
     child: Child,
     log: Option<JoinHandle<()>>,
@@ -18,7 +18,7 @@ struct Host {
     folder: TempDir,
 }
 
-/// How a command ended.
+/// The end of a command: exit code and output.
 struct Said {
     code: i32,
     out: String,
@@ -26,7 +26,7 @@ struct Said {
 }
 
 impl Host {
-    /// With these lines of configuration.
+    /// Starts a server with these lines of configuration.
     fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("policies.d")).unwrap();
@@ -88,7 +88,7 @@ impl Drop for Host {
     }
 }
 
-/// Where it says that it serves.
+/// Reads the log up to the address of the server.
 fn url(log: &mut BufReader<ChildStderr>) -> String {
     let mut line = String::new();
     loop {

@@ -1,4 +1,4 @@
-//! The binary as a process: how it starts, what it says, and how it ends.
+//! The binary as a process: its start, its messages, and its end.
 
 #![expect(clippy::unwrap_used, reason = "in tests")]
 
@@ -9,13 +9,13 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A server and what it says.
+/// A server process and its log.
 struct Process {
     child: Child,
     log: BufReader<ChildStderr>,
-    /// Where it listens.
+    /// The address on which the server listens.
     addr: String,
-    /// The lines it began with, up to the one to try.
+    /// The first lines of the log, up to the command to try.
     first_lines: Vec<String>,
     folder: TempDir,
 }
@@ -97,7 +97,7 @@ impl Process {
         assert!(sent.unwrap().success());
     }
 
-    /// How it ended, and what it said last.
+    /// Waits for the end, and returns the exit status and the rest of the log.
     fn end(mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         self.log.read_to_string(&mut said).unwrap();
@@ -105,7 +105,8 @@ impl Process {
     }
 }
 
-/// The operator's emergency switch, and that it holds after a restart: the state folder says so.
+/// Tests the operator's emergency switch, and the orders in the state folder, which hold after a
+/// restart.
 #[test]
 fn a_signal_ejects_every_hook_and_the_server_serves_on() {
     let mut process = Process::start(&[]);
@@ -128,7 +129,7 @@ fn a_signal_ejects_every_hook_and_the_server_serves_on() {
     assert!(status.success());
 }
 
-/// Reads until the answer has begun to flow.
+/// Reads the first text of an answer.
 fn first_text(socket: &mut TcpStream) {
     let mut read = String::new();
     let mut buffer = [0; 1024];

@@ -9,9 +9,9 @@ use pointsman_notation::{Location, TomlError, TomlProblem, instead};
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {wrong}")]
 pub struct ConfigError {
-    /// The place that asks for it.
+    /// The place that asks for the configuration.
     pub place: Place,
-    /// The reason.
+    /// The reason to refuse the configuration.
     pub wrong: Box<Wrong>,
 }
 
@@ -20,9 +20,9 @@ pub struct ConfigError {
 pub enum Place {
     /// A place in the file.
     At(Location),
-    /// A flag.
+    /// A flag, such as `--model`.
     Flag(&'static str),
-    /// The defaults.
+    /// The default values, with neither a key in the file nor a flag.
     Defaults,
 }
 
@@ -37,7 +37,6 @@ pub enum Wrong {
     /// A file that is not there or cannot be read.
     #[error("{} cannot be read: {error}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// The system's reason.
         error: std::io::Error,
@@ -47,7 +46,6 @@ pub enum Wrong {
     NoFolder {
         /// The path of the key.
         key: String,
-        /// The folder.
         path: PathBuf,
     },
     /// A name that stands for two things.
@@ -55,17 +53,15 @@ pub enum Wrong {
     Twice {
         /// The path of the key.
         key: String,
-        /// The name.
         name: String,
     },
-    /// A name of no tenant.
+    /// A tenant's name that the configuration does not have.
     #[error("{key}: there is no tenant `{name}`; {}", instead(name, known))]
     UnknownTenant {
         /// The path of the key.
         key: String,
-        /// The name.
         name: String,
-        /// The names of the tenants there are.
+        /// The names of the configured tenants.
         known: Vec<String>,
     },
     /// An API key given in no way, or in several.
@@ -77,9 +73,9 @@ pub enum Wrong {
     /// An API key that is given a second time.
     #[error("{key} is the same key as {other}")]
     SameKey {
-        /// The path of the second.
+        /// The path of the second key.
         key: String,
-        /// The path of the first.
+        /// The path of the first key.
         other: String,
     },
     /// More sequences at once than a step has tokens for.
@@ -87,15 +83,15 @@ pub enum Wrong {
         "{slots} slots, all models together, need as many tokens per step, not {tokens_per_step}"
     )]
     SlotsExceedStep {
-        /// Slots of all models.
+        /// Number of slots of all models.
         slots: u64,
-        /// Tokens in a step.
+        /// Number of tokens in a step.
         tokens_per_step: u32,
     },
     /// More models than executors may be attached.
     #[error("{models} models need as many executors, but core.executors-max is {executors_max}")]
     ModelsExceedExecutors {
-        /// Models.
+        /// Number of models.
         models: usize,
         /// The most executors that may be attached.
         executors_max: u32,

@@ -28,8 +28,8 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub policies: Option<PathBuf>,
 
-    /// Folder of everything that outlives the server: orders, quarantine, last good and compiled policies
-    /// [default: $STATE_DIRECTORY, or pointsman in $XDG_STATE_HOME or ~/.local/state]
+    /// Folder of everything that outlives the server: orders, quarantine, last good and compiled
+    /// policies [default: $STATE_DIRECTORY, or pointsman in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub struct Flags {
     )]
     pub log_format: Option<LogFormat>,
 
-    /// What to log: a level, or levels by the beginning of a module's name, as in
+    /// Filter of the log: a level, or levels by the beginning of a module's name, as in
     /// `warn,pointsman=debug` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -53,7 +53,7 @@ pub struct Flags {
 pub struct ModelFlag {
     /// The name clients use.
     pub name: String,
-    /// The folder of its files.
+    /// The folder of the model's files.
     pub folder: PathBuf,
 }
 

@@ -41,7 +41,7 @@ use validate::Here;
 
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 const DRAIN: Duration = Duration::from_secs(30);
-/// Watched, if it exists, where no other folder is named.
+/// The policy folder where no other is named; watched if it exists.
 const POLICIES_FOLDER: &str = "policies.d";
 
 /// A checked configuration.
@@ -49,11 +49,11 @@ const POLICIES_FOLDER: &str = "policies.d";
 pub struct Config {
     /// The address to listen on. Default 127.0.0.1:8080.
     pub listen: SocketAddr,
-    /// HTTP bounds.
+    /// Bounds on connections, requests and times.
     pub http: HttpConfig,
-    /// API keys; empty: everybody may ask, as the tenant `default`.
+    /// API keys; empty: no key is needed, and every request is of the tenant `default`.
     pub keys: Vec<ApiKey>,
-    /// Tenants with their rights. Always has those that `keys` name, or `default`.
+    /// Tenants with their rights; among them always the tenants of `keys`, or `default`.
     pub tenants: Vec<Tenant>,
     /// Bounds of the hints that clients may give.
     pub hints: HintsConfig,
@@ -75,12 +75,12 @@ pub struct Config {
     pub log: LogConfig,
     /// The time that running requests have once shutdown has begun. Default `30s`.
     pub drain: Duration,
-    /// The folder of everything that outlives the server; absent: nothing does. The caller chooses
-    /// one where neither file nor flag does: [`crate::state::default_folder`].
+    /// The folder of everything that outlives the server; absent: nothing outlives it. The caller
+    /// chooses one where neither file nor flag does: [`crate::state::default_folder`].
     pub state_folder: Option<PathBuf>,
 }
 
-/// HTTP bounds.
+/// Bounds on HTTP connections and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
     /// Connections at once. Default 4096.
@@ -93,17 +93,17 @@ pub struct HttpConfig {
     pub read_timeout: Duration,
     /// The time for which a client may leave bytes unread while more wait. Default `30s`.
     pub write_timeout: Duration,
-    /// True: `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
+    /// True if `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
     pub metrics_public: bool,
 }
 
-/// Access to `/admin` and `/monitor`, where operators look inside and give orders. With neither a key
-/// nor a listener of their own they answer on loopback addresses only.
+/// Access to `/admin` and `/monitor`, where operators look inside and give orders. With neither a
+/// key nor a listener of their own they answer on loopback addresses only.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// The address at which they answer, instead of [`Config::listen`].
+    /// The address at which both answer; absent: [`Config::listen`].
     pub listen: Option<SocketAddr>,
-    /// The key they need.
+    /// The key that both need; absent: none.
     pub key: Option<Secret>,
     /// Requests whose decisions are remembered. Default 1024.
     pub decisions_max: u32,
@@ -120,7 +120,7 @@ pub struct Tenant {
     pub name: String,
     /// Relative share; at least 1.
     pub weight: u32,
-    /// Absent: unlimited.
+    /// The most tokens per minute; absent: unlimited.
     pub tokens_per_minute: Option<u64>,
 }
 
@@ -131,7 +131,7 @@ pub struct HintsConfig {
     pub label_keys: Vec<String>,
     /// Distinct labels that are remembered. Default 1024.
     pub labels_max: u32,
-    /// Priorities run from minus this to this. Default 100.
+    /// The largest priority; the smallest is its negative. Default 100.
     pub priority_max: i32,
 }
 
@@ -152,7 +152,7 @@ pub type Settings = serde_json::Map<String, serde_json::Value>;
 /// The decision journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// The place to write it.
+    /// The place of the journal's files.
     pub place: JournalPlace,
     /// Bounds of the files. Default 8 files of 32 MiB.
     pub settings: JournalSettings,
@@ -166,7 +166,7 @@ pub enum JournalPlace {
     StateFolder,
     /// In a folder that the operator named.
     Folder(PathBuf),
-    /// Nowhere.
+    /// No journal is written.
     Off,
 }
 
@@ -195,7 +195,7 @@ impl Config {
     /// Reads the file that `flags` name. Flags override the file; the rest has its default.
     ///
     /// # Errors
-    /// The first thing that is wrong, and where.
+    /// The first problem, with its place.
     pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
         let source = match &flags.config {
             Some(path) => read(path)?,

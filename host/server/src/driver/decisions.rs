@@ -1,18 +1,18 @@
-//! How the newest requests were decided: what was asked, what was answered, what was made of it.
+//! The decisions about the newest requests: questions, answers, and the facts that followed.
 //!
-//! `Ear` hears the questions of a turn, `Decisions` puts them and the machine's facts together
-//! per request.
+//! A `LogSink` sees the questions of a turn, and the `DecisionLog` joins them with the machine's
+//! facts into one [`Trace`] per request.
 //!
 //! # Invariants
-//! 1. What is remembered changes no decision: answers pass unchanged, and nothing here is read by
-//!    a policy or the machine.
+//! 1. The log changes no decision: answers pass unchanged, and neither a policy nor the machine
+//!    reads it.
 //!
 //! # Bounds
 //! The newest `admin.decisions-max` requests, the oldest go first. Of each the first and the last
 //! `STEPS_MAX` / 2 steps, texts cut at `TEXT_CHARS_MAX` characters, lists at `NAMED_MAX`: at
 //! most 12 KiB (`tests::a_case_is_small`).
 
-mod ear;
+mod sink;
 #[cfg(test)]
 mod tests;
 
@@ -30,161 +30,151 @@ use super::message::TicketId;
 
 /// Steps that are remembered of one request.
 pub const STEPS_MAX: usize = 32;
-/// Executors of an answer that are remembered.
+/// Executors of one answer that are remembered.
 pub const NAMED_MAX: usize = 8;
-/// Executors that a request may allow and still be remembered whole.
+/// Most allowed executors of a request whose row is remembered.
 const ALLOWED_MAX: usize = 256;
-/// Characters of a text.
+/// Most characters of a text.
 const TEXT_CHARS_MAX: usize = 128;
-/// Authors whose words are kept at hand.
+/// Most policies whose names and reasons are kept at hand.
 const AUTHORS_MAX: usize = 64;
 
-/// How one request was decided.
+/// The decisions about one request.
 #[derive(Clone, Debug)]
-pub struct Case {
-    /// How HTTP names it.
+pub struct Trace {
+    /// The request's id towards HTTP.
     pub ticket: TicketId,
-    /// How the machine names it.
+    /// The request's id in the machine.
     pub request: RequestId,
-    /// Whose it is.
     pub tenant: String,
-    /// For which model.
     pub model: String,
-    /// As policies saw it when it arrived; absent: it allows too many executors.
+    /// The row that policies saw at the arrival; absent: it allows too many executors.
     pub row: Option<Arc<Request>>,
-    /// What happened to it, in order.
-    pub steps: Vec<Step>,
-    /// Steps between the first and the last ones that were forgotten.
+    /// Events in the order in which they happened.
+    pub steps: Vec<TraceStep>,
+    /// Number of forgotten steps, between the first and the last ones.
     pub forgotten: u32,
-    /// How it ended; absent: it has not.
+    /// The request's end; absent while it lives.
     pub outcome: Option<Outcome>,
 }
 
-/// Something that happened to a request.
+/// An event of a request, with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// When.
+pub struct TraceStep {
     pub at: Micros,
-    /// In which round.
     pub round: Round,
-    /// What.
-    pub what: What,
-    /// How often in a row, in as many rounds.
+    pub event: TraceEvent,
+    /// Number of such events in a row, in as many rounds.
     pub times: u32,
 }
 
-/// What happened to a request.
+/// An event of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A policy was asked about it, and answered.
-    Asked(Box<Heard>),
-    /// It was let into the queue.
-    Admitted(By),
-    /// It waits outside the queue.
-    Parked(By),
-    /// It is in the queue now.
+pub enum TraceEvent {
+    /// A policy was asked about the request.
+    Asked(Box<TracedQuestion>),
+    /// The request was let into the queue.
+    Admitted(DecidedBy),
+    /// The request waits outside the queue.
+    Parked(DecidedBy),
+    /// The request came from outside into the queue.
     Unparked,
-    /// It is not served, by decision.
-    TurnedAway(By),
-    /// It is not placed yet, by decision, until then at the latest.
-    Held(Option<Micros>, By),
-    /// It has a place.
-    Placed(ExecutorId, PlacedIn, By),
-    /// The interlock refused an answer about it.
-    Refused(Hook, Option<ExecutorId>, RefusalCause, By),
-    /// A liveness bound ran out for it.
+    /// The request was refused by decision.
+    TurnedAway(DecidedBy),
+    /// The request waits by decision, until this time at the latest.
+    Held(Option<Micros>, DecidedBy),
+    /// The request got a place.
+    Placed(ExecutorId, PlacedIn, DecidedBy),
+    /// The interlock refused an answer about the request.
+    Refused(Hook, Option<ExecutorId>, RefusalCause, DecidedBy),
+    /// A liveness bound ran out for the request.
     Struck(Hook),
-    /// Its engine took it up.
+    /// The engine took the sequence up.
     Started(ExecutorId),
-    /// It has to leave, for that one's sake.
-    Evicted(ExecutorId, RequestId, EvictHow, By),
-    /// It waits for a place again.
+    /// The sequence has to leave for the sake of another request.
+    Evicted(ExecutorId, RequestId, EvictHow, DecidedBy),
+    /// The request waits for a place again.
     Requeued(RequeuedWhy),
-    /// It ended.
+    /// The request ended.
     Ended(Outcome),
 }
 
 /// A question about a request, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// Which decision.
+pub struct TracedQuestion {
     pub hook: Hook,
-    /// Requests that were asked about together.
+    /// Number of requests in the same question.
     pub together: usize,
-    /// What was cached of its prompt, where that was said.
+    /// Cached parts of the prompt, where the question told them.
     pub cached: Option<Cached>,
-    /// What was answered about it; absent: nothing that could be used.
-    pub answer: Option<Verdict>,
-    /// Who answered, and why.
-    pub by: By,
-    /// Who failed before.
+    /// The answer about the request; absent: none that could be used.
+    pub answer: Option<TracedAnswer>,
+    pub by: DecidedBy,
+    /// Policies that were asked before and failed.
     pub faults: Vec<(u32, FaultKind)>,
 }
 
 /// An answer about one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// May it wait.
+pub enum TracedAnswer {
+    /// The decision at the door.
     Admission(admission::Choice),
-    /// Where does it go: the first of the executors, and how many there were.
+    /// The first executors of the answer, and the number of all.
     Place(Vec<ExecutorId>, usize),
-    /// It is held.
+    /// The request waits, until this time at the latest.
     Hold(Option<Micros>),
-    /// It is given up.
+    /// The request is given up.
     GiveUp,
-    /// So many give way to it.
+    /// The number of sequences that give way to the request.
     Evict(usize),
 }
 
-/// Who decided, in words that last.
+/// The author of a decision, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct By {
-    /// Who.
-    pub author: Option<Arc<Words>>,
-    /// Index into its reasons.
+pub struct DecidedBy {
+    /// The policy; absent: the built-in rule.
+    pub author: Option<Arc<PolicyWords>>,
+    /// Index into the policy's reasons.
     pub reason: u16,
 }
 
-/// A policy's words, which outlast it.
+/// The name and reasons of a policy, kept after the policy has gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Words {
-    /// Its number.
+pub struct PolicyWords {
     pub number: u32,
-    /// Its name.
     pub name: String,
-    /// Its reasons.
     pub reasons: Vec<String>,
 }
 
-/// Everything that is remembered.
+/// The decisions about the newest requests.
 #[derive(Debug)]
-pub(super) struct Decisions {
+pub(super) struct DecisionLog {
     max: usize,
-    cases: BTreeMap<RequestId, Case>,
+    traces: BTreeMap<RequestId, Trace>,
     tickets: BTreeMap<TicketId, RequestId>,
-    authors: BTreeMap<u32, Arc<Words>>,
-    /// In the order in which facts about them come, as a rule.
-    heard: VecDeque<Sound>,
+    authors: BTreeMap<u32, Arc<PolicyWords>>,
+    /// Questions of this turn, mostly in the order in which facts about them come.
+    pending: VecDeque<PendingQuestion>,
 }
 
-/// A question about a request as it was heard.
+/// A question about a request that no fact has followed yet.
 #[derive(Debug)]
-struct Sound {
+struct PendingQuestion {
     request: RequestId,
     at: Micros,
     round: Round,
     hook: Hook,
     together: usize,
     cached: Option<Cached>,
-    answer: Option<Verdict>,
+    answer: Option<TracedAnswer>,
     author: Author,
     reason: u16,
     faults: Vec<(u32, FaultKind)>,
 }
 
-/// Hears what is asked.
+/// Passes questions on, and notes them and their answers.
 #[derive(Debug)]
-pub(super) struct Ear<'a>(&'a mut Decisions);
+pub(super) struct LogSink<'a>(&'a mut DecisionLog);
 
 /// A request that has arrived.
 pub(super) struct Arrival<'a> {
@@ -195,26 +185,26 @@ pub(super) struct Arrival<'a> {
     pub(super) row: Option<Arc<Request>>,
 }
 
-// === impl Decisions ===
+// === impl DecisionLog ===
 
-impl Decisions {
-    /// Of the newest `max` requests.
+impl DecisionLog {
+    /// A log of the newest `max` requests.
     pub(super) fn new(max: u32) -> Self {
         Self {
             max: usize::try_from(max).unwrap_or(usize::MAX),
-            cases: BTreeMap::new(),
+            traces: BTreeMap::new(),
             tickets: BTreeMap::new(),
             authors: BTreeMap::new(),
-            heard: VecDeque::new(),
+            pending: VecDeque::new(),
         }
     }
 
-    /// To listen with while the machine decides.
-    pub(super) fn ear(&mut self) -> Ear<'_> {
-        Ear(self)
+    /// A sink for the questions of a round.
+    pub(super) fn sink(&mut self) -> LogSink<'_> {
+        LogSink(self)
     }
 
-    /// A request has arrived.
+    /// Begins the trace of a request.
     pub(super) fn arrived(&mut self, arrival: Arrival<'_>) {
         if self.max == 0 {
             return;
@@ -224,7 +214,7 @@ impl Decisions {
                 .as_ref()
                 .is_none_or(|allowed| allowed.len() <= ALLOWED_MAX)
         };
-        let case = Case {
+        let trace = Trace {
             ticket: arrival.ticket,
             request: arrival.request,
             tenant: cut(arrival.tenant),
@@ -234,16 +224,16 @@ impl Decisions {
             forgotten: 0,
             outcome: None,
         };
-        self.tickets.insert(case.ticket, case.request);
-        self.cases.insert(case.request, case);
-        while self.cases.len() > self.max {
-            if let Some((_, oldest)) = self.cases.pop_first() {
+        self.tickets.insert(trace.ticket, trace.request);
+        self.traces.insert(trace.request, trace);
+        while self.traces.len() > self.max {
+            if let Some((_, oldest)) = self.traces.pop_first() {
                 self.tickets.remove(&oldest.ticket);
             }
         }
     }
 
-    /// Something happened. Call it with the facts in order, then [`Self::rest`].
+    /// Notes a fact. Call it with all facts of a round in order, then [`Self::rest`].
     pub(super) fn fact(&mut self, stamped: &Stamped, policies: &PolicyHost) {
         if self.max == 0 {
             return;
@@ -254,118 +244,118 @@ impl Decisions {
         if let Some(hook) = hook {
             self.catch_up(request, hook, policies);
         }
-        let Some(what) = self.step_of(&stamped.fact, policies) else {
+        let Some(event) = self.step_of(&stamped.fact, policies) else {
             return;
         };
-        let step = Step {
+        let step = TraceStep {
             at: stamped.now,
             round: stamped.round,
-            what,
+            event,
             times: 1,
         };
         self.add(request, step);
     }
 
-    /// What was heard and led to nothing.
+    /// Notes the questions of the round that led to nothing.
     pub(super) fn rest(&mut self, policies: &PolicyHost) {
-        for sound in std::mem::take(&mut self.heard) {
-            self.note(sound, policies);
+        for question in std::mem::take(&mut self.pending) {
+            self.note(question, policies);
         }
     }
 
-    /// How the request of `ticket` was decided.
-    pub(super) fn of(&self, ticket: TicketId) -> Option<&Case> {
-        self.cases.get(self.tickets.get(&ticket)?)
+    /// The trace of the request of `ticket`.
+    pub(super) fn of(&self, ticket: TicketId) -> Option<&Trace> {
+        self.traces.get(self.tickets.get(&ticket)?)
     }
 
-    /// The newest `last`, the newest first.
-    pub(super) fn newest(&self, last: usize) -> Vec<Case> {
-        self.cases.values().rev().take(last).cloned().collect()
+    /// The traces of the newest `last` requests, the newest first.
+    pub(super) fn newest(&self, last: usize) -> Vec<Trace> {
+        self.traces.values().rev().take(last).cloned().collect()
     }
 
-    /// Notes what was asked about `request` up to a question of `hook`, of which a fact follows.
+    /// Notes the question of `hook` about `request`, which a fact follows.
     fn catch_up(&mut self, request: RequestId, hook: Hook, policies: &PolicyHost) {
-        let about = |sound: &Sound| sound.request == request && sound.hook == hook;
-        let idx = self.heard.iter().position(about);
-        if let Some(sound) = idx.and_then(|idx| self.heard.remove(idx)) {
-            self.note(sound, policies);
+        let about = |pending: &PendingQuestion| pending.request == request && pending.hook == hook;
+        let idx = self.pending.iter().position(about);
+        if let Some(pending) = idx.and_then(|idx| self.pending.remove(idx)) {
+            self.note(pending, policies);
         }
     }
 
-    fn note(&mut self, sound: Sound, policies: &PolicyHost) {
-        let heard = Heard {
-            hook: sound.hook,
-            together: sound.together,
-            cached: sound.cached,
-            answer: sound.answer,
-            by: self.by(sound.author, sound.reason, policies),
-            faults: sound.faults,
+    fn note(&mut self, pending: PendingQuestion, policies: &PolicyHost) {
+        let question = TracedQuestion {
+            hook: pending.hook,
+            together: pending.together,
+            cached: pending.cached,
+            answer: pending.answer,
+            by: self.by(pending.author, pending.reason, policies),
+            faults: pending.faults,
         };
-        let step = Step {
-            at: sound.at,
-            round: sound.round,
-            what: What::Asked(Box::new(heard)),
+        let step = TraceStep {
+            at: pending.at,
+            round: pending.round,
+            event: TraceEvent::Asked(Box::new(question)),
             times: 1,
         };
-        self.add(sound.request, step);
+        self.add(pending.request, step);
     }
 
-    fn add(&mut self, request: RequestId, step: Step) {
-        let Some(case) = self.cases.get_mut(&request) else {
+    fn add(&mut self, request: RequestId, step: TraceStep) {
+        let Some(trace) = self.traces.get_mut(&request) else {
             return;
         };
-        if let What::Ended(outcome) = step.what {
-            case.outcome = Some(outcome);
+        if let TraceEvent::Ended(outcome) = step.event {
+            trace.outcome = Some(outcome);
         }
-        case.add(step);
+        trace.add(step);
     }
 
-    fn step_of(&mut self, fact: &Fact, policies: &PolicyHost) -> Option<What> {
+    fn step_of(&mut self, fact: &Fact, policies: &PolicyHost) -> Option<TraceEvent> {
         let mut by = |decided: &Decided| self.by(decided.author, decided.reason, policies);
         #[expect(
             clippy::wildcard_enum_match_arm,
             reason = "other facts are about no request, or nothing that was decided"
         )]
         Some(match fact {
-            Fact::Admitted(_, decided) => What::Admitted(by(decided)),
-            Fact::Parked(_, decided) => What::Parked(by(decided)),
-            Fact::Unparked(_) => What::Unparked,
-            Fact::TurnedAway(_, decided) => What::TurnedAway(by(decided)),
-            Fact::Held(_, until, decided) => What::Held(*until, by(decided)),
+            Fact::Admitted(_, decided) => TraceEvent::Admitted(by(decided)),
+            Fact::Parked(_, decided) => TraceEvent::Parked(by(decided)),
+            Fact::Unparked(_) => TraceEvent::Unparked,
+            Fact::TurnedAway(_, decided) => TraceEvent::TurnedAway(by(decided)),
+            Fact::Held(_, until, decided) => TraceEvent::Held(*until, by(decided)),
             Fact::Placed {
                 executor,
                 into,
                 by: decided,
                 ..
-            } => What::Placed(*executor, *into, by(decided)),
-            Fact::Started(_, executor) => What::Started(*executor),
+            } => TraceEvent::Placed(*executor, *into, by(decided)),
+            Fact::Started(_, executor) => TraceEvent::Started(*executor),
             Fact::Evicted {
                 executor,
                 needy,
                 how,
                 by: decided,
                 ..
-            } => What::Evicted(*executor, *needy, *how, by(decided)),
-            Fact::Requeued(_, why) => What::Requeued(*why),
+            } => TraceEvent::Evicted(*executor, *needy, *how, by(decided)),
+            Fact::Requeued(_, why) => TraceEvent::Requeued(*why),
             Fact::Refused(author, hook, refusal) => {
                 let by = self.by(*author, 0, policies);
-                What::Refused(*hook, refusal.executor, refusal.cause, by)
+                TraceEvent::Refused(*hook, refusal.executor, refusal.cause, by)
             }
-            Fact::Strike(_, hook, _) => What::Struck(*hook),
-            Fact::Ended(_, outcome) => What::Ended(*outcome),
+            Fact::Strike(_, hook, _) => TraceEvent::Struck(*hook),
+            Fact::Ended(_, outcome) => TraceEvent::Ended(*outcome),
             _ => return None,
         })
     }
 
-    fn by(&mut self, author: Author, reason: u16, policies: &PolicyHost) -> By {
+    fn by(&mut self, author: Author, reason: u16, policies: &PolicyHost) -> DecidedBy {
         let Author::Policy(number) = author else {
-            return By {
+            return DecidedBy {
                 author: None,
                 reason,
             };
         };
         if let Some(words) = self.authors.get(&number) {
-            return By {
+            return DecidedBy {
                 author: Some(Arc::clone(words)),
                 reason,
             };
@@ -375,20 +365,20 @@ impl Decisions {
             self.authors.pop_first();
         }
         let said = policies.description(number);
-        let words = Arc::new(Words {
+        let words = Arc::new(PolicyWords {
             number,
             name: said.map_or_else(|| "(retired)".to_owned(), |said| cut(&said.name)),
             reasons: said.map_or_else(Vec::new, |said| said.reasons.clone()),
         });
         self.authors.insert(number, Arc::clone(&words));
-        By {
+        DecidedBy {
             author: Some(words),
             reason,
         }
     }
 }
 
-/// Whom a fact is about, and which question it answers, if one.
+/// The request of a fact, and the hook whose question led to it, if one did.
 fn about(fact: &Fact) -> Option<(RequestId, Option<Hook>)> {
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -420,23 +410,23 @@ fn cut(text: &str) -> String {
 
 // === impl Case ===
 
-impl Case {
+impl Trace {
     /// What was last said to be cached of its prompt.
     pub(super) fn cached(&self, request: RequestId) -> Cached {
-        let last = self.steps.iter().rev().find_map(|step| match &step.what {
-            What::Asked(heard) => heard.cached.clone(),
-            What::Admitted(_)
-            | What::Parked(_)
-            | What::Unparked
-            | What::TurnedAway(_)
-            | What::Held(..)
-            | What::Placed(..)
-            | What::Refused(..)
-            | What::Struck(_)
-            | What::Started(_)
-            | What::Evicted(..)
-            | What::Requeued(_)
-            | What::Ended(_) => None,
+        let last = self.steps.iter().rev().find_map(|step| match &step.event {
+            TraceEvent::Asked(pending) => pending.cached.clone(),
+            TraceEvent::Admitted(_)
+            | TraceEvent::Parked(_)
+            | TraceEvent::Unparked
+            | TraceEvent::TurnedAway(_)
+            | TraceEvent::Held(..)
+            | TraceEvent::Placed(..)
+            | TraceEvent::Refused(..)
+            | TraceEvent::Struck(_)
+            | TraceEvent::Started(_)
+            | TraceEvent::Evicted(..)
+            | TraceEvent::Requeued(_)
+            | TraceEvent::Ended(_) => None,
         });
         last.unwrap_or(Cached {
             request,
@@ -450,28 +440,28 @@ impl Case {
     pub(super) fn executors(&self) -> Vec<ExecutorId> {
         let mut executors = Vec::new();
         for step in &self.steps {
-            match &step.what {
-                What::Asked(heard) => {
-                    let overlaps = heard.cached.iter().flat_map(|cached| &cached.overlaps);
+            match &step.event {
+                TraceEvent::Asked(pending) => {
+                    let overlaps = pending.cached.iter().flat_map(|cached| &cached.overlaps);
                     executors.extend(overlaps.map(|overlap| overlap.executor));
-                    if let Some(Verdict::Place(named, _)) = &heard.answer {
+                    if let Some(TracedAnswer::Place(named, _)) = &pending.answer {
                         executors.extend(named);
                     }
                 }
-                What::Placed(executor, ..)
-                | What::Started(executor)
-                | What::Evicted(executor, ..) => {
+                TraceEvent::Placed(executor, ..)
+                | TraceEvent::Started(executor)
+                | TraceEvent::Evicted(executor, ..) => {
                     executors.push(*executor);
                 }
-                What::Refused(_, executor, ..) => executors.extend(*executor),
-                What::Admitted(_)
-                | What::Parked(_)
-                | What::Unparked
-                | What::TurnedAway(_)
-                | What::Held(..)
-                | What::Struck(_)
-                | What::Requeued(_)
-                | What::Ended(_) => {}
+                TraceEvent::Refused(_, executor, ..) => executors.extend(*executor),
+                TraceEvent::Admitted(_)
+                | TraceEvent::Parked(_)
+                | TraceEvent::Unparked
+                | TraceEvent::TurnedAway(_)
+                | TraceEvent::Held(..)
+                | TraceEvent::Struck(_)
+                | TraceEvent::Requeued(_)
+                | TraceEvent::Ended(_) => {}
             }
         }
         executors
@@ -479,12 +469,12 @@ impl Case {
 
     /// Adds a step; one that only repeats those before it counts on, and past the bound one in
     /// the middle goes.
-    fn add(&mut self, step: Step) {
+    fn add(&mut self, step: TraceStep) {
         // A question and what came of it, again: a request that is held round after round.
         for back in [1, 2] {
             let idx = self.steps.len().checked_sub(back);
             if let Some(before) = idx.and_then(|idx| self.steps.get_mut(idx))
-                && before.what == step.what
+                && before.event == step.event
             {
                 before.times = before.times.saturating_add(1);
                 before.round = step.round;
@@ -499,7 +489,7 @@ impl Case {
     }
 }
 
-impl By {
+impl DecidedBy {
     /// Who decided.
     #[must_use]
     pub fn name(&self) -> &str {

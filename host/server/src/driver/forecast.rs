@@ -14,11 +14,11 @@ use pointsman_core::{
 use pointsman_policy::Candidate;
 
 use super::Driver;
-use super::decisions::Case;
+use super::decisions::Trace;
 use super::message::{Hints, TicketId};
 use super::operator::{
-    Cases, EXECUTORS_SHOWN, Explained, ForecastAuthor, ForecastOutcome, NoTenant, RouteCandidate,
-    RouteForecast, RouteQuery,
+    EXECUTORS_SHOWN, Explained, ForecastAuthor, ForecastOutcome, NoTenant, RouteCandidate,
+    RouteForecast, RouteQuery, Traces,
 };
 
 /// The ids of the things that a request names.
@@ -194,11 +194,11 @@ impl Driver {
 
     /// The decisions about the request of `ticket`, and the words on it as things are now.
     pub(super) fn explained(&self, now: Micros, ticket: TicketId) -> Option<Explained> {
-        let case = self.decisions.of(ticket)?.clone();
-        let candidates = match &case.row {
+        let trace = self.decisions.of(ticket)?.clone();
+        let candidates = match &trace.row {
             Some(row) => {
                 let (at, view) = (self.moment(now), self.machine.view());
-                let explained = self.policies.explain(&view, at, row, &case.cached(row.id));
+                let explained = self.policies.explain(&view, at, row, &trace.cached(row.id));
                 explained.map_err(|error| error.to_string())
             }
             None => Err("it allows too many executors to be remembered whole".to_owned()),
@@ -212,19 +212,19 @@ impl Driver {
                     .map(|said| (self.name_of(NameKind::Executor, said.executor.0), said))
                     .collect()
             }),
-            cases: self.named(vec![case]),
+            traces: self.named(vec![trace]),
         })
     }
 
     /// Cases, with the names of the executors in them.
-    pub(super) fn named(&self, list: Vec<Case>) -> Cases {
+    pub(super) fn named(&self, list: Vec<Trace>) -> Traces {
         let mut names = BTreeMap::new();
-        for executor in list.iter().flat_map(Case::executors) {
+        for executor in list.iter().flat_map(Trace::executors) {
             names
                 .entry(executor)
                 .or_insert_with(|| self.name_of(NameKind::Executor, executor.0));
         }
-        Cases { list, names }
+        Traces { list, names }
     }
 }
 

@@ -41,7 +41,7 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Pol
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
-use decisions::{Arrival, Decisions};
+use decisions::{Arrival, DecisionLog};
 use executors::Executors;
 use forecast::Referents;
 use message::{Load, Submission, Submitted, TicketId};
@@ -61,7 +61,7 @@ pub struct Driver {
     labels: Labels,
     // Told what happens.
     metrics: Arc<Metrics>,
-    decisions: Decisions,
+    decisions: DecisionLog,
     /// Woken when a policy was taken out, or has proven itself, or has left a dump.
     reconciler: Waker,
 }
@@ -135,7 +135,7 @@ impl Driver {
                 max: usize::try_from(memory.labels_max).unwrap_or(usize::MAX),
             },
             metrics,
-            decisions: Decisions::new(memory.decisions_max),
+            decisions: DecisionLog::new(memory.decisions_max),
             reconciler: Waker::noop().clone(),
         }
     }
@@ -375,7 +375,7 @@ impl Driver {
     }
 
     fn decide(&mut self, now: Micros) {
-        let (policies, sink) = (&mut self.policies, self.decisions.ear());
+        let (policies, sink) = (&mut self.policies, self.decisions.sink());
         self.machine.decide(now, |recorder| {
             let inner = Tap {
                 inner: policies,

@@ -15,7 +15,7 @@ use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 
-use super::decisions::Case;
+use super::decisions::Trace;
 use super::message::{Hints, Load, TicketId};
 
 /// A question or an order of an operator.
@@ -33,7 +33,7 @@ pub enum Operator {
     /// The decisions about a request; absent: they are not remembered.
     Decision(TicketId, oneshot::Sender<Option<Explained>>),
     /// The decisions about this number of newest requests, the newest first.
-    Decisions(usize, oneshot::Sender<Cases>),
+    Decisions(usize, oneshot::Sender<Traces>),
     /// Gives hooks back to the embedded defaults, at once. Answered with the policies that lost one.
     Eject(HookSet, oneshot::Sender<Vec<u32>>),
     /// Another executor.
@@ -273,9 +273,9 @@ pub struct RouteCandidate {
 
 /// The decisions about requests.
 #[derive(Clone, Debug)]
-pub struct Cases {
+pub struct Traces {
     /// The requests with their decisions, the newest first.
-    pub list: Vec<Case>,
+    pub list: Vec<Trace>,
     /// Names of the executors in them.
     pub names: BTreeMap<ExecutorId, String>,
 }
@@ -284,7 +284,7 @@ pub struct Cases {
 #[derive(Clone, Debug)]
 pub struct Explained {
     /// The decisions about the request alone.
-    pub cases: Cases,
+    pub traces: Traces,
     /// The words of the policy that routes now on each executor, by name, or the reason why there are
     /// none.
     pub candidates: Result<Vec<(String, Candidate)>, String>,

@@ -1,6 +1,6 @@
-//! `pointsman replay` and `pointsman journal`: a journal done again, shown, and exported.
+//! `pointsman replay` and `pointsman journal`: a journal replayed, shown, and exported.
 //!
-//! What a command has to say goes to a writer, as it comes: a journal may be long.
+//! A command writes its output line by line, not as one text: a journal may be long.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use pointsman_replay::{ComponentCache, Difference, Replay, WhatIf};
 use crate::policy::Verdict;
 use crate::policy::settings::Given;
 
-/// `pointsman replay`.
+/// Arguments of `pointsman replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReplayArgs {
     /// The journal: its folder, or one of its files
@@ -30,15 +30,16 @@ pub struct ReplayArgs {
     /// Ask this policy too, and count what it would have decided otherwise
     #[arg(long, value_name = "FILE.wasm")]
     pub policy: Option<PathBuf>,
-    /// That policy's `[settings]` and `[limits]`, as in the file beside a policy in the policy folder
+    /// The other policy's `[settings]` and `[limits]`, as in the file beside a policy in the policy
+    /// folder
     #[arg(long, value_name = "FILE.toml", requires = "policy")]
     pub settings: Option<PathBuf>,
-    /// Differences of that policy to show
+    /// Differences of the other policy to show
     #[arg(long, value_name = "N", default_value_t = 10, requires = "policy")]
     pub examples: usize,
 }
 
-/// `pointsman journal`.
+/// A subcommand of `pointsman journal`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum JournalCommand {
     /// Say what is in a journal: files, runs, policies, entries by kind, damage
@@ -47,7 +48,7 @@ pub enum JournalCommand {
     Export(ExportArgs),
 }
 
-/// `pointsman journal show`.
+/// Arguments of `pointsman journal show`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ShowArgs {
     /// The journal: its folder, or one of its files
@@ -58,7 +59,7 @@ pub struct ShowArgs {
     pub entries: bool,
 }
 
-/// `pointsman journal export`.
+/// Arguments of `pointsman journal export`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExportArgs {
     /// The journal: its folder, or one of its files
@@ -66,10 +67,10 @@ pub struct ExportArgs {
     pub journal: PathBuf,
 }
 
-/// Does a journal again. Good where nothing came out otherwise, or another policy was asked.
+/// Replays a journal. Good if no decision comes out otherwise, or another policy was asked.
 ///
 /// # Errors
-/// If it cannot be read or replayed.
+/// If the journal cannot be read or replayed.
 pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<Verdict> {
     let engine = PolicyEngine::new()?;
     let mut replay = match &args.policy {
@@ -154,7 +155,7 @@ fn beginning(journal: &Path, round: u64) -> Result<Beginning> {
     })
 }
 
-/// Whether an entry comes before where a replay begins. Headers are always read.
+/// True if an entry comes before the beginning of a replay. Headers are always read.
 fn is_before(begin: &mut Option<Beginning>, located: &Located) -> bool {
     let Some(at) = begin else {
         return false;
@@ -252,10 +253,10 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows or exports a journal. Not good where something of it is damaged or missing.
+/// Shows or exports a journal. Not good if a part of the journal is damaged or missing.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the journal cannot be read.
 pub fn journal(command: &JournalCommand, out: &mut dyn Write) -> Result<Verdict> {
     match command {
         JournalCommand::Show(args) if args.entries => lines(&args.journal, out, |located| {
@@ -290,7 +291,7 @@ fn lines(
     Ok(verdict)
 }
 
-/// Damage goes where it does not disturb what reads the lines.
+/// Writes damage to standard error, away from the reader of the lines.
 #[expect(
     clippy::print_stderr,
     reason = "a command line tool speaks to its user"
@@ -299,7 +300,7 @@ fn tell_damage(error: &ReadError) {
     eprintln!("pointsman: {error}");
 }
 
-/// Sums over a journal.
+/// Counts of the entries of a journal.
 #[derive(Debug, Default)]
 struct Sums {
     kinds: BTreeMap<&'static str, u64>,

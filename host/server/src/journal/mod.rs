@@ -1,11 +1,11 @@
-//! The journal of a server: where it is, and the recorder that writes it.
+//! The journal of a server: the place, and the recorder that writes there.
 //!
 //! # Invariants
-//! 1. The driver waits for no disk: what finds no room is dropped, counted, and stands in the
+//! 1. The driver waits for no disk: an entry without room is dropped, counted, and stands in the
 //!    journal as a gap (`pointsman-journal`).
 //!
 //! # Not here
-//! The format and the files (`pointsman-journal`); what is recorded, and replays
+//! The format and the files (`pointsman-journal`); the content of the record, and replays
 //! (`pointsman-replay`).
 
 pub mod command;
@@ -20,14 +20,14 @@ use tracing::{info, warn};
 use crate::clock;
 use crate::config::{Config, JournalConfig, JournalPlace};
 
-/// Its folder in a state folder.
+/// Name of the journal's folder in a state folder.
 const FOLDER: &str = "journal";
 
-/// The journal that `config` asks for; absent: none. One in a folder that the operator named has to
-/// be written; where the state folder cannot be had, the server does without.
+/// Starts the journal that `config` asks for; absent: none. A folder that the operator named must
+/// be usable; without a usable state folder the server does without a journal.
 ///
 /// # Errors
-/// If the folder that was named cannot be used.
+/// If the named folder cannot be used.
 pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
     let JournalConfig { place, settings } = &config.journal;
     match place {
@@ -64,7 +64,7 @@ fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<Journ
     Ok(JournalRecorder::new(writer))
 }
 
-/// Facts about this run, for the headers of its journal.
+/// Facts about this run, for the headers of the journal.
 #[must_use]
 pub fn run_info() -> RunInfo {
     RunInfo {

@@ -1,4 +1,4 @@
-//! The fold of the machine's facts: what became of requests, and what of policies' decisions.
+//! The fold of the machine's facts: the fate of requests, and of policies' decisions.
 //!
 //! # Bounds
 //! A live request has one entry in [`RequestMetrics::lives`]; its end, which comes exactly once,
@@ -22,7 +22,7 @@ use prometheus_client::registry::Unit;
 use super::builder::Builder;
 use super::family::Family;
 
-/// What is counted of the facts.
+/// The metrics that are folded from the facts.
 #[derive(Debug)]
 pub(super) struct FactMetrics {
     requests: RequestMetrics,
@@ -42,12 +42,12 @@ struct RequestMetrics {
     ended: Family<3, Counter>,
     queue_time: Histogram,
     latency: Family<1, Histogram>,
-    /// Guards what is known of live requests. A lock, since the metrics are shared; only the
-    /// driver's thread, which tells the facts, ever takes it.
+    /// The live requests. Behind a lock, since the metrics are shared; only the driver's thread,
+    /// which tells the facts, ever takes it.
     lives: Mutex<BTreeMap<RequestId, Life>>,
 }
 
-/// Where the host did not do what a policy said, or the policy said nothing.
+/// Counters of the cases in which the host did not follow a policy, or the policy did not answer.
 #[derive(Debug)]
 struct InterventionMetrics {
     refusals: Family<2, Counter>,
@@ -55,12 +55,12 @@ struct InterventionMetrics {
     strikes: Family<2, Counter>,
 }
 
-/// What is known of a live request.
+/// The data of a live request.
 #[derive(Debug)]
 struct Life {
     tenant: TenantId,
     arrived: Micros,
-    /// Since when it has had no place.
+    /// The time since which the request has had no place.
     waiting_since: Micros,
 }
 
@@ -309,7 +309,7 @@ impl<'a> Texts<'a> {
 
 // === Labels ===
 
-/// How a request ended, as labels.
+/// The end of a request, as labels.
 struct Ending {
     outcome: &'static str,
     why: &'static str,

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Sets of labels with a series of their own. What comes after them is counted together, with
+/// The most sets of labels with a series of their own. Further sets are counted together, with
 /// [`OTHER`] as each label.
 const SERIES_MAX: usize = 1024;
 
-/// Label of what found no series of its own, see [`SERIES_MAX`].
+/// Label of the sets without a series of their own, see [`SERIES_MAX`].
 const OTHER: &str = "(other)";
 
 /// Metrics `M` told apart by `N` labels. Cheap to clone; clones share their series.
@@ -22,8 +22,8 @@ pub(super) struct Family<const N: usize, M> {
 struct Shared<const N: usize, M> {
     names: [&'static str; N],
     make: fn() -> M,
-    /// Guards the series. A lock, since whoever counts and whoever renders share it, and held for
-    /// one look-up or one rendering.
+    /// The series. Behind a lock, since counting and rendering share them; held for one look-up or
+    /// one rendering.
     series: Mutex<BTreeMap<[String; N], M>>,
 }
 

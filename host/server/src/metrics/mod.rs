@@ -1,8 +1,8 @@
 //! The metrics for Prometheus: one registry, and a handle for each part that counts something.
 //!
-//! What became of requests and decisions is folded from the machine's facts, nowhere else; HTTP
-//! adds what only it can see, the reconciler its transactions. What is merely a state (loads,
-//! policies in force, memory) is set when someone asks for `/metrics`.
+//! The fate of requests and decisions is folded from the machine's facts, nowhere else; HTTP adds
+//! the facts that only HTTP can see, the reconciler its transactions. Mere states (loads, policies
+//! in force, memory) are set when someone asks for `/metrics`.
 //!
 //! # Invariants
 //! 1. Labels are names of the configuration and of policies, hooks and enums, never requests or
@@ -10,7 +10,7 @@
 //! 2. The same facts give the same text (`metrics::tests`).
 //!
 //! # Not here
-//! Whether `/metrics` needs a key (`http`).
+//! The key that `/metrics` may need (`http`).
 
 mod builder;
 mod facts;
@@ -54,7 +54,7 @@ const PAUSE_SECONDS: [f64; 11] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1,
 ];
 
-/// Everything that is counted.
+/// All metrics of the server.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -74,7 +74,7 @@ struct JournalMetrics {
     bytes: Counter,
     files: Counter,
     errors: Counter,
-    /// Set once, when a journal begins; what it counts is read when someone asks.
+    /// The journal's monitor, set once, when a journal begins, and read at each rendering.
     monitor: OnceLock<JournalMonitor>,
 }
 
@@ -116,16 +116,16 @@ struct ProcessMetrics {
     started: Gauge,
 }
 
-/// The work of an engine since it began. The numbers only ever grow.
+/// The work of an engine since its start. The numbers only ever grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineTotals {
-    /// Steps it made.
+    /// Steps made.
     pub steps: u64,
-    /// Tokens of prompts it read, those read again after a preemption included.
+    /// Tokens of prompts read, including those read again after a preemption.
     pub prefill_tokens: u64,
-    /// Tokens it generated.
+    /// Tokens generated.
     pub decode_tokens: u64,
-    /// Time it spent in steps.
+    /// Time spent in steps.
     pub busy: Duration,
     /// Turns of sequences that sat a step out for want of a block or of budget.
     pub sat_out: u64,
@@ -160,33 +160,33 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The process began at that time, in seconds since 1970.
+    /// Sets the time at which the process began, in seconds since 1970.
     pub fn started(&self, unix_seconds: u64) {
         self.process.started.set(whole(unix_seconds));
     }
 
-    /// A fact of the machine; to be told of each, once.
+    /// Folds in a fact of the machine. Call it once for each fact.
     pub fn fact(&self, stamped: &Stamped, machine: &Machine, policies: &PolicyHost) {
         self.facts.fact(stamped, Texts { machine, policies });
     }
 
-    /// A client used a label past the bound on labels.
+    /// Counts a client's use of a label past the bound on labels.
     pub fn label_ignored(&self) {
         self.labels_ignored.inc();
     }
 
-    /// A response began.
+    /// Counts a response that began.
     pub fn http_response(&self, endpoint: &'static str, status: u16) {
         let labels = [endpoint, &status.to_string()];
         self.http.responses.with(labels).inc();
     }
 
-    /// The first token of an answer was written, so long after its request was read.
+    /// Notes the time from the reading of a request to the first token of its answer.
     pub fn time_to_first_token(&self, took: Duration) {
         self.http.first_token.observe(took.as_secs_f64());
     }
 
-    /// Another token of an answer was written, so long after the one before.
+    /// Notes the time between two tokens of an answer.
     pub fn inter_token_latency(&self, took: Duration) {
         self.http.inter_token.observe(took.as_secs_f64());
     }
@@ -203,7 +203,7 @@ impl Metrics {
         self.policies.transactions.with(["refused", step]).inc();
     }
 
-    /// The policies as they stand: who is in force.
+    /// Sets the policies in force.
     pub fn policies_in_force(&self, policies: impl IntoIterator<Item = PolicyStatus>) {
         let in_force = &self.policies.in_force;
         in_force.clear();
@@ -217,7 +217,7 @@ impl Metrics {
         }
     }
 
-    /// The requests that are queued and that run.
+    /// Sets the numbers of live, queued and parked requests, of slots and of used blocks.
     pub fn load(&self, load: &Load) {
         self.load.live.set(whole(load.live));
         self.load.queued.set(whole(load.queued));
@@ -227,7 +227,7 @@ impl Metrics {
         self.load.blocks_used.set(whole(load.blocks_used));
     }
 
-    /// The work of an engine so far.
+    /// Sets the work of an engine so far.
     pub fn engine(&self, executor: &str, totals: EngineTotals) {
         let engines = &self.engines;
         raise(&engines.steps.with([executor]), totals.steps);
@@ -245,16 +245,16 @@ impl Metrics {
             .store(totals.busy.as_secs_f64().to_bits(), Ordering::Relaxed);
     }
 
-    /// A journal is written, and watched with `monitor`.
+    /// Reads the journal's counters from `monitor` from now on.
     pub fn journal(&self, monitor: JournalMonitor) {
         // A second journal would be a second driver's.
         drop(self.journal.monitor.set(monitor));
     }
 
-    /// Everything, as OpenMetrics text of [`CONTENT_TYPE`].
+    /// Renders all metrics, as OpenMetrics text of [`CONTENT_TYPE`].
     ///
     /// # Panics
-    /// Never: a string takes whatever is written to it.
+    /// Never: a write to a string cannot fail.
     #[must_use]
     pub fn render(&self) -> String {
         if let Some(bytes) = process::resident_bytes() {
@@ -267,7 +267,7 @@ impl Metrics {
     }
 }
 
-/// Sets a counter to what another one, that only grows, has come to.
+/// Raises a counter to the value of another one that only grows.
 fn raise(counter: &Counter, to: u64) {
     counter.inner().store(to, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! What the operating system says about this process.
+//! The operating system's facts about this process.
 
 use std::fs;
 
-/// Resident memory in bytes; absent where the system does not say.
+/// Resident memory in bytes; absent: the system does not say.
 pub(super) fn resident_bytes() -> Option<i64> {
     parse(&fs::read_to_string("/proc/self/status").ok()?)
 }

@@ -1,4 +1,4 @@
-//! What is rendered after real decisions of a real machine, and after each fact.
+//! The text that is rendered after real decisions of a real machine, and after each fact.
 
 use pointsman_core::rows::{Change, Extent, FeedKinds, Health};
 use pointsman_core::{
@@ -17,7 +17,7 @@ const SECOND: u64 = 1_000_000;
 
 // === A host ===
 
-/// Places the first request it is asked about, then breaks.
+/// A policy that places the first request, then breaks.
 #[derive(Default)]
 struct Once {
     asked: bool,
@@ -69,7 +69,7 @@ impl Instance for Once {
     }
 }
 
-/// A machine with one slot, its policies, and the metrics that are told what happens.
+/// A machine with one slot, its policies, and the metrics of both.
 struct Host {
     machine: Machine,
     policies: PolicyHost,
@@ -118,7 +118,7 @@ impl Host {
         self.machine.handle(now, Input::arrival(new)).request()
     }
 
-    /// Decides, tells the metrics, and returns what is to be started.
+    /// Decides, tells the metrics, and returns the orders to start requests.
     fn decide(&mut self, at: u64) -> Vec<StartOrder> {
         self.machine.decide(Micros(at), &mut self.policies);
         while let Some(stamped) = self.machine.poll_fact() {
@@ -138,7 +138,7 @@ impl Host {
             .collect()
     }
 
-    /// The engine serves what it was ordered to in one step.
+    /// Serves an order in one step, in the engine's place.
     fn serve(&mut self, at: u64, order: &StartOrder) {
         let now = Micros(at);
         let sequence = order.sequence;
@@ -263,7 +263,7 @@ fn the_same_facts_give_the_same_text() {
     assert_eq!(told(), told());
 }
 
-/// A host in which one request was placed is told of one more fact, and says `line`.
+/// Checks that a host with one placed request shows `line` after one more fact.
 fn told(fact: Fact, line: &str) {
     let mut host = Host::new();
     host.arrive(0, "alice");

@@ -1,7 +1,7 @@
 //! `policy build`: from a policy's crate to its component.
 //!
-//! Cargo says what it built and where, so that target folders, workspaces and toolchains of the
-//! author's choice work. What the author says of the policy in the manifest goes with it.
+//! Cargo names the module that it built, so that target folders, workspaces and toolchains of the
+//! author's choice work. The author's facts in the manifest go into the component.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -18,24 +18,24 @@ use super::{Done, file};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// What is built.
+/// Arguments of `policy build`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The folder of the policy's crate
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Where to write the component [default: NAME.wasm in the folder]
+    /// File for the component [default: NAME.wasm in the folder]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// What `cargo metadata` says.
+/// The output of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
 }
 
-/// The manifest, with what it inherits.
+/// A package's manifest, with the values that the workspace gives it.
 #[derive(Deserialize)]
 struct Package {
     name: String,
@@ -47,7 +47,7 @@ struct Package {
     repository: Option<String>,
 }
 
-/// A line of what cargo says while it builds. Lines of other kinds lack the fields.
+/// A line of cargo's output during a build. Lines of other kinds lack the fields.
 #[derive(Deserialize)]
 struct Message {
     manifest_path: Option<PathBuf>,
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     Ok(Done::good(format!("{}: {size} bytes\n", output.display())))
 }
 
-/// Says what to type where the compiler has no library for the target.
+/// Fails with the command to type, if the compiler has no library for the target.
 fn ensure_target(folder: &Path) -> Result<()> {
     let said = output(
         "rustc",
@@ -118,7 +118,8 @@ fn package(folder: &Path, manifest: &Path) -> Result<Package> {
     })
 }
 
-/// What cargo said of what it built; absent: it could not, and has said why.
+/// Runs cargo, and returns its messages; absent: the build failed, and cargo has printed the
+/// reason.
 fn cargo_build(folder: &Path) -> Result<Option<Vec<Message>>> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--lib", "--target", TARGET]);
@@ -141,7 +142,7 @@ fn cargo_build(folder: &Path) -> Result<Option<Vec<Message>>> {
     ))
 }
 
-/// The module that was built of the package with that manifest.
+/// Finds the module that was built from the package with this manifest.
 fn module(messages: &[Message], manifest: &Path) -> Option<PathBuf> {
     let own = messages
         .iter()
@@ -152,7 +153,7 @@ fn module(messages: &[Message], manifest: &Path) -> Option<PathBuf> {
         .cloned()
 }
 
-/// The component, which a host loads; the inner error says why there is none, and what to do.
+/// Makes a component that a host loads; the inner error says why there is none, and what to do.
 fn component(module: &Path, facts: &AuthorFacts) -> Result<Result<Vec<u8>, String>> {
     let encoded = fs::read(module)
         .map_err(anyhow::Error::from)
@@ -171,7 +172,7 @@ fn component(module: &Path, facts: &AuthorFacts) -> Result<Result<Vec<u8>, Strin
     Ok(file::load(&component)?.map(|_| component))
 }
 
-/// In one step, so that no server that watches the folder reads half a file.
+/// Writes a file in one step, so that no server that watches the folder reads half of it.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension(format!("wasm.{}", std::process::id()));
     fs::write(&draft, bytes)?;

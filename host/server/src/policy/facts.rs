@@ -1,4 +1,4 @@
-//! What a component's file says beside its code: imports, exports, and its author's facts.
+//! The facts in a component's file beside its code: imports, exports, and the author's facts.
 //!
 //! Facts are custom sections of the names and form that `wasm-tools metadata` and OCI registries
 //! use, so that tools of others show them too.
@@ -9,21 +9,21 @@ use wasmparser::{
     BinaryReader, ComponentName, ComponentNameSectionReader, Encoding, Parser, Payload,
 };
 
-/// What an author says of a component, by the name of its section.
+/// The author's facts about a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AuthorFacts {
     pub(super) name: Option<String>,
-    /// In the order of [`SECTIONS`].
+    /// Texts in the order of [`SECTIONS`]; absent: the author gives none.
     pub(super) texts: [Option<String>; SECTIONS.len()],
 }
 
-/// The sections' names.
+/// Names of the custom sections.
 pub(super) const SECTIONS: [&str; 5] = ["version", "description", "authors", "licenses", "source"];
 
-/// Read from a file, whatever it is.
+/// The facts in a file of any kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileFacts {
-    /// Absent: it is no component.
+    /// The component's imports and exports; absent: the file is no component.
     pub(super) component: Option<Interfaces>,
     pub(super) author: AuthorFacts,
 }
@@ -37,7 +37,7 @@ pub(super) struct Interfaces {
 // === impl AuthorFacts ===
 
 impl AuthorFacts {
-    /// Adds them to a component.
+    /// Adds the facts to a component.
     pub(super) fn append_to(&self, component: &mut Vec<u8>) {
         if let Some(name) = &self.name {
             let mut names = ComponentNameSection::new();
@@ -74,6 +74,8 @@ impl AuthorFacts {
 // === impl FileFacts ===
 
 impl FileFacts {
+    /// Reads the facts in the bytes of a file.
+    ///
     /// # Errors
     /// If the file cannot be read to its end.
     #[expect(

@@ -1,4 +1,4 @@
-//! A policy's file: read, loaded, and what to do where it is no policy.
+//! A policy's file: read, loaded, and explained where it is no policy.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use pointsman_policy::{LoadError, PolicyComponent, PolicyEngine};
 /// The bytes of a file that may be a policy.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the file cannot be read.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     anyhow::ensure!(
@@ -19,13 +19,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("{shown} cannot be read"))
 }
 
-/// The file's name as operators know the policy by.
+/// The file's name without its extension: the name by which operators know the policy.
 pub(super) fn stem(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default();
     stem.to_string_lossy().into_owned()
 }
 
-/// Loads it; the inner error says what is wrong and what to do.
+/// Loads a policy; the inner error names the problem and the remedy.
 ///
 /// # Errors
 /// If nothing compiled can run on this machine.
@@ -34,7 +34,7 @@ pub(super) fn load(bytes: &[u8]) -> Result<Result<PolicyComponent, String>> {
     Ok(PolicyComponent::load(&engine, bytes).map_err(|error| explained(&error)))
 }
 
-/// What is wrong, and what to do where the message does not say it.
+/// The problem with a file, and the remedy where the message does not name one.
 pub(super) fn explained(error: &LoadError) -> String {
     let advice = if matches!(error, LoadError::NotWebAssembly | LoadError::CoreModule) {
         "`pointsman policy build DIR` makes a component of a Rust crate"

@@ -1,4 +1,4 @@
-//! `policy inspect`: what a file is. Nothing of it is run, so it need not be a policy.
+//! `policy inspect`: the facts of a file. No code in the file is run, so it need not be a policy.
 
 use anyhow::Result;
 use pointsman_policy::Digest;
@@ -7,7 +7,7 @@ use super::facts::{FileFacts, SECTIONS};
 use super::table::{Facts, grouped};
 use super::{Done, PolicyFileArg, file};
 
-/// What is inspected.
+/// Arguments of `policy inspect`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     }
 }
 
-/// Its size and digest.
+/// The size and the digest of a file.
 pub(super) fn identity(bytes: &[u8]) -> Facts {
     let mut facts = Facts::default();
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);

@@ -1,9 +1,9 @@
 //! `pointsman policy`: make, build, check, test and measure a policy, without a server; and give
 //! orders about policies to one that runs.
 //!
-//! Every command uses the host crate, engine configuration and limits of the server, so that a policy
-//! that is good here is good there. A command returns a text and a verdict; `main` prints the text and
-//! exits with 0 (good), 1 (not good) or 2 (the command could not be carried out).
+//! Every command uses the host crate, engine configuration and limits of the server, so that a
+//! policy that is good here is good there. A command returns a text and a verdict; `main` prints
+//! the text and exits with 0 (good), 1 (not good) or 2 (the command could not be carried out).
 //!
 //! # Not here
 //! Policies in a running server (`reload`); the format of scenarios (`pointsman-testkit`).
@@ -45,9 +45,9 @@ pub enum PolicyCommand {
     Bench(bench::Args),
     /// Show the policies in force in a running server
     Status(status::Args),
-    /// Order whose a decision is, in a running server
+    /// Bind a decision to a policy, in a running server
     Bind(order::Bind),
-    /// Order how far a policy's answers count: enforce, shadow or canary
+    /// Set the mode of a policy: enforce, shadow or canary
     Mode(order::SetMode),
     /// Give a shadow or canary every decision it makes
     Promote(order::About),
@@ -70,7 +70,7 @@ pub struct Done {
     pub verdict: Verdict,
 }
 
-/// The verdict of a command on its policy.
+/// The verdict of a command on a policy or an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The policy is good, or the order was carried out.
@@ -82,8 +82,8 @@ pub enum Verdict {
 /// Carries out a command.
 ///
 /// # Errors
-/// If that is not possible: an argument that is of no use, a file that is not there, a tool that is
-/// missing. A problem of the policy itself is no error, but a [`Verdict`].
+/// If the command cannot be carried out: an argument is of no use, a file or a tool is missing. A
+/// problem of the policy itself is no error, but a [`Verdict`].
 pub fn run(command: &PolicyCommand) -> anyhow::Result<Done> {
     match command {
         PolicyCommand::New(args) => new::run(args),

@@ -8,53 +8,53 @@ use serde_json::json;
 use super::server::ServerArgs;
 use super::{Done, status};
 
-/// A decision is a policy's, whatever the folder says.
+/// Arguments of `policy bind`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Bind {
-    /// Which decision
+    /// The decision to bind
     #[arg(value_parser = hook)]
     hook: Hook,
-    /// Whose; not given: as if nothing had been ordered
+    /// The policy that gets the decision; not given: forget the order about the decision
     policy: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// How far a policy's answers count.
+/// Arguments of `policy mode`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SetMode {
-    /// Whose
+    /// The policy's name
     policy: String,
-    /// enforce, shadow, or canary with a share such as `canary 10%`
+    /// The mode: enforce, shadow, or canary with a share such as `canary 10%`
     #[arg(num_args = 1..=2, required = true)]
     mode: Vec<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// An order about a policy.
+/// Arguments of `policy promote` and `policy rollback`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct About {
-    /// Which policy
+    /// The policy's name
     policy: String,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// Decisions go back to the embedded defaults.
+/// Arguments of `policy eject`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Eject {
-    /// Which decisions; none given: all
+    /// The decisions to put back; none given: all
     #[arg(value_parser = hook)]
     hooks: Vec<Hook>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// A version may be put in force again.
+/// Arguments of `policy release`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Release {
-    /// Its fingerprint, as `policy status` shows it
+    /// The version's fingerprint, as `policy status` shows it
     fingerprint: Digest,
     #[command(flatten)]
     server: ServerArgs,
@@ -112,7 +112,7 @@ fn hook(text: &str) -> Result<Hook, String> {
     })
 }
 
-/// A name as a part of a path.
+/// A name escaped for use as a part of a path.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     name.bytes()

@@ -49,7 +49,7 @@ pub(super) enum Format {
 /// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The server did as it was told, or shows what it was asked for.
+    /// The server has carried out the order, or shows the value at the path.
     Done(Value),
     /// The server refuses, for this reason.
     Refused(String),
@@ -58,12 +58,12 @@ pub(super) enum Answer {
 // === impl ServerArgs ===
 
 impl ServerArgs {
-    /// Asks for what is at `path`.
+    /// Gets the value at `path`.
     pub(super) fn get(&self, path: &str) -> Result<Answer> {
         self.ask(Method::GET, path, &Value::Null)
     }
 
-    /// Orders what `path` and `body` say.
+    /// Posts the order `body` to `path`.
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Answer> {
         self.ask(Method::POST, path, body)
     }

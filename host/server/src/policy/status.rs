@@ -11,7 +11,7 @@ use super::Done;
 use super::server::{Answer, Format, ServerArgs};
 use super::table::{Columns, grouped};
 
-/// Transactions shown.
+/// The most transactions shown.
 const TRANSACTIONS: usize = 8;
 
 /// Arguments of `policy status`.
@@ -184,7 +184,7 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-/// A fault's message; its backtrace is for `policy dump`.
+/// The first line of a fault's message; `policy dump` shows the backtrace.
 fn first_line(value: &Value) -> &str {
     text_of(value).lines().next().unwrap_or("")
 }
@@ -199,7 +199,7 @@ fn measured(time: Option<Duration>) -> String {
     time.map_or("-".to_owned(), |time| format!("{:.1}", Time(time)))
 }
 
-/// The holders after an order, or the reason why it was not carried out.
+/// The holders after an order, or the reason why the order was not carried out.
 pub(super) fn after(server: &ServerArgs, answer: Answer) -> Done {
     match (answer, server.format) {
         (Answer::Refused(why), Format::Human) => Done::not_good(format!("not done: {why}\n")),

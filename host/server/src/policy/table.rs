@@ -1,6 +1,6 @@
 //! Text in columns.
 
-/// Rows of "what  value", the values one below the other.
+/// Rows of a label and a value, the values one below the other.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     rows: Vec<(&'static str, String)>,
@@ -59,7 +59,7 @@ impl<const N: usize> Columns<N> {
         self.rows.push(row.map(str::to_owned));
     }
 
-    /// Nothing where there is nothing below the heading.
+    /// The text; empty if there is no row below the heading.
     pub(super) fn unless_empty(&self) -> String {
         if self.rows.len() == 1 {
             return String::new();
@@ -85,7 +85,7 @@ impl<const N: usize> Columns<N> {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with commas between its thousands.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -70,7 +70,7 @@ enum Format {
 /// Advice for repeating a failed property check.
 const AGAIN: &str = "a seed and its events show the same again: --properties --runs 1 --seed SEED --events EVENTS\n";
 
-/// The policy under test, and whether the scenario that runs has bound it.
+/// The policy under test, with a note if the running scenario has bound it.
 struct Subject {
     names: [String; 2],
     component: PolicyComponent,
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     Ok(Done::not_good(text))
 }
 
-/// All files that are meant.
+/// All scenario files in `paths`, which may be folders.
 fn scenarios(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
@@ -134,7 +134,7 @@ fn scenarios(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Loads the policy and asks for its name; the inner error says what is wrong with it.
+/// Loads the policy and asks for its name; the inner error names the problem.
 fn subject(path: &Path, bytes: &[u8]) -> Result<Result<Subject, String>> {
     let component = match file::load(bytes)? {
         Ok(component) => component,
@@ -199,7 +199,7 @@ fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
 // === impl PropertyArgs ===
 
 impl PropertyArgs {
-    /// Checks them all; the inner error says why the policy cannot be put through them.
+    /// Checks all properties; the inner error says why the policy cannot be checked.
     fn check(&self, component: &PolicyComponent) -> Result<Result<Suite, String>> {
         let given = Given::read(self.settings.as_deref())?;
         let subject = properties::Subject::component(component, &given.settings, given.limits);

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
-/// Compilers and guests are called on such threads.
+/// Stack of a thread on which compilers and guests are called, in bytes.
 pub(crate) const STACK_BYTES: usize = 8 << 20;
 
 /// The number of a job, counted from 0.
@@ -18,7 +18,7 @@ pub(crate) struct JobId(u64);
 /// A thread that turns jobs into results. Dropped, it ends after the job in progress.
 #[derive(Debug)]
 pub(crate) struct Background<J, R> {
-    /// Absent once the thread is to end.
+    /// The channel to the thread; absent once the thread is to end.
     jobs: Option<SyncSender<J>>,
     results: Receiver<R>,
     thread: Option<JoinHandle<()>>,
@@ -30,7 +30,7 @@ impl<J: Send + 'static, R: Send + 'static> Background<J, R> {
     /// Starts the thread `name`, which does jobs by `work` and wakes `waker` after each.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If no thread can be started.
     pub(crate) fn spawn(
         name: &str,
         waker: Waker,
@@ -80,7 +80,7 @@ impl<J: Send + 'static, R: Send + 'static> Background<J, R> {
         Some((self.in_progress.take()?, result))
     }
 
-    /// The result of the job in progress, which is waited for; absent: there is no job.
+    /// Waits for the result of the job in progress; absent: there is no job.
     pub(crate) fn wait(&mut self) -> Option<(JobId, R)> {
         let id = self.in_progress.take()?;
         let result = self.results.recv();

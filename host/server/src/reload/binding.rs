@@ -1,4 +1,4 @@
-//! The binding rule: which policy holds which hook. A pure function of orders, configuration,
+//! The binding rule, which gives each hook to a policy. A pure function of orders, configuration,
 //! policies and present holders.
 //!
 //! 1. A hook that an operator's order binds is that policy's, or the embedded default's.
@@ -39,15 +39,15 @@ pub(crate) enum Place {
 /// A policy as the binding rule sees it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Claimant {
-    /// Hooks that its embedded version exports.
+    /// Hooks that the embedded version exports.
     pub(crate) embedded: HookSet,
-    /// The mode of its file, and the hooks that the file exports; absent: no file is of use.
+    /// The mode of the file, and the hooks that the file exports; absent: no file is of use.
     pub(crate) file: Option<Assignment>,
-    /// Hooks that it has left closed, which nobody has but by order.
+    /// Hooks that the policy has left closed: they have no holder, except by order.
     pub(crate) closed: HookSet,
-    /// Hooks that it holds now.
+    /// Hooks that the policy holds now.
     pub(crate) holds: HookSet,
-    /// Hooks for which it is the canary now.
+    /// Hooks for which the policy is the canary now.
     pub(crate) tries: HookSet,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) claimants: &'a BTreeMap<&'a str, Claimant>,
 }
 
-/// The holder of a hook: a policy by name, from one of the places it may come from.
+/// The holder of a hook: a policy by name, and the place of its code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) name: String,
@@ -73,7 +73,7 @@ pub(crate) struct Holder {
 /// The answer of the binding rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bindings {
-    /// A hook that is not in it is the built-in rule's.
+    /// Holders by hook; the built-in rule decides the hooks that are missing.
     pub(crate) holders: BTreeMap<Hook, Holder>,
     /// Hooks behind whose embedded default nobody shall stand.
     pub(crate) ejected: HookSet,
@@ -126,7 +126,7 @@ pub(crate) fn bind(at: Circumstances<'_>) -> Bindings {
 // === impl Bindings ===
 
 impl Bindings {
-    /// True if the built-in rule is to decide.
+    /// True if the built-in rule is to decide `hook`.
     pub(crate) fn is_nobodys(&self, hook: Hook) -> bool {
         !self.holders.contains_key(&hook) && !self.closed.contains(hook)
     }
@@ -142,7 +142,8 @@ impl Bindings {
 // === impl Claimant ===
 
 impl Claimant {
-    /// The hooks it claims, from where its answers count; absent: they count nowhere.
+    /// The hooks that the policy claims, and the place from which its answers count; absent: they
+    /// count nowhere.
     fn claim(&self) -> Option<(Place, HookSet)> {
         match self.file {
             Some(Assignment::Enforce(hooks)) => Some((Place::Folder, hooks)),
@@ -152,17 +153,17 @@ impl Claimant {
         }
     }
 
-    /// True if it claims `hook`.
+    /// True if the policy claims `hook`.
     fn claims(&self, hook: Hook) -> bool {
         self.claim().is_some_and(|(_, hooks)| hooks.contains(hook))
     }
 
-    /// True if its file claims `hook`.
+    /// True if the policy's file claims `hook`.
     fn file_claims(&self, hook: Hook) -> bool {
         matches!(self.file, Some(Assignment::Enforce(hooks)) if hooks.contains(hook))
     }
 
-    /// True if it wants to be the canary for `hook`.
+    /// True if the policy wants to be the canary for `hook`.
     fn wants_to_try(&self, hook: Hook) -> bool {
         matches!(self.file, Some(Assignment::Canary(hooks, _)) if hooks.contains(hook))
     }
@@ -171,7 +172,7 @@ impl Claimant {
 // === impl Circumstances ===
 
 impl<'a> Circumstances<'a> {
-    /// The holder of a hook about which nothing was ordered that can be followed.
+    /// The holder of a hook, where no order about the hook can be followed.
     fn by_rule(&self, hook: Hook, bindings: &mut Bindings) -> Option<Holder> {
         let mut claimants = self.claimants.iter().rev();
         if let Some((name, _)) = claimants.find(|(_, it)| it.closed.contains(hook)) {
@@ -219,8 +220,8 @@ impl<'a> Circumstances<'a> {
         holders.next().map(|(name, _)| *name)
     }
 
-    /// A file called like a default has become it. What the file does not export, the embedded
-    /// policy still does.
+    /// The default for `hook`. A file named like a default has become that default; the embedded
+    /// policy keeps the hooks that the file does not export.
     fn by_default(&self, hook: Hook) -> Option<Holder> {
         self.defaults.iter().find_map(|name| {
             let claimant = self.claimants.get(name)?;
@@ -243,7 +244,7 @@ impl<'a> Circumstances<'a> {
         })
     }
 
-    /// The policy `name`, from where its answers count.
+    /// The policy `name`, at the place from which its answers count.
     fn holder(&self, name: &str) -> Holder {
         let claim = self.claimants.get(name).and_then(Claimant::claim);
         Holder {

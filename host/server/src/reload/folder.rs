@@ -1,15 +1,16 @@
 //! The policies that the folder offers, from one listing to the next.
 //!
-//! [`Folder`] is given each listing and says what may be acted on: a policy, its sidecar included,
-//! that has stayed as it is for long enough, or one that is gone. `listing` reads the disk.
+//! [`Folder`] is given each listing and names the policies to act on: a policy whose files, its
+//! sidecar included, have stayed the same for long enough, or one that is gone. `listing` reads the
+//! disk.
 //!
 //! # Invariants
 //! 1. Nothing is offered or withdrawn on a single listing, and nothing before it has stayed
 //!    unchanged for the settle time (`a_file_that_grows_is_offered_once_it_stays`,
 //!    `a_file_is_gone_after_two_listings_without_it`).
-//! 2. A folder that cannot be listed, or that an empty one took the place of, changes nothing
+//! 2. A folder that cannot be listed, or whose place an empty one took, changes nothing
 //!    (`a_folder_that_vanishes_changes_nothing`).
-//! 3. What was offered is not offered again before it changes
+//! 3. An offered policy is not offered again before it changes
 //!    (`what_was_offered_is_not_offered_again`).
 //!
 //! # Bounds
@@ -29,10 +30,10 @@ mod tests;
 /// Policies that a folder may offer; further ones are left out.
 pub(crate) const POLICIES_MAX: usize = 64;
 
-/// Bytes of a policy's name, which ends up in labels, headers and log lines.
+/// The most bytes of a policy's name, which ends up in labels, headers and log lines.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A file as it was at one look. Equal stamps mean that it has not been touched.
+/// The state of a file at one look. Equal stamps mean that the file has not been touched.
 ///
 /// Times are seconds and nanoseconds. A stamp has no inode: some network file systems make one up
 /// at each look. A file moved over another shows in the time of its last status change.
@@ -53,7 +54,7 @@ pub(crate) type Sight = Result<Stamp, String>;
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) folder: FolderId,
-    /// By file name.
+    /// Files by their names.
     pub(crate) files: BTreeMap<String, Sight>,
 }
 
@@ -104,12 +105,12 @@ pub(crate) struct Folder {
 /// One policy as it was last seen.
 #[derive(Debug)]
 struct Offer {
-    /// Absent: it is not there.
+    /// The policy's files at the last look; absent: the policy is not there.
     seen: Option<Pair>,
     since: Micros,
-    /// Good listings that showed the policy so.
+    /// Number of good listings in a row that showed these files.
     listings: u32,
-    /// The files that were last acted on.
+    /// The files that were last acted on; absent: none.
     taken: Option<Pair>,
 }
 
@@ -222,7 +223,7 @@ impl Folder {
         changes
     }
 
-    /// Lets `name` settle again: what was offered was not what was there.
+    /// Lets `name` settle again: the files have changed since the offer.
     pub(crate) fn unsettle(&mut self, name: &str, now: Micros) {
         if let Some(offer) = self.offers.get_mut(name) {
             offer.taken = None;
@@ -231,7 +232,7 @@ impl Folder {
         }
     }
 
-    /// The time of the next look at which something may have settled; absent: nothing will.
+    /// The time of the next look at which a change may have settled; absent: none will.
     pub(crate) fn settles_at(&self) -> Option<Micros> {
         let unsettled = self.offers.values().filter(|offer| !offer.is_taken());
         unsettled
@@ -309,8 +310,8 @@ fn pair_up(mut files: BTreeMap<String, Sight>) -> (BTreeMap<String, Pair>, Vec<L
     (pairs, left_out)
 }
 
-/// True for the files that editors and copying tools leave while they work. Names that end otherwise
-/// than a policy or a sidecar are not looked at anyway.
+/// True for the files that editors and copying tools leave while they work. Names with another
+/// ending than that of a policy or a sidecar are not looked at anyway.
 fn is_temporary(file: &str) -> bool {
     file.starts_with(['.', '#', '~'])
 }

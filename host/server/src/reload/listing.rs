@@ -62,7 +62,8 @@ fn stamp(path: PathBuf, metadata: &Metadata) -> Stamp {
     }
 }
 
-/// The bytes of the file that was seen as `seen`, at most `max` of them; absent: it has changed.
+/// The bytes of the file that was seen as `seen`, at most `max` of them; absent: the file has
+/// changed.
 pub(crate) fn read(seen: &Stamp, max: usize) -> Result<Option<Vec<u8>>, Failure> {
     let bytes = seen.bytes;
     if usize::try_from(bytes).map_or(true, |bytes| bytes > max) {

@@ -3,14 +3,14 @@
 //!
 //! A thread of its own, the reconciler's, watches the folder, makes policies ready and hands them
 //! to the host in one commit. From outside to inside: `watch` nudges, `listing` looks, `folder`
-//! says what has settled, `preparer` makes it ready, `binding` says who shall hold what,
-//! `registry` says what is missing for that, [`reconciler`] brings it about, [`report`] shows it.
+//! finds settled files, `preparer` makes policies of them ready, `binding` chooses the holders,
+//! `registry` finds the changes still missing, [`reconciler`] makes them, [`report`] shows them.
 //!
 //! # Invariants
 //! 1. A file that is no policy, or a bad one, changes nothing but the report
 //!    (`tests/reload`, `refused`).
-//! 2. No policy from the folder runs on the driver's thread before it has been started,
-//!    configured and told what there is on this one ([`reconciler`]).
+//! 2. No policy from the folder runs on the driver's thread before it has been started, configured
+//!    and told the machine's rows on the reconciler's ([`reconciler`]).
 //!
 //! # Not here
 //! Swapping itself and policies that fault (`pointsman-policy`), the driver ([`port`]).
@@ -64,7 +64,7 @@ pub struct EmbeddedPolicy {
 /// All that a reconciler needs but its port.
 pub struct ReconcilerSpec {
     pub settings: LifecycleSettings,
-    /// The defaults. Of two that export a hook the first has it.
+    /// The defaults. Of two that export a hook the first has the hook.
     pub embedded: Vec<EmbeddedPolicy>,
     /// Compiles and runs policies.
     pub engine: PolicyEngine,
@@ -75,23 +75,23 @@ pub struct ReconcilerSpec {
     pub waker: Waker,
 }
 
-/// A reconciler at work. Dropped, it ends after what it is doing.
+/// A reconciler at work. Dropped, it ends after the work in progress.
 #[derive(Debug)]
 pub struct ReconcilerHandle {
     pub report: Watched<Arc<ReconcilerReport>>,
     /// The way to give orders.
     pub orders: OrderHandle,
-    /// A flag besides the waker, which says nothing.
+    /// True once the reconciler is to end. The waker alone carries no message.
     stopping: Arc<AtomicBool>,
     waker: Waker,
-    /// Absent once it is joined.
+    /// The reconciler's thread; absent once it is joined.
     thread: Option<JoinHandle<()>>,
 }
 
 /// Wakes a thread that reads from a channel.
 struct ChannelWaker(SyncSender<()>);
 
-/// Wakes within this time are one: a file that is being written gives hundreds.
+/// Time within which wakes count as one: a file that is being written gives hundreds.
 const WAKES_GATHERED: Micros = Micros(10_000);
 
 /// A waker, and the receiver that hears it. Wakes that nobody has heard yet are one.
@@ -105,7 +105,7 @@ pub fn waker() -> (Waker, Receiver<()>) {
 /// which hears the waker of `spec`.
 ///
 /// # Errors
-/// If there are no threads for it.
+/// If no thread can be started.
 pub fn spawn<P: PolicyPort + Send + 'static>(
     spec: ReconcilerSpec,
     woken: Receiver<()>,
@@ -176,7 +176,7 @@ impl<P: PolicyPort> AtWork<P> {
         }
     }
 
-    /// Waits until `end` at most. Returns true if it was woken before.
+    /// Waits until `end` at most. Returns true if the thread was woken before.
     fn is_woken_before(&self, end: Micros) -> bool {
         let left = end.since((self.clock)());
         // Without a waker there is nobody left to reconcile for: `stopping` is set.
@@ -194,7 +194,7 @@ impl ReconcilerHandle {
         self.report.wait_for(|report| report.begun).await.is_ok()
     }
 
-    /// Ends the reconciler after what it is doing, and waits for that. Not to be called on a
+    /// Ends the reconciler after the work in progress, and waits for that. Not to be called on a
     /// thread of a runtime.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! Orders of operators about policies, while the host runs.
 //!
 //! Orders come from the admin interface, the command line and signals. The reconciler carries out
-//! one after another, between its passes and while a policy is compiled, and writes down what is
-//! to hold in its next life.
+//! one after another, between its passes and while a policy is compiled, and writes down the orders
+//! that hold in its next life.
 //!
 //! # Not here
-//! How each is carried out (`reconciler::orders`).
+//! The execution of each order (`reconciler::orders`).
 
 use std::task::Waker;
 
@@ -15,21 +15,21 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::report::ReloadStep;
 
-/// Orders that may wait. Past it, their givers wait.
+/// The most orders that may wait. With more, their givers wait.
 const ORDERS_MAX: usize = 16;
 
 /// An order of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Binds a hook to a policy, whatever else the folder and the configuration say.
+    /// Binds a hook to a policy, before the folder and the configuration.
     Bind {
         hook: Hook,
-        /// Absent: as if nothing had been ordered about the hook.
+        /// The policy to bind; absent: as if no order about the hook had been given.
         policy: Option<String>,
     },
-    /// Sets how far a policy's answers count, until its file says something else than it says now.
+    /// Sets the mode of a policy, until the policy's file says another mode than now.
     Mode { policy: String, mode: Mode },
-    /// Gives a shadow or a canary every hook it exports.
+    /// Gives a shadow or a canary every hook that the policy exports.
     Promote { policy: String },
     /// Puts the version before in force again. The present one is not tried again.
     Rollback { policy: String },
@@ -37,7 +37,7 @@ pub enum Order {
     Eject { hooks: HookSet },
     /// Lets a version in quarantine be put in force again.
     Release {
-        /// Digest of its code and settings.
+        /// Digest of the version's code and settings.
         fingerprint: Digest,
     },
 }
@@ -52,7 +52,7 @@ pub enum OrderError {
     /// The policy makes no such decision.
     #[error("policy {policy} does not export {}", .hook.as_str())]
     NotExported { policy: String, hook: Hook },
-    /// The policy's answers do not count: it has to be promoted.
+    /// The policy's answers do not count: the policy has to be promoted.
     #[error("policy {policy} is in mode {mode}: promote it")]
     NotEnforced { policy: String, mode: Mode },
     /// The policy's answers count already.
@@ -61,7 +61,7 @@ pub enum OrderError {
     /// The policy makes no decision that can be tried on some of the tenants.
     #[error("policy {0} exports neither admission nor routing: it cannot be a canary")]
     NoCanary(String),
-    /// The policy is part of the server, and is what is fallen back to.
+    /// The policy is part of the server, and is the fallback of the others.
     #[error("policy {0} is embedded")]
     Embedded(String),
     /// The policy holds nothing that another could get back.
@@ -78,7 +78,7 @@ pub enum OrderError {
     Ended,
 }
 
-/// An order, and where its result goes.
+/// An order, and the channel for its result.
 pub type PlacedOrder = (Order, oneshot::Sender<Result<(), OrderError>>);
 
 /// The way to give orders. Cheap to clone.
@@ -88,7 +88,7 @@ pub struct OrderHandle {
     waker: Waker,
 }
 
-/// A way to give orders, and where they arrive. `waker` wakes their reader.
+/// A way to give orders, and the channel on which they arrive. `waker` wakes their reader.
 #[must_use]
 pub fn orders(waker: Waker) -> (OrderHandle, mpsc::Receiver<PlacedOrder>) {
     let (orders, inbox) = mpsc::channel(ORDERS_MAX);
@@ -99,10 +99,10 @@ impl OrderHandle {
     /// Has `order` carried out.
     ///
     /// # Errors
-    /// If it cannot be; then what was in force still is.
+    /// If the order cannot be carried out; the policies in force stay then.
     ///
     /// # Cancellation
-    /// An order that was placed is carried out, whether anybody waits for it or not.
+    /// An order that was placed is carried out, even if nobody waits for the result.
     pub async fn order(&self, order: Order) -> Result<(), OrderError> {
         let (answer, answered) = oneshot::channel();
         let placed = self.orders.send((order, answer)).await;

@@ -8,22 +8,23 @@ use super::report::ReloadStep;
 
 /// The host of the policies, as the reconciler sees it. Each question waits for its answer.
 pub trait PolicyPort {
-    /// The state of a policy in force, for its successor; absent: it has none.
+    /// The state of a policy in force, for its successor; absent: there is none.
     fn handover(&self, policy: u32) -> Option<Snapshot>;
 
-    /// All that a policy which wants `kinds` must be told to take over.
+    /// All rows that a policy which wants `kinds` must be told to take over.
     ///
     /// # Errors
     /// If the host has ended.
     fn brief(&self, kinds: FeedKinds) -> Result<Briefing, Ended>;
 
-    /// Changes the policies in force, all or nothing. An empty commit says what is in force.
+    /// Changes the policies in force, all or nothing. An empty commit only returns the policies in
+    /// force.
     ///
     /// # Errors
     /// If the host has ended. A commit that the host refuses has changed nothing.
     fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, Ended>;
 
-    /// Counts a plan that was made a commit, which held the host up for `pause`.
+    /// Counts a plan that became a commit, which held the host up for `pause`.
     fn count_committed(&self, pause: Micros);
 
     /// Counts a version that was refused at `step`.

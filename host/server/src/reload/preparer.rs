@@ -1,8 +1,8 @@
 //! From a file to a policy that can be put in force: read whole, validate, compile, start,
 //! configure, test.
 //!
-//! [`Preparer`] reads files and says what is to be done about them, on the reconciler's thread.
-//! What takes its time is a [`Job`], which a thread of its own does.
+//! [`Preparer`] reads files and decides the work on each, on the reconciler's thread. Slow work is
+//! a [`Job`], which a thread of its own does.
 //!
 //! # Invariants
 //! 1. Code that was compiled is not compiled again while it is among the last [`COMPONENTS_MAX`],
@@ -38,7 +38,7 @@ use super::transactions::{Attempt, Failure};
 use job::{Code, Compiler};
 pub(crate) use job::{Job, Prepared, start};
 
-/// Compiled components kept for when their bytes come back.
+/// The most compiled components that are kept, in case their bytes come back.
 const COMPONENTS_MAX: usize = 16;
 
 /// Makes policies ready.
@@ -47,11 +47,11 @@ pub(crate) struct Preparer {
     compiler: Compiler,
     /// The most that a policy may use.
     limits: Limits,
-    /// By policy name, where no sidecar says otherwise.
+    /// Settings by policy name, where no sidecar has any.
     settings: BTreeMap<String, Map<String, Value>>,
     // Owned state.
     jobs: Background<(Job, Attempt), (Attempt, Result<Prepared, Failure>)>,
-    /// The most recently used last.
+    /// Compiled components, the most recently used last.
     components: VecDeque<PolicyComponent>,
     compiled: u64,
     cached: u64,
@@ -62,11 +62,11 @@ pub(crate) type Finished = (JobId, Attempt, Result<Prepared, Failure>);
 
 /// The work to be done about a file.
 pub(crate) enum Inspection {
-    /// Code, settings and limits are as before: only the rest of the sidecar is to be heeded.
+    /// Code, settings and limits are as before: only the rest of the sidecar may differ.
     Unchanged(Arc<Version>),
     /// The policy has to be made ready.
     Changed(Box<Job>),
-    /// The file is being written: it has to settle again.
+    /// The file is being written, and has to settle again.
     Unsettled,
     /// The sidecar is about another file, with this digest.
     WaitsFor(Digest),
@@ -76,7 +76,7 @@ impl Preparer {
     /// Starts the thread for jobs, which wakes `waker` after each.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If no thread can be started.
     pub(crate) fn spawn(
         settings: &LifecycleSettings,
         engine: PolicyEngine,
@@ -150,8 +150,8 @@ impl Preparer {
 
     // === Files ===
 
-    /// Says what is to be done about the file at `path`, which was seen as `pair`, and is known as
-    /// `before`.
+    /// Finds the work to be done about the file at `path`, which was seen as `pair`, and is known
+    /// as `before`.
     pub(crate) fn inspect(
         &self,
         (name, path): (&str, PathBuf),
@@ -200,8 +200,8 @@ impl Preparer {
         Ok(Inspection::Changed(Box::new(job)))
     }
 
-    /// The job that makes the last good version of `name` ready: `bytes` and the `text` that stood
-    /// beside them.
+    /// The job that makes the last good version of `name` ready, from `bytes` and the `text` of the
+    /// sidecar.
     pub(crate) fn last_good(
         &self,
         (name, path): (&str, PathBuf),
@@ -218,8 +218,7 @@ impl Preparer {
         })
     }
 
-    /// The sidecar of `name` with its text, and with the settings of the configuration where it has
-    /// none.
+    /// The sidecar of `name` with its text; without settings in it, those of the configuration.
     fn sidecar(
         &self,
         name: &str,
@@ -263,14 +262,14 @@ impl Preparer {
         self.jobs.begin((job, attempt))
     }
 
-    /// The job in progress, if it has ended.
+    /// The job in progress, if the job has ended.
     pub(crate) fn poll(&mut self) -> Option<Finished> {
         let (job, (attempt, result)) = self.jobs.poll()?;
         self.note_result(&result);
         Some((job, attempt, result))
     }
 
-    /// The job in progress once it has ended; absent: there is none.
+    /// Waits for the job in progress to end; absent: there is none.
     pub(crate) fn wait(&mut self) -> Option<Finished> {
         let (job, (attempt, result)) = self.jobs.wait()?;
         self.note_result(&result);
@@ -296,7 +295,7 @@ impl Preparer {
         components.find(|known| known.digest() == digest).cloned()
     }
 
-    /// Keeps `component` among the last ones, and counts how it was `made`.
+    /// Keeps `component` among the last ones, and counts it by its origin `made`.
     fn note(&mut self, component: PolicyComponent, made: Option<&Made>) {
         match made {
             None => {}

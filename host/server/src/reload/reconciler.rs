@@ -1,9 +1,9 @@
-//! The reconciler: brings the policies in force to where folder, orders and configuration want them.
+//! The reconciler: keeps the policies in force as folder, orders and configuration want them.
 //!
-//! Each pass hears what the host has done by itself and what operators have ordered, looks at the
-//! folder, has made ready what has settled, asks the binding rule who shall hold what, and puts
-//! the difference to what the host has in force by one commit. A version that fails on the way is
-//! done without: the version in force stays, or the default steps in, and the rule is asked again.
+//! Each pass hears the host's own changes and the operators' orders, looks at the folder, has
+//! settled files made ready, asks the binding rule for the holders, and puts the difference to the
+//! host's policies in force by one commit. A version that fails on the way is left out: the version
+//! in force stays, or the default steps in, and the rule is asked again.
 //!
 //! # Invariants
 //! 1. A version that fails at any step changes nothing of what is in force
@@ -55,7 +55,7 @@ pub struct Reconciler<P> {
     registry: Registry,
     conflicts: Vec<Conflict>,
     transactions: Transactions,
-    /// The time when the host was last asked what it has.
+    /// The time when the host was last asked for its policies.
     polled_at: Micros,
     // Asked and told.
     orders: OrderHandle,
@@ -67,7 +67,7 @@ impl<P: PolicyPort> Reconciler<P> {
     /// A reconciler that has not looked at anything yet.
     ///
     /// # Errors
-    /// If there is no thread for it to make policies ready on.
+    /// If no thread can be started to make policies ready on.
     pub fn new(spec: ReconcilerSpec, port: P) -> io::Result<Self> {
         let ReconcilerSpec {
             settings,
@@ -111,14 +111,14 @@ impl<P: PolicyPort> Reconciler<P> {
         self.orders.clone()
     }
 
-    /// True while a policy is being made ready. The waker of the spec is woken when it is.
+    /// True while a policy is being made ready. The waker of the spec is woken at its end.
     #[must_use]
     pub fn is_preparing(&self) -> bool {
         self.preparer.is_busy()
     }
 
     /// Makes the first pass: the embedded policies, and the folder as it is, settled or not. Waits
-    /// for all that it has made ready. Returns when to call [`Self::tick`] at the latest.
+    /// for all preparations. Returns the latest time for the first [`Self::tick`].
     ///
     /// # Errors
     /// If the host has ended.
@@ -153,8 +153,8 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Makes a pass: hears the host and the operators, looks at the folder, and does what is to be
-    /// done. Returns when to call it again at the latest; call it earlier when the waker is woken.
+    /// Makes a pass: hears the host and the operators, looks at the folder, and acts on the news.
+    /// Returns the latest time for the next pass; make it earlier when the waker is woken.
     ///
     /// # Errors
     /// If the host has ended.

@@ -5,7 +5,7 @@
 //! force last and, behind it, the one that this displaced.
 //!
 //! # Invariants
-//! 1. What is believed to be in force is what the host said last (`tests/reload`).
+//! 1. The policies believed to be in force are those that the host named last (`tests/reload`).
 //!
 //! # Not here
 //! The difference to what the host has (`plan`); starting policies and talking to the host
@@ -39,15 +39,15 @@ pub(crate) struct Registry {
     configured: Vec<(Hook, String)>,
     // Owned state.
     entries: BTreeMap<String, Entry>,
-    /// The host's way with arrivals that nobody answers for.
+    /// The host's treatment of arrivals that no policy answers for.
     pub(crate) on_failure: OnFailure,
     /// Hooks that the host keeps closed.
     pub(crate) closed: HookSet,
 }
 
 impl Registry {
-    /// A registry without policies. The `defaults` will be called so, and the configuration has
-    /// bound hooks by name.
+    /// A registry without policies. The defaults will have the names `defaults`, and the
+    /// configuration has bound hooks by name.
     pub(crate) fn new(defaults: Vec<&'static str>, configured: Vec<(Hook, String)>) -> Self {
         Self {
             defaults,
@@ -56,7 +56,7 @@ impl Registry {
         }
     }
 
-    /// The policy of that name, made known if it is not.
+    /// The policy of that name, made known if necessary.
     pub(crate) fn entry(&mut self, name: &str) -> &mut Entry {
         self.entries.entry(name.to_owned()).or_default()
     }
@@ -80,7 +80,7 @@ impl Registry {
         self.entries.retain(|_, entry| !entry.is_forgotten());
     }
 
-    /// The policies of which a version with that code is not in force for a reason.
+    /// The policies whose refused version has that code.
     pub(crate) fn refused(&self, digest: Digest) -> Vec<String> {
         let refused = self.iter().filter(|(_, entry)| {
             let refusal = entry.refusal.as_ref();
@@ -97,7 +97,7 @@ impl Registry {
         entries.find_map(|(name, entry)| Some((name.clone(), entry.take_waiting()?)))
     }
 
-    /// The policy for which `job` was done; absent: nobody wants the result any more.
+    /// The policy for which `job` was done; absent: the result is not wanted any more.
     pub(crate) fn take_made(&mut self, job: JobId) -> Option<(String, Source)> {
         let mut entries = self.entries.iter_mut();
         entries.find_map(|(name, entry)| Some((name.clone(), entry.take_made(job)?)))
@@ -113,7 +113,7 @@ impl Registry {
         entry.take_ready(|prepared| prepared.version.is_same(version))
     }
 
-    /// Drops all that is ready. Returns the attempts, with the names of the policies.
+    /// Drops all versions that are ready. Returns the attempts, with the names of the policies.
     pub(crate) fn drop_ready(&mut self) -> Vec<(String, Attempt)> {
         let ready = self.entries.iter_mut().filter_map(|(name, entry)| {
             let (attempt, _) = entry.take_ready(|_| true)?;
@@ -122,8 +122,8 @@ impl Registry {
         ready.collect()
     }
 
-    /// Has the last good version of each policy prepared of whose file no version is of use. Returns
-    /// true if there is one.
+    /// Has the last good version prepared for each policy of whose file no version is of use.
+    /// Returns true if there is one.
     pub(crate) fn fall_back(&mut self, is_good: impl Fn(&str) -> bool) -> bool {
         let mut falls_back = false;
         for (name, entry) in &mut self.entries {
@@ -146,7 +146,7 @@ impl Registry {
             .flat_map(|(name, entry)| entry.installed.iter().map(move |it| (name, it)))
     }
 
-    /// The answer of the binding rule, where an operator has ordered what is `remembered`.
+    /// The answer of the binding rule under the `remembered` orders.
     pub(crate) fn bindings(&self, remembered: &Remembered) -> Bindings {
         let claimants = self
             .iter()
@@ -173,8 +173,8 @@ impl Registry {
         serving
     }
 
-    /// True if the newest version of `name` is installed so; one that is to be in force, for at least
-    /// those hooks.
+    /// True if the newest version of `name` is installed as `wanted`. A version that is to be in
+    /// force must hold at least those hooks.
     pub(crate) fn is_installed(&self, name: &str, wanted: Assignment) -> bool {
         let serving = self.get(name).and_then(Entry::serving);
         serving.is_some_and(|serving| match (wanted, serving.assignment) {

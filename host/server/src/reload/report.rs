@@ -4,8 +4,8 @@
 //! Published as a whole whenever it changes; `/admin/policies` and the metrics read it.
 //!
 //! # Not here
-//! What policies have done since they are in force: [`pointsman_policy::PolicyStatus`], of which
-//! the driver is asked. [`PolicyListing`](crate::http::PolicyListing) puts the two side by side.
+//! The conduct of policies in force: [`pointsman_policy::PolicyStatus`], for which the driver is
+//! asked. [`PolicyListing`](crate::http::PolicyListing) puts the two side by side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct ReconcilerReport {
     pub refused: Vec<(String, VersionRefusal)>,
     pub conflicts: Vec<Conflict>,
     pub folder: FolderReport,
-    /// The newest last.
+    /// Transactions, the newest last.
     pub transactions: VecDeque<Transaction>,
     /// Components compiled so far.
     pub compiled: u64,
@@ -48,22 +48,22 @@ pub struct ReconcilerReport {
 /// A policy that can be put in force.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyReport {
-    /// The name under which it is known.
+    /// The policy's name.
     pub name: String,
     pub origin: Origin,
-    /// Digest of its code.
+    /// Digest of the policy's code.
     pub digest: Digest,
-    /// Digest of its code and settings.
+    /// Digest of the policy's code and settings.
     pub fingerprint: Digest,
     pub settings: Map<String, Value>,
-    /// The hooks it exports.
+    /// The hooks that the policy exports.
     pub hooks: HookSet,
     pub mode: Mode,
-    /// The hooks it holds.
+    /// The hooks that the policy holds.
     pub held: HookSet,
-    /// The file that its sidecar waits for, which is not there yet.
+    /// The file that the sidecar waits for, which is not there yet; absent: none.
     pub waits_for: Option<Digest>,
-    /// The host's number of it; absent: it holds nothing and stands behind nobody.
+    /// The host's number of the policy; absent: it holds nothing and stands behind nobody.
     pub number: Option<u32>,
     /// The numbers of earlier versions that the host still has, the newest last.
     pub earlier: Vec<u32>,
@@ -76,7 +76,7 @@ pub struct VersionRefusal {
     pub step: ReloadStep,
     /// The error, with the errors behind it.
     pub why: String,
-    /// Digest of the version's code, if it could be read.
+    /// Digest of the version's code; absent: the code could not be read.
     pub digest: Option<Digest>,
     pub at: Micros,
 }
@@ -84,7 +84,7 @@ pub struct VersionRefusal {
 /// The state of the policy folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FolderReport {
-    /// Absent: no folder is configured.
+    /// The folder's path; absent: no folder is configured.
     pub path: Option<PathBuf>,
     pub state: FolderState,
     /// Files that are not considered.
@@ -94,20 +94,20 @@ pub struct FolderReport {
 /// An attempt to change a policy, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// Counted from one.
+    /// The transaction's number, counted from one.
     pub number: u64,
-    /// The time when it began.
+    /// The time of the beginning, on the host's clock.
     pub at: Micros,
     pub cause: Trigger,
     /// The policy's name.
     pub policy: String,
-    /// Digest of the policy's code, if it could be read.
+    /// Digest of the policy's code; absent: the code could not be read.
     pub digest: Option<Digest>,
     pub outcome: TransactionOutcome,
     pub steps: Vec<StepTime>,
-    /// The fate of its predecessor's state; absent: it did not come to that.
+    /// The fate of the predecessor's state; absent: the transaction ended before.
     pub restored: Option<Restored>,
-    /// The time for which the driver was held up; absent: it was not asked.
+    /// The time for which the driver was held up; absent: the driver was not asked.
     pub pause: Option<Micros>,
 }
 
@@ -132,7 +132,7 @@ pub enum TransactionOutcome {
     Proven,
     /// The host dropped the version, which faulted too often; `why` is its last fault.
     Dropped { why: String },
-    /// The version before is in force again, or nobody; `why` says what was out of line.
+    /// The version before is in force again, or nobody; `why` names the deviation.
     RolledBack { why: String },
 }
 
@@ -167,7 +167,7 @@ pub enum ReloadStep {
     Test,
     /// The instance takes over its predecessor's state.
     Restore,
-    /// The instance is told what there is.
+    /// The instance is told the machine's rows.
     Observe,
     /// The instance is put in force, between two rounds.
     Bind,
@@ -175,7 +175,7 @@ pub enum ReloadStep {
     Serve,
 }
 
-/// The time that a step took. To start includes to configure, to compile to validate.
+/// The duration of a step. The start includes the configuration, the compilation the validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTime {
     pub step: ReloadStep,

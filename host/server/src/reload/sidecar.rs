@@ -1,4 +1,4 @@
-//! The file `NAME.toml` beside a policy, in which an operator says how the policy is run, and the
+//! The file `NAME.toml` beside a policy, by which an operator says how the policy is run, and the
 //! file of an author's `pointsman policy ... --settings`.
 //!
 //! ```toml
@@ -30,7 +30,7 @@ use toml::Spanned;
 
 use crate::config::tables::{self, LimitsTable};
 
-/// Bytes of a sidecar that are read.
+/// The most bytes of a sidecar.
 pub(crate) const SIDECAR_BYTES_MAX: usize = 64 << 10;
 
 /// A sidecar that has been read.
@@ -60,7 +60,7 @@ pub(crate) enum SidecarError {
 }
 
 impl Sidecar {
-    /// The sidecar that says nothing.
+    /// The sidecar of a policy that has none.
     pub(crate) fn absent(limits: &Limits) -> Self {
         Self {
             settings: None,
@@ -101,7 +101,8 @@ struct Failing {
 /// Reads a sidecar. Errors call it `file`; no limit may be above the server's, `ceiling`.
 ///
 /// # Errors
-/// If the bytes are no text, no TOML, or say what no policy can be given; with the place.
+/// If the bytes are no text or no TOML, or have a value that no policy can be given; the error has
+/// the place.
 pub(crate) fn parse(
     file: &Path,
     bytes: Vec<u8>,

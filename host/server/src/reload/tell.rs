@@ -12,7 +12,7 @@ use super::folder::FolderState;
 use super::registry::Entry;
 use super::report::{Transaction, TransactionOutcome};
 
-/// The outcome of `transaction`, which was about the policy of `entry`.
+/// Logs the outcome of `transaction`, which was about the policy of `entry`.
 pub(crate) fn transaction(transaction: &Transaction, entry: Option<&Entry>) {
     let policy = transaction.policy.as_str();
     let digest = transaction.digest.map(tracing::field::display);
@@ -77,7 +77,7 @@ pub(crate) fn transaction(transaction: &Transaction, entry: Option<&Entry>) {
     }
 }
 
-/// The last good version of `policy` is gone.
+/// Logs that the last good version of `policy` is gone.
 pub(crate) fn last_good_is_gone(policy: &str, digest: Digest) {
     warn!(
         policy,
@@ -86,7 +86,7 @@ pub(crate) fn last_good_is_gone(policy: &str, digest: Digest) {
     );
 }
 
-/// A dump cannot be written down.
+/// Logs that a dump cannot be written down.
 pub(crate) fn no_dump(error: &serde_json::Error) {
     warn!(%error, "dump of a fault cannot be written down");
 }
@@ -146,7 +146,7 @@ pub(crate) fn conflicts(conflicts: &[Conflict]) {
     }
 }
 
-/// The folder at `path` has come to another state.
+/// Logs that the folder at `path` has come to another state.
 pub(crate) fn folder(path: &Path, state: &FolderState) {
     let path = path.display();
     match state {

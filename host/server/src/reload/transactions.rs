@@ -1,7 +1,6 @@
-//! The record of what is done about policies: attempts under way, and the newest transactions.
+//! The record of changes to policies: attempts under way, and the newest transactions.
 //!
-//! An [`Attempt`] collects what happens to one policy, step by step, and ends as a
-//! [`Transaction`].
+//! An [`Attempt`] collects the steps of a change to one policy, and ends as a [`Transaction`].
 //!
 //! # Bounds
 //! The newest [`TRANSACTIONS_MAX`] transactions are kept.
@@ -17,16 +16,16 @@ use pointsman_policy::{Digest, LoadError, Restored, StartError};
 
 use super::report::{ReloadStep, StepTime, Transaction, TransactionOutcome, Trigger};
 
-/// Transactions that are kept.
+/// The most transactions that are kept.
 const TRANSACTIONS_MAX: usize = 64;
 
-/// Bytes of a reason.
+/// The most bytes of a reason.
 const WHY_BYTES_MAX: usize = 4096;
 
 /// Reads the host's clock.
 pub type HostClock = Arc<dyn Fn() -> Micros + Send + Sync>;
 
-/// The record of what is done about policies.
+/// The record of changes to policies.
 pub(crate) struct Transactions {
     // Immutable.
     clock: HostClock,
@@ -37,7 +36,7 @@ pub(crate) struct Transactions {
     pub(crate) cause: Trigger,
     /// Attempts under way, by policy name.
     open: BTreeMap<String, Attempt>,
-    /// Transactions that nobody has been told of.
+    /// Transactions that are not numbered yet.
     ended: Vec<Transaction>,
     // Of all passes.
     kept: VecDeque<Transaction>,
@@ -100,7 +99,7 @@ impl Transactions {
         self.open.insert(name.to_owned(), attempt);
     }
 
-    /// Ends the attempt under way about `name`; `pause` is how long the host was held up.
+    /// Ends the attempt under way about `name`; `pause` is the time for which the host was held up.
     pub(crate) fn end(&mut self, name: &str, outcome: TransactionOutcome, pause: Option<Micros>) {
         let attempt = self.open.remove(name);
         let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.clock));
@@ -117,7 +116,7 @@ impl Transactions {
         });
     }
 
-    /// Ends what happened to `digest` of `name`, whatever is under way about the policy.
+    /// Ends a new attempt about `digest` of `name`, whatever is under way about the policy.
     pub(crate) fn end_new(&mut self, name: &str, digest: Digest, outcome: TransactionOutcome) {
         let mut attempt = self.new_attempt();
         attempt.digest = Some(digest);
@@ -167,7 +166,7 @@ impl Attempt {
         }
     }
 
-    /// Does `work` and notes how long it took.
+    /// Does `work`, and notes its duration as that of `step`.
     pub(crate) fn time<R>(&mut self, step: ReloadStep, work: impl FnOnce() -> R) -> R {
         self.step = Some(step);
         let begun = (self.clock)();

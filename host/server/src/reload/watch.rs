@@ -12,11 +12,11 @@ use tracing::warn;
 use super::listing;
 use crate::state::FolderId;
 
-/// A watch on one folder, for as long as it lives.
+/// A watch on one folder, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct FolderWatch {
     folder: PathBuf,
-    /// Absent: polling has to do.
+    /// The system's watcher; absent: there is none, and the poll finds changes.
     watcher: Option<RecommendedWatcher>,
     /// The folder that is watched. Another one may have come to its path.
     armed: Option<FolderId>,
@@ -38,8 +38,8 @@ impl FolderWatch {
         }
     }
 
-    /// Watches what is at the path now. Call it before each look at the folder, so that nothing
-    /// that happens after the look goes unnoticed.
+    /// Watches the folder that is at the path now. Call it before each look at the folder, so that
+    /// no change after the look goes unnoticed.
     pub(crate) fn arm(&mut self) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for the operating system to tell.
+    /// Waits for the operating system's next news.
     fn wait(woken: &Receiver<()>) {
         woken.recv().unwrap();
         while woken.try_recv().is_ok() {}

@@ -148,7 +148,7 @@ impl WrittenEntry {
         }
     }
 
-    /// The time is not kept: the host's clock begins anew with each life.
+    /// Reads an entry. Its time is not kept: the host's clock begins anew with each life.
     fn read(self) -> Result<Quarantined, Unreadable> {
         Ok(Quarantined {
             fingerprint: read_digest(self.fingerprint)?,

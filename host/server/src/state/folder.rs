@@ -19,13 +19,13 @@ use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
 use super::Remembered;
 use super::file::{self, Unreadable};
 
-/// Dumps that are kept.
+/// The most dumps that are kept.
 pub(super) const DUMPS_MAX: usize = 64;
 
-/// Bytes of the state file: what is in it is bounded, and far smaller.
+/// The most bytes of the state file, whose content is bounded and far smaller.
 const STATE_BYTES_MAX: u64 = 16 << 20;
 
-/// The mode of folders: what policies learn of tenants may be in them.
+/// The mode of folders: they may hold facts about tenants that policies have learned.
 const PRIVATE: u32 = 0o700;
 
 /// The reason why the state folder, or the state file in it, cannot be used.
@@ -46,7 +46,7 @@ pub(super) struct StateFolder {
     path: PathBuf,
     /// Number of the next dump.
     dump_next: u64,
-    /// Locked until it is dropped.
+    /// The lock on the folder, held until it is dropped.
     _lock: File,
 }
 
@@ -159,7 +159,7 @@ impl StateFolder {
 /// The dumps in a state folder, by number.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the folder cannot be read.
 pub fn dumps(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut dumps = Vec::new();
     for entry in fs::read_dir(folder.join("dumps"))? {

@@ -1,17 +1,17 @@
 //! The server's memory of its policies, from one life to the next: operators' orders, the
 //! quarantine, the last good version of each file, dumps of faults, and compiled code.
 //!
-//! The reconciler owns it. Where there is no folder, or it cannot be used, everything is remembered
-//! until the server ends: nothing that serves depends on a disk.
+//! The reconciler owns the memory. Without a usable folder, everything is remembered until the
+//! server ends: nothing that serves depends on a disk.
 //!
 //! # Invariants
-//! 1. The state read back is the one written last, or the one before, whatever moment the machine
-//!    stopped at: files are written beside, synced, and moved into place (`folder`).
+//! 1. The state read back is the one written last, or the one before, even if the machine stopped
+//!    in between: files are written beside, synced, and moved into place (`folder`).
 //! 2. A damaged file is set aside and reported, not repaired by guessing (`tests`).
 //! 3. Two servers never share a folder (`tests`).
 //!
 //! # Not here
-//! The use that is made of it (`reload`).
+//! The use of the memory (`reload`).
 
 mod file;
 mod folder;
@@ -62,7 +62,7 @@ pub struct FolderId {
 pub enum BoundTo {
     /// The policy of that name.
     Policy(String),
-    /// The embedded default that exports it, whatever else is called like it.
+    /// The embedded default that exports the hook, even if a file has the default's name.
     Embedded,
 }
 
@@ -78,13 +78,13 @@ pub struct ModeOrder {
 /// A version of a policy that has proven itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastGood {
-    /// Digest of its component, which is kept as well.
+    /// Digest of the version's component, which is kept as well.
     pub digest: Digest,
-    /// The text of its sidecar, if there was one.
+    /// The text of the version's sidecar; absent: there was none.
     pub sidecar: Option<String>,
 }
 
-/// The state, and where it is kept.
+/// The state, and the folder that keeps it.
 #[derive(Debug, Default)]
 pub struct State {
     remembered: Remembered,
@@ -95,9 +95,9 @@ pub struct State {
 /// The condition of the state folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateReport {
-    /// Absent: nothing is kept when the server ends.
+    /// The folder's path; absent: nothing is kept when the server ends.
     pub path: Option<PathBuf>,
-    /// The part of it that does not work.
+    /// The part of the folder that does not work; absent: all of it works.
     pub problem: Option<String>,
     /// The place of the state file that was set aside when the server started, and the reason.
     pub set_aside: Option<String>,

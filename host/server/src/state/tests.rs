@@ -15,7 +15,7 @@ fn home() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// One of everything.
+/// A state with at least one entry of each kind.
 fn much() -> Remembered {
     let digest = Digest::of(b"code");
     let instead_of = Mode::Shadow;
@@ -62,7 +62,7 @@ fn what_is_written_down_is_read_back() {
     assert_eq!(state.report().problem, None);
 }
 
-/// Written by the first release. It must be read for ever.
+/// The file of the first release, which every later release must read.
 #[test]
 fn a_state_file_of_version_1_is_read() {
     let digest = Digest::of(b"code");
@@ -114,7 +114,7 @@ fn a_state_file_that_makes_no_sense_is_set_aside_with_the_reason() {
     }
 }
 
-/// Wherever it is cut, and whatever bit of it turns, it is read as it was or set aside.
+/// Reads the file cut at each byte, and with each bit flipped: an error is allowed, a panic is not.
 #[test]
 fn no_damage_makes_reading_panic() {
     let text = file::text(&much());

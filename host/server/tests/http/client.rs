@@ -1,5 +1,5 @@
-//! A client that writes bytes and reads answers, and knows no more of HTTP than that takes. It checks
-//! what it sees against the server's OpenAPI document.
+//! A client that writes bytes and reads answers, with the least knowledge of HTTP. The client
+//! checks its messages against the server's OpenAPI document.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// One connection.
+/// A connection to the server.
 pub(crate) struct Client {
     stream: BufReader<TcpStream>,
     /// Requests without an answer so far.
@@ -22,18 +22,18 @@ pub(crate) struct Client {
 struct Asked {
     method: String,
     path: String,
-    /// Absent: none was sent together with the head.
+    /// The JSON body; absent: none was sent together with the head.
     body: Option<Value>,
 }
 
-/// Status and headers.
+/// The status and headers of an answer.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: u16,
     pub(crate) headers: BTreeMap<String, String>,
 }
 
-/// An answer.
+/// An answer of the server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) head: Head,
@@ -65,7 +65,7 @@ impl Client {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Says that nothing more will come.
+    /// Closes the connection for writing.
     pub(crate) async fn close_write(&mut self) {
         self.stream.shutdown().await.unwrap();
     }
@@ -80,7 +80,7 @@ impl Client {
         self.answer().await
     }
 
-    /// The whole of an answer.
+    /// Reads a whole answer.
     pub(crate) async fn answer(&mut self) -> Answer {
         let asked = self.asked.front().map(Asked::operation);
         let head = self.head().await;
@@ -124,7 +124,7 @@ impl Client {
         Head { status, headers }
     }
 
-    /// The next chunk of a body; absent at its end.
+    /// Reads the next chunk of a body; absent: the body has ended.
     pub(crate) async fn chunk(&mut self) -> Option<String> {
         let length = usize::from_str_radix(&self.line().await, 16).unwrap();
         let chunk = self.exactly(length).await;
@@ -132,7 +132,7 @@ impl Client {
         (length > 0).then_some(chunk)
     }
 
-    /// Tells a connection that the server has closed, and that has nothing left to read.
+    /// True if the server has closed the connection and nothing is left to read.
     pub(crate) async fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         match self.stream.read(&mut byte).await {
@@ -141,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Tells a connection on which nothing has come.
+    /// True if nothing has come on the connection.
     pub(crate) fn has_nothing_to_read(&self) -> bool {
         let stream = self.stream.get_ref();
         self.stream.buffer().is_empty()
@@ -187,7 +187,7 @@ impl Asked {
         (self.method.clone(), self.path.clone())
     }
 
-    /// A body that was accepted fits its schema.
+    /// Checks that an accepted body fits its schema.
     fn check(&self, status: u16) {
         if let Some(body) = self.body.as_ref().filter(|_| status < 300) {
             let checked = check_body((&self.method, &self.path), body);

@@ -1,11 +1,11 @@
-//! Clients that leave: whatever phase their request is in, the driver hears of it.
+//! Clients that leave: in every phase of their request, the driver hears of it.
 
 use pointsman_executor::delivery::StopReason;
 
 use crate::client::{Client, Transfer};
 use crate::stage::{Played, Stage};
 
-/// The server has heard that its client has left the request.
+/// Waits until the server has heard that its client has left the request.
 async fn expect_departure(stage: &mut Stage, played: &Played) {
     assert_eq!(stage.departed().await, played.ticket());
     assert!(played.is_gone());

@@ -1,8 +1,8 @@
 //! HTTP against a real listener, with the test in the driver's place.
 //!
-//! Answers and refusals: `answers`. What reaches the driver: `requests`. What is bounded:
-//! `limits`. Clients that leave: `leaving`. Connections and the server's life: `lifecycle`. The
-//! OpenAPI document: `document`.
+//! Answers and refusals: `answers`. Jobs that reach the driver: `requests`. Bounds: `limits`.
+//! Clients that leave: `leaving`. Connections and the server's life: `lifecycle`. The OpenAPI
+//! document: `document`.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Requests: which are understood, and what the driver gets of them.
+//! Requests that are understood, and the jobs that the driver gets of them.
 
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};

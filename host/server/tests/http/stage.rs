@@ -42,7 +42,7 @@ pub(crate) struct Stage {
     pub(crate) phase: watch::Sender<ServerPhase>,
     inbox: Inbox,
     server: JoinHandle<std::io::Result<()>>,
-    /// Kept: a report that nobody will ever change is no end of the server.
+    /// The sender of reports, kept so that their channel stays open.
     _reconciler: watch::Sender<Arc<ReconcilerReport>>,
 }
 
@@ -89,7 +89,7 @@ impl Stage {
         Client::connect(self.addr).await
     }
 
-    /// The next request handed to the driver.
+    /// Waits for the next request handed to the driver.
     pub(crate) async fn submitted(&mut self) -> Played {
         match self.inbox.requests.recv().await.unwrap() {
             Message::Submit(submitted) => Played(*submitted),
@@ -97,7 +97,7 @@ impl Stage {
         }
     }
 
-    /// The next request that its client has left.
+    /// Waits for the next request that its client has left.
     pub(crate) async fn departed(&mut self) -> TicketId {
         match self.inbox.requests.recv().await.unwrap() {
             Message::Depart(ticket) => ticket,
@@ -105,12 +105,12 @@ impl Stage {
         }
     }
 
-    /// Nothing was said to the driver.
+    /// Checks that nothing was said to the driver.
     pub(crate) fn expect_silence(&mut self) {
         assert!(self.inbox.requests.try_recv().is_err());
     }
 
-    /// Answers the driver's next two questions, in whatever order they come.
+    /// Answers the driver's next two questions, in any order.
     pub(crate) async fn answer(&mut self, load: Load, policies: Vec<PolicyStatus>) {
         for _ in 0..2 {
             self.answer_one(&load, &policies).await;
@@ -136,7 +136,7 @@ impl Stage {
         self.inbox.control.recv().await.unwrap()
     }
 
-    /// Nobody reads any more what the driver is told.
+    /// Drops the driver's inbox.
     pub(crate) fn end_driver(&mut self) {
         self.inbox = channels(1).1;
     }
@@ -194,7 +194,7 @@ impl Played {
         self.0.sink.text(Piece { text, tokens }).unwrap();
     }
 
-    /// Tells a request whose client is gone.
+    /// True if the request's client is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.sink.is_gone()
     }

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder for policies, and what is said in it.
+/// A folder for policies, in which commands run.
 pub(crate) struct Place {
     folder: tempfile::TempDir,
 }
 
-/// How a command ended.
+/// The end of a command: exit code and output.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -31,7 +31,7 @@ impl Place {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Runs `pointsman policy`, with what cargo builds kept from one run of the tests to the next.
+    /// Runs `pointsman policy`. Cargo's builds are kept from one run of the tests to the next.
     pub(crate) fn policy<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
         let mut command = self.command();
         Said::of(command.args(arguments))
@@ -58,7 +58,7 @@ impl Place {
 }
 
 impl Said {
-    /// Runs it to its end.
+    /// Runs a command to its end.
     pub(crate) fn of(command: &mut Command) -> Self {
         let output = command.output().unwrap();
         Self {
@@ -83,8 +83,8 @@ impl Said {
     }
 }
 
-/// Whether the Rust compiler on this machine has the library for policies. Where `cargo xtask`
-/// compiles the shipped ones with Debian's compiler instead, it has not.
+/// True if the Rust compiler on this machine has the library for policies. It has not where `cargo
+/// xtask` compiles the shipped ones with Debian's compiler instead.
 pub(crate) fn can_build() -> bool {
     let said = Command::new("rustc")
         .args(["--print", "target-libdir", "--target"])

@@ -1,5 +1,5 @@
-//! `policy test --properties`: a good component, and some that lack a property. That each property
-//! is noticed is shown by the testkit's own tests.
+//! `policy test --properties`: a good component, and some that lack a property. The testkit's own
+//! tests show that each missing property is noticed.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn check(place: &Place, more: &str) -> Said {
     ))
 }
 
-/// The cases of a JSON report that failed: what was checked, and what is said.
+/// The failed cases of a JSON report: the property, and the message.
 fn failed(said: &Said) -> Vec<(String, String)> {
     let report: Value = serde_json::from_str(said.ended(1)).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();

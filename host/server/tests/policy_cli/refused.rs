@@ -1,4 +1,4 @@
-//! What is of no use is explained, with what to do.
+//! Files and arguments of no use are refused with the reason and the remedy.
 
 use std::fs;
 
@@ -79,7 +79,7 @@ fn good() -> Vec<u8> {
     fs::read(component_path("test/fickle")).expect("`cargo xtask policies` built it")
 }
 
-/// The file with one text in place of another as long, wherever it stands.
+/// The file with one text replaced by another of the same length, at every place.
 fn renamed(mut wasm: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut at = 0;

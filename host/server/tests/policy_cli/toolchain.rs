@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::place::{Place, Said, can_build};
 
-/// Says of the folder it is in that the libraries of every target are there.
+/// A `rustc` that claims that the libraries of every target are in its own folder.
 const RUSTC: &str = "#!/bin/sh\nprintf '%s\\n' \"${0%/*}\"\n";
 
 /// A folder with a crate of this manifest, `mine`.
@@ -17,7 +17,7 @@ fn with_manifest(text: &str) -> Place {
     place
 }
 
-/// Builds `mine` on a machine that has no program but these.
+/// Builds `mine` on a machine that has only these programs.
 fn build_with(programs: &[(&str, &str)]) -> Said {
     let place = with_manifest("[package]\nname = 'mine'\n");
     let folder = place.path("bin");

@@ -1,4 +1,4 @@
-//! What may happen in a folder while it is watched.
+//! Changes in a folder while it is watched.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -80,8 +80,8 @@ fn what_editors_and_copying_tools_leave_is_not_looked_at() {
     assert_eq!(stage.report().folder.left_out, []);
 }
 
-/// As Kubernetes mounts a ConfigMap: files are links through `..data`, itself a link that is
-/// swapped.
+/// Tests a change as Kubernetes mounts a ConfigMap: files are links through `..data`, itself a link
+/// that is swapped.
 #[test]
 fn a_swap_of_links_is_one_change() {
     let mut stage = Stage::small();

@@ -1,4 +1,4 @@
-//! The reconciler over a real folder, real components and a real driver: whatever happens in the
+//! The reconciler over a real folder, real components and a real driver: after every change in the
 //! folder, the right policy is in force, and each refusal has its reason.
 
 #![expect(

@@ -145,9 +145,9 @@ fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
 
 // === Faults ===
 
-/// Settings for a fault at the first question, but for as many as the self-test has.
+/// Settings for a fault after 300 good calls, so that the self-test does not meet the fault.
 const TRAPS: &str = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300";
-/// Questions until it faults.
+/// Number of questions until the policy faults.
 const GOOD: u32 = 301;
 
 #[test]

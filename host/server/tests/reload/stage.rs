@@ -1,4 +1,5 @@
-//! A reconciler with everything real but the clock: a folder, components, a driver with its policies.
+//! A reconciler with everything real but the clock: a folder, components, a driver with its
+//! policies.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -91,7 +92,7 @@ pub(crate) struct Stage {
     pub(crate) port: Port,
     reconciler: Reconciler<Port>,
     report: watch::Receiver<Arc<ReconcilerReport>>,
-    /// Hears of orders, and when a policy was made ready.
+    /// Hears of orders, and of policies that were made ready.
     woken: Receiver<()>,
     clock: Arc<AtomicU64>,
     embedded: Vec<EmbeddedPolicy>,
@@ -248,7 +249,7 @@ impl Stage {
 
     // === Time ===
 
-    /// The reconciler is woken, and everything that it begins is waited for.
+    /// Makes passes until no policy is being prepared.
     pub(crate) fn look(&mut self) {
         self.glance();
         while self.reconciler.is_preparing() {
@@ -257,7 +258,7 @@ impl Stage {
         }
     }
 
-    /// The reconciler is woken, and makes a pass.
+    /// Makes one pass of the reconciler.
     pub(crate) fn glance(&mut self) {
         self.reconciler.tick().unwrap();
     }
@@ -271,14 +272,14 @@ impl Stage {
         self.clock.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Every change is noticed, and has settled.
+    /// Looks, advances the clock by the settle time, and looks again.
     pub(crate) fn settle(&mut self) {
         self.look();
         self.advance(SETTLE);
         self.look();
     }
 
-    /// The next poll.
+    /// Advances the clock to the next poll, and looks.
     pub(crate) fn poll(&mut self) {
         self.advance(POLL);
         self.look();

@@ -4,10 +4,10 @@ use std::fs;
 
 use crate::stage::{Stage, component, version};
 
-/// Reloads before memory is looked at: caches fill, the allocator finds its size.
+/// Number of reloads before memory is looked at: caches fill, the allocator finds its size.
 const WARM_UP: u32 = 100;
-/// How much more memory there may be after any number of reloads. One leaked instance has at least
-/// a megabyte of linear memory.
+/// The most bytes by which memory may grow over any number of reloads. One leaked instance has at
+/// least a megabyte of linear memory.
 const GROWTH_BYTES_MAX: u64 = 24 << 20;
 
 /// Resident bytes of this process; absent: this system does not say.
@@ -18,9 +18,9 @@ fn resident() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Two versions in turn, whose settings go round too: each is started, configured, restored, told
-/// what there is and put in force; neither is compiled again. Every tenth one has settings that
-/// none had before, and goes through the self-test.
+/// Reloads one of two versions in turn, with settings that go round too: each is started,
+/// configured, restored, told the machine's rows and put in force; neither is compiled again. Every
+/// tenth reload has new settings, and goes through the self-test.
 fn reload(stage: &mut Stage, versions: &[Vec<u8>; 2], round: u32) {
     let bonus = if round.is_multiple_of(10) {
         1000 + round

@@ -1,4 +1,4 @@
-//! The checks that turn what is written into what may be used, each value at its place.
+//! The checks that turn written values into usable ones, each with its place.
 //!
 //! # Invariants
 //! 1. Each bound is stated once: the core's and the policies' by themselves, the server's here; and
@@ -27,17 +27,17 @@ use super::{
 };
 use crate::logging;
 
-/// Bytes of a name: of a model, tenant, label key or policy.
+/// The most bytes of a name: of a model, tenant, label key or policy.
 const NAME_BYTES_MAX: usize = 128;
-/// Connections and requests.
+/// Range of the numbers of connections and requests at once.
 const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
-/// Requests whose decisions are remembered.
+/// Range of the number of requests whose decisions are remembered.
 const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
 const DRAIN: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(3600);
 const TIMEOUT: RangeInclusive<Time> = Time::from_millis(10)..=Time::from_secs(3600);
 const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
 const JOURNAL_FILE: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 30);
-/// Instead of a folder.
+/// The value, in place of a folder, that turns the journal off.
 const JOURNAL_OFF: &str = "off";
 const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
 
@@ -104,7 +104,7 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// Every running sequence has a right to a token in each step.
+/// Checks that each running sequence can have a token in each step.
 fn slots_fit_step(config: &Config) -> Result<(), Wrong> {
     let slots = config.models.iter().map(|model| u64::from(model.slots));
     let (slots, tokens_per_step) = (slots.sum(), config.cpu.tokens_per_step);
@@ -117,7 +117,7 @@ fn slots_fit_step(config: &Config) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Each model has an executor.
+/// Checks that each model can have an executor.
 fn models_fit_executors(config: &Config) -> Result<(), Wrong> {
     let (models, executors_max) = (config.models.len(), config.core.executors_max);
     if u32::try_from(models).is_ok_and(|models| models <= executors_max) {
@@ -410,7 +410,7 @@ impl Check<'_> {
         })
     }
 
-    /// A name that none of `others` is.
+    /// A name that differs from all `others`.
     fn new_name(
         self,
         key: &str,

@@ -6,7 +6,7 @@ use pointsman_core::{DeviceId, RefusalCause};
 use pointsman_executor::handle::{Ended, EngineHandle};
 use pointsman_executor::stats::EngineStats;
 
-use super::super::decisions::What;
+use super::super::decisions::TraceEvent;
 use super::super::operator::{
     AttachRefused, AttachRequest, ChangeRefused, ExecutorChange, ExecutorRow, ForecastAuthor,
     ForecastOutcome, Operator, RouteQuery,
@@ -197,16 +197,16 @@ fn what_was_decided_about_a_request_is_remembered_in_order() {
     let explained = stage
         .ask(|answer| Operator::Decision(ticket, answer))
         .unwrap();
-    let case = &explained.cases.list[0];
-    let kinds: Vec<&str> = case
+    let trace = &explained.traces.list[0];
+    let kinds: Vec<&str> = trace
         .steps
         .iter()
-        .map(|step| match &step.what {
-            What::Asked(heard) => heard.hook.as_str(),
-            What::Admitted(_) => "admitted",
-            What::Placed(..) => "placed",
-            What::Started(_) => "started",
-            What::Ended(_) => "ended",
+        .map(|step| match &step.event {
+            TraceEvent::Asked(question) => question.hook.as_str(),
+            TraceEvent::Admitted(_) => "admitted",
+            TraceEvent::Placed(..) => "placed",
+            TraceEvent::Started(_) => "started",
+            TraceEvent::Ended(_) => "ended",
             other => panic!("{other:?}"),
         })
         .collect();
@@ -219,8 +219,8 @@ fn what_was_decided_about_a_request_is_remembered_in_order() {
         "ended",
     ];
     assert_eq!(kinds, order);
-    assert_eq!(case.outcome, Some(Outcome::Finished { output_tokens: 0 }));
-    assert_eq!(explained.cases.names[&CPU], "cpu0/demo");
+    assert_eq!(trace.outcome, Some(Outcome::Finished { output_tokens: 0 }));
+    assert_eq!(explained.traces.names[&CPU], "cpu0/demo");
     assert!(explained.candidates.is_err(), "nobody routes");
     assert!(
         stage

@@ -15,8 +15,10 @@ use super::super::error::{ApiError, quoted};
 use super::super::openai::ticket_of;
 use super::super::router::Call;
 use super::in_time;
-use crate::driver::decisions::{By, Case, Heard, Step, Verdict, What};
-use crate::driver::operator::{Cases, Explained, Operator};
+use crate::driver::decisions::{
+    DecidedBy, Trace, TraceEvent, TraceStep, TracedAnswer, TracedQuestion,
+};
+use crate::driver::operator::{Explained, Operator, Traces};
 use shape::{
     AnswerFault, Asked, CachedOn, CachedPrompt, Decider, DecisionList, DecisionStep, Decisions,
     Ending, Event, ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, RequestRow,
@@ -29,9 +31,9 @@ const LAST_MAX: usize = 1000;
 pub(in crate::http) async fn list(call: Call<'_>) -> Result<Json<DecisionList>, ApiError> {
     let last = last(call.request.uri().query())?;
     let driver = &call.app.driver;
-    let cases = in_time(driver.operate(|answer| Operator::Decisions(last, answer))).await?;
-    let names = Names(&cases);
-    let decisions = cases.list.iter().map(|case| names.decisions(case));
+    let traces = in_time(driver.operate(|answer| Operator::Decisions(last, answer))).await?;
+    let names = Names(&traces);
+    let decisions = traces.list.iter().map(|trace| names.decisions(trace));
     Ok(Json(DecisionList {
         decisions: decisions.collect(),
     }))
@@ -79,7 +81,7 @@ fn absent(app: &App, id: &str) -> ApiError {
 }
 
 fn explained_decisions(explained: &Explained) -> Option<ExplainedDecisions> {
-    let decisions = Names(&explained.cases).decisions(explained.cases.list.first()?);
+    let decisions = Names(&explained.traces).decisions(explained.traces.list.first()?);
     let explanation = match &explained.candidates {
         Ok(candidates) => {
             let candidates = candidates
@@ -111,47 +113,47 @@ fn explained_decisions(explained: &Explained) -> Option<ExplainedDecisions> {
 }
 
 /// Knows the names of executors.
-struct Names<'a>(&'a Cases);
+struct Names<'a>(&'a Traces);
 
 impl Names<'_> {
     fn executor(&self, executor: ExecutorId) -> String {
         self.0.names.get(&executor).cloned().unwrap_or_default()
     }
 
-    fn decisions(&self, case: &Case) -> Decisions {
+    fn decisions(&self, trace: &Trace) -> Decisions {
         Decisions {
-            id: case.ticket.0,
-            request: case.request.0,
-            tenant: case.tenant.clone(),
-            model: case.model.clone(),
-            asked: case.row.as_deref().map(request_row),
-            steps: case.steps.iter().map(|step| self.step(step)).collect(),
-            steps_forgotten: case.forgotten,
-            outcome: case.outcome.map(ending),
+            id: trace.ticket.0,
+            request: trace.request.0,
+            tenant: trace.tenant.clone(),
+            model: trace.model.clone(),
+            asked: trace.row.as_deref().map(request_row),
+            steps: trace.steps.iter().map(|step| self.step(step)).collect(),
+            steps_forgotten: trace.forgotten,
+            outcome: trace.outcome.map(ending),
         }
     }
 
-    fn step(&self, step: &Step) -> DecisionStep {
+    fn step(&self, step: &TraceStep) -> DecisionStep {
         DecisionStep {
-            event: self.event(&step.what),
+            event: self.event(&step.event),
             at_micros: step.at.0,
             round: step.round.to_string(),
             times: (step.times > 1).then_some(step.times),
         }
     }
 
-    fn event(&self, what: &What) -> Event {
-        match what {
-            What::Asked(heard) => Event::Asked(Box::new(self.asked(heard))),
-            What::Admitted(by) => Event::Admitted(decider(by)),
-            What::Parked(by) => Event::Parked(decider(by)),
-            What::Unparked => Event::Unparked,
-            What::TurnedAway(by) => Event::TurnedAway(decider(by)),
-            What::Held(until, by) => Event::Held {
+    fn event(&self, event: &TraceEvent) -> Event {
+        match event {
+            TraceEvent::Asked(question) => Event::Asked(Box::new(self.asked(question))),
+            TraceEvent::Admitted(by) => Event::Admitted(decider(by)),
+            TraceEvent::Parked(by) => Event::Parked(decider(by)),
+            TraceEvent::Unparked => Event::Unparked,
+            TraceEvent::TurnedAway(by) => Event::TurnedAway(decider(by)),
+            TraceEvent::Held(until, by) => Event::Held {
                 decider: decider(by),
                 until_micros: until.map(|until| until.0),
             },
-            What::Placed(executor, into, by) => Event::Placed {
+            TraceEvent::Placed(executor, into, by) => Event::Placed {
                 decider: decider(by),
                 into: match into {
                     PlacedIn::Slot => "slot",
@@ -159,19 +161,19 @@ impl Names<'_> {
                 },
                 executor: self.executor(*executor),
             },
-            What::Refused(hook, executor, cause, by) => Event::Refused {
+            TraceEvent::Refused(hook, executor, cause, by) => Event::Refused {
                 hook: hook.as_str(),
                 why: cause.to_string(),
                 by: by.name().to_owned(),
                 executor: executor.map(|executor| self.executor(executor)),
             },
-            What::Struck(hook) => Event::Struck {
+            TraceEvent::Struck(hook) => Event::Struck {
                 hook: hook.as_str(),
             },
-            What::Started(executor) => Event::Started {
+            TraceEvent::Started(executor) => Event::Started {
                 executor: self.executor(*executor),
             },
-            What::Evicted(executor, needy, how, by) => Event::Evicted {
+            TraceEvent::Evicted(executor, needy, how, by) => Event::Evicted {
                 decider: decider(by),
                 how: match how {
                     EvictHow::Recompute => "recompute",
@@ -180,31 +182,31 @@ impl Names<'_> {
                 for_request: needy.0,
                 executor: self.executor(*executor),
             },
-            What::Requeued(why) => Event::Requeued {
+            TraceEvent::Requeued(why) => Event::Requeued {
                 why: match why {
                     RequeuedWhy::Evicted => "evicted",
                     RequeuedWhy::Failed => "its executor failed it",
                     RequeuedWhy::Lost => "its executor died",
                 },
             },
-            What::Ended(end) => Event::Ended {
+            TraceEvent::Ended(end) => Event::Ended {
                 outcome: ending(*end),
             },
         }
     }
 
-    fn asked(&self, heard: &Heard) -> Asked {
-        let faults = heard.faults.iter().map(|(policy, kind)| AnswerFault {
+    fn asked(&self, question: &TracedQuestion) -> Asked {
+        let faults = question.faults.iter().map(|(policy, kind)| AnswerFault {
             policy_number: *policy,
             kind: format!("{kind:?}").to_lowercase(),
         });
         Asked {
-            hook: heard.hook.as_str(),
-            requests_asked_about: heard.together,
-            cached: heard.cached.as_ref().map(|cached| self.cached(cached)),
-            answer: heard.answer.as_ref().map(|answer| self.answer(answer)),
-            decider: decider(&heard.by),
-            policy_number: heard.by.author.as_ref().map(|words| words.number),
+            hook: question.hook.as_str(),
+            requests_asked_about: question.together,
+            cached: question.cached.as_ref().map(|cached| self.cached(cached)),
+            answer: question.answer.as_ref().map(|answer| self.answer(answer)),
+            decider: decider(&question.by),
+            policy_number: question.by.author.as_ref().map(|words| words.number),
             faults: faults.collect(),
         }
     }
@@ -222,25 +224,25 @@ impl Names<'_> {
         }
     }
 
-    fn answer(&self, verdict: &Verdict) -> GivenAnswer {
+    fn answer(&self, verdict: &TracedAnswer) -> GivenAnswer {
         match verdict {
-            Verdict::Admission(admission::Choice::Admit) => GivenAnswer::Admit,
-            Verdict::Admission(admission::Choice::Park) => GivenAnswer::Park,
-            Verdict::Admission(admission::Choice::Shed(seconds)) => GivenAnswer::Shed {
+            TracedAnswer::Admission(admission::Choice::Admit) => GivenAnswer::Admit,
+            TracedAnswer::Admission(admission::Choice::Park) => GivenAnswer::Park,
+            TracedAnswer::Admission(admission::Choice::Shed(seconds)) => GivenAnswer::Shed {
                 retry_after_s: *seconds,
             },
-            Verdict::Admission(admission::Choice::Displace(request)) => {
+            TracedAnswer::Admission(admission::Choice::Displace(request)) => {
                 GivenAnswer::Displace { request: request.0 }
             }
-            Verdict::Place(executors, of) => GivenAnswer::Place {
+            TracedAnswer::Place(executors, of) => GivenAnswer::Place {
                 executors: executors.iter().map(|id| self.executor(*id)).collect(),
                 named: *of,
             },
-            Verdict::Hold(until) => GivenAnswer::Hold {
+            TracedAnswer::Hold(until) => GivenAnswer::Hold {
                 until_micros: until.map(|until| until.0),
             },
-            Verdict::GiveUp => GivenAnswer::GiveUp,
-            Verdict::Evict(victims) => GivenAnswer::Evict { victims: *victims },
+            TracedAnswer::GiveUp => GivenAnswer::GiveUp,
+            TracedAnswer::Evict(victims) => GivenAnswer::Evict { victims: *victims },
         }
     }
 }
@@ -265,7 +267,7 @@ fn request_row(row: &Request) -> RequestRow {
     }
 }
 
-fn decider(by: &By) -> Decider {
+fn decider(by: &DecidedBy) -> Decider {
     Decider {
         by: by.name().to_owned(),
         reason: by.why().to_owned(),

@@ -13,9 +13,9 @@ use pointsman_policy::{Fault, Instance, PolicyComponent};
 
 /// Executors that share a device.
 const PER_DEVICE: u32 = 8;
-/// Requests that wait.
+/// Number of waiting requests.
 const WAITING: u64 = 64;
-/// Sequences have ids above those of all that wait.
+/// The lowest id of a sequence, above the ids of all waiting requests.
 const RUNNING: u64 = 1_000_000;
 
 /// A call that is measured.
@@ -73,7 +73,7 @@ impl Fleet {
         }
     }
 
-    /// All rows.
+    /// Every row of the fleet.
     pub(super) fn everything(&self) -> Vec<Change> {
         let mut rows = vec![Change::Tenant(fixture::tenant(0))];
         for id in 0..self.executors {
@@ -94,8 +94,8 @@ impl Fleet {
         rows
     }
 
-    /// Rows that changed since the last time: one executor's load and its device, and a request that
-    /// the last answer may have named.
+    /// Rows that changed since the last call: one executor's load and its device, and a request
+    /// that the last answer may have named.
     pub(super) fn change(&mut self) -> Vec<Change> {
         self.round += 1;
         let id = self.round % u64::from(self.executors);
@@ -193,7 +193,7 @@ fn request(id: u64) -> Request {
     }
 }
 
-/// A sequence less urgent than the waiting requests, so that it could give way.
+/// A sequence less urgent than the waiting requests, so that the sequence could give way.
 fn sequence(executor: u32) -> Sequence {
     Sequence {
         tokens_generated: 10,

@@ -1,8 +1,7 @@
 //! `policy bench`: the cost of a question, by the size of the fleet, beside the default policy.
 //!
-//! Each question is asked as the driver asks it: first the policy is told what changed, then it is
-//! asked. Timed is the question; what it is told is made beforehand. Fuel is the same on every
-//! machine, time is not.
+//! The command asks as the driver does: first it tells the policy the changed rows, then it asks
+//! the question. Only the question is timed. Fuel is the same on every machine, time is not.
 //!
 //! # Not here
 //! The cost of a whole round (`cargo xtask bench decide`).
@@ -59,7 +58,7 @@ struct Contender {
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     median: Duration,
-    /// At most one question of a hundred takes longer.
+    /// The time that at most one question in a hundred exceeds.
     p99: Duration,
     /// The most fuel that one question used.
     fuel: u64,

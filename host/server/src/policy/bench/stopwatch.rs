@@ -1,8 +1,8 @@
-//! The clock of a measurement. What it shows decides nothing.
+//! The clock of a measurement. No decision depends on it.
 
 use std::time::Duration;
 
-/// Tells the time since it was made.
+/// Starts a clock, which returns the time since this call.
 pub(super) fn stopwatch() -> impl Fn() -> Duration {
     #[expect(clippy::disallowed_types, reason = "what is measured here is time")]
     let start = std::time::Instant::now();

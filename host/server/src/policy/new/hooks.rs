@@ -1,29 +1,29 @@
-//! What each hook brings to a new policy: a module, a scenario, reasons, a feed; and `lib.rs`,
-//! which puts together those that were chosen.
+//! The parts that each hook brings to a new policy: a module, a scenario, reasons, a feed; and
+//! `lib.rs`, which puts the chosen parts together.
 
 use anyhow::Result;
 
-/// What a policy may be asked.
+/// A question that a policy may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Hook {
-    /// Whether requests may wait at all
+    /// Decides if requests may wait at all
     Admission,
-    /// In which order waiting requests are tried
+    /// Decides the order in which waiting requests are tried
     Priority,
-    /// Where a request runs
+    /// Decides where a request runs
     Routing,
-    /// Which placed sequences give way
+    /// Decides which placed sequences give way
     Preemption,
-    /// How many tokens each engine of a device may schedule in a step
+    /// Decides how many tokens each engine of a device may schedule in a step
     Budget,
-    /// Why a request would go where it would go
+    /// Explains why a request would go to its place
     Explanation,
 }
 
-/// Each once, in the order of a round.
+/// Returns each hook once, in the order of a round.
 ///
 /// # Errors
-/// If none of them is a decision.
+/// If the only hook is the explanation, which is no decision.
 pub(super) fn chosen(hooks: &[Hook]) -> Result<Vec<Hook>> {
     let mut hooks = hooks.to_vec();
     hooks.sort_unstable();
@@ -42,7 +42,7 @@ pub(super) fn with_module(hooks: &[Hook]) -> impl Iterator<Item = Hook> {
     hooks.filter(move |hook| !(ranks && *hook == Hook::Explanation))
 }
 
-/// `src/lib.rs`.
+/// The text of `src/lib.rs`.
 pub(super) fn library(hooks: &[Hook]) -> String {
     let mut modules: Vec<_> = with_module(hooks).map(Hook::as_str).collect();
     modules.sort_unstable();
@@ -76,7 +76,7 @@ pub(super) fn library(hooks: &[Hook]) -> String {
         .replace("EXPORTS", &exports.join(", "))
 }
 
-/// What must be told for the questions of `hooks`, in the words of the SDK.
+/// The feed that the questions of `hooks` need, in the words of the SDK.
 fn feed(hooks: &[Hook]) -> &'static str {
     let sequences = hooks.contains(&Hook::Preemption);
     let waiting = hooks.contains(&Hook::Priority) || hooks.contains(&Hook::Routing);
@@ -113,7 +113,7 @@ fn reason_module(reasons: &[(&str, &str)]) -> String {
 // === impl Hook ===
 
 impl Hook {
-    /// Its name in the interface.
+    /// The hook's name in the interface.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Admission => "admission",
@@ -125,7 +125,7 @@ impl Hook {
         }
     }
 
-    /// `src/HOOK.rs`.
+    /// The text of `src/HOOK.rs`.
     pub(super) fn module(self) -> &'static str {
         match self {
             Self::Admission => include_str!("templates/admission.rs"),
@@ -137,7 +137,7 @@ impl Hook {
         }
     }
 
-    /// `scenarios/HOOK.toml`; what explains decides nothing that could be expected.
+    /// The text of `scenarios/HOOK.toml`; absent: an explanation decides nothing to expect.
     pub(super) fn scenario(self) -> Option<&'static str> {
         match self {
             Self::Admission => Some(include_str!("templates/admission.toml")),
@@ -149,7 +149,7 @@ impl Hook {
         }
     }
 
-    /// The names and texts of its reasons.
+    /// The names and texts of the hook's reasons.
     fn reasons(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Admission => &[

@@ -1,11 +1,11 @@
 //! `policy new`: a folder with a policy that builds with plain cargo and passes its scenarios.
 //!
-//! `hooks` is what each hook brings along, `name` which names are of use, `vendor` the SDK and the
-//! interface, which are in the binary.
+//! `hooks` has the parts that each hook brings, `name` the rules for names, `vendor` the SDK and
+//! the interface, which are in the binary.
 //!
 //! # Invariants
-//! 1. Nothing that is there is written over (`nothing_is_written_over`).
-//! 2. What is made builds, is good and passes its scenarios, for every hook (`tests/policy_cli`).
+//! 1. No file that is there is written over (`nothing_is_written_over`).
+//! 2. A new policy builds, is good and passes its scenarios, for every hook (`tests/policy_cli`).
 
 mod hooks;
 mod name;
@@ -21,12 +21,12 @@ use super::Done;
 use hooks::Hook;
 use name::Name;
 
-/// What is made.
+/// Arguments of `policy new`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The policy's name: lower-case letters, digits and hyphens
     name: Name,
-    /// What it is asked
+    /// The questions that the policy answers
     #[arg(long, value_enum, value_delimiter = ',', default_value = "routing")]
     hooks: Vec<Hook>,
     /// The folder to make [default: NAME]
@@ -82,7 +82,7 @@ fn listed(hooks: &[Hook]) -> String {
     names.join(", ")
 }
 
-/// Writes all of them, if the folder is not there yet or has nothing in it.
+/// Writes all files, if the folder is not there yet or is empty.
 fn write(folder: &Path, files: &[File]) -> Result<()> {
     let shown = folder.display();
     match fs::read_dir(folder) {

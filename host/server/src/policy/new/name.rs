@@ -1,8 +1,8 @@
-//! Which names a policy's crate may have.
+//! The names that a policy's crate may have.
 
 use std::str::FromStr;
 
-/// Longer ones are cut nowhere, so they are refused here.
+/// The most letters of a name. No later step cuts a longer name, so it is refused here.
 const LENGTH_MAX: usize = 64;
 
 /// Names that cargo refuses for a package, or that another crate of the build has.
@@ -70,7 +70,7 @@ const TAKEN: [&str; 57] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name(String);
 
-/// Why it cannot.
+/// The reason why a crate cannot have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NameError {
     #[error("a name begins with a lower-case letter")]

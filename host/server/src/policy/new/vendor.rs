@@ -1,7 +1,8 @@
 //! The SDK and the interface, as files for a crate outside our workspace.
 //!
-//! They lie below `vendor` as they do in the repository, since the SDK finds the interface by its
-//! path. Its manifest inherits from our workspace's; here it says it all itself.
+//! The files lie below `vendor` as they do in the repository, since the SDK finds the interface by
+//! its path. In the repository the SDK's manifest takes values from the workspace; here it has them
+//! itself.
 
 use anyhow::{Context, Result};
 use toml::{Table, Value};
@@ -14,7 +15,7 @@ include!(concat!(env!("OUT_DIR"), "/vendor.rs"));
 const MANIFEST: &str = include_str!("../../../../../policies/sdk/Cargo.toml");
 const WORKSPACE: &str = include_str!("../../../../../Cargo.toml");
 
-/// All of them.
+/// The files of the SDK and of the interface.
 ///
 /// # Errors
 /// If our own manifests do not fit together.
@@ -38,7 +39,7 @@ fn manifest() -> Result<String> {
     Ok(toml::to_string(&manifest)?)
 }
 
-/// Replaces each `workspace = true` by what it stands for.
+/// Replaces each `workspace = true` by the workspace's value.
 fn inherit(value: &mut Value, inherited: Option<&Value>) -> Result<()> {
     let Value::Table(table) = value else {
         return Ok(());

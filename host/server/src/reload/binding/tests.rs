@@ -60,8 +60,8 @@ fn holders(bindings: &Bindings) -> Vec<(Hook, &str)> {
         .collect()
 }
 
-/// With a file `mine`, a file called like a default, a shadow, these orders, and hooks that policies
-/// have left closed.
+/// Bindings with a file `mine`, a file called like a default, a shadow, these orders, and hooks
+/// that policies have left closed.
 fn ordered(orders: &[(Hook, BoundTo)], closed: &[(Hook, &'static str)]) -> Bindings {
     let mut claimants = claimants(&[
         ("aging", &[Hook::Priority]),
@@ -277,7 +277,7 @@ fn a_file_named_like_a_default_is_that_default() {
     }
 }
 
-/// Whatever there is, a second answer from what the first one bound is the same: `answer`
+/// For each combination, a second answer from the bindings of the first is the same: `answer`
 /// checks it.
 #[test]
 fn what_is_bound_stays_bound() {

@@ -4,8 +4,8 @@
 //! there under the limits of its policy; the driver and the policies in force know nothing of it.
 //!
 //! # Invariants
-//! 1. Whatever the code of a policy makes the compiler or an instance do, a panic included, ends
-//!    as a failure of that policy (`a_panic_is_a_failure_of_the_policy`).
+//! 1. Anything that a policy's code makes the compiler or an instance do, a panic included, ends as
+//!    a failure of that policy (`a_panic_is_a_failure_of_the_policy`).
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -26,17 +26,17 @@ use crate::reload::report::ReloadStep;
 use crate::reload::sidecar::Sidecar;
 use crate::reload::transactions::{Attempt, Failure};
 
-/// Versions that passed the self-test and need not pass it again.
+/// The most versions that passed the self-test and need not pass it again.
 const TESTED_MAX: usize = 64;
 
 /// A version of a policy that is to be made ready.
 pub(crate) struct Job {
     pub(super) origin: Origin,
     pub(super) code: Code,
-    /// The sidecar, with settings: the configuration's, where the file has none.
+    /// The sidecar; without settings in the file, it has those of the configuration.
     pub(super) sidecar: Sidecar,
     pub(super) sidecar_text: Option<String>,
-    /// The file that the code is from; absent: it is not from the folder.
+    /// The code's file; absent: the code is not from the folder.
     pub(super) stamp: Option<Stamp>,
 }
 
@@ -52,24 +52,24 @@ pub(crate) struct Prepared {
     pub(crate) version: Arc<Version>,
     pub(crate) started: Runner,
     pub(crate) component: PolicyComponent,
-    /// The file that the code is from; absent: it is not from the folder.
+    /// The code's file; absent: the code is not from the folder.
     pub(crate) stamp: Option<Stamp>,
-    /// Absent: the component was at hand.
+    /// The origin of the compiled code; absent: the component was at hand.
     pub(super) made: Option<Made>,
 }
 
-/// Compiles code, or takes what an earlier life has compiled.
+/// A compiler of code, which also takes code that an earlier life of the server has compiled.
 #[derive(Clone)]
 pub(super) struct Compiler {
     pub(super) engine: PolicyEngine,
-    /// Absent: compiled code is not kept.
+    /// The cache of compiled code; absent: compiled code is not kept.
     pub(super) cache: Option<CompileCache>,
 }
 
 // === impl Job and Code ===
 
 impl Job {
-    /// Does the job; a panic is a failure at the step it happened at.
+    /// Does the job; a panic is a failure of the step in which it happens.
     pub(super) fn prepare(
         self,
         compiler: &Compiler,

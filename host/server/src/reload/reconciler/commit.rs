@@ -1,4 +1,4 @@
-//! From what is to what shall be: plans, made commits.
+//! From the present policies to the wanted ones: plans, made commits.
 
 use pointsman_policy::{Assignment, CommitError, Committed, Install, Restored, Runner};
 
@@ -19,7 +19,7 @@ enum Obstacle {
 }
 
 impl<P: PolicyPort> Reconciler<P> {
-    /// Brings about what the binding rule says.
+    /// Puts the answer of the binding rule in force.
     pub(super) fn reconcile(&mut self) -> Result<(), Ended> {
         // Each round that fails does without one more version, and a policy has a few at most.
         for _ in 0..=4 * self.registry.len() {
@@ -37,7 +37,7 @@ impl<P: PolicyPort> Reconciler<P> {
         Ok(())
     }
 
-    /// Makes `plan` one commit, or does without a version that is of no use.
+    /// Makes `plan` one commit, or leaves out a version that is of no use.
     fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<(), Ended> {
         let Plan {
             mut commit,
@@ -70,7 +70,7 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Takes note of a refused commit: a version is of no use, or the host has something else than
+    /// Takes note of a refused commit: a version is of no use, or the host has other policies than
     /// was believed.
     fn heed_refusal(&mut self, error: &CommitError, install: &[Wanted]) -> Result<(), Ended> {
         if let CommitError::Install { at, .. } = error
@@ -118,8 +118,8 @@ impl<P: PolicyPort> Reconciler<P> {
         self.port.count_committed(pause);
     }
 
-    /// True if `wanted` has yet to prove itself, unlike a version that an earlier life of the server
-    /// saw proven.
+    /// True if `wanted` has yet to prove itself, unlike a version that an earlier life of the
+    /// server saw proven.
     fn has_to_prove_itself(&self, wanted: &Wanted) -> bool {
         let version = &wanted.version;
         let answers_count = match wanted.assignment {
@@ -138,7 +138,8 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === Handing over ===
 
-    /// An instance of `wanted` that knows what its predecessor learned and what there is.
+    /// An instance of `wanted` that has its predecessor's state and has been told the machine's
+    /// rows.
     fn instance(&mut self, wanted: &Wanted) -> Result<Runner, Obstacle> {
         let Wanted { name, version, .. } = wanted;
         let ready = self.registry.take_ready(name, version);

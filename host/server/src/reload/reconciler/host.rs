@@ -12,7 +12,7 @@ use crate::reload::report::{ReloadStep, TransactionOutcome, Trigger, VersionRefu
 use crate::reload::tell;
 
 impl<P: PolicyPort> Reconciler<P> {
-    /// Tells the host what is in quarantine since an earlier life.
+    /// Tells the host the versions in quarantine since an earlier life.
     pub(super) fn recall(&mut self) -> Result<(), Ended> {
         let recall = Commit {
             quarantine: self.state.remembered().quarantine.clone(),
@@ -22,16 +22,15 @@ impl<P: PolicyPort> Reconciler<P> {
         self.port.commit(recall).map(drop)
     }
 
-    /// Asks the host what it has. Returns how many policies it has taken out.
+    /// Asks the host for its policies. Returns the number of policies that the host has taken out.
     pub(super) fn ask_host(&mut self) -> Result<usize, Ended> {
         // There is nothing in it to be refused.
         let committed = self.port.commit(Commit::default())?;
         Ok(committed.map_or(0, |committed| self.heed(committed, None)))
     }
 
-    /// Takes note of what the host says. Of the policies that are gone, those of `serving` should
-    /// not be; where it is not known who serves, those that are in quarantine. Returns how many
-    /// these are.
+    /// Takes note of the host's answer. Of the policies that are gone, those in `serving` should
+    /// not be; where `serving` is absent, those in quarantine. Returns the number of these.
     pub(super) fn heed(&mut self, committed: Committed, serving: Option<&BTreeSet<u32>>) -> usize {
         let Committed {
             held,
@@ -70,7 +69,7 @@ impl<P: PolicyPort> Reconciler<P> {
         n_lost
     }
 
-    /// Does without `lost`, which the host has taken out.
+    /// Goes on without `lost`, which the host has taken out.
     fn lose(&mut self, name: &str, lost: &Installed, quarantine: &[Quarantined]) {
         let version = &lost.version;
         let listed = listed(quarantine, version);

@@ -10,11 +10,11 @@ use crate::reload::port::{Ended, PolicyPort};
 use crate::reload::report::{ReloadStep, Trigger};
 use crate::state::{BoundTo, ModeOrder, Remembered};
 
-/// Orders carried out in one pass; the others are next.
+/// The most orders carried out in one pass; the others are next.
 const ORDERS_PER_PASS: usize = 64;
 
 impl<P: PolicyPort> Reconciler<P> {
-    /// Carries out what was ordered since the last pass.
+    /// Carries out the orders since the last pass.
     pub(super) fn obey_all(&mut self) -> Result<(), Ended> {
         for _ in 0..ORDERS_PER_PASS {
             let Ok((order, answer)) = self.inbox.try_recv() else {
@@ -62,8 +62,8 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Changes what is ordered, and brings that about. Where the policy that is `wanted` does not
-    /// get its assignment, everything is as before.
+    /// Changes the orders in force, and reconciles. If the `wanted` policy does not get its
+    /// assignment, everything is as before.
     fn carry_out_order(
         &mut self,
         change: impl FnOnce(&mut Remembered),
@@ -213,7 +213,7 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === The policies they are about ===
 
-    /// The mode of a policy, and the hooks it exports.
+    /// The mode of a policy, and the policy's hooks.
     fn known(&self, name: &str) -> Result<(Mode, HookSet), OrderError> {
         let entry = self.registry.get(name);
         let known = entry.and_then(|entry| {

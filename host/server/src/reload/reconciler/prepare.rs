@@ -56,7 +56,7 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === One after another ===
 
-    /// Prepares all that waits, and waits for it.
+    /// Prepares all waiting policies, and waits for their jobs.
     pub(super) fn prepare_all(&mut self) {
         self.prepare_next();
         while let Some(finished) = self.preparer.wait() {
@@ -139,7 +139,7 @@ impl<P: PolicyPort> Reconciler<P> {
         self.registry.entry(name).preparation = Preparation::Making { job, source };
     }
 
-    /// Takes a job that has ended. Nobody may want its result any more.
+    /// Takes a job that has ended. Its result may not be wanted any more.
     pub(super) fn take_finished(&mut self, (job, attempt, result): Finished) {
         let Some((name, source)) = self.registry.take_made(job) else {
             return;
@@ -194,7 +194,7 @@ impl<P: PolicyPort> Reconciler<P> {
         });
     }
 
-    /// Drops what is ready and was not put in force: it holds no hook.
+    /// Drops the versions that are ready and were not put in force: they hold no hook.
     pub(super) fn drop_ready(&mut self) {
         for (name, attempt) in self.registry.drop_ready() {
             self.transactions.resume(&name, attempt);
@@ -249,7 +249,7 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === The last good versions ===
 
-    /// Tells the folder what the state folder remembers of it.
+    /// Tells the folder the identity and the policies that the state folder remembers.
     pub(super) fn expect_remembered(&mut self) {
         let Some(path) = &self.path else {
             return;
@@ -275,7 +275,7 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Has the last good version of each file prepared of which no version is of use. Returns true
+    /// Has the last good version prepared for each file of which no version is of use. Returns true
     /// if there is one.
     pub(super) fn fall_back(&mut self) -> bool {
         let last_good = &self.state.remembered().last_good;

@@ -34,12 +34,12 @@ pub(crate) struct Version {
     pub(crate) origin: Origin,
     pub(crate) source: PolicySource,
     pub(crate) settings: Map<String, Value>,
-    /// The hooks it exports.
+    /// The hooks that the policy exports.
     pub(crate) hooks: HookSet,
-    /// The mode that its sidecar says. An order may say another one.
+    /// The mode that the sidecar sets. An order may set another one.
     pub(crate) mode: Mode,
     pub(crate) on_failure: OnFailure,
-    /// The text of its sidecar, if there was one.
+    /// The text of the sidecar; absent: there was none.
     pub(crate) sidecar: Option<String>,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Version {
 pub(crate) struct Installed {
     pub(crate) number: u32,
     pub(crate) version: Arc<Version>,
-    /// As it was wanted when it was installed.
+    /// The assignment that was wanted at the installation.
     pub(crate) assignment: Assignment,
-    /// The hooks for which it is in force.
+    /// The hooks for which the version is in force.
     pub(crate) held: HookSet,
     pub(crate) is_on_probation: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Installed {
 pub(crate) struct OnDisk {
     /// The newest version that is of use.
     pub(crate) version: Option<Arc<Version>>,
-    /// The newest code that could be loaded, and the file it is from.
+    /// The newest code that could be loaded, and the code's file.
     pub(crate) code: Option<(Stamp, PolicyComponent)>,
 }
 
@@ -75,13 +75,13 @@ pub(crate) enum Source {
 
 /// The progress of a policy's next version.
 ///
-/// A new source replaces whatever was there. The result of a job that no entry is at any more is
+/// A new source replaces any earlier one. The result of a job that no entry waits for any more is
 /// dropped.
 #[derive(Debug, Default)]
 pub(crate) enum Preparation {
     #[default]
     Idle,
-    /// Others come first.
+    /// The source waits while others come first.
     Waiting(Source),
     Making {
         job: JobId,
@@ -99,14 +99,14 @@ pub(crate) enum Preparation {
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) embedded: Option<Arc<Version>>,
-    /// Absent: there is no file.
+    /// The policy's file; absent: there is none.
     pub(crate) on_disk: Option<OnDisk>,
     pub(crate) preparation: Preparation,
-    /// The refusal of the newest version, or of the one that was in force.
+    /// The refusal of the newest version, or of the one that was in force; absent: none.
     pub(crate) refusal: Option<VersionRefusal>,
     /// The digest of the file that the sidecar is about, if that is another one than there is.
     pub(crate) waits_for: Option<Digest>,
-    /// The newest last.
+    /// Installed versions, the newest last.
     pub(crate) installed: Vec<Installed>,
     /// Hooks that the policy has left closed: it faulted too often, and nobody may answer instead.
     pub(crate) closed: HookSet,
@@ -179,7 +179,7 @@ impl Entry {
         }
     }
 
-    /// The source of which `job` was made, which has ended; absent: nobody wants the result.
+    /// The source of which `job` was made, which has ended; absent: the result is not wanted.
     pub(super) fn take_made(&mut self, job: JobId) -> Option<Source> {
         match std::mem::take(&mut self.preparation) {
             Preparation::Making { job: made, source } if made == job => Some(source),
@@ -212,25 +212,25 @@ impl Entry {
         }
     }
 
-    /// Nothing keeps the newest version of the file from being in force.
+    /// Notes that nothing keeps the newest version of the file from being in force.
     pub(crate) fn accept(&mut self) {
         self.refusal = None;
         self.waits_for = None;
     }
 
-    /// The newest version of the policy is of no use.
+    /// Notes that the newest version of the policy is of no use.
     pub(crate) fn refuse(&mut self, refusal: VersionRefusal) {
         self.refusal = Some(refusal);
         self.waits_for = None;
     }
 
-    /// The sidecar waits for the file with the digest `pinned`.
+    /// Notes that the sidecar waits for the file with the digest `pinned`.
     pub(crate) fn wait_for(&mut self, pinned: Digest) {
         self.refusal = None;
         self.waits_for = Some(pinned);
     }
 
-    /// The file is gone. Returns what is known of it.
+    /// Notes that the file is gone. Returns its record.
     pub(crate) fn withdraw(&mut self) -> Option<OnDisk> {
         self.preparation = Preparation::Idle;
         let on_disk = self.on_disk.take()?;
@@ -289,7 +289,7 @@ impl Entry {
         Some(order.map_or(version.mode, |order| order.mode))
     }
 
-    /// Does without `failed`: the last version of the file that the host still has is current
+    /// Goes on without `failed`: the last version of the file that the host still has is current
     /// again, or the embedded one.
     pub(crate) fn do_without(&mut self, failed: &Version) {
         if let Some(on_disk) = &mut self.on_disk

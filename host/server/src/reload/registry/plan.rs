@@ -1,8 +1,8 @@
 //! The difference between the policies that the host has and those it shall have.
 //!
 //! # Invariants
-//! 1. A plan that was carried out leaves nothing to do: where it does not, the host was asked
-//!    for something else than it did (`tests/reload`).
+//! 1. A plan that was carried out leaves nothing to do: otherwise the host was asked for something
+//!    else than it did (`tests/reload`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use pointsman_policy::{Assignment, Commit, OnFailure};
 use super::{Entry, Registry, Version};
 use crate::reload::binding::{Bindings, Place};
 
-/// The changes that bring the host to where it shall be.
+/// The changes that give the host the wanted policies.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// All but the policies to install, which have to be started.
@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) version: Arc<Version>,
     pub(crate) assignment: Assignment,
-    /// Hooks whose embedded default it is.
+    /// Hooks whose embedded default the version is.
     pub(crate) default_of: HookSet,
 }
 

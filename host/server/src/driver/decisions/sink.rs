@@ -1,65 +1,65 @@
-//! Hearing what is asked, without a word of its own.
+//! The sink between the machine and the policies that fills the log.
 
 use pointsman_core::{Answer, Asked, Policies, Question, Reply, RequestId, Sink, routing};
 
-use super::{Ear, NAMED_MAX, Sound, Verdict};
+use super::{LogSink, NAMED_MAX, PendingQuestion, TracedAnswer};
 
-impl<P: Policies> Sink<P> for Ear<'_> {
+impl<P: Policies> Sink<P> for LogSink<'_> {
     fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply> {
         let answer = inner.ask(asked);
         if self.0.max > 0 {
-            self.hear(asked, &answer);
+            self.note(asked, &answer);
         }
         answer
     }
 }
 
-impl Ear<'_> {
-    fn hear(&mut self, asked: &Asked<'_>, answer: &Answer<Reply>) {
+impl LogSink<'_> {
+    fn note(&mut self, asked: &Asked<'_>, answer: &Answer<Reply>) {
         match &asked.question {
             Question::Admission { arrivals, .. } => {
                 for (idx, request) in arrivals.iter().enumerate() {
-                    let mut sound = Sound::new(*request, asked, answer);
-                    sound.together = arrivals.len();
+                    let mut question = PendingQuestion::new(*request, asked, answer);
+                    question.together = arrivals.len();
                     if let Some(Reply::Admission(verdicts)) = &answer.value
                         && let Some(verdict) = verdicts.get(idx)
                     {
-                        sound.answer = Some(Verdict::Admission(verdict.choice));
-                        sound.reason = verdict.reason;
+                        question.answer = Some(TracedAnswer::Admission(verdict.choice));
+                        question.reason = verdict.reason;
                     }
-                    self.0.heard.push_back(sound);
+                    self.0.pending.push_back(question);
                 }
             }
             Question::Routing(requests) => {
                 for (idx, cached) in requests.iter().enumerate() {
-                    let mut sound = Sound::new(cached.request, asked, answer);
-                    sound.together = requests.len();
-                    sound.cached = Some(cached.clone());
+                    let mut question = PendingQuestion::new(cached.request, asked, answer);
+                    question.together = requests.len();
+                    question.cached = Some(cached.clone());
                     if let Some(Reply::Routing(verdicts)) = &answer.value
                         && let Some(verdict) = verdicts.get(idx)
                     {
-                        sound.answer = Some(Verdict::of_routing(&verdict.choice));
-                        sound.reason = verdict.reason;
+                        question.answer = Some(TracedAnswer::of_routing(&verdict.choice));
+                        question.reason = verdict.reason;
                     }
-                    self.0.heard.push_back(sound);
+                    self.0.pending.push_back(question);
                 }
             }
             Question::Preemption(shortage) => {
-                let mut sound = Sound::new(shortage.needy, asked, answer);
+                let mut question = PendingQuestion::new(shortage.needy, asked, answer);
                 if let Some(Reply::Preemption(eviction)) = &answer.value {
                     let victims = eviction.as_ref().map_or(0, |it| it.victims.len());
-                    sound.answer = Some(Verdict::Evict(victims));
-                    sound.reason = eviction.as_ref().map_or(0, |it| it.reason);
+                    question.answer = Some(TracedAnswer::Evict(victims));
+                    question.reason = eviction.as_ref().map_or(0, |it| it.reason);
                 }
-                self.0.heard.push_back(sound);
+                self.0.pending.push_back(question);
             }
-            // About no request by itself.
+            // These questions are about no single request.
             Question::Priority(_) | Question::Budget { .. } => {}
         }
     }
 }
 
-impl Sound {
+impl PendingQuestion {
     fn new(request: RequestId, asked: &Asked<'_>, answer: &Answer<Reply>) -> Self {
         let faults = answer.faults.iter().take(NAMED_MAX);
         Self {
@@ -77,15 +77,15 @@ impl Sound {
     }
 }
 
-impl Verdict {
+impl TracedAnswer {
     fn of_routing(choice: &routing::Choice) -> Self {
         match choice {
             routing::Choice::Place(executors) => {
                 let first = executors.iter().take(NAMED_MAX).copied();
-                Verdict::Place(first.collect(), executors.len())
+                TracedAnswer::Place(first.collect(), executors.len())
             }
-            routing::Choice::Hold(until) => Verdict::Hold(*until),
-            routing::Choice::GiveUp => Verdict::GiveUp,
+            routing::Choice::Hold(until) => TracedAnswer::Hold(*until),
+            routing::Choice::GiveUp => TracedAnswer::GiveUp,
         }
     }
 }
