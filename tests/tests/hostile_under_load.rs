@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
 use pointsman_policy::Restored;
-use pointsman_server::config::{ApiKey, Config, Tenant};
+use pointsman_server::config::{ApiKey, Config, TenantConfig};
 use pointsman_server::reload::report::{
     ReconcilerReport, ReloadStep, Transaction, TransactionOutcome,
 };
@@ -154,7 +154,7 @@ fn two_tenants(config: &mut Config) {
     config.policies.probation.questions = 300;
     config.policies.probation.micros = 1_000_000;
     for name in TENANTS {
-        config.tenants.push(Tenant {
+        config.tenants.push(TenantConfig {
             name: name.to_owned(),
             weight: 1,
             tokens_per_minute: None,

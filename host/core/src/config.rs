@@ -71,7 +71,7 @@ impl Default for Config {
 /// A bound that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} must be between {min} and {max}, not {value}")]
-pub struct ConfigError {
+pub struct InvalidConfig {
     /// The bound's name, as in the configuration file.
     pub name: &'static str,
     /// The value that was set.
@@ -90,7 +90,7 @@ impl Config {
     ///
     /// # Errors
     /// The first bound that is out of its range, with the range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
         let bounds = [
             ("queue-max", u64::from(self.queue_max), 1, 1 << 20),
             ("parking-max", u64::from(self.parking_max), 0, 1 << 20),
@@ -135,7 +135,7 @@ impl Config {
         ];
         for (name, value, min, max) in bounds {
             if value < min || value > max {
-                return Err(ConfigError {
+                return Err(InvalidConfig {
                     name,
                     value,
                     min,

@@ -85,7 +85,7 @@ pub use answer::{
     Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault, Reply,
     Victim, admission, routing,
 };
-pub use config::{Config, ConfigError};
+pub use config::{Config, InvalidConfig};
 pub use effect::{Effect, StartOrder};
 pub use fact::{
     Clock, Decided, ExpiredWhy, Fact, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,

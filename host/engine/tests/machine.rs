@@ -19,7 +19,7 @@ use pointsman_engine::step_loop::{StepLoop, StepLoopParts};
 use pointsman_engine::text::ModelText;
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Closing, Deliveries, Delivery};
-use pointsman_executor::job::{Job, Sequence};
+use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::stats::EngineStats;
 use pointsman_executor::test_util::{WholeAnswer, random_job};
 
@@ -34,7 +34,7 @@ struct Request {
     job: Arc<Job>,
     alone: WholeAnswer,
     /// The sequence as it left; absent while it runs, or at its beginning.
-    state: Option<Box<Sequence>>,
+    state: Option<Box<JobState>>,
     sink: delivery::TextSink,
     _closing: Closing,
     deliveries: Deliveries,
@@ -169,7 +169,7 @@ impl Host {
         let (executor, command) = match effect {
             Effect::Start(order) => {
                 let request = self.requests.get_mut(&order.sequence.request).unwrap();
-                let fresh = || Sequence::new(Arc::clone(&request.job), request.sink.clone());
+                let fresh = || JobState::new(Arc::clone(&request.job), request.sink.clone());
                 let sequence = request.state.take().map_or_else(fresh, |state| *state);
                 (
                     order.sequence.executor,

@@ -13,7 +13,7 @@ use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::step_loop::{StepLoop, StepLoopParts, StepOutcome};
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Deliveries, Delivery};
-use pointsman_executor::job::{Job, Sequence};
+use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::test_util::{
     self, EXECUTOR, FIRST_LIFE, SLOTS, TestHost, job, random_job, reference,
 };
@@ -178,7 +178,7 @@ fn what_cannot_be_run_is_refused_and_harms_nobody() {
         ("0 tokens were ordered, and there are 0", |start| {
             start.order.prompt_tokens = 0;
             let sink = start.sequence.sink.clone();
-            start.sequence = Sequence::new(Arc::new(job(&[], 5)), sink);
+            start.sequence = JobState::new(Arc::new(job(&[], 5)), sink);
         }),
         ("129 tokens are more than the context of 128", |start| {
             start.order.prompt_tokens = 129;
@@ -335,7 +335,7 @@ fn bare(backend: ScriptedBackend) -> StepLoop {
 /// Makes a start of `job` with more blocks than it needs, the same whatever the request.
 fn start(request: u32, job: &Job) -> (Start, Deliveries) {
     let (sink, _closing, deliveries) = delivery::channel(job.output_tokens_max);
-    let sequence = Sequence::new(Arc::new(job.clone()), sink);
+    let sequence = JobState::new(Arc::new(job.clone()), sink);
     let blocks = (0..10).map(|idx| BlockId(idx + 10 * (request % 4)));
     let name = reference(RequestId(request.into()));
     (

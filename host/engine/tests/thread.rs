@@ -13,7 +13,7 @@ use pointsman_engine::thread::Recovery;
 use pointsman_executor::contract::{Command, Event};
 use pointsman_executor::delivery::{self, Deliveries};
 use pointsman_executor::handle::Ended;
-use pointsman_executor::job::{Job, Sequence};
+use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::test_util::{self, TestHost, job, reference};
 
 /// Starts an engine whose backends fail as `faults` says.
@@ -32,7 +32,7 @@ fn start(request: u64, incarnation: u32) -> (Command, Deliveries) {
         ..job(&[30, 31, 32], 10)
     };
     let (sink, _closing, deliveries) = delivery::channel(job.output_tokens_max);
-    let sequence = Sequence::new(Arc::new(job), sink);
+    let sequence = JobState::new(Arc::new(job), sink);
     let name = SequenceRef {
         incarnation: Incarnation(incarnation),
         ..reference(RequestId(request))

@@ -20,7 +20,7 @@ use pointsman_core::{
 };
 
 use crate::delivery::StopReason;
-use crate::job::Sequence;
+use crate::job::JobState;
 
 /// An order of the driver to an executor.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Start {
     /// The machine's order, with the block table.
     pub order: StartOrder,
     /// The job and its progress so far.
-    pub sequence: Sequence,
+    pub sequence: JobState,
 }
 
 impl Start {
@@ -100,14 +100,14 @@ pub enum Event {
         /// The cause, for the operator's log.
         why: String,
         /// The sequence as far as it came, if another executor can go on with it.
-        state: Option<Box<Sequence>>,
+        state: Option<Box<JobState>>,
     },
     /// An evicted or cancelled sequence has left.
     Left {
         /// The sequence that left.
         sequence: SequenceRef,
         /// The sequence as far as it came.
-        state: Box<Sequence>,
+        state: Box<JobState>,
     },
     /// Everything that ran is gone. Later events are of the next life, `incarnation` + 1.
     Lost {

@@ -1,6 +1,6 @@
 //! A client's job, and the sequence that carries it out.
 //!
-//! A [`Job`] never changes. A [`Sequence`] is its progress: an executor owns the sequence while it
+//! A [`Job`] never changes. A [`JobState`] is its progress: an executor owns the sequence while it
 //! runs there and hands it back when it leaves, so that another executor can go on without the
 //! client noticing.
 //!
@@ -45,7 +45,7 @@ pub struct Sampling {
 
 /// A job under way.
 #[derive(Debug)]
-pub struct Sequence {
+pub struct JobState {
     /// The client's order.
     pub job: Arc<Job>,
     /// Token ids: the prompt, then the tokens generated so far.
@@ -58,7 +58,7 @@ pub struct Sequence {
     pub sink: TextSink,
 }
 
-impl Sequence {
+impl JobState {
     /// Makes a sequence at the beginning of `job`, whose text goes to `sink`.
     #[must_use]
     pub fn new(job: Arc<Job>, sink: TextSink) -> Self {

@@ -1,4 +1,4 @@
-//! The command line: arguments in, a [`Command`] out. `main` runs it.
+//! The command line: arguments in, a [`CliCommand`] out. `main` runs it.
 //!
 //! # Not here
 //! The effect of the flags of `serve` on the configuration ([`Flags`]).
@@ -15,12 +15,12 @@ use crate::policy::PolicyCommand;
 pub struct Cli {
     /// The subcommand to carry out.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 /// A subcommand of `pointsman`.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Serve models over an OpenAI-compatible HTTP interface
     #[command(
         long_about = "Serve models over an OpenAI-compatible HTTP interface.\n\n\

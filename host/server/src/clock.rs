@@ -14,11 +14,11 @@ use pointsman_core::Micros;
 
 /// The host's monotonic clock. Copies show the same time.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub struct SystemClock {
     start: Instant,
 }
 
-impl Clock {
+impl SystemClock {
     /// A clock that begins at zero now.
     #[must_use]
     pub fn start() -> Self {

@@ -13,7 +13,7 @@ use crate::driver::message::DriverHandle;
 use crate::driver::operator::Operator;
 use crate::metrics::Metrics;
 use crate::reload::order::{Order, OrderError, OrderHandle};
-use crate::reload::port::{Ended, PolicyPort};
+use crate::reload::port::{HostEnded, PolicyPort};
 use crate::reload::report::ReloadStep;
 
 /// The reconciler is given this long to note an ejection.
@@ -31,12 +31,12 @@ impl PolicyPort for DriverPort {
         self.driver.handover(policy)
     }
 
-    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, Ended> {
-        self.driver.brief(kinds).ok_or(Ended)
+    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded> {
+        self.driver.brief(kinds).ok_or(HostEnded)
     }
 
-    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, Ended> {
-        self.driver.commit(commit).ok_or(Ended)
+    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, HostEnded> {
+        self.driver.commit(commit).ok_or(HostEnded)
     }
 
     fn count_committed(&self, pause: Micros) {
@@ -71,7 +71,7 @@ pub async fn eject(
         timeout(NOTE_WAIT, orders.order(Order::Eject { hooks })),
         driver.operate(|answer| Operator::Eject(hooks, answer)),
     );
-    done.ok_or(OrderError::Ended)?;
+    done.ok_or(OrderError::HostEnded)?;
     let Ok(carried_out) = noted else {
         warn!("hooks ejected, which the reconciler has not noted yet: is the policy folder slow?");
         return Ok(false);

@@ -77,7 +77,7 @@ pub struct Addition {
     pub slots: Option<u32>,
     /// Relative share of the tokens of a step; absent: the default.
     pub share_weight: Option<u32>,
-    /// The executor's name; absent: a name of the device's and the model's.
+    /// The executor's name; absent: made of the device's and the model's.
     pub executor: Option<String>,
 }
 

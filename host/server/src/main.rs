@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use pointsman_server::cli::{Cli, Command};
+use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::journal::command as journal;
 use pointsman_server::policy::{self, PolicyCommand, Verdict};
@@ -23,13 +23,13 @@ const NOT_DONE: u8 = 2;
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let (done, otherwise) = match command {
-        Command::Serve(flags) => (serve(&flags), ExitCode::FAILURE),
-        Command::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
-        Command::Replay(args) => {
+        CliCommand::Serve(flags) => (serve(&flags), ExitCode::FAILURE),
+        CliCommand::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
+        CliCommand::Replay(args) => {
             let done = printed(|out| journal::replay(&args, out));
             (done, ExitCode::from(NOT_DONE))
         }
-        Command::Journal(command) => {
+        CliCommand::Journal(command) => {
             let done = printed(|out| journal::journal(&command, out));
             (done, ExitCode::from(NOT_DONE))
         }

@@ -23,7 +23,7 @@ use tokio::task;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::clock::{self, Clock};
+use crate::clock::{self, SystemClock};
 use crate::config::Config;
 use crate::driver::message::{DriverHandle, channels};
 use crate::driver::{Driver, Memory, thread};
@@ -38,7 +38,7 @@ use crate::provider::ModelConfig;
 use crate::reload::order::OrderHandle;
 use crate::reload::report::ReconcilerReport;
 use crate::reload::{self, ReconcilerHandle, ReconcilerSpec};
-use crate::shutdown::{self, Asked, Signals};
+use crate::shutdown::{self, SignalOrder, Signals};
 use crate::state::State;
 
 /// Batches of executor events on their way to the driver.
@@ -78,7 +78,7 @@ struct Core {
 
 /// The things that the driver and the reconciler share.
 struct Shared {
-    clock: Clock,
+    clock: SystemClock,
     metrics: Arc<Metrics>,
     /// Wakes the reconciler, which the driver does.
     waker: Waker,
@@ -90,7 +90,7 @@ impl Server {
     /// # Errors
     /// What keeps it from serving; nothing is left running then but what ends by itself.
     pub async fn start(config: Config) -> Result<Self> {
-        let clock = Clock::start();
+        let clock = SystemClock::start();
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
         let listeners = Listeners::bind(&config).await?;
@@ -416,7 +416,7 @@ pub fn run(config: Config) -> Result<ExitCode> {
     let code = runtime.block_on(async {
         let mut signals = Signals::catch()?;
         let server = Server::start(config).await?;
-        while signals.next().await == Asked::Eject {
+        while signals.next().await == SignalOrder::Eject {
             server.eject().await;
         }
         // Biased towards the impatient.

@@ -17,7 +17,7 @@ pub struct Signals {
 
 /// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalOrder {
     /// Stops the server.
     Stop,
     /// Puts every hook back on the embedded policies.
@@ -41,7 +41,7 @@ impl Signals {
     ///
     /// # Cancellation
     /// No signal is lost when the future is dropped.
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> SignalOrder {
         // Biased towards the end.
         tokio::select! {
             biased;
@@ -49,10 +49,10 @@ impl Signals {
             _ = self.terminate.recv() => info!("asked to terminate"),
             _ = self.user.recv() => {
                 info!("asked to eject policies");
-                return Asked::Eject;
+                return SignalOrder::Eject;
             }
         }
-        Asked::Stop
+        SignalOrder::Stop
     }
 
     /// Waits for the next signal that asks to stop.
@@ -60,7 +60,7 @@ impl Signals {
     /// # Cancellation
     /// The same as for [`Self::next`].
     pub async fn stop(&mut self) {
-        while self.next().await != Asked::Stop {}
+        while self.next().await != SignalOrder::Stop {}
     }
 }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use pointsman_core::rows::Health;
 use pointsman_core::{
-    AttachError, BlockId, Config, ConfigError, DeviceId, DeviceSpec, Effect, ExecutorId,
-    ExecutorSpec, ExecutorUpdate, Fact, Handled, Input, InternedId, Machine, Micros, NewRequest,
+    AttachError, BlockId, Config, DeviceId, DeviceSpec, Effect, ExecutorId, ExecutorSpec,
+    ExecutorUpdate, Fact, Handled, Input, InternedId, InvalidConfig, Machine, Micros, NewRequest,
     Outcome, Policies, RecordedMachine, Recorder, RequestId, RetryClass, Round, SequenceRef,
     Stamped, StepReport,
 };
@@ -86,7 +86,7 @@ impl<P: Policies> World<P> {
     ///
     /// # Errors
     /// If the machine refuses its configuration.
-    pub fn new(config: Config, policies: P) -> Result<Self, ConfigError> {
+    pub fn new(config: Config, policies: P) -> Result<Self, InvalidConfig> {
         let mut machine = RecordedMachine::new(Machine::new(config)?);
         machine.record(Some(Box::default()));
         Ok(Self {
@@ -451,7 +451,7 @@ pub fn replay(
     config: Config,
     policies: &mut dyn Policies,
     recording: &[Recorded],
-) -> Result<(Vec<Stamped>, Vec<Effect>), ConfigError> {
+) -> Result<(Vec<Stamped>, Vec<Effect>), InvalidConfig> {
     let mut machine = Machine::new(config)?;
     for recorded in recording {
         match recorded {

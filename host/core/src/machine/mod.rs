@@ -31,7 +31,7 @@ mod round;
 mod rows;
 mod timers;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, InvalidConfig};
 use crate::effect::Effect;
 use crate::fact::Stamped;
 use crate::ids::{BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round};
@@ -101,7 +101,7 @@ impl Machine {
     ///
     /// # Errors
     /// A bound that is out of its range.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
+    pub fn new(config: Config) -> Result<Self, InvalidConfig> {
         config.validate()?;
         Ok(Self {
             names: Names::default(),

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use pointsman_core::{BlockId, Progress, RetryClass, SequenceRef};
 use pointsman_executor::contract::{Event, Start};
 use pointsman_executor::delivery::StopReason;
-use pointsman_executor::job::Sequence;
+use pointsman_executor::job::JobState;
 
 use crate::model::backend::{Chunk, Logits};
 use crate::sample::Sampler;
@@ -19,7 +19,7 @@ pub(super) struct RunningSequence {
     id: SequenceRef,
     /// Tokens to have in KV before the first one generated here.
     prompt_tokens: usize,
-    sequence: Sequence,
+    sequence: JobState,
     /// The block table.
     blocks: Vec<BlockId>,
     /// Tokens, from the start, whose KV is in `blocks`.

@@ -10,7 +10,7 @@ use pointsman_core::{BlockId, Progress, RequestId, SequenceRef};
 use super::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLOTS, WholeAnswer, reference, start};
 use crate::contract::{Command, Event};
 use crate::delivery::{self, Closing, Deliveries, Delivery, StopReason};
-use crate::job::{Job, Sequence};
+use crate::job::{Job, JobState};
 
 /// A host with one executor. Its methods panic where the executor breaks the contract.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ enum Client {
 
 #[derive(Debug)]
 enum Phase {
-    Waiting(Box<Sequence>),
+    Waiting(Box<JobState>),
     Running(Stay),
     Finished(StopReason),
     Cancelled,
@@ -163,7 +163,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         let request = RequestId(self.requests.len() as u64);
         let alone = self.executor.alone(&job);
         let (sink, closing, deliveries) = delivery::channel(job.output_tokens_max);
-        let sequence = Sequence::new(Arc::new(job), sink);
+        let sequence = JobState::new(Arc::new(job), sink);
         let record = Record {
             alone,
             phase: Phase::Waiting(Box::new(sequence)),

@@ -17,7 +17,7 @@ use pointsman_core::{
 };
 
 use crate::contract::{Command, Events, Start};
-use crate::job::{Job, Sampling, Sequence};
+use crate::job::{Job, JobState, Sampling};
 
 pub use alone::{WholeAnswer, answer_alone, first_stop};
 pub use host::TestHost;
@@ -76,7 +76,7 @@ pub fn reference(request: RequestId) -> SequenceRef {
 }
 
 /// Returns the start of a sequence in `blocks`, of which nothing is in KV yet.
-pub fn start(name: SequenceRef, sequence: Sequence, blocks: Vec<BlockId>) -> Start {
+pub fn start(name: SequenceRef, sequence: JobState, blocks: Vec<BlockId>) -> Start {
     let count = |tokens: &[u32]| u32::try_from(tokens.len()).unwrap();
     let order = StartOrder {
         sequence: name,

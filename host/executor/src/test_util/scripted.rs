@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::GREEDY;
 use crate::contract::{Command, Event, Events, Start};
 use crate::delivery::StopReason;
-use crate::job::{Job, Sequence};
+use crate::job::{Job, JobState};
 use crate::text::{DecodeError, Detokenizer};
 
 /// Commands that may wait for a scripted executor.
@@ -36,7 +36,7 @@ pub struct ScriptedExecutor {
 #[derive(Debug)]
 struct ScriptedSequence {
     id: SequenceRef,
-    sequence: Sequence,
+    sequence: JobState,
     blocks: Vec<BlockId>,
     /// Tokens to have in KV before the first one is generated here.
     prompt_tokens: usize,
@@ -314,7 +314,7 @@ mod tests {
         };
         let job = Arc::new(job(&[30, 31], 5));
         let (sink, _closing, _deliveries) = delivery::channel(job.output_tokens_max);
-        let sequence = Sequence::new(job, sink);
+        let sequence = JobState::new(job, sink);
         Command::Start(Box::new(start(name, sequence, vec![BlockId(0)])))
     }
 

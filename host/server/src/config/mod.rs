@@ -49,12 +49,12 @@ const POLICIES_FOLDER: &str = "policies.d";
 pub struct Config {
     /// The address to listen on. Default 127.0.0.1:8080.
     pub listen: SocketAddr,
-    /// Bounds on connections, requests and times.
+    /// Bounds on HTTP connections, requests and times.
     pub http: HttpConfig,
     /// API keys; empty: no key is needed, and every request is of the tenant `default`.
     pub keys: Vec<ApiKey>,
     /// Tenants with their rights; among them always the tenants of `keys`, or `default`.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<TenantConfig>,
     /// Bounds of the hints that clients may give.
     pub hints: HintsConfig,
     /// Models served on this machine's processors.
@@ -115,7 +115,7 @@ pub struct Secret(String);
 
 /// A tenant: requests are accounted to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant {
+pub struct TenantConfig {
     /// The tenant's name.
     pub name: String,
     /// Relative share; at least 1.
@@ -303,7 +303,7 @@ impl CpuConfig {
     }
 }
 
-impl Tenant {
+impl TenantConfig {
     /// A tenant with the default share and no limit.
     #[must_use]
     pub fn new(name: &str) -> Self {

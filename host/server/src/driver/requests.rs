@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pointsman_core::{Outcome, RequestId};
 use pointsman_executor::delivery::{Closing, End, Placement, StopReason, TextSink};
-use pointsman_executor::job::{Job, Sequence};
+use pointsman_executor::job::{Job, JobState};
 
 use super::message::TicketId;
 
@@ -28,7 +28,7 @@ pub(super) struct Record {
     closing: Closing,
     // Owned state.
     /// How far it has come, while no executor has it.
-    state: Option<Sequence>,
+    state: Option<JobState>,
     placement: Option<Arc<Placement>>,
     stop: Option<StopReason>,
 }
@@ -47,10 +47,10 @@ impl Record {
     }
 
     /// What an executor takes up: where it was left, or from the beginning.
-    fn take_sequence(&mut self) -> Sequence {
+    fn take_sequence(&mut self) -> JobState {
         self.state
             .take()
-            .unwrap_or_else(|| Sequence::new(Arc::clone(&self.job), self.sink.clone()))
+            .unwrap_or_else(|| JobState::new(Arc::clone(&self.job), self.sink.clone()))
     }
 }
 
@@ -76,7 +76,7 @@ impl Requests {
     }
 
     /// What to start; its client is told where. Absent if its client has left.
-    pub(super) fn start(&mut self, request: RequestId) -> Option<Sequence> {
+    pub(super) fn start(&mut self, request: RequestId) -> Option<JobState> {
         let record = self.records.get_mut(&request)?;
         if let Some(placement) = &record.placement {
             record.sink.placed(Arc::clone(placement));
@@ -85,7 +85,7 @@ impl Requests {
     }
 
     /// An executor gave it back.
-    pub(super) fn give_back(&mut self, request: RequestId, state: Sequence) {
+    pub(super) fn give_back(&mut self, request: RequestId, state: JobState) {
         if let Some(record) = self.records.get_mut(&request) {
             record.state = Some(state);
         }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::message::{Control, Inbox, Message};
 use super::{Driver, Settled};
-use crate::clock::Clock;
+use crate::clock::SystemClock;
 
 /// Messages of one kind in one turn.
 const TURN_MAX: usize = 1024;
@@ -28,7 +28,7 @@ const TURN_MAX: usize = 1024;
 /// If the thread cannot be made.
 pub fn spawn(
     driver: Driver,
-    clock: Clock,
+    clock: SystemClock,
     inbox: Inbox,
     events: mpsc::Receiver<Events>,
 ) -> io::Result<JoinHandle<()>> {
@@ -49,7 +49,7 @@ pub fn spawn(
 
 struct Turner {
     driver: Driver,
-    clock: Clock,
+    clock: SystemClock,
     inbox: Inbox,
     events: mpsc::Receiver<Events>,
 }

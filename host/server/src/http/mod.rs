@@ -51,7 +51,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::catalog::Catalog;
-use crate::clock::Clock;
+use crate::clock::SystemClock;
 use crate::driver::message::DriverHandle;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
@@ -103,7 +103,7 @@ pub struct App {
     driver: DriverHandle,
     /// Part of each completion's id, so that ids of two processes differ.
     origin: u64,
-    clock: Clock,
+    clock: SystemClock,
     // Owned.
     monitor: monitor::Newest,
     /// Bounds the prompts that are tokenised at once on threads of their own.
@@ -136,7 +136,7 @@ impl App {
             fleet,
             driver,
             origin: fastrand::u64(..),
-            clock: Clock::start(),
+            clock: SystemClock::start(),
             monitor: monitor::Newest::default(),
             tokenising: Semaphore::new(threads),
             watched,

@@ -46,7 +46,7 @@ use tokio::sync::watch::Receiver as Watched;
 
 use crate::state::State;
 use order::OrderHandle;
-use port::{Ended, PolicyPort};
+use port::{HostEnded, PolicyPort};
 use reconciler::Reconciler;
 use report::ReconcilerReport;
 use settings::LifecycleSettings;
@@ -149,7 +149,7 @@ struct AtWork<P> {
 }
 
 impl<P: PolicyPort> AtWork<P> {
-    fn run(mut self) -> Result<(), Ended> {
+    fn run(mut self) -> Result<(), HostEnded> {
         self.arm();
         let mut due = self.reconciler.begin()?;
         loop {

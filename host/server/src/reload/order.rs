@@ -75,7 +75,7 @@ pub enum OrderError {
     Failed { step: ReloadStep, why: String },
     /// The host is shutting down.
     #[error("the host is shutting down")]
-    Ended,
+    HostEnded,
 }
 
 /// An order, and the channel for its result.
@@ -106,8 +106,8 @@ impl OrderHandle {
     pub async fn order(&self, order: Order) -> Result<(), OrderError> {
         let (answer, answered) = oneshot::channel();
         let placed = self.orders.send((order, answer)).await;
-        placed.map_err(|_closed| OrderError::Ended)?;
+        placed.map_err(|_closed| OrderError::HostEnded)?;
         self.waker.wake_by_ref();
-        answered.await.unwrap_or(Err(OrderError::Ended))
+        answered.await.unwrap_or(Err(OrderError::HostEnded))
     }
 }

@@ -15,14 +15,14 @@ pub trait PolicyPort {
     ///
     /// # Errors
     /// If the host has ended.
-    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, Ended>;
+    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded>;
 
     /// Changes the policies in force, all or nothing. An empty commit only returns the policies in
     /// force.
     ///
     /// # Errors
     /// If the host has ended. A commit that the host refuses has changed nothing.
-    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, Ended>;
+    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, HostEnded>;
 
     /// Counts a plan that became a commit, which held the host up for `pause`.
     fn count_committed(&self, pause: Micros);
@@ -34,4 +34,4 @@ pub trait PolicyPort {
 /// The error of a host that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host has ended")]
-pub struct Ended;
+pub struct HostEnded;

@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, watch};
 use super::binding::Conflict;
 use super::folder::{Folder, FolderState};
 use super::order::{self, OrderHandle, PlacedOrder};
-use super::port::{Ended, PolicyPort};
+use super::port::{HostEnded, PolicyPort};
 use super::preparer::Preparer;
 use super::registry::Registry;
 use super::report::{ReconcilerReport, Trigger};
@@ -122,13 +122,13 @@ impl<P: PolicyPort> Reconciler<P> {
     ///
     /// # Errors
     /// If the host has ended.
-    pub fn begin(&mut self) -> Result<Micros, Ended> {
+    pub fn begin(&mut self) -> Result<Micros, HostEnded> {
         self.transactions.begin_pass(Trigger::Start);
         let begun = self.first_pass();
         self.end_pass(begun)
     }
 
-    fn first_pass(&mut self) -> Result<(), Ended> {
+    fn first_pass(&mut self) -> Result<(), HostEnded> {
         self.polled_at = self.transactions.at;
         self.recall()?;
         let codes: Vec<&[u8]> = self.embedded.iter().map(|policy| policy.wasm).collect();
@@ -158,13 +158,13 @@ impl<P: PolicyPort> Reconciler<P> {
     ///
     /// # Errors
     /// If the host has ended.
-    pub fn tick(&mut self) -> Result<Micros, Ended> {
+    pub fn tick(&mut self) -> Result<Micros, HostEnded> {
         self.transactions.begin_pass(Trigger::Folder);
         let done = self.pass();
         self.end_pass(done)
     }
 
-    fn pass(&mut self) -> Result<(), Ended> {
+    fn pass(&mut self) -> Result<(), HostEnded> {
         self.polled_at = self.transactions.at;
         let has_lost = self.ask_host()? > 0;
         self.obey_all()?;
@@ -205,7 +205,7 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === The end of a pass ===
 
-    fn end_pass(&mut self, passed: Result<(), Ended>) -> Result<Micros, Ended> {
+    fn end_pass(&mut self, passed: Result<(), HostEnded>) -> Result<Micros, HostEnded> {
         self.transactions.end_idle();
         self.tell();
         self.registry.forget();

@@ -5,7 +5,9 @@
 //!   "version": 1,
 //!   "bindings": { "priority": { "policy": "mine" }, "routing": "embedded" },
 //!   "modes": { "mine": { "mode": "canary 10%", "instead-of": "shadow" } },
-//!   "quarantine": [ { "fingerprint": "…", "digest": "…", "name": "…", "cause": "faulted", "detail": "…" } ],
+//!   "quarantine": [
+//!     { "fingerprint": "…", "digest": "…", "name": "…", "cause": "faulted", "detail": "…" }
+//!   ],
 //!   "good": { "mine": { "digest": "…", "sidecar": "…" } },
 //!   "folder": { "path": "/etc/pointsman/policies.d", "device": 64769, "inode": 131 }
 //! }

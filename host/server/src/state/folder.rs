@@ -3,7 +3,7 @@
 //! ```text
 //! lock              held by the server that uses it
 //! state.json        orders, quarantine, digests of the last good policies
-//! state.damaged     what state.json was when it could not be read
+//! state.damaged     a state.json that could not be read
 //! policies/         last good components, by digest
 //! dumps/            faults, the newest last
 //! code/             compiled components, private

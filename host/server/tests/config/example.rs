@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use pointsman_server::config::Tenant;
+use pointsman_server::config::TenantConfig;
 use tempfile::TempDir;
 
 use super::{folder, known, load, load_in};
@@ -53,7 +53,7 @@ fn the_example_shows_the_defaults() {
     assert_eq!(shown.models[0], default.models[0]);
     assert_eq!(shown.cpu.kv_bytes, default.cpu.kv_bytes);
     assert_eq!(shown.cpu.tokens_per_step, default.cpu.tokens_per_step);
-    assert_eq!(shown.tenants[0].weight, Tenant::new("alice").weight);
+    assert_eq!(shown.tenants[0].weight, TenantConfig::new("alice").weight);
     assert_eq!(shown.hints, default.hints);
     assert_eq!(shown.core, default.core);
     assert_eq!(shown.log, default.log);

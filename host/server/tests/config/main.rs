@@ -19,7 +19,7 @@ use clap::Parser;
 use pointsman_core::Hook;
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, Command};
-use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, Tenant, Wrong};
+use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, TenantConfig, Wrong};
 use pointsman_server::provider::ModelSource;
 use tempfile::TempDir;
 
@@ -73,7 +73,7 @@ fn with_nothing_given_the_demo_model_is_served_on_loopback_to_everybody() {
     assert_eq!(config.models[0].name, "demo");
     assert_eq!(config.models[0].source, ModelSource::Embedded);
     assert!(config.keys.is_empty());
-    assert_eq!(config.tenants, [Tenant::new("default")]);
+    assert_eq!(config.tenants, [TenantConfig::new("default")]);
     assert_eq!(config.core, pointsman_core::Config::default());
     assert_eq!(config.policies.limits, pointsman_policy::Limits::default());
     assert_eq!(config.log.format, LogFormat::Human);
@@ -157,7 +157,10 @@ fn a_key_is_given_as_text_hash_or_file_and_never_shown() {
     assert_eq!(hex, hash);
     let tenants: Vec<_> = config.keys.iter().map(|key| key.tenant.as_str()).collect();
     assert_eq!(tenants, ["default", "bob"]);
-    assert_eq!(config.tenants, [Tenant::new("default"), Tenant::new("bob")]);
+    assert_eq!(
+        config.tenants,
+        [TenantConfig::new("default"), TenantConfig::new("bob")]
+    );
     assert_eq!(config.admin.key.as_deref(), Some("super-secret"));
     assert!(!format!("{config:?}").contains("secret"));
 }
@@ -168,12 +171,15 @@ fn tenants_that_are_listed_keep_their_rights() {
         "[[tenants]]\nname = 'alice'\nweight = 3\ntokens-per-minute = 1000\n\
          [[keys]]\nkey = 'a'\ntenant = 'alice'\n[[keys]]\nkey = 'b'",
     );
-    let alice = Tenant {
+    let alice = TenantConfig {
         weight: 3,
         tokens_per_minute: Some(1000),
-        ..Tenant::new("alice")
+        ..TenantConfig::new("alice")
     };
-    assert_eq!(config.unwrap().tenants, [alice, Tenant::new("default")]);
+    assert_eq!(
+        config.unwrap().tenants,
+        [alice, TenantConfig::new("default")]
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pointsman_core::Hook;
 use pointsman_policy::{Patience, PolicyEngine, PolicyHost};
-use pointsman_server::clock::Clock;
+use pointsman_server::clock::SystemClock;
 use pointsman_server::driver::message::channels;
 use pointsman_server::driver::{Driver, Memory, thread};
 use pointsman_server::driver_port::DriverPort;
@@ -97,7 +97,7 @@ fn what_two_files_contest_is_shown() {
     assert_eq!(shown["hooks"]["priority"]["policy"], "aging");
 }
 
-fn spec(settings: LifecycleSettings, clock: Clock, waker: Waker) -> ReconcilerSpec {
+fn spec(settings: LifecycleSettings, clock: SystemClock, waker: Waker) -> ReconcilerSpec {
     ReconcilerSpec {
         settings,
         embedded: embedded::policies().unwrap().to_vec(),
@@ -112,7 +112,7 @@ fn spec(settings: LifecycleSettings, clock: Clock, waker: Waker) -> ReconcilerSp
 #[tokio::test]
 async fn a_reconciler_at_work_notices_files_and_ends_when_it_is_told() {
     let home = tempfile::tempdir().unwrap();
-    let clock = Clock::start();
+    let clock = SystemClock::start();
     let metrics = Arc::new(Metrics::default());
     let host = PolicyHost::new(Patience::default());
     let driver = Driver::new(machine(), host, Arc::clone(&metrics), Memory::default());
@@ -158,7 +158,7 @@ async fn a_reconciler_without_a_host_ends() {
     let (waker, woken) = waker();
     let metrics = Arc::new(Metrics::default());
     let port = DriverPort { driver, metrics };
-    let mut reconciler = spawn(spec(settings, Clock::start(), waker), woken, port).unwrap();
+    let mut reconciler = spawn(spec(settings, SystemClock::start(), waker), woken, port).unwrap();
     assert!(reconciler.ready().await);
     while reconciler.report.changed().await.is_ok() {}
     spawn_blocking(|| reconciler.join().unwrap()).await.unwrap();

@@ -23,7 +23,7 @@ use pointsman_server::driver::{Driver, Memory};
 use pointsman_server::embedded;
 use pointsman_server::metrics::Metrics;
 use pointsman_server::reload::order::{Order, OrderError};
-use pointsman_server::reload::port::{Ended, PolicyPort};
+use pointsman_server::reload::port::{HostEnded, PolicyPort};
 use pointsman_server::reload::reconciler::Reconciler;
 use pointsman_server::reload::report::{
     PolicyReport, ReconcilerReport, ReloadStep, Transaction, VersionRefusal,
@@ -68,12 +68,12 @@ impl PolicyPort for Port {
         self.driver.borrow_mut().handover(self.now(), policy)
     }
 
-    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, Ended> {
+    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded> {
         let now = self.now();
         Ok(self.driver.borrow_mut().brief(now, kinds))
     }
 
-    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, Ended> {
+    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, HostEnded> {
         Ok(self.driver.borrow_mut().commit(self.now(), commit))
     }
 

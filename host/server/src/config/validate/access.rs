@@ -8,14 +8,14 @@ use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
 use super::super::file;
-use super::super::{ApiKey, DEFAULT_TENANT, Tenant};
+use super::super::{ApiKey, DEFAULT_TENANT, TenantConfig};
 use super::Check;
 use crate::provider::WEIGHTS;
 
 /// The API keys and the tenants.
 pub(super) struct Access {
     pub(super) keys: Vec<ApiKey>,
-    pub(super) tenants: Vec<Tenant>,
+    pub(super) tenants: Vec<TenantConfig>,
 }
 
 const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
@@ -48,18 +48,18 @@ impl Check<'_> {
                 if listed && tenant != DEFAULT_TENANT {
                     return Err(self.unknown_tenant(&path, &key, &access.tenants));
                 }
-                access.tenants.push(Tenant::new(&tenant));
+                access.tenants.push(TenantConfig::new(&tenant));
             }
             access.keys.push(ApiKey { sha256, tenant });
         }
-        let known = |tenant: &Tenant| tenant.name == DEFAULT_TENANT;
+        let known = |tenant: &TenantConfig| tenant.name == DEFAULT_TENANT;
         if access.keys.is_empty() && !access.tenants.iter().any(known) {
-            access.tenants.push(Tenant::new(DEFAULT_TENANT));
+            access.tenants.push(TenantConfig::new(DEFAULT_TENANT));
         }
         Ok(access)
     }
 
-    fn tenants(self, given: Vec<Spanned<file::Tenant>>) -> Result<Vec<Tenant>, ConfigError> {
+    fn tenants(self, given: Vec<Spanned<file::Tenant>>) -> Result<Vec<TenantConfig>, ConfigError> {
         let mut names: Vec<String> = Vec::new();
         let mut tenants = Vec::new();
         for (index, tenant) in given.into_iter().enumerate() {
@@ -71,7 +71,7 @@ impl Check<'_> {
                 let range = 1..=TOKENS_PER_MINUTE_MAX;
                 self.number(&path("tokens-per-minute"), Some(tokens), range, 1)
             });
-            tenants.push(Tenant {
+            tenants.push(TenantConfig {
                 name,
                 weight: self.number(&path("weight"), tenant.weight, WEIGHTS, 1)?,
                 tokens_per_minute: tokens.transpose()?,
@@ -84,7 +84,7 @@ impl Check<'_> {
         self,
         path: &str,
         key: &Spanned<file::Key>,
-        tenants: &[Tenant],
+        tenants: &[TenantConfig],
     ) -> ConfigError {
         let given = key.get_ref().tenant.as_ref();
         let name = given.map_or(DEFAULT_TENANT, |name| name.get_ref());

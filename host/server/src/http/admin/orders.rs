@@ -162,6 +162,6 @@ fn refused(error: OrderError) -> ApiError {
         | OrderError::Embedded(_)
         | OrderError::Idle(_)
         | OrderError::Failed { .. } => ApiError::Conflict(error.to_string()),
-        OrderError::Ended => ApiError::draining(),
+        OrderError::HostEnded => ApiError::draining(),
     }
 }

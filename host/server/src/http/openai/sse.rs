@@ -19,7 +19,7 @@ use pointsman_executor::delivery::StopReason;
 use super::envelope::Envelope;
 use super::inflow::{Inflow, Part};
 use super::params::UsageChunk;
-use crate::clock::Clock;
+use crate::clock::SystemClock;
 use crate::http::error::ApiError;
 use crate::metrics::Metrics;
 
@@ -47,7 +47,7 @@ enum Progress {
 /// Measures the times at which a client's tokens are written.
 #[derive(Debug)]
 pub(super) struct Pace {
-    clock: Clock,
+    clock: SystemClock,
     metrics: Arc<Metrics>,
     /// The time when the request had been read, then when the last tokens were written.
     last: Micros,
@@ -154,7 +154,7 @@ impl Body for EventStream {
 
 impl Pace {
     /// The pace of a request that had been read at `read`.
-    pub(super) fn new(clock: Clock, read: Micros, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(clock: SystemClock, read: Micros, metrics: Arc<Metrics>) -> Self {
         Self {
             clock,
             metrics,

@@ -4,7 +4,7 @@ use pointsman_policy::{Assignment, CommitError, Committed, Install, Restored, Ru
 
 use super::Reconciler;
 use crate::reload::binding::Bindings;
-use crate::reload::port::{Ended, PolicyPort};
+use crate::reload::port::{HostEnded, PolicyPort};
 use crate::reload::preparer;
 use crate::reload::registry::{Origin, Plan, Wanted};
 use crate::reload::report::{ReloadStep, TransactionOutcome};
@@ -15,12 +15,12 @@ use crate::reload::transactions::Failure;
 enum Obstacle {
     /// The version is of no use.
     Failed(Failure),
-    Ended,
+    HostEnded,
 }
 
 impl<P: PolicyPort> Reconciler<P> {
     /// Puts the answer of the binding rule in force.
-    pub(super) fn reconcile(&mut self) -> Result<(), Ended> {
+    pub(super) fn reconcile(&mut self) -> Result<(), HostEnded> {
         // Each round that fails does without one more version, and a policy has a few at most.
         for _ in 0..=4 * self.registry.len() {
             let bindings = self.registry.bindings(self.state.remembered());
@@ -38,7 +38,7 @@ impl<P: PolicyPort> Reconciler<P> {
     }
 
     /// Makes `plan` one commit, or leaves out a version that is of no use.
-    fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<(), Ended> {
+    fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<(), HostEnded> {
         let Plan {
             mut commit,
             install,
@@ -55,7 +55,7 @@ impl<P: PolicyPort> Reconciler<P> {
                     self.refuse_version(&wanted.name, &wanted.version, failure);
                     return Ok(());
                 }
-                Err(Obstacle::Ended) => return Err(Ended),
+                Err(Obstacle::HostEnded) => return Err(HostEnded),
             }
         }
         let put: Vec<u32> = commit.bind.iter().map(|(number, _)| *number).collect();
@@ -72,7 +72,7 @@ impl<P: PolicyPort> Reconciler<P> {
 
     /// Takes note of a refused commit: a version is of no use, or the host has other policies than
     /// was believed.
-    fn heed_refusal(&mut self, error: &CommitError, install: &[Wanted]) -> Result<(), Ended> {
+    fn heed_refusal(&mut self, error: &CommitError, install: &[Wanted]) -> Result<(), HostEnded> {
         if let CommitError::Install { at, .. } = error
             && let Some(wanted) = install.get(*at)
         {
@@ -162,7 +162,7 @@ impl<P: PolicyPort> Reconciler<P> {
         let restored = restored.map_err(|error| Failure::new(ReloadStep::Restore, &error))?;
         attempt.restored = Some(restored);
         let kinds = started.description().feed;
-        let briefed: Result<_, Ended> = attempt.time(ReloadStep::Observe, || {
+        let briefed: Result<_, HostEnded> = attempt.time(ReloadStep::Observe, || {
             let briefing = port.brief(kinds)?;
             Ok(started.brief(briefing))
         });
@@ -179,8 +179,8 @@ impl From<Failure> for Obstacle {
     }
 }
 
-impl From<Ended> for Obstacle {
-    fn from(Ended: Ended) -> Self {
-        Self::Ended
+impl From<HostEnded> for Obstacle {
+    fn from(HostEnded: HostEnded) -> Self {
+        Self::HostEnded
     }
 }

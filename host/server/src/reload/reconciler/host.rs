@@ -6,14 +6,14 @@ use std::fs;
 use pointsman_policy::{Cause, Commit, Committed, Digest, Quarantined};
 
 use super::Reconciler;
-use crate::reload::port::{Ended, PolicyPort};
+use crate::reload::port::{HostEnded, PolicyPort};
 use crate::reload::registry::{Installed, Origin, Version};
 use crate::reload::report::{ReloadStep, TransactionOutcome, Trigger, VersionRefusal};
 use crate::reload::tell;
 
 impl<P: PolicyPort> Reconciler<P> {
     /// Tells the host the versions in quarantine since an earlier life.
-    pub(super) fn recall(&mut self) -> Result<(), Ended> {
+    pub(super) fn recall(&mut self) -> Result<(), HostEnded> {
         let recall = Commit {
             quarantine: self.state.remembered().quarantine.clone(),
             ..Commit::default()
@@ -23,7 +23,7 @@ impl<P: PolicyPort> Reconciler<P> {
     }
 
     /// Asks the host for its policies. Returns the number of policies that the host has taken out.
-    pub(super) fn ask_host(&mut self) -> Result<usize, Ended> {
+    pub(super) fn ask_host(&mut self) -> Result<usize, HostEnded> {
         // There is nothing in it to be refused.
         let committed = self.port.commit(Commit::default())?;
         Ok(committed.map_or(0, |committed| self.heed(committed, None)))

@@ -6,7 +6,7 @@ use pointsman_policy::{Assignment, Commit, Digest, Mode};
 use super::Reconciler;
 use crate::reload::binding::Place;
 use crate::reload::order::{Order, OrderError};
-use crate::reload::port::{Ended, PolicyPort};
+use crate::reload::port::{HostEnded, PolicyPort};
 use crate::reload::report::{ReloadStep, Trigger};
 use crate::state::{BoundTo, ModeOrder, Remembered};
 
@@ -15,7 +15,7 @@ const ORDERS_PER_PASS: usize = 64;
 
 impl<P: PolicyPort> Reconciler<P> {
     /// Carries out the orders since the last pass.
-    pub(super) fn obey_all(&mut self) -> Result<(), Ended> {
+    pub(super) fn obey_all(&mut self) -> Result<(), HostEnded> {
         for _ in 0..ORDERS_PER_PASS {
             let Ok((order, answer)) = self.inbox.try_recv() else {
                 break;
@@ -23,14 +23,14 @@ impl<P: PolicyPort> Reconciler<P> {
             self.transactions.cause = Trigger::Order;
             let done = self.obey(order);
             self.transactions.cause = Trigger::Folder;
-            let has_ended = done == Err(OrderError::Ended);
+            let has_ended = done == Err(OrderError::HostEnded);
             // Before the answer, so that its receiver sees what came of the order.
             self.tell();
             self.publish();
             // The giver of the order may have left meanwhile.
             drop(answer.send(done));
             if has_ended {
-                return Err(Ended);
+                return Err(HostEnded);
             }
         }
         Ok(())
@@ -232,8 +232,8 @@ impl<P: PolicyPort> Reconciler<P> {
     }
 }
 
-impl From<Ended> for OrderError {
-    fn from(Ended: Ended) -> Self {
-        Self::Ended
+impl From<HostEnded> for OrderError {
+    fn from(HostEnded: HostEnded) -> Self {
+        Self::HostEnded
     }
 }
