@@ -6,12 +6,12 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
+use pointsman_http::conformance::check_body;
 use pointsman_journal::{Located, json_line, read_bytes};
 use pointsman_policy::{
     Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource, SelfTestError, self_test,
 };
 use pointsman_server::fuzz;
-use pointsman_server::http::conformance::check_body;
 use pointsman_testkit::Scenario;
 use serde_json::Map;
 

@@ -18,10 +18,10 @@ use pointsman_journal::{
 use pointsman_policy::{
     Limits, Patience, PolicyEngine, PolicyHost, PolicyRecorder, PolicySource, start,
 };
+use pointsman_policy_cli::Verdict;
+use pointsman_policy_cli::journal::{self, ReplayArgs};
 use pointsman_replay::{ComponentCache, JournalRecorder, Replay};
-use pointsman_server::journal::command::{self, ReplayArgs};
 use pointsman_server::journal::run_info;
-use pointsman_server::policy::Verdict;
 use pointsman_sim::World;
 use pointsman_testkit::Flavour;
 
@@ -338,6 +338,6 @@ pub fn replay_args(folder: &Path) -> ReplayArgs {
 /// If the journal cannot be replayed.
 pub fn replay_said(args: &ReplayArgs) -> Result<(String, Verdict)> {
     let mut out = Vec::new();
-    let verdict = command::replay(args, &mut out)?;
+    let verdict = journal::replay(args, &mut out)?;
     Ok((String::from_utf8(out)?, verdict))
 }

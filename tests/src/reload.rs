@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_core::Micros;
+use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_policy::Digest;
-use pointsman_server::reload::report::ReconcilerReport;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;

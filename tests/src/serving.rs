@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pointsman_driver::message::Load;
+use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::config::{Config, Flags};
-use pointsman_server::driver::message::Load;
-use pointsman_server::reload::report::ReconcilerReport;
 use pointsman_server::serve::Server;
 use tempfile::TempDir;
 

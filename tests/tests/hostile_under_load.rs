@@ -6,11 +6,9 @@
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
+use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep, Transaction, TransactionOutcome};
 use pointsman_policy::Restored;
 use pointsman_server::config::{ApiKey, Config, TenantConfig};
-use pointsman_server::reload::report::{
-    ReconcilerReport, ReloadStep, Transaction, TransactionOutcome,
-};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};

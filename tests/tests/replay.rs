@@ -15,10 +15,10 @@ use anyhow::{Result, ensure};
 use pointsman_core::{Hook, Reply};
 use pointsman_journal::{Entry, JournalReader, Located};
 use pointsman_policy::PolicyEngine;
+use pointsman_policy_cli::Verdict;
+use pointsman_policy_cli::journal::{self, JournalCommand, ReplayArgs, ShowArgs};
 use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally};
 use pointsman_server::config::JournalPlace;
-use pointsman_server::journal::command::{self, JournalCommand, ReplayArgs, ShowArgs};
-use pointsman_server::policy::Verdict;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::journal::{Orders, Plan, Recorded, record, replay_args, replay_said};
@@ -276,7 +276,7 @@ fn a_journal_is_shown_in_sums() {
         entries: false,
     });
     let mut out = Vec::new();
-    let verdict = command::journal(&command, &mut out).unwrap();
+    let verdict = journal::journal(&command, &mut out).unwrap();
     let shown = String::from_utf8(out).unwrap();
     assert_eq!(verdict, Verdict::Good);
     assert!(

@@ -6,8 +6,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Flags;
-use crate::journal::command::{JournalCommand, ReplayArgs};
-use crate::policy::PolicyCommand;
+use pointsman_policy_cli::PolicyCommand;
+use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
 
 /// Hosts LLM inference and lets WebAssembly policies decide how it is scheduled.
 #[derive(Clone, Debug, Parser)]

@@ -9,7 +9,7 @@
 
 use pointsman_engine::model::files::ModelFiles;
 
-use crate::reload::EmbeddedPolicy;
+use pointsman_lifecycle::EmbeddedPolicy;
 
 /// The binary was built before the policies were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

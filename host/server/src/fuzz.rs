@@ -12,8 +12,8 @@ use std::path::Path;
 use pointsman_policy::Limits;
 
 use crate::config::Config;
-use crate::http::{Kind, try_body};
-use crate::reload::sidecar;
+use pointsman_http::{Kind, try_body};
+use pointsman_lifecycle::sidecar;
 
 /// Reads and validates a configuration file.
 ///

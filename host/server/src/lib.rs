@@ -10,24 +10,13 @@
 
 #![forbid(unsafe_code)]
 
-pub mod catalog;
 pub mod cli;
-pub mod clock;
 pub mod config;
-pub mod driver;
-pub mod driver_port;
 pub mod embedded;
-pub mod fleet;
 #[doc(hidden)]
 pub mod fuzz;
-pub mod http;
 pub mod journal;
 pub mod logging;
-pub mod metrics;
 pub mod models;
-pub mod policy;
-pub mod provider;
-pub mod reload;
 pub mod serve;
 pub mod shutdown;
-pub mod state;

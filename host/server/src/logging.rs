@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_filter_decides_by_the_beginning_of_the_target() {
         let say = || {
-            debug!(target: "pointsman_server::reload", "one");
+            debug!(target: "pointsman_lifecycle", "one");
             warn!(target: "hyper", "two");
             info!(target: "hyper", "three");
         };

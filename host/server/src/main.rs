@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use pointsman_policy_cli::journal;
+use pointsman_policy_cli::{PolicyCommand, Verdict};
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
-use pointsman_server::journal::command as journal;
-use pointsman_server::policy::{self, PolicyCommand, Verdict};
-use pointsman_server::{logging, serve, state};
+use pointsman_server::{embedded, logging, serve};
 
 /// Exit code of a command that could not be carried out; clap exits with it too.
 const NOT_DONE: u8 = 2;
@@ -42,7 +42,9 @@ fn main() -> ExitCode {
 
 fn serve(flags: &Flags) -> Result<ExitCode> {
     let mut config = Config::load(flags)?;
-    config.state_folder = config.state_folder.or_else(state::default_folder);
+    config.state_folder = config
+        .state_folder
+        .or_else(pointsman_lifecycle::state::default_folder);
     logging::begin(&config.log)?;
     serve::run(config)
 }
@@ -65,7 +67,7 @@ fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<Ex
 }
 
 fn policy(command: &PolicyCommand) -> Result<ExitCode> {
-    let done = policy::run(command)?;
+    let done = pointsman_policy_cli::run(command, embedded::policies().unwrap_or_default())?;
     let written = io::stdout().write_all(done.text.as_bytes());
     written.context("standard output cannot be written")?;
     Ok(done.verdict.into())

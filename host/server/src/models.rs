@@ -25,12 +25,12 @@ use pointsman_executor::handle::EngineHandle;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use crate::catalog::ModelEntry;
-use crate::clock;
 use crate::config::CpuConfig;
 use crate::embedded;
-use crate::fleet::Running;
-use crate::provider::{LoadError, ModelConfig, ModelSource, Provider, ServedModel};
+use pointsman_driver::catalog::ModelEntry;
+use pointsman_driver::clock;
+use pointsman_driver::fleet::Running;
+use pointsman_driver::provider::{LoadError, ModelConfig, ModelSource, Provider, ServedModel};
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;

@@ -23,23 +23,23 @@ use tokio::task;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::clock::{self, SystemClock};
 use crate::config::Config;
-use crate::driver::message::{DriverHandle, channels};
-use crate::driver::{Driver, Memory, thread};
-use crate::driver_port::{DriverPort, eject};
 use crate::embedded;
-use crate::fleet::Fleet;
-use crate::http::{self, ApiKeys, App, Audience, HttpSettings, ServerPhase, Watched};
 use crate::journal;
-use crate::metrics::Metrics;
 use crate::models::{self, Loaded};
-use crate::provider::ModelConfig;
-use crate::reload::order::OrderHandle;
-use crate::reload::report::ReconcilerReport;
-use crate::reload::{self, ReconcilerHandle, ReconcilerSpec};
 use crate::shutdown::{self, SignalOrder, Signals};
-use crate::state::State;
+use pointsman_driver::clock::{self, SystemClock};
+use pointsman_driver::fleet::Fleet;
+use pointsman_driver::message::{DriverHandle, channels};
+use pointsman_driver::metrics::Metrics;
+use pointsman_driver::port::{DriverPort, eject};
+use pointsman_driver::provider::ModelConfig;
+use pointsman_driver::{Driver, Memory, thread};
+use pointsman_http::{ApiKeys, App, Audience, HttpSettings, ServerPhase, Watched};
+use pointsman_lifecycle::order::OrderHandle;
+use pointsman_lifecycle::report::ReconcilerReport;
+use pointsman_lifecycle::state::State;
+use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -98,7 +98,7 @@ impl Server {
         let admin_addr = listeners.operators.as_ref().map(TcpListener::local_addr);
         let admin_addr = admin_addr.transpose()?;
         let models = load(config.models.clone()).await?;
-        let (waker, woken) = reload::waker();
+        let (waker, woken) = pointsman_lifecycle::waker();
         let shared = Shared {
             clock,
             metrics: Arc::clone(&metrics),
@@ -262,10 +262,10 @@ impl Listeners {
     /// Serves until both have ended.
     async fn serve(self, app: Arc<App>) -> std::io::Result<()> {
         let Some(operators) = self.operators else {
-            return http::serve(self.clients, Audience::Everybody, app).await;
+            return pointsman_http::serve(self.clients, Audience::Everybody, app).await;
         };
-        let clients = http::serve(self.clients, Audience::Clients, Arc::clone(&app));
-        let operators = http::serve(operators, Audience::Operators, app);
+        let clients = pointsman_http::serve(self.clients, Audience::Clients, Arc::clone(&app));
+        let operators = pointsman_http::serve(operators, Audience::Operators, app);
         tokio::try_join!(clients, operators).map(|((), ())| ())
     }
 }
@@ -381,7 +381,7 @@ async fn start_reconciler(
         driver: driver.clone(),
         metrics: Arc::clone(&shared.metrics),
     };
-    let mut reconciler = reload::spawn(spec, woken, port).context("reconciler")?;
+    let mut reconciler = pointsman_lifecycle::spawn(spec, woken, port).context("reconciler")?;
     ensure!(reconciler.ready().await, "the reconciler has ended");
     check_defaults(&reconciler.report.borrow())?;
     Ok(reconciler)

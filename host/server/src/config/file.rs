@@ -13,7 +13,7 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
 use super::LogFormat;
-use super::tables::LimitsTable;
+use pointsman_lifecycle::tables::LimitsTable;
 
 /// A value that may be left out, with its place.
 pub(super) type Given<T> = Option<Spanned<T>>;

@@ -14,7 +14,6 @@
 mod error;
 mod file;
 mod flags;
-pub(crate) mod tables;
 mod validate;
 
 use std::fmt;
@@ -31,10 +30,10 @@ use pointsman_notation::TomlText;
 use pointsman_policy::Patience;
 use serde::Deserialize;
 
-pub use crate::http::{ApiKey, DEFAULT_TENANT};
-use crate::provider::ModelConfig;
-use crate::reload::settings::LifecycleSettings;
 pub use error::{ConfigError, Place, Wrong};
+use pointsman_driver::provider::ModelConfig;
+pub use pointsman_http::{ApiKey, DEFAULT_TENANT};
+use pointsman_lifecycle::settings::LifecycleSettings;
 
 pub use flags::{Flags, ModelFlag, ModelFlagError};
 use validate::Here;
@@ -76,7 +75,7 @@ pub struct Config {
     /// The time that running requests have once shutdown has begun. Default `30s`.
     pub drain: Duration,
     /// The folder of everything that outlives the server; absent: nothing outlives it. The caller
-    /// chooses one where neither file nor flag does: [`crate::state::default_folder`].
+    /// chooses one where neither file nor flag does: [`pointsman_lifecycle::state::default_folder`].
     pub state_folder: Option<PathBuf>,
 }
 

@@ -17,10 +17,10 @@ use std::path::Path;
 
 use clap::Parser;
 use pointsman_core::Hook;
+use pointsman_driver::provider::ModelSource;
 use pointsman_notation::TomlProblem;
-use pointsman_server::cli::{Cli, Command};
+use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, TenantConfig, Wrong};
-use pointsman_server::provider::ModelSource;
 use tempfile::TempDir;
 
 // === Helpers ===
@@ -29,7 +29,7 @@ use tempfile::TempDir;
 fn flags(line: &str) -> Flags {
     let line = format!("pointsman serve {line}");
     let parsed = Cli::try_parse_from(line.split_whitespace()).unwrap();
-    let Command::Serve(flags) = parsed.command else {
+    let CliCommand::Serve(flags) = parsed.command else {
         panic!("{line} is no `serve`");
     };
     flags

@@ -1,9 +1,9 @@
 //! The shapes of answers, whole and streamed, and of failures.
 
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
+use pointsman_driver::message::Load;
 use pointsman_executor::delivery::StopReason;
-use pointsman_server::driver::message::Load;
-use pointsman_server::http::ServerPhase;
+use pointsman_http::ServerPhase;
 use serde_json::{Value, json};
 
 use crate::client::{Client, post};

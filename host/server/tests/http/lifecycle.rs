@@ -1,7 +1,7 @@
 //! The server's life as its clients see it: draining and ending.
 
 use pointsman_executor::delivery::StopReason;
-use pointsman_server::http::ServerPhase;
+use pointsman_http::ServerPhase;
 use tokio::net::TcpStream;
 
 use crate::client::Transfer;

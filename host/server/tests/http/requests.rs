@@ -2,10 +2,10 @@
 
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
+use pointsman_driver::message::Hints;
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_server::config::{ApiKey, Config, Secret};
-use pointsman_server::driver::message::Hints;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 

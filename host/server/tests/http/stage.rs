@@ -6,23 +6,23 @@ use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
 use pointsman_core::Outcome;
+use pointsman_driver::catalog::{Catalog, ModelEntry};
+use pointsman_driver::fleet::Fleet;
+use pointsman_driver::message::{
+    Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
+};
+use pointsman_driver::operator::Operator;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
 use pointsman_policy::PolicyStatus;
-use pointsman_server::catalog::{Catalog, ModelEntry};
 use pointsman_server::config::{Config, Flags};
-use pointsman_server::driver::message::{
-    Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
-};
-use pointsman_server::driver::operator::Operator;
-use pointsman_server::fleet::Fleet;
 
-use pointsman_server::http::{App, Audience, ServerPhase, Watched, serve};
-use pointsman_server::metrics::Metrics;
-use pointsman_server::provider::{LoadError, ModelConfig, Provider, ServedModel};
-use pointsman_server::reload::order::orders;
-use pointsman_server::reload::report::ReconcilerReport;
+use pointsman_driver::metrics::Metrics;
+use pointsman_driver::provider::{LoadError, ModelConfig, Provider, ServedModel};
+use pointsman_http::{App, Audience, ServerPhase, Watched, serve};
+use pointsman_lifecycle::order::orders;
+use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::serve::http_settings;
 use tokio::net::TcpListener;
 use tokio::sync::watch;

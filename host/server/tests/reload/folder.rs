@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::report::FolderState;
 use pointsman_policy::Digest;
-use pointsman_server::reload::report::FolderState;
 
 use crate::SMALL;
 use crate::stage::{SETTLE, Stage, component, version};

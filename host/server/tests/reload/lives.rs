@@ -4,9 +4,9 @@
 use std::fs;
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::order::Order;
+use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
 use pointsman_policy::{Digest, Probation};
-use pointsman_server::reload::order::Order;
-use pointsman_server::reload::report::{FolderState, Origin, TransactionOutcome};
 
 use crate::stage::{Stage, StageConfig, component, version};
 use crate::{HELD, SMALL};

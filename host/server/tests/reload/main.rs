@@ -16,8 +16,8 @@ mod stage;
 mod trials;
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::report::{Conflict, TransactionOutcome};
 use pointsman_policy::{Digest, PolicyStatus};
-use pointsman_server::reload::report::{Conflict, TransactionOutcome};
 use stage::{DEFAULTS, Stage, StageConfig, component, version};
 
 /// The holders of admission, priority, routing, preemption and budget.

@@ -3,8 +3,8 @@
 use std::fs;
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::report::{ReloadStep, TransactionOutcome};
 use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
-use pointsman_server::reload::report::{ReloadStep, TransactionOutcome};
 
 use crate::stage::{Stage, component, version};
 

@@ -2,9 +2,9 @@
 //! is done twice.
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_lifecycle::report::{ReloadStep, TransactionOutcome};
 use pointsman_policy::{Digest, Restored};
-use pointsman_server::reload::EmbeddedPolicy;
-use pointsman_server::reload::report::{ReloadStep, TransactionOutcome};
 use serde_json::json;
 
 use crate::SMALL;

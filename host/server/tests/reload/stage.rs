@@ -12,25 +12,25 @@ use std::time::{Duration, SystemTime};
 
 use pointsman_core::rows::FeedKinds;
 use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, fixture};
+use pointsman_driver::message::{Hints, Submission, Submitted, TicketId};
+use pointsman_driver::metrics::Metrics;
+use pointsman_driver::{Driver, Memory};
 use pointsman_executor::delivery::{Deliveries, channel};
 use pointsman_executor::job::{Job, Sampling};
+use pointsman_lifecycle::order::{Order, OrderError};
+use pointsman_lifecycle::port::{HostEnded, PolicyPort};
+use pointsman_lifecycle::reconciler::Reconciler;
+use pointsman_lifecycle::report::{
+    PolicyReport, ReconcilerReport, ReloadStep, Transaction, VersionRefusal,
+};
+use pointsman_lifecycle::settings::LifecycleSettings;
+use pointsman_lifecycle::state::State;
+use pointsman_lifecycle::{EmbeddedPolicy, ReconcilerSpec, waker};
 use pointsman_policy::{
     Briefing, Commit, CommitError, Committed, Digest, Limits, Patience, PolicyEngine, PolicyHost,
     PolicyStatus, Probation, Snapshot,
 };
-use pointsman_server::driver::message::{Hints, Submission, Submitted, TicketId};
-use pointsman_server::driver::{Driver, Memory};
 use pointsman_server::embedded;
-use pointsman_server::metrics::Metrics;
-use pointsman_server::reload::order::{Order, OrderError};
-use pointsman_server::reload::port::{HostEnded, PolicyPort};
-use pointsman_server::reload::reconciler::Reconciler;
-use pointsman_server::reload::report::{
-    PolicyReport, ReconcilerReport, ReloadStep, Transaction, VersionRefusal,
-};
-use pointsman_server::reload::settings::LifecycleSettings;
-use pointsman_server::reload::{EmbeddedPolicy, ReconcilerSpec, waker};
-use pointsman_server::state::State;
 use tempfile::TempDir;
 use tokio::sync::watch;
 

@@ -1,9 +1,9 @@
 //! Shadows, canaries, probation, closed hooks and pinned files.
 
 use pointsman_core::{Hook, HookSet};
+use pointsman_lifecycle::order::Order;
+use pointsman_lifecycle::report::{Conflict, ReloadStep, TransactionOutcome};
 use pointsman_policy::{Digest, Mode, OnFailure, Probation};
-use pointsman_server::reload::order::Order;
-use pointsman_server::reload::report::{Conflict, ReloadStep, TransactionOutcome};
 
 use crate::stage::{DEFAULTS, Stage, StageConfig, component, version};
 use crate::{HELD, SMALL};

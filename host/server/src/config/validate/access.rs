@@ -10,7 +10,7 @@ use super::super::error::{ConfigError, Wrong};
 use super::super::file;
 use super::super::{ApiKey, DEFAULT_TENANT, TenantConfig};
 use super::Check;
-use crate::provider::WEIGHTS;
+use pointsman_driver::provider::WEIGHTS;
 
 /// The API keys and the tenants.
 pub(super) struct Access {

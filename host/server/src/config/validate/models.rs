@@ -7,7 +7,7 @@ use super::super::file;
 use super::super::flags::{Flags, ModelFlag};
 use super::Check;
 use crate::embedded;
-use crate::provider::{ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS};
+use pointsman_driver::provider::{ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS};
 
 /// The demo model's name.
 const DEMO: &str = "demo";

@@ -1,0 +1,530 @@
+//! The driver: the machine, its policies, and the requests in hand, with one owner.
+//!
+//! [`Driver`] is the state and has no clock, thread or channel of its own; [`thread`] runs it.
+//! What arrived since the last turn is handed in, then [`Driver::settle`] lets the machine decide
+//! once for all of it and carries out what it orders.
+//!
+//! # Invariants
+//! 1. A request's client is told its end exactly once, or the driver stops without a word
+//!    (`driver::tests`).
+//! 2. Nothing here waits: commands that find no room stay in an outbox (`executors`).
+//!
+//! # Not here
+//! Decisions (the machine and the policies), tokens (executors), connections (`http`).
+
+#![forbid(unsafe_code)]
+
+pub mod catalog;
+pub mod clock;
+pub mod decisions;
+mod executors;
+pub mod fleet;
+mod forecast;
+pub mod message;
+pub mod metrics;
+mod operate;
+pub mod operator;
+mod overview;
+pub mod port;
+pub mod provider;
+mod record;
+mod requests;
+#[cfg(test)]
+mod tests;
+pub mod thread;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use pointsman_core::rows::{Health, NameKind};
+use pointsman_core::{
+    Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId,
+    Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round, SequenceRef, Sink,
+    Stamped, Tap,
+};
+use pointsman_executor::contract::{Command, Event, Events, Start};
+use pointsman_executor::delivery::Placement;
+use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, PolicyRecorder};
+use tokio::sync::mpsc;
+
+use crate::metrics::Metrics;
+use decisions::{Arrival, DecisionLog};
+use executors::Executors;
+use forecast::Referents;
+use message::{Load, Submission, Submitted, TicketId};
+use operator::Fate;
+use requests::{Record, Requests};
+
+/// The machine, its policies, and the requests in hand.
+#[derive(Debug)]
+pub struct Driver {
+    // Owned state.
+    machine: RecordedMachine<dyn PolicyRecorder>,
+    policies: PolicyHost,
+    requests: Requests,
+    executors: Executors,
+    /// Executors by name, for hints.
+    names: BTreeMap<String, ExecutorId>,
+    labels: Labels,
+    // Told what happens.
+    metrics: Arc<Metrics>,
+    decisions: DecisionLog,
+    /// Woken when a policy was taken out, or has proven itself, or has left a dump.
+    reconciler: Waker,
+}
+
+/// The bounds of a driver's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The number of distinct labels.
+    pub labels_max: u32,
+    /// Requests of which it knows how they were decided.
+    pub decisions_max: u32,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            labels_max: 1024,
+            decisions_max: 1024,
+        }
+    }
+}
+
+/// Rounds before the next look at what has arrived.
+const ROUNDS_MAX: u32 = 16;
+
+/// The time to settle again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The next turn is due at once.
+    MoreDue,
+    /// The next turn is due when something happens, and at that time at the latest.
+    Until(Option<Micros>),
+}
+
+/// A sink that has questions asked by the recorder, if there is one.
+struct Recording<'a>(Option<&'a mut (dyn PolicyRecorder + 'static)>);
+
+impl Sink<&mut PolicyHost> for Recording<'_> {
+    fn ask(&mut self, host: &mut &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
+        match &mut self.0 {
+            Some(recorder) => recorder.ask(host, asked),
+            None => host.ask(asked),
+        }
+    }
+}
+
+/// The labels that clients have used so far.
+#[derive(Debug)]
+struct Labels {
+    known: BTreeMap<String, LabelId>,
+    max: usize,
+}
+
+impl Driver {
+    /// A driver of `machine`, to which `policies` answer.
+    #[must_use]
+    pub fn new(
+        machine: Machine,
+        policies: PolicyHost,
+        metrics: Arc<Metrics>,
+        memory: Memory,
+    ) -> Self {
+        Self {
+            machine: RecordedMachine::new(machine),
+            policies,
+            requests: Requests::default(),
+            executors: Executors::default(),
+            names: BTreeMap::new(),
+            labels: Labels {
+                known: BTreeMap::new(),
+                max: usize::try_from(memory.labels_max).unwrap_or(usize::MAX),
+            },
+            metrics,
+            decisions: DecisionLog::new(memory.decisions_max),
+            reconciler: Waker::noop().clone(),
+        }
+    }
+
+    /// The same driver, whose run `recorder` notes.
+    #[must_use]
+    pub fn with_recorder(mut self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
+        self.machine.record(recorder);
+        self
+    }
+
+    /// Wakes `reconciler` from now on when something happened to a policy that it wants to know.
+    pub fn wakes(&mut self, reconciler: Waker) {
+        self.reconciler = reconciler;
+    }
+
+    /// Attaches the channel for the commands of an executor that the machine knows already.
+    pub fn attach(&mut self, executor: ExecutorId, commands: mpsc::Sender<Command>) {
+        let snapshot = self.machine.executor_snapshot(executor);
+        if let Some(snapshot) = snapshot {
+            self.names.insert(snapshot.name, executor);
+            self.executors.attach(executor, commands);
+        }
+    }
+
+    /// The policies, to read from.
+    #[must_use]
+    pub fn policies(&self) -> &PolicyHost {
+        &self.policies
+    }
+
+    /// Requests whose clients wait for their end.
+    #[must_use]
+    pub fn in_hand(&self) -> usize {
+        self.requests.len()
+    }
+
+    // === Clients ===
+
+    /// A client asks for something.
+    pub fn submit(&mut self, now: Micros, submitted: Submitted) {
+        let Submitted {
+            ticket,
+            submission,
+            sink,
+            closing,
+        } = submitted;
+        let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
+        let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
+        let new = self.new_request(now, submission);
+        let request = self.machine.handle(now, Input::arrival(new)).request();
+        self.requests.insert(request, record);
+        self.decisions.arrived(Arrival {
+            ticket,
+            request,
+            tenant: &tenant,
+            model: &model,
+            row: self.machine.waiting_request(request),
+        });
+    }
+
+    /// A client has left.
+    pub fn depart(&mut self, now: Micros, ticket: TicketId) {
+        if let Some(request) = self.requests.of(ticket) {
+            self.input(now, Input::RequestCancelled(request));
+        }
+    }
+
+    fn input(&mut self, now: Micros, input: Input) {
+        self.machine.handle(now, input);
+    }
+
+    fn new_request(&mut self, now: Micros, submission: Submission) -> NewRequest {
+        let Submission {
+            model,
+            tenant,
+            job,
+            hints,
+        } = submission;
+        let tenant = self.machine.intern(now, &tenant);
+        let model = self.machine.intern(now, &model);
+        let referents = Referents {
+            tenant,
+            model: Some(model),
+            labels: self.intern_labels(now, &hints.labels),
+        };
+        let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
+        self.described(
+            now,
+            hints,
+            referents,
+            (prompt_tokens, job.output_tokens_max),
+        )
+    }
+
+    /// Ids of labels; those beyond the bound are ignored and counted.
+    fn intern_labels(&mut self, now: Micros, texts: &[String]) -> Vec<LabelId> {
+        let mut ids = Vec::new();
+        for text in texts {
+            if let Some(known) = self.labels.known.get(text) {
+                ids.push(*known);
+            } else if self.labels.known.len() < self.labels.max {
+                let id = self.machine.intern(now, text);
+                self.labels.known.insert(text.clone(), id);
+                ids.push(id);
+            } else {
+                self.metrics.label_ignored();
+            }
+        }
+        ids
+    }
+
+    // === Executors ===
+
+    /// An executor says what happened.
+    pub fn events(&mut self, now: Micros, events: Events) {
+        let Events {
+            executor,
+            incarnation,
+            list,
+        } = events;
+        if !self.executors.is_current(executor, incarnation) {
+            return;
+        }
+        for event in list {
+            match event {
+                Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
+                Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
+                Event::Finished { sequence, stop } => {
+                    self.requests.stopped(sequence.request, stop);
+                    self.input(now, Input::SequenceFinished(sequence));
+                }
+                Event::Failed {
+                    sequence,
+                    retry,
+                    why,
+                    state,
+                } => {
+                    record::failed(sequence, &why);
+                    if let Some(state) = state {
+                        self.requests.give_back(sequence.request, *state);
+                    }
+                    self.input(now, Input::SequenceFailed(sequence, retry));
+                }
+                Event::Left { sequence, state } => {
+                    self.requests.give_back(sequence.request, *state);
+                    self.input(now, Input::SequenceLeft(sequence));
+                }
+                Event::Lost { why } => {
+                    record::lost(executor, &why);
+                    self.input(now, Input::ExecutorLost(executor, incarnation));
+                    self.revive(now, executor);
+                }
+            }
+        }
+    }
+
+    /// An executor that says that it was lost has begun its next life.
+    fn revive(&mut self, now: Micros, executor: ExecutorId) {
+        let Some(snapshot) = self.machine.executor_snapshot(executor) else {
+            return;
+        };
+        self.executors.reborn(executor, snapshot.incarnation);
+        let up = ExecutorUpdate::Health(Health::Up);
+        let mut updates = vec![up];
+        if self.executors.fate(executor) == Fate::Drains {
+            updates.push(ExecutorUpdate::Health(Health::Draining));
+        }
+        for update in updates {
+            self.input(now, Input::ExecutorUpdated(executor, update));
+        }
+    }
+
+    // === Policies ===
+
+    /// A snapshot of `policy` for its successor.
+    pub fn handover(&mut self, now: Micros, policy: u32) -> Option<pointsman_policy::Snapshot> {
+        let snapshot = self.policies.handover(now, policy);
+        self.note_policies(now);
+        snapshot
+    }
+
+    /// Something was done to the policies between two rounds.
+    fn note_policies(&mut self, now: Micros) {
+        if let Some(recorder) = self.machine.recorder_mut() {
+            recorder.policies_changed(now, &self.policies);
+        }
+    }
+
+    /// All that a policy which wants `kinds` must be told to take over.
+    #[must_use]
+    pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
+        let briefing = Briefing::new(&self.machine.view(), now, kinds);
+        if let Some(recorder) = self.machine.recorder_mut() {
+            recorder.briefed(now, &briefing);
+        }
+        briefing
+    }
+
+    /// Puts policies in force, all or none.
+    ///
+    /// # Errors
+    /// If the policy host refuses one.
+    pub fn commit(&mut self, now: Micros, commit: Commit) -> Result<Committed, CommitError> {
+        let committed = self.policies.commit(now, commit);
+        self.note_policies(now);
+        committed
+    }
+
+    // === Turning ===
+
+    /// Lets the machine decide, a few times where one round makes another due, and carries out
+    /// what it orders.
+    pub fn settle(&mut self, now: Micros) -> Settled {
+        let mut rounds = 0;
+        // Operators and the reconciler may have changed the policies since.
+        self.note_policies(now);
+        loop {
+            self.decide(now);
+            self.carry_out(now);
+            rounds += 1;
+            if !self.machine.is_due() || rounds == ROUNDS_MAX {
+                break;
+            }
+        }
+        self.note_policy_events(now);
+        let mut until = self.machine.next_timeout();
+        if let (machine, Some(recorder)) = self.machine.parts() {
+            recorder.turn(now, machine, &mut self.policies);
+            until = until.into_iter().chain(recorder.flush_at()).min();
+        }
+        if self.machine.is_due() {
+            Settled::MoreDue
+        } else {
+            Settled::Until(until)
+        }
+    }
+
+    fn decide(&mut self, now: Micros) {
+        let (policies, sink) = (&mut self.policies, self.decisions.sink());
+        self.machine.decide(now, |recorder| {
+            let inner = Tap {
+                inner: policies,
+                sink: Recording(recorder),
+            };
+            Tap { inner, sink }
+        });
+    }
+
+    fn note_policy_events(&mut self, now: Micros) {
+        let (mut happened, mut concerns_reconciler) = (false, false);
+        while let Some(event) = self.policies.poll_event() {
+            record::policy_event(&self.policies, &event);
+            happened = true;
+            concerns_reconciler |= record::concerns_reconciler(&event.kind);
+            if let Some(recorder) = self.machine.recorder_mut() {
+                recorder.policy_event(&event);
+            }
+        }
+        if happened {
+            self.note_policies(now);
+        }
+        if concerns_reconciler {
+            self.reconciler.wake_by_ref();
+        }
+    }
+
+    fn carry_out(&mut self, now: Micros) {
+        while let Some(stamped) = self.machine.poll_fact() {
+            self.take_note(&stamped);
+        }
+        self.decisions.rest(&self.policies);
+        while let Some(effect) = self.machine.poll_effect() {
+            self.carry_out_one(effect);
+        }
+        for (executor, incarnation) in self.executors.flush() {
+            record::closed(executor);
+            self.input(now, Input::ExecutorLost(executor, incarnation));
+        }
+    }
+
+    fn take_note(&mut self, stamped: &Stamped) {
+        if let Fact::Placed {
+            request,
+            executor,
+            by,
+            ..
+        } = &stamped.fact
+        {
+            let placement = self.placement(stamped.round, *executor, *by);
+            self.requests.placed(*request, placement);
+        }
+        record::fact(&self.machine, &self.policies, stamped);
+        self.metrics.fact(stamped, &self.machine, &self.policies);
+        self.decisions.fact(stamped, &self.policies);
+    }
+
+    fn placement(&self, round: Round, executor: ExecutorId, by: Decided) -> Placement {
+        let name = self.machine.name(NameKind::Executor, executor.0);
+        let (policy, reason) = match by.author {
+            Author::BuiltIn => ("built-in", "built-in"),
+            Author::Policy(number) => {
+                let policy = self.policies.description(number);
+                let reason = self.policies.reason(number, by.reason);
+                (policy.map_or("", |said| &said.name), reason.unwrap_or(""))
+            }
+        };
+        Placement {
+            executor: name.unwrap_or_default().to_owned(),
+            policy: policy.to_owned(),
+            decision: round.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start(order) => {
+                let SequenceRef {
+                    request, executor, ..
+                } = order.sequence;
+                if let Some(sequence) = self.requests.start(request) {
+                    let start = Box::new(Start { order, sequence });
+                    self.executors.send(executor, Command::Start(start));
+                }
+            }
+            Effect::Grant { sequence, blocks } => self
+                .executors
+                .send(sequence.executor, Command::Grant { sequence, blocks }),
+            Effect::Evict { sequence, how: _ } => self
+                .executors
+                .send(sequence.executor, Command::Evict(sequence)),
+            Effect::Cancel(sequence) => self
+                .executors
+                .send(sequence.executor, Command::Cancel(sequence)),
+            Effect::SetBudget {
+                executor,
+                tokens_max,
+            } => self
+                .executors
+                .send(executor, Command::SetBudget { tokens_max }),
+            Effect::Finish { request, outcome } => self.requests.end(request, outcome),
+            Effect::Detached { executor } => {
+                self.executors.detach(executor);
+                self.names.retain(|_, named| *named != executor);
+            }
+        }
+    }
+
+    /// Ends every request without a word.
+    pub fn abandon(&mut self, now: Micros) {
+        let requests: Vec<_> = self.requests.ids().collect();
+        for request in requests {
+            self.requests.forget(request);
+            self.input(now, Input::RequestCancelled(request));
+        }
+    }
+
+    // === Reading ===
+
+    /// The requests that are queued and that run.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let queue = self.machine.queue_snapshot();
+        let mut load = Load {
+            live: self.machine.live_requests(),
+            queued: queue.queued.len(),
+            parked: queue.parked.len(),
+            ..Load::default()
+        };
+        for id in self.machine.executor_ids() {
+            let Some(executor) = self.machine.executor_snapshot(id) else {
+                continue;
+            };
+            load.slots_used += executor.slots_used;
+            load.slots_total += executor.slots_total;
+            load.executors_up += u32::from(executor.health.takes_new());
+            for (request, _) in &executor.sequences {
+                load.blocks_used += self.machine.block_table(*request).len() as u64;
+            }
+        }
+        load
+    }
+}

@@ -1,0 +1,300 @@
+//! Questions and orders of operators to the driver, and its answers.
+//!
+//! They are few, and answered between two rounds: nothing here is on a client's way.
+//!
+//! # Not here
+//! The check that an operator asks, and the JSON of the answers (`http`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use pointsman_core::rows::{ExecutorKind, Health};
+use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, HookSet, Micros, Round};
+use pointsman_executor::handle::EngineHandle;
+use pointsman_policy::{Candidate, ShadowReport};
+use tokio::sync::oneshot;
+
+use super::decisions::Trace;
+use super::message::{Hints, Load, TicketId};
+
+/// A question or an order of an operator.
+#[derive(Debug)]
+pub enum Operator {
+    /// The state of the host.
+    Overview(oneshot::Sender<Overview>),
+    /// The agreement of each shadow so far.
+    Shadows(oneshot::Sender<Vec<ShadowReport>>),
+    /// The route that a request would take, and why.
+    Route(
+        Box<RouteQuery>,
+        oneshot::Sender<Result<RouteForecast, NoTenant>>,
+    ),
+    /// The decisions about a request; absent: they are not remembered.
+    Decision(TicketId, oneshot::Sender<Option<Explained>>),
+    /// The decisions about this number of newest requests, the newest first.
+    Decisions(usize, oneshot::Sender<Traces>),
+    /// Gives hooks back to the embedded defaults, at once. Answered with the policies that lost one.
+    Eject(HookSet, oneshot::Sender<Vec<u32>>),
+    /// Another executor.
+    Attach(
+        Box<AttachRequest>,
+        oneshot::Sender<Result<Attached, AttachRefused>>,
+    ),
+    /// A change of an executor, by name.
+    Change(
+        String,
+        ExecutorChange,
+        oneshot::Sender<Result<ExecutorRow, ChangeRefused>>,
+    ),
+}
+
+// === The state of the host ===
+
+/// The state of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overview {
+    /// The time of this state, on the host's clock.
+    pub at: Micros,
+    /// The last round.
+    pub round: Round,
+    /// The requests and resources in use.
+    pub load: Load,
+    /// The first [`EXECUTORS_SHOWN`] executors in attach order.
+    pub executors: Vec<ExecutorRow>,
+    /// Number of all executors.
+    pub executors_total: usize,
+    /// The KV pools.
+    pub devices: Vec<DeviceRow>,
+}
+
+/// Most executors in an [`Overview`], which the driver's thread makes.
+pub const EXECUTORS_SHOWN: usize = 1000;
+
+/// An executor as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorRow {
+    pub name: String,
+    pub kind: ExecutorKind,
+    /// The name of its device.
+    pub device: String,
+    /// Models it serves; absent: any.
+    pub models: Option<Vec<String>>,
+    pub health: Health,
+    /// The effect of an operator's order.
+    pub fate: Fate,
+    pub slots_used: u32,
+    pub slots_total: u32,
+    /// Requests in its own queue.
+    pub queued: u32,
+    /// KV blocks in use.
+    pub blocks_used: u64,
+    /// Prompt tokens yet to be computed.
+    pub prefill_tokens_pending: u64,
+    /// Tokens per step that were allotted last.
+    pub tokens_max: Option<u32>,
+    /// Requests placed there so far.
+    pub placed_total: u64,
+    /// Usual time to the first token, in microseconds.
+    pub ttft_micros: Option<u64>,
+    /// Usual time between two tokens, in microseconds.
+    pub itl_micros: Option<u64>,
+}
+
+/// The KV pool of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRow {
+    pub name: String,
+    pub block_bytes: u64,
+    pub blocks_total: u32,
+    /// Blocks that hold nothing.
+    pub blocks_free: u32,
+    /// Blocks that are free on demand and hold a prefix.
+    pub blocks_cached: u32,
+}
+
+// === Executors ===
+
+/// The effect of an operator's order on an executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// There is no order.
+    #[default]
+    Stays,
+    /// The executor takes nothing new until it is resumed.
+    Drains,
+    /// The executor goes when its last sequence has ended.
+    Leaves,
+}
+
+/// An operator's order about an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutorChange {
+    /// Take nothing new.
+    Drain,
+    /// Take something new again.
+    Resume,
+    /// Take nothing new, and go when the last sequence has ended.
+    Remove,
+}
+
+/// The reason why an order about an executor is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeRefused {
+    /// No executor has this name.
+    #[error("there is no executor `{name}`; there are: {known}")]
+    Unknown {
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The order to go cannot be taken back.
+    #[error("executor `{0}` is being removed: add it again once it is gone")]
+    Leaves(String),
+    /// The executor's engine has ended.
+    #[error("executor `{0}` has ended: remove it, then add it again")]
+    Ended(String),
+}
+
+/// An executor to attach.
+pub struct AttachRequest {
+    /// The executor but for the models it serves.
+    pub spec: ExecutorSpec,
+    /// The model it serves.
+    pub model: String,
+    /// Starts its engine. The driver's thread calls this, so that no order can be lost.
+    pub spawn: SpawnEngine,
+}
+
+/// Starts the engine of an executor.
+pub type SpawnEngine = Box<dyn FnOnce(ExecutorId) -> io::Result<EngineHandle> + Send>;
+
+/// An executor that was attached, and its engine.
+#[derive(Debug)]
+pub struct Attached {
+    /// The executor's state.
+    pub row: ExecutorRow,
+    /// The executor's engine. The driver has the commands too.
+    pub engine: EngineHandle,
+}
+
+/// The reason why an executor was not attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachRefused {
+    /// The machine refuses the executor.
+    #[error(transparent)]
+    Machine(#[from] AttachError),
+    /// There is no thread for the engine.
+    #[error("no thread for its engine: {0}")]
+    NoThread(io::Error),
+}
+
+// === Forecasts of routes ===
+
+/// A request that is not made: the question where it would go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// A model of the catalogue.
+    pub model: String,
+    /// The tenant that would ask.
+    pub tenant: String,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Upper bound on generated tokens.
+    pub output_tokens_max: u32,
+    /// Hints about scheduling.
+    pub hints: Hints,
+}
+
+/// The error of a tenant of whom no request has arrived and whom the configuration does not name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no tenant `{0}`")]
+pub struct NoTenant(pub String);
+
+/// The route that a request would take now, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteForecast {
+    /// The next step of the request.
+    pub outcome: ForecastOutcome,
+    /// The author of the answer.
+    pub by: ForecastAuthor,
+    /// The executors the answer names, in its order.
+    pub named: Vec<String>,
+    /// The first [`EXECUTORS_SHOWN`] executors in attach order.
+    pub candidates: Vec<RouteCandidate>,
+    /// Number of all executors.
+    pub executors_total: usize,
+    /// The reason why the policy has no words on the candidates; absent: it has.
+    pub unexplained: Option<String>,
+}
+
+/// The next step of a request by a forecast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForecastOutcome {
+    /// The executor of this name would take the request.
+    Place(String),
+    /// The request would wait: no executor that the answer names could take it now.
+    Wait,
+    /// The policy would hold the request, and be asked again at that time at the latest.
+    Hold(Option<Micros>),
+    /// The policy would give the request up.
+    GiveUp,
+}
+
+/// The author of a forecast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForecastAuthor {
+    /// The machine's own rule: no policy routes.
+    BuiltIn,
+    /// The machine's own rule: the copy of the policy failed.
+    Faulted { policy: String, detail: String },
+    /// A policy, with the reason in its words.
+    Policy {
+        name: String,
+        number: u32,
+        reason: String,
+    },
+}
+
+/// An executor as a candidate for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteCandidate {
+    /// The executor's name.
+    pub executor: String,
+    /// The interlock's reason to take the request or to refuse it.
+    pub interlock: Result<&'static str, String>,
+    /// The policy's words on the executor.
+    pub words: Option<Candidate>,
+}
+
+// === Decisions about requests ===
+
+/// The decisions about requests.
+#[derive(Clone, Debug)]
+pub struct Traces {
+    /// The requests with their decisions, the newest first.
+    pub list: Vec<Trace>,
+    /// Names of the executors in them.
+    pub names: BTreeMap<ExecutorId, String>,
+}
+
+/// The decisions about a request, with the words of the policy that routes now.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The decisions about the request alone.
+    pub traces: Traces,
+    /// The words of the policy that routes now on each executor, by name, or the reason why there are
+    /// none.
+    pub candidates: Result<Vec<(String, Candidate)>, String>,
+    /// The policy that routes now; absent: the built-in rule.
+    pub by: Option<String>,
+}
+
+impl fmt::Debug for AttachRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttachRequest")
+            .field("spec", &self.spec)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,80 @@
+//! The driver as the reconciler sees it, and as operators eject hooks through both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pointsman_core::rows::FeedKinds;
+use pointsman_core::{HookSet, Micros};
+use pointsman_policy::{Briefing, Commit, CommitError, Committed, Snapshot};
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::message::DriverHandle;
+use crate::metrics::Metrics;
+use crate::operator::Operator;
+use pointsman_lifecycle::order::{Order, OrderError, OrderHandle};
+use pointsman_lifecycle::port::{HostEnded, PolicyPort};
+use pointsman_lifecycle::report::ReloadStep;
+
+/// The reconciler is given this long to note an ejection.
+const NOTE_WAIT: Duration = Duration::from_secs(2);
+
+/// The driver, and the metrics of what the reconciler asks of it.
+#[derive(Debug)]
+pub struct DriverPort {
+    pub driver: DriverHandle,
+    pub metrics: Arc<Metrics>,
+}
+
+impl PolicyPort for DriverPort {
+    fn handover(&self, policy: u32) -> Option<Snapshot> {
+        self.driver.handover(policy)
+    }
+
+    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded> {
+        self.driver.brief(kinds).ok_or(HostEnded)
+    }
+
+    fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, HostEnded> {
+        self.driver.commit(commit).ok_or(HostEnded)
+    }
+
+    fn count_committed(&self, pause: Micros) {
+        self.metrics
+            .policy_committed(Duration::from_micros(pause.0));
+    }
+
+    fn count_refused(&self, step: ReloadStep) {
+        self.metrics.policy_refused(step.as_str());
+    }
+}
+
+/// Puts `hooks` back on the embedded defaults. Returns whether the reconciler has noted that; a busy
+/// one notes it later.
+///
+/// The driver is told directly, so that a policy folder on a slow disk keeps nobody waiting. The
+/// reconciler has the order in its inbox by then, notes it, and leaves things so.
+///
+/// # Errors
+/// If the host is shutting down.
+///
+/// # Cancellation
+/// What was begun is done.
+pub async fn eject(
+    driver: &DriverHandle,
+    orders: &OrderHandle,
+    hooks: HookSet,
+) -> Result<bool, OrderError> {
+    // Biased, so that the reconciler cannot hear of it before it hears the order.
+    let (noted, done) = tokio::join!(
+        biased;
+        timeout(NOTE_WAIT, orders.order(Order::Eject { hooks })),
+        driver.operate(|answer| Operator::Eject(hooks, answer)),
+    );
+    done.ok_or(OrderError::HostEnded)?;
+    let Ok(carried_out) = noted else {
+        warn!("hooks ejected, which the reconciler has not noted yet: is the policy folder slow?");
+        return Ok(false);
+    };
+    carried_out.map(|()| true)
+}

@@ -1,0 +1,97 @@
+//! The seam behind which executors are made: a [`Provider`] for each kind of them.
+//!
+//! A provider loads models, says how the machine has to see their executors, and starts the
+//! engines. [`crate::fleet::Fleet`] asks it when an operator adds an executor.
+//!
+//! # Not here
+//! An engine (`pointsman-engine`), the attachment to the machine (the driver).
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pointsman_core::{ExecutorId, ExecutorSpec};
+use pointsman_executor::handle::EngineHandle;
+
+use crate::catalog::ModelEntry;
+
+/// Most sequences that an executor may run at once.
+pub const SLOTS_MAX: u32 = 1024;
+/// Relative shares that can be given to executors and tenants.
+pub const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
+
+/// A model to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// The name clients use.
+    pub name: String,
+    /// The place of its files.
+    pub source: ModelSource,
+    /// Sequences at once. Default 8.
+    pub slots: u32,
+    /// Relative share of the tokens of a step. Default 1.
+    pub share_weight: u32,
+}
+
+/// The place of a model's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelSource {
+    /// In the binary.
+    Embedded,
+    /// In a Hugging Face folder.
+    Folder(PathBuf),
+}
+
+/// A maker of executors for models.
+pub trait Provider: Debug + Send + Sync {
+    /// Loads a model. Slow: its weights may be gigabytes.
+    ///
+    /// # Errors
+    /// If the files are not those of a model that can be served here.
+    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, LoadError>;
+}
+
+/// A model that a [`Provider`] has loaded.
+pub trait ServedModel: Debug + Send + Sync {
+    /// The settings it was loaded with.
+    fn config(&self) -> &ModelConfig;
+
+    /// The model as clients see it.
+    fn entry(&self) -> ModelEntry;
+
+    /// The executor that the settings ask for, with the default name. The driver fills in
+    /// [`ExecutorSpec::serves`].
+    fn executor(&self) -> ExecutorSpec;
+
+    /// Starts the engine of `executor`, with so many slots.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    fn spawn(&self, executor: ExecutorId, slots: u32) -> io::Result<EngineHandle>;
+}
+
+/// The reason why a model was not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The files are missing or damaged, or of a kind that cannot be served.
+    #[error("{0}")]
+    Files(String),
+    /// The model does not fit the device.
+    #[error("{0}")]
+    DoesNotFit(String),
+}
+
+impl ModelConfig {
+    /// The model `name` with default settings.
+    #[must_use]
+    pub fn new(name: &str, source: ModelSource) -> Self {
+        Self {
+            name: name.to_owned(),
+            source,
+            slots: 8,
+            share_weight: 1,
+        }
+    }
+}

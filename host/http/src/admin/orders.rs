@@ -1,0 +1,167 @@
+//! Orders about policies, carried out by the reconciler.
+//!
+//! Each is answered with what is in force then, as `GET /admin/policies` shows it.
+
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Digest, Mode};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::json;
+
+use super::super::App;
+use super::super::answer::Json;
+use super::super::error::{ApiError, quoted};
+use super::super::fields::{Fields, closed_object};
+use super::super::openapi::named;
+use super::super::router::Call;
+use super::in_time;
+use super::policies::{PolicyListing, listing};
+use pointsman_driver::port::eject as eject_hooks;
+use pointsman_lifecycle::order::{Order, OrderError};
+
+type Answered = Result<Json<PolicyListing>, ApiError>;
+
+/// Binds a hook to a policy, or undoes that.
+pub(crate) async fn bind(call: Call<'_>) -> Answered {
+    let (app, _, mut fields) = read(call).await?;
+    let name: String = fields.require("hook", "the name of a hook")?;
+    let hook = hook("hook", &name)?;
+    let policy = fields.take_as("policy", "the name of a policy", |_: &String| true)?;
+    carry_out(app, fields, Order::Bind { hook, policy }).await
+}
+
+pub(crate) fn bind_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let policy = "By default none: the hook's holder is as if nothing had been ordered.";
+    let properties = vec![
+        ("hook", hook_schema()),
+        ("policy", json!({"type": "string", "description": policy})),
+    ];
+    named(schemas, "BindRequest", closed_object(&["hook"], properties))
+}
+
+/// Sets how far a policy's answers count.
+pub(crate) async fn mode(call: Call<'_>) -> Answered {
+    let (app, policy, mut fields) = read(call).await?;
+    let mode: String = fields.require("mode", "a mode")?;
+    let mode: Result<Mode, _> = mode.parse();
+    let mode = mode.map_err(|error| ApiError::field("mode", format!("`mode`: {error}")))?;
+    carry_out(app, fields, Order::Mode { policy, mode }).await
+}
+
+pub(crate) fn mode_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let about = "`enforce`, `shadow`, or `canary N%`: a share of the tenants.";
+    let properties = vec![("mode", json!({"type": "string", "description": about}))];
+    named(schemas, "ModeRequest", closed_object(&["mode"], properties))
+}
+
+/// Gives a shadow or canary its hooks.
+pub(crate) async fn promote(call: Call<'_>) -> Answered {
+    let (app, policy, fields) = read(call).await?;
+    carry_out(app, fields, Order::Promote { policy }).await
+}
+
+/// Puts the version before in force again.
+pub(crate) async fn rollback(call: Call<'_>) -> Answered {
+    let (app, policy, fields) = read(call).await?;
+    carry_out(app, fields, Order::Rollback { policy }).await
+}
+
+/// Lets a version out of quarantine.
+pub(crate) async fn release(call: Call<'_>) -> Answered {
+    let (app, text, fields) = read(call).await?;
+    let fingerprint: Result<Digest, _> = text.parse();
+    let fingerprint = fingerprint
+        .map_err(|error| ApiError::field("fingerprint", format!("`{}`: {error}", quoted(&text))))?;
+    carry_out(app, fields, Order::Release { fingerprint }).await
+}
+
+/// The schema of orders whose path says everything.
+pub(crate) fn empty_schema(_: &mut SchemaGenerator) -> Schema {
+    closed_object(&[], Vec::new())
+}
+
+/// Gives hooks back to the embedded defaults.
+pub(crate) async fn eject(call: Call<'_>) -> Answered {
+    let (app, _, mut fields) = read(call).await?;
+    let names: Option<Vec<String>> =
+        fields.take_as("hooks", "a list of names of hooks", |_| true)?;
+    let hooks = match names {
+        Some(names) => names
+            .iter()
+            .map(|name| hook("hooks", name))
+            .collect::<Result<HookSet, _>>()?,
+        None => Hook::ALL.into_iter().collect(),
+    };
+    carry_out(app, fields, Order::Eject { hooks }).await
+}
+
+pub(crate) fn eject_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let hooks = json_schema!({
+        "description": "By default all.",
+        "type": "array", "items": hook_schema(),
+    });
+    let properties = vec![("hooks", hooks.to_value())];
+    named(schemas, "EjectRequest", closed_object(&[], properties))
+}
+
+/// Reads an order: the text in its path, and the fields of its body, which may be empty.
+async fn read(call: Call<'_>) -> Result<(&App, String, Fields), ApiError> {
+    let app = call.app;
+    let named = call.parameter.clone();
+    let body = call.body().await?;
+    let fields = if body.is_empty() {
+        Fields::parse(b"{}")?
+    } else {
+        Fields::parse(&body)?
+    };
+    Ok((app, named, fields))
+}
+
+/// Has `order` carried out, if no field of its body is left.
+async fn carry_out(app: &App, fields: Fields, order: Order) -> Answered {
+    if let Some(unknown) = fields.left().next() {
+        let message = format!("there is no `{}` in this order", quoted(unknown));
+        return Err(ApiError::field(quoted(unknown), message));
+    }
+    tracing::info!(?order, "operator's order");
+    let orders = &app.watched.orders;
+    let carried = match order {
+        Order::Eject { hooks } => eject_hooks(&app.driver, orders, hooks)
+            .await
+            .map(|_is_noted| ()),
+        order @ (Order::Bind { .. }
+        | Order::Mode { .. }
+        | Order::Promote { .. }
+        | Order::Rollback { .. }
+        | Order::Release { .. }) => orders.order(order).await,
+    };
+    carried.map_err(refused)?;
+    in_time(listing(app)).await.map(Json)
+}
+
+fn hook(param: &'static str, name: &str) -> Result<Hook, ApiError> {
+    Hook::named(name).ok_or_else(|| {
+        let known = Hook::ALL.map(Hook::as_str).join(", ");
+        let message = format!("there is no hook `{}`; there are: {known}", quoted(name));
+        ApiError::field(param, message)
+    })
+}
+
+fn hook_schema() -> serde_json::Value {
+    json!({"type": "string", "enum": Hook::ALL.map(Hook::as_str)})
+}
+
+fn refused(error: OrderError) -> ApiError {
+    match error {
+        OrderError::NoPolicy(_) | OrderError::NotQuarantined(_) => {
+            ApiError::Absent(error.to_string())
+        }
+        OrderError::NotExported { .. }
+        | OrderError::NotEnforced { .. }
+        | OrderError::InForce(_)
+        | OrderError::NoCanary(_)
+        | OrderError::Embedded(_)
+        | OrderError::Idle(_)
+        | OrderError::Failed { .. } => ApiError::Conflict(error.to_string()),
+        OrderError::HostEnded => ApiError::draining(),
+    }
+}

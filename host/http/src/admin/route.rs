@@ -1,0 +1,180 @@
+//! The forecast of a request's route, and its reasons. Nothing is changed by asking.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::json;
+
+use super::super::answer::Json;
+use super::super::auth::DEFAULT_TENANT;
+use super::super::error::ApiError;
+use super::super::fields::Fields;
+use super::super::openai::{self, Caller};
+use super::super::openapi::named;
+use super::super::router::Call;
+use super::in_time;
+use pointsman_driver::operator::{
+    ForecastAuthor, ForecastOutcome, Operator, RouteCandidate, RouteForecast, RouteQuery,
+};
+
+/// The route that a request would take now.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Forecast {
+    /// `place`, `wait`, `hold` or `give-up`.
+    would: &'static str,
+    /// The executor that would take the request.
+    executor: Option<String>,
+    /// The time at which the policy would be asked again at the latest.
+    until_micros: Option<u64>,
+    by: Author,
+    /// The executors that the answer names, in its order.
+    executors_named: Vec<String>,
+    /// The executors in attach order, at most 1000.
+    candidates: Vec<Candidate>,
+    executors_total: usize,
+    /// The reason why the policy says nothing about the candidates.
+    unexplained: Option<String>,
+    request: ForecastRequest,
+}
+
+/// The author of a forecast.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Author {
+    /// Null: the machine's built-in rule.
+    policy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<u32>,
+    reason: String,
+    /// The failure of the policy that was asked first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Candidate {
+    executor: String,
+    takes_it_now: bool,
+    /// The interlock's reason to take or refuse the request.
+    interlock: String,
+    /// The policy's words; null: it says nothing about this executor.
+    eligible: Option<bool>,
+    /// Smaller is better; comparable within one answer only.
+    cost: Option<i64>,
+    note: Option<String>,
+}
+
+/// The request as it was understood.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ForecastRequest {
+    model: String,
+    tenant: String,
+    prompt_tokens: u32,
+    output_tokens_max: u32,
+}
+
+pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError> {
+    let app = call.app;
+    let headers = call.request.headers().clone();
+    let mut fields = Fields::parse(&call.body().await?)?;
+    let tenant: Option<String> = fields.take_as("tenant", "the name of a tenant", |_| true)?;
+    let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    let caller = Caller {
+        tenant: &tenant,
+        headers: &headers,
+    };
+    let query = openai::route_query(app, caller, fields).await?;
+    let question = Box::new(query.clone());
+    let asked = app
+        .driver
+        .operate(|answer| Operator::Route(question, answer));
+    let forecast = in_time(asked).await?;
+    let forecast = forecast.map_err(|error| ApiError::field("tenant", error.to_string()))?;
+    Ok(Json(Forecast::new(query, forecast)))
+}
+
+pub(crate) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let about = format!("The tenant that would ask; by default `{DEFAULT_TENANT}`.");
+    let tenant = vec![("tenant", json!({"type": "string", "description": about}))];
+    let body = openai::route_query_schema(schemas, tenant);
+    named(schemas, "RouteRequest", body)
+}
+
+impl Forecast {
+    fn new(query: RouteQuery, forecast: RouteForecast) -> Self {
+        let (would, executor, until) = match forecast.outcome {
+            ForecastOutcome::Place(executor) => ("place", Some(executor), None),
+            ForecastOutcome::Wait => ("wait", None, None),
+            ForecastOutcome::Hold(until) => ("hold", None, until),
+            ForecastOutcome::GiveUp => ("give-up", None, None),
+        };
+        Self {
+            would,
+            executor,
+            until_micros: until.map(|until| until.0),
+            by: forecast.by.into(),
+            executors_named: forecast.named,
+            candidates: forecast
+                .candidates
+                .into_iter()
+                .map(Candidate::from)
+                .collect(),
+            executors_total: forecast.executors_total,
+            unexplained: forecast.unexplained,
+            request: ForecastRequest {
+                model: query.model,
+                tenant: query.tenant,
+                prompt_tokens: query.prompt_tokens,
+                output_tokens_max: query.output_tokens_max,
+            },
+        }
+    }
+}
+
+impl From<ForecastAuthor> for Author {
+    fn from(author: ForecastAuthor) -> Self {
+        match author {
+            ForecastAuthor::BuiltIn => Self {
+                policy: None,
+                number: None,
+                reason: "no policy routes: the first executor with room".to_owned(),
+                fault: None,
+            },
+            ForecastAuthor::Faulted { policy, detail } => Self {
+                policy: None,
+                number: None,
+                reason: format!("policy {policy} failed: the first executor with room"),
+                fault: Some(detail),
+            },
+            ForecastAuthor::Policy {
+                name,
+                number,
+                reason,
+            } => Self {
+                policy: Some(name),
+                number: Some(number),
+                reason,
+                fault: None,
+            },
+        }
+    }
+}
+
+impl From<RouteCandidate> for Candidate {
+    fn from(candidate: RouteCandidate) -> Self {
+        let (takes_it_now, interlock) = match candidate.interlock {
+            Ok(why) => (true, why.to_owned()),
+            Err(why) => (false, why),
+        };
+        let words = candidate.words;
+        Self {
+            executor: candidate.executor,
+            takes_it_now,
+            interlock,
+            eligible: words.as_ref().map(|words| words.eligible),
+            cost: words.as_ref().map(|words| words.cost),
+            note: words.map(|words| words.note),
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Hints: what clients may say about scheduling, in headers or in the body.
+//!
+//! [`HINTS`] has them all. A hint given in both places has to be the same in both. A misspelt one is
+//! refused.
+
+use std::collections::BTreeMap;
+
+use hyper::HeaderMap;
+use hyper::header::HeaderValue;
+use pointsman_core::rows::RequestClass;
+use pointsman_core::{Micros, SessionKey};
+use pointsman_notation::nearest;
+use schemars::{Schema, SchemaGenerator};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::error::{ApiError, quoted};
+use super::fields::{Fields, closed_object, mismatch};
+use super::openapi::named;
+use pointsman_driver::message::Hints;
+
+/// A hint that clients may give.
+#[derive(Clone, Copy)]
+struct Hint {
+    /// Its field in the body. The header has dashes for the underscores.
+    name: &'static str,
+    form: Form,
+    about: &'static str,
+    schema: fn() -> Value,
+}
+
+/// The way in which a header writes a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Text as it is.
+    Text,
+    /// A number, `true` or `false`.
+    Json,
+    /// `a,b`.
+    List,
+    /// `k=v,k=v`.
+    Pairs,
+}
+
+static HINTS: [Hint; 10] = [
+    Hint {
+        name: "session",
+        form: Form::Text,
+        about: "Requests of one session are related. At most 256 bytes.",
+        schema: || json!({"type": "string", "minLength": 1, "maxLength": SESSION_BYTES_MAX}),
+    },
+    Hint {
+        name: "priority",
+        form: Form::Json,
+        about: "Larger is more urgent; at most `hints.priority-max` (by default 100) either way.",
+        schema: || json!({"type": "integer", "minimum": i32::MIN, "maximum": i32::MAX}),
+    },
+    Hint {
+        name: "class",
+        form: Form::Text,
+        about: "By default `latency-critical`.",
+        schema: || json!({"type": "string", "enum": CLASSES.map(|(name, _)| name)}),
+    },
+    Hint {
+        name: "deadline_ms",
+        form: Form::Json,
+        about: "After so many milliseconds the answer is of no use.",
+        schema: || json!({"type": "integer", "minimum": 1, "maximum": DEADLINE_MS_MAX}),
+    },
+    Hint {
+        name: "expected_tokens",
+        form: Form::Json,
+        about: "Likely length of the answer, in tokens.",
+        schema: || json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
+    },
+    Hint {
+        name: "labels",
+        form: Form::Pairs,
+        about: "Labels by key; the configuration's `hints.label-keys` has the keys there are.",
+        schema: || {
+            let text = json!({"type": "string", "minLength": 1, "maxLength": LABEL_BYTES_MAX});
+            json!({"type": "object", "additionalProperties": text, "maxProperties": LABELS_MAX})
+        },
+    },
+    Hint {
+        name: "executors",
+        form: Form::List,
+        about: "Names of the only executors allowed.",
+        schema: || json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
+    },
+    Hint {
+        name: "may_wait",
+        form: Form::Json,
+        about: "`false`: rather refuse the request than let it wait outside the queue.",
+        schema: || json!({"type": "boolean"}),
+    },
+    Hint {
+        name: "head_start_ms",
+        form: Form::Json,
+        about: "Waiting time granted in advance, in milliseconds.",
+        schema: || json!({"type": "integer", "minimum": 0, "maximum": HEAD_START_MS_MAX}),
+    },
+    Hint {
+        name: "group",
+        form: Form::Json,
+        about: "Number of a topology group.",
+        schema: || json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+    },
+];
+
+const CLASSES: [(&str, RequestClass); 2] = [
+    ("latency-critical", RequestClass::LatencyCritical),
+    ("throughput", RequestClass::Throughput),
+];
+
+/// The field of a body that holds hints.
+pub(super) const BODY_FIELD: &str = "pointsman";
+
+const HEADER: &str = "x-pointsman-";
+
+const SESSION_BYTES_MAX: usize = 256;
+const LABELS_MAX: usize = 16;
+const LABEL_BYTES_MAX: usize = 64;
+const DEADLINE_MS_MAX: u64 = 24 * 3600 * 1000;
+const HEAD_START_MS_MAX: u64 = 60_000;
+
+/// The bounds of hints on this server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    pub(super) priority_max: i32,
+    pub(super) label_keys: &'a [String],
+    pub(super) executors: &'a [String],
+    /// Sessions of different tenants are different.
+    pub(super) tenant: &'a str,
+}
+
+/// The hints of a request, by the place they are in.
+struct Given {
+    body: Fields,
+    headers: Fields,
+}
+
+/// The schema of the body's field [`BODY_FIELD`].
+pub(super) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let properties = HINTS.iter().map(|hint| {
+        let mut schema = (hint.schema)();
+        schema["description"] = hint.about.into();
+        (hint.name, schema)
+    });
+    named(schemas, "Hints", closed_object(&[], properties.collect()))
+}
+
+/// The headers, by name, as parameters of the document.
+pub(super) fn header_parameters() -> Vec<(String, Value)> {
+    let parameters = HINTS.iter().map(|hint| {
+        let name = in_header(hint.name);
+        let parameter = json!({
+            "name": name,
+            "in": "header",
+            "description": hint.about,
+            "style": "simple",
+            "explode": hint.form == Form::Pairs,
+            "schema": (hint.schema)(),
+        });
+        (name, parameter)
+    });
+    parameters.collect()
+}
+
+/// Reads the hints of a request: `pointsman` is the body's field [`BODY_FIELD`].
+pub(super) fn parse(
+    headers: &HeaderMap,
+    pointsman: Option<Value>,
+    rules: Rules<'_>,
+) -> Result<Hints, ApiError> {
+    let mut given = Given {
+        body: of_body(pointsman)?,
+        headers: of_headers(headers)?,
+    };
+    let session = given.take("session", "a text of 1 to 256 bytes", |text: &String| {
+        (1..=SESSION_BYTES_MAX).contains(&text.len())
+    })?;
+    let max = rules.priority_max;
+    let wanted = format!("an integer from -{max} to {max}");
+    let priority = given.take("priority", &wanted, |p: &i32| {
+        p.unsigned_abs() <= max.unsigned_abs()
+    })?;
+    let hints = Hints {
+        session: session.map(|session| session_key(rules.tenant, &session)),
+        priority: priority.unwrap_or(0),
+        class: given.class()?,
+        head_start: given
+            .millis("head_start_ms", 0, HEAD_START_MS_MAX)?
+            .unwrap_or(Micros(0)),
+        deadline: given.millis("deadline_ms", 1, DEADLINE_MS_MAX)?,
+        output_tokens_expected: given
+            .take("expected_tokens", "an integer of at least 1", |n| *n >= 1)?,
+        labels: given.labels(rules.label_keys)?,
+        allowed: given.executors(rules.executors)?,
+        group: given.take("group", "an integer of at least 0", |_| true)?,
+        may_wait: given
+            .take("may_wait", "true or false", |_| true)?
+            .unwrap_or(true),
+    };
+    Ok(hints)
+}
+
+fn of_body(pointsman: Option<Value>) -> Result<Fields, ApiError> {
+    let values = match pointsman {
+        None => Map::new(),
+        Some(Value::Object(values)) => values,
+        Some(
+            other @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)),
+        ) => return Err(mismatch(BODY_FIELD.to_owned(), "an object", &other)),
+    };
+    for name in values.keys() {
+        known(name, in_body)?;
+    }
+    Ok(Fields::new(values, in_body))
+}
+
+fn of_headers(headers: &HeaderMap) -> Result<Fields, ApiError> {
+    let mut values = Map::new();
+    for (header, value) in headers {
+        let Some(name) = header.as_str().strip_prefix(HEADER) else {
+            continue;
+        };
+        let name = name.replace('-', "_");
+        let form = known(&name, in_header)?;
+        let value = form.read(header.as_str(), value)?;
+        if values.insert(name, value).is_some() {
+            let message = format!("the header `{header}` is given twice");
+            return Err(ApiError::field(header.as_str(), message));
+        }
+    }
+    Ok(Fields::new(values, in_header))
+}
+
+fn in_body(hint: &str) -> String {
+    format!("{BODY_FIELD}.{hint}")
+}
+
+fn in_header(hint: &str) -> String {
+    format!("{HEADER}{}", hint.replace('_', "-"))
+}
+
+/// The form of the hint `name` in a header, if there is such a hint; `written` is the way in which
+/// its client writes a name.
+fn known(name: &str, written: fn(&str) -> String) -> Result<Form, ApiError> {
+    let hint = HINTS.iter().find(|hint| hint.name == name);
+    hint.map(|hint| hint.form).ok_or_else(|| {
+        let names = HINTS.map(|hint| hint.name);
+        let known = match nearest(name, names) {
+            Some(meant) => format!("did you mean `{}`?", written(meant)),
+            None => format!("there are: {}", names.map(written).join(", ")),
+        };
+        let name = quoted(&written(name));
+        let message = format!("there is no hint `{name}`; {known}");
+        ApiError::field(name, message)
+    })
+}
+
+/// The key of a session: the first eight bytes of a SHA-256. The same text of the same tenant gives
+/// the same key, in every process and version.
+fn session_key(tenant: &str, session: &str) -> SessionKey {
+    let mut hash = Sha256::new();
+    for part in ["pointsman-session", tenant, session] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    let (first, _) = digest.split_first_chunk().expect("32 bytes begin with 8");
+    SessionKey(u64::from_be_bytes(*first))
+}
+
+// === impl Form ===
+
+impl Form {
+    /// The value of a header, as a body would write it.
+    fn read(self, header: &str, value: &HeaderValue) -> Result<Value, ApiError> {
+        let text = value.to_str().map_err(|_not_ascii| {
+            ApiError::field(header, format!("the header `{header}` is not ASCII"))
+        })?;
+        let text = text.trim();
+        let items = || {
+            text.split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+        };
+        match self {
+            Form::Text => Ok(Value::from(text)),
+            // Any other text is refused later, as text.
+            Form::Json => Ok(text.parse().unwrap_or_else(|_| Value::from(text))),
+            Form::List => Ok(items().collect()),
+            Form::Pairs => items()
+                .map(|item| match item.split_once('=') {
+                    Some((key, value)) => Ok((key.to_owned(), Value::from(value))),
+                    None => Err(mismatch(
+                        header.to_owned(),
+                        "`key=value,key=value`",
+                        &Value::from(text),
+                    )),
+                })
+                .collect::<Result<Map<_, _>, _>>()
+                .map(Value::Object),
+        }
+    }
+}
+
+// === impl Given ===
+
+impl Given {
+    fn take<T: DeserializeOwned + PartialEq>(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        fits: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, ApiError> {
+        let body = self.body.take_as(name, wanted, &fits)?;
+        let header = self.headers.take_as(name, wanted, &fits)?;
+        match (body, header) {
+            (Some(body), Some(header)) if body != header => Err(ApiError::field(
+                in_body(name),
+                format!("the hint `{name}` differs between header and body"),
+            )),
+            (body, header) => Ok(body.or(header)),
+        }
+    }
+
+    fn class(&mut self) -> Result<RequestClass, ApiError> {
+        let named = |name: &str| CLASSES.into_iter().find(|(known, _)| *known == name);
+        let wanted = "`latency-critical` or `throughput`";
+        let class = self.take("class", wanted, |name: &String| named(name).is_some())?;
+        let class = class.and_then(|name| named(&name));
+        Ok(class.map_or(RequestClass::LatencyCritical, |(_, class)| class))
+    }
+
+    fn millis(&mut self, name: &str, min: u64, max: u64) -> Result<Option<Micros>, ApiError> {
+        let wanted = format!("an integer of milliseconds from {min} to {max}");
+        let millis = self.take(name, &wanted, |millis| (min..=max).contains(millis))?;
+        Ok(millis.map(|millis: u64| Micros(millis * 1000)))
+    }
+
+    fn labels(&mut self, keys: &[String]) -> Result<Vec<String>, ApiError> {
+        let wanted =
+            format!("up to {LABELS_MAX} keys, each with a text of 1 to {LABEL_BYTES_MAX} bytes");
+        let labels = self.take("labels", &wanted, |labels: &BTreeMap<String, String>| {
+            let fits = |value: &String| (1..=LABEL_BYTES_MAX).contains(&value.len());
+            labels.len() <= LABELS_MAX && labels.values().all(fits)
+        })?;
+        let labels = labels.unwrap_or_default();
+        if let Some(key) = labels.keys().find(|key| !keys.contains(key)) {
+            let key = quoted(key);
+            return Err(unknown("labels", "label key", &key, keys));
+        }
+        Ok(labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect())
+    }
+
+    fn executors(&mut self, known: &[String]) -> Result<Option<Vec<String>>, ApiError> {
+        let names = self.take(
+            "executors",
+            "a list of at least one name",
+            |names: &Vec<String>| !names.is_empty(),
+        )?;
+        let Some(mut names) = names else {
+            return Ok(None);
+        };
+        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+            return Err(unknown("executors", "executor", &quoted(name), known));
+        }
+        names.sort();
+        names.dedup();
+        Ok(Some(names))
+    }
+}
+
+fn unknown(hint: &str, what: &str, name: &str, known: &[String]) -> ApiError {
+    let known = if known.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are: {}", known.join(", "))
+    };
+    ApiError::field(
+        in_body(hint),
+        format!("there is no {what} `{name}`; {known}"),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! HTTP: from sockets to the driver and back.
+//!
+//! [`serve`] accepts, `connection` runs one client's connection, `router` finds the function for a
+//! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
+//! functions. `openapi` makes a document of the same table. Everything that decides or generates
+//! lies behind [`DriverHandle`].
+//!
+//! # Bounds
+//! Connections beyond `connections-max` wait unaccepted in the kernel's backlog: such a client
+//! waits instead of being refused, and costs nothing. Bodies, heads, reads and writes have the
+//! bounds of [`HttpSettings`].
+//!
+//! # Cancellation
+//! A client that leaves ends its connection's task. The future or body that holds the request's
+//! ticket goes with the task, and dropping the ticket cancels the request wherever it is.
+//!
+//! # Invariants
+//! Held by `tests/http`.
+//! 1. Every task is in the one set of [`serve`]; none outlives it
+//!    (`connections_end_with_the_server`).
+//! 2. No request is submitted before the host is ready or once it drains
+//!    (`a_draining_server_takes_nothing_new`).
+//!
+//! # Not here
+//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-executor`), and
+//! how the configuration becomes [`HttpSettings`] (`serve`).
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod answer;
+mod auth;
+mod body;
+mod connection;
+mod error;
+mod fields;
+mod hints;
+mod monitor;
+mod openai;
+mod openapi;
+mod probes;
+mod router;
+mod routes;
+mod settings;
+mod socket;
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+
+use auth::Listener;
+use error::ApiError;
+use pointsman_driver::catalog::Catalog;
+use pointsman_driver::clock::SystemClock;
+use pointsman_driver::fleet::Fleet;
+use pointsman_driver::message::DriverHandle;
+use pointsman_driver::metrics::Metrics;
+use pointsman_lifecycle::order::OrderHandle;
+use pointsman_lifecycle::report::ReconcilerReport;
+
+pub use admin::policies::PolicyListing;
+pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};
+#[doc(hidden)]
+pub use openai::{Kind, try_body};
+#[doc(hidden)]
+pub use openapi::conformance;
+pub use settings::HttpSettings;
+
+/// Phases of the server's life, which follow one another in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServerPhase {
+    /// Models are being loaded and policies put in force.
+    Starting,
+    /// Requests are served.
+    Serving,
+    /// Running requests go on, and nothing new is taken.
+    Draining,
+    /// Requests that still run are cut off.
+    Ended,
+}
+
+/// The parts of the server that HTTP shows and does not own.
+#[derive(Debug)]
+pub struct Watched {
+    /// The server's phase.
+    pub phase: watch::Receiver<ServerPhase>,
+    /// The server's metrics.
+    pub metrics: Arc<Metrics>,
+    /// The state of the policy folder.
+    pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
+    /// The way to give orders about policies.
+    pub orders: OrderHandle,
+}
+
+/// State that all connections share.
+#[derive(Debug)]
+pub struct App {
+    // Immutable.
+    settings: HttpSettings,
+    fleet: Arc<Fleet>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    driver: DriverHandle,
+    /// Part of each completion's id, so that ids of two processes differ.
+    origin: u64,
+    clock: SystemClock,
+    // Owned.
+    monitor: monitor::Newest,
+    /// Bounds the prompts that are tokenised at once on threads of their own.
+    tokenising: Semaphore,
+    // Owned by others.
+    watched: Watched,
+}
+
+/// Connections to a listener of the operators' own, which clients that use up theirs do not touch.
+const OPERATORS_MAX: u32 = 64;
+
+/// Waiting time after the machine had no file or memory for another socket.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+// === impl App ===
+
+impl App {
+    /// The state of connections that talk to `driver` and change `fleet`.
+    #[must_use]
+    pub fn new(
+        settings: HttpSettings,
+        fleet: Arc<Fleet>,
+        driver: DriverHandle,
+        watched: Watched,
+    ) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            settings,
+            catalog: fleet.catalog(),
+            fleet,
+            driver,
+            origin: fastrand::u64(..),
+            clock: SystemClock::start(),
+            monitor: monitor::Newest::default(),
+            tokenising: Semaphore::new(threads),
+            watched,
+        }
+    }
+
+    /// The names that clients may use now.
+    fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog.borrow())
+    }
+
+    fn phase(&self) -> ServerPhase {
+        *self.watched.phase.borrow()
+    }
+
+    /// Refuses a request unless the server serves.
+    fn check_serving(&self) -> Result<(), ApiError> {
+        match self.phase() {
+            ServerPhase::Serving => Ok(()),
+            ServerPhase::Starting => Err(ApiError::Starting {
+                retry_after: self.settings.retry_after_secs,
+            }),
+            ServerPhase::Draining | ServerPhase::Ended => Err(ApiError::draining()),
+        }
+    }
+}
+
+/// Serves a listener until the phase is [`ServerPhase::Draining`], then lets running requests go on
+/// until they are done or the phase is [`ServerPhase::Ended`].
+///
+/// # Errors
+/// If the listener has no address.
+///
+/// # Cancellation
+/// Dropping the future drops every connection.
+pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> io::Result<()> {
+    let listener = Listener::new(sockets.local_addr()?, audience);
+    let places = match audience {
+        Audience::Everybody | Audience::Clients => app.settings.connections_max,
+        Audience::Operators => OPERATORS_MAX,
+    };
+    let places = usize::try_from(places).unwrap_or(Semaphore::MAX_PERMITS);
+    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
+    let mut phase = app.watched.phase.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        // The end first, lest clients that keep coming put it off; then what makes room.
+        tokio::select! {
+            biased;
+            () = reached(&mut phase, ServerPhase::Draining) => break,
+            Some(ended) = connections.join_next() => note(ended),
+            (stream, place) = accept(&sockets, &places) => {
+                let app = Arc::clone(&app);
+                connections.spawn(async move {
+                    connection::run(stream, app, listener).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+    drop(sockets);
+    loop {
+        tokio::select! {
+            biased;
+            () = reached(&mut phase, ServerPhase::Ended) => break,
+            ended = connections.join_next() => match ended {
+                Some(ended) => note(ended),
+                None => break,
+            },
+        }
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+/// Accepts the next client, once there is a place for one.
+async fn accept(
+    sockets: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    let place = Arc::clone(places).acquire_owned().await;
+    let place = place.expect("the semaphore is never closed");
+    loop {
+        match sockets.accept().await {
+            Ok((stream, _)) => return (stream, place),
+            Err(error) if is_of_one_client(error.kind()) => {
+                tracing::debug!(%error, "a client left before it was accepted");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted for now");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+fn is_of_one_client(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused
+    )
+}
+
+/// Waits for `phase`, or for the end of the phases' sender.
+async fn reached(phases: &mut watch::Receiver<ServerPhase>, phase: ServerPhase) {
+    // Nobody is left to announce the end: this is it.
+    drop(phases.wait_for(|now| *now >= phase).await);
+}
+
+fn note(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}

@@ -1,0 +1,149 @@
+//! Completions: the prompt read, and the shape of answers.
+
+use pointsman_executor::delivery::StopReason;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::envelope::{Choice, FinishReason};
+use super::prompt::Prompt;
+use crate::error::ApiError;
+use crate::fields::{Fields, mismatch};
+
+/// The choice of a whole answer or of a chunk.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Completion", inline)]
+pub(super) struct TextChoice<'a> {
+    text: &'a str,
+    index: u32,
+    logprobs: Option<()>,
+    /// Absent in chunks before the last.
+    finish_reason: Option<FinishReason>,
+}
+
+impl Choice for TextChoice<'_> {
+    const OBJECT: &'static str = "text_completion";
+}
+
+pub(super) fn choice(text: &str, stop: Option<StopReason>) -> TextChoice<'_> {
+    TextChoice {
+        text,
+        index: 0,
+        logprobs: None,
+        finish_reason: stop.map(FinishReason::from),
+    }
+}
+
+/// The schema of [`prompt`].
+pub(super) fn prompt_schema() -> Value {
+    let text = json!({"type": "string"});
+    let token = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
+    let tokens = json!({"type": "array", "items": token, "minItems": 1});
+    let only =
+        |schema: &Value| json!({"type": "array", "items": schema, "minItems": 1, "maxItems": 1});
+    let alone = [only(&text), only(&tokens)];
+    json!({
+        "description": "A text, or token ids; also alone in a list.",
+        "anyOf": [text, tokens, alone[0], alone[1]],
+    })
+}
+
+/// Reads the prompt of a request: a text, a list of one text, token ids, or a list of one list of
+/// token ids.
+pub(super) fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
+    match fields.take("prompt") {
+        None => Err(ApiError::Missing("prompt")),
+        Some(Value::Array(list)) if list.iter().any(|item| item.is_string() || item.is_array()) => {
+            match <[Value; 1]>::try_from(list) {
+                Ok([only]) => one_prompt(only),
+                Err(list) => Err(several(list.len())),
+            }
+        }
+        Some(other) => one_prompt(other),
+    }
+}
+
+fn one_prompt(prompt: Value) -> Result<Prompt, ApiError> {
+    match prompt {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(ids) if !ids.is_empty() => {
+            let ids = ids.iter().enumerate();
+            let ids: Result<_, _> = ids.map(|(index, id)| token(index, id)).collect();
+            ids.map(Prompt::Tokens)
+        }
+        other @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::Array(_)
+        | Value::Object(_)) => {
+            let wanted = "a text or a list of token ids";
+            Err(mismatch("prompt".to_owned(), wanted, &other))
+        }
+    }
+}
+
+fn token(index: usize, id: &Value) -> Result<u32, ApiError> {
+    let token = id.as_u64().and_then(|id| u32::try_from(id).ok());
+    token.ok_or_else(|| mismatch(format!("prompt[{index}]"), "a token id", id))
+}
+
+fn several(prompts: usize) -> ApiError {
+    let message = format!(
+        "`prompt` holds {prompts} prompts; several in one request are not built: send a request \
+         for each"
+    );
+    ApiError::field("prompt", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(prompt: Value) -> Result<Prompt, String> {
+        let mut fields = Fields::parse(json!({ "prompt": prompt }).to_string().as_bytes());
+        super::prompt(fields.as_mut().unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_prompt_is_a_text_or_tokens_also_alone_in_a_list() {
+        for text in [json!("a b"), json!(["a b"])] {
+            assert_eq!(read(text), Ok(Prompt::Text("a b".to_owned())));
+        }
+        for ids in [json!([1, 2]), json!([[1, 2]])] {
+            assert_eq!(read(ids), Ok(Prompt::Tokens(vec![1, 2])));
+        }
+    }
+
+    #[test]
+    fn what_is_no_prompt_is_refused() {
+        for (prompt, why) in [
+            (Value::Null, "`prompt` is missing"),
+            (
+                json!(5),
+                "`prompt` has to be a text or a list of token ids, not 5",
+            ),
+            (
+                json!([]),
+                "`prompt` has to be a text or a list of token ids, not an empty list",
+            ),
+            (
+                json!([[]]),
+                "`prompt` has to be a text or a list of token ids, not an empty list",
+            ),
+            (json!([1, -1]), "`prompt[1]` has to be a token id, not -1"),
+            (json!([null]), "`prompt[0]` has to be a token id, not null"),
+            (
+                json!(["a", "b"]),
+                "`prompt` holds 2 prompts; several in one request are not built: send a request for each",
+            ),
+            (
+                json!([[1], [2], [3]]),
+                "`prompt` holds 3 prompts; several in one request are not built: send a request for each",
+            ),
+        ] {
+            assert_eq!(read(prompt), Err(why.to_owned()));
+        }
+    }
+}

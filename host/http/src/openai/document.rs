@@ -1,0 +1,114 @@
+//! Completions in the OpenAPI document: the bodies of requests, and the answers.
+
+use hyper::StatusCode;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+use super::chat::{self, ChatChoice, ChunkChoice};
+use super::completions::{self, TextChoice};
+use super::envelope::Object;
+use super::inflow::HEADERS;
+use super::params::{self, Params};
+use super::{BODY_FIELD, EVENT_STREAM};
+use crate::answer::{Answer, JSON, Reply, Responses, response};
+use crate::error::ErrorBody;
+use crate::fields::{Properties, object};
+use crate::hints;
+use crate::openapi::named;
+
+/// The answer of `/v1/chat/completions`.
+pub(crate) struct ChatAnswer(pub(super) Reply);
+
+/// The answer of `/v1/completions`.
+pub(crate) struct TextAnswer(pub(super) Reply);
+
+/// The schema of the body of a chat.
+pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
+    let required = ["model", "messages"];
+    let prompt = vec![("messages", chat::messages_schema(schemas))];
+    let body = body(schemas, &required, prompt);
+    named(schemas, "ChatCompletionRequest", body)
+}
+
+/// The schema of the body of a completion.
+pub(crate) fn text_body(schemas: &mut SchemaGenerator) -> Schema {
+    let required = ["model", "prompt"];
+    let prompt = vec![("prompt", completions::prompt_schema())];
+    let body = body(schemas, &required, prompt);
+    named(schemas, "CompletionRequest", body)
+}
+
+/// The schema of the body that [`route_query`](super::route_query) reads, with fields of the caller's own.
+pub(crate) fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties) -> Schema {
+    let mut properties = shared_properties(schemas);
+    properties.extend(own);
+    let length = json!({"type": "integer", "minimum": 1, "maximum": u32::MAX});
+    let prompts = [
+        ("messages", chat::messages_schema(schemas)),
+        ("prompt", completions::prompt_schema()),
+        ("prompt_tokens", length),
+    ];
+    let either = prompts
+        .each_ref()
+        .map(|(name, _)| json!({"required": [name]}));
+    properties.extend(prompts);
+    let mut schema = object(&["model"], properties);
+    schema.insert("anyOf".to_owned(), json!(either));
+    schema
+}
+
+fn body(schemas: &mut SchemaGenerator, required: &[&str], prompt: Properties) -> Schema {
+    let mut properties = shared_properties(schemas);
+    properties.extend(prompt);
+    properties.extend(params::unbuilt_properties());
+    object(required, properties)
+}
+
+fn shared_properties(schemas: &mut SchemaGenerator) -> Properties {
+    let mut properties = Params::properties();
+    let model = "A name that `/v1/models` lists.";
+    properties.push(("model", json!({"type": "string", "description": model})));
+    properties.push((BODY_FIELD, hints::body_schema(schemas).to_value()));
+    properties
+}
+
+/// The responses of a route that answers with a `Whole`, or with an event for each `Chunk`.
+fn responses<Whole: JsonSchema, Chunk: JsonSchema>(schemas: &mut SchemaGenerator) -> Responses {
+    let whole = schemas.subschema_for::<Whole>();
+    let event = json_schema!({
+        "description": "The data of each event; the last one is `[DONE]`. After an error comes none.",
+        "anyOf": [schemas.subschema_for::<Chunk>(), schemas.subschema_for::<ErrorBody>()],
+    });
+    let contents = [(JSON, whole), (EVENT_STREAM, event)];
+    let (status, mut response) = response(StatusCode::OK, contents);
+    let headers = HEADERS.map(|(name, about)| {
+        let header = json!({"description": about, "schema": {"type": "string"}});
+        (name.to_string(), header)
+    });
+    response["headers"] = Value::from_iter(headers);
+    Responses::from_iter([(status, response)])
+}
+
+// === impl ChatAnswer ===
+
+impl Answer for ChatAnswer {
+    fn into_reply(self, _: StatusCode) -> Reply {
+        self.0
+    }
+
+    fn responses(_: StatusCode, schemas: &mut SchemaGenerator) -> Responses {
+        responses::<Object<'_, ChatChoice<'_>>, Object<'_, ChunkChoice<'_>>>(schemas)
+    }
+}
+
+// === impl TextAnswer ===
+
+impl Answer for TextAnswer {
+    fn into_reply(self, _: StatusCode) -> Reply {
+        self.0
+    }
+
+    fn responses(_: StatusCode, schemas: &mut SchemaGenerator) -> Responses {
+        responses::<Object<'_, TextChoice<'_>>, Object<'_, TextChoice<'_>>>(schemas)
+    }
+}

@@ -1,0 +1,372 @@
+//! OpenAI's chat completions and completions: a request understood, submitted, and answered.
+//!
+//! A field that would change an answer and is not built is refused by name (`params`); all other
+//! unknown fields are ignored, as clients of OpenAI's API expect.
+//!
+//! # Invariants
+//! 1. Prompt and output bound of a submitted job fit the model's context
+//!    (`tests::a_request_that_does_not_fit_the_context_is_refused`).
+//! 2. A client is told status and headers only when its answer begins or has failed
+//!    (`a_failure_before_the_first_text_has_its_status`, in `tests/http`).
+
+mod chat;
+mod completions;
+mod document;
+mod envelope;
+mod inflow;
+pub(super) mod models;
+mod params;
+mod prompt;
+mod sse;
+
+use std::sync::Arc;
+
+use http_body_util::Either;
+use hyper::header::{self, HeaderValue};
+use hyper::{HeaderMap, Response, StatusCode};
+use pointsman_executor::job::Job;
+use pointsman_executor::prompt::GenerationDefaults;
+
+use super::App;
+use super::answer::{JSON, Reply, reply};
+use super::error::{ApiError, quoted};
+use super::fields::Fields;
+use super::hints::{self, BODY_FIELD, Rules};
+use super::router::Call;
+use document::{ChatAnswer, TextAnswer};
+use envelope::Envelope;
+use inflow::{Inflow, Part, WholeText};
+use params::{Params, Transfer, UsageChunk};
+use pointsman_driver::catalog::{Catalog, ModelEntry};
+use pointsman_driver::clock::unix_seconds;
+use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
+use pointsman_driver::operator::RouteQuery;
+use prompt::Prompt;
+use sse::Pace;
+
+pub(super) use document::{chat_body, route_query_schema, text_body};
+pub(super) use sse::EventStream;
+
+/// The two kinds of completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Text,
+}
+
+/// The sender of a request, with the request's headers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller<'a> {
+    pub(super) tenant: &'a str,
+    pub(super) headers: &'a HeaderMap,
+}
+
+/// A request that was understood.
+struct Understood<'a> {
+    kind: Kind,
+    model: &'a ModelEntry,
+    prompt: Prompt,
+    params: Params,
+    hints: Hints,
+}
+
+/// The part of an answer that has come when there is something to send.
+enum Begun {
+    Whole(WholeText),
+    Stream(Part, UsageChunk),
+}
+
+/// Tokens of a completion whose client names no bound: OpenAI's number.
+const COMPLETION_TOKENS: u32 = 16;
+
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Answers a chat.
+///
+/// # Cancellation
+/// The request is cancelled wherever it is.
+pub(super) async fn chat(call: Call<'_>) -> Result<ChatAnswer, ApiError> {
+    complete(call, Kind::Chat).await.map(ChatAnswer)
+}
+
+/// Answers a completion.
+///
+/// # Cancellation
+/// The request is cancelled wherever it is.
+pub(super) async fn text(call: Call<'_>) -> Result<TextAnswer, ApiError> {
+    complete(call, Kind::Text).await.map(TextAnswer)
+}
+
+async fn complete(call: Call<'_>, kind: Kind) -> Result<Reply, ApiError> {
+    let (app, tenant) = (call.app, call.tenant);
+    app.check_serving()?;
+    let headers = call.request.headers().clone();
+    let body = call.body().await?;
+    let arrived = app.clock.now();
+    let catalog = app.catalog();
+    let headers = &headers;
+    let understood = Understood::read(app, &catalog, kind, (Caller { tenant, headers }, &body))?;
+    drop(body);
+    let transfer = understood.params.transfer;
+    let (envelope, mut inflow) = submit(app, tenant, understood).await?;
+    let begun = match transfer {
+        Transfer::Whole => inflow.all().await.map(Begun::Whole),
+        Transfer::Streamed(usage) => inflow.first().await.map(|part| Begun::Stream(part, usage)),
+    };
+    let placed = inflow.headers();
+    let mut reply = match begun {
+        Ok(Begun::Whole(answer)) => reply(
+            StatusCode::OK,
+            JSON,
+            envelope.whole(&answer, inflow.tokens()),
+        ),
+        Ok(Begun::Stream(part, usage)) => {
+            let pace = Pace::new(app.clock, arrived, Arc::clone(&app.watched.metrics));
+            let events = EventStream::new(envelope, usage, part, inflow, pace);
+            let mut reply = Response::new(Either::Right(events));
+            let headers = reply.headers_mut();
+            headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
+            headers.insert(header::CACHE_CONTROL, NO_CACHE);
+            reply
+        }
+        Err(error) => error.into_reply(),
+    };
+    reply.headers_mut().extend(placed);
+    Ok(reply)
+}
+
+/// Hands a request to the driver.
+async fn submit(
+    app: &App,
+    tenant: &str,
+    understood: Understood<'_>,
+) -> Result<(Envelope, Inflow), ApiError> {
+    let Understood {
+        kind,
+        model,
+        prompt,
+        params,
+        hints,
+    } = understood;
+    let prompt = prompt.into_tokens(model, &app.tokenising).await?;
+    let prompt_tokens = prompt.len();
+    let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
+    // The host may have begun to drain while the body came or was tokenised.
+    app.check_serving()?;
+    let submission = Submission {
+        model: model.name.clone(),
+        tenant: tenant.to_owned(),
+        job: Arc::new(Job {
+            prompt,
+            output_tokens_max: bound,
+            sampling: params.sampling,
+            stop: params.stop,
+            ignore_eos: params.ignore_eos,
+        }),
+        hints,
+    };
+    let submitted = app.driver.submit(submission);
+    let (ticket, deliveries) = submitted.map_err(|error| match error {
+        SubmitError::Full => ApiError::HandsFull {
+            retry_after: app.settings.retry_after_secs,
+        },
+        SubmitError::Closed => ApiError::draining(),
+    })?;
+    let prefix = match kind {
+        Kind::Chat => "chatcmpl",
+        Kind::Text => "cmpl",
+    };
+    let envelope = Envelope {
+        kind,
+        id: format!("{prefix}-{:016x}{:08x}", app.origin, ticket.id().0),
+        created: unix_seconds(),
+        model: model.name.clone(),
+        prompt_tokens,
+    };
+    Ok((envelope, Inflow::new(ticket, deliveries)))
+}
+
+/// Understands a request that is not made: the body of either kind, or one with `prompt_tokens`, the
+/// length of a prompt, in the place of the prompt.
+///
+/// # Errors
+/// As for a request that is made.
+pub(super) async fn route_query(
+    app: &App,
+    caller: Caller<'_>,
+    mut fields: Fields,
+) -> Result<RouteQuery, ApiError> {
+    let catalog = app.catalog();
+    let name: String = fields.require("model", "a text")?;
+    let model = models::find(&catalog, &name)?;
+    let rules = rules(app, &catalog, caller);
+    let hints = hints::parse(caller.headers, fields.take(BODY_FIELD), rules)?;
+    let wanted = "an integer of at least 1";
+    let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
+    let params = Params::take(&mut fields, model.text.defaults())?;
+    let chats = fields.has("messages");
+    let kind = if chats { Kind::Chat } else { Kind::Text };
+    let prompt_tokens = match length {
+        Some(length) => length as usize,
+        None => {
+            let prompt = prompt(&mut fields, kind)?;
+            prompt.into_tokens(model, &app.tokenising).await?.len()
+        }
+    };
+    let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
+    Ok(RouteQuery {
+        model: model.name.clone(),
+        tenant: caller.tenant.to_owned(),
+        prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+        output_tokens_max: bound,
+        hints,
+    })
+}
+
+fn rules<'a>(app: &'a App, catalog: &'a Catalog, caller: Caller<'a>) -> Rules<'a> {
+    Rules {
+        priority_max: app.settings.priority_max,
+        label_keys: &app.settings.label_keys,
+        executors: &catalog.executors,
+        tenant: caller.tenant,
+    }
+}
+
+/// Reads all fields of a body but the model's name.
+fn read(
+    fields: &mut Fields,
+    kind: Kind,
+    defaults: &GenerationDefaults,
+    (headers, rules): (&HeaderMap, Rules<'_>),
+) -> Result<(Hints, Params, Prompt), ApiError> {
+    params::refuse_unbuilt(fields)?;
+    let hints = hints::parse(headers, fields.take(BODY_FIELD), rules)?;
+    let params = Params::take(fields, defaults)?;
+    let prompt = prompt(fields, kind)?;
+    Ok((hints, params, prompt))
+}
+
+fn prompt(fields: &mut Fields, kind: Kind) -> Result<Prompt, ApiError> {
+    match kind {
+        Kind::Chat => chat::messages(fields).map(Prompt::Chat),
+        Kind::Text => completions::prompt(fields),
+    }
+}
+
+/// Reads a body as a server reads it that has an executor `cpu`, knows the label `team` and serves
+/// models of every name; for fuzzing. An error is the text that a client gets.
+pub fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
+    let rules = Rules {
+        priority_max: 100,
+        label_keys: &["team".to_owned()],
+        executors: &["cpu".to_owned()],
+        tenant: "default",
+    };
+    let defaults = GenerationDefaults {
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+    };
+    let parsed = Fields::parse(body).and_then(|mut fields| {
+        let _model: String = fields.require("model", "a text")?;
+        read(&mut fields, kind, &defaults, (&HeaderMap::new(), rules))
+    });
+    parsed.map(drop).map_err(|error| error.to_string())
+}
+
+/// The request's number in an id of a completion or in the header `x-pointsman-request`. Absent: the
+/// text is neither, or comes from another process.
+pub(crate) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
+    let completion = ["chatcmpl-", "cmpl-"]
+        .into_iter()
+        .find_map(|prefix| id.strip_prefix(prefix));
+    let Some(rest) = completion else {
+        return id.parse().ok().map(TicketId);
+    };
+    let (origin, ticket) = rest.split_at_checked(16)?;
+    let origin = u64::from_str_radix(origin, 16).ok()?;
+    let ticket = u64::from_str_radix(ticket, 16).ok()?;
+    (origin == app.origin).then_some(TicketId(ticket))
+}
+
+/// The bound on generated tokens.
+fn output_bound(
+    kind: Kind,
+    context_tokens: u32,
+    prompt_tokens: usize,
+    asked: Option<u32>,
+) -> Result<u32, ApiError> {
+    let taken = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+    let left = context_tokens.saturating_sub(taken);
+    let (param, unasked) = match kind {
+        Kind::Chat => ("messages", left),
+        Kind::Text => ("prompt", COMPLETION_TOKENS.min(left)),
+    };
+    let output_tokens = asked.unwrap_or(unasked).max(1);
+    if output_tokens > left {
+        return Err(ApiError::ContextExceeded {
+            param,
+            context_tokens,
+            prompt_tokens,
+            output_tokens,
+        });
+    }
+    Ok(output_tokens)
+}
+
+// === impl Understood ===
+
+impl<'a> Understood<'a> {
+    fn read(
+        app: &App,
+        catalog: &'a Catalog,
+        kind: Kind,
+        (caller, body): (Caller<'_>, &[u8]),
+    ) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(body)?;
+        let name: String = fields.require("model", "a text")?;
+        let model = models::find(catalog, &name)?;
+        let hinted = (caller.headers, rules(app, catalog, caller));
+        let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
+        let ignored: Vec<String> = fields.left().map(quoted).collect();
+        if !ignored.is_empty() {
+            tracing::debug!(
+                fields = ignored.join(" "),
+                "fields of a request are ignored"
+            );
+        }
+        Ok(Self {
+            kind,
+            model,
+            prompt,
+            params,
+            hints,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_does_not_fit_the_context_is_refused() {
+        for (kind, prompt, asked, bound) in [
+            (Kind::Chat, 10, None, Some(90)),
+            (Kind::Chat, 10, Some(90), Some(90)),
+            (Kind::Chat, 10, Some(91), None),
+            (Kind::Chat, 99, None, Some(1)),
+            (Kind::Chat, 100, None, None),
+            (Kind::Chat, usize::MAX, Some(1), None),
+            (Kind::Text, 10, None, Some(16)),
+            (Kind::Text, 90, None, Some(10)),
+            (Kind::Text, 100, None, None),
+        ] {
+            let got = output_bound(kind, 100, prompt, asked).ok();
+            assert_eq!(got, bound, "{kind:?} {prompt} {asked:?}");
+        }
+    }
+}

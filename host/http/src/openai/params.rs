@@ -1,0 +1,318 @@
+//! The parameters of a request: sampling, bounds, transfer. And the fields that are not built.
+
+use pointsman_executor::job::Sampling;
+use pointsman_executor::prompt::GenerationDefaults;
+use serde_json::{Number, Value, json};
+
+use super::envelope::UsageField;
+use crate::error::ApiError;
+use crate::fields::{Fields, Properties, mismatch, object};
+
+/// The parameters of a request.
+#[derive(Debug, PartialEq)]
+pub(super) struct Params {
+    pub(super) sampling: Sampling,
+    pub(super) stop: Vec<String>,
+    /// Most tokens to generate; absent: the client names no bound.
+    pub(super) tokens_max: Option<u32>,
+    pub(super) ignore_eos: bool,
+    pub(super) transfer: Transfer,
+}
+
+/// The way in which an answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    Whole,
+    Streamed(UsageChunk),
+}
+
+/// The chunk at a stream's end that tells its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UsageChunk {
+    Sent,
+    Omitted,
+}
+
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 1024;
+
+/// Fields that would change the answer if they were built, each with the JSON values that change
+/// nothing. OpenAI's first, then what vLLM adds and its users send.
+const UNBUILT: [(&str, &[&str]); 38] = [
+    ("n", &["1"]),
+    ("best_of", &["1"]),
+    ("logprobs", &["false"]),
+    ("top_logprobs", &["0"]),
+    ("prompt_logprobs", &[]),
+    ("echo", &["false"]),
+    ("suffix", &[r#""""#]),
+    ("store", &["false"]),
+    ("tools", &["[]"]),
+    ("tool_choice", &[r#""none""#, r#""auto""#]),
+    ("functions", &["[]"]),
+    ("function_call", &[r#""none""#, r#""auto""#]),
+    ("response_format", &[r#"{"type": "text"}"#]),
+    ("modalities", &[r#"["text"]"#]),
+    ("audio", &[]),
+    ("web_search_options", &[]),
+    ("reasoning_effort", &[r#""none""#]),
+    ("verbosity", &[r#""medium""#]),
+    ("logit_bias", &["{}"]),
+    ("presence_penalty", &["0"]),
+    ("frequency_penalty", &["0"]),
+    ("repetition_penalty", &["1"]),
+    ("min_p", &["0"]),
+    ("min_tokens", &["0"]),
+    ("stop_token_ids", &["[]"]),
+    ("bad_words", &["[]"]),
+    ("allowed_token_ids", &[]),
+    ("include_stop_str_in_output", &["false"]),
+    ("add_generation_prompt", &["true"]),
+    ("continue_final_message", &["false"]),
+    ("chat_template", &[]),
+    ("chat_template_kwargs", &["{}"]),
+    ("structured_outputs", &[]),
+    ("guided_json", &[]),
+    ("guided_regex", &[]),
+    ("guided_choice", &[]),
+    ("guided_grammar", &[]),
+    ("use_beam_search", &["false"]),
+];
+
+/// The schemas of [`UNBUILT`].
+pub(super) fn unbuilt_properties() -> Properties {
+    let properties = UNBUILT.iter().map(|(param, neutral)| {
+        let neutral: Vec<Value> = neutral.iter().map(|neutral| parsed(neutral)).collect();
+        (
+            *param,
+            json!({"description": "Not built.", "enum": neutral}),
+        )
+    });
+    properties.collect()
+}
+
+/// Refuses fields that are not built and would change the answer.
+pub(super) fn refuse_unbuilt(fields: &mut Fields) -> Result<(), ApiError> {
+    for (param, neutral) in UNBUILT {
+        let Some(value) = fields.take(param) else {
+            continue;
+        };
+        if !neutral.iter().any(|neutral| is_same(&value, neutral)) {
+            return Err(ApiError::Unbuilt { param, neutral });
+        }
+    }
+    Ok(())
+}
+
+/// Compares a value with a JSON text; 0.0 is 0.
+fn is_same(value: &Value, neutral: &str) -> bool {
+    let neutral = parsed(neutral);
+    *value == neutral || value.is_number() && value.as_f64() == neutral.as_f64()
+}
+
+fn parsed(neutral: &str) -> Value {
+    serde_json::from_str(neutral).expect("the table holds JSON")
+}
+
+// === impl UsageChunk ===
+
+impl UsageChunk {
+    /// The field `usage` of the chunks before.
+    pub(super) fn field(self) -> UsageField {
+        match self {
+            UsageChunk::Sent => UsageField::Later,
+            UsageChunk::Omitted => UsageField::Absent,
+        }
+    }
+}
+
+// === impl Params ===
+
+impl Params {
+    /// The schemas of the fields that [`Self::take`] takes.
+    pub(super) fn properties() -> Properties {
+        let stop = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
+        let stops = json!({"type": "array", "items": stop, "maxItems": STOPS_MAX});
+        let tokens_max = json!({"type": "integer", "minimum": 1, "maximum": u32::MAX});
+        let include_usage = json!({
+            "description": "A last chunk tells the tokens of the whole stream.",
+            "type": "boolean",
+        });
+        let stream_options = object(&[], vec![("include_usage", include_usage)]);
+        let of_the_model = "By default the model's own.";
+        vec![
+            (
+                "temperature",
+                json!({"type": "number", "minimum": 0, "maximum": 2, "description": of_the_model}),
+            ),
+            (
+                "top_p",
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": of_the_model}),
+            ),
+            (
+                "top_k",
+                json!({
+                    "description": "0 or -1: all tokens. By default the model's own.",
+                    "type": "integer", "minimum": -1, "maximum": u32::MAX,
+                }),
+            ),
+            (
+                "seed",
+                json!({
+                    "description": "The same seed gives the same answer. By default a random one.",
+                    "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX,
+                }),
+            ),
+            (
+                "stop",
+                json!({"description": "Texts before which the answer ends.", "anyOf": [stop, stops]}),
+            ),
+            ("max_tokens", tokens_max.clone()),
+            ("max_completion_tokens", tokens_max),
+            (
+                "ignore_eos",
+                json!({"type": "boolean", "description": "Goes on to the bound on tokens."}),
+            ),
+            (
+                "stream",
+                json!({"type": "boolean", "description": "Sends the answer as server-sent events."}),
+            ),
+            ("stream_options", stream_options.to_value()),
+        ]
+    }
+
+    pub(super) fn take(
+        fields: &mut Fields,
+        defaults: &GenerationDefaults,
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            sampling: sampling(fields, defaults)?,
+            stop: stop(fields)?,
+            tokens_max: tokens_max(fields)?,
+            ignore_eos: flag(fields, "ignore_eos")?,
+            transfer: transfer(fields)?,
+        })
+    }
+}
+
+fn sampling(fields: &mut Fields, defaults: &GenerationDefaults) -> Result<Sampling, ApiError> {
+    let temperature = fields.take_as("temperature", "a number from 0 to 2", |t| {
+        (0.0..=2.0).contains(t)
+    })?;
+    let top_p = fields.take_as("top_p", "a number above 0, at most 1", |p| {
+        *p > 0.0 && *p <= 1.0
+    })?;
+    let top_k = fields.take_as(
+        "top_k",
+        "an integer of at least 1, or 0 or -1 for all",
+        |k| (-1..=i64::from(u32::MAX)).contains(k),
+    )?;
+    let seed = fields.take_as("seed", "an integer of 64 bits", |seed: &Number| {
+        seed.is_u64() || seed.is_i64()
+    })?;
+    let seed = seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)));
+    Ok(Sampling {
+        temperature: temperature.unwrap_or(defaults.temperature),
+        top_p: top_p.unwrap_or(defaults.top_p),
+        top_k: top_k.map_or(defaults.top_k, |k| u32::try_from(k).unwrap_or(0)),
+        // The one random number: the same request gives another answer each time.
+        seed: seed.unwrap_or_else(|| fastrand::u64(..)),
+    })
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let Some(value) = fields.take("stop") else {
+        return Ok(Vec::new());
+    };
+    let texts = match &value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Array(list) => list
+            .iter()
+            .map(|text| text.as_str().map(str::to_owned))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    };
+    let fits = |texts: &Vec<String>| {
+        let text_fits = |text: &String| (1..=STOP_BYTES_MAX).contains(&text.len());
+        texts.len() <= STOPS_MAX && texts.iter().all(text_fits)
+    };
+    texts.filter(fits).ok_or_else(|| {
+        let wanted =
+            format!("a text or up to {STOPS_MAX} texts, each of 1 to {STOP_BYTES_MAX} bytes");
+        mismatch("stop".to_owned(), &wanted, &value)
+    })
+}
+
+fn tokens_max(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let mut bound = |name| fields.take_as(name, "an integer of at least 1", |n: &u32| *n >= 1);
+    match (bound("max_tokens")?, bound("max_completion_tokens")?) {
+        (Some(old), Some(new)) if old != new => Err(ApiError::field(
+            "max_completion_tokens",
+            "`max_completion_tokens` and `max_tokens` differ; give one of them",
+        )),
+        (old, new) => Ok(new.or(old)),
+    }
+}
+
+fn transfer(fields: &mut Fields) -> Result<Transfer, ApiError> {
+    let streamed = flag(fields, "stream")?;
+    let options = match fields.take("stream_options") {
+        None => None,
+        Some(Value::Object(options)) => Some(options),
+        Some(
+            other @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)),
+        ) => return Err(mismatch("stream_options".to_owned(), "an object", &other)),
+    };
+    match (streamed, options) {
+        (false, None) => Ok(Transfer::Whole),
+        (false, Some(_)) => Err(ApiError::field(
+            "stream_options",
+            "`stream_options` needs `stream` to be true",
+        )),
+        (true, None) => Ok(Transfer::Streamed(UsageChunk::Omitted)),
+        (true, Some(options)) => {
+            let mut options = Fields::new(options, |name| format!("stream_options.{name}"));
+            Ok(Transfer::Streamed(
+                if flag(&mut options, "include_usage")? {
+                    UsageChunk::Sent
+                } else {
+                    UsageChunk::Omitted
+                },
+            ))
+        }
+    }
+}
+
+fn flag(fields: &mut Fields, name: &str) -> Result<bool, ApiError> {
+    let flag = fields.take_as(name, "true or false", |_| true)?;
+    Ok(flag.unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_is_not_built_says_what_it_may_be() {
+        for (param, neutral) in UNBUILT {
+            for value in neutral {
+                let body = format!("{{\"{param}\": {value}}}");
+                let mut fields = Fields::parse(body.as_bytes()).unwrap();
+                assert_eq!(refuse_unbuilt(&mut fields), Ok(()), "{body}");
+            }
+            let body = format!("{{\"{param}\": \"something else\"}}");
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            let error = refuse_unbuilt(&mut fields).unwrap_err();
+            assert_eq!(error, ApiError::Unbuilt { param, neutral });
+        }
+        let error = ApiError::Unbuilt {
+            param: "n",
+            neutral: &["1"],
+        };
+        assert_eq!(error.to_string(), "`n` is not built; leave it out or at 1");
+    }
+}

@@ -1,0 +1,120 @@
+//! `/health`, `/ready` and `/metrics`: for load balancers and monitoring.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use schemars::{JsonSchema, SchemaGenerator, json_schema};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::ServerPhase;
+use super::answer::{Answer, JSON, Reply, Responses, json_text, reply, response};
+use super::error::ApiError;
+use super::router::Call;
+use pointsman_driver::metrics::{CONTENT_TYPE, EngineTotals};
+
+/// A driver that takes longer than this over a question is not healthy.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The answer of `/health` and `/ready`, with 200 or 503.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Probe {
+    status: ProbeStatus,
+    /// The reason, unless all is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+enum ProbeStatus {
+    Ok,
+    Unhealthy,
+    Ready,
+    #[serde(rename = "not ready")]
+    NotReady,
+}
+
+/// The metrics in OpenMetrics' text format.
+pub(super) struct MetricsText(String);
+
+pub(super) async fn health(call: Call<'_>) -> Result<Probe, ApiError> {
+    let load = timeout(DRIVER_TIMEOUT, call.app.driver.load()).await;
+    let reason = match load {
+        Ok(Some(load)) if load.executors_up > 0 => None,
+        Ok(Some(_)) => Some("no executor is up"),
+        Ok(None) => Some("the driver has ended"),
+        Err(_elapsed) => Some("the driver does not answer"),
+    };
+    let status = reason.map_or(ProbeStatus::Ok, |_| ProbeStatus::Unhealthy);
+    Ok(Probe { status, reason })
+}
+
+pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {
+    let reason = match call.app.phase() {
+        ServerPhase::Serving => None,
+        ServerPhase::Starting => Some("models are being loaded or policies put in force"),
+        ServerPhase::Draining | ServerPhase::Ended => Some("the server is shutting down"),
+    };
+    let status = reason.map_or(ProbeStatus::Ready, |_| ProbeStatus::NotReady);
+    Ok(Probe { status, reason })
+}
+
+/// Renders the metrics. Gauges are asked for now; those of a driver that does not answer keep their
+/// last value.
+pub(super) async fn metrics(call: Call<'_>) -> Result<MetricsText, ApiError> {
+    let app = call.app;
+    let metrics = &app.watched.metrics;
+    if let Ok(Some(load)) = timeout(DRIVER_TIMEOUT, app.driver.load()).await {
+        metrics.load(&load);
+    }
+    if let Ok(Some(policies)) = timeout(DRIVER_TIMEOUT, app.driver.policies()).await {
+        metrics.policies_in_force(policies);
+    }
+    for (executor, stats) in &app.catalog().engines {
+        let totals = EngineTotals {
+            steps: stats.steps.get(),
+            prefill_tokens: stats.prefill_tokens.get(),
+            decode_tokens: stats.generated_tokens.get(),
+            busy: Duration::from_nanos(stats.busy_nanos.get()),
+            sat_out: stats.sat_out.get(),
+        };
+        metrics.engine(executor, totals);
+    }
+    Ok(MetricsText(metrics.render()))
+}
+
+// === impl Probe ===
+
+impl Answer for Probe {
+    fn into_reply(self, status: StatusCode) -> Reply {
+        let status = match self.reason {
+            None => status,
+            Some(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        reply(status, JSON, json_text(&self))
+    }
+
+    fn responses(status: StatusCode, schemas: &mut SchemaGenerator) -> Responses {
+        let statuses = [status, StatusCode::SERVICE_UNAVAILABLE];
+        let responses =
+            statuses.map(|status| response(status, [(JSON, schemas.subschema_for::<Self>())]));
+        Responses::from_iter(responses)
+    }
+}
+
+// === impl MetricsText ===
+
+impl Answer for MetricsText {
+    fn into_reply(self, status: StatusCode) -> Reply {
+        reply(status, HeaderValue::from_static(CONTENT_TYPE), self.0)
+    }
+
+    fn responses(status: StatusCode, _: &mut SchemaGenerator) -> Responses {
+        let content_type = HeaderValue::from_static(CONTENT_TYPE);
+        let schema = json_schema!({"type": "string"});
+        Responses::from_iter([response(status, [(content_type, schema)])])
+    }
+}

@@ -1,0 +1,230 @@
+//! The slow part of making a policy ready: compile, start, configure, test.
+//!
+//! A [`Job`] is done on a thread of its own and ends as a [`Prepared`] policy. Guest code runs
+//! there under the limits of its policy; the driver and the policies in force know nothing of it.
+//!
+//! # Invariants
+//! 1. Anything that a policy's code makes the compiler or an instance do, a panic included, ends as
+//!    a failure of that policy (`a_panic_is_a_failure_of_the_policy`).
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pointsman_core::Hook;
+use pointsman_policy::{
+    CompileCache, Digest, Limits, LoadError, Made, Mode, PolicyComponent, PolicyEngine, Runner,
+    self_test,
+};
+use tracing::warn;
+
+use crate::folder::Stamp;
+use crate::registry::{Origin, Version};
+use crate::report::ReloadStep;
+use crate::sidecar::Sidecar;
+use crate::transactions::{Attempt, Failure};
+
+/// The most versions that passed the self-test and need not pass it again.
+const TESTED_MAX: usize = 64;
+
+/// A version of a policy that is to be made ready.
+pub(crate) struct Job {
+    pub(super) origin: Origin,
+    pub(super) code: Code,
+    /// The sidecar; without settings in the file, it has those of the configuration.
+    pub(super) sidecar: Sidecar,
+    pub(super) sidecar_text: Option<String>,
+    /// The code's file; absent: the code is not from the folder.
+    pub(super) stamp: Option<Stamp>,
+}
+
+/// The code of a version.
+pub(super) enum Code {
+    Bytes(Digest, Vec<u8>),
+    Component(PolicyComponent),
+}
+
+/// A policy that can be put in force.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) version: Arc<Version>,
+    pub(crate) started: Runner,
+    pub(crate) component: PolicyComponent,
+    /// The code's file; absent: the code is not from the folder.
+    pub(crate) stamp: Option<Stamp>,
+    /// The origin of the compiled code; absent: the component was at hand.
+    pub(super) made: Option<Made>,
+}
+
+/// A compiler of code, which also takes code that an earlier life of the server has compiled.
+#[derive(Clone)]
+pub(super) struct Compiler {
+    pub(super) engine: PolicyEngine,
+    /// The cache of compiled code; absent: compiled code is not kept.
+    pub(super) cache: Option<CompileCache>,
+}
+
+// === impl Job and Code ===
+
+impl Job {
+    /// Does the job; a panic is a failure of the step in which it happens.
+    pub(super) fn prepare(
+        self,
+        compiler: &Compiler,
+        tested: &mut VecDeque<(Digest, Limits)>,
+        attempt: &mut Attempt,
+    ) -> Result<Prepared, Failure> {
+        guarded(attempt, |attempt| {
+            attempt.digest = Some(self.code.digest());
+            let (component, made) = match &self.code {
+                Code::Component(component) => (component.clone(), None),
+                Code::Bytes(_, bytes) => compiler.compile(bytes, attempt)?,
+            };
+            let version = self.version(&component);
+            check_mode(&version)?;
+            let started = start(&version, attempt)?;
+            test(&version, tested, attempt)?;
+            Ok(Prepared {
+                version: Arc::new(version),
+                started,
+                component,
+                stamp: self.stamp,
+                made,
+            })
+        })
+    }
+
+    /// The version that the job makes of `component`.
+    pub(super) fn version(&self, component: &PolicyComponent) -> Version {
+        let text = self.sidecar_text.clone();
+        Version::new(self.origin.clone(), component, &self.sidecar, text)
+    }
+}
+
+impl Code {
+    pub(super) fn digest(&self) -> Digest {
+        match self {
+            Code::Bytes(digest, _) => *digest,
+            Code::Component(component) => component.digest(),
+        }
+    }
+}
+
+// === impl Compiler ===
+
+impl Compiler {
+    pub(super) fn compile(
+        &self,
+        code: &[u8],
+        attempt: &mut Attempt,
+    ) -> Result<(PolicyComponent, Option<Made>), Failure> {
+        let loaded = attempt.time(ReloadStep::Compile, || self.load(code));
+        let (component, made) = loaded.map_err(|error| Failure::load(&error))?;
+        Ok((component, Some(made)))
+    }
+
+    pub(super) fn load(&self, code: &[u8]) -> Result<(PolicyComponent, Made), LoadError> {
+        let Some(cache) = &self.cache else {
+            return Ok((PolicyComponent::load(&self.engine, code)?, Made::Compiled));
+        };
+        let (component, made) = PolicyComponent::load_cached(&self.engine, code, cache)?;
+        if let Made::Unkept(error) = &made {
+            warn!(%error, "compiled policy not kept");
+        }
+        Ok((component, made))
+    }
+}
+
+// === The other steps ===
+
+/// Starts an instance of `version`, configured.
+pub(crate) fn start(version: &Version, attempt: &mut Attempt) -> Result<Runner, Failure> {
+    let source = version.source.clone();
+    attempt
+        .time(ReloadStep::Start, || pointsman_policy::start(source))
+        .map_err(|error| Failure::start(&error))
+}
+
+/// Puts `version` through the self-test, unless it is among the `tested` ones.
+fn test(
+    version: &Version,
+    tested: &mut VecDeque<(Digest, Limits)>,
+    attempt: &mut Attempt,
+) -> Result<(), Failure> {
+    let passed = (version.source.fingerprint(), *version.source.limits());
+    if tested.contains(&passed) {
+        return Ok(());
+    }
+    let test = attempt.time(ReloadStep::Test, || self_test(&version.source));
+    test.map_err(|error| Failure::new(ReloadStep::Test, &error))?;
+    if tested.len() >= TESTED_MAX {
+        tested.pop_front();
+    }
+    tested.push_back(passed);
+    Ok(())
+}
+
+/// Refuses a canary without a question that can be put to it.
+fn check_mode(version: &Version) -> Result<(), Failure> {
+    let mut hooks = version.hooks.iter();
+    match version.mode {
+        Mode::Canary(_) if !hooks.any(Hook::is_by_request) => Err(Failure {
+            step: ReloadStep::Validate,
+            why: "mode is canary, and it exports neither admission nor routing: only there can \
+                  tenants be told apart"
+                .to_owned(),
+        }),
+        Mode::Canary(_) | Mode::Enforce | Mode::Shadow => Ok(()),
+    }
+}
+
+// === Panics ===
+
+fn guarded<R>(
+    attempt: &mut Attempt,
+    work: impl FnOnce(&mut Attempt) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let done = catch_unwind(AssertUnwindSafe(|| work(&mut *attempt)));
+    done.unwrap_or_else(|panic| {
+        Err(Failure {
+            step: attempt.step().unwrap_or(ReloadStep::Validate),
+            why: format!("panicked: {}", message_of(panic.as_ref())),
+        })
+    })
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message")
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("origin", &self.origin)
+            .field("digest", &self.code.digest())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::Micros;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_of_the_policy() {
+        let mut attempt = Attempt::new(&(Arc::new(|| Micros(0)) as _));
+        let done: Result<(), Failure> = guarded(&mut attempt, |attempt| {
+            attempt.time(ReloadStep::Compile, || ());
+            attempt.time(ReloadStep::Start, || panic!("as it was told"))
+        });
+        let failure = done.unwrap_err();
+        assert_eq!(failure.step, ReloadStep::Start);
+        assert_eq!(failure.why, "panicked: as it was told");
+    }
+}

@@ -1,0 +1,186 @@
+//! From the present policies to the wanted ones: plans, made commits.
+
+use pointsman_policy::{Assignment, CommitError, Committed, Install, Restored, Runner};
+
+use super::Reconciler;
+use crate::binding::Bindings;
+use crate::port::{HostEnded, PolicyPort};
+use crate::preparer;
+use crate::registry::{Origin, Plan, Wanted};
+use crate::report::{ReloadStep, TransactionOutcome};
+use crate::tell;
+use crate::transactions::Failure;
+
+/// The reason why a version was not handed to the host.
+enum Obstacle {
+    /// The version is of no use.
+    Failed(Failure),
+    HostEnded,
+}
+
+impl<P: PolicyPort> Reconciler<P> {
+    /// Puts the answer of the binding rule in force.
+    pub(super) fn reconcile(&mut self) -> Result<(), HostEnded> {
+        // Each round that fails does without one more version, and a policy has a few at most.
+        for _ in 0..=4 * self.registry.len() {
+            let bindings = self.registry.bindings(self.state.remembered());
+            let plan = self.registry.plan(&bindings);
+            if plan.is_empty() {
+                if bindings.conflicts != self.conflicts {
+                    tell::conflicts(&bindings.conflicts);
+                    self.conflicts = bindings.conflicts;
+                }
+                break;
+            }
+            self.carry_out(plan, &bindings)?;
+        }
+        Ok(())
+    }
+
+    /// Makes `plan` one commit, or leaves out a version that is of no use.
+    fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<(), HostEnded> {
+        let Plan {
+            mut commit,
+            install,
+        } = plan;
+        for wanted in &install {
+            match self.instance(wanted) {
+                Ok(policy) => commit.install.push(Install {
+                    policy,
+                    assignment: wanted.assignment,
+                    default_of: wanted.default_of,
+                    probation: self.has_to_prove_itself(wanted).then_some(self.probation),
+                }),
+                Err(Obstacle::Failed(failure)) => {
+                    self.refuse_version(&wanted.name, &wanted.version, failure);
+                    return Ok(());
+                }
+                Err(Obstacle::HostEnded) => return Err(HostEnded),
+            }
+        }
+        let put: Vec<u32> = commit.bind.iter().map(|(number, _)| *number).collect();
+        let on_failure = commit.on_failure;
+        match self.port.commit(commit)? {
+            Ok(committed) => {
+                self.registry.on_failure = on_failure.unwrap_or(self.registry.on_failure);
+                self.settle(committed, (install, put), bindings);
+                Ok(())
+            }
+            Err(error) => self.heed_refusal(&error, &install),
+        }
+    }
+
+    /// Takes note of a refused commit: a version is of no use, or the host has other policies than
+    /// was believed.
+    fn heed_refusal(&mut self, error: &CommitError, install: &[Wanted]) -> Result<(), HostEnded> {
+        if let CommitError::Install { at, .. } = error
+            && let Some(wanted) = install.get(*at)
+        {
+            let failure = Failure::new(ReloadStep::Bind, error);
+            self.refuse_version(&wanted.name, &wanted.version, failure);
+            return Ok(());
+        }
+        self.ask_host()?;
+        Ok(())
+    }
+
+    /// Takes note of the commit, which installed versions and `put` others elsewhere.
+    fn settle(
+        &mut self,
+        mut committed: Committed,
+        (install, mut put): (Vec<Wanted>, Vec<u32>),
+        bindings: &Bindings,
+    ) {
+        let pause = committed.pause;
+        let installed = std::mem::take(&mut committed.installed);
+        for (wanted, number) in install.into_iter().zip(installed) {
+            self.registry.install(number, wanted);
+            put.push(number);
+        }
+        let serving = self.registry.serving(bindings);
+        // Before a version is called proven or lost: what was just put there has its own record.
+        let held = committed.held.clone();
+        self.registry.begin_probation(&committed.on_probation, &put);
+        self.heed(committed, Some(&serving));
+        for (name, installed) in self.registry.installed() {
+            if put.contains(&installed.number) && held.iter().any(|it| it.0 == installed.number) {
+                let outcome = match installed.assignment {
+                    Assignment::Enforce(_) if installed.held.is_empty() => TransactionOutcome::Idle,
+                    Assignment::Enforce(_) => TransactionOutcome::InForce(installed.held),
+                    Assignment::Canary(hooks, share) => TransactionOutcome::Canary(hooks, share),
+                    Assignment::Shadow(hooks) => TransactionOutcome::Shadow(hooks),
+                };
+                let digest = installed.version.source.digest();
+                self.transactions.attempt(name).digest = Some(digest);
+                self.transactions.end(name, outcome, Some(pause));
+            }
+        }
+        self.port.count_committed(pause);
+    }
+
+    /// True if `wanted` has yet to prove itself, unlike a version that an earlier life of the
+    /// server saw proven.
+    fn has_to_prove_itself(&self, wanted: &Wanted) -> bool {
+        let version = &wanted.version;
+        let answers_count = match wanted.assignment {
+            Assignment::Enforce(hooks) => !hooks.is_empty(),
+            Assignment::Canary(..) | Assignment::Shadow(_) => false,
+        };
+        let is_new = match version.origin {
+            Origin::File(_) => {
+                let remembered = self.state.remembered();
+                remembered.last_good.get(&wanted.name) != Some(&version.as_last_good())
+            }
+            Origin::Embedded | Origin::LastGood(_) => false,
+        };
+        answers_count && is_new
+    }
+
+    // === Handing over ===
+
+    /// An instance of `wanted` that has its predecessor's state and has been told the machine's
+    /// rows.
+    fn instance(&mut self, wanted: &Wanted) -> Result<Runner, Obstacle> {
+        let Wanted { name, version, .. } = wanted;
+        let ready = self.registry.take_ready(name, version);
+        let prepared = ready.map(|(attempt, prepared)| {
+            self.transactions.resume(name, attempt);
+            prepared.started
+        });
+        let attempt = self.transactions.attempt(name);
+        attempt.digest = Some(version.source.digest());
+        let mut started = match prepared {
+            Some(started) => started,
+            None => preparer::start(version, attempt)?,
+        };
+        let predecessor = self.registry.predecessor(name, wanted.assignment.hooks());
+        let port = &self.port;
+        let restored = attempt.time(ReloadStep::Restore, || {
+            let snapshot = predecessor.and_then(|old| port.handover(old));
+            snapshot.map_or(Ok(Restored::Cold), |state| started.restore(&state))
+        });
+        let restored = restored.map_err(|error| Failure::new(ReloadStep::Restore, &error))?;
+        attempt.restored = Some(restored);
+        let kinds = started.description().feed;
+        let briefed: Result<_, HostEnded> = attempt.time(ReloadStep::Observe, || {
+            let briefing = port.brief(kinds)?;
+            Ok(started.brief(briefing))
+        });
+        briefed?.map_err(|error| Failure::new(ReloadStep::Observe, &error))?;
+        Ok(started)
+    }
+}
+
+// === impl Obstacle ===
+
+impl From<Failure> for Obstacle {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<HostEnded> for Obstacle {
+    fn from(HostEnded: HostEnded) -> Self {
+        Self::HostEnded
+    }
+}

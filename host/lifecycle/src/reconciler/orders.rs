@@ -1,0 +1,239 @@
+//! Orders carried out, all the way or not at all.
+
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::{Assignment, Commit, Digest, Mode};
+
+use super::Reconciler;
+use crate::binding::Place;
+use crate::order::{Order, OrderError};
+use crate::port::{HostEnded, PolicyPort};
+use crate::report::{ReloadStep, Trigger};
+use crate::state::{BoundTo, ModeOrder, Remembered};
+
+/// The most orders carried out in one pass; the others are next.
+const ORDERS_PER_PASS: usize = 64;
+
+impl<P: PolicyPort> Reconciler<P> {
+    /// Carries out the orders since the last pass.
+    pub(super) fn obey_all(&mut self) -> Result<(), HostEnded> {
+        for _ in 0..ORDERS_PER_PASS {
+            let Ok((order, answer)) = self.inbox.try_recv() else {
+                break;
+            };
+            self.transactions.cause = Trigger::Order;
+            let done = self.obey(order);
+            self.transactions.cause = Trigger::Folder;
+            let has_ended = done == Err(OrderError::HostEnded);
+            // Before the answer, so that its receiver sees what came of the order.
+            self.tell();
+            self.publish();
+            // The giver of the order may have left meanwhile.
+            drop(answer.send(done));
+            if has_ended {
+                return Err(HostEnded);
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), OrderError> {
+        match order {
+            Order::Bind { hook, policy: None } => {
+                let unbind = |state: &mut Remembered| {
+                    state.bindings.remove(&hook);
+                };
+                self.carry_out_order(unbind, None)
+            }
+            Order::Bind {
+                hook,
+                policy: Some(policy),
+            } => self.bind(hook, &policy),
+            Order::Mode { policy, mode } => self.set_mode(&policy, mode),
+            Order::Promote { policy } => self.promote(&policy),
+            Order::Rollback { policy } => self.roll_back(&policy),
+            Order::Eject { hooks } => {
+                let eject = |state: &mut Remembered| {
+                    let ejected = hooks.iter().map(|hook| (hook, BoundTo::Embedded));
+                    state.bindings.extend(ejected);
+                };
+                self.carry_out_order(eject, None)
+            }
+            Order::Release { fingerprint } => self.release(fingerprint),
+        }
+    }
+
+    /// Changes the orders in force, and reconciles. If the `wanted` policy does not get its
+    /// assignment, everything is as before.
+    fn carry_out_order(
+        &mut self,
+        change: impl FnOnce(&mut Remembered),
+        wanted: Option<(&str, Assignment)>,
+    ) -> Result<(), OrderError> {
+        let before = self.state.remembered().clone();
+        self.state.change(change);
+        self.reconcile()?;
+        let Some((name, assignment)) = wanted else {
+            return Ok(());
+        };
+        if self.registry.is_installed(name, assignment) {
+            return Ok(());
+        }
+        self.state.change(|state| {
+            state.bindings = before.bindings;
+            state.modes = before.modes;
+        });
+        self.reconcile()?;
+        let refusal = self.registry.get(name).and_then(|it| it.refusal.as_ref());
+        Err(match refusal {
+            Some(refusal) => OrderError::Failed {
+                step: refusal.step,
+                why: refusal.why.clone(),
+            },
+            None => OrderError::Failed {
+                step: ReloadStep::Bind,
+                why: "another policy has it; `pointsman policy status` says who".to_owned(),
+            },
+        })
+    }
+
+    // === Each of them ===
+
+    fn bind(&mut self, hook: Hook, name: &str) -> Result<(), OrderError> {
+        let policy = name.to_owned();
+        let (mode, hooks) = self.known(name)?;
+        if !hooks.contains(hook) {
+            return Err(OrderError::NotExported { policy, hook });
+        }
+        if mode != Mode::Enforce {
+            return Err(OrderError::NotEnforced { policy, mode });
+        }
+        let bind = |state: &mut Remembered| {
+            state.bindings.insert(hook, BoundTo::Policy(policy));
+        };
+        let wanted = Assignment::Enforce([hook].into_iter().collect());
+        self.carry_out_order(bind, Some((name, wanted)))
+    }
+
+    fn set_mode(&mut self, name: &str, mode: Mode) -> Result<(), OrderError> {
+        let (_, hooks) = self.known(name)?;
+        let instead_of = self.mode_of_file(name)?;
+        let tried: HookSet = hooks.iter().filter(|hook| hook.is_by_request()).collect();
+        let wanted = match mode {
+            Mode::Enforce => None,
+            Mode::Shadow => Some(Assignment::Shadow(hooks)),
+            Mode::Canary(_) if tried.is_empty() => {
+                return Err(OrderError::NoCanary(name.to_owned()));
+            }
+            Mode::Canary(share) => Some(Assignment::Canary(tried, share)),
+        };
+        let order = |state: &mut Remembered| {
+            let order = ModeOrder { mode, instead_of };
+            state.modes.insert(name.to_owned(), order);
+        };
+        self.carry_out_order(order, wanted.map(|wanted| (name, wanted)))
+    }
+
+    fn promote(&mut self, name: &str) -> Result<(), OrderError> {
+        let (mode, hooks) = self.known(name)?;
+        if mode == Mode::Enforce {
+            return Err(OrderError::InForce(name.to_owned()));
+        }
+        let instead_of = self.mode_of_file(name)?;
+        let order = |state: &mut Remembered| {
+            let mode = Mode::Enforce;
+            let order = ModeOrder { mode, instead_of };
+            state.modes.insert(name.to_owned(), order);
+        };
+        // Where the rule does not give it a hook by itself, that is ordered too.
+        let mut then = self.state.remembered().clone();
+        order(&mut then);
+        let bindings = self.registry.bindings(&then);
+        let by_rule = bindings.held_by(name, Place::Folder);
+        let others = hooks.iter().filter(|hook| !by_rule.contains(*hook));
+        let others: Vec<Hook> = others.collect();
+        let order = |state: &mut Remembered| {
+            order(state);
+            for hook in others {
+                let to = BoundTo::Policy(name.to_owned());
+                state.bindings.insert(hook, to);
+            }
+        };
+        self.carry_out_order(order, Some((name, Assignment::Enforce(hooks))))
+    }
+
+    fn roll_back(&mut self, name: &str) -> Result<(), OrderError> {
+        self.known(name)?;
+        self.mode_of_file(name)?;
+        let serving = self.registry.get(name).and_then(|entry| entry.serving());
+        let is_tried = |assignment| !matches!(assignment, Assignment::Enforce(_));
+        let number = match serving {
+            Some(it) if !it.held.is_empty() || is_tried(it.assignment) => it.number,
+            Some(_) | None => return Err(OrderError::Idle(name.to_owned())),
+        };
+        self.commit_order(Commit {
+            roll_back: vec![(number, "rolled back by order".to_owned())],
+            ..Commit::default()
+        })?;
+        Ok(self.reconcile()?)
+    }
+
+    fn release(&mut self, fingerprint: Digest) -> Result<(), OrderError> {
+        let mut listed = self.state.remembered().quarantine.iter();
+        let entry = listed.find(|entry| entry.fingerprint == fingerprint);
+        let digest = entry.ok_or(OrderError::NotQuarantined(fingerprint))?.digest;
+        self.commit_order(Commit {
+            release: vec![fingerprint],
+            ..Commit::default()
+        })?;
+        for name in self.registry.refused(digest) {
+            self.registry.entry(&name).closed = HookSet::EMPTY;
+            self.folder.retake(&name);
+        }
+        for policy in self.embedded.clone() {
+            if Digest::of(policy.wasm) == digest {
+                self.registry.entry(policy.name).refusal = None;
+                self.take_embedded(policy);
+            }
+        }
+        Ok(self.reconcile()?)
+    }
+
+    fn commit_order(&mut self, commit: Commit) -> Result<(), OrderError> {
+        match self.port.commit(commit)? {
+            Ok(committed) => {
+                self.heed(committed, None);
+                Ok(())
+            }
+            Err(error) => Err(OrderError::Failed {
+                step: ReloadStep::Bind,
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    // === The policies they are about ===
+
+    /// The mode of a policy, and the policy's hooks.
+    fn known(&self, name: &str) -> Result<(Mode, HookSet), OrderError> {
+        let entry = self.registry.get(name);
+        let known = entry.and_then(|entry| {
+            let mode = entry.mode(name, self.state.remembered())?;
+            Some((mode, entry.current()?.hooks))
+        });
+        known.ok_or_else(|| OrderError::NoPolicy(name.to_owned()))
+    }
+
+    /// The mode of a policy as its file says it.
+    fn mode_of_file(&self, name: &str) -> Result<Mode, OrderError> {
+        let entry = self.registry.get(name);
+        let version = entry.and_then(|entry| entry.version(Place::Folder));
+        let version = version.ok_or_else(|| OrderError::Embedded(name.to_owned()))?;
+        Ok(version.mode)
+    }
+}
+
+impl From<HostEnded> for OrderError {
+    fn from(HostEnded: HostEnded) -> Self {
+        Self::HostEnded
+    }
+}

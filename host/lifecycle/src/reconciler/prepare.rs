@@ -1,0 +1,284 @@
+//! From files in the folder to versions that can be put in force.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pointsman_core::{Hook, HookSet};
+use pointsman_policy::OnFailure;
+
+use super::Reconciler;
+use crate::EmbeddedPolicy;
+use crate::folder::Pair;
+use crate::port::PolicyPort;
+use crate::preparer::{Finished, Inspection, Job};
+use crate::registry::{Origin, Preparation, Source, Version};
+use crate::report::{TransactionOutcome, VersionRefusal};
+use crate::state::LastGood;
+use crate::tell;
+use crate::transactions::{Attempt, Failure};
+
+impl<P: PolicyPort> Reconciler<P> {
+    // === The policies there are ===
+
+    pub(super) fn take_embedded(&mut self, policy: EmbeddedPolicy) {
+        let EmbeddedPolicy { name, wasm } = policy;
+        let mut attempt = self.transactions.new_attempt();
+        let version = self.preparer.embedded(name, wasm, &mut attempt);
+        self.transactions.resume(name, attempt);
+        match version {
+            Ok(version) => self.registry.entry(name).embedded = Some(Arc::new(version)),
+            Err(failure) => self.refuse(name, failure),
+        }
+    }
+
+    /// Takes note of policies whose files have changed, or are gone.
+    pub(super) fn take_all(&mut self, changes: Vec<(String, Option<Pair>)>) {
+        for (name, pair) in changes {
+            match pair {
+                Some(pair) => self.registry.entry(&name).prepare(Source::Files(pair)),
+                None => self.take_withdrawn(&name),
+            }
+        }
+    }
+
+    fn take_withdrawn(&mut self, name: &str) {
+        self.state.change(|state| {
+            state.last_good.remove(name);
+            state.modes.remove(name);
+        });
+        if let Some(on_disk) = self.registry.entry(name).withdraw() {
+            let digest = on_disk.version.map(|version| version.source.digest());
+            self.transactions.attempt(name).digest = digest;
+            self.transactions
+                .end(name, TransactionOutcome::Removed, None);
+        }
+    }
+
+    // === One after another ===
+
+    /// Prepares all waiting policies, and waits for their jobs.
+    pub(super) fn prepare_all(&mut self) {
+        self.prepare_next();
+        while let Some(finished) = self.preparer.wait() {
+            self.take_finished(finished);
+            self.prepare_next();
+        }
+    }
+
+    /// Begins with the next policy that waits and has something to be done, if nothing is in
+    /// progress.
+    pub(super) fn prepare_next(&mut self) {
+        while !self.preparer.is_busy()
+            && let Some((name, source)) = self.registry.take_waiting()
+        {
+            match source {
+                Source::Files(pair) => self.prepare_files(&name, pair),
+                Source::LastGood => self.prepare_last_good(&name),
+            }
+        }
+    }
+
+    fn prepare_files(&mut self, name: &str, pair: Pair) {
+        let Some(path) = self.path_of(name) else {
+            return;
+        };
+        let mut attempt = self.transactions.new_attempt();
+        let entry = self.registry.entry(name);
+        let on_disk = entry.on_disk.get_or_insert_default();
+        let found = (self.preparer).inspect((name, path), &pair, on_disk, &mut attempt);
+        match found {
+            Ok(Inspection::Changed(job)) => {
+                self.make((name, Source::Files(pair)), *job, attempt);
+            }
+            Ok(Inspection::Unchanged(version)) => {
+                entry.accept();
+                self.adopt(name, version);
+            }
+            Ok(Inspection::Unsettled) => self.folder.unsettle(name, self.transactions.at),
+            Ok(Inspection::WaitsFor(pinned)) => {
+                entry.wait_for(pinned);
+                let waits = TransactionOutcome::Waits { pinned };
+                self.transactions.resume(name, attempt);
+                self.transactions.end(name, waits, None);
+            }
+            Err(failure) => {
+                self.transactions.resume(name, attempt);
+                self.refuse(name, failure);
+            }
+        }
+    }
+
+    fn prepare_last_good(&mut self, name: &str) {
+        let good = self.state.remembered().last_good.get(name).cloned();
+        let (Some(path), Some(LastGood { digest, sidecar })) = (self.path_of(name), good) else {
+            return;
+        };
+        let Some(bytes) = self.state.code(digest) else {
+            tell::last_good_is_gone(name, digest);
+            self.state.change(|state| state.last_good.remove(name));
+            return;
+        };
+        let mut attempt = self.transactions.new_attempt();
+        attempt.digest = Some(digest);
+        match self.preparer.last_good((name, path), bytes, sidecar) {
+            Ok(job) => self.make((name, Source::LastGood), job, attempt),
+            Err(failure) => {
+                self.transactions.resume(name, attempt);
+                self.give_up_last_good(name, failure);
+            }
+        }
+    }
+
+    fn path_of(&self, name: &str) -> Option<PathBuf> {
+        let folder = self.path.as_ref()?;
+        Some(folder.join(format!("{name}.wasm")))
+    }
+
+    fn make(&mut self, (name, source): (&str, Source), job: Job, attempt: Attempt) {
+        let job = self.preparer.begin(job, attempt);
+        self.registry.entry(name).preparation = Preparation::Making { job, source };
+    }
+
+    /// Takes a job that has ended. Its result may not be wanted any more.
+    pub(super) fn take_finished(&mut self, (job, attempt, result): Finished) {
+        let Some((name, source)) = self.registry.take_made(job) else {
+            return;
+        };
+        match result {
+            Ok(prepared) => {
+                let entry = self.registry.entry(&name);
+                entry.closed = HookSet::EMPTY;
+                if let Source::Files(_) = source {
+                    entry.accept();
+                }
+                if let Some(stamp) = &prepared.stamp {
+                    let code = (stamp.clone(), prepared.component.clone());
+                    entry.on_disk.get_or_insert_default().code = Some(code);
+                }
+                let version = Arc::clone(&prepared.version);
+                let prepared = Box::new(prepared);
+                entry.preparation = Preparation::Ready { attempt, prepared };
+                self.adopt(&name, version);
+            }
+            Err(failure) => {
+                self.transactions.resume(&name, attempt);
+                match source {
+                    Source::Files(_) => self.refuse(&name, failure),
+                    Source::LastGood => self.give_up_last_good(&name, failure),
+                }
+            }
+        }
+    }
+
+    /// Makes `version` the newest of `name` that is of use.
+    fn adopt(&mut self, name: &str, version: Arc<Version>) {
+        let digest = version.source.digest();
+        let (mode, sidecar) = (version.mode, version.sidecar.clone());
+        let on_disk = self.registry.entry(name).on_disk.get_or_insert_default();
+        let before = on_disk.version.as_ref();
+        let is_same = before.is_some_and(|before| before.is_same(&version));
+        on_disk.version = Some(version);
+        self.state.change(|state| {
+            // The mode was ordered in the place of one that the file does not say any more.
+            if let Some(order) = state.modes.get(name)
+                && order.instead_of != mode
+            {
+                state.modes.remove(name);
+            }
+            if let Some(good) = state.last_good.get_mut(name)
+                && is_same
+                && good.digest == digest
+            {
+                good.sidecar = sidecar;
+            }
+        });
+    }
+
+    /// Drops the versions that are ready and were not put in force: they hold no hook.
+    pub(super) fn drop_ready(&mut self) {
+        for (name, attempt) in self.registry.drop_ready() {
+            self.transactions.resume(&name, attempt);
+        }
+    }
+
+    // === Refusals ===
+
+    /// Refuses the newest version of `name`.
+    fn refuse(&mut self, name: &str, failure: Failure) {
+        let Failure { step, why } = failure;
+        self.port.count_refused(step);
+        self.registry.entry(name).refuse(VersionRefusal {
+            step,
+            why: why.clone(),
+            digest: self.transactions.attempt(name).digest,
+            at: self.transactions.at,
+        });
+        let refused = TransactionOutcome::Refused { step, why };
+        self.transactions.end(name, refused, None);
+    }
+
+    /// Refuses `version` of `name`, which could not be put in force.
+    pub(super) fn refuse_version(&mut self, name: &str, version: &Version, failure: Failure) {
+        self.registry.entry(name).do_without(version);
+        match version.origin {
+            Origin::LastGood(_) => self.give_up_last_good(name, failure),
+            Origin::Embedded | Origin::File(_) => {
+                if self.is_out_for_faults(version) {
+                    self.leave_closed(name, version);
+                }
+                self.refuse(name, failure);
+            }
+        }
+    }
+
+    /// Forgets the last good version of `name`, which is of no use any more.
+    fn give_up_last_good(&mut self, name: &str, failure: Failure) {
+        let Failure { step, why } = failure;
+        self.state.change(|state| state.last_good.remove(name));
+        let refused = TransactionOutcome::Refused { step, why };
+        self.transactions.end(name, refused, None);
+    }
+
+    /// Leaves admission closed after `version`, if nobody may answer in its stead.
+    pub(super) fn leave_closed(&mut self, name: &str, version: &Version) {
+        let closes = version.on_failure == OnFailure::Closed;
+        if closes && version.hooks.contains(Hook::Admission) {
+            self.registry.entry(name).closed.insert(Hook::Admission);
+        }
+    }
+
+    // === The last good versions ===
+
+    /// Tells the folder the identity and the policies that the state folder remembers.
+    pub(super) fn expect_remembered(&mut self) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let remembered = self.state.remembered();
+        let seen = remembered.folder.as_ref();
+        let Some(seen) = seen.filter(|seen| seen.path == *path) else {
+            // The last good versions are of other files.
+            return self.state.change(|state| state.last_good.clear());
+        };
+        let names = remembered.last_good.keys().cloned();
+        self.folder
+            .expect(seen.clone(), names, self.transactions.at);
+    }
+
+    /// Has all last good versions prepared: the folder is not there.
+    pub(super) fn fall_back_on_all(&mut self) {
+        if self.path.is_none() {
+            return;
+        }
+        for name in self.state.remembered().last_good.keys() {
+            self.registry.entry(name).prepare(Source::LastGood);
+        }
+    }
+
+    /// Has the last good version prepared for each file of which no version is of use. Returns true
+    /// if there is one.
+    pub(super) fn fall_back(&mut self) -> bool {
+        let last_good = &self.state.remembered().last_good;
+        self.registry.fall_back(|name| last_good.contains_key(name))
+    }
+}

@@ -1,0 +1,338 @@
+//! One policy: its file, its embedded version, the preparation of the next one, and the installed
+//! ones.
+
+use pointsman_core::HookSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pointsman_policy::{Assignment, Digest, Mode, OnFailure, PolicyComponent, PolicySource};
+use serde_json::{Map, Value};
+
+use crate::background::JobId;
+use crate::binding::Place;
+use crate::folder::{Pair, Stamp};
+use crate::preparer::Prepared;
+use crate::report::VersionRefusal;
+use crate::sidecar::Sidecar;
+use crate::state::{LastGood, Remembered};
+use crate::transactions::Attempt;
+
+/// The origin of a policy's code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The policy is part of the server.
+    Embedded,
+    /// A file in the folder.
+    File(PathBuf),
+    /// The state folder, which has the last good version of a file that is of no use.
+    LastGood(PathBuf),
+}
+
+/// One version of a policy: code, settings and limits that started together.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) origin: Origin,
+    pub(crate) source: PolicySource,
+    pub(crate) settings: Map<String, Value>,
+    /// The hooks that the policy exports.
+    pub(crate) hooks: HookSet,
+    /// The mode that the sidecar sets. An order may set another one.
+    pub(crate) mode: Mode,
+    pub(crate) on_failure: OnFailure,
+    /// The text of the sidecar; absent: there was none.
+    pub(crate) sidecar: Option<String>,
+}
+
+/// A version that the host has.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) number: u32,
+    pub(crate) version: Arc<Version>,
+    /// The assignment that was wanted at the installation.
+    pub(crate) assignment: Assignment,
+    /// The hooks for which the version is in force.
+    pub(crate) held: HookSet,
+    pub(crate) is_on_probation: bool,
+}
+
+/// A policy's file.
+#[derive(Debug, Default)]
+pub(crate) struct OnDisk {
+    /// The newest version that is of use.
+    pub(crate) version: Option<Arc<Version>>,
+    /// The newest code that could be loaded, and the code's file.
+    pub(crate) code: Option<(Stamp, PolicyComponent)>,
+}
+
+/// The source of a version that is to be prepared.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The files as they were seen.
+    Files(Pair),
+    /// The last good version, from the state folder.
+    LastGood,
+}
+
+/// The progress of a policy's next version.
+///
+/// A new source replaces any earlier one. The result of a job that no entry waits for any more is
+/// dropped.
+#[derive(Debug, Default)]
+pub(crate) enum Preparation {
+    #[default]
+    Idle,
+    /// The source waits while others come first.
+    Waiting(Source),
+    Making {
+        job: JobId,
+        source: Source,
+    },
+    /// The version waits for the others that were to be prepared: what settles together comes into
+    /// force together.
+    Ready {
+        attempt: Attempt,
+        prepared: Box<Prepared>,
+    },
+}
+
+/// All that is known of one policy.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) embedded: Option<Arc<Version>>,
+    /// The policy's file; absent: there is none.
+    pub(crate) on_disk: Option<OnDisk>,
+    pub(crate) preparation: Preparation,
+    /// The refusal of the newest version, or of the one that was in force; absent: none.
+    pub(crate) refusal: Option<VersionRefusal>,
+    /// The digest of the file that the sidecar is about, if that is another one than there is.
+    pub(crate) waits_for: Option<Digest>,
+    /// Installed versions, the newest last.
+    pub(crate) installed: Vec<Installed>,
+    /// Hooks that the policy has left closed: it faulted too often, and nobody may answer instead.
+    pub(crate) closed: HookSet,
+}
+
+// === impl Version ===
+
+impl Version {
+    /// The version that `component` and `sidecar`, with its `text`, make together.
+    pub(crate) fn new(
+        origin: Origin,
+        component: &PolicyComponent,
+        sidecar: &Sidecar,
+        text: Option<String>,
+    ) -> Self {
+        let settings = sidecar.settings.clone().unwrap_or_default();
+        Self {
+            origin,
+            source: PolicySource::component(component, &settings, sidecar.limits),
+            settings,
+            hooks: component.hooks(),
+            mode: sidecar.mode,
+            on_failure: sidecar.on_failure,
+            sidecar: text,
+        }
+    }
+
+    /// True if putting `other` in force in its stead would change nothing.
+    pub(crate) fn is_same(&self, other: &Version) -> bool {
+        self.place() == other.place()
+            && self.source.fingerprint() == other.source.fingerprint()
+            && self.source.limits() == other.source.limits()
+    }
+
+    /// The version as the state folder remembers it, once it has proven itself.
+    pub(crate) fn as_last_good(&self) -> LastGood {
+        LastGood {
+            digest: self.source.digest(),
+            sidecar: self.sidecar.clone(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        match self.origin {
+            Origin::Embedded => Place::Embedded,
+            Origin::File(_) | Origin::LastGood(_) => Place::Folder,
+        }
+    }
+}
+
+// === impl Entry ===
+
+/// Preparation of the next version.
+impl Entry {
+    /// Has `source` prepared, instead of anything that is being prepared.
+    pub(crate) fn prepare(&mut self, source: Source) {
+        self.on_disk.get_or_insert_default();
+        self.preparation = Preparation::Waiting(source);
+    }
+
+    /// The source that waits to be prepared, which does not wait any more.
+    pub(super) fn take_waiting(&mut self) -> Option<Source> {
+        match std::mem::take(&mut self.preparation) {
+            Preparation::Waiting(source) => Some(source),
+            other
+            @ (Preparation::Idle | Preparation::Making { .. } | Preparation::Ready { .. }) => {
+                self.preparation = other;
+                None
+            }
+        }
+    }
+
+    /// The source of which `job` was made, which has ended; absent: the result is not wanted.
+    pub(super) fn take_made(&mut self, job: JobId) -> Option<Source> {
+        match std::mem::take(&mut self.preparation) {
+            Preparation::Making { job: made, source } if made == job => Some(source),
+            other @ (Preparation::Idle
+            | Preparation::Waiting(_)
+            | Preparation::Making { .. }
+            | Preparation::Ready { .. }) => {
+                self.preparation = other;
+                None
+            }
+        }
+    }
+
+    /// The attempt and the policy that are ready, if they are the wanted ones.
+    pub(super) fn take_ready(
+        &mut self,
+        is_wanted: impl FnOnce(&Prepared) -> bool,
+    ) -> Option<(Attempt, Box<Prepared>)> {
+        match std::mem::take(&mut self.preparation) {
+            Preparation::Ready { attempt, prepared } if is_wanted(&prepared) => {
+                Some((attempt, prepared))
+            }
+            other @ (Preparation::Idle
+            | Preparation::Waiting(_)
+            | Preparation::Making { .. }
+            | Preparation::Ready { .. }) => {
+                self.preparation = other;
+                None
+            }
+        }
+    }
+
+    /// Notes that nothing keeps the newest version of the file from being in force.
+    pub(crate) fn accept(&mut self) {
+        self.refusal = None;
+        self.waits_for = None;
+    }
+
+    /// Notes that the newest version of the policy is of no use.
+    pub(crate) fn refuse(&mut self, refusal: VersionRefusal) {
+        self.refusal = Some(refusal);
+        self.waits_for = None;
+    }
+
+    /// Notes that the sidecar waits for the file with the digest `pinned`.
+    pub(crate) fn wait_for(&mut self, pinned: Digest) {
+        self.refusal = None;
+        self.waits_for = Some(pinned);
+    }
+
+    /// Notes that the file is gone. Returns its record.
+    pub(crate) fn withdraw(&mut self) -> Option<OnDisk> {
+        self.preparation = Preparation::Idle;
+        let on_disk = self.on_disk.take()?;
+        self.accept();
+        self.closed = HookSet::EMPTY;
+        Some(on_disk)
+    }
+}
+
+/// Versions, and which of them the host has.
+impl Entry {
+    /// The newest version that is of use: of the file, or else the embedded one.
+    pub(crate) fn current(&self) -> Option<&Arc<Version>> {
+        self.version(Place::Folder).or(self.embedded.as_ref())
+    }
+
+    /// The newest version from `place` that is of use.
+    pub(crate) fn version(&self, place: Place) -> Option<&Arc<Version>> {
+        match place {
+            Place::Embedded => self.embedded.as_ref(),
+            Place::Folder => self.on_disk.as_ref()?.version.as_ref(),
+        }
+    }
+
+    /// The newest version from `place`, where the host has it. Only the newest counts: an older
+    /// one, though its code be the same, knows nothing of what its successors have learned.
+    fn installed(&self, place: Place) -> Option<&Installed> {
+        let version = self.version(place)?;
+        let mut installed = self.installed.iter().rev();
+        let newest = installed.find(|it| it.version.place() == place)?;
+        newest.version.is_same(version).then_some(newest)
+    }
+
+    /// The newest version from `place`, where it may hold hooks.
+    pub(super) fn enforcing(&self, place: Place) -> Option<&Installed> {
+        let is_it = |installed: &&Installed| matches!(installed.assignment, Assignment::Enforce(_));
+        self.installed(place).filter(is_it)
+    }
+
+    /// The newest version of the file, where it is tried as wanted.
+    pub(super) fn trying(&self, wanted: Assignment) -> Option<&Installed> {
+        let installed = self.installed(Place::Folder)?;
+        (installed.assignment == wanted).then_some(installed)
+    }
+
+    /// The current version, where the host has it.
+    pub(crate) fn serving(&self) -> Option<&Installed> {
+        self.installed(self.current()?.place())
+    }
+
+    /// The mode of the current version, as its sidecar or an order says.
+    pub(crate) fn mode(&self, name: &str, remembered: &Remembered) -> Option<Mode> {
+        let version = self.current()?;
+        let order = remembered.modes.get(name);
+        let order = order.filter(|order| order.instead_of == version.mode);
+        Some(order.map_or(version.mode, |order| order.mode))
+    }
+
+    /// Goes on without `failed`: the last version of the file that the host still has is current
+    /// again, or the embedded one.
+    pub(crate) fn do_without(&mut self, failed: &Version) {
+        if let Some(on_disk) = &mut self.on_disk
+            && let Some(version) = &on_disk.version
+            && version.is_same(failed)
+        {
+            let mut installed = self.installed.iter().rev().map(|it| &it.version);
+            let older = installed.find(|it| it.place() == Place::Folder && !it.is_same(failed));
+            on_disk.version = older.cloned();
+        }
+        self.embedded.take_if(|embedded| embedded.is_same(failed));
+    }
+
+    /// True if `installed`, which is not wanted for anything, has no place behind what is: its
+    /// file is gone, it was tried and is not any more, or it would stay behind others, for hooks
+    /// that the current version has given up.
+    pub(super) fn has_outgrown(&self, installed: &Installed) -> bool {
+        if self.is_default(installed) {
+            return false;
+        }
+        let is_withdrawn = self.on_disk.is_none() && installed.version.place() == Place::Folder;
+        let was_tried = match installed.assignment {
+            Assignment::Enforce(_) => false,
+            Assignment::Canary(..) | Assignment::Shadow(_) => true,
+        };
+        let has_given_up = self.current().is_some_and(|current| {
+            let mut hooks = installed.version.hooks.iter();
+            hooks.any(|hook| !current.hooks.contains(hook))
+        });
+        is_withdrawn || was_tried || has_given_up
+    }
+
+    /// True if `installed` is the embedded version.
+    pub(super) fn is_default(&self, installed: &Installed) -> bool {
+        let embedded = self.embedded.as_ref();
+        embedded.is_some_and(|embedded| embedded.is_same(&installed.version))
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.current().is_none()
+            && self.on_disk.is_none()
+            && self.installed.is_empty()
+            && self.refusal.is_none()
+            && self.waits_for.is_none()
+    }
+}

@@ -1,0 +1,73 @@
+//! The journal of a server: the place, and the recorder that writes there.
+//!
+//! # Invariants
+//! 1. The driver waits for no disk: an entry without room is dropped, counted, and stands in the
+//!    journal as a gap (`pointsman-journal`).
+//!
+//! # Not here
+//! The format and the files (`pointsman-journal`); the content of the record, and replays
+//! (`pointsman-replay`).
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pointsman_journal::{Folder, FolderError, JournalSettings, JournalWriter, RunInfo};
+use pointsman_replay::JournalRecorder;
+use tracing::{info, warn};
+
+use crate::config::{Config, JournalConfig, JournalPlace};
+use pointsman_driver::clock;
+
+/// Name of the journal's folder in a state folder.
+const FOLDER: &str = "journal";
+
+/// Starts the journal that `config` asks for; absent: none. A folder that the operator named must
+/// be usable; without a usable state folder the server does without a journal.
+///
+/// # Errors
+/// If the named folder cannot be used.
+pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
+    let JournalConfig { place, settings } = &config.journal;
+    match place {
+        JournalPlace::Off => Ok(None),
+        JournalPlace::Folder(path) => {
+            let folder = Folder::open(path).context("[journal] folder")?;
+            Ok(Some(begin(folder, path, *settings)?))
+        }
+        JournalPlace::StateFolder => {
+            let Some(path) = config.state_folder.as_ref().map(|it| it.join(FOLDER)) else {
+                return Ok(None);
+            };
+            match Folder::open(&path) {
+                Ok(folder) => Ok(Some(begin(folder, &path, *settings)?)),
+                Err(error) => {
+                    tell(&error);
+                    Ok(None)
+                }
+            }
+        }
+    }
+}
+
+fn tell(error: &FolderError) {
+    warn!(
+        %error,
+        "no journal is written; name another folder with [journal] folder, or set it to \"off\""
+    );
+}
+
+fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<JournalRecorder> {
+    let writer = JournalWriter::start(folder, run_info(), settings)?;
+    info!(folder = %path.display(), "journal begun; to replay it: pointsman replay FOLDER");
+    Ok(JournalRecorder::new(writer))
+}
+
+/// Facts about this run, for the headers of the journal.
+#[must_use]
+pub fn run_info() -> RunInfo {
+    RunInfo {
+        pointsman: env!("CARGO_PKG_VERSION").to_owned(),
+        wasmtime: pointsman_policy::WASMTIME_VERSION.to_owned(),
+        started_unix_ms: clock::unix_millis(),
+    }
+}

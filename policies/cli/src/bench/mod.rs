@@ -1,0 +1,237 @@
+//! `policy bench`: the cost of a question, by the size of the fleet, beside the default policy.
+//!
+//! The command asks as the driver does: first it tells the policy the changed rows, then it asks
+//! the question. Only the question is timed. Fuel is the same on every machine, time is not.
+//!
+//! # Not here
+//! The cost of a whole round (`cargo xtask bench decide`).
+
+mod fleet;
+mod stopwatch;
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use pointsman_core::Micros;
+use pointsman_core::rows::{Change, Extent};
+use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_notation::Time;
+use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance};
+use serde_json::Value;
+
+use super::settings::Given;
+use super::table::grouped;
+use super::{Done, PolicyFileArg, SettingsArg, file};
+use fleet::{Fleet, Measured};
+use stopwatch::stopwatch;
+
+/// Arguments of `policy bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    file: PolicyFileArg,
+    #[command(flatten)]
+    settings: SettingsArg,
+    /// Sizes of the fleet
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,64,1024",
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    executors: Vec<u32>,
+    /// Questions of each kind to each policy
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    questions: u32,
+}
+
+/// A policy to be asked.
+struct Contender {
+    label: String,
+    component: PolicyComponent,
+    given: Given,
+}
+
+/// The cost of questions of one kind.
+#[derive(Debug, PartialEq, Eq)]
+struct Cost {
+    median: Duration,
+    /// The time that at most one question in a hundred exceeds.
+    p99: Duration,
+    /// The most fuel that one question used.
+    fuel: u64,
+}
+
+pub(super) fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
+    let path = &args.file.file;
+    let bytes = file::read(path)?;
+    let given = Given::read(args.settings.path())?;
+    let component = match file::load(&bytes)? {
+        Ok(component) => component,
+        Err(error) => {
+            return Ok(Done::not_good(format!(
+                "{}: no policy: {error}\n",
+                path.display()
+            )));
+        }
+    };
+    let contender = Contender {
+        label: file::stem(path),
+        component,
+        given,
+    };
+    let mut text = format!(
+        "{:<11} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
+        "hook", "executors", "policy", "p50", "p99", "fuel at most"
+    );
+    let questions = Measured::all();
+    for question in questions.filter(|question| question.is_answered_by(&contender.component)) {
+        let default = default_for(question, defaults)?;
+        for &executors in &args.executors {
+            for contender in [&contender, &default] {
+                match measure(contender, question, executors, args.questions) {
+                    Ok(cost) => row(&mut text, (question, executors), &contender.label, &cost)?,
+                    Err(fault) => {
+                        let label = &contender.label;
+                        writeln!(text, "{label} faulted with {executors} executors: {fault}")?;
+                        return Ok(Done::not_good(text));
+                    }
+                }
+            }
+        }
+    }
+    Ok(Done::good(text))
+}
+
+/// The default policy that answers this question.
+fn default_for(question: Measured, defaults: &[EmbeddedPolicy]) -> Result<Contender> {
+    for policy in defaults {
+        let component = file::load(policy.wasm)?;
+        let component = component.map_err(|error| anyhow::anyhow!("{}: {error}", policy.name))?;
+        if question.is_answered_by(&component) {
+            let label = format!("{} (default)", policy.name);
+            return Ok(Contender {
+                label,
+                component,
+                given: Given::default(),
+            });
+        }
+    }
+    anyhow::bail!(
+        "no default policy in this binary exports {}: build it with `cargo xtask serve`",
+        question.as_str()
+    )
+}
+
+fn row(
+    text: &mut String,
+    (question, executors): (Measured, u32),
+    label: &str,
+    cost: &Cost,
+) -> std::fmt::Result {
+    let (hook, fuel) = (question.as_str(), grouped(cost.fuel));
+    let (median, p99) = (Time(cost.median), Time(cost.p99));
+    writeln!(
+        text,
+        "{hook:<11} {executors:>9}  {label:<32} {median:>8.2} {p99:>8.2} {fuel:>12}"
+    )
+}
+
+fn measure(
+    contender: &Contender,
+    question: Measured,
+    executors: u32,
+    questions: u32,
+) -> Result<Cost, Fault> {
+    let Contender {
+        component, given, ..
+    } = contender;
+    let mut policy = WasmInstance::new(component, given.limits)?;
+    let feed = policy.describe()?.feed;
+    let settings = Value::Object(given.settings.clone()).to_string();
+    policy.configure(&settings)?.map_err(|refusal| Fault {
+        kind: pointsman_core::FaultKind::Start,
+        detail: format!("settings refused: {refusal}"),
+    })?;
+    let mut fleet = Fleet::new(executors, feed);
+    tell(&mut policy, given, Extent::Everything, &fleet.everything())?;
+    let time = stopwatch();
+    let mut times = Vec::new();
+    let mut fuel = 0;
+    let warm_up = questions / 10;
+    for asked in 0..questions + warm_up {
+        tell(&mut policy, given, Extent::SinceLast, &fleet.change())?;
+        let begun = time();
+        fleet.ask(&mut policy, question)?;
+        let took = time().saturating_sub(begun);
+        if asked >= warm_up {
+            times.push(took);
+            fuel = fuel.max(policy.last_fuel().unwrap_or(0));
+        }
+    }
+    times.sort_unstable();
+    Ok(Cost {
+        median: quantile(&times, 50),
+        p99: quantile(&times, 99),
+        fuel,
+    })
+}
+
+/// Tells the policy of rows, in as many calls as the limit on rows demands.
+fn tell(
+    policy: &mut WasmInstance,
+    given: &Given,
+    extent: Extent,
+    rows: &[Change],
+) -> Result<(), Fault> {
+    let most = usize::try_from(given.limits.observe_rows).unwrap_or(usize::MAX);
+    let (first, rest) = rows.split_at(rows.len().min(most));
+    policy.observe(Micros(0), extent, first)?;
+    rest.chunks(most)
+        .try_for_each(|rows| policy.observe(Micros(0), Extent::SinceLast, rows))
+}
+
+/// The value that `percent` of the sorted values do not exceed: the nearest rank.
+fn quantile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use pointsman_testkit::component::component_path;
+
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_value_of_the_nearest_rank() {
+        let times: Vec<_> = (1..=200).map(Duration::from_nanos).collect();
+        assert_eq!(quantile(&times, 50), Duration::from_nanos(100));
+        assert_eq!(quantile(&times, 99), Duration::from_nanos(198));
+        assert_eq!(quantile(&times[..1], 99), Duration::from_nanos(1));
+    }
+
+    #[test]
+    fn every_default_policy_answers_its_questions_and_uses_the_same_fuel_each_time() {
+        let defaults = ["aging", "memory-aware", "budget"].map(|name| {
+            let wasm = fs::read(component_path(name)).unwrap();
+            EmbeddedPolicy {
+                name,
+                wasm: wasm.leak(),
+            }
+        });
+        for question in Measured::all() {
+            let contender = default_for(question, &defaults).unwrap();
+            let fuel = |executors| {
+                let cost = measure(&contender, question, executors, 10);
+                cost.unwrap().fuel
+            };
+            assert!(fuel(1) > 0, "{question:?}");
+            assert_eq!(fuel(20), fuel(20), "{question:?}");
+        }
+    }
+}

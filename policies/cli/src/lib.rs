@@ -1,0 +1,163 @@
+//! The command line of policies' authors.
+//!
+//! `pointsman policy`: make, build, check, test and measure a policy, without a server; and give
+//! orders about policies to one that runs.
+//!
+//! Every command uses the host crate, engine configuration and limits of the server, so that a
+//! policy that is good here is good there. A command returns a text and a verdict; `main` prints
+//! the text and exits with 0 (good), 1 (not good) or 2 (the command could not be carried out).
+//!
+//! # Not here
+//! Policies in a running server (`reload`); the format of scenarios (`pointsman-testkit`).
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod build;
+mod check;
+mod dump;
+mod facts;
+mod file;
+mod inspect;
+pub mod journal;
+mod new;
+mod order;
+mod server;
+mod settings;
+mod status;
+mod table;
+mod test;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use pointsman_lifecycle::EmbeddedPolicy;
+
+/// A subcommand of `pointsman policy`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Make a folder with a policy that builds and passes its scenarios
+    New(new::Args),
+    /// Build a policy's crate to a component
+    Build(build::Args),
+    /// Load, start and configure a policy as a server would, and say what to fix
+    Check(check::Args),
+    /// Show the facts of a file, without running it
+    Inspect(inspect::Args),
+    /// Run scenarios against a policy
+    Test(test::Args),
+    /// Measure latency and fuel by fleet size, beside the default policies
+    Bench(bench::Args),
+    /// Show the policies in force in a running server
+    Status(status::Args),
+    /// Bind a decision to a policy, in a running server
+    Bind(order::Bind),
+    /// Set the mode of a policy: enforce, shadow or canary
+    Mode(order::SetMode),
+    /// Give a shadow or canary every decision it makes
+    Promote(order::About),
+    /// Put the version before in force again
+    Rollback(order::About),
+    /// Put decisions back on the embedded defaults, at once
+    Eject(order::Eject),
+    /// Let a version in quarantine be put in force again
+    Release(order::Release),
+    /// Show the dumps that faults of policies left behind
+    Dump(dump::Args),
+}
+
+/// The result of a command that was carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The text to print.
+    pub text: String,
+    /// The verdict on the policy, or on an order.
+    pub verdict: Verdict,
+}
+
+/// The verdict of a command on a policy or an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The policy is good, or the order was carried out.
+    Good,
+    /// The policy has to be changed, or the server refuses an order.
+    NotGood,
+}
+
+/// Carries out a command. The `defaults` are the policies that the binary embeds.
+///
+/// # Errors
+/// If the command cannot be carried out: an argument is of no use, a file or a tool is missing. A
+/// problem of the policy itself is no error, but a [`Verdict`].
+pub fn run(command: &PolicyCommand, defaults: &'static [EmbeddedPolicy]) -> anyhow::Result<Done> {
+    match command {
+        PolicyCommand::New(args) => new::run(args),
+        PolicyCommand::Build(args) => build::run(args),
+        PolicyCommand::Check(args) => check::run(args),
+        PolicyCommand::Inspect(args) => inspect::run(args),
+        PolicyCommand::Test(args) => test::run(args, defaults),
+        PolicyCommand::Bench(args) => bench::run(args, defaults),
+        PolicyCommand::Status(args) => status::run(args),
+        PolicyCommand::Bind(args) => order::bind(args),
+        PolicyCommand::Mode(args) => order::mode(args),
+        PolicyCommand::Promote(args) => order::promote(args),
+        PolicyCommand::Rollback(args) => order::rollback(args),
+        PolicyCommand::Eject(args) => order::eject(args),
+        PolicyCommand::Release(args) => order::release(args),
+        PolicyCommand::Dump(args) => dump::run(args),
+    }
+}
+
+/// A policy's file on the command line.
+#[derive(Clone, Debug, clap::Args)]
+struct PolicyFileArg {
+    /// The policy, as `pointsman policy build` writes it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// A policy's settings on the command line.
+#[derive(Clone, Debug, clap::Args)]
+struct SettingsArg {
+    /// The policy's [settings] and [limits], as in the file beside a policy in the policy folder
+    #[arg(long, value_name = "FILE.toml")]
+    settings: Option<PathBuf>,
+}
+
+// === impl SettingsArg ===
+
+impl SettingsArg {
+    fn path(&self) -> Option<&Path> {
+        self.settings.as_deref()
+    }
+}
+
+// === impl Done ===
+
+impl Done {
+    fn good(text: String) -> Self {
+        Self {
+            text,
+            verdict: Verdict::Good,
+        }
+    }
+
+    fn not_good(text: String) -> Self {
+        Self {
+            text,
+            verdict: Verdict::NotGood,
+        }
+    }
+}
+
+// === impl Verdict ===
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Good => Self::SUCCESS,
+            Verdict::NotGood => Self::from(1),
+        }
+    }
+}

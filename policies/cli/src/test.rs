@@ -1,0 +1,226 @@
+//! `policy test`: a policy's file against scenarios and properties, for people, CI and programs.
+//!
+//! The testkit defines and runs both; here a file takes the place of the policy of its name in
+//! scenarios, and the default policies stand ready beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_policy::{
+    Instance, Limits, PolicyComponent, PolicyEngine, PolicySource, WasmInstance,
+};
+use pointsman_testkit::properties::{self, Plan};
+use pointsman_testkit::report::{self, Case, Problem, Report, Suite, Verdict};
+use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};
+
+use super::settings::Given;
+use super::{Done, PolicyFileArg, check, file};
+
+/// Arguments of `policy test`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    file: PolicyFileArg,
+    /// Scenarios, or folders of them
+    #[arg(required_unless_present = "properties", value_name = "SCENARIOS")]
+    scenarios: Vec<PathBuf>,
+    #[command(flatten)]
+    properties: PropertyArgs,
+    /// Format of the report
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+    /// Write the report to a file; the terminal still shows it for people
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Arguments of the property checks.
+#[derive(Clone, Debug, clap::Args)]
+struct PropertyArgs {
+    /// Check the properties of any good policy: never refused, the same after a restart, and so on
+    #[arg(long)]
+    properties: bool,
+    /// The policy's [settings] and [limits] while properties are checked; a scenario has its own
+    #[arg(long, value_name = "FILE.toml", requires = "properties")]
+    settings: Option<PathBuf>,
+    /// Runs, each with the next seed
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// The seed of the first run
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "properties")]
+    seed: u64,
+    /// Events of a run: arrivals, failures, time passing
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    events: u32,
+}
+
+/// The format of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Human,
+    Junit,
+    Json,
+}
+
+/// Advice for repeating a failed property check.
+const AGAIN: &str = "a seed and its events show the same again: --properties --runs 1 --seed SEED --events EVENTS\n";
+
+/// The policy under test, with a note if the running scenario has bound it.
+struct Subject {
+    names: [String; 2],
+    component: PolicyComponent,
+    bound: Arc<AtomicBool>,
+}
+
+pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Done> {
+    let path = &args.file.file;
+    let bytes = file::read(path)?;
+    let scenarios = scenarios(&args.scenarios)?;
+    let subject = match subject(path, &bytes)? {
+        Ok(subject) => subject,
+        Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
+    };
+    let mut suites = Vec::new();
+    if !scenarios.is_empty() {
+        let mut kit = Kit::new(registry(&subject, defaults));
+        let cases = scenarios
+            .iter()
+            .flat_map(|path| case(&mut kit, &subject, path));
+        let cases = cases.collect();
+        suites.push(Suite {
+            name: file::stem(path),
+            cases,
+        });
+    }
+    if args.properties.properties {
+        match args.properties.check(&subject.component)? {
+            Ok(suite) => suites.push(suite),
+            Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
+        }
+    }
+    let report = Report { suites };
+    let mut text = args.format.write(&report);
+    if let Some(output) = &args.output {
+        fs::write(output, &text).with_context(|| format!("{} not written", output.display()))?;
+        text = report::human(&report);
+    }
+    if report.is_passed() {
+        return Ok(Done::good(text));
+    }
+    let is_for_people = args.format == Format::Human || args.output.is_some();
+    if args.properties.properties && is_for_people {
+        text.push_str(AGAIN);
+    }
+    Ok(Done::not_good(text))
+}
+
+/// All scenario files in `paths`, which may be folders.
+fn scenarios(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let shown = path.display();
+        let found = scenario_files(path).with_context(|| format!("scenarios {shown}"))?;
+        anyhow::ensure!(
+            !found.is_empty(),
+            "{shown} has no scenario: a scenario is a .toml file"
+        );
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+/// Loads the policy and asks for its name; the inner error names the problem.
+fn subject(path: &Path, bytes: &[u8]) -> Result<Result<Subject, String>> {
+    let component = match file::load(bytes)? {
+        Ok(component) => component,
+        Err(why) => return Ok(Err(format!("no policy: {why}"))),
+    };
+    let described = WasmInstance::new(&component, Limits::default())
+        .and_then(|mut instance| instance.describe());
+    Ok(match described {
+        Ok(said) => Ok(Subject {
+            names: [said.name, file::stem(path)],
+            component,
+            bound: Arc::default(),
+        }),
+        Err(fault) => Err(format!("faulted at the start: {fault}")),
+    })
+}
+
+/// The subject under its own name and its file's, and the default policies.
+fn registry(subject: &Subject, defaults: &'static [EmbeddedPolicy]) -> Registry {
+    let mut registry = Registry::new();
+    for policy in defaults {
+        let loaded = OnceLock::new();
+        registry = registry.with_source(policy.name, move |settings| {
+            let component = loaded.get_or_init(|| default(policy.wasm));
+            PolicySource::component(component, settings, Limits::default())
+        });
+    }
+    for name in &subject.names {
+        let (component, bound) = (subject.component.clone(), Arc::clone(&subject.bound));
+        registry = registry.with_source(name, move |settings| {
+            bound.store(true, Ordering::Relaxed);
+            PolicySource::component(&component, settings, Limits::default())
+        });
+    }
+    registry
+}
+
+fn default(wasm: &[u8]) -> PolicyComponent {
+    let engine = PolicyEngine::new().expect("an engine was made for the policy under test");
+    PolicyComponent::load(&engine, wasm).expect("what is embedded was built with this host")
+}
+
+/// Runs one scenario. One that does not bind the policy says nothing about it.
+fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
+    subject.bound.store(false, Ordering::Relaxed);
+    let mut cases = kit.suite("", &[path.to_owned()], Flavour::Component).cases;
+    if !subject.bound.load(Ordering::Relaxed) {
+        let passed = |case: &&mut Case| matches!(case.verdict, Verdict::Passed(_));
+        for case in cases.iter_mut().filter(passed) {
+            case.verdict = Verdict::Broken(Problem {
+                summary: format!(
+                    "it is not about this policy: bind it with [policy.{}]",
+                    subject.names[0]
+                ),
+                detail: String::new(),
+            });
+        }
+    }
+    cases
+}
+
+// === impl PropertyArgs ===
+
+impl PropertyArgs {
+    /// Checks all properties; the inner error says why the policy cannot be checked.
+    fn check(&self, component: &PolicyComponent) -> Result<Result<Suite, String>> {
+        let given = Given::read(self.settings.as_deref())?;
+        let subject = properties::Subject::component(component, &given.settings, given.limits);
+        let plan = Plan {
+            seed: self.seed,
+            runs: self.runs,
+            events: self.events,
+            ..Plan::default()
+        };
+        Ok(properties::check(&subject, &plan).map_err(|error| check::explained(&error)))
+    }
+}
+
+// === impl Format ===
+
+impl Format {
+    fn write(self, report: &Report) -> String {
+        match self {
+            Self::Human => report::human(report),
+            Self::Junit => report::junit(report),
+            Self::Json => report::json(report),
+        }
+    }
+}
