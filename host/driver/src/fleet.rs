@@ -30,7 +30,7 @@ use crate::message::DriverHandle;
 use crate::operator::{
     AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
 };
-use crate::provider::{LoadError, ModelConfig, ModelSource, Provider, ServedModel};
+use crate::provider::{ModelConfig, ModelSource, Provider, ServeModelError, ServedModel};
 
 /// The executors and their models.
 #[derive(Debug)]
@@ -233,11 +233,11 @@ fn same(
 /// An engine's name, counters and thread.
 type Engine = (String, Arc<EngineStats>, JoinHandle<Ended>);
 
-impl From<LoadError> for AddError {
-    fn from(error: LoadError) -> Self {
+impl From<ServeModelError> for AddError {
+    fn from(error: ServeModelError) -> Self {
         match error {
-            LoadError::Files(why) => AddError::Load(why),
-            LoadError::DoesNotFit(why) => AddError::Refused(why),
+            ServeModelError::Files(why) => AddError::Load(why),
+            ServeModelError::DoesNotFit(why) => AddError::Refused(why),
         }
     }
 }

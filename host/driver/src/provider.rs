@@ -50,7 +50,7 @@ pub trait Provider: Debug + Send + Sync {
     ///
     /// # Errors
     /// If the files are not those of a model that can be served here.
-    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, LoadError>;
+    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, ServeModelError>;
 }
 
 /// A model that a [`Provider`] has loaded.
@@ -74,7 +74,7 @@ pub trait ServedModel: Debug + Send + Sync {
 
 /// The reason why a model was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LoadError {
+pub enum ServeModelError {
     /// The files are missing or damaged, or of a kind that cannot be served.
     #[error("{0}")]
     Files(String),

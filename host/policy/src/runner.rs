@@ -11,18 +11,21 @@
 //! 2. An instance that faulted is never asked again, and its successor is told everything before
 //!    it is asked (`host::tests`).
 
+mod elsewhere;
+mod snapshots;
+
 use std::collections::VecDeque;
 use std::fmt;
 
-use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
     Answer, Asked, FaultKind, Feed, HookSet, Micros, Moment, Policies, PolicyFault, Question,
-    Reply, View, routing,
+    Reply, View,
 };
 
 use crate::component::Digest;
 use crate::host::{DumpedCall, FaultDump};
-use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription};
+use crate::instance::{Fault, Instance, LogLine, PolicyDescription};
 use crate::limits::{Limits, Patience};
 use crate::policy::{Briefing, PolicySource, Restored, Snapshot, StartError};
 use crate::stats::Stopwatch;
@@ -483,171 +486,6 @@ impl Runner {
         if self.is_up() {
             self.drop_instance(now);
         }
-    }
-}
-
-// === impl Runner: elsewhere ===
-
-impl Runner {
-    /// Another runner of the same policy, which takes the instance along and has no state. This
-    /// one cannot be asked before [`Self::take_back`].
-    pub(crate) fn lend(&mut self) -> Runner {
-        let (life, generation) = match std::mem::replace(&mut self.life, Life::Lent) {
-            up @ Life::Up(_) => (up, 1),
-            Life::Down { .. } | Life::Lent => (Life::Down { until: Micros(0) }, 0),
-        };
-        Runner {
-            source: self.source.clone(),
-            description: self.description.clone(),
-            hooks: self.hooks,
-            explains: self.explains,
-            feed: Feed::new(self.description.feed),
-            state: None,
-            is_saved: false,
-            counters: InstanceCounters {
-                generation,
-                ..InstanceCounters::default()
-            },
-            changes: Vec::new(),
-            life,
-            faults: VecDeque::new(),
-            patience: self.patience,
-            output: Output::default(),
-        }
-    }
-
-    /// Ends the loan: a fresh instance is made, since the lent one may be in a call.
-    pub(crate) fn take_back(&mut self, now: Micros) {
-        if matches!(self.life, Life::Lent) {
-            self.life = Life::Down { until: now };
-        }
-    }
-
-    /// A copy of the instance, with its last state, that has been told everything.
-    fn copy_told(&self, rows: &dyn Rows, now: Micros) -> Result<Box<dyn Instance>, Fault> {
-        let mut copy = self.source.warm(self.state.as_deref())?.instance;
-        let mut changes = Vec::new();
-        let extent = rows.changes(&mut Feed::new(self.description.feed), &mut changes);
-        observe_all(copy.as_mut(), self.source.limits(), (now, extent), &changes)?;
-        Ok(copy)
-    }
-
-    /// Asks a copy why `request` would go where it would go.
-    pub(crate) fn explain(
-        &self,
-        rows: &dyn Rows,
-        at: Moment,
-        (request, cached): (&Request, &Cached),
-    ) -> Result<Vec<Candidate>, Fault> {
-        self.copy_told(rows, at.now)?.explain(at, request, cached)
-    }
-
-    /// Asks a copy where it would put `request`, which need not exist.
-    pub(crate) fn dry_run(
-        &self,
-        rows: &dyn Rows,
-        at: Moment,
-        (request, cached): (&Request, &Cached),
-    ) -> Result<routing::Verdict, Fault> {
-        let mut copy = self.copy_told(rows, at.now)?;
-        if self.description.feed.waiting {
-            let arrived = [Change::Waiting(std::sync::Arc::new(request.clone()))];
-            let told = (at.now, Extent::SinceLast);
-            observe_all(copy.as_mut(), self.source.limits(), told, &arrived)?;
-        }
-        let question = Question::Routing(std::slice::from_ref(cached).into());
-        let reply = copy.ask(at, &question)?;
-        let verdicts = reply.routing().unwrap_or_default();
-        // No verdict places nothing.
-        Ok(verdicts.into_iter().next().unwrap_or(routing::Verdict {
-            choice: routing::Choice::Hold(None),
-            reason: 0,
-        }))
-    }
-}
-
-// === impl Runner: snapshots ===
-
-impl Runner {
-    /// Takes a snapshot and keeps it. A policy that faults at it, or has more than is kept, is not
-    /// asked for a snapshot again.
-    pub(crate) fn save(&mut self, now: Micros) -> Result<Saved, Fault> {
-        let Life::Up(instance) = &mut self.life else {
-            return Ok(Saved::Skipped);
-        };
-        if !self.is_saved {
-            return Ok(Saved::Skipped);
-        }
-        let max = self.source.limits().snapshot_bytes;
-        let given = instance.snapshot();
-        self.counters.snapshots += u64::from(given.is_ok());
-        match given {
-            Ok(state) if u64::try_from(state.len()).is_ok_and(|bytes| bytes <= max) => {
-                self.counters.snapshots_kept += 1;
-                self.state = Some(state);
-                Ok(Saved::Kept)
-            }
-            Ok(state) => {
-                self.is_saved = false;
-                Ok(Saved::TooLarge(state.len()))
-            }
-            Err(fault) => {
-                self.is_saved = false;
-                self.back_off(now);
-                Err(fault)
-            }
-        }
-    }
-
-    /// A snapshot as of now, or the last one, for a successor.
-    pub fn handover(&mut self, now: Micros) -> Option<Snapshot> {
-        // A fault is booked; the last snapshot stands.
-        drop(self.save(now));
-        self.snapshot()
-    }
-
-    /// Takes no more snapshots.
-    pub fn end_snapshots(&mut self) {
-        self.is_saved = false;
-    }
-
-    /// Lets the next instance begin with `snapshot`, if the policy has no state and this is of its
-    /// kind; returns whether it is.
-    pub(crate) fn begin_with(&mut self, snapshot: Snapshot) -> bool {
-        let is_its_kind = self.is_kind_of(&snapshot);
-        if is_its_kind {
-            self.state.get_or_insert(snapshot.state);
-        }
-        is_its_kind
-    }
-
-    /// Tells the policy what it has not been told yet, and takes a snapshot. Its next question
-    /// tells it everything, and so does one to a policy that is restored from that snapshot.
-    ///
-    /// # Errors
-    /// The fault that ended one of the calls.
-    pub fn renew(&mut self, view: &View<'_>, now: Micros) -> Result<(), Fault> {
-        self.catch_up(view, now)?;
-        let saved = self.save(now);
-        self.forget_told();
-        saved.map(drop)
-    }
-
-    /// Tells the policy what it has not been told yet, if it has an instance.
-    pub(crate) fn catch_up(&mut self, rows: &dyn Rows, now: Micros) -> Result<(), Fault> {
-        if !self.is_up() {
-            return Ok(());
-        }
-        let told = self.tell(rows, now);
-        if told.is_err() {
-            self.back_off(now);
-        }
-        told
-    }
-
-    /// Forgets what the policy has been told: its next question tells it everything.
-    pub(crate) fn forget_told(&mut self) {
-        self.feed.reset();
     }
 }
 

@@ -30,7 +30,9 @@ use crate::embedded;
 use pointsman_driver::catalog::ModelEntry;
 use pointsman_driver::clock;
 use pointsman_driver::fleet::Running;
-use pointsman_driver::provider::{LoadError, ModelConfig, ModelSource, Provider, ServedModel};
+use pointsman_driver::provider::{
+    ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
+};
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
@@ -119,20 +121,20 @@ fn describe(source: &ModelSource) -> String {
 // === impl LocalProvider ===
 
 impl Provider for LocalProvider {
-    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, LoadError> {
+    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, ServeModelError> {
         let loaded = Loaded::load(model);
-        let loaded = loaded.map_err(|error| LoadError::Files(format!("{error:#}")))?;
+        let loaded = loaded.map_err(|error| ServeModelError::Files(format!("{error:#}")))?;
         Ok(Arc::new(self.fit(Arc::new(loaded))?))
     }
 }
 
 impl LocalProvider {
     /// Lays the model's KV cache out in the blocks of the device.
-    fn fit(&self, loaded: Arc<Loaded>) -> Result<LocalModel, LoadError> {
+    fn fit(&self, loaded: Arc<Loaded>) -> Result<LocalModel, ServeModelError> {
         let token_bytes = loaded.kv_bytes_per_token();
         let tokens = u32::try_from(self.blocks.bytes / token_bytes).unwrap_or(u32::MAX);
         if tokens == 0 {
-            return Err(LoadError::DoesNotFit(format!(
+            return Err(ServeModelError::DoesNotFit(format!(
                 "a token of model {} takes {token_bytes} bytes of KV cache, a block of the device \
                  has {}; put the model into the configuration and start the host again",
                 loaded.config.name, self.blocks.bytes

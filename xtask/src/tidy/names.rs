@@ -44,7 +44,7 @@ fn definitions(files: &[File]) -> Definitions<'_> {
             continue;
         };
         for (line_idx, line) in file.text().unwrap_or_default().lines().enumerate() {
-            if let Some(name) = defined_type(line) {
+            if let Some(name) = defined_type(line).or_else(|| defined_id(line)) {
                 definitions.entry(name).or_default().push(Definition {
                     crate_name,
                     path: &file.path,
@@ -74,6 +74,14 @@ fn defined_type(line: &str) -> Option<&str> {
     Some(&name[..end.unwrap_or(name.len())])
 }
 
+/// The name of the public type that a line within `id!` defines, such as `RequestId(u64)`.
+fn defined_id(line: &str) -> Option<&str> {
+    let (name, inner) = line.trim_start().strip_suffix(')')?.split_once('(')?;
+    let is_number = ["u32", "u64", "u128"].contains(&inner);
+    let is_name = name.starts_with(|c: char| c.is_ascii_uppercase());
+    (is_number && is_name && name.chars().all(char::is_alphanumeric)).then_some(name)
+}
+
 /// A problem for each crate after the first that defines `name`.
 fn defined_twice(name: &str, definitions: &[Definition<'_>]) -> Vec<Problem> {
     if EVERYWHERE.contains(&name) {
@@ -101,8 +109,12 @@ fn defined_twice(name: &str, definitions: &[Definition<'_>]) -> Vec<Problem> {
 fn glossary_problems(text: &str, definitions: &Definitions<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut words = BTreeSet::new();
-    for (line_idx, line) in text.lines().enumerate() {
-        let Some(row) = line.strip_prefix("| ") else {
+    let lines: Vec<&str> = text.lines().collect();
+    for (line_idx, line) in lines.iter().enumerate() {
+        let is_header = lines
+            .get(line_idx + 1)
+            .is_some_and(|it| it.starts_with("|---"));
+        let Some(row) = line.strip_prefix("| ").filter(|_| !is_header) else {
             continue;
         };
         let word = row.split(" |").next().unwrap_or_default().trim();
@@ -152,6 +164,17 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_a_macro_makes_is_a_public_type() {
+        let ids = (
+            "host/core/src/ids.rs",
+            "id!(\n    /// One.\n    RequestId(u64)\n);",
+        );
+        let glossary = "| request | named by `RequestId`, not `Other` |";
+        let found = ["host/docs/glossary.md:1: no crate of host/ defines a public type `Other`"];
+        assert_eq!(said(&[ids], glossary), found);
+    }
+
+    #[test]
     fn one_crate_tests_and_common_names_may_repeat_a_type() {
         let fine = [
             CORE,
@@ -170,8 +193,9 @@ mod tests {
 
     #[test]
     fn a_word_stands_once_and_its_types_are_there() {
-        let glossary = "| word | meaning |\n| --- | --- |\n| machine | `Machine`, not `as_str` |\n\
-                        | Machine | twice |\n| engine | an `Engine` |\n";
+        let glossary = "| word | meaning |\n|---|---|\n| machine | `Machine`, not `as_str` |\n\
+                        | Machine | twice |\n| engine | an `Engine` |\n\n| word | meaning |\n\
+                        |---|---|\n";
         let found = [
             "host/docs/glossary.md:4: `Machine` stands in the glossary twice",
             "host/docs/glossary.md:5: no crate of host/ defines a public type `Engine`",

@@ -19,7 +19,7 @@ use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
 
 use pointsman_driver::metrics::Metrics;
-use pointsman_driver::provider::{LoadError, ModelConfig, Provider, ServedModel};
+use pointsman_driver::provider::{ModelConfig, Provider, ServeModelError, ServedModel};
 use pointsman_http::{App, Audience, ServerPhase, Watched, serve};
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::ReconcilerReport;
@@ -152,8 +152,8 @@ impl Stage {
 struct Nowhere;
 
 impl Provider for Nowhere {
-    fn load(&self, _: &ModelConfig) -> Result<Arc<dyn ServedModel>, LoadError> {
-        Err(LoadError::DoesNotFit("there is no device".to_owned()))
+    fn load(&self, _: &ModelConfig) -> Result<Arc<dyn ServedModel>, ServeModelError> {
+        Err(ServeModelError::DoesNotFit("there is no device".to_owned()))
     }
 }
 
