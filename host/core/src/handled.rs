@@ -56,10 +56,10 @@ impl Handled {
     /// If the input was no name, or the name of a device or an executor.
     #[must_use]
     pub fn name(self) -> u32 {
-        match self {
-            Handled::Name(id) => id,
-            other => panic!("an input about a name gives {other:?}"),
-        }
+        let Handled::Name(id) = self else {
+            panic!("an input about a name gives {self:?}");
+        };
+        id
     }
 
     /// The id of the request that arrived.
@@ -68,39 +68,48 @@ impl Handled {
     /// If the input was not a request that arrived.
     #[must_use]
     pub fn request(self) -> RequestId {
-        match self {
-            Handled::Request(id) => id,
-            other => panic!("an arrival gives {other:?}"),
-        }
+        let Handled::Request(id) = self else {
+            panic!("an arrival gives {self:?}");
+        };
+        id
     }
 
     /// The id of the attached device.
     ///
     /// # Errors
-    /// The reason for which the device was refused.
+    /// The reason for which it was refused.
     ///
     /// # Panics
     /// If the input was not a device.
     pub fn device(self) -> Result<DeviceId, AttachError> {
-        match self {
-            Handled::Device(id) => Ok(id),
-            Handled::Refused(why) => Err(why),
-            other => panic!("attaching a device gives {other:?}"),
-        }
+        let device = if let Handled::Device(id) = self {
+            Some(id)
+        } else {
+            None
+        };
+        self.attached(device)
     }
 
     /// The id of the attached executor.
     ///
     /// # Errors
-    /// The reason for which the executor was refused.
+    /// The reason for which it was refused.
     ///
     /// # Panics
     /// If the input was not an executor.
     pub fn executor(self) -> Result<ExecutorId, AttachError> {
-        match self {
-            Handled::Executor(id) => Ok(id),
-            Handled::Refused(why) => Err(why),
-            other => panic!("attaching an executor gives {other:?}"),
+        let executor = if let Handled::Executor(id) = self {
+            Some(id)
+        } else {
+            None
+        };
+        self.attached(executor)
+    }
+
+    fn attached<T>(self, id: Option<T>) -> Result<T, AttachError> {
+        if let Handled::Refused(why) = self {
+            return Err(why);
         }
+        Ok(id.expect("an attachment gives an id of its kind, or is refused"))
     }
 }

@@ -1,29 +1,30 @@
 //! The names that clients may use: models and executors, as they are now.
 //!
-//! `fleet` replaces a [`Catalog`] as a whole, and a request is understood by one whole catalogue.
+//! [`Fleet`](crate::fleet::Fleet) replaces a [`Catalog`] as a whole, and a request is understood
+//! by one whole catalogue.
 
 use std::sync::Arc;
 
 use pointsman_executor::prompt::PromptEncoder;
 use pointsman_executor::stats::EngineStats;
 
-/// The models and executors there are.
+/// The models and executors that clients may name.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     /// The models, in the order of their listing.
     pub models: Vec<ModelEntry>,
     /// Names of the executors.
     pub executors: Vec<String>,
-    /// Counters of the engines among them, each with its executor's name.
+    /// The counters of the executors' engines, each with the name of its executor.
     pub engines: Vec<(String, Arc<EngineStats>)>,
 }
 
 /// A model that clients may name.
 #[derive(Clone, Debug)]
 pub struct ModelEntry {
-    /// The name clients use.
+    /// The model's name for clients.
     pub name: String,
-    /// Its tokenizer, chat template and defaults.
+    /// The model's tokenizer, chat template and defaults.
     pub text: Arc<dyn PromptEncoder>,
     /// Longest sequence, in tokens.
     pub context_tokens: u32,
@@ -34,7 +35,7 @@ pub struct ModelEntry {
 // === impl Catalog ===
 
 impl Catalog {
-    /// The counters of an executor's engine, if that runs on this machine.
+    /// The counters of the engine of `executor`; absent: the engine does not run in this process.
     #[must_use]
     pub fn engine(&self, executor: &str) -> Option<&EngineStats> {
         let mut engines = self.engines.iter();

@@ -42,7 +42,7 @@ const AUTHORS_MAX: usize = 64;
 /// The decisions about one request.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The request's id towards HTTP.
+    /// The request's id between HTTP and the driver.
     pub ticket: TicketId,
     /// The request's id in the machine.
     pub request: RequestId,
@@ -408,10 +408,11 @@ fn cut(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
-// === impl Case ===
+// === impl Trace ===
 
 impl Trace {
-    /// What was last said to be cached of its prompt.
+    /// The cached parts of the prompt, as the newest question that had them told them; without such
+    /// a question none.
     pub(super) fn cached(&self, request: RequestId) -> Cached {
         let last = self.steps.iter().rev().find_map(|step| match &step.event {
             TraceEvent::Asked(pending) => pending.cached.clone(),
@@ -436,7 +437,7 @@ impl Trace {
         })
     }
 
-    /// The executors in it; some several times.
+    /// The executors that the steps name; some several times.
     pub(super) fn executors(&self) -> Vec<ExecutorId> {
         let mut executors = Vec::new();
         for step in &self.steps {
@@ -467,10 +468,10 @@ impl Trace {
         executors
     }
 
-    /// Adds a step; one that only repeats those before it counts on, and past the bound one in
-    /// the middle goes.
+    /// Adds a step. A step that repeats one of the last two is only counted there; beyond
+    /// [`STEPS_MAX`] steps, one in the middle is forgotten.
     fn add(&mut self, step: TraceStep) {
-        // A question and what came of it, again: a request that is held round after round.
+        // A held request repeats a question and its result, round after round.
         for back in [1, 2] {
             let idx = self.steps.len().checked_sub(back);
             if let Some(before) = idx.and_then(|idx| self.steps.get_mut(idx))
@@ -490,13 +491,13 @@ impl Trace {
 }
 
 impl DecidedBy {
-    /// Who decided.
+    /// The name of the policy that decided, or `built-in`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.author.as_ref().map_or("built-in", |words| &words.name)
     }
 
-    /// Why, in its words.
+    /// The reason, in the policy's words; empty: no reason was given.
     #[must_use]
     pub fn why(&self) -> &str {
         let reasons = self.author.as_ref().map(|words| &words.reasons);

@@ -1,4 +1,5 @@
-//! The ways to the executors: their command channels, and what finds no room in them.
+//! The ways to the executors: a command channel for each, and an outbox for the commands that find
+//! no room in the channel.
 //!
 //! # Bounds
 //! An outbox holds at most what the machine can order for the slots and queue places of its
@@ -11,11 +12,11 @@ use pointsman_core::{ExecutorId, Incarnation};
 use pointsman_executor::contract::Command;
 use tokio::sync::mpsc;
 
-/// All of them.
+/// The links to the executors, and the operators' orders about them.
 #[derive(Debug, Default)]
 pub(super) struct Executors {
     links: BTreeMap<ExecutorId, Link>,
-    /// Of those that an operator has ordered about.
+    /// The effects of operators' orders; executors without an order are missing.
     fates: BTreeMap<ExecutorId, Fate>,
 }
 
@@ -41,12 +42,12 @@ impl Executors {
         self.fates.remove(&executor);
     }
 
-    /// Whether orders reach it.
+    /// True if commands reach `executor`.
     pub(super) fn is_linked(&self, executor: ExecutorId) -> bool {
         self.links.contains_key(&executor)
     }
 
-    /// What becomes of it by an operator's order.
+    /// The effect of an operator's order on `executor`.
     pub(super) fn fate(&self, executor: ExecutorId) -> Fate {
         self.fates.get(&executor).copied().unwrap_or_default()
     }
@@ -55,20 +56,20 @@ impl Executors {
         self.fates.insert(executor, fate);
     }
 
-    /// Whether what it says is of its present life.
+    /// True if `incarnation` is the present life of `executor`.
     pub(super) fn is_current(&self, executor: ExecutorId, incarnation: Incarnation) -> bool {
         let link = self.links.get(&executor);
         link.is_some_and(|link| link.incarnation == incarnation)
     }
 
-    /// Sends a command, in order with the others.
+    /// Puts a command for `executor` behind the earlier ones; [`Self::flush`] sends it.
     pub(super) fn send(&mut self, executor: ExecutorId, command: Command) {
         if let Some(link) = self.links.get_mut(&executor) {
             link.outbox.push_back(command);
         }
     }
 
-    /// It has begun another life, and knows nothing of what was ordered before.
+    /// Begins the life `incarnation` of `executor`, and drops the commands for the life before.
     pub(super) fn reborn(&mut self, executor: ExecutorId, incarnation: Incarnation) {
         if let Some(link) = self.links.get_mut(&executor) {
             link.outbox.clear();
@@ -76,8 +77,8 @@ impl Executors {
         }
     }
 
-    /// Hands out what there is room for. Executors that take nothing any more, with the life
-    /// that ended; each is reported once.
+    /// Sends the commands for which the channels have room. Returns the executors that have ended,
+    /// each once, with the life that ended.
     pub(super) fn flush(&mut self) -> Vec<(ExecutorId, Incarnation)> {
         let mut closed = Vec::new();
         for (executor, link) in &mut self.links {
@@ -93,7 +94,7 @@ impl Executors {
 }
 
 impl Link {
-    /// False if nobody reads any more.
+    /// Sends the commands for which the channel has room. False: the executor has ended.
     fn flush(&mut self) -> bool {
         while let Some(command) = self.outbox.pop_front() {
             match self.commands.try_send(command) {

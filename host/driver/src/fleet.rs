@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
-//!    removed (`tests/admin`).
+//!    removed (`tests/tests/admin.rs`).
 //!
 //! # Cancellation
 //! An addition that has begun is finished, even if nobody waits for it any more.
@@ -73,11 +73,11 @@ pub struct Addition {
     pub model: String,
     /// The model's Hugging Face folder; absent: the model is served already, or embedded.
     pub folder: Option<PathBuf>,
-    /// Sequences at once; absent: the default.
+    /// The number of sequences at once; absent: the default.
     pub slots: Option<u32>,
     /// Relative share of the tokens of a step; absent: the default.
     pub share_weight: Option<u32>,
-    /// The executor's name; absent: made of the device's and the model's.
+    /// The executor's name; absent: a name made of the device's and the model's.
     pub executor: Option<String>,
 }
 
@@ -218,7 +218,7 @@ impl Fleet {
     }
 }
 
-/// The model that is served by the name of `meant`, if that has no other folder.
+/// The served model `loaded`, unless `meant` means a model in another folder.
 fn same(
     loaded: &Arc<dyn ServedModel>,
     meant: &ModelConfig,

@@ -1,8 +1,8 @@
-//! Forecasts of a request's route, and its reasons: throw-away copies of policies are asked, so that
-//! nothing changes.
+//! Forecasts of a request's route, with the reasons: throw-away copies of policies are asked, so
+//! that nothing changes.
 //!
 //! # Invariants
-//! 1. Neither the machine nor a policy in force is changed (`driver::tests`).
+//! 1. Neither the machine nor a policy in force is changed (`tests`, at the crate's root).
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ struct Authored {
 }
 
 impl Driver {
-    /// A request as the machine takes it.
+    /// A request in the form that the machine takes.
     pub(super) fn described(
         &self,
         now: Micros,
@@ -216,7 +216,7 @@ impl Driver {
         })
     }
 
-    /// Cases, with the names of the executors in them.
+    /// The traces in `list`, with the names of the executors in them.
     pub(super) fn named(&self, list: Vec<Trace>) -> Traces {
         let mut names = BTreeMap::new();
         for executor in list.iter().flat_map(Trace::executors) {

@@ -1,16 +1,24 @@
-//! The driver: the machine, its policies, and the requests in hand, with one owner.
+//! The driver: the one owner of the machine, the policies in force and the requests in hand.
 //!
-//! [`Driver`] is the state and has no clock, thread or channel of its own; [`thread`] runs it.
-//! What arrived since the last turn is handed in, then [`Driver::settle`] lets the machine decide
-//! once for all of it and carries out what it orders.
+//! [`Driver`] is their state, without a clock, a thread or a channel of its own; [`thread`] runs
+//! it. In a turn the driver takes in the messages that have arrived, then [`Driver::settle`] lets
+//! the machine decide once for all of them, and carries out the machine's orders.
+//!
+//! Others talk to the driver through a [`DriverHandle`](message::DriverHandle). [`operator`] has
+//! the questions and orders of operators, [`decisions`] the log of decisions about requests, and
+//! [`metrics`] the counters. A [`Fleet`](fleet::Fleet) adds and removes executors, which a
+//! [`Provider`](provider::Provider) makes. [`DriverPort`](port::DriverPort) is the driver as the
+//! reconciler sees it.
 //!
 //! # Invariants
 //! 1. A request's client is told its end exactly once, or the driver stops without a word
-//!    (`driver::tests`).
+//!    (`tests`).
 //! 2. Nothing here waits: commands that find no room stay in an outbox (`executors`).
 //!
 //! # Not here
-//! Decisions (the machine and the policies), tokens (executors), connections (`http`).
+//! Decisions (`pointsman-core` and the policies); tokens (`pointsman-executor` and
+//! `pointsman-engine`); the choice of the policies in force (`pointsman-lifecycle`); connections
+//! and JSON (`pointsman-http`); configuration and assembly (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +78,7 @@ pub struct Driver {
     // Told what happens.
     metrics: Arc<Metrics>,
     decisions: DecisionLog,
-    /// Woken when a policy was taken out, or has proven itself, or has left a dump.
+    /// Wakes the reconciler when a policy was taken out, has proven itself, or has left a dump.
     reconciler: Waker,
 }
 
@@ -79,7 +87,7 @@ pub struct Driver {
 pub struct Memory {
     /// The number of distinct labels.
     pub labels_max: u32,
-    /// Requests of which it knows how they were decided.
+    /// The number of requests whose decisions are remembered.
     pub decisions_max: u32,
 }
 
@@ -92,7 +100,7 @@ impl Default for Memory {
     }
 }
 
-/// Rounds before the next look at what has arrived.
+/// The most rounds of one turn. Messages that arrive meanwhile wait for the next turn.
 const ROUNDS_MAX: u32 = 16;
 
 /// The time to settle again.
@@ -100,7 +108,8 @@ const ROUNDS_MAX: u32 = 16;
 pub enum Settled {
     /// The next turn is due at once.
     MoreDue,
-    /// The next turn is due when something happens, and at that time at the latest.
+    /// The next turn is due when something happens, and at this time at the latest; absent: there
+    /// is no latest time.
     Until(Option<Micros>),
 }
 
@@ -148,14 +157,14 @@ impl Driver {
         }
     }
 
-    /// The same driver, whose run `recorder` notes.
+    /// The same driver, whose run `recorder` records; absent: the run is not recorded.
     #[must_use]
     pub fn with_recorder(mut self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
         self.machine.record(recorder);
         self
     }
 
-    /// Wakes `reconciler` from now on when something happened to a policy that it wants to know.
+    /// Has `reconciler` woken from now on by each event of a policy that concerns the reconciler.
     pub fn wakes(&mut self, reconciler: Waker) {
         self.reconciler = reconciler;
     }
@@ -169,13 +178,13 @@ impl Driver {
         }
     }
 
-    /// The policies, to read from.
+    /// The policies, to be read only.
     #[must_use]
     pub fn policies(&self) -> &PolicyHost {
         &self.policies
     }
 
-    /// Requests whose clients wait for their end.
+    /// The number of requests whose clients wait for their end.
     #[must_use]
     pub fn in_hand(&self) -> usize {
         self.requests.len()
@@ -183,7 +192,7 @@ impl Driver {
 
     // === Clients ===
 
-    /// A client asks for something.
+    /// Takes in a client's request.
     pub fn submit(&mut self, now: Micros, submitted: Submitted) {
         let Submitted {
             ticket,
@@ -205,7 +214,7 @@ impl Driver {
         });
     }
 
-    /// A client has left.
+    /// Cancels the request of `ticket`, whose client has left.
     pub fn depart(&mut self, now: Micros, ticket: TicketId) {
         if let Some(request) = self.requests.of(ticket) {
             self.input(now, Input::RequestCancelled(request));
@@ -239,7 +248,7 @@ impl Driver {
         )
     }
 
-    /// Ids of labels; those beyond the bound are ignored and counted.
+    /// The ids of the labels `texts`. New labels beyond the bound are ignored and counted.
     fn intern_labels(&mut self, now: Micros, texts: &[String]) -> Vec<LabelId> {
         let mut ids = Vec::new();
         for text in texts {
@@ -258,7 +267,7 @@ impl Driver {
 
     // === Executors ===
 
-    /// An executor says what happened.
+    /// Takes in the news of an executor. News of an earlier life is ignored.
     pub fn events(&mut self, now: Micros, events: Events) {
         let Events {
             executor,
@@ -301,7 +310,7 @@ impl Driver {
         }
     }
 
-    /// An executor that says that it was lost has begun its next life.
+    /// Begins the next life of an executor that has reported itself lost.
     fn revive(&mut self, now: Micros, executor: ExecutorId) {
         let Some(snapshot) = self.machine.executor_snapshot(executor) else {
             return;
@@ -326,14 +335,14 @@ impl Driver {
         snapshot
     }
 
-    /// Something was done to the policies between two rounds.
+    /// Tells the recorder that the policies may have changed between two rounds.
     fn note_policies(&mut self, now: Micros) {
         if let Some(recorder) = self.machine.recorder_mut() {
             recorder.policies_changed(now, &self.policies);
         }
     }
 
-    /// All that a policy which wants `kinds` must be told to take over.
+    /// The rows that a policy with the feed `kinds` must be told before it takes over.
     #[must_use]
     pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
         let briefing = Briefing::new(&self.machine.view(), now, kinds);
@@ -355,8 +364,8 @@ impl Driver {
 
     // === Turning ===
 
-    /// Lets the machine decide, a few times where one round makes another due, and carries out
-    /// what it orders.
+    /// Lets the machine decide, several times where one round makes another due, and carries out
+    /// the machine's orders.
     pub fn settle(&mut self, now: Micros) -> Settled {
         let mut rounds = 0;
         // Operators and the reconciler may have changed the policies since.
@@ -504,7 +513,7 @@ impl Driver {
 
     // === Reading ===
 
-    /// The requests that are queued and that run.
+    /// The requests that are queued and that run, and the room they take.
     #[must_use]
     pub fn load(&self) -> Load {
         let queue = self.machine.queue_snapshot();

@@ -1,9 +1,9 @@
 //! Messages to the driver, and their channels.
 //!
 //! # Bounds
-//! A request takes two places in the channel when it is submitted: one for itself, one that its
-//! [`Ticket`] keeps for the client's leaving. So leaving can always be said, and the channel's
-//! capacity bounds the requests a server has in hand.
+//! A request takes two places in the channel when it is submitted: one for the submission, one that
+//! its [`Ticket`] keeps for the client's departure. So a departure always finds room, and the
+//! channel's capacity bounds the requests that a server has in hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +17,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::operator::Operator;
 
-/// A request as HTTP has understood it. Names are still text: the driver knows the ids.
+/// A request as HTTP has understood it. Names are text here; the driver knows their ids.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// A model of the catalogue.
+    /// The name of a model in the catalogue.
     pub model: String,
-    /// A tenant of the catalogue.
+    /// The name of the client's tenant.
     pub tenant: String,
     pub job: Arc<Job>,
-    /// The client's wishes about its scheduling.
+    /// The client's wishes about the scheduling.
     pub hints: Hints,
 }
 
@@ -33,22 +33,23 @@ pub struct Submission {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hints {
     pub session: Option<SessionKey>,
-    /// Larger is more urgent.
+    /// The urgency; larger is more urgent.
     pub priority: i32,
     pub class: RequestClass,
     /// Waiting time granted in advance.
     pub head_start: Micros,
-    /// The time from its arrival after which the answer is of no use.
+    /// The time from the arrival after which the answer is of no use; absent: the answer is always
+    /// of use.
     pub deadline: Option<Micros>,
-    /// Likely number of generated tokens.
+    /// The likely number of generated tokens; absent: not known.
     pub output_tokens_expected: Option<u32>,
-    /// `key=value`, keys from the operator's list.
+    /// Labels in the form `key=value`, with keys from the operator's list.
     pub labels: Vec<String>,
-    /// Names of the only executors allowed.
+    /// Names of the executors allowed; absent: all.
     pub allowed: Option<Vec<String>>,
-    /// The number of a topology group.
+    /// The number of a topology group; absent: the request is in none.
     pub group: Option<u32>,
-    /// False: would rather be refused than wait outside the queue.
+    /// True if the request may wait outside the queue; otherwise it is refused instead.
     pub may_wait: bool,
 }
 
@@ -69,7 +70,7 @@ impl Default for Hints {
     }
 }
 
-/// Names a request between HTTP and the driver. Never reused.
+/// The id of a request between HTTP and the driver. No id is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TicketId(pub u64);
 
@@ -78,18 +79,18 @@ pub struct TicketId(pub u64);
 pub struct Submitted {
     pub ticket: TicketId,
     pub submission: Submission,
-    /// The way of its text to the client.
+    /// The way of the text to the client.
     pub sink: TextSink,
-    /// The way of its end to the client.
+    /// The way of the outcome to the client.
     pub closing: Closing,
 }
 
 /// A message about a request.
 #[derive(Debug)]
 pub enum Message {
-    /// A client asks for something.
+    /// A new request.
     Submit(Box<Submitted>),
-    /// A client has left.
+    /// The departure of a request's client.
     Depart(TicketId),
 }
 
@@ -104,11 +105,11 @@ pub enum Control {
     Policies(oneshot::Sender<Vec<PolicyStatus>>),
     /// The requests that are queued and that run.
     Load(oneshot::Sender<Load>),
-    /// All that a policy which wants these kinds must be told to take over.
+    /// The rows that a policy with this feed must be told before it takes over.
     Brief(FeedKinds, oneshot::Sender<Briefing>),
-    /// Something an operator asks or orders.
+    /// A question or an order of an operator.
     Operator(Operator),
-    /// End every request, and then the driver.
+    /// The order to end every request, and then the driver.
     Stop,
 }
 
@@ -119,11 +120,11 @@ pub struct Load {
     pub live: usize,
     /// Requests in the queue.
     pub queued: usize,
-    /// Requests parked outside it.
+    /// Requests parked outside the queue.
     pub parked: usize,
     /// Slots in use, all executors.
     pub slots_used: u32,
-    /// Slots there are.
+    /// Slots in use or free, all executors.
     pub slots_total: u32,
     /// KV blocks held by sequences, all devices.
     pub blocks_used: u64,
@@ -134,7 +135,7 @@ pub struct Load {
 /// The reason why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many requests in hand as the configuration allows.
+    /// The server has as many requests in hand as the configuration allows.
     #[error("as many requests are in hand as the server takes")]
     Full,
     /// The driver has ended.
@@ -154,11 +155,11 @@ pub struct DriverHandle {
 #[derive(Debug)]
 pub struct Inbox {
     pub requests: mpsc::Receiver<Message>,
-    /// From the reconciler and operators.
+    /// Messages of the reconciler and of operators.
     pub control: mpsc::Receiver<Control>,
 }
 
-/// Control messages that may wait; each sender waits for its answer, so few ever do.
+/// The most control messages that may wait. Each sender waits for an answer, so few ever do.
 const CONTROL_MAX: usize = 64;
 
 /// Channels to a driver that has at most `requests_max` requests in hand.
@@ -183,7 +184,7 @@ impl DriverHandle {
     /// Submits a request. Drop the ticket to leave; [`Ticket::close`] it once the end has come.
     ///
     /// # Errors
-    /// If the server has its hands full or is shutting down.
+    /// If the server has no room for another request, or is shutting down.
     pub fn submit(&self, submission: Submission) -> Result<(Ticket, Deliveries), SubmitError> {
         let place = self.reserve()?;
         let departure = self.reserve()?;
@@ -232,7 +233,7 @@ impl DriverHandle {
 
     /// Ends every request, and then the driver.
     pub async fn stop(&self) {
-        // A driver that has ended already is what is asked for.
+        // An error means that the driver has ended already.
         drop(self.control.send(Control::Stop).await);
     }
 
@@ -242,7 +243,8 @@ impl DriverHandle {
         answered.await.ok()
     }
 
-    /// [`Control::Handover`], waiting on this thread, which must not be one of a runtime.
+    /// Sends [`Control::Handover`], and waits on this thread, which must not be one of a runtime;
+    /// absent: there is no snapshot, or the driver has ended.
     #[must_use]
     pub fn handover(&self, policy: u32) -> Option<Snapshot> {
         let (answer, answered) = oneshot::channel();
@@ -253,8 +255,8 @@ impl DriverHandle {
         answered.blocking_recv().ok().flatten()
     }
 
-    /// [`Control::Brief`], waiting on this thread, which must not be one of a runtime; absent once
-    /// the driver has ended.
+    /// Sends [`Control::Brief`], and waits on this thread, which must not be one of a runtime;
+    /// absent once the driver has ended.
     #[must_use]
     pub fn brief(&self, kinds: FeedKinds) -> Option<Briefing> {
         let (answer, answered) = oneshot::channel();
@@ -263,8 +265,8 @@ impl DriverHandle {
         answered.blocking_recv().ok()
     }
 
-    /// [`Control::Commit`], waiting on this thread, which must not be one of a runtime; absent once
-    /// the driver has ended.
+    /// Sends [`Control::Commit`], and waits on this thread, which must not be one of a runtime;
+    /// absent once the driver has ended.
     #[must_use]
     pub fn commit(&self, commit: Commit) -> Option<Result<Committed, CommitError>> {
         let (answer, answered) = oneshot::channel();

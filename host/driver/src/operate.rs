@@ -1,4 +1,4 @@
-//! Answers to operators' questions, and their orders about executors carried out.
+//! Answers to operators' questions, and the execution of their orders about executors.
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros};
@@ -11,11 +11,11 @@ use super::operator::{
     Operator,
 };
 
-/// Names in an error at most.
+/// The most names in an error.
 const NAMES_SHOWN: usize = 32;
 
 impl Driver {
-    /// Answers `operator`. An asker that does not wait any more is not told, that is all.
+    /// Answers `operator`. An answer that nobody waits for any more is dropped.
     pub(super) fn operate(&mut self, now: Micros, operator: Operator) {
         match operator {
             Operator::Overview(answer) => drop(answer.send(self.overview(now))),
@@ -105,7 +105,7 @@ impl Driver {
                 self.executors.set_fate(executor, Fate::Leaves);
                 let row = self.executor_row(executor);
                 self.update(now, executor, ExecutorUpdate::Detach);
-                // It may be gone already: then it is told as it was.
+                // An executor that has gone already is shown as it was before.
                 let row = self.executor_row(executor).or(row);
                 return row.ok_or_else(|| self.unknown_executor(name));
             }

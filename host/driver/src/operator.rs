@@ -1,9 +1,9 @@
 //! Questions and orders of operators to the driver, and its answers.
 //!
-//! They are few, and answered between two rounds: nothing here is on a client's way.
+//! Operators ask seldom, and are answered between two rounds: no client's request comes this way.
 //!
 //! # Not here
-//! The check that an operator asks, and the JSON of the answers (`http`).
+//! The check that the sender is an operator, and the JSON of the answers (`pointsman-http`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,9 +34,10 @@ pub enum Operator {
     Decision(TicketId, oneshot::Sender<Option<Explained>>),
     /// The decisions about this number of newest requests, the newest first.
     Decisions(usize, oneshot::Sender<Traces>),
-    /// Gives hooks back to the embedded defaults, at once. Answered with the policies that lost one.
+    /// Gives hooks back to the embedded defaults, at once. The answer has the policies that lost a
+    /// hook.
     Eject(HookSet, oneshot::Sender<Vec<u32>>),
-    /// Another executor.
+    /// The order to attach another executor.
     Attach(
         Box<AttachRequest>,
         oneshot::Sender<Result<Attached, AttachRefused>>,
@@ -68,7 +69,7 @@ pub struct Overview {
     pub devices: Vec<DeviceRow>,
 }
 
-/// Most executors in an [`Overview`], which the driver's thread makes.
+/// The most executors in an [`Overview`], so that the driver's thread is not held up by making one.
 pub const EXECUTORS_SHOWN: usize = 1000;
 
 /// An executor as operators see it.
@@ -76,28 +77,28 @@ pub const EXECUTORS_SHOWN: usize = 1000;
 pub struct ExecutorRow {
     pub name: String,
     pub kind: ExecutorKind,
-    /// The name of its device.
+    /// The name of the executor's device.
     pub device: String,
-    /// Models it serves; absent: any.
+    /// The models that the executor serves; absent: any.
     pub models: Option<Vec<String>>,
     pub health: Health,
     /// The effect of an operator's order.
     pub fate: Fate,
     pub slots_used: u32,
     pub slots_total: u32,
-    /// Requests in its own queue.
+    /// Requests in the executor's own queue.
     pub queued: u32,
     /// KV blocks in use.
     pub blocks_used: u64,
     /// Prompt tokens yet to be computed.
     pub prefill_tokens_pending: u64,
-    /// Tokens per step that were allotted last.
+    /// Tokens per step that were allotted last; absent: none were allotted.
     pub tokens_max: Option<u32>,
     /// Requests placed there so far.
     pub placed_total: u64,
-    /// Usual time to the first token, in microseconds.
+    /// Usual time to the first token, in microseconds; absent: not known.
     pub ttft_micros: Option<u64>,
-    /// Usual time between two tokens, in microseconds.
+    /// Usual time between two tokens, in microseconds; absent: not known.
     pub itl_micros: Option<u64>,
 }
 
@@ -130,11 +131,11 @@ pub enum Fate {
 /// An operator's order about an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutorChange {
-    /// Take nothing new.
+    /// The order to take nothing new.
     Drain,
-    /// Take something new again.
+    /// The order to take new requests again.
     Resume,
-    /// Take nothing new, and go when the last sequence has ended.
+    /// The order to take nothing new, and to go when the last sequence has ended.
     Remove,
 }
 
@@ -145,7 +146,7 @@ pub enum ChangeRefused {
     #[error("there is no executor `{name}`; there are: {known}")]
     Unknown {
         name: String,
-        /// The names there are.
+        /// The names of the executors that there are.
         known: String,
     },
     /// The order to go cannot be taken back.
@@ -158,15 +159,15 @@ pub enum ChangeRefused {
 
 /// An executor to attach.
 pub struct AttachRequest {
-    /// The executor but for the models it serves.
+    /// The executor, without the models it serves.
     pub spec: ExecutorSpec,
-    /// The model it serves.
+    /// The name of the model that the executor serves.
     pub model: String,
-    /// Starts its engine. The driver's thread calls this, so that no order can be lost.
+    /// Starts the executor's engine. The driver's thread calls this, so that no order can be lost.
     pub spawn: SpawnEngine,
 }
 
-/// Starts the engine of an executor.
+/// A function that starts the engine of an executor.
 pub type SpawnEngine = Box<dyn FnOnce(ExecutorId) -> io::Result<EngineHandle> + Send>;
 
 /// An executor that was attached, and its engine.
@@ -191,18 +192,18 @@ pub enum AttachRefused {
 
 // === Forecasts of routes ===
 
-/// A request that is not made: the question where it would go.
+/// A question about the route of a request, which is not submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// A model of the catalogue.
+    /// The name of a model in the catalogue.
     pub model: String,
-    /// The tenant that would ask.
+    /// The name of the tenant that would ask.
     pub tenant: String,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Upper bound on generated tokens.
     pub output_tokens_max: u32,
-    /// Hints about scheduling.
+    /// The client's wishes about the scheduling.
     pub hints: Hints,
 }
 
@@ -218,7 +219,7 @@ pub struct RouteForecast {
     pub outcome: ForecastOutcome,
     /// The author of the answer.
     pub by: ForecastAuthor,
-    /// The executors the answer names, in its order.
+    /// The executors that the answer names, in the order of the answer.
     pub named: Vec<String>,
     /// The first [`EXECUTORS_SHOWN`] executors in attach order.
     pub candidates: Vec<RouteCandidate>,
@@ -263,7 +264,7 @@ pub struct RouteCandidate {
     pub executor: String,
     /// The interlock's reason to take the request or to refuse it.
     pub interlock: Result<&'static str, String>,
-    /// The policy's words on the executor.
+    /// The policy's words on the executor; absent: none.
     pub words: Option<Candidate>,
 }
 
@@ -274,7 +275,7 @@ pub struct RouteCandidate {
 pub struct Traces {
     /// The requests with their decisions, the newest first.
     pub list: Vec<Trace>,
-    /// Names of the executors in them.
+    /// Names of the executors in the decisions.
     pub names: BTreeMap<ExecutorId, String>,
 }
 
@@ -283,8 +284,8 @@ pub struct Traces {
 pub struct Explained {
     /// The decisions about the request alone.
     pub traces: Traces,
-    /// The words of the policy that routes now on each executor, by name, or the reason why there are
-    /// none.
+    /// The words of the policy that routes now on each executor, by name, or the reason why there
+    /// are none.
     pub candidates: Result<Vec<(String, Candidate)>, String>,
     /// The policy that routes now; absent: the built-in rule.
     pub by: Option<String>,

@@ -1,4 +1,4 @@
-//! How everything stands, for monitors.
+//! The state of the host and of one executor, for operators.
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{ExecutorId, Micros};
@@ -7,7 +7,7 @@ use super::Driver;
 use super::operator::{DeviceRow, EXECUTORS_SHOWN, ExecutorRow, Overview};
 
 impl Driver {
-    /// How everything stands.
+    /// The state of the host at the time `at`.
     #[must_use]
     pub(super) fn overview(&self, at: Micros) -> Overview {
         let executors = self.machine.executor_ids().take(EXECUTORS_SHOWN);
@@ -28,7 +28,7 @@ impl Driver {
         }
     }
 
-    /// How one executor stands, if it is attached.
+    /// The state of the executor `id`; absent: the executor is not attached.
     pub(super) fn executor_row(&self, id: ExecutorId) -> Option<ExecutorRow> {
         let info = self.machine.executor_info(id)?;
         let load = self.machine.executor_load(id)?;

@@ -1,4 +1,4 @@
-//! The driver as the reconciler sees it, and as operators eject hooks through both.
+//! The driver as the reconciler sees it, and the ejection of hooks, which goes to both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use pointsman_lifecycle::order::{Order, OrderError, OrderHandle};
 use pointsman_lifecycle::port::{HostEnded, PolicyPort};
 use pointsman_lifecycle::report::ReloadStep;
 
-/// The reconciler is given this long to note an ejection.
+/// The time that the reconciler has to note an ejection.
 const NOTE_WAIT: Duration = Duration::from_secs(2);
 
-/// The driver, and the metrics of what the reconciler asks of it.
+/// The driver, with the metrics that count the reconciler's commits and refusals.
 #[derive(Debug)]
 pub struct DriverPort {
     pub driver: DriverHandle,
@@ -49,23 +49,23 @@ impl PolicyPort for DriverPort {
     }
 }
 
-/// Puts `hooks` back on the embedded defaults. Returns whether the reconciler has noted that; a busy
-/// one notes it later.
+/// Gives `hooks` back to the embedded defaults. Returns true if the reconciler has noted the order;
+/// a busy reconciler notes it later.
 ///
 /// The driver is told directly, so that a policy folder on a slow disk keeps nobody waiting. The
-/// reconciler has the order in its inbox by then, notes it, and leaves things so.
+/// reconciler has the order in its inbox by then, notes it, and leaves the hooks where they are.
 ///
 /// # Errors
 /// If the host is shutting down.
 ///
 /// # Cancellation
-/// What was begun is done.
+/// An ejection that has begun is carried out.
 pub async fn eject(
     driver: &DriverHandle,
     orders: &OrderHandle,
     hooks: HookSet,
 ) -> Result<bool, OrderError> {
-    // Biased, so that the reconciler cannot hear of it before it hears the order.
+    // Biased, so that the reconciler cannot hear of the ejection before it hears the order.
     let (noted, done) = tokio::join!(
         biased;
         timeout(NOTE_WAIT, orders.order(Order::Eject { hooks })),

@@ -1,10 +1,11 @@
-//! The seam behind which executors are made: a [`Provider`] for each kind of them.
+//! The makers of executors: a [`Provider`] for each kind.
 //!
-//! A provider loads models, says how the machine has to see their executors, and starts the
-//! engines. [`crate::fleet::Fleet`] asks it when an operator adds an executor.
+//! A provider loads models, describes their executors for the machine, and starts the engines.
+//! [`Fleet`](crate::fleet::Fleet) asks the provider when an operator adds an executor.
 //!
 //! # Not here
-//! An engine (`pointsman-engine`), the attachment to the machine (the driver).
+//! Engines (`pointsman-engine`); the attachment of executors to the machine
+//! ([`Driver`](crate::Driver)).
 
 use std::fmt::Debug;
 use std::io;
@@ -17,19 +18,19 @@ use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
 
-/// Most sequences that an executor may run at once.
+/// The most sequences that an executor may run at once.
 pub const SLOTS_MAX: u32 = 1024;
-/// Relative shares that can be given to executors and tenants.
+/// The range of relative shares that can be given to executors and tenants.
 pub const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 
 /// A model to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelConfig {
-    /// The name clients use.
+    /// The model's name for clients.
     pub name: String,
-    /// The place of its files.
+    /// The place of the model's files.
     pub source: ModelSource,
-    /// Sequences at once. Default 8.
+    /// The number of sequences at once. Default 8.
     pub slots: u32,
     /// Relative share of the tokens of a step. Default 1.
     pub share_weight: u32,
@@ -38,15 +39,15 @@ pub struct ModelConfig {
 /// The place of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// In the binary.
+    /// The files are in the binary.
     Embedded,
-    /// In a Hugging Face folder.
+    /// The files are in this Hugging Face folder.
     Folder(PathBuf),
 }
 
 /// A maker of executors for models.
 pub trait Provider: Debug + Send + Sync {
-    /// Loads a model. Slow: its weights may be gigabytes.
+    /// Loads a model. Slow: the weights may be gigabytes.
     ///
     /// # Errors
     /// If the files are not those of a model that can be served here.
@@ -55,7 +56,7 @@ pub trait Provider: Debug + Send + Sync {
 
 /// A model that a [`Provider`] has loaded.
 pub trait ServedModel: Debug + Send + Sync {
-    /// The settings it was loaded with.
+    /// The settings with which the model was loaded.
     fn config(&self) -> &ModelConfig;
 
     /// The model as clients see it.
@@ -65,10 +66,10 @@ pub trait ServedModel: Debug + Send + Sync {
     /// [`ExecutorSpec::serves`].
     fn executor(&self) -> ExecutorSpec;
 
-    /// Starts the engine of `executor`, with so many slots.
+    /// Starts the engine of `executor`, with this number of slots.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If there is no thread for the engine.
     fn spawn(&self, executor: ExecutorId, slots: u32) -> io::Result<EngineHandle>;
 }
 

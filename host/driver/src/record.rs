@@ -1,13 +1,14 @@
-//! What the driver writes to the log.
+//! The driver's log lines.
 //!
-//! info: a policy's or executor's life; debug: each request; warn: something stepped in.
+//! Level info has the lives of policies and executors, debug each request, warn the cases in which
+//! something stepped in.
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{Author, ExecutorId, Fact, Machine, SequenceRef, Stamped};
 use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost, Restored};
 use tracing::{debug, error, info, trace, warn};
 
-/// The name of whoever decided.
+/// The name of the author of a decision.
 fn author(policies: &PolicyHost, author: Author) -> &str {
     match author {
         Author::BuiltIn => "built-in",
@@ -20,7 +21,7 @@ fn name(policies: &PolicyHost, number: u32) -> &str {
     said.map_or("(retired)", |said| &said.name)
 }
 
-/// A fact of the machine.
+/// Logs a fact of the machine.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "what has no words of its own is traced as it is"
@@ -79,7 +80,7 @@ fn executor_name(machine: &Machine, executor: ExecutorId) -> &str {
         .unwrap_or_default()
 }
 
-/// Something happened to a policy.
+/// Logs an event of a policy.
 pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
     let policy = name(policies, event.policy);
     match &event.kind {
@@ -165,7 +166,7 @@ fn policy_line(policy: &str, level: LogLevel, text: &str) {
     }
 }
 
-/// An executor failed a sequence.
+/// Logs that an executor failed a sequence.
 pub(super) fn failed(sequence: SequenceRef, why: &str) {
     warn!(
         request = sequence.request.0,
@@ -175,7 +176,7 @@ pub(super) fn failed(sequence: SequenceRef, why: &str) {
     );
 }
 
-/// An executor has lost everything it ran.
+/// Logs that an executor has lost all its sequences.
 pub(super) fn lost(executor: ExecutorId, why: &str) {
     error!(
         executor = executor.0,
@@ -183,7 +184,7 @@ pub(super) fn lost(executor: ExecutorId, why: &str) {
     );
 }
 
-/// An executor has ended.
+/// Logs that an executor has ended.
 pub(super) fn closed(executor: ExecutorId) {
     error!(
         executor = executor.0,

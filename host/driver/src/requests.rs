@@ -1,6 +1,7 @@
-//! The requests in hand: whose they are, what they want, where their words go.
+//! The requests in hand: the ticket, the job and the channels to the client of each.
 //!
-//! The machine knows how each stands; here is what it does not need to know.
+//! The machine has the state of each request; this module has the parts that the machine does not
+//! need.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(super) struct Requests {
     tickets: BTreeMap<TicketId, RequestId>,
 }
 
-/// One request.
+/// A request in hand.
 #[derive(Debug)]
 pub(super) struct Record {
     // Immutable.
@@ -27,7 +28,7 @@ pub(super) struct Record {
     sink: TextSink,
     closing: Closing,
     // Owned state.
-    /// How far it has come, while no executor has it.
+    /// The progress of the request while no executor has it; absent: none was given back.
     state: Option<JobState>,
     placement: Option<Arc<Placement>>,
     stop: Option<StopReason>,
@@ -46,7 +47,7 @@ impl Record {
         }
     }
 
-    /// What an executor takes up: where it was left, or from the beginning.
+    /// Takes the sequence for an executor: as the last executor left it, or from the beginning.
     fn take_sequence(&mut self) -> JobState {
         self.state
             .take()
@@ -68,14 +69,15 @@ impl Requests {
         self.records.keys().copied()
     }
 
-    /// Notes where it runs from now on.
+    /// Notes the placement of `request` from now on.
     pub(super) fn placed(&mut self, request: RequestId, placement: Placement) {
         if let Some(record) = self.records.get_mut(&request) {
             record.placement = Some(Arc::new(placement));
         }
     }
 
-    /// What to start; its client is told where. Absent if its client has left.
+    /// Takes the sequence of `request` to start it, and tells the client the placement; absent: the
+    /// client has left.
     pub(super) fn start(&mut self, request: RequestId) -> Option<JobState> {
         let record = self.records.get_mut(&request)?;
         if let Some(placement) = &record.placement {
@@ -84,21 +86,21 @@ impl Requests {
         Some(record.take_sequence())
     }
 
-    /// An executor gave it back.
+    /// Keeps the progress of `request` that an executor has given back.
     pub(super) fn give_back(&mut self, request: RequestId, state: JobState) {
         if let Some(record) = self.records.get_mut(&request) {
             record.state = Some(state);
         }
     }
 
-    /// Why its generation ended; the machine's word on it follows.
+    /// Notes the reason why generation ended. The outcome follows from the machine.
     pub(super) fn stopped(&mut self, request: RequestId, stop: StopReason) {
         if let Some(record) = self.records.get_mut(&request) {
             record.stop = Some(stop);
         }
     }
 
-    /// Tells its client how it ended, and forgets it.
+    /// Tells the client the outcome of `request`, and forgets the request.
     pub(super) fn end(&mut self, request: RequestId, outcome: Outcome) {
         if let Some(record) = self.forget(request) {
             record.closing.end(End {
@@ -108,7 +110,7 @@ impl Requests {
         }
     }
 
-    /// Forgets it without a word.
+    /// Forgets `request` without a word to the client.
     pub(super) fn forget(&mut self, request: RequestId) -> Option<Record> {
         let record = self.records.remove(&request)?;
         self.tickets.remove(&record.ticket);

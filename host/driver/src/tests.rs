@@ -36,7 +36,7 @@ impl Stage {
         Self::with_executors(&["cpu0/demo"], commands_max)
     }
 
-    /// All executors have one channel.
+    /// A stage whose executors share one channel.
     fn with_executors(names: &[&str], commands_max: usize) -> Self {
         let mut machine = Machine::new(Config::default()).unwrap();
         let device = DeviceSpec {

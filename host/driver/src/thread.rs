@@ -19,7 +19,7 @@ use super::message::{Control, Inbox, Message};
 use super::{Driver, Settled};
 use crate::clock::SystemClock;
 
-/// Messages of one kind in one turn.
+/// The most messages of one kind in one turn.
 const TURN_MAX: usize = 1024;
 
 /// Runs `driver` on a thread of its own until it is told to stop.
@@ -75,7 +75,7 @@ impl Turner {
 
     /// Waits for the first thing to happen.
     ///
-    /// Biased: the order only says who is heard first in a turn that hears everybody.
+    /// Biased: the order matters only within a turn, and a turn takes messages of every kind.
     async fn wait(&mut self, settled: Settled) -> Going {
         let pause = match settled {
             Settled::MoreDue => Some(Duration::ZERO),
@@ -100,7 +100,7 @@ impl Turner {
         }
     }
 
-    /// Takes what else has arrived.
+    /// Takes in the other messages that have arrived.
     fn gather(&mut self) -> Going {
         for _ in 0..TURN_MAX {
             let Ok(events) = self.events.try_recv() else {
@@ -130,7 +130,7 @@ impl Turner {
         }
     }
 
-    /// An answer that nobody waits for any more is dropped: that is all its asker's leaving means.
+    /// Carries out `control`. An answer that nobody waits for any more is dropped.
     fn control(&mut self, control: Control) -> Going {
         let now = self.clock.now();
         match control {

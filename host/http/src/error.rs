@@ -149,12 +149,14 @@ struct ErrorDetail {
 
 /// OpenAI's kinds of errors.
 #[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 enum ErrorKind {
-    InvalidRequestError,
-    RateLimitError,
-    ServerError,
+    #[serde(rename = "invalid_request_error")]
+    InvalidRequest,
+    #[serde(rename = "rate_limit_error")]
+    RateLimit,
+    #[serde(rename = "server_error")]
+    Server,
 }
 
 /// Seconds that a client is told to wait where nothing better is known.
@@ -309,11 +311,11 @@ impl ApiError {
 
 fn kind(status: StatusCode) -> ErrorKind {
     if status == StatusCode::TOO_MANY_REQUESTS {
-        ErrorKind::RateLimitError
+        ErrorKind::RateLimit
     } else if status.is_server_error() {
-        ErrorKind::ServerError
+        ErrorKind::Server
     } else {
-        ErrorKind::InvalidRequestError
+        ErrorKind::InvalidRequest
     }
 }
 

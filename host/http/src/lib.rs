@@ -66,7 +66,7 @@ pub use admin::policies::PolicyListing;
 pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};
 #[doc(hidden)]
 pub use openai::{Kind, try_body};
-#[doc(hidden)]
+#[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
 pub use settings::HttpSettings;
 

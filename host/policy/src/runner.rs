@@ -29,6 +29,7 @@ use crate::instance::{Fault, Instance, LogLine, PolicyDescription};
 use crate::limits::{Limits, Patience};
 use crate::policy::{Briefing, PolicySource, Restored, Snapshot, StartError};
 use crate::stats::Stopwatch;
+use snapshots::Snapshots;
 
 /// A source of the rows that a policy is told: a [`View`], or a script in tests.
 pub(crate) trait Rows {
@@ -51,9 +52,7 @@ pub struct Runner {
     pub(crate) explains: bool,
     // Owned state.
     pub(crate) feed: Feed,
-    /// The last snapshot, or the state it was started with.
-    state: Option<Vec<u8>>,
-    is_saved: bool,
+    snapshots: Snapshots,
     counters: InstanceCounters,
     /// A buffer, kept between questions.
     changes: Vec<Change>,
@@ -147,8 +146,10 @@ impl Runner {
             explains: instance.explains(),
             source,
             description,
-            state: None,
-            is_saved: true,
+            snapshots: Snapshots {
+                last: None,
+                are_taken: true,
+            },
             counters: InstanceCounters {
                 generation: 1,
                 ..InstanceCounters::default()
@@ -172,7 +173,7 @@ impl Runner {
         let fresh = self.source.warm(Some(&snapshot.state))?;
         self.life = Life::Up(fresh.instance);
         self.feed.reset();
-        self.state = match fresh.restored {
+        self.snapshots.last = match fresh.restored {
             Restored::Warm => Some(snapshot.state.clone()),
             Restored::Cold | Restored::Refused(_) | Restored::Faulted(_) => None,
         };
@@ -245,7 +246,7 @@ impl Runner {
     /// Its last snapshot, or the state it was started with.
     #[must_use]
     pub fn state(&self) -> Option<&[u8]> {
-        self.state.as_deref()
+        self.snapshots.last.as_deref()
     }
 
     /// Its last snapshot, for a successor.
@@ -254,7 +255,7 @@ impl Runner {
         Some(Snapshot {
             name: self.description.name.clone(),
             state_version: self.description.state_version,
-            state: self.state.clone()?,
+            state: self.snapshots.last.clone()?,
         })
     }
 
@@ -272,7 +273,7 @@ impl Runner {
     /// True while snapshots are taken.
     #[must_use]
     pub fn is_saved(&self) -> bool {
-        self.is_saved
+        self.snapshots.are_taken
     }
 
     /// The end of its back-off; absent: it can be asked.
@@ -418,11 +419,11 @@ impl Runner {
         if self.is_up() {
             return Ok(());
         }
-        let fresh = self.source.warm(self.state.as_deref())?;
+        let fresh = self.source.warm(self.snapshots.last.as_deref())?;
         self.counters.generation = self.counters.generation.saturating_add(1);
-        let offered = self.state.clone();
+        let offered = self.snapshots.last.clone();
         if matches!(fresh.restored, Restored::Refused(_) | Restored::Faulted(_)) {
-            self.state = None;
+            self.snapshots.last = None;
         }
         self.life = Life::Up(fresh.instance);
         self.feed.reset();
@@ -482,7 +483,7 @@ impl Runner {
     /// Lets a fresh instance take the place of this one at the next question, offered `state`.
     /// Nothing happens where there is no instance.
     pub fn restart(&mut self, state: Option<Vec<u8>>, now: Micros) {
-        self.state = state;
+        self.snapshots.last = state;
         if self.is_up() {
             self.drop_instance(now);
         }

@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 use pointsman_core::{Micros, Round};
 use pointsman_journal::{Entry, Header, Keyframe, Located, PolicyRecord, ReadError, text_line};
+use pointsman_policy::WASMTIME_VERSION;
 
 use crate::components::ComponentCache;
 use run::ReplayRun;
@@ -178,8 +179,8 @@ pub struct Replay {
     what_if: Option<Box<WhatIf>>,
     run: Option<ReplayRun>,
     has_begun: bool,
-    /// True if this build counts fuel as the recording one did.
-    compares_fuel: bool,
+    /// Version of wasmtime of the recording build.
+    wasmtime: String,
     tally: ReplayTally,
     context: Vec<(u64, String)>,
 }
@@ -189,6 +190,8 @@ struct Context<'a> {
     components: &'a ComponentCache,
     what_if: Option<&'a mut WhatIf>,
     tally: &'a mut ReplayTally,
+    /// True if this build counts fuel as the recording one did.
+    compares_fuel: bool,
 }
 
 impl Replay {
@@ -200,7 +203,7 @@ impl Replay {
             what_if: None,
             run: None,
             has_begun: false,
-            compares_fuel: true,
+            wasmtime: WASMTIME_VERSION.to_owned(),
             tally: ReplayTally::default(),
             context: Vec::new(),
         }
@@ -314,7 +317,7 @@ impl Replay {
                 found: header.pointsman.clone(),
             });
         }
-        self.compares_fuel = header.wasmtime == pointsman_policy::WASMTIME_VERSION;
+        self.wasmtime.clone_from(&header.wasmtime);
         Ok(())
     }
 
@@ -328,8 +331,7 @@ impl Replay {
         }
         self.tally.restarts += u64::from(self.has_begun);
         self.has_begun = true;
-        let compares_fuel = self.compares_fuel;
-        let run = ReplayRun::new(keyframe, compares_fuel, &mut self.context_of())?;
+        let run = ReplayRun::new(keyframe, &mut self.context_of())?;
         self.run = Some(run);
         Ok(())
     }
@@ -350,6 +352,7 @@ impl Replay {
             components: &self.components,
             what_if: self.what_if.as_deref_mut(),
             tally: &mut self.tally,
+            compares_fuel: self.wasmtime == WASMTIME_VERSION,
         }
     }
 

@@ -42,7 +42,7 @@ fn oldest_cold(mirror: &Mirror, models_max: usize) -> Vec<&Request> {
         .filter(|&model| is_cold(Fleet::from(mirror), model, mirror.now()))
         .collect();
     let mut oldest = Vec::new();
-    if cold.is_empty() {
+    if cold.is_empty() || models_max == 0 {
         return oldest;
     }
     for request in mirror.requests() {

@@ -70,16 +70,19 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::{DeviceSpec, ExecutorSpec};
+    use crate::input::{DeviceSpec, ExecutorSpec, KvSpec};
     use crate::policies::NoPolicies;
-    use crate::rows::NameKind;
-    use crate::{Config, Fact, Input, TenantId, fixture};
+    use crate::{Config, Fact, Input, fixture};
 
     const AT: Micros = Micros(7);
 
     fn machine() -> Machine {
         let mut machine = Machine::new(Config::default()).unwrap();
         let device = DeviceSpec {
+            kv: KvSpec::Owned {
+                block_bytes: 1,
+                blocks_total: 8,
+            },
             tokens_per_step: Some(64),
             ..fixture::device_spec("cpu0")
         };
@@ -100,8 +103,7 @@ mod tests {
     #[test]
     fn a_probe_says_what_the_interlock_would_and_changes_nothing() {
         let mut machine = machine();
-        let tenant = machine.handle(AT, Input::name(NameKind::Tenant, "default"));
-        let tenant = TenantId(tenant.name());
+        let tenant = machine.intern(AT, "default");
         machine.handle(AT, Input::arrival(NewRequest::new(tenant, 6, 2)));
         machine.decide(AT, &mut NoPolicies);
         while machine.poll_fact().is_some() {}

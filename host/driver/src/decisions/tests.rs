@@ -1,4 +1,4 @@
-//! What is remembered, in which order, and how much of it.
+//! The decision log: its content, order and size.
 
 use std::mem::size_of;
 

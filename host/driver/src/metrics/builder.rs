@@ -12,7 +12,7 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Any metric, with its unit.
+    /// Registers a metric with its unit.
     pub(super) fn measured<M>(&mut self, unit: Unit, name: &str, help: &str, metric: M) -> M
     where
         M: Metric + Clone,
@@ -48,7 +48,7 @@ impl Builder<'_> {
         self.counted(name, help, Family::new(labels, Gauge::default))
     }
 
-    /// A histogram of times.
+    /// Registers a histogram of times, in seconds.
     pub(super) fn times<const N: usize>(
         &mut self,
         name: &str,
@@ -58,7 +58,7 @@ impl Builder<'_> {
         self.measured(Unit::Seconds, name, help, Histogram::new(bounds))
     }
 
-    /// A metric that counts things, which have no unit.
+    /// Registers a metric that counts things, which have no unit.
     fn counted<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
         self.registry.register(name, help, metric.clone());
         metric

@@ -10,7 +10,7 @@
 //! 2. The same facts give the same text (`metrics::tests`).
 //!
 //! # Not here
-//! The key that `/metrics` may need (`http`).
+//! The key that `/metrics` may need (`pointsman-http`).
 
 mod builder;
 mod facts;
@@ -119,11 +119,11 @@ struct ProcessMetrics {
 /// The work of an engine since its start. The numbers only ever grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineTotals {
-    /// Steps made.
+    /// The number of steps made.
     pub steps: u64,
     /// Tokens of prompts read, including those read again after a preemption.
     pub prefill_tokens: u64,
-    /// Tokens generated.
+    /// The number of tokens generated.
     pub decode_tokens: u64,
     /// Time spent in steps.
     pub busy: Duration,

@@ -1,4 +1,4 @@
-//! What operators ask and order, with a real machine.
+//! Questions and orders of operators, with a real machine.
 
 use std::thread;
 

@@ -257,7 +257,10 @@ fn prompt(fields: &mut Fields, kind: Kind) -> Result<Prompt, ApiError> {
 }
 
 /// Reads a body as a server reads it that has an executor `cpu`, knows the label `team` and serves
-/// models of every name; for fuzzing. An error is the text that a client gets.
+/// models of every name; for fuzzing.
+///
+/// # Errors
+/// The text that a client gets.
 pub fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
     let rules = Rules {
         priority_max: 100,

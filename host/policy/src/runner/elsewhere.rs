@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{Feed, Micros, Moment, Question, routing};
 
+use super::snapshots::Snapshots;
 use super::{InstanceCounters, Life, Output, Rows, Runner, observe_all};
 use crate::instance::{Candidate, Fault, Instance};
 
@@ -22,8 +23,7 @@ impl Runner {
             hooks: self.hooks,
             explains: self.explains,
             feed: Feed::new(self.description.feed),
-            state: None,
-            is_saved: false,
+            snapshots: Snapshots::default(),
             counters: InstanceCounters {
                 generation,
                 ..InstanceCounters::default()
@@ -45,7 +45,7 @@ impl Runner {
 
     /// A copy of the instance, with its last state, that has been told everything.
     fn copy_told(&self, rows: &dyn Rows, now: Micros) -> Result<Box<dyn Instance>, Fault> {
-        let mut copy = self.source.warm(self.state.as_deref())?.instance;
+        let mut copy = self.source.warm(self.snapshots.last.as_deref())?.instance;
         let mut changes = Vec::new();
         let extent = rows.changes(&mut Feed::new(self.description.feed), &mut changes);
         observe_all(copy.as_mut(), self.source.limits(), (now, extent), &changes)?;

@@ -6,6 +6,15 @@ use super::{Life, Rows, Runner, Saved};
 use crate::instance::Fault;
 use crate::policy::Snapshot;
 
+/// The state of a policy, as its instances hand it on.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    /// The last snapshot, or the state that the policy was started with.
+    pub(super) last: Option<Vec<u8>>,
+    /// True as long as the policy is asked for snapshots.
+    pub(super) are_taken: bool,
+}
+
 impl Runner {
     /// Takes a snapshot and keeps it. A policy that faults at it, or has more than is kept, is not
     /// asked for a snapshot again.
@@ -13,7 +22,7 @@ impl Runner {
         let Life::Up(instance) = &mut self.life else {
             return Ok(Saved::Skipped);
         };
-        if !self.is_saved {
+        if !self.snapshots.are_taken {
             return Ok(Saved::Skipped);
         }
         let max = self.source.limits().snapshot_bytes;
@@ -22,15 +31,15 @@ impl Runner {
         match given {
             Ok(state) if u64::try_from(state.len()).is_ok_and(|bytes| bytes <= max) => {
                 self.counters.snapshots_kept += 1;
-                self.state = Some(state);
+                self.snapshots.last = Some(state);
                 Ok(Saved::Kept)
             }
             Ok(state) => {
-                self.is_saved = false;
+                self.snapshots.are_taken = false;
                 Ok(Saved::TooLarge(state.len()))
             }
             Err(fault) => {
-                self.is_saved = false;
+                self.snapshots.are_taken = false;
                 self.back_off(now);
                 Err(fault)
             }
@@ -46,7 +55,7 @@ impl Runner {
 
     /// Takes no more snapshots.
     pub fn end_snapshots(&mut self) {
-        self.is_saved = false;
+        self.snapshots.are_taken = false;
     }
 
     /// Lets the next instance begin with `snapshot`, if the policy has no state and this is of its
@@ -54,7 +63,7 @@ impl Runner {
     pub(crate) fn begin_with(&mut self, snapshot: Snapshot) -> bool {
         let is_its_kind = self.is_kind_of(&snapshot);
         if is_its_kind {
-            self.state.get_or_insert(snapshot.state);
+            self.snapshots.last.get_or_insert(snapshot.state);
         }
         is_its_kind
     }

@@ -12,7 +12,7 @@ use pointsman_journal::{
 };
 use pointsman_policy::{Briefing, Runner};
 
-use super::{Mismatch, ReplayError, ReplayTally, Stop};
+use super::{Context, Mismatch, ReplayError, ReplayTally, Stop};
 use crate::components::ComponentCache;
 use crate::roster::revive;
 
@@ -40,10 +40,10 @@ enum Track {
 }
 
 impl RecordedPolicies {
-    pub(super) fn new(compares_fuel: bool) -> Self {
+    pub(super) fn new(context: &Context<'_>) -> Self {
         Self {
             by_number: BTreeMap::new(),
-            compares_fuel,
+            compares_fuel: context.compares_fuel,
         }
     }
 

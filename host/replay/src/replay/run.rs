@@ -35,11 +35,7 @@ pub(super) struct ReplayRun {
 }
 
 impl ReplayRun {
-    pub(super) fn new(
-        keyframe: Keyframe,
-        compares_fuel: bool,
-        context: &mut Context<'_>,
-    ) -> Result<Self, Stop> {
+    pub(super) fn new(keyframe: Keyframe, context: &mut Context<'_>) -> Result<Self, Stop> {
         let machine = keyframe.machine.read().map_err(|error| {
             Stop::Error(ReplayError::Machine {
                 file: String::new(),
@@ -47,7 +43,7 @@ impl ReplayRun {
                 why: error.to_string(),
             })
         })?;
-        let mut policies = RecordedPolicies::new(compares_fuel);
+        let mut policies = RecordedPolicies::new(context);
         match &mut context.what_if {
             None => policies.begin(context.components, &keyframe.roster)?,
             Some(what_if) => what_if.begin(&keyframe.roster)?,

@@ -59,7 +59,9 @@ fn what_cannot_be_made_or_built_is_explained() {
     }
     let library = place.path("here/src/lib.rs");
     let good = fs::read_to_string(&library).unwrap();
-    fs::write(&library, good.replace("export!(Decisions: routing);", "")).unwrap();
+    let lines = good.lines().filter(|line| !line.starts_with("export!"));
+    let mute = lines.collect::<Vec<_>>().join("\n");
+    fs::write(&library, mute).unwrap();
     place.say("build here").says(
         1,
         &[

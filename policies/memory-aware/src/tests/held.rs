@@ -139,7 +139,7 @@ fn as_many_looks_as_set_are_taken_to_say_why_nothing_fits() {
         let fleet = Fleet::new().with(load(0), device(0));
         fleet.and(Change::Executor(serves.clone()))
     };
-    let requests = || (0..3).map(|id| for_model(id, 10 + id as u32)).collect();
+    let requests = || (0_u32..3).map(|n| for_model(n.into(), 10 + n)).collect();
     let reasons = |settings| -> Vec<u16> {
         let verdicts = fleet().ask(settings, requests());
         verdicts.into_iter().map(|(_, reason)| reason).collect()

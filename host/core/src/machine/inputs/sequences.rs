@@ -103,8 +103,8 @@ impl Machine {
         let mut starved = Vec::new();
         for id in record.running() {
             let made = progress.iter().find(|made| made.request == id);
-            let got_token = made.is_some_and(|made| made.prefilled + made.generated > 0);
-            if self.requests.count_step(id, got_token, max) {
+            let tokens = made.map_or(0, |made| made.prefilled.saturating_add(made.generated));
+            if self.requests.count_step(id, tokens, max) {
                 starved.push(id);
             }
         }

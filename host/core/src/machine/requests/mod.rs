@@ -222,12 +222,12 @@ impl Requests {
         self.get_mut(made.request).advance(made, now)
     }
 
-    /// Counts a step of the engine. True if it is the `max`th in a row in which a sequence that had
+    /// Counts a step of the engine that gave the sequence so many tokens. True if it is the `max`th in a row in which a sequence that had
     /// its blocks got nothing; then the count starts anew.
-    pub(super) fn count_step(&mut self, id: RequestId, got_token: bool, max: u32) -> bool {
+    pub(super) fn count_step(&mut self, id: RequestId, tokens: u32, max: u32) -> bool {
         let placed = self.placement_mut(id);
         let steps = &mut placed.steps_without_token;
-        *steps = if got_token || placed.short.is_some() {
+        *steps = if tokens > 0 || placed.short.is_some() {
             0
         } else {
             *steps + 1
