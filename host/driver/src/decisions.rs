@@ -48,13 +48,13 @@ pub struct Trace {
     pub request: RequestId,
     pub tenant: String,
     pub model: String,
-    /// The row that policies saw at the arrival; absent: it allows too many executors.
+    /// The row that policies saw at the arrival; absent: the request allows too many executors.
     pub row: Option<Arc<Request>>,
     /// Events in the order in which they happened.
     pub steps: Vec<TraceStep>,
     /// Number of forgotten steps, between the first and the last ones.
     pub forgotten: u32,
-    /// The request's end; absent while it lives.
+    /// The request's end; absent while the request lives.
     pub outcome: Option<Outcome>,
 }
 

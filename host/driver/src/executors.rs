@@ -2,8 +2,8 @@
 //! no room in the channel.
 //!
 //! # Bounds
-//! An outbox holds at most what the machine can order for the slots and queue places of its
-//! executor, each a handful of commands; it is emptied whenever the executor reads.
+//! An outbox holds at most the commands that the machine can order for the slots and queue places
+//! of its executor, a handful for each. It is emptied whenever the executor reads.
 
 use std::collections::{BTreeMap, VecDeque};
 

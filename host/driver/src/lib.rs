@@ -75,7 +75,7 @@ pub struct Driver {
     /// Executors by name, for hints.
     names: BTreeMap<String, ExecutorId>,
     labels: Labels,
-    // Told what happens.
+    // Told of everything that happens.
     metrics: Arc<Metrics>,
     decisions: DecisionLog,
     /// Wakes the reconciler when a policy was taken out, has proven itself, or has left a dump.

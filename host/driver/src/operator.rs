@@ -225,7 +225,7 @@ pub struct RouteForecast {
     pub candidates: Vec<RouteCandidate>,
     /// Number of all executors.
     pub executors_total: usize,
-    /// The reason why the policy has no words on the candidates; absent: it has.
+    /// The reason why the policy has no words on the candidates; absent: the policy has some.
     pub unexplained: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The thread that runs a [`Driver`]: waits, gathers what has arrived, settles.
+//! The thread that runs a [`Driver`]: waits, gathers the messages that have arrived, settles.
 //!
 //! A turn takes all that has arrived, up to a bound per channel, and decides once for all of it:
 //! the busier the host, the larger its batches and the fewer its rounds.

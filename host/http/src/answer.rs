@@ -1,4 +1,4 @@
-//! Answers: how a route's function gives one, how it is written, how the document describes it.
+//! The answers of routes' functions: their writing, and their description in the OpenAPI document.
 //!
 //! The type that a function returns writes the body and describes it, so that the two agree.
 
@@ -51,7 +51,7 @@ pub(super) struct Json<T>(pub(super) T);
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A response with this body.
+/// A response sent all at once, with this status, content type and body.
 pub(super) fn reply(
     status: StatusCode,
     content_type: HeaderValue,
@@ -65,7 +65,7 @@ pub(super) fn reply(
     reply
 }
 
-/// `value` as the text of a body.
+/// The text of a JSON body with `value`.
 pub(super) fn json_text(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value)
         .expect("maps with text keys, texts and numbers can be written as JSON")

@@ -1,13 +1,13 @@
 //! Access: listeners, API keys and their tenants, and the rule of each route.
 //!
-//! A key is hashed and compared with every known hash in constant time, so that the time taken tells
-//! neither the key nor which one it was.
+//! A key is hashed and compared with every known hash in constant time, so that the time taken
+//! tells neither the key nor the one among the known keys that matched.
 //!
 //! # Invariants
 //! 1. Where keys are configured nobody is a tenant without one
 //!    (`tests::only_a_known_key_names_a_tenant`).
-//! 2. Without an admin key `/admin` is closed unless only this machine can connect, or a listener was
-//!    made for it (`tests::admin_needs_its_key_or_its_listener_or_loopback`).
+//! 2. Without an admin key `/admin` is closed unless only this machine can connect, or a listener
+//!    was made for it (`tests::admin_needs_its_key_or_its_listener_or_loopback`).
 //! 3. Where there is no admin key, a page from elsewhere in an operator's browser can neither read
 //!    nor order anything (`tests::a_page_from_elsewhere_is_no_operator`).
 
@@ -28,20 +28,20 @@ pub const DEFAULT_TENANT: &str = "default";
 /// The clients and operators that a listener is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Clients and operators.
+    /// The listener is for clients and operators.
     Everybody,
-    /// Clients; operators have a listener of their own.
+    /// The listener is for clients; operators have a listener of their own.
     Clients,
-    /// Operators.
+    /// The listener is for operators only.
     Operators,
 }
 
 /// The machines that can connect to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// This machine only.
+    /// Only this machine can connect.
     Loopback,
-    /// Others as well.
+    /// Other machines can connect as well.
     Network,
 }
 
@@ -67,16 +67,16 @@ pub(super) enum Access {
     Operators,
 }
 
-/// A client's key, and the tenant whose it is.
+/// A client's key, and the tenant that it belongs to.
 #[derive(Clone)]
 pub struct ApiKey {
     /// SHA-256 of the key: keys are compared, never kept.
     pub sha256: [u8; 32],
-    /// A tenant of the configuration.
+    /// The name of a tenant in the configuration.
     pub tenant: String,
 }
 
-/// The keys there are, and what is had without one.
+/// The keys of clients and of operators, and the access to `/metrics`.
 #[derive(Debug)]
 pub struct ApiKeys {
     keys: Vec<ApiKey>,
@@ -115,7 +115,7 @@ impl Listener {
 // === impl Access ===
 
 impl Access {
-    /// Tells operators' routes from those of clients and of anybody.
+    /// True if the route is for operators, and not for clients or anybody.
     pub(super) fn is_for_operators(self) -> bool {
         match self {
             Access::Open | Access::Clients | Access::Metrics => false,
@@ -148,7 +148,7 @@ impl ApiKeys {
         }
     }
 
-    /// The same, with `/metrics` for holders of a key only.
+    /// The same keys, with `/metrics` for holders of a key only.
     #[must_use]
     pub fn with_private_metrics(self) -> Self {
         let metrics = MetricsAccess::KeyHolders;
@@ -198,7 +198,7 @@ impl ApiKeys {
         }
     }
 
-    /// Refuses where operators have no access at all.
+    /// Refuses a request at a listener that gives operators no access at all.
     fn check_operators_listener(&self, listener: Listener) -> Result<(), ApiError> {
         match (listener.audience, self.admin, listener.reach) {
             (Audience::Clients, ..) => Err(ApiError::Forbidden(
@@ -232,8 +232,8 @@ impl ApiKeys {
     }
 }
 
-/// Refuses pages of other sites: a browser says where a page is from, and a name that was made to
-/// mean this machine is not one of its own.
+/// Refuses pages of other sites: a browser tells the site of a page, and a foreign name that was
+/// made to mean this machine is none of this machine's own names.
 fn check_origin(headers: &HeaderMap, reach: Reach) -> Result<(), ApiError> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
     let host = text(HOST).unwrap_or("");

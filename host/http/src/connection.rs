@@ -16,9 +16,10 @@ use super::auth::Listener;
 use super::socket::{self, Watch};
 use super::{App, ServerPhase, reached, router};
 
-/// Bytes of a request's head.
+/// The most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Bytes that are buffered for a slow client before no more is taken from its executor's channel.
+/// The most bytes that are buffered for a slow client. Beyond, no text is taken from the channel of
+/// the client's executor.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Answers the requests of one connection.

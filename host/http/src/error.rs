@@ -1,11 +1,11 @@
 //! Errors as clients see them: status, body in OpenAI's shape, headers.
 //!
 //! This is the one place that maps causes to them. The text is stable and says nothing of the
-//! host's inside; the maker of an error logs what an operator needs beside it.
+//! host's inside; the maker of an error logs the details that an operator needs.
 //!
 //! # Invariants
 //! 1. A client that is told to come back later is told when: 429 and drain carry `Retry-After`
-//!    (`a_failure_before_the_first_text_has_its_status` in `tests/http`).
+//!    (`a_failure_before_the_first_text_has_its_status` in `host/server/tests/http`).
 //! 2. Text of a client is quoted shortened (`tests::quotes_are_short_and_printable`).
 
 use hyper::StatusCode;
@@ -66,7 +66,7 @@ pub(super) enum ApiError {
     #[error("`{param}` is not built; leave it out{}", alternatives(.neutral))]
     Unbuilt {
         param: &'static str,
-        /// Values that are accepted all the same.
+        /// The values that are accepted all the same, since they change nothing.
         neutral: &'static [&'static str],
     },
     #[error(
@@ -173,7 +173,7 @@ impl ApiError {
         }
     }
 
-    /// The host takes nothing new, or it ended and said nothing about the request.
+    /// The error of a host that takes nothing new, or that ended without a word about the request.
     pub(super) fn draining() -> Self {
         ApiError::Draining {
             retry_after: RETRY_AFTER_DRAIN,

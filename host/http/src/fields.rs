@@ -11,7 +11,7 @@ use super::error::{ApiError, quoted};
 #[derive(Debug)]
 pub(super) struct Fields {
     values: Map<String, Value>,
-    /// Makes the name of a field in errors.
+    /// Makes the name that a field has in errors.
     named: fn(&str) -> String,
 }
 
@@ -42,17 +42,17 @@ impl Fields {
         }
     }
 
-    /// Tells a name with a value from one without.
+    /// True if `name` has a value other than `null`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// The value of `name`.
+    /// Takes the value of `name`; absent: there is none, or `null`.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.values.remove(name).filter(|value| !value.is_null())
     }
 
-    /// The value of `name`, which has to be there and be `wanted`.
+    /// Takes the value of `name`, which has to be there and be `wanted`.
     pub(super) fn require<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
@@ -62,7 +62,8 @@ impl Fields {
         value.ok_or(ApiError::Missing(name))
     }
 
-    /// The value of `name`, which has to be `wanted`: of the type `T`, and such that it `fits`.
+    /// Takes the value of `name`, which has to be `wanted`: of the type `T`, and such that it
+    /// `fits`.
     pub(super) fn take_as<T: DeserializeOwned>(
         &mut self,
         name: &str,
@@ -123,7 +124,7 @@ pub(super) fn object(required: &[&str], properties: Properties) -> Schema {
     Schema::try_from(schema).expect("an object is a schema")
 }
 
-/// The same for a body in which other fields are refused.
+/// The schema of an object with these fields, in which other fields are refused.
 pub(super) fn closed_object(required: &[&str], properties: Properties) -> Schema {
     let mut schema = object(required, properties);
     schema.insert("additionalProperties".to_owned(), false.into());

@@ -1,7 +1,7 @@
-//! Hints: what clients may say about scheduling, in headers or in the body.
+//! Hints: the wishes of clients about scheduling, in headers or in the body.
 //!
-//! [`HINTS`] has them all. A hint given in both places has to be the same in both. A misspelt one is
-//! refused.
+//! [`HINTS`] has them all. A hint given in both places has to be the same in both. A misspelt hint
+//! is refused.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use pointsman_driver::message::Hints;
 /// A hint that clients may give.
 #[derive(Clone, Copy)]
 struct Hint {
-    /// Its field in the body. The header has dashes for the underscores.
+    /// The hint's field in the body. The header has dashes for the underscores.
     name: &'static str,
     form: Form,
     about: &'static str,
@@ -37,9 +37,9 @@ enum Form {
     Text,
     /// A number, `true` or `false`.
     Json,
-    /// `a,b`.
+    /// A list, written `a,b`.
     List,
-    /// `k=v,k=v`.
+    /// Keys with values, written `k=v,k=v`.
     Pairs,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Rules<'a> {
     pub(super) priority_max: i32,
     pub(super) label_keys: &'a [String],
     pub(super) executors: &'a [String],
-    /// Sessions of different tenants are different.
+    /// The client's tenant. Sessions of different tenants are different.
     pub(super) tenant: &'a str,
 }
 
@@ -249,8 +249,8 @@ fn in_header(hint: &str) -> String {
     format!("{HEADER}{}", hint.replace('_', "-"))
 }
 
-/// The form of the hint `name` in a header, if there is such a hint; `written` is the way in which
-/// its client writes a name.
+/// The form of the hint `name` in a header, if there is such a hint; `written` makes the name that
+/// the client would write.
 fn known(name: &str, written: fn(&str) -> String) -> Result<Form, ApiError> {
     let hint = HINTS.iter().find(|hint| hint.name == name);
     hint.map(|hint| hint.form).ok_or_else(|| {

@@ -1,5 +1,6 @@
-//! HTTP: from sockets to the driver and back.
+//! The HTTP server: OpenAI's API, the interface for operators, the monitor, and access.
 //!
+//! [`App`] is the state that all connections share, [`HttpSettings`] the bounds, keys and rules.
 //! [`serve`] accepts, `connection` runs one client's connection, `router` finds the function for a
 //! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
 //! functions. `openapi` makes a document of the same table. Everything that decides or generates
@@ -15,15 +16,16 @@
 //! ticket goes with the task, and dropping the ticket cancels the request wherever it is.
 //!
 //! # Invariants
-//! Held by `tests/http`.
+//! Held by `host/server/tests/http`.
 //! 1. Every task is in the one set of [`serve`]; none outlives it
 //!    (`connections_end_with_the_server`).
 //! 2. No request is submitted before the host is ready or once it drains
 //!    (`a_draining_server_takes_nothing_new`).
 //!
 //! # Not here
-//! Scheduling (`driver` and behind it), the text of prompts and answers (`pointsman-executor`), and
-//! how the configuration becomes [`HttpSettings`] (`serve`).
+//! Scheduling (`pointsman-driver`, and `pointsman-core` behind it); the text of prompts and answers
+//! (`pointsman-executor`); the execution of orders about policies (`pointsman-lifecycle`); the
+//! listeners, and the making of [`HttpSettings`] from the configuration (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 
@@ -92,7 +94,7 @@ pub struct Watched {
     pub metrics: Arc<Metrics>,
     /// The state of the policy folder.
     pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
-    /// The way to give orders about policies.
+    /// The handle for orders about policies.
     pub orders: OrderHandle,
 }
 
@@ -186,7 +188,8 @@ pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> i
     let mut phase = app.watched.phase.clone();
     let mut connections = JoinSet::new();
     loop {
-        // The end first, lest clients that keep coming put it off; then what makes room.
+        // The end first, lest clients that keep coming put it off; then ended connections, which
+        // make room.
         tokio::select! {
             biased;
             () = reached(&mut phase, ServerPhase::Draining) => break,

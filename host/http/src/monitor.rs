@@ -1,8 +1,8 @@
 //! `/monitor`: a page that shows the state of the whole server, and its numbers as JSON.
 //!
 //! # Bounds
-//! However many watch, the driver is asked about once a second: an answer is given again while it
-//! is fresh, and those who come meanwhile wait for the one that is asked for.
+//! The driver is asked about once a second, however many people watch: an answer is given again
+//! while it is fresh, and requests that come meanwhile wait for the answer under way.
 
 use std::time::Duration;
 
@@ -31,14 +31,16 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
                       frame-ancestors 'none'";
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The time for which an answer is given again; a little less than the page waits between two.
+/// The time for which an answer is given again: a little less than the page waits between two
+/// requests.
 const FRESH: Micros = Micros(900_000);
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The newest numbers.
 #[derive(Debug, Default)]
 pub(super) struct Newest {
-    /// Locked while the driver is asked, so that one asks for all.
+    /// The newest answer, with its time. Locked while the driver is asked, so that one request asks
+    /// for all.
     data: Mutex<Option<(Micros, Bytes)>>,
 }
 
@@ -72,7 +74,7 @@ pub(super) async fn page(_: Call<'_>) -> Result<Page, ApiError> {
 /// Gives the newest numbers.
 ///
 /// # Cancellation
-/// The next one that waits asks anew.
+/// The next request that waits asks the driver anew.
 pub(super) async fn data(call: Call<'_>) -> Result<MonitorText, ApiError> {
     let app = call.app;
     let mut newest = app.monitor.data.lock().await;

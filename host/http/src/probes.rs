@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::router::Call;
 use pointsman_driver::metrics::{CONTENT_TYPE, EngineTotals};
 
-/// A driver that takes longer than this over a question is not healthy.
+/// The longest wait for an answer of the driver; a slower driver is not healthy.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The answer of `/health` and `/ready`, with 200 or 503.

@@ -70,7 +70,7 @@ async fn run(
 // === impl Call ===
 
 impl Call<'_> {
-    /// The request's body, whole.
+    /// Reads the whole body of the request.
     ///
     /// # Cancellation
     /// The part that was read is dropped.

@@ -1,14 +1,14 @@
-//! A client's socket as hyper sees it, which watches over three things that hyper does not: a client
-//! that leaves bytes unread, one that leaves while hyper is not reading, and one that still writes
-//! when it has its answer.
+//! A client's socket as hyper sees it, which watches over three things that hyper does not: a
+//! client that leaves bytes unread, one that leaves while hyper is not reading, and one that still
+//! writes after the answer has come.
 //!
 //! # Invariants
-//! Held by `tests/http`.
+//! Held by `host/server/tests/http`.
 //! 1. A write that makes no progress for the write timeout fails
 //!    (`a_client_that_does_not_read_is_cut_off`).
 //! 2. A client that closes its side has left, whatever it sent before
 //!    (`a_client_that_leaves_behind_a_pipelined_request_is_noticed`).
-//! 3. The last answer is not destroyed by what the client went on sending
+//! 3. The last answer is not destroyed by bytes that the client went on sending
 //!    (`an_oversized_body_is_answered_before_the_connection_closes`).
 
 use std::future::pending;
@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// Bounds on reading and throwing away the bytes that a client still sends.
+/// The longest time for reading and throwing away the bytes that a client still sends.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 16 << 20;
 
@@ -60,7 +60,7 @@ pub(super) fn split(stream: TcpStream, write_timeout: Duration) -> (Socket, Watc
 
 impl Watch {
     /// Waits until the client has closed its side, reading nothing. hyper notices that only while
-    /// it has no byte of a further request in its buffer.
+    /// hyper's buffer has no byte of a further request.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(super) async fn left(&self) {
         // Of all interests this one alone is not also roused by bytes to read. Urgent data, which

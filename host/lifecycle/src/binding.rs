@@ -12,12 +12,12 @@
 //!
 //! A policy is known by its name. A file named like a default is that default, from another
 //! source: the file has not displaced the default, it has become the default. The embedded policy
-//! decides only what the file does not export.
+//! decides only the hooks that the file does not export.
 //!
 //! # Invariants
 //! 1. Nobody is given a hook that it does not export (`gives_only_what_is_exported`).
-//! 2. Without a change of its inputs the answer stays what it is, so that a hook does not move
-//!    back and forth (`what_is_bound_stays_bound`).
+//! 2. Without a change of its inputs the answer stays the same, so that a hook does not move back
+//!    and forth (`what_is_bound_stays_bound`).
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ pub(crate) struct Stamp {
 /// link that leads nowhere. Such a name is not the same as one that is gone.
 pub(crate) type Sight = Result<Stamp, String>;
 
-/// One look at the folder.
+/// The result of one look at the folder.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) folder: FolderId,
@@ -157,7 +157,7 @@ impl Folder {
         }
     }
 
-    /// Files that are not considered, in the order of their names.
+    /// The files that are not considered, in the order of their names.
     pub(crate) fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }

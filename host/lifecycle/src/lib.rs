@@ -1,19 +1,25 @@
-//! The policy folder: the policies there are, their decisions, and how they come into force
-//! without anybody waiting for it.
+//! The lifecycle of policies: the version of each policy that is in force, changed while the host
+//! runs and without anybody waiting for it.
 //!
-//! A thread of its own, the reconciler's, watches the folder, makes policies ready and hands them
-//! to the host in one commit. From outside to inside: `watch` nudges, `listing` looks, `folder`
-//! finds settled files, `preparer` makes policies of them ready, `binding` chooses the holders,
-//! `registry` finds the changes still missing, [`reconciler`] makes them, [`report`] shows them.
+//! A thread of its own, the reconciler's, watches the policy folder, makes policies ready and hands
+//! them to the host in one commit. From outside to inside: `watch` nudges, `listing` looks,
+//! `folder` finds settled files, `preparer` makes policies of them ready, `binding` chooses the
+//! holders, `registry` finds the changes still missing, [`reconciler`] makes them, [`report`] shows
+//! them.
+//!
+//! [`spawn`] starts the thread by a [`ReconcilerSpec`], and returns a [`ReconcilerHandle`] with the
+//! way to give orders ([`OrderHandle`]). The reconciler reaches the host through a [`PolicyPort`],
+//! and remembers orders and good versions in a [`State`].
 //!
 //! # Invariants
 //! 1. A file that is no policy, or a bad one, changes nothing but the report
-//!    (`tests/reload`, `refused`).
+//!    (`refused` in `host/server/tests/reload`).
 //! 2. No policy from the folder runs on the driver's thread before it has been started, configured
 //!    and told the machine's rows on the reconciler's ([`reconciler`]).
 //!
 //! # Not here
-//! Swapping itself and policies that fault (`pointsman-policy`), the driver ([`port`]).
+//! The swap itself, and the treatment of faults (`pointsman-policy`); the host's side of the port
+//! (`pointsman-driver`); the interface for orders (`pointsman-http`, `pointsman-policy-cli`).
 
 #![forbid(unsafe_code)]
 
@@ -60,26 +66,27 @@ use watch::FolderWatch;
 /// A policy in the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddedPolicy {
-    /// A name that a file in the policy folder can take over.
+    /// The policy's name, which a file in the policy folder can take over.
     pub name: &'static str,
     pub wasm: &'static [u8],
 }
 
-/// All that a reconciler needs but its port.
+/// The parts of a reconciler, except its port.
 pub struct ReconcilerSpec {
     pub settings: LifecycleSettings,
-    /// The defaults. Of two that export a hook the first has the hook.
+    /// The default policies. Of two that export a hook the first has the hook.
     pub embedded: Vec<EmbeddedPolicy>,
-    /// Compiles and runs policies.
+    /// The engine that compiles and runs policies.
     pub engine: PolicyEngine,
     pub clock: HostClock,
     /// The memory of earlier lives of the server.
     pub state: State,
-    /// Wakes the reconciler.
+    /// The waker of the reconciler, as [`waker`] makes one.
     pub waker: Waker,
 }
 
-/// A reconciler at work. Dropped, it ends after the work in progress.
+/// A handle to a running reconciler. Once the handle is dropped, the reconciler ends after the work
+/// in progress.
 #[derive(Debug)]
 pub struct ReconcilerHandle {
     pub report: Watched<Arc<ReconcilerReport>>,
@@ -98,15 +105,15 @@ struct ChannelWaker(SyncSender<()>);
 /// Time within which wakes count as one: a file that is being written gives hundreds.
 const WAKES_GATHERED: Micros = Micros(10_000);
 
-/// A waker, and the receiver that hears it. Wakes that nobody has heard yet are one.
+/// A waker, and the receiver of its wakes. Wakes that were not received yet count as one.
 #[must_use]
 pub fn waker() -> (Waker, Receiver<()>) {
     let (wakes, woken) = sync_channel(1);
     (Arc::new(ChannelWaker(wakes)).into(), woken)
 }
 
-/// Starts a reconciler, which reaches the policies in force through `port` and is woken by `woken`,
-/// which hears the waker of `spec`.
+/// Starts a reconciler, which reaches the policies in force through `port`. The wakes of the waker
+/// in `spec` arrive at `woken`.
 ///
 /// # Errors
 /// If no thread can be started.

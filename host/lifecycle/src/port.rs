@@ -11,7 +11,7 @@ pub trait PolicyPort {
     /// The state of a policy in force, for its successor; absent: there is none.
     fn handover(&self, policy: u32) -> Option<Snapshot>;
 
-    /// All rows that a policy which wants `kinds` must be told to take over.
+    /// The rows that a policy with the feed `kinds` must be told before it takes over.
     ///
     /// # Errors
     /// If the host has ended.

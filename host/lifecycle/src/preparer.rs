@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! 1. Code that was compiled is not compiled again while it is among the last [`COMPONENTS_MAX`],
-//!    or as long as its file has not been touched (`tests/reload`).
+//!    or as long as its file has not been touched (`host/server/tests/reload`).
 //! 2. Nothing in a file makes anybody panic: a parser's panic is a refusal (`job`).
 //!
 //! # Not here

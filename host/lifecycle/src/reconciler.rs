@@ -6,14 +6,16 @@
 //! in force stays, or the default steps in, and the rule is asked again.
 //!
 //! # Invariants
-//! 1. A version that fails at any step changes nothing of what is in force
-//!    (`tests/reload`, `refused`).
+//! 1. A version that fails at any step changes nothing that is in force
+//!    (`refused` in `host/server/tests/reload`).
 //! 2. A version that failed, or that the host dropped, is not tried again before its file or
-//!    its sidecar changes, or it is released (`tests/reload`).
-//! 3. While a policy is made ready, everything else goes on (`tests/reload`, `orders`).
+//!    its sidecar changes, or it is released (`host/server/tests/reload`).
+//! 3. While a policy is made ready, everything else goes on (`orders` in
+//!    `host/server/tests/reload`).
 //!
 //! # Not here
-//! A thread, a watch and a clock: the caller of [`Reconciler::tick`] has them (`reload`).
+//! A thread, a watch and a clock: the caller of [`Reconciler::tick`] has them
+//! ([`spawn`](crate::spawn)).
 
 mod commit;
 mod host;
@@ -105,13 +107,13 @@ impl<P: PolicyPort> Reconciler<P> {
         self.report.subscribe()
     }
 
-    /// The way to give orders.
+    /// The handle for orders to this reconciler.
     #[must_use]
     pub fn orders(&self) -> OrderHandle {
         self.orders.clone()
     }
 
-    /// True while a policy is being made ready. The waker of the spec is woken at its end.
+    /// True while a policy is being made ready. The end of that work wakes the waker of the spec.
     #[must_use]
     pub fn is_preparing(&self) -> bool {
         self.preparer.is_busy()

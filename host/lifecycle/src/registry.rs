@@ -5,11 +5,12 @@
 //! force last and, behind it, the one that this displaced.
 //!
 //! # Invariants
-//! 1. The policies believed to be in force are those that the host named last (`tests/reload`).
+//! 1. The policies believed to be in force are those that the host named last
+//!    (`host/server/tests/reload`).
 //!
 //! # Not here
-//! The difference to what the host has (`plan`); starting policies and talking to the host
-//! (`reconciler`); the choice of holders (`binding`).
+//! The difference to the policies that the host has (`plan`); starting policies and talking to the
+//! host (`reconciler`); the choice of holders (`binding`).
 
 mod entry;
 mod plan;
@@ -56,7 +57,7 @@ impl Registry {
         }
     }
 
-    /// The policy of that name, made known if necessary.
+    /// The policy `name`, made known if necessary.
     pub(crate) fn entry(&mut self, name: &str) -> &mut Entry {
         self.entries.entry(name.to_owned()).or_default()
     }

@@ -5,7 +5,7 @@
 //!
 //! # Not here
 //! The conduct of policies in force: [`pointsman_policy::PolicyStatus`], for which the driver is
-//! asked. [`PolicyListing`](crate::http::PolicyListing) puts the two side by side.
+//! asked. `PolicyListing` in `pointsman-http` puts the two side by side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -63,7 +63,7 @@ pub struct PolicyReport {
     pub held: HookSet,
     /// The file that the sidecar waits for, which is not there yet; absent: none.
     pub waits_for: Option<Digest>,
-    /// The host's number of the policy; absent: it holds nothing and stands behind nobody.
+    /// The host's number of the policy; absent: the policy holds nothing and stands behind nobody.
     pub number: Option<u32>,
     /// The numbers of earlier versions that the host still has, the newest last.
     pub earlier: Vec<u32>,
@@ -163,7 +163,7 @@ pub enum ReloadStep {
     Start,
     /// The instance takes its settings.
     Configure,
-    /// A copy of the instance answers what any policy must be able to answer.
+    /// A copy of the instance answers the questions that any policy must be able to answer.
     Test,
     /// The instance takes over its predecessor's state.
     Restore,

@@ -1,4 +1,4 @@
-//! The settings of the policy folder, and of what policies may use.
+//! The settings of the policy folder and of the policies.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use pointsman_core::Hook;
 use pointsman_policy::{Limits, Probation};
 use serde_json::{Map, Value};
 
-/// The settings of the policy folder, and of what policies may use.
+/// The settings of the policy folder and of the policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleSettings {
     /// The folder watched for `*.wasm`. Default `./policies.d`, if that exists at start.

@@ -9,7 +9,7 @@
 //! [settings]            # for the policy, in its own words
 //! affinity-bonus = 200
 //!
-//! [limits]              # up to what the server allows
+//! [limits]              # up to the limits of the server
 //! call-fuel = 1_000_000
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! [`Limits::NAMES`].
 //!
 //! # Invariants
-//! 1. No limit exceeds its ceiling (`reload::sidecar`, `tests/config`).
+//! 1. No limit exceeds its ceiling (`sidecar::tests`, and `host/server/tests/config`).
 
 use std::collections::BTreeMap;
 

@@ -22,7 +22,7 @@ const TRANSACTIONS_MAX: usize = 64;
 /// The most bytes of a reason.
 const WHY_BYTES_MAX: usize = 4096;
 
-/// Reads the host's clock.
+/// A function that reads the host's clock.
 pub type HostClock = Arc<dyn Fn() -> Micros + Send + Sync>;
 
 /// The record of changes to policies.

@@ -153,7 +153,8 @@ fn module(messages: &[Message], manifest: &Path) -> Option<PathBuf> {
         .cloned()
 }
 
-/// Makes a component that a host loads; the inner error says why there is none, and what to do.
+/// Makes a component that a host loads; the inner error has the reason why there is none, and the
+/// remedy.
 fn component(module: &Path, facts: &AuthorFacts) -> Result<Result<Vec<u8>, String>> {
     let encoded = fs::read(module)
         .map_err(anyhow::Error::from)

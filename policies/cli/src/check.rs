@@ -1,4 +1,4 @@
-//! `policy check`: loads and starts a policy as a server would, and says what to fix.
+//! `policy check`: loads and starts a policy as a server would, and names the problems to fix.
 
 use std::path::Path;
 

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
         })
         | Err(_) => {
             text.push_str(&identity(&bytes).text());
-            // Compiling nothing: what is no component is refused before that.
+            // Nothing is compiled here: a file that is no component is refused before that.
             if let Err(error) = file::load(&bytes)? {
                 text.push_str(&format!("no component: {error}\n"));
             }

@@ -67,7 +67,8 @@ pub struct ExportArgs {
     pub journal: PathBuf,
 }
 
-/// Replays a journal. Good if no decision comes out otherwise, or another policy was asked.
+/// Replays a journal. The verdict is good if no decision comes out otherwise, or another policy was
+/// asked.
 ///
 /// # Errors
 /// If the journal cannot be read or replayed.
@@ -253,7 +254,8 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows or exports a journal. Not good if a part of the journal is damaged or missing.
+/// Shows or exports a journal. The verdict is not good if a part of the journal is damaged or
+/// missing.
 ///
 /// # Errors
 /// If the journal cannot be read.

@@ -1,14 +1,17 @@
-//! The command line of policies' authors.
+//! The commands of policies' authors.
 //!
-//! `pointsman policy`: make, build, check, test and measure a policy, without a server; and give
-//! orders about policies to one that runs.
+//! [`PolicyCommand`] is `pointsman policy`: it makes, builds, checks, tests and measures a policy
+//! without a server, and gives orders about policies to a running server. [`journal`] has
+//! `pointsman replay` and `pointsman journal`.
 //!
-//! Every command uses the host crate, engine configuration and limits of the server, so that a
-//! policy that is good here is good there. A command returns a text and a verdict; `main` prints
-//! the text and exits with 0 (good), 1 (not good) or 2 (the command could not be carried out).
+//! Every command uses the policy host (`pointsman-policy`), engine configuration and limits of the
+//! server, so that a policy that is good here is good there. [`run`] returns a [`Done`]: a text and
+//! a [`Verdict`]. The binary `pointsman` prints the text and exits with 0 (good), 1 (not good) or 2
+//! (the command could not be carried out).
 //!
 //! # Not here
-//! Policies in a running server (`reload`); the format of scenarios (`pointsman-testkit`).
+//! Policies in a running server (`pointsman-lifecycle`); the format of scenarios
+//! (`pointsman-testkit`); replay itself (`pointsman-replay`); the binary (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 

@@ -137,7 +137,8 @@ fn answer(status: StatusCode, body: &[u8]) -> Result<Answer> {
     if status == StatusCode::UNAUTHORIZED {
         bail!("{said}; give it with --admin-key or POINTSMAN_ADMIN_KEY");
     }
-    // What is refused for what it is; all else could not be asked or done.
+    // The statuses of an order that the server refuses; with others the order could not be given
+    // or carried out.
     let refused = [
         StatusCode::BAD_REQUEST,
         StatusCode::NOT_FOUND,

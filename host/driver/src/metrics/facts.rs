@@ -43,7 +43,7 @@ struct RequestMetrics {
     queue_time: Histogram,
     latency: Family<1, Histogram>,
     /// The live requests. Behind a lock, since the metrics are shared; only the driver's thread,
-    /// which tells the facts, ever takes it.
+    /// which tells the facts, ever takes the lock.
     lives: Mutex<BTreeMap<RequestId, Life>>,
 }
 

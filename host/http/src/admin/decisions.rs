@@ -24,7 +24,7 @@ use shape::{
     Ending, Event, ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, RequestRow,
 };
 
-/// Requests that are shown where the query does not say how many, and at most.
+/// The number of requests shown where the query names none. A query may name up to [`LAST_MAX`].
 const LAST: usize = 20;
 const LAST_MAX: usize = 1000;
 
@@ -112,7 +112,7 @@ fn explained_decisions(explained: &Explained) -> Option<ExplainedDecisions> {
     })
 }
 
-/// Knows the names of executors.
+/// The traces, which have the names of executors.
 struct Names<'a>(&'a Traces);
 
 impl Names<'_> {

@@ -1,4 +1,4 @@
-//! Executors: those there are, another one, and the end of one.
+//! Executors: their list, the addition of another one, the removal of one.
 
 use std::path::{Path, PathBuf};
 
@@ -101,7 +101,7 @@ pub(crate) struct HostLoad {
     executors_up: u32,
 }
 
-/// Bytes of a name.
+/// The most bytes of a name.
 const NAME_BYTES_MAX: usize = 128;
 
 pub(crate) async fn list(call: Call<'_>) -> Result<Json<ExecutorList>, ApiError> {
@@ -144,7 +144,7 @@ pub(crate) async fn resume(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     change(call, ExecutorChange::Resume).await
 }
 
-/// Begins the removal of an executor, which goes on when this is answered.
+/// Begins the removal of an executor. The removal goes on after the answer.
 pub(crate) async fn remove(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     change(call, ExecutorChange::Remove).await
 }

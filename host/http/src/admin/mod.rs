@@ -1,11 +1,11 @@
 //! Questions and orders of operators, at `/admin`.
 //!
 //! # Invariants
-//! 1. Nothing here is answered before [`ApiKeys::admit`](super::auth::ApiKeys) has let the request in
-//!    (`router`).
+//! 1. Nothing here is answered before [`ApiKeys::admit`](super::auth::ApiKeys) has let the request
+//!    in (`router`).
 //!
 //! # Not here
-//! The check that an operator asks (`auth`).
+//! The check that the sender is an operator (`auth`).
 
 pub(super) mod decisions;
 pub(super) mod dumps;
@@ -32,7 +32,7 @@ pub(super) struct AdminIndex {
     paths: Vec<String>,
 }
 
-/// A driver that takes longer than this over a question does not answer it.
+/// The longest wait for an answer of the driver.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn index(_: Call<'_>) -> Result<Json<AdminIndex>, ApiError> {
@@ -40,7 +40,7 @@ pub(super) async fn index(_: Call<'_>) -> Result<Json<AdminIndex>, ApiError> {
     Ok(Json(AdminIndex { paths }))
 }
 
-/// Waits for the driver's answer for a bounded time; it gives none once it has ended.
+/// Waits for the driver's answer, at most [`DRIVER_TIMEOUT`]. A driver that has ended gives none.
 async fn in_time<T>(asked: impl Future<Output = Option<T>>) -> Result<T, ApiError> {
     match timeout(DRIVER_TIMEOUT, asked).await {
         Ok(answer) => answer.ok_or_else(ApiError::draining),

@@ -1,6 +1,6 @@
 //! Orders about policies, carried out by the reconciler.
 //!
-//! Each is answered with what is in force then, as `GET /admin/policies` shows it.
+//! The answer to each order shows the policies in force then, as `GET /admin/policies` does.
 
 use pointsman_core::{Hook, HookSet};
 use pointsman_policy::{Digest, Mode};
@@ -38,7 +38,7 @@ pub(crate) fn bind_schema(schemas: &mut SchemaGenerator) -> Schema {
     named(schemas, "BindRequest", closed_object(&["hook"], properties))
 }
 
-/// Sets how far a policy's answers count.
+/// Sets the mode of a policy: the part that its answers have in decisions.
 pub(crate) async fn mode(call: Call<'_>) -> Answered {
     let (app, policy, mut fields) = read(call).await?;
     let mode: String = fields.require("mode", "a mode")?;
@@ -74,7 +74,7 @@ pub(crate) async fn release(call: Call<'_>) -> Answered {
     carry_out(app, fields, Order::Release { fingerprint }).await
 }
 
-/// The schema of orders whose path says everything.
+/// The schema of the empty body, for orders whose path says everything.
 pub(crate) fn empty_schema(_: &mut SchemaGenerator) -> Schema {
     closed_object(&[], Vec::new())
 }

@@ -38,7 +38,8 @@ pub(crate) fn text_body(schemas: &mut SchemaGenerator) -> Schema {
     named(schemas, "CompletionRequest", body)
 }
 
-/// The schema of the body that [`route_query`](super::route_query) reads, with fields of the caller's own.
+/// The schema of the body that [`route_query`](super::route_query) reads, with fields of the
+/// caller's own.
 pub(crate) fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties) -> Schema {
     let mut properties = shared_properties(schemas);
     properties.extend(own);

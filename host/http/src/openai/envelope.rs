@@ -1,4 +1,4 @@
-//! The JSON around every answer and chunk: what chat completions and completions share.
+//! The JSON around every answer and chunk, which chat completions and completions share.
 
 use pointsman_executor::delivery::StopReason;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -14,7 +14,7 @@ use super::{Kind, chat, completions};
 pub(super) struct Envelope {
     pub(super) kind: Kind,
     pub(super) id: String,
-    /// Seconds since 1970.
+    /// The time of the submission, in seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) prompt_tokens: usize,
@@ -33,7 +33,7 @@ struct Usage {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UsageField {
     Absent,
-    /// `null`: a later chunk has it.
+    /// The value `null`: a later chunk has the usage.
     Later,
     /// This number of tokens was generated.
     Generated(u32),
@@ -88,7 +88,7 @@ impl From<StopReason> for FinishReason {
 // === impl Envelope ===
 
 impl Envelope {
-    /// A whole answer.
+    /// The JSON of a whole answer.
     pub(super) fn whole(&self, answer: &WholeText, tokens: u32) -> Vec<u8> {
         let usage = UsageField::Generated(tokens);
         let mut json = Vec::with_capacity(answer.text.len() + 512);

@@ -1,8 +1,8 @@
 //! An answer as it comes from the executor, in the terms of a response.
 //!
 //! # Cancellation
-//! An [`Inflow`] that is dropped before its end cancels the request. The futures of its methods lose
-//! nothing when they are dropped.
+//! An [`Inflow`] that is dropped before its end cancels the request. The futures of its methods
+//! lose nothing when they are dropped.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -37,16 +37,16 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     (REASON, "The policy's reason."),
 ];
 
-/// One answer on its way.
+/// An answer on its way from the executor.
 #[derive(Debug)]
 pub(super) struct Inflow {
     // Immutable.
     id: TicketId,
     // Owned.
     deliveries: Deliveries,
-    /// Absent once the end has come.
+    /// The hold on the request; absent once the end has come.
     ticket: Option<Ticket>,
-    /// The newest before the first text.
+    /// The newest placement before the first text; absent: there was none yet.
     placement: Option<Arc<Placement>>,
     tokens: u32,
     text_has_come: bool,
@@ -57,7 +57,7 @@ pub(super) struct Inflow {
 pub(super) enum Part {
     /// More text; never empty.
     Text(String),
-    /// The end: the answer is whole, or never will be.
+    /// The end: the answer is whole, or has failed.
     End(Result<StopReason, ApiError>),
 }
 
@@ -82,7 +82,7 @@ impl Inflow {
         }
     }
 
-    /// Tokens of the parts so far.
+    /// The number of tokens in the parts so far.
     pub(super) fn tokens(&self) -> u32 {
         self.tokens
     }
@@ -131,7 +131,8 @@ impl Inflow {
         }
     }
 
-    /// The headers that tell the request's number, and where it ran and why.
+    /// The headers with the request's number and, if the request was placed, the executor, the
+    /// policy, the decision and the reason.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(REQUEST, HeaderValue::from(self.id.0));

@@ -7,7 +7,7 @@
 //! 1. Prompt and output bound of a submitted job fit the model's context
 //!    (`tests::a_request_that_does_not_fit_the_context_is_refused`).
 //! 2. A client is told status and headers only when its answer begins or has failed
-//!    (`a_failure_before_the_first_text_has_its_status`, in `tests/http`).
+//!    (`a_failure_before_the_first_text_has_its_status`, in `host/server/tests/http`).
 
 mod chat;
 mod completions;
@@ -78,7 +78,7 @@ enum Begun {
     Stream(Part, UsageChunk),
 }
 
-/// Tokens of a completion whose client names no bound: OpenAI's number.
+/// The most tokens of a completion whose client names no bound: OpenAI's number.
 const COMPLETION_TOKENS: u32 = 16;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -189,11 +189,11 @@ async fn submit(
     Ok((envelope, Inflow::new(ticket, deliveries)))
 }
 
-/// Understands a request that is not made: the body of either kind, or one with `prompt_tokens`, the
-/// length of a prompt, in the place of the prompt.
+/// Understands a question about a route: the body of a completion of either kind, or one with
+/// `prompt_tokens`, the length of a prompt, in the place of the prompt.
 ///
 /// # Errors
-/// As for a request that is made.
+/// If a field or a header cannot be used, or the request does not fit the model's context.
 pub(super) async fn route_query(
     app: &App,
     caller: Caller<'_>,
@@ -280,8 +280,8 @@ pub fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
     parsed.map(drop).map_err(|error| error.to_string())
 }
 
-/// The request's number in an id of a completion or in the header `x-pointsman-request`. Absent: the
-/// text is neither, or comes from another process.
+/// The request's number in an id of a completion or in the header `x-pointsman-request`; absent:
+/// the text is neither, or comes from another process.
 pub(crate) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
     let completion = ["chatcmpl-", "cmpl-"]
         .into_iter()

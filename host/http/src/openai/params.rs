@@ -37,7 +37,7 @@ const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
-/// nothing. OpenAI's first, then what vLLM adds and its users send.
+/// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
 const UNBUILT: [(&str, &[&str]); 38] = [
     ("n", &["1"]),
     ("best_of", &["1"]),
@@ -117,7 +117,7 @@ fn parsed(neutral: &str) -> Value {
 // === impl UsageChunk ===
 
 impl UsageChunk {
-    /// The field `usage` of the chunks before.
+    /// The field `usage` of the chunks before the last one.
     pub(super) fn field(self) -> UsageField {
         match self {
             UsageChunk::Sent => UsageField::Later,

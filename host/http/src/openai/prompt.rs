@@ -16,8 +16,8 @@ pub(super) enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// Longest prompt that is tokenised in place, which takes well under a millisecond. Longer ones have
-/// a thread of their own, so as not to hold up other connections.
+/// The most bytes of a prompt that is tokenised in place, which takes well under a millisecond.
+/// Longer prompts have a thread of their own, so as not to hold up other connections.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
 // === impl Prompt ===

@@ -1,8 +1,8 @@
 //! A streamed answer: server-sent events, sent as they come.
 //!
-//! The text that came since the last write goes into one chunk, so that a slow reader gets fewer and
-//! longer ones. A failure after the first byte can no longer have a status: it becomes an event
-//! with an `error`, and the stream ends without `[DONE]`.
+//! The text that came since the last write goes into one chunk, so that a slow reader gets fewer
+//! and longer chunks. A failure after the first byte can no longer have a status: the failure
+//! becomes an event with an `error`, and the stream ends without `[DONE]`.
 
 use std::convert::Infallible;
 use std::mem;
@@ -163,8 +163,8 @@ impl Pace {
         }
     }
 
-    /// Notes that `tokens` are written by now, all told. Tokens written together share the time since
-    /// the ones before them.
+    /// Notes that `tokens` are written by now, in all. Tokens written together share the time since
+    /// the tokens before them.
     fn written(&mut self, tokens: u32) {
         let now = self.clock.now();
         let since = Duration::from_micros(now.since(self.last).0);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::DOCUMENT;
 use crate::routes::Resource;
 
-/// The server reads numbers with 32 bits.
+/// The difference that two equal numbers may have: the server reads numbers with 32 bits.
 const ROUNDING: f64 = 1e-6;
 
 /// Checks an answer to `method` of `path`: the document has its status, and a schema that fits.

@@ -1,14 +1,14 @@
 //! `/openapi.json`: the table of routes as an OpenAPI 3.1 document.
 //!
-//! Paths, methods, parameters, access and statuses come from the rows of `routes`; schemas of answers
-//! from the types that write them, schemas of bodies from beside the code that reads them. The
-//! document is the same on every server of a version.
+//! Paths, methods, parameters, access and statuses come from the rows of `routes`; schemas of
+//! answers from the types that write them, schemas of bodies from beside the code that reads them.
+//! The document is the same on every server of a version.
 //!
 //! # Invariants
 //! 1. `host/docs/openapi.json` in the repository is this document
-//!    (`the_document_in_the_repository_is_the_one_that_is_served` in `tests/http`).
-//! 2. Answers fit their schemas, and bodies that are accepted fit theirs: the clients of `tests/http`
-//!    and of the tests of the whole check all they see (`conformance`).
+//!    (`the_document_in_the_repository_is_the_one_that_is_served` in `host/server/tests/http`).
+//! 2. Answers fit their schemas, and bodies that are accepted fit theirs: the clients of
+//!    `host/server/tests/http` and of `tests` check all they see (`conformance`).
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;

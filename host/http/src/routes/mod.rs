@@ -21,19 +21,19 @@ use super::error::{ApiError, quoted};
 /// A method of a path, and the function that answers it.
 pub(super) struct Route {
     pub(super) method: Method,
-    /// Literal text, with at most one parameter in braces. A parameter takes one character or more,
-    /// slashes too.
+    /// The path: literal text, with at most one parameter in braces. A parameter takes one
+    /// character or more, slashes too.
     pub(super) path: &'static str,
-    /// Unique: the document's `operationId`.
+    /// The route's unique name, the `operationId` of the document.
     pub(super) name: &'static str,
     /// The path's name in metrics and logs.
     pub(super) label: &'static str,
     pub(super) access: Access,
     pub(super) function: &'static dyn Function,
-    /// The status of an answer that is no error and has none of its own.
+    /// The status of an answer that is no error and has no status of its own.
     pub(super) status: StatusCode,
     pub(super) summary: &'static str,
-    /// More than the summary says, in Markdown; may be empty.
+    /// Details beyond the summary, in Markdown; may be empty.
     pub(super) description: &'static str,
     pub(super) query: Option<Query>,
     pub(super) body: Body,
@@ -45,7 +45,7 @@ pub(super) struct Route {
 #[derive(Clone, Copy)]
 pub(super) struct Query {
     pub(super) name: &'static str,
-    /// A word for its value in a list of paths.
+    /// A word for the value, in a list of paths.
     pub(super) placeholder: &'static str,
     pub(super) schema: fn() -> Value,
 }
@@ -54,10 +54,10 @@ pub(super) struct Query {
 #[derive(Clone, Copy)]
 pub(super) enum Body {
     None,
-    /// An object, or nothing at all.
+    /// An object, or no body at all.
     Optional(SchemaFn),
     Required(SchemaFn),
-    /// A completion's, with which headers may give hints about scheduling.
+    /// The body of a completion, beside which headers may give hints about scheduling.
     Hinted(SchemaFn),
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Resource {
     pub(super) parameter: String,
 }
 
-/// All rows.
+/// All rows of the table.
 pub(super) fn all() -> &'static [Route] {
     table::TABLE
 }
@@ -81,7 +81,7 @@ pub(super) fn admin_paths() -> Vec<String> {
     shown(|route| route.is_below_admin())
 }
 
-/// The paths that a client hears of whose path is not one of them.
+/// The paths that are named to a client whose path is none of them.
 fn known(path: &str) -> String {
     if path.starts_with("/admin") {
         return admin_paths().join(", ");
@@ -170,7 +170,7 @@ impl Resource {
         }
     }
 
-    /// Its name in metrics and logs.
+    /// The path's name in metrics and logs.
     pub(super) fn label(&self) -> &'static str {
         self.rows[0].label
     }
@@ -204,7 +204,8 @@ impl Resource {
 // === impl Route ===
 
 impl Route {
-    /// The text of `path` at the parameter, and the bytes of literal text.
+    /// The text of `path` at the parameter, and the number of bytes of literal text; absent: `path`
+    /// is not the route's.
     fn matches<'p>(&self, path: &'p str) -> Option<(&'p str, usize)> {
         match parts(self.path) {
             None => (path == self.path).then_some(("", path.len())),

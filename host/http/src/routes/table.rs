@@ -1,4 +1,4 @@
-//! The rows. Those of one path stand together.
+//! The rows of the table. Rows of one path stand together.
 
 use hyper::{Method, StatusCode};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::auth::Access;
 use crate::openai::{self, models};
 use crate::{monitor, openapi, probes};
 
-/// A function of a route.
+/// Makes the [`Function`] of a route from an `async fn`.
 macro_rules! run {
     ($function:path) => {
         &Run(|call| Box::pin($function(call)))

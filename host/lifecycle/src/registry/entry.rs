@@ -87,8 +87,8 @@ pub(crate) enum Preparation {
         job: JobId,
         source: Source,
     },
-    /// The version waits for the others that were to be prepared: what settles together comes into
-    /// force together.
+    /// The version waits for the others that were to be prepared: files that settle together come
+    /// into force together.
     Ready {
         attempt: Attempt,
         prepared: Box<Prepared>,
@@ -108,7 +108,8 @@ pub(crate) struct Entry {
     pub(crate) waits_for: Option<Digest>,
     /// Installed versions, the newest last.
     pub(crate) installed: Vec<Installed>,
-    /// Hooks that the policy has left closed: it faulted too often, and nobody may answer instead.
+    /// Hooks that the policy has left closed: the policy faulted too often, and nobody may answer
+    /// instead.
     pub(crate) closed: HookSet,
 }
 
@@ -134,7 +135,7 @@ impl Version {
         }
     }
 
-    /// True if putting `other` in force in its stead would change nothing.
+    /// True if `other`, put in force in the place of this version, would change nothing.
     pub(crate) fn is_same(&self, other: &Version) -> bool {
         self.place() == other.place()
             && self.source.fingerprint() == other.source.fingerprint()
@@ -240,7 +241,7 @@ impl Entry {
     }
 }
 
-/// Versions, and which of them the host has.
+/// The versions, and the ones among them that the host has.
 impl Entry {
     /// The newest version that is of use: of the file, or else the embedded one.
     pub(crate) fn current(&self) -> Option<&Arc<Version>> {
@@ -255,8 +256,8 @@ impl Entry {
         }
     }
 
-    /// The newest version from `place`, where the host has it. Only the newest counts: an older
-    /// one, though its code be the same, knows nothing of what its successors have learned.
+    /// The newest version from `place`, if the host has that version. Only the newest counts: an
+    /// older one, even with the same code, lacks the state that later ones have gathered.
     fn installed(&self, place: Place) -> Option<&Installed> {
         let version = self.version(place)?;
         let mut installed = self.installed.iter().rev();
@@ -264,19 +265,19 @@ impl Entry {
         newest.version.is_same(version).then_some(newest)
     }
 
-    /// The newest version from `place`, where it may hold hooks.
+    /// The newest version from `place`, if that version may hold hooks.
     pub(super) fn enforcing(&self, place: Place) -> Option<&Installed> {
         let is_it = |installed: &&Installed| matches!(installed.assignment, Assignment::Enforce(_));
         self.installed(place).filter(is_it)
     }
 
-    /// The newest version of the file, where it is tried as wanted.
+    /// The newest version of the file, if that version is tried as wanted.
     pub(super) fn trying(&self, wanted: Assignment) -> Option<&Installed> {
         let installed = self.installed(Place::Folder)?;
         (installed.assignment == wanted).then_some(installed)
     }
 
-    /// The current version, where the host has it.
+    /// The current version, if the host has that version.
     pub(crate) fn serving(&self) -> Option<&Installed> {
         self.installed(self.current()?.place())
     }

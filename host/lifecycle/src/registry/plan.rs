@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A plan that was carried out leaves nothing to do: otherwise the host was asked for something
-//!    else than it did (`tests/reload`).
+//!    else than it did (`host/server/tests/reload`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

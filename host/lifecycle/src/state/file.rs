@@ -14,8 +14,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What a release wrote, later ones read; `VERSION` counts up with what they could not
-//!    (`state::tests`).
+//! 1. Later releases read the file of an earlier one; `VERSION` counts up with a form that needs
+//!    another reader (`state::tests`).
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;

@@ -46,7 +46,7 @@ pub(super) struct StateFolder {
     path: PathBuf,
     /// Number of the next dump.
     dump_next: u64,
-    /// The lock on the folder, held until it is dropped.
+    /// The file whose lock keeps the folder for this process, until the value is dropped.
     _lock: File,
 }
 

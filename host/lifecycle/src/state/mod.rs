@@ -11,7 +11,7 @@
 //! 3. Two servers never share a folder (`tests`).
 //!
 //! # Not here
-//! The use of the memory (`reload`).
+//! The use of the memory ([`reconciler`](crate::reconciler)).
 
 mod file;
 mod folder;

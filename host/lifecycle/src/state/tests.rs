@@ -195,7 +195,7 @@ fn of_proven_components_the_last_of_each_name_is_kept() {
     assert_eq!(state.code(two).as_deref(), Some(&b"two"[..]));
     let policies = home.path().join("policies");
     assert_eq!(files(&policies), [format!("{two}.wasm")]);
-    // One that is not what it is called is none.
+    // A component with another digest than its name counts as none.
     fs::write(policies.join(format!("{two}.wasm")), "one").unwrap();
     assert_eq!(state.code(two), None);
     state.change(|state| state.last_good.clear());

@@ -64,7 +64,7 @@ impl Measured {
 // === impl Fleet ===
 
 impl Fleet {
-    /// A fleet of so many executors, for a policy that subscribes to `feed`.
+    /// A fleet of this number of executors, for a policy that subscribes to `feed`.
     pub(super) fn new(executors: u32, feed: FeedKinds) -> Self {
         Self {
             executors,

@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! 1. No file that is there is written over (`nothing_is_written_over`).
-//! 2. A new policy builds, is good and passes its scenarios, for every hook (`tests/policy_cli`).
+//! 2. A new policy builds, is good and passes its scenarios, for every hook
+//!    (`host/server/tests/policy_cli`).
 
 mod hooks;
 mod name;
