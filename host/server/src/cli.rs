@@ -86,7 +86,7 @@ mod tests {
             "--model <[NAME=]DIR> Model to serve: a Hugging Face folder",
             "--policies <DIR> Folder of policies, watched for changes",
             "--log-format <human|json> Write logs for people or for programs [default: human]",
-            "--log <FILTER> What to log",
+            "--log <FILTER> Filter of the log",
             "SIGINT and SIGTERM end it",
         ] {
             assert!(words.contains(part), "{part:?} not in\n{help}");

@@ -5,7 +5,7 @@
 //! to do.
 //!
 //! # Not here
-//! The hooks that an embedded policy holds (`reload`).
+//! The hooks that an embedded policy holds (`pointsman-lifecycle`).
 
 use pointsman_engine::model::files::ModelFiles;
 

@@ -9,7 +9,7 @@
 //! 2. `examples/pointsman.toml` has every key, with its default (`tests/config`).
 //!
 //! # Not here
-//! Sidecars of policies (`reload`). Settings of policies are checked by the policies.
+//! Sidecars of policies (`pointsman-lifecycle`). Settings of policies are checked by the policies.
 
 mod error;
 mod file;
