@@ -8,6 +8,7 @@
 //! them.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub fn spawn(
     inbox: Inbox,
     events: mpsc::Receiver<Events>,
 ) -> io::Result<JoinHandle<()>> {
-    let turner = Turner {
+    let driver_loop = DriverLoop {
         driver,
         clock,
         inbox,
@@ -44,39 +45,35 @@ pub fn spawn(
         .build()?;
     std::thread::Builder::new()
         .name("driver".to_owned())
-        .spawn(move || runtime.block_on(turner.run()))
+        .spawn(move || runtime.block_on(driver_loop.run()))
 }
 
-struct Turner {
+struct DriverLoop {
     driver: Driver,
     clock: SystemClock,
     inbox: Inbox,
     events: mpsc::Receiver<Events>,
 }
 
-/// The end of a turn: another one follows, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Going {
-    On,
-    Stopped,
-}
-
-impl Turner {
+impl DriverLoop {
     async fn run(mut self) {
         let mut settled = self.driver.settle(self.clock.now());
-        loop {
-            if self.wait(settled).await == Going::Stopped || self.gather() == Going::Stopped {
-                self.driver.abandon(self.clock.now());
-                return;
-            }
+        while self.gather(settled).await.is_continue() {
             settled = self.driver.settle(self.clock.now());
         }
+        self.driver.abandon(self.clock.now());
     }
 
-    /// Waits for the first thing to happen.
+    /// Takes in the messages of a turn.
+    async fn gather(&mut self, settled: Settled) -> ControlFlow<()> {
+        self.wait(settled).await?;
+        self.take_waiting()
+    }
+
+    /// Waits for the first message, or until the time at which a turn is due.
     ///
     /// Biased: the order matters only within a turn, and a turn takes messages of every kind.
-    async fn wait(&mut self, settled: Settled) -> Going {
+    async fn wait(&mut self, settled: Settled) -> ControlFlow<()> {
         let pause = match settled {
             Settled::MoreDue => Some(Duration::ZERO),
             Settled::Until(at) => at.map(|at| pause(self.clock.now(), at)),
@@ -85,23 +82,23 @@ impl Turner {
             biased;
             Some(events) = self.events.recv() => {
                 self.driver.events(self.clock.now(), events);
-                Going::On
+                ControlFlow::Continue(())
             }
             Some(control) = self.inbox.control.recv() => self.control(control),
             message = self.inbox.requests.recv() => match message {
                 Some(message) => {
                     self.message(message);
-                    Going::On
+                    ControlFlow::Continue(())
                 }
                 // Nobody is left who could ask for anything.
-                None => Going::Stopped,
+                None => ControlFlow::Break(()),
             },
-            () = sleep(pause) => Going::On,
+            () = sleep(pause) => ControlFlow::Continue(()),
         }
     }
 
     /// Takes in the other messages that have arrived.
-    fn gather(&mut self) -> Going {
+    fn take_waiting(&mut self) -> ControlFlow<()> {
         for _ in 0..TURN_MAX {
             let Ok(events) = self.events.try_recv() else {
                 break;
@@ -115,11 +112,9 @@ impl Turner {
             self.message(message);
         }
         while let Ok(control) = self.inbox.control.try_recv() {
-            if self.control(control) == Going::Stopped {
-                return Going::Stopped;
-            }
+            self.control(control)?;
         }
-        Going::On
+        ControlFlow::Continue(())
     }
 
     fn message(&mut self, message: Message) {
@@ -131,7 +126,7 @@ impl Turner {
     }
 
     /// Carries out `control`. An answer that nobody waits for any more is dropped.
-    fn control(&mut self, control: Control) -> Going {
+    fn control(&mut self, control: Control) -> ControlFlow<()> {
         let now = self.clock.now();
         match control {
             Control::Handover(policy, answer) => {
@@ -150,9 +145,9 @@ impl Turner {
             }
             Control::Load(answer) => drop(answer.send(self.driver.load())),
             Control::Operator(operator) => self.driver.operate(now, operator),
-            Control::Stop => return Going::Stopped,
+            Control::Stop => return ControlFlow::Break(()),
         }
-        Going::On
+        ControlFlow::Continue(())
     }
 }
 

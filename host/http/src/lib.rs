@@ -67,7 +67,7 @@ use pointsman_lifecycle::report::ReconcilerReport;
 pub use admin::policies::PolicyListing;
 pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};
 #[doc(hidden)]
-pub use openai::{Kind, try_body};
+pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
 pub use settings::HttpSettings;

@@ -12,7 +12,7 @@ use std::path::Path;
 use pointsman_policy::Limits;
 
 use crate::config::Config;
-use pointsman_http::{Kind, try_body};
+use pointsman_http::{CompletionKind, try_body};
 use pointsman_lifecycle::sidecar;
 
 /// Reads and validates a configuration file.
@@ -40,7 +40,7 @@ pub fn sidecar(bytes: &[u8]) -> Result<(), String> {
 /// # Errors
 /// What is wrong with it.
 pub fn chat(bytes: &[u8]) -> Result<(), String> {
-    try_body(Kind::Chat, bytes)
+    try_body(CompletionKind::Chat, bytes)
 }
 
 /// Reads the body of a completion.
@@ -48,5 +48,5 @@ pub fn chat(bytes: &[u8]) -> Result<(), String> {
 /// # Errors
 /// What is wrong with it.
 pub fn completion(bytes: &[u8]) -> Result<(), String> {
-    try_body(Kind::Text, bytes)
+    try_body(CompletionKind::Text, bytes)
 }

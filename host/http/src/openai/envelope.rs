@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::chat::ChunkChoice;
 use super::completions::TextChoice;
 use super::inflow::WholeText;
-use super::{Kind, chat, completions};
+use super::{CompletionKind, chat, completions};
 
 /// The fields that every part of one answer repeats.
 #[derive(Clone, Debug)]
 pub(super) struct Envelope {
-    pub(super) kind: Kind,
+    pub(super) kind: CompletionKind,
     pub(super) id: String,
     /// The time of the submission, in seconds since 1970.
     pub(super) created: u64,
@@ -93,8 +93,8 @@ impl Envelope {
         let usage = UsageField::Generated(tokens);
         let mut json = Vec::with_capacity(answer.text.len() + 512);
         match self.kind {
-            Kind::Chat => self.write(&mut json, &[chat::whole(answer)], usage),
-            Kind::Text => {
+            CompletionKind::Chat => self.write(&mut json, &[chat::whole(answer)], usage),
+            CompletionKind::Text => {
                 let choice = completions::choice(&answer.text, Some(answer.stop));
                 self.write(&mut json, &[choice], usage);
             }
@@ -105,24 +105,26 @@ impl Envelope {
     /// Writes the event before the first text of a stream, if there is one.
     pub(super) fn write_opening(&self, to: &mut Vec<u8>, usage: UsageField) {
         match self.kind {
-            Kind::Chat => self.write_event(to, &[chat::opening()], usage),
-            Kind::Text => (),
+            CompletionKind::Chat => self.write_event(to, &[chat::opening()], usage),
+            CompletionKind::Text => (),
         }
     }
 
     /// Writes more text of a stream.
     pub(super) fn write_text(&self, to: &mut Vec<u8>, text: &str, usage: UsageField) {
         match self.kind {
-            Kind::Chat => self.write_event(to, &[chat::delta(text)], usage),
-            Kind::Text => self.write_event(to, &[completions::choice(text, None)], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::delta(text)], usage),
+            CompletionKind::Text => self.write_event(to, &[completions::choice(text, None)], usage),
         }
     }
 
     /// Writes the end of a stream's text.
     pub(super) fn write_stop(&self, to: &mut Vec<u8>, stop: StopReason, usage: UsageField) {
         match self.kind {
-            Kind::Chat => self.write_event(to, &[chat::stop(stop)], usage),
-            Kind::Text => self.write_event(to, &[completions::choice("", Some(stop))], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::stop(stop)], usage),
+            CompletionKind::Text => {
+                self.write_event(to, &[completions::choice("", Some(stop))], usage)
+            }
         }
     }
 
@@ -130,8 +132,8 @@ impl Envelope {
     pub(super) fn write_usage(&self, to: &mut Vec<u8>, tokens: u32) {
         let usage = UsageField::Generated(tokens);
         match self.kind {
-            Kind::Chat => self.write_event::<ChunkChoice<'_>>(to, &[], usage),
-            Kind::Text => self.write_event::<TextChoice<'_>>(to, &[], usage),
+            CompletionKind::Chat => self.write_event::<ChunkChoice<'_>>(to, &[], usage),
+            CompletionKind::Text => self.write_event::<TextChoice<'_>>(to, &[], usage),
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) use sse::EventStream;
 
 /// The two kinds of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CompletionKind {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
@@ -65,7 +65,7 @@ pub(super) struct Caller<'a> {
 
 /// A request that was understood.
 struct Understood<'a> {
-    kind: Kind,
+    kind: CompletionKind,
     model: &'a ModelEntry,
     prompt: Prompt,
     params: Params,
@@ -89,7 +89,7 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 /// # Cancellation
 /// The request is cancelled wherever it is.
 pub(super) async fn chat(call: Call<'_>) -> Result<ChatAnswer, ApiError> {
-    complete(call, Kind::Chat).await.map(ChatAnswer)
+    complete(call, CompletionKind::Chat).await.map(ChatAnswer)
 }
 
 /// Answers a completion.
@@ -97,10 +97,10 @@ pub(super) async fn chat(call: Call<'_>) -> Result<ChatAnswer, ApiError> {
 /// # Cancellation
 /// The request is cancelled wherever it is.
 pub(super) async fn text(call: Call<'_>) -> Result<TextAnswer, ApiError> {
-    complete(call, Kind::Text).await.map(TextAnswer)
+    complete(call, CompletionKind::Text).await.map(TextAnswer)
 }
 
-async fn complete(call: Call<'_>, kind: Kind) -> Result<Reply, ApiError> {
+async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiError> {
     let (app, tenant) = (call.app, call.tenant);
     app.check_serving()?;
     let headers = call.request.headers().clone();
@@ -176,8 +176,8 @@ async fn submit(
         SubmitError::Closed => ApiError::draining(),
     })?;
     let prefix = match kind {
-        Kind::Chat => "chatcmpl",
-        Kind::Text => "cmpl",
+        CompletionKind::Chat => "chatcmpl",
+        CompletionKind::Text => "cmpl",
     };
     let envelope = Envelope {
         kind,
@@ -208,7 +208,11 @@ pub(super) async fn route_query(
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
     let params = Params::take(&mut fields, model.text.defaults())?;
     let chats = fields.has("messages");
-    let kind = if chats { Kind::Chat } else { Kind::Text };
+    let kind = if chats {
+        CompletionKind::Chat
+    } else {
+        CompletionKind::Text
+    };
     let prompt_tokens = match length {
         Some(length) => length as usize,
         None => {
@@ -238,7 +242,7 @@ fn rules<'a>(app: &'a App, catalog: &'a Catalog, caller: Caller<'a>) -> Rules<'a
 /// Reads all fields of a body but the model's name.
 fn read(
     fields: &mut Fields,
-    kind: Kind,
+    kind: CompletionKind,
     defaults: &GenerationDefaults,
     (headers, rules): (&HeaderMap, Rules<'_>),
 ) -> Result<(Hints, Params, Prompt), ApiError> {
@@ -249,10 +253,10 @@ fn read(
     Ok((hints, params, prompt))
 }
 
-fn prompt(fields: &mut Fields, kind: Kind) -> Result<Prompt, ApiError> {
+fn prompt(fields: &mut Fields, kind: CompletionKind) -> Result<Prompt, ApiError> {
     match kind {
-        Kind::Chat => chat::messages(fields).map(Prompt::Chat),
-        Kind::Text => completions::prompt(fields),
+        CompletionKind::Chat => chat::messages(fields).map(Prompt::Chat),
+        CompletionKind::Text => completions::prompt(fields),
     }
 }
 
@@ -261,7 +265,7 @@ fn prompt(fields: &mut Fields, kind: Kind) -> Result<Prompt, ApiError> {
 ///
 /// # Errors
 /// The text that a client gets.
-pub fn try_body(kind: Kind, body: &[u8]) -> Result<(), String> {
+pub fn try_body(kind: CompletionKind, body: &[u8]) -> Result<(), String> {
     let rules = Rules {
         priority_max: 100,
         label_keys: &["team".to_owned()],
@@ -297,7 +301,7 @@ pub(crate) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
 
 /// The bound on generated tokens.
 fn output_bound(
-    kind: Kind,
+    kind: CompletionKind,
     context_tokens: u32,
     prompt_tokens: usize,
     asked: Option<u32>,
@@ -305,8 +309,8 @@ fn output_bound(
     let taken = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
     let left = context_tokens.saturating_sub(taken);
     let (param, unasked) = match kind {
-        Kind::Chat => ("messages", left),
-        Kind::Text => ("prompt", COMPLETION_TOKENS.min(left)),
+        CompletionKind::Chat => ("messages", left),
+        CompletionKind::Text => ("prompt", COMPLETION_TOKENS.min(left)),
     };
     let output_tokens = asked.unwrap_or(unasked).max(1);
     if output_tokens > left {
@@ -326,7 +330,7 @@ impl<'a> Understood<'a> {
     fn read(
         app: &App,
         catalog: &'a Catalog,
-        kind: Kind,
+        kind: CompletionKind,
         (caller, body): (Caller<'_>, &[u8]),
     ) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
@@ -358,15 +362,15 @@ mod tests {
     #[test]
     fn a_request_that_does_not_fit_the_context_is_refused() {
         for (kind, prompt, asked, bound) in [
-            (Kind::Chat, 10, None, Some(90)),
-            (Kind::Chat, 10, Some(90), Some(90)),
-            (Kind::Chat, 10, Some(91), None),
-            (Kind::Chat, 99, None, Some(1)),
-            (Kind::Chat, 100, None, None),
-            (Kind::Chat, usize::MAX, Some(1), None),
-            (Kind::Text, 10, None, Some(16)),
-            (Kind::Text, 90, None, Some(10)),
-            (Kind::Text, 100, None, None),
+            (CompletionKind::Chat, 10, None, Some(90)),
+            (CompletionKind::Chat, 10, Some(90), Some(90)),
+            (CompletionKind::Chat, 10, Some(91), None),
+            (CompletionKind::Chat, 99, None, Some(1)),
+            (CompletionKind::Chat, 100, None, None),
+            (CompletionKind::Chat, usize::MAX, Some(1), None),
+            (CompletionKind::Text, 10, None, Some(16)),
+            (CompletionKind::Text, 90, None, Some(10)),
+            (CompletionKind::Text, 100, None, None),
         ] {
             let got = output_bound(kind, 100, prompt, asked).ok();
             assert_eq!(got, bound, "{kind:?} {prompt} {asked:?}");
