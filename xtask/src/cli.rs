@@ -6,7 +6,7 @@ use pointsman_notation::nearest;
 pub(crate) const USAGE: &str = "\
 Project tasks. Usage: cargo xtask TASK
 
-  serve [ARGS]                    policies, then `pointsman serve ARGS` in release
+  serve [ARGS]                    the default policies, then `pointsman serve ARGS` in release
   policies [NAME...]              build these policies, or all, to components in <target>/policies
   test [--skip-policies] [ARGS]   policies, then cargo test --workspace ARGS
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny

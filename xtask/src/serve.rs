@@ -2,6 +2,8 @@
 //! server's state is kept in the target folder, unless its flags or its file name another.
 
 use std::env;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -15,14 +17,27 @@ const PACKAGE: &str = "pointsman-server";
 /// here.
 const STATE: (&str, &str) = ("STATE_DIRECTORY", "state");
 
+/// The folder that a server watches for policies, where nobody names another.
+const POLICY_FOLDER: &str = "policies.d";
+
 /// The policies that the server embeds (`host/server/build.rs`).
 const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     println!("serve: step 1 of 2: the default policies, as WebAssembly");
     policies::build_named(workspace, &DEFAULTS)?;
+    make_policy_folder(&workspace.root, &env::current_dir()?)?;
     println!("serve: step 2 of 2: the server, in release; the first time this takes some minutes");
     process::replace(&mut command(workspace, args)?)
+}
+
+/// Makes the folder for policies at the root of the repository, if that is where the user stands: a
+/// server watches only a folder that is there when it starts.
+fn make_policy_folder(root: &Path, here: &Path) -> Result<()> {
+    if here == root {
+        fs::create_dir_all(root.join(POLICY_FOLDER))?;
+    }
+    Ok(())
 }
 
 /// The command, in the user's current folder, so that relative paths in `args` stay valid.
@@ -49,6 +64,16 @@ mod tests {
         let script = include_str!("../../host/server/build.rs");
         let list = format!("const POLICIES: [&str; 3] = {DEFAULTS:?};");
         assert!(script.contains(&list), "{list}");
+    }
+
+    #[test]
+    fn a_folder_for_policies_is_made_in_the_repository_and_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        make_policy_folder(root.path(), &root.path().join("elsewhere")).unwrap();
+        assert!(!root.path().join(POLICY_FOLDER).exists());
+        make_policy_folder(root.path(), root.path()).unwrap();
+        make_policy_folder(root.path(), root.path()).unwrap();
+        assert!(root.path().join(POLICY_FOLDER).is_dir());
     }
 
     #[test]
