@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::operator::Fate;
 use pointsman_core::{ExecutorId, Incarnation};
 use pointsman_executor::contract::Command;
 use tokio::sync::mpsc;
+
+use super::operator::Fate;
 
 /// The links to the executors, and the operators' orders about them.
 #[derive(Debug, Default)]

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use pointsman_core::rows::FeedKinds;
 use pointsman_core::{HookSet, Micros};
+use pointsman_lifecycle::order::{Order, OrderError, OrderHandle};
+use pointsman_lifecycle::port::{HostEnded, PolicyPort};
+use pointsman_lifecycle::report::ReloadStep;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, Snapshot};
 use tokio::time::timeout;
 use tracing::warn;
@@ -12,9 +15,6 @@ use tracing::warn;
 use crate::message::DriverHandle;
 use crate::metrics::Metrics;
 use crate::operator::Operator;
-use pointsman_lifecycle::order::{Order, OrderError, OrderHandle};
-use pointsman_lifecycle::port::{HostEnded, PolicyPort};
-use pointsman_lifecycle::report::ReloadStep;
 
 /// The time that the reconciler has to note an ejection.
 const NOTE_WAIT: Duration = Duration::from_secs(2);

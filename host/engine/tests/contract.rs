@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::subjects::{Stepped, Threaded, demo, scripted};
 use pointsman_executor::contract_suite;
+
+use common::subjects::{Stepped, Threaded, demo, scripted};
 
 contract_suite!(stepped_engine, Stepped::new(scripted), 30);
 contract_suite!(engine_on_its_thread, Threaded::new(scripted), 30);

@@ -3,14 +3,15 @@
 
 mod common;
 
-use common::demo_text;
-use common::subjects::{Stepped, demo};
 use fastrand::Rng;
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::job::Job;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::test_util::{TestHost, job, random_sampling};
 use serde::Deserialize;
+
+use common::demo_text;
+use common::subjects::{Stepped, demo};
 
 #[derive(Deserialize)]
 struct Golden {

@@ -7,8 +7,6 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend, Shape};
-use common::{demo_text, solo};
 use fastrand::Rng;
 use pointsman_core::{
     Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Handled,
@@ -22,6 +20,9 @@ use pointsman_executor::delivery::{self, Closing, Deliveries, Delivery};
 use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::stats::EngineStats;
 use pointsman_executor::test_util::{WholeAnswer, random_job};
+
+use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend, Shape};
+use common::{demo_text, solo};
 
 const SLOTS: u32 = 4;
 /// A pool with room for two of the longest sequences.

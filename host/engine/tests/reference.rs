@@ -9,13 +9,14 @@ mod models;
 
 use std::num::NonZeroUsize;
 
-use models::Tensors;
 use pointsman_core::BlockId;
 use pointsman_engine::cpu::{CpuBackend, KvShape};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::config::{Head, LlamaConfig};
 use safetensors::Dtype;
 use serde_json::Value;
+
+use models::Tensors;
 
 const TOKENS: [u32; 20] = [
     3, 14, 15, 9, 26, 5, 3, 5, 8, 9, 7, 9, 32, 3, 8, 4, 6, 2, 6, 4,

@@ -4,9 +4,6 @@ mod common;
 
 use std::sync::Arc;
 
-use common::scripted::{Fault, Faults, POISON, SHAPE, ScriptedBackend, Shape};
-use common::subjects::{Stepped, scripted};
-use common::texts::{model, tokenizer};
 use fastrand::Rng;
 use pointsman_core::{BlockId, RequestId, RetryClass};
 use pointsman_engine::model::backend::DeviceError;
@@ -17,6 +14,10 @@ use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::test_util::{
     self, EXECUTOR, FIRST_LIFE, SLOTS, TestHost, job, random_job, reference,
 };
+
+use common::scripted::{Fault, Faults, POISON, SHAPE, ScriptedBackend, Shape};
+use common::subjects::{Stepped, scripted};
+use common::texts::{model, tokenizer};
 
 /// The host compares each answer with that of the same job alone.
 #[test]

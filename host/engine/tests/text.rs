@@ -3,14 +3,15 @@
 
 mod common;
 
-use common::demo_text;
-use common::texts::{model, tokenizer};
 use fastrand::Rng;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _, PromptError};
 use pointsman_executor::test_util::first_stop;
 use pointsman_executor::text::{Decoded, Detokenizer, TextStream, UNREAD_MAX};
 use serde_json::{Value, json};
+
+use common::demo_text;
+use common::texts::{model, tokenizer};
 
 /// Returns the text of `tokens` as it would be shown, and true if a stop string came up.
 fn stream(text: &ModelText, stop: &[String], tokens: &[u32]) -> (String, bool) {

@@ -5,8 +5,6 @@ mod common;
 
 use std::sync::Arc;
 
-use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend};
-use common::subjects::{Threaded, scripted};
 use pointsman_core::{BlockId, Incarnation, RequestId, SequenceRef};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::thread::Recovery;
@@ -15,6 +13,9 @@ use pointsman_executor::delivery::{self, Deliveries};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::test_util::{self, TestHost, job, reference};
+
+use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend};
+use common::subjects::{Threaded, scripted};
 
 /// Starts an engine whose backends fail as `faults` says.
 fn failing(faults: &[(u32, Fault)]) -> Threaded {

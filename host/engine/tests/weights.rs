@@ -11,13 +11,14 @@ use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use models::{Tensor, Tensors};
 use pointsman_core::BlockId;
 use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
 use safetensors::Dtype;
 use serde_json::{Value, json};
+
+use models::{Tensor, Tensors};
 
 const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

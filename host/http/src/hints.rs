@@ -9,6 +9,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
+use pointsman_driver::message::Hints;
 use pointsman_notation::nearest;
 use schemars::{Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
@@ -18,7 +19,6 @@ use sha2::{Digest as _, Sha256};
 use super::error::{ApiError, quoted};
 use super::fields::{Fields, closed_object, mismatch};
 use super::openapi::named;
-use pointsman_driver::message::Hints;
 
 /// A hint that clients may give.
 #[derive(Clone, Copy)]

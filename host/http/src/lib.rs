@@ -50,12 +50,6 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{JoinError, JoinSet};
-
-use auth::Listener;
-use error::ApiError;
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::fleet::Fleet;
@@ -63,6 +57,12 @@ use pointsman_driver::message::DriverHandle;
 use pointsman_driver::metrics::Metrics;
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+
+use auth::Listener;
+use error::ApiError;
 
 pub use admin::policies::PolicyListing;
 pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use pointsman_core::Micros;
+use pointsman_driver::operator::Operator;
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -21,7 +22,6 @@ use super::answer::{Answer, JSON, Reply, Responses, json_text, reply, response};
 use super::error::ApiError;
 use super::router::Call;
 use super::{App, ServerPhase};
-use pointsman_driver::operator::Operator;
 
 /// The page, whole: no other file belongs to it.
 const PAGE: &str = include_str!("monitor.html");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
+use pointsman_driver::metrics::{CONTENT_TYPE, EngineTotals};
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -12,7 +13,6 @@ use super::ServerPhase;
 use super::answer::{Answer, JSON, Reply, Responses, json_text, reply, response};
 use super::error::ApiError;
 use super::router::Call;
-use pointsman_driver::metrics::{CONTENT_TYPE, EngineTotals};
 
 /// The longest wait for an answer of the driver; a slower driver is not healthy.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -8,10 +8,10 @@
 
 use std::fmt;
 
+use pointsman_core::{Hook, HookSet};
 use wasmparser::{Encoding, Parser, Payload};
 
 use crate::component::LoadError;
-use pointsman_core::{Hook, HookSet};
 
 /// Package of the scheduling interface.
 const PACKAGE: &str = "pointsman:scheduling/";

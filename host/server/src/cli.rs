@@ -4,10 +4,10 @@
 //! The effect of the flags of `serve` on the configuration ([`Flags`]).
 
 use clap::{Parser, Subcommand};
-
-use crate::config::Flags;
 use pointsman_policy_cli::PolicyCommand;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
+
+use crate::config::Flags;
 
 /// Hosts LLM inference and lets WebAssembly policies decide how it is scheduled.
 #[derive(Clone, Debug, Parser)]

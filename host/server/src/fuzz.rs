@@ -9,11 +9,11 @@
 
 use std::path::Path;
 
+use pointsman_http::{CompletionKind, try_body};
+use pointsman_lifecycle::sidecar;
 use pointsman_policy::Limits;
 
 use crate::config::Config;
-use pointsman_http::{CompletionKind, try_body};
-use pointsman_lifecycle::sidecar;
 
 /// Reads and validates a configuration file.
 ///

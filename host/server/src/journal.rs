@@ -11,12 +11,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use pointsman_driver::clock;
 use pointsman_journal::{Folder, FolderError, JournalSettings, JournalWriter, RunInfo};
 use pointsman_replay::JournalRecorder;
 use tracing::{info, warn};
 
 use crate::config::{Config, JournalConfig, JournalPlace};
-use pointsman_driver::clock;
 
 /// Name of the journal's folder in a state folder.
 const FOLDER: &str = "journal";

@@ -1,12 +1,18 @@
-//! The server: configuration, driver thread, HTTP, policy folder, metrics.
+//! The parts of the binary `pointsman` that only it needs: command line, configuration, the models of
+//! this machine, and the assembly of a server.
+//!
+//! [`serve`] puts a server together and takes it apart; [`config`] reads the configuration and makes
+//! the settings of the other crates; [`models`] is the provider of executors on this machine's
+//! processors; [`embedded`] has the default policies and the demo model.
 //!
 //! One thread, the driver, owns the machine and the policies. Everything else talks to it through
-//! bounded channels: HTTP tasks submit requests, executors report steps, the reconciler
-//! commits policies. Tokens go from the executor straight to the response.
+//! bounded channels: HTTP tasks submit requests, executors report steps, the reconciler commits
+//! policies. Tokens go from the executor straight to the response.
 //!
 //! # Not here
-//! Decisions (`pointsman-core`, policies), wasmtime (`pointsman-policy`), models and engines
-//! (`pointsman-engine`).
+//! Decisions (`pointsman-core` and the policies), wasmtime (`pointsman-policy`), the policy folder
+//! (`pointsman-lifecycle`), the driver and the metrics (`pointsman-driver`), HTTP
+//! (`pointsman-http`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
 
 #![forbid(unsafe_code)]
 

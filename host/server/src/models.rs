@@ -15,6 +15,12 @@ use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
     DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, Input, KvSpec, Machine, Micros,
 };
+use pointsman_driver::catalog::ModelEntry;
+use pointsman_driver::clock;
+use pointsman_driver::fleet::Running;
+use pointsman_driver::provider::{
+    ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
+};
 use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_engine::model::backend::Backend;
 use pointsman_engine::model::files::ModelFiles;
@@ -27,12 +33,6 @@ use tracing::info;
 
 use crate::config::CpuConfig;
 use crate::embedded;
-use pointsman_driver::catalog::ModelEntry;
-use pointsman_driver::clock;
-use pointsman_driver::fleet::Running;
-use pointsman_driver::provider::{
-    ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
-};
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;

@@ -9,11 +9,11 @@ use std::io::{self, Write};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
+use pointsman_executor::prompt::{ChatMessage, PromptError};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::date::strftime;
-use pointsman_executor::prompt::{ChatMessage, PromptError};
 
 /// `chat_template` of `tokenizer_config.json`.
 #[derive(Debug, Deserialize)]

@@ -7,6 +7,10 @@ use pointsman_core::{
     EvictHow, ExecutorId, ExpiredWhy, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
     admission,
 };
+use pointsman_driver::decisions::{
+    DecidedBy, Trace, TraceEvent, TraceStep, TracedAnswer, TracedQuestion,
+};
+use pointsman_driver::operator::{Explained, Operator, Traces};
 use serde_json::{Value, json};
 
 use super::super::App;
@@ -15,10 +19,6 @@ use super::super::error::{ApiError, quoted};
 use super::super::openai::ticket_of;
 use super::super::router::Call;
 use super::in_time;
-use pointsman_driver::decisions::{
-    DecidedBy, Trace, TraceEvent, TraceStep, TracedAnswer, TracedQuestion,
-};
-use pointsman_driver::operator::{Explained, Operator, Traces};
 use shape::{
     AnswerFault, Asked, CachedOn, CachedPrompt, Decider, DecisionList, DecisionStep, Decisions,
     Ending, Event, ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, RequestRow,

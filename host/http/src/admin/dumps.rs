@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pointsman_lifecycle::state;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -12,7 +13,6 @@ use super::super::App;
 use super::super::answer::Json;
 use super::super::error::{ApiError, quoted};
 use super::super::router::Call;
-use pointsman_lifecycle::state;
 
 /// The dumps of a state folder.
 #[derive(Serialize, JsonSchema)]

@@ -3,6 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use pointsman_core::rows::{ExecutorKind, Health};
+use pointsman_driver::catalog::Catalog;
+use pointsman_driver::fleet::{AddError, Addition};
+use pointsman_driver::message::Load;
+use pointsman_driver::operator::{
+    ChangeRefused, DeviceRow, ExecutorChange, ExecutorRow, Fate, Operator, Overview,
+};
+use pointsman_driver::provider::{SLOTS_MAX, WEIGHTS};
 use pointsman_executor::stats::EngineStats;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -15,13 +22,6 @@ use super::super::fields::{Fields, closed_object};
 use super::super::openapi::named;
 use super::super::router::Call;
 use super::in_time;
-use pointsman_driver::catalog::Catalog;
-use pointsman_driver::fleet::{AddError, Addition};
-use pointsman_driver::message::Load;
-use pointsman_driver::operator::{
-    ChangeRefused, DeviceRow, ExecutorChange, ExecutorRow, Fate, Operator, Overview,
-};
-use pointsman_driver::provider::{SLOTS_MAX, WEIGHTS};
 
 /// The executors, the first 1000 in attach order, and the devices.
 #[derive(Serialize, JsonSchema)]

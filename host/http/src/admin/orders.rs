@@ -3,6 +3,8 @@
 //! The answer to each order shows the policies in force then, as `GET /admin/policies` does.
 
 use pointsman_core::{Hook, HookSet};
+use pointsman_driver::port::eject as eject_hooks;
+use pointsman_lifecycle::order::{Order, OrderError};
 use pointsman_policy::{Digest, Mode};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
@@ -15,8 +17,6 @@ use super::super::openapi::named;
 use super::super::router::Call;
 use super::in_time;
 use super::policies::{PolicyListing, listing};
-use pointsman_driver::port::eject as eject_hooks;
-use pointsman_lifecycle::order::{Order, OrderError};
 
 type Answered = Result<Json<PolicyListing>, ApiError>;
 

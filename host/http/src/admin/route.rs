@@ -1,5 +1,8 @@
 //! The forecast of a request's route, and its reasons. Nothing is changed by asking.
 
+use pointsman_driver::operator::{
+    ForecastAuthor, ForecastOutcome, Operator, RouteCandidate, RouteForecast, RouteQuery,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::json;
@@ -12,9 +15,6 @@ use super::super::openai::{self, Caller};
 use super::super::openapi::named;
 use super::super::router::Call;
 use super::in_time;
-use pointsman_driver::operator::{
-    ForecastAuthor, ForecastOutcome, Operator, RouteCandidate, RouteForecast, RouteQuery,
-};
 
 /// The route that a request would take now.
 #[derive(Serialize, JsonSchema)]

@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use pointsman_core::Outcome;
+use pointsman_driver::message::{Ticket, TicketId};
 use pointsman_executor::delivery::{Deliveries, Delivery, Placement, StopReason};
 
 use crate::error::ApiError;
-use pointsman_driver::message::{Ticket, TicketId};
 
 const REQUEST: HeaderName = HeaderName::from_static("x-pointsman-request");
 const EXECUTOR: HeaderName = HeaderName::from_static("x-pointsman-executor");

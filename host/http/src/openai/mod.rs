@@ -24,6 +24,10 @@ use std::sync::Arc;
 use http_body_util::Either;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
+use pointsman_driver::catalog::{Catalog, ModelEntry};
+use pointsman_driver::clock::unix_seconds;
+use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
+use pointsman_driver::operator::RouteQuery;
 use pointsman_executor::job::Job;
 use pointsman_executor::prompt::GenerationDefaults;
 
@@ -37,10 +41,6 @@ use document::{ChatAnswer, TextAnswer};
 use envelope::Envelope;
 use inflow::{Inflow, Part, WholeText};
 use params::{Params, Transfer, UsageChunk};
-use pointsman_driver::catalog::{Catalog, ModelEntry};
-use pointsman_driver::clock::unix_seconds;
-use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
-use pointsman_driver::operator::RouteQuery;
 use prompt::Prompt;
 use sse::Pace;
 

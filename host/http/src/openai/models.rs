@@ -1,12 +1,12 @@
 //! The models, as OpenAI's API lists them.
 
+use pointsman_driver::catalog::{Catalog, ModelEntry};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Json;
 use crate::error::{ApiError, quoted};
 use crate::router::Call;
-use pointsman_driver::catalog::{Catalog, ModelEntry};
 
 /// The models there are.
 #[derive(Serialize, JsonSchema)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use pointsman_driver::catalog::ModelEntry;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
 use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, quoted};
-use pointsman_driver::catalog::ModelEntry;
 
 /// The text or tokens that an answer is to continue.
 #[derive(Debug, PartialEq, Eq)]

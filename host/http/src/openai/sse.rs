@@ -14,14 +14,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use pointsman_core::Micros;
+use pointsman_driver::clock::SystemClock;
+use pointsman_driver::metrics::Metrics;
 use pointsman_executor::delivery::StopReason;
 
 use super::envelope::Envelope;
 use super::inflow::{Inflow, Part};
 use super::params::UsageChunk;
 use crate::error::ApiError;
-use pointsman_driver::clock::SystemClock;
-use pointsman_driver::metrics::Metrics;
 
 /// The body of a streamed answer.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use pointsman_lifecycle::tables::LimitsTable;
 use pointsman_notation::{Number, Size, Time};
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
@@ -13,7 +14,6 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
 use super::LogFormat;
-use pointsman_lifecycle::tables::LimitsTable;
 
 /// A value that may be left out, with its place.
 pub(super) type Given<T> = Option<Spanned<T>>;

@@ -18,6 +18,7 @@ mod trials;
 use pointsman_core::Hook;
 use pointsman_lifecycle::report::{Conflict, TransactionOutcome};
 use pointsman_policy::{Digest, PolicyStatus};
+
 use stage::{DEFAULTS, Stage, StageConfig, component, version};
 
 /// The holders of admission, priority, routing, preemption and budget.

@@ -5,6 +5,12 @@ mod shape;
 use std::collections::BTreeMap;
 
 use pointsman_core::{Hook, HookMap, HookSet};
+use pointsman_driver::operator::Operator;
+use pointsman_lifecycle::report::{
+    Conflict, FolderReport, FolderState, Origin, PolicyReport, ReconcilerReport, Transaction,
+    TransactionOutcome, VersionRefusal,
+};
+use pointsman_lifecycle::state::BoundTo;
 use pointsman_policy::{
     Agreement, Cause, DecisionText, Disagreement, PolicyStatus, Quarantined, Restored,
     ShadowReport, ShadowState, Spread,
@@ -15,12 +21,6 @@ use super::super::answer::Json;
 use super::super::error::ApiError;
 use super::super::router::Call;
 use super::in_time;
-use pointsman_driver::operator::Operator;
-use pointsman_lifecycle::report::{
-    Conflict, FolderReport, FolderState, Origin, PolicyReport, ReconcilerReport, Transaction,
-    TransactionOutcome, VersionRefusal,
-};
-use pointsman_lifecycle::state::BoundTo;
 use shape::{
     Compared, ComparedReason, Example, HookConflict, HookHolder, LeftOutFile, ListedPolicy,
     ListedRefusal, ListedTransaction, PolicyCounters, PolicyFile, PolicyFolder, Quantiles,

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use pointsman_driver::provider::WEIGHTS;
 use pointsman_notation::TomlProblem;
 use sha2::{Digest, Sha256};
 use toml::Spanned;
@@ -10,7 +11,6 @@ use super::super::error::{ConfigError, Wrong};
 use super::super::file;
 use super::super::{ApiKey, DEFAULT_TENANT, TenantConfig};
 use super::Check;
-use pointsman_driver::provider::WEIGHTS;
 
 /// The API keys and the tenants.
 pub(super) struct Access {

@@ -1,5 +1,6 @@
 //! Models: those of the flags, else those of the file, else the demo model.
 
+use pointsman_driver::provider::{ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Place, Wrong};
@@ -7,7 +8,6 @@ use super::super::file;
 use super::super::flags::{Flags, ModelFlag};
 use super::Check;
 use crate::embedded;
-use pointsman_driver::provider::{ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS};
 
 /// The demo model's name.
 const DEMO: &str = "demo";

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::tables;
 use pointsman_notation::{Time, TomlError};
 use pointsman_policy::{Limits, Patience, Probation};
@@ -14,7 +15,6 @@ use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file::{self, Given};
 use super::super::flags::Flags;
 use super::{Check, Here};
-use pointsman_lifecycle::settings::LifecycleSettings;
 
 const SETTLE: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(60);
 const POLL: RangeInclusive<Time> = Time::from_millis(50)..=Time::from_secs(3600);
