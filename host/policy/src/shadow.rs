@@ -220,11 +220,13 @@ impl Shadow {
 
     /// Returns a copy of the report so far.
     pub(crate) fn report(&self) -> ShadowReport {
+        // First: the counts of a question stand in the report before it is no longer pending.
+        let pending = self.link.pending.load(Ordering::Acquire);
         let mut report = self.link.lock().clone();
         report.hooks = self.hooks;
         report.dropped = self.link.dropped.load(Ordering::Relaxed);
         report.pending = match report.state {
-            ShadowState::Running => self.link.pending.load(Ordering::Acquire),
+            ShadowState::Running => pending,
             ShadowState::Ended(_) => 0,
         };
         report
