@@ -62,8 +62,8 @@ pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {
     Ok(Probe { status, reason })
 }
 
-/// Renders the metrics. Gauges are asked for now; those of a driver that does not answer keep their
-/// last value.
+/// Renders the metrics. The driver is asked for the gauges; without an answer they keep their last
+/// values.
 pub(super) async fn metrics(call: Call<'_>) -> Result<MetricsText, ApiError> {
     let app = call.app;
     let metrics = &app.watched.metrics;
