@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_core::{
-    Answer, Asked, Author, Config, DeviceId, DeviceSpec, Effect, ExecutorId, Hook, Incarnation,
-    Input, KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply, StepReport,
-    TenantId,
+    Answer, Asked, Author, Config, DeviceId, DeviceSpec, Effect, ExecutorId, Hook, HookMap,
+    Incarnation, Input, KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply,
+    StepReport, TenantId,
 };
 use pointsman_policy::{PolicyHost, start};
 use pointsman_testkit::Flavour;
@@ -19,6 +19,9 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::clock;
 use crate::fleet::{self, Defaults};
+
+/// The hooks that a round with arrivals and room for them asks.
+pub const TIMED: [Hook; 3] = [Hook::Admission, Hook::Priority, Hook::Routing];
 
 /// A case of the benchmark.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +41,8 @@ pub struct Case {
 pub struct Measured {
     /// Time of each round, sorted.
     pub rounds: Vec<Duration>,
-    /// Time in admission, order and routing, with their `observe`, each sorted.
-    pub hooks: [Vec<Duration>; 3],
+    /// Time in the hooks of [`TIMED`], with their `observe`, each sorted.
+    pub hooks: [Vec<Duration>; TIMED.len()],
     /// Questions to the routing policy, without what it was told before: their median, at most a
     /// quarter too high, and the most fuel of one.
     pub route: (Duration, u64),
@@ -52,20 +55,14 @@ struct Timed<P> {
     inner: P,
     clock: Box<dyn Fn() -> Duration>,
     /// Time spent in this round, by hook.
-    spent: [Duration; 3],
+    spent: HookMap<Duration>,
 }
 
 impl<P: Policies> Policies for Timed<P> {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let start = (self.clock)();
         let answer = self.inner.ask(asked);
-        let idx = match asked.question.hook() {
-            Hook::Admission => 0,
-            Hook::Priority => 1,
-            Hook::Routing => 2,
-            Hook::Preemption | Hook::Budget => return answer,
-        };
-        self.spent[idx] += (self.clock)() - start;
+        self.spent[asked.question.hook()] += (self.clock)() - start;
         answer
     }
 
@@ -181,17 +178,17 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
     let mut policies = Timed {
         inner: defaults.host(flavour)?,
         clock: Box::new(clock()),
-        spent: [Duration::ZERO; 3],
+        spent: HookMap::default(),
     };
     let mut hash = Sha256::new();
     let mut rounds = Vec::new();
-    let mut hooks: [Vec<Duration>; 3] = Default::default();
+    let mut hooks = TIMED.map(|_| Vec::new());
     let warm_up = case.rounds / 10 + 1;
     for round in 0..case.rounds + warm_up {
         bench.now = bench.now.after(Micros(1000));
         bench.change(case.changed);
         bench.arrive(case.arrivals);
-        policies.spent = [Duration::ZERO; 3];
+        policies.spent = HookMap::default();
         let start = time();
         bench.machine.decide(bench.now, &mut policies);
         let took = time() - start;
@@ -199,8 +196,8 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
         anyhow::ensure!(placed == case.arrivals, "{placed} placed of {case:?}");
         if round >= warm_up {
             rounds.push(took);
-            for (all, spent) in hooks.iter_mut().zip(policies.spent) {
-                all.push(spent);
+            for (all, hook) in hooks.iter_mut().zip(TIMED) {
+                all.push(policies.spent[hook]);
             }
         }
     }

@@ -89,8 +89,10 @@ fn understood(path: &str, read: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -
     if read(bytes).is_err() {
         return false;
     }
-    let body = serde_json::from_slice(bytes).expect("what is understood is JSON");
-    assert_eq!(check_body(("POST", path), &body), Ok(()), "{body}");
+    // A field that is ignored may be nested deeper, or a larger number, than a value can be.
+    if let Ok(body) = serde_json::from_slice(bytes) {
+        assert_eq!(check_body(("POST", path), &body), Ok(()), "{body}");
+    }
     true
 }
 

@@ -227,7 +227,7 @@ pub fn record(path: &Path, plan: Plan) -> Result<Recorded> {
 fn settings(plan: Plan) -> Result<JournalSettings> {
     Ok(JournalSettings {
         file_bytes: plan.file_bytes,
-        files_max: 1000,
+        total_bytes: 1 << 40,
         batches_max: 1 << 16,
         batch_bytes: usize::try_from(plan.file_bytes / 8)?.min(64 << 10),
         close_wait: Duration::from_secs(60),

@@ -62,7 +62,7 @@ pub async fn measure(case: Case) -> Result<Measured> {
         streamed_chat(&format!("Count from {client} to {}.", client + 5))
     });
     let policies = [
-        ("first-policy", component("first-policy")?),
+        (FIRST, component(FIRST)?),
         ("memory-aware", component("memory-aware")?),
     ];
     let mut measured = Measured::default();
@@ -106,14 +106,21 @@ fn pause(report: &ReconcilerReport, digest: Digest) -> Result<Duration> {
     Ok(Duration::from_micros(pause))
 }
 
-/// Asks until the policy `name` has routed a request.
+/// One of the two policies.
+const FIRST: &str = "first-policy";
+
+/// The reason of [`FIRST`] for its placements, by which it is told apart: both policies are shown
+/// under the name of the file.
+const FIRST_REASON: &str = "most free slots";
+
+/// Asks until the policy that calls itself `name` has routed a request.
 async fn decided_by(serving: &Serving, name: &str) -> Result<()> {
     let mut body = streamed_chat("Hello");
     body["max_tokens"] = serde_json::json!(1);
     loop {
         let stream = serving.client.stream(&body).await?;
-        let policy = stream.headers.get("x-pointsman-policy");
-        let decided = policy.is_some_and(|policy| policy == name);
+        let reason = stream.headers.get("x-pointsman-reason");
+        let decided = reason.is_some_and(|reason| (reason == FIRST_REASON) == (name == FIRST));
         stream.finish().await?;
         if decided {
             return Ok(());

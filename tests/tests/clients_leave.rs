@@ -80,7 +80,7 @@ async fn between_two_requests() -> Result<()> {
     let serving = Serving::start(one_slot).await?;
     let mut socket = TcpStream::connect(serving.server.addr()).await?;
     socket
-        .write_all(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        .write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await?;
     let answer = read_until(&mut socket, "\"demo\"").await?;
     ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -108,9 +108,9 @@ async fn half_a_request_is_closed_and_holds_nothing() -> Result<()> {
     .await?;
     let halves = [
         "POST /v1/chat/comp",
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n",
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"model\":",
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"mod",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"model\":",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"mod",
     ];
     for half in halves {
         // A client that stops sending is closed, with an error where a request can be answered.
@@ -147,7 +147,7 @@ async fn nonsense_is_answered_clearly() -> Result<()> {
     for (body, status, word) in cases {
         let mut socket = TcpStream::connect(serving.server.addr()).await?;
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         socket.write_all(head.as_bytes()).await?;

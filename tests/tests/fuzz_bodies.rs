@@ -21,6 +21,7 @@ const CHAT: &str = r#"{"model": "demo", "messages": [
 
 const TEXT: &str = r#"{"model": "demo", "prompt": "Once upon", "max_tokens": 5, "stop": "end"}"#;
 const TOKENS: &str = r#"{"model": "demo", "prompt": [[1, 2, 3]], "temperature": 0, "seed": -1}"#;
+const IGNORED: &str = r#"{"model": "demo", "prompt": "Once", "later": [1e999, "\ud800"]}"#;
 
 const CONFIG: &str = r#"
 [http]
@@ -144,6 +145,7 @@ fn no_body_of_a_chat_completion_makes_its_parser_panic() {
 
 #[test]
 fn no_body_of_a_completion_makes_its_parser_panic() {
-    check(fuzz::completion, &[TEXT.into(), TOKENS.into()], INPUTS);
+    let samples = [TEXT, TOKENS, IGNORED].map(Into::into);
+    check(fuzz::completion, &samples, INPUTS);
     check_depth(fuzz::completion, JSON_OPENINGS);
 }

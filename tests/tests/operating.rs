@@ -58,10 +58,7 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     };
     serving.report_until(is_canary).await?;
     let tried = client.chat("Hello").await?;
-    ensure!(
-        tried.header("x-pointsman-policy") == "first-policy",
-        "{tried:?}"
-    );
+    ensure!(tried.header("x-pointsman-policy") == "next", "{tried:?}");
     traffic(client).await?;
     let said = order(client, "policies/next/promote", json!({})).await?;
     ensure!(holder(&said, "routing") == "next", "{said:#}");
@@ -145,7 +142,7 @@ async fn look_at_a_dump(serving: &Serving) -> Result<()> {
     };
     let listed = &dumps["dumps"][0];
     ensure!(
-        listed["name"] == "hostile" && listed["kind"] == "Trap",
+        listed["name"] == "bad" && listed["kind"] == "Trap",
         "{dumps:#}"
     );
     let dump = client

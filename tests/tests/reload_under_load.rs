@@ -78,7 +78,7 @@ async fn a_hundred_replacements_and_twenty_files_of_garbage_fail_no_request() ->
     let admin = serving.client.get("/admin/policies").await?.json()?;
     ensure!(admin.to_string().contains(&last.to_string()), "{admin:#}");
     let answer = serving.client.chat("Hello").await?;
-    ensure!(answer.header("x-pointsman-policy") == "memory-aware");
+    ensure!(answer.header("x-pointsman-policy") == "router");
     Ok(())
 }
 

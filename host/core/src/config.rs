@@ -1,6 +1,6 @@
 //! Bounds of the machine, checked once.
 
-use crate::ids::Micros;
+use pointsman_interface::Micros;
 
 /// Every bound the machine keeps. [`Config::validate`] is called by [`crate::Machine::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Effects: the machine's orders to executors and answers to clients, for the runtime to carry out.
 
-use crate::answer::EvictHow;
 use crate::fact::Outcome;
-use crate::ids::{BlockId, DeviceId, ExecutorId, ModelId, RequestId};
 use crate::input::SequenceRef;
+use pointsman_interface::EvictHow;
+use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId};
 
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Facts about the machine: the one stream that feeds journal, metrics, logs and monitor.
 
-use crate::answer::{Author, EvictHow, PolicyFault};
-use crate::hook::Hook;
-use crate::ids::{DeviceId, ExecutorId, Micros, ModelId, RequestId, Round, TenantId};
-use crate::question::ShortageCause;
-use crate::refusal::Refusal;
-use crate::rows::Health;
+use pointsman_interface::Hook;
+use pointsman_interface::Refusal;
+use pointsman_interface::ShortageCause;
+use pointsman_interface::rows::Health;
+use pointsman_interface::{Author, EvictHow, PolicyFault};
+use pointsman_interface::{DeviceId, ExecutorId, Micros, ModelId, RequestId, Round, TenantId};
 
 /// A fact with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,17 +9,17 @@
 //!    (`tests/feed.rs` folds random runs and compares).
 //! 2. A row named by an answer is among the next changes (`tests/feed.rs`).
 //! 3. With a [`Relay`], a policy elsewhere is told what it would be told here
-//!    (`tests/tests/shadow.rs`). But what lags in a row ([`crate::rows::Sequence`]) is as old as
+//!    (`tests/tests/shadow.rs`). But what lags in a row ([`pointsman_interface::rows::Sequence`]) is as old as
 //!    the row's last news.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::answer::{Eviction, Reply, admission, routing};
-use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Wanted};
-use crate::question::Question;
-use crate::rows::{Cached, Change, Extent, FeedKinds};
 use crate::view::View;
+use pointsman_interface::Question;
+use pointsman_interface::rows::{Cached, Change, Extent, FeedKinds};
+use pointsman_interface::{Eviction, Reply, admission, routing};
+use pointsman_interface::{ExecutorId, RequestId};
 
 /// One policy's position in the machine's changes.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The return of an input: the id of a new thing, or the reason of a refusal.
 
-use crate::ids::{DeviceId, ExecutorId, RequestId};
+use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
 /// The return of [`crate::Machine::handle`], by the kind of input.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 //!
 //! [`Input`] names them all, so that a run can be recorded and run again.
 
-use crate::ids::{
+use pointsman_interface::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
+use pointsman_interface::{
     AdapterId, BlockHash, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId, RequestId,
     SessionKey, TenantId,
 };
-use crate::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 
 /// A memory that executors share.
 #[derive(Clone, Debug, PartialEq, Eq)]

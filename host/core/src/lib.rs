@@ -61,7 +61,7 @@
 #![deny(missing_docs)]
 #![warn(clippy::float_arithmetic)]
 
-mod answer;
+mod asked;
 mod config;
 mod effect;
 mod fact;
@@ -69,22 +69,14 @@ mod feed;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod handled;
-mod hook;
-mod ids;
 mod input;
 mod log;
 mod machine;
 mod policies;
-mod question;
 mod recorded;
-mod refusal;
-pub mod rows;
 mod view;
 
-pub use answer::{
-    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault, Reply,
-    Victim, admission, routing,
-};
+pub use asked::Asked;
 pub use config::{Config, InvalidConfig};
 pub use effect::{Effect, StartOrder};
 pub use fact::{
@@ -93,19 +85,12 @@ pub use fact::{
 };
 pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};
-pub use hook::{Hook, HookMap, HookSet};
-pub use ids::{
-    AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
-    RequestId, Round, SessionKey, TenantId,
-};
 pub use input::{
     DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, KvReport, KvSpec, NewRequest,
     PrefixEvent, Progress, RetryClass, SequenceRef, StepReport, Tier,
 };
 pub use machine::{BrokenInvariant, ExecutorSnapshot, Machine, Probe, QueueSnapshot};
+pub use pointsman_interface::*;
 pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};
-pub use question::{Asked, Question, Shortage, ShortageCause};
 pub use recorded::RecordedMachine;
-pub use refusal::{Refusal, RefusalCause};
-pub use rows::Moment;
 pub use view::View;

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::{DeviceId, ExecutorId, ModelId, RequestId, TenantId};
-use crate::rows::{NameKind, Presence};
+use pointsman_interface::rows::{NameKind, Presence};
+use pointsman_interface::{DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 
 /// The key of a row that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,14 +9,14 @@
 
 use std::fmt;
 
-use crate::answer::{Answer, Author, Reply};
+use crate::asked::Asked;
 use crate::fact::{Clock, Stamped};
-use crate::hook::Hook;
-use crate::ids::{Micros, RequestId, Round};
 use crate::input::Input;
-use crate::question::Asked;
-use crate::refusal::Refusal;
 use crate::view::View;
+use pointsman_interface::Hook;
+use pointsman_interface::Refusal;
+use pointsman_interface::{Answer, Author, Reply};
+use pointsman_interface::{Micros, RequestId, Round};
 
 /// An answerer of the machine's questions.
 ///

@@ -5,10 +5,10 @@ use std::ops::Deref;
 use crate::effect::Effect;
 use crate::fact::Stamped;
 use crate::handled::Handled;
-use crate::ids::Micros;
 use crate::input::{Input, InternedId};
 use crate::machine::Machine;
 use crate::policies::{Policies, Recorder};
+use pointsman_interface::Micros;
 
 /// A machine, and the recorder that is told of everything that is done to it and comes of it.
 ///

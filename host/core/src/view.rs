@@ -1,9 +1,9 @@
 //! The machine as a policy's host sees it while a question is asked: read-only.
 
-use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Stamp, Wanted};
 use crate::machine::Machine;
-use crate::rows::{Cached, Change, FeedKinds, NameKind, Request};
+use pointsman_interface::rows::{Cached, Change, FeedKinds, NameKind, Request};
+use pointsman_interface::{ExecutorId, RequestId};
 
 /// A read-only view of a [`Machine`].
 #[derive(Clone, Copy, Debug)]

@@ -27,6 +27,7 @@ use pointsman_core::{
 use pointsman_policy::PolicyHost;
 
 use super::message::TicketId;
+use super::record;
 
 /// Steps that are remembered of one request.
 pub const STEPS_MAX: usize = 32;
@@ -367,7 +368,7 @@ impl DecisionLog {
         let said = policies.description(number);
         let words = Arc::new(PolicyWords {
             number,
-            name: said.map_or_else(|| "(retired)".to_owned(), |said| cut(&said.name)),
+            name: cut(record::name(policies, number)),
             reasons: said.map_or_else(Vec::new, |said| said.reasons.clone()),
         });
         self.authors.insert(number, Arc::clone(&words));

@@ -188,8 +188,7 @@ impl Driver {
     }
 
     fn policy_name(&self, number: u32) -> String {
-        let said = self.policies.description(number);
-        said.map_or_else(String::new, |said| said.name.clone())
+        self.policies.name(number).unwrap_or_default().to_owned()
     }
 
     /// The decisions about the request of `ticket`, and the words on it as things are now.

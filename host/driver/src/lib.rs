@@ -455,9 +455,9 @@ impl Driver {
         let (policy, reason) = match by.author {
             Author::BuiltIn => ("built-in", "built-in"),
             Author::Policy(number) => {
-                let policy = self.policies.description(number);
                 let reason = self.policies.reason(number, by.reason);
-                (policy.map_or("", |said| &said.name), reason.unwrap_or(""))
+                let name = self.policies.name(number);
+                (name.unwrap_or(""), reason.unwrap_or(""))
             }
         };
         Placement {

@@ -16,9 +16,9 @@ fn author(policies: &PolicyHost, author: Author) -> &str {
     }
 }
 
-fn name(policies: &PolicyHost, number: u32) -> &str {
-    let said = policies.description(number);
-    said.map_or("(retired)", |said| &said.name)
+/// The name of a policy, or a word in its place once the policy is gone.
+pub(super) fn name(policies: &PolicyHost, number: u32) -> &str {
+    policies.name(number).unwrap_or("(retired)")
 }
 
 /// Logs a fact of the machine.

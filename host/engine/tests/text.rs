@@ -46,11 +46,14 @@ fn chat_prompts_are_those_of_transformers() {
     for golden in golden() {
         let message = ChatMessage::new("user", golden["message"].as_str().unwrap());
         assert_eq!(
-            text.chat_prompt(&[message]).unwrap(),
+            text.chat_prompt(&[message], u32::MAX).unwrap(),
             ids(&golden["prompt_ids"])
         );
         let prompt = golden["prompt"].as_str().unwrap();
-        assert_eq!(text.encode(prompt).unwrap(), ids(&golden["prompt_ids"]));
+        assert_eq!(
+            text.encode(prompt, u32::MAX).unwrap(),
+            ids(&golden["prompt_ids"])
+        );
         let answer = ids(&golden["greedy_ids"]);
         assert_eq!(text.decode(&answer).unwrap(), golden["greedy_text"]);
         assert_eq!(stream(&text, &[], &answer).0, golden["greedy_text"]);
@@ -93,7 +96,7 @@ fn every_piece_is_whole_characters() {
     let phrase = "naïve 東京 👩‍👩‍👧 ≠ ﬁ\u{301}";
     let mut stream = TextStream::default();
     let mut shown = String::new();
-    for token in text.encode(phrase).unwrap() {
+    for token in text.encode(phrase, u32::MAX).unwrap() {
         let Decoded::More(piece) = stream.push(&*text, &[], token).unwrap() else {
             panic!("nothing was to stop it")
         };
@@ -145,7 +148,7 @@ fn cut(text: &ModelText, phrase: &str, rng: &mut Rng) -> Vec<u32> {
         let lengths: Vec<usize> = rest.char_indices().map(|(at, _)| at).skip(1).collect();
         let length = rng.choice(lengths.iter().take(4)).copied();
         let (word, after) = rest.split_at(length.unwrap_or(rest.len()));
-        tokens.extend(text.encode(word).unwrap());
+        tokens.extend(text.encode(word, u32::MAX).unwrap());
         rest = after;
     }
     assert_eq!(text.decode(&tokens).unwrap(), phrase);
@@ -157,7 +160,7 @@ fn the_stop_string_that_ends_first_counts_and_the_longest_of_those() {
     let text = demo_text();
     let stop = |list: &[&str]| -> Vec<String> { list.iter().map(ToString::to_string).collect() };
     let check = |list: &[&str], phrase: &str, expected: &str| {
-        let tokens = text.encode(phrase).unwrap();
+        let tokens = text.encode(phrase, u32::MAX).unwrap();
         assert_eq!(
             stream(&text, &stop(list), &tokens),
             (expected.to_owned(), true)
@@ -172,7 +175,7 @@ fn the_stop_string_that_ends_first_counts_and_the_longest_of_those() {
 #[test]
 fn tokens_that_never_become_text_do_not_pile_up() {
     let text = demo_text();
-    let lone = text.encode("é").unwrap()[0];
+    let lone = text.encode("é", u32::MAX).unwrap()[0];
     assert_eq!(text.decode(&[lone]).unwrap(), "\u{fffd}");
     let mut stream = TextStream::default();
     let mut characters = 0;
@@ -198,17 +201,47 @@ fn what_the_tokenizer_puts_around_a_text_is_put_there_once() {
         "chat_template": "{{ bos_token }}{{ messages[0].content }}",
     });
     let text = model(&[tokenizer(), ("tokenizer_config.json", config.to_string())]).unwrap();
-    assert_eq!(text.encode("a a").unwrap(), [256, 261, 261]);
+    assert_eq!(text.encode("a a", u32::MAX).unwrap(), [256, 261, 261]);
     let message = ChatMessage::new("user", "a");
-    assert_eq!(text.chat_prompt(&[message]).unwrap(), [256, 261]);
+    assert_eq!(text.chat_prompt(&[message], u32::MAX).unwrap(), [256, 261]);
     assert_eq!(text.eos(), [257]);
 }
 
 #[test]
 fn prompts_are_neither_cut_nor_filled_up() {
     let text = model(&[tokenizer()]).unwrap();
-    assert_eq!(text.encode("").unwrap().len(), 1);
-    assert_eq!(text.encode(&"a ".repeat(50)).unwrap().len(), 52);
+    assert_eq!(text.encode("", u32::MAX).unwrap().len(), 1);
+    assert_eq!(text.encode(&"a ".repeat(50), u32::MAX).unwrap().len(), 52);
+}
+
+#[test]
+fn tokenising_stops_past_the_tokens_asked_for() {
+    let text = demo_text();
+    let long = "Once upon a time. ".repeat(100_000);
+    let whole = text.encode(&long[..40_000], u32::MAX).unwrap().len();
+    let counted = |tokens_max| match text.encode(&long, tokens_max) {
+        Err(PromptError::TooLong { tokens_min }) => tokens_min,
+        other => panic!("{other:?}"),
+    };
+    for tokens_max in [0, 100, 2000] {
+        let (tokens_min, tokens_max) = (counted(tokens_max), tokens_max as usize);
+        assert!(tokens_min > tokens_max, "{tokens_min} for {tokens_max}");
+        // At most twice the bytes that hold as many, whatever else the text has.
+        assert!(tokens_min < whole, "{tokens_min} for {tokens_max}");
+    }
+    let chat = text.chat_prompt(&[ChatMessage::new("user", &*long)], 100);
+    assert!(matches!(chat, Err(PromptError::TooLong { .. })));
+}
+
+#[test]
+fn a_text_that_fits_is_tokenised_as_ever_however_sparse() {
+    let text = demo_text();
+    // A token each for many bytes: the beginning alone says too little.
+    let sparse = "<|assistant|>".repeat(1000);
+    let tokens = text.encode(&sparse, u32::MAX).unwrap();
+    assert_eq!(tokens.len(), 1000);
+    assert_eq!(text.encode(&sparse, 1000).unwrap(), tokens);
+    assert!(text.token_bytes_max() >= "<|assistant|>".len());
 }
 
 #[test]
@@ -226,7 +259,7 @@ fn a_tokenizer_that_falls_back_to_bytes_streams_whole_characters() {
         let phrase: String = (0..rng.usize(1..20))
             .map(|_| words[rng.usize(..words.len())])
             .collect();
-        let tokens = text.encode(&phrase).unwrap();
+        let tokens = text.encode(&phrase, u32::MAX).unwrap();
         assert_eq!(
             stream(&text, &[], &tokens),
             at_once(&text, &[], &tokens),
@@ -252,17 +285,17 @@ fn a_chat_template_of_its_own_file_goes_first() {
     ]});
     let config = ("tokenizer_config.json", config.to_string());
     let named = model(&[tokenizer(), config.clone()]).unwrap();
-    assert_eq!(named.chat_prompt(&[]).unwrap(), [261]);
+    assert_eq!(named.chat_prompt(&[], u32::MAX).unwrap(), [261]);
     let own = ("chat_template.jinja", "aa".to_owned());
     let own = model(&[tokenizer(), config, own]).unwrap();
-    assert_eq!(own.chat_prompt(&[]).unwrap(), [261, 259]);
+    assert_eq!(own.chat_prompt(&[], u32::MAX).unwrap(), [261, 259]);
 }
 
 #[test]
 fn without_a_template_there_is_no_chat() {
     let text = model(&[tokenizer()]).unwrap();
     assert!(!text.has_chat_template());
-    let refused = text.chat_prompt(&[]).unwrap_err();
+    let refused = text.chat_prompt(&[], u32::MAX).unwrap_err();
     assert!(matches!(refused, PromptError::NoChatTemplate));
 }
 

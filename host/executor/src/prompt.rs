@@ -12,17 +12,27 @@ use serde::Serialize;
 /// Makes tokens of prompts for one model, and knows its makers' suggestions.
 pub trait PromptEncoder: Debug + Send + Sync {
     /// Returns the tokens of a plain text, with those that the tokenizer puts around every text.
+    /// A little more than `tokens_max` may come out: the caller counts them.
     ///
     /// # Errors
-    /// If the tokenizer fails.
-    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError>;
+    /// If the tokenizer fails, or stopped since there are far more than `tokens_max` tokens.
+    fn encode(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError>;
 
     /// Returns the tokens of a conversation in the form that the model was trained on, up to where
-    /// its answer begins.
+    /// its answer begins. A little more than `tokens_max` may come out: the caller counts them.
     ///
     /// # Errors
-    /// If there is no chat template, or the template refuses the messages or fails on them.
-    fn chat_prompt(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, PromptError>;
+    /// If there is no chat template, the template refuses the messages or fails on them, or the
+    /// tokenizer stopped since there are far more than `tokens_max` tokens.
+    fn chat_prompt(
+        &self,
+        messages: &[ChatMessage],
+        tokens_max: u32,
+    ) -> Result<Vec<u32>, PromptError>;
+
+    /// Returns the most bytes of a text that become one token; at least 1. Longer texts than so many
+    /// bytes for each token of a context are refused unread.
+    fn token_bytes_max(&self) -> usize;
 
     /// Returns true for an id of a token that the model has.
     fn has_token(&self, id: u32) -> bool;
@@ -79,6 +89,12 @@ pub enum PromptError {
     /// The template failed on these messages.
     #[error("the model's chat template fails")]
     Template(#[source] Box<dyn Error + Send + Sync>),
+    /// Tokenising stopped: the text has far more tokens than were asked for.
+    #[error("the text has {tokens_min} tokens or more")]
+    TooLong {
+        /// Number of tokens in the part that was tokenised.
+        tokens_min: usize,
+    },
     /// The tokenizer failed on this text.
     #[error("the text cannot be tokenized")]
     Tokenizer(#[source] Box<dyn Error + Send + Sync>),

@@ -10,6 +10,9 @@
 //!    was made for it (`tests::admin_needs_its_key_or_its_listener_or_loopback`).
 //! 3. Where there is no admin key, a page from elsewhere in an operator's browser can neither read
 //!    nor order anything (`tests::a_page_from_elsewhere_is_no_operator`).
+//! 4. Where only this machine can connect and no key is needed, such a page is no client either, nor
+//!    does it read metrics, unless the configuration allows its origin
+//!    (`tests::a_page_from_elsewhere_is_no_client_of_this_machine`).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +23,7 @@ use hyper::http::uri::Authority;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::cors::{Origins, authority};
 use super::error::ApiError;
 
 /// The tenant of clients that need no key, and of keys that name none.
@@ -50,6 +54,15 @@ pub(super) enum Reach {
 pub(super) struct Listener {
     reach: Reach,
     audience: Audience,
+}
+
+/// A request's sender, as far as no key tells who that is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visitor<'a> {
+    pub(super) listener: Listener,
+    pub(super) headers: &'a HeaderMap,
+    /// The origins of pages that may be clients.
+    pub(super) origins: &'a Origins,
 }
 
 /// The rule by which a route lets requests in.
@@ -157,30 +170,27 @@ impl ApiKeys {
 
     /// Lets a request in by the rule of its route. Returns its tenant; the default one where the
     /// route is not for clients.
-    pub(super) fn admit(
-        &self,
-        access: Access,
-        listener: Listener,
-        headers: &HeaderMap,
-    ) -> Result<&str, ApiError> {
+    pub(super) fn admit(&self, access: Access, visitor: Visitor<'_>) -> Result<&str, ApiError> {
         match access {
             Access::Open => {}
             Access::Clients => {
-                listener.check_clients()?;
-                return self.tenant(headers);
+                visitor.listener.check_clients()?;
+                return self.tenant(visitor);
             }
-            Access::Metrics => self.check_metrics(headers)?,
-            Access::OperatorsPage => self.check_operators_listener(listener)?,
-            Access::Operators => self.check_operator(headers, listener)?,
+            Access::Metrics => self.check_metrics(visitor)?,
+            Access::OperatorsPage => self.check_operators_page(visitor)?,
+            Access::Operators => self.check_operator(visitor)?,
         }
         Ok(DEFAULT_TENANT)
     }
 
-    fn tenant(&self, headers: &HeaderMap) -> Result<&str, ApiError> {
+    fn tenant(&self, visitor: Visitor<'_>) -> Result<&str, ApiError> {
         if self.keys.is_empty() {
-            return Ok(DEFAULT_TENANT);
+            return visitor.check_client().map(|()| DEFAULT_TENANT);
         }
-        let offered = bearer(headers).map(hash).ok_or(ApiError::Unauthorized)?;
+        let offered = bearer(visitor.headers)
+            .map(hash)
+            .ok_or(ApiError::Unauthorized)?;
         let mut tenant = Err(ApiError::Unauthorized);
         for key in &self.keys {
             if bool::from(key.sha256.ct_eq(&offered)) {
@@ -190,11 +200,20 @@ impl ApiKeys {
         tenant
     }
 
-    fn check_metrics(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    fn check_metrics(&self, visitor: Visitor<'_>) -> Result<(), ApiError> {
         match self.metrics {
-            MetricsAccess::Everybody => Ok(()),
-            MetricsAccess::KeyHolders if self.is_admin(headers) => Ok(()),
-            MetricsAccess::KeyHolders => self.tenant(headers).map(drop),
+            MetricsAccess::Everybody => visitor.check_client(),
+            MetricsAccess::KeyHolders if self.is_admin(visitor.headers) => Ok(()),
+            MetricsAccess::KeyHolders => self.tenant(visitor).map(drop),
+        }
+    }
+
+    /// The page asks for the admin key by itself, where there is one.
+    fn check_operators_page(&self, visitor: Visitor<'_>) -> Result<(), ApiError> {
+        self.check_operators_listener(visitor.listener)?;
+        match self.admin {
+            Some(_) => Ok(()),
+            None => visitor.check_operator(),
         }
     }
 
@@ -214,14 +233,12 @@ impl ApiKeys {
         }
     }
 
-    fn check_operator(&self, headers: &HeaderMap, listener: Listener) -> Result<(), ApiError> {
-        self.check_operators_listener(listener)?;
+    fn check_operator(&self, visitor: Visitor<'_>) -> Result<(), ApiError> {
+        self.check_operators_listener(visitor.listener)?;
         match self.admin {
-            Some(_) if self.is_admin(headers) => Ok(()),
+            Some(_) if self.is_admin(visitor.headers) => Ok(()),
             Some(_) => Err(ApiError::AdminUnauthorized),
-            // Without a key nothing else tells an operator from a page that the operator's
-            // browser shows.
-            None => check_origin(headers, listener.reach),
+            None => visitor.check_operator(),
         }
     }
 
@@ -232,22 +249,45 @@ impl ApiKeys {
     }
 }
 
-/// Refuses pages of other sites: a browser tells the site of a page, and a foreign name that was
-/// made to mean this machine is none of this machine's own names.
-fn check_origin(headers: &HeaderMap, reach: Reach) -> Result<(), ApiError> {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
-    let host = text(HOST).unwrap_or("");
-    let own = text(ORIGIN).is_none_or(|origin| {
-        let authority = origin.split_once("://").map(|(_, authority)| authority);
-        authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
-    });
-    if own && (reach == Reach::Network || names_this_machine(host)) {
-        return Ok(());
+// === impl Visitor ===
+
+impl Visitor<'_> {
+    /// Refuses pages of other sites where there is no admin key: nothing else tells an operator from
+    /// a page that the operator's browser shows.
+    fn check_operator(self) -> Result<(), ApiError> {
+        if self.comes_from_here(&Origins::default()) {
+            return Ok(());
+        }
+        Err(ApiError::Forbidden(
+            "a page from elsewhere may not use /admin and /monitor; ask at 127.0.0.1 or localhost, \
+             or set `admin.key` in the configuration",
+        ))
     }
-    Err(ApiError::Forbidden(
-        "a page from elsewhere may not use /admin; ask at 127.0.0.1 or localhost, or set \
-         `admin.key` in the configuration",
-    ))
+
+    /// Refuses pages of other sites where no key is needed and only this machine can connect: they
+    /// could not come there but by way of a browser.
+    fn check_client(self) -> Result<(), ApiError> {
+        match self.listener.reach {
+            Reach::Network => Ok(()),
+            Reach::Loopback if self.comes_from_here(self.origins) => Ok(()),
+            Reach::Loopback => Err(ApiError::Forbidden(
+                "a page from elsewhere may not use this server; ask at 127.0.0.1 or localhost, or \
+                 configure `[[keys]]`, or the page's origin in `http.cors-origins`",
+            )),
+        }
+    }
+
+    /// True unless a page of another site asks: a browser tells the site of a page, and a foreign
+    /// name that was made to mean this machine is none of this machine's own names.
+    fn comes_from_here(self, origins: &Origins) -> bool {
+        let text = |name: HeaderName| self.headers.get(name).map(|v| v.to_str().unwrap_or(""));
+        let host = text(HOST).unwrap_or("");
+        let is_own = |origin: &str| authority(origin).is_some_and(|o| o.eq_ignore_ascii_case(host));
+        let page_is_known = text(ORIGIN).is_none_or(|page| is_own(page) || origins.allow(page));
+        let host_is_known =
+            self.listener.reach == Reach::Network || names_this_machine(host) || origins.name(host);
+        page_is_known && host_is_known
+    }
 }
 
 fn names_this_machine(host: &str) -> bool {
@@ -271,6 +311,8 @@ fn hash(key: &str) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use hyper::header::HeaderValue;
 
     use super::*;
@@ -287,6 +329,21 @@ mod tests {
         }
     }
 
+    static NONE: LazyLock<Origins> = LazyLock::new(Origins::default);
+
+    fn visitor(headers: &HeaderMap, listener: Listener) -> Visitor<'_> {
+        Visitor {
+            listener,
+            headers,
+            origins: &NONE,
+        }
+    }
+
+    /// A request that other machines could have made.
+    fn from_afar(headers: &HeaderMap) -> Visitor<'_> {
+        visitor(headers, listener(Reach::Network, Audience::Everybody))
+    }
+
     fn with(authorization: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
@@ -300,8 +357,8 @@ mod tests {
             None,
             MetricsAccess::Everybody,
         );
-        assert_eq!(keys.tenant(&with("Bearer one")), Ok("a"));
-        assert_eq!(keys.tenant(&with("bearer two")), Ok("b"));
+        assert_eq!(keys.tenant(from_afar(&with("Bearer one"))), Ok("a"));
+        assert_eq!(keys.tenant(from_afar(&with("bearer two"))), Ok("b"));
         for unknown in [
             "Bearer three",
             "Bearer ",
@@ -310,19 +367,28 @@ mod tests {
             "Bearer one two",
         ] {
             assert_eq!(
-                keys.tenant(&with(unknown)),
+                keys.tenant(from_afar(&with(unknown))),
                 Err(ApiError::Unauthorized),
                 "{unknown}"
             );
         }
-        assert_eq!(keys.tenant(&HeaderMap::new()), Err(ApiError::Unauthorized));
+        assert_eq!(
+            keys.tenant(from_afar(&HeaderMap::new())),
+            Err(ApiError::Unauthorized)
+        );
     }
 
     #[test]
     fn without_keys_everybody_is_the_default_tenant() {
         let keys = api_keys(&[], None, MetricsAccess::Everybody);
-        assert_eq!(keys.tenant(&HeaderMap::new()), Ok(DEFAULT_TENANT));
-        assert_eq!(keys.tenant(&with("Bearer whatever")), Ok(DEFAULT_TENANT));
+        assert_eq!(
+            keys.tenant(from_afar(&HeaderMap::new())),
+            Ok(DEFAULT_TENANT)
+        );
+        assert_eq!(
+            keys.tenant(from_afar(&with("Bearer whatever"))),
+            Ok(DEFAULT_TENANT)
+        );
     }
 
     fn listener(reach: Reach, audience: Audience) -> Listener {
@@ -346,9 +412,9 @@ mod tests {
             for audience in [Audience::Everybody, Audience::Clients, Audience::Operators] {
                 let listener = listener(reach, audience);
                 let local = at("127.0.0.1:8080", None);
-                let without = open.check_operator(&local, listener);
+                let without = open.check_operator(visitor(&local, listener));
                 let (tenant, admin) = (with("Bearer one"), with("Bearer root"));
-                let with_key = locked.check_operator(&admin, listener);
+                let with_key = locked.check_operator(visitor(&admin, listener));
                 match (audience, reach) {
                     (Audience::Clients, _) => {
                         assert!(matches!(without, Err(ApiError::Forbidden(_))));
@@ -363,13 +429,13 @@ mod tests {
                     }
                 }
                 if audience != Audience::Clients {
-                    let other = locked.check_operator(&tenant, listener);
+                    let other = locked.check_operator(visitor(&tenant, listener));
                     assert_eq!(other, Err(ApiError::AdminUnauthorized));
                 }
             }
         }
         assert_eq!(
-            locked.tenant(&with("Bearer root")),
+            locked.tenant(from_afar(&with("Bearer root"))),
             Err(ApiError::Unauthorized)
         );
     }
@@ -390,22 +456,86 @@ mod tests {
             ("evil.example:8080", Some("http://evil.example:8080"), false),
             ("", None, false),
         ] {
-            let may = open.check_operator(&at(host, origin), loopback);
-            assert_eq!(may.is_ok(), passes, "{host} {origin:?}");
+            let headers = at(host, origin);
+            let visitor = visitor(&headers, loopback);
+            assert_eq!(
+                open.check_operator(visitor).is_ok(),
+                passes,
+                "{host} {origin:?}"
+            );
+            let page = open.check_operators_page(visitor);
+            assert_eq!(page.is_ok(), passes, "{host} {origin:?}");
         }
         // A listener of their own may well have a name.
         let own = listener(Reach::Network, Audience::Operators);
         assert_eq!(
-            open.check_operator(&at("ops.example:9090", None), own),
+            open.check_operator(visitor(&at("ops.example:9090", None), own)),
             Ok(())
         );
         let evil = at("ops.example:9090", Some("http://evil.example"));
-        assert!(open.check_operator(&evil, own).is_err());
+        assert!(open.check_operator(visitor(&evil, own)).is_err());
         // A page does not have the key.
         let locked = api_keys(&[], Some("root"), MetricsAccess::Everybody);
         let mut keyed = with("Bearer root");
         keyed.insert(ORIGIN, HeaderValue::from_static("http://evil.example"));
-        assert_eq!(locked.check_operator(&keyed, loopback), Ok(()));
+        assert_eq!(locked.check_operator(visitor(&keyed, loopback)), Ok(()));
+    }
+
+    #[test]
+    fn a_page_from_elsewhere_is_no_client_of_this_machine() {
+        let open = api_keys(&[], None, MetricsAccess::Everybody);
+        let private = api_keys(&[], None, MetricsAccess::KeyHolders);
+        let origins = Origins::new(vec!["https://chat.example:8443".parse().unwrap()]);
+        for (host, origin, passes) in [
+            ("127.0.0.1:8080", None, true),
+            ("localhost:8080", Some("http://localhost:8080"), true),
+            ("127.0.0.1:8080", Some("https://chat.example:8443"), true),
+            ("chat.example:8443", None, true),
+            ("127.0.0.1:8080", Some("https://evil.example"), false),
+            ("127.0.0.1:8080", Some("null"), false),
+            ("evil.example:8080", None, false),
+            ("evil.example:8080", Some("http://evil.example:8080"), false),
+            ("", None, false),
+        ] {
+            let headers = at(host, origin);
+            for reach in [Reach::Loopback, Reach::Network] {
+                let visitor = Visitor {
+                    listener: listener(reach, Audience::Everybody),
+                    headers: &headers,
+                    origins: &origins,
+                };
+                // Whoever reaches an address of the network may ask.
+                let passes = passes || reach == Reach::Network;
+                for (keys, access) in [
+                    (&open, Access::Clients),
+                    (&open, Access::Metrics),
+                    (&private, Access::Metrics),
+                ] {
+                    let may = keys.admit(access, visitor).is_ok();
+                    assert_eq!(may, passes, "{host} {origin:?} {reach:?} {access:?}");
+                }
+                assert!(open.admit(Access::Open, visitor).is_ok());
+            }
+        }
+        // A page of an allowed origin is a client and no operator.
+        let page = at("127.0.0.1:8080", Some("https://chat.example:8443"));
+        let visitor = Visitor {
+            listener: listener(Reach::Loopback, Audience::Everybody),
+            headers: &page,
+            origins: &origins,
+        };
+        for access in [Access::Operators, Access::OperatorsPage] {
+            assert!(open.admit(access, visitor).is_err());
+        }
+        // A page does not have a key.
+        let locked = api_keys(&[("one", "a")], None, MetricsAccess::Everybody);
+        let mut keyed = with("Bearer one");
+        keyed.insert(ORIGIN, HeaderValue::from_static("http://evil.example"));
+        let visitor = Visitor {
+            headers: &keyed,
+            ..visitor
+        };
+        assert_eq!(locked.admit(Access::Clients, visitor), Ok("a"));
     }
 
     #[test]
@@ -424,10 +554,16 @@ mod tests {
     fn metrics_are_for_those_the_configuration_says() {
         let nobody = HeaderMap::new();
         let public = api_keys(&[("one", "a")], Some("root"), MetricsAccess::Everybody);
-        assert_eq!(public.check_metrics(&nobody), Ok(()));
+        assert_eq!(public.check_metrics(from_afar(&nobody)), Ok(()));
         let closed = api_keys(&[("one", "a")], Some("root"), MetricsAccess::KeyHolders);
-        assert_eq!(closed.check_metrics(&nobody), Err(ApiError::Unauthorized));
-        assert_eq!(closed.check_metrics(&with("Bearer one")), Ok(()));
-        assert_eq!(closed.check_metrics(&with("Bearer root")), Ok(()));
+        assert_eq!(
+            closed.check_metrics(from_afar(&nobody)),
+            Err(ApiError::Unauthorized)
+        );
+        assert_eq!(closed.check_metrics(from_afar(&with("Bearer one"))), Ok(()));
+        assert_eq!(
+            closed.check_metrics(from_afar(&with("Bearer root"))),
+            Ok(())
+        );
     }
 }

@@ -1,14 +1,64 @@
-//! A request's body: bounded in size and time.
+//! Requests' bodies: each bounded in size and time, and all together in memory.
+//!
+//! # Bounds
+//! Memory is counted as it is taken, so that a client that announces much and sends little has
+//! little. The first bytes of each body are not counted: whatever large bodies take, there is room
+//! for small ones. All bodies together hold `bodies-max`, and so many bytes more for each connection.
+//! A body that finds no room is refused at once: those that have begun can then end.
+//!
+//! # Invariants
+//! 1. A body's memory is counted until the body is dropped, whoever holds it then
+//!    (`tests::a_body_takes_the_room_of_what_has_come`, and `turns::tests` for work without a client).
+//! 2. The bodies that clients have only announced take no room
+//!    (`tests::a_body_takes_the_room_of_what_has_come`).
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use http_body_util::BodyExt as _;
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::CONTENT_ENCODING;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::error::{ApiError, quoted};
 use super::settings::HttpSettings;
+
+/// The most bytes of a small body. So many of each body are not counted.
+pub(super) const SMALL_BYTES_MAX: usize = 16 << 10;
+/// The bytes of all bodies from which on their memory is worth giving back to the system.
+const MUCH_BYTES: usize = 16 << 20;
+
+/// The memory of all bodies.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    // Immutable.
+    bytes_max: usize,
+    retry_after: u32,
+    /// Gives freed memory back to the system.
+    freed: fn(),
+    // Owned.
+    bytes: AtomicUsize,
+    /// True if there was much since memory was last given back.
+    was_much: AtomicBool,
+}
+
+/// A request's body, with its part of the memory of all.
+#[derive(Debug)]
+pub(super) struct Body {
+    bytes: Vec<u8>,
+    /// Dropped after the bytes.
+    share: Share,
+}
+
+/// A part of the memory of all bodies.
+#[derive(Debug)]
+struct Share {
+    bodies: Arc<Bodies>,
+    bytes: usize,
+}
 
 /// Reads a request's body whole.
 ///
@@ -17,7 +67,8 @@ use super::settings::HttpSettings;
 pub(super) async fn read(
     request: Request<Incoming>,
     settings: &HttpSettings,
-) -> Result<Bytes, ApiError> {
+    bodies: &Arc<Bodies>,
+) -> Result<Body, ApiError> {
     let bytes_max = settings.body_bytes_max;
     let too_large = ApiError::BodyTooLarge { bytes_max };
     let (head, body) = request.into_parts();
@@ -31,14 +82,219 @@ pub(super) async fn read(
     if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > bytes_max) {
         return Err(too_large);
     }
-    let body = Limited::new(body, bytes_max).collect();
-    match timeout(settings.read_timeout, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
-        Ok(Err(error)) => {
+    let body = collect(body, bytes_max, Body::empty(bodies));
+    let read = timeout(settings.read_timeout, body).await;
+    read.unwrap_or(Err(ApiError::BodyTimeout))
+}
+
+/// Adds all that comes to `body`, which may have at most `bytes_max` bytes.
+async fn collect(
+    mut incoming: Incoming,
+    bytes_max: usize,
+    mut body: Body,
+) -> Result<Body, ApiError> {
+    let announced = incoming.size_hint().upper();
+    let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
+    let most = announced.unwrap_or(bytes_max).min(bytes_max);
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| {
             tracing::debug!(%error, "a body broke off");
-            Err(ApiError::Body("broke off".to_owned()))
+            ApiError::Body("broke off".to_owned())
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if body.len().saturating_add(data.len()) > bytes_max {
+            return Err(ApiError::BodyTooLarge { bytes_max });
         }
-        Err(_elapsed) => Err(ApiError::BodyTimeout),
+        body.push(&data, most)?;
+    }
+    Ok(body)
+}
+
+// === impl Bodies ===
+
+impl Bodies {
+    pub(super) fn new(settings: &HttpSettings) -> Self {
+        Self {
+            bytes_max: settings.bodies_bytes_max,
+            retry_after: settings.retry_after_secs,
+            freed: settings.memory_freed,
+            bytes: AtomicUsize::new(0),
+            was_much: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes `more` bytes, if there is room.
+    fn take(&self, more: usize) -> Result<(), ApiError> {
+        let grown = |bytes: usize| bytes.checked_add(more).filter(|b| *b <= self.bytes_max);
+        let before = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        let before = before.map_err(|_full| ApiError::BodiesFull {
+            retry_after: self.retry_after,
+        })?;
+        if before + more >= MUCH_BYTES {
+            self.was_much.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives `bytes` back. The last ones after there was much take the allocator's memory along.
+    fn give(&self, bytes: usize) {
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if before == bytes && self.was_much.swap(false, Ordering::Relaxed) {
+            let freed = self.freed;
+            // Slow where much is free: not on a worker. Without a runtime the process is about to end.
+            if let Ok(runtime) = Handle::try_current() {
+                drop(runtime.spawn_blocking(freed));
+            }
+        }
+    }
+}
+
+// === impl Body ===
+
+impl Body {
+    fn empty(bodies: &Arc<Bodies>) -> Self {
+        Self {
+            bytes: Vec::new(),
+            share: Share {
+                bodies: Arc::clone(bodies),
+                bytes: 0,
+            },
+        }
+    }
+
+    /// Adds `data` to a body that will have at most `most` bytes.
+    fn push(&mut self, data: &[u8], most: usize) -> Result<(), ApiError> {
+        let (length, capacity) = (self.bytes.len(), self.bytes.capacity());
+        let needed = length + data.len();
+        if needed > capacity {
+            let grown = capacity.saturating_mul(2).min(most).max(needed);
+            self.share.grow(grown.saturating_sub(SMALL_BYTES_MAX))?;
+            self.bytes.reserve_exact(grown - length);
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    /// Takes what is missing to `bytes`, if there is room.
+    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.bodies.take(bytes - self.bytes)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.bodies.give(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Body {
+    /// A body of `bytes`, for which there is room.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut body = Self::empty(&bodies(usize::MAX, || ()));
+        body.push(bytes, bytes.len()).unwrap();
+        body
+    }
+}
+
+#[cfg(test)]
+fn bodies(bytes_max: usize, freed: fn()) -> Arc<Bodies> {
+    Arc::new(Bodies {
+        bytes_max,
+        retry_after: 7,
+        freed,
+        bytes: AtomicUsize::new(0),
+        was_much: AtomicBool::new(false),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    const LARGE: usize = 4 << 20;
+
+    fn counted(bodies: &Bodies) -> usize {
+        bodies.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A body of which so many bytes of 4 MiB have come, in pieces of 4 KiB.
+    fn begun(bodies: &Arc<Bodies>, bytes: usize) -> Result<Body, ApiError> {
+        let mut body = Body::empty(bodies);
+        for piece in vec![b' '; bytes].chunks(4 << 10) {
+            body.push(piece, LARGE)?;
+        }
+        Ok(body)
+    }
+
+    #[test]
+    fn a_body_takes_the_room_of_what_has_come() {
+        let bodies = bodies(LARGE, || ());
+        // Each announces 4 MiB and sends little.
+        let slow: Vec<Body> = (0..1000)
+            .map(|_| begun(&bodies, SMALL_BYTES_MAX).unwrap())
+            .collect();
+        assert_eq!(counted(&bodies), 0);
+        let whole = begun(&bodies, LARGE).unwrap();
+        assert_eq!(counted(&bodies), LARGE - SMALL_BYTES_MAX);
+        assert_eq!(whole.bytes.capacity(), LARGE);
+        drop((slow, whole));
+        assert_eq!(counted(&bodies), 0);
+        // At no time is more than twice counted of what has come.
+        for bytes in [64 << 10, 1 << 20, (1 << 20) + 1] {
+            let body = begun(&bodies, bytes).unwrap();
+            assert!(counted(&bodies) < 2 * bytes, "{}", counted(&bodies));
+            assert!(body.bytes.capacity() <= counted(&bodies) + SMALL_BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn a_body_without_room_is_refused_and_leaves_its_room_to_others() {
+        let bodies = bodies(LARGE, || ());
+        let first = begun(&bodies, LARGE).unwrap();
+        let refused = begun(&bodies, LARGE).err();
+        assert_eq!(refused, Some(ApiError::BodiesFull { retry_after: 7 }));
+        assert_eq!(counted(&bodies), LARGE - SMALL_BYTES_MAX);
+        // A small one is taken all the same.
+        assert!(begun(&bodies, SMALL_BYTES_MAX).is_ok());
+        drop(first);
+        assert!(begun(&bodies, LARGE).is_ok());
+    }
+
+    #[tokio::test]
+    async fn memory_goes_back_to_the_system_once_much_was_freed() {
+        static FREED: Semaphore = Semaphore::const_new(0);
+        let bodies = bodies(64 << 20, || FREED.add_permits(1));
+        for (together, is_much) in [(4, false), (5, true), (1, false), (5, true)] {
+            let held = (0..together).map(|_| begun(&bodies, LARGE).unwrap());
+            let held: Vec<Body> = held.collect();
+            assert_eq!(bodies.was_much.load(Ordering::Relaxed), is_much);
+            drop(held);
+            assert!(!bodies.was_much.load(Ordering::Relaxed));
+        }
+        drop(FREED.acquire_many(2).await.unwrap());
+        assert_eq!(FREED.available_permits(), 2);
     }
 }

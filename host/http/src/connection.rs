@@ -22,14 +22,23 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// the client's executor.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
+/// The place of a connection among those of all clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// The connection has one of the places, and brings any requests, one after another.
+    Regular,
+    /// All places were taken: the connection brings one request, which may be a probe.
+    Spare,
+}
+
 /// Answers the requests of one connection.
-pub(super) async fn run(stream: TcpStream, app: Arc<App>, listener: Listener) {
+pub(super) async fn run(stream: TcpStream, app: Arc<App>, listener: Listener, seat: Seat) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
     }
     let (socket, watch) = socket::split(stream, app.settings.write_timeout);
-    let served = serve(socket, &watch, Arc::clone(&app), listener).await;
+    let served = serve(socket, &watch, Arc::clone(&app), (listener, seat)).await;
     // A drain does not wait for clients that have their answer.
     if served == Served::Whole && app.phase() < ServerPhase::Draining {
         watch.linger().await;
@@ -45,15 +54,21 @@ enum Served {
     Broken,
 }
 
-async fn serve(socket: socket::Socket, watch: &Watch, app: Arc<App>, listener: Listener) -> Served {
+async fn serve(
+    socket: socket::Socket,
+    watch: &Watch,
+    app: Arc<App>,
+    entry: (Listener, Seat),
+) -> Served {
     let mut phase = app.watched.phase.clone();
     let read_timeout = app.settings.read_timeout;
     let service = service_fn(move |request| {
         let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(router::answer(&app, listener, request).await) }
+        async move { Ok::<_, Infallible>(router::answer(&app, entry, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
+        .keep_alive(entry.1 == Seat::Regular)
         .header_read_timeout(read_timeout)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)

@@ -26,7 +26,7 @@ pub(super) const STATUSES: [(u16, &str); 12] = [
     (401, "There is no key, or an unknown one."),
     (
         403,
-        "This address does not serve that, or operators have no access yet: the message says what to configure.",
+        "This address does not serve that, operators have no access yet, or a page of another site asks: the message says what to configure.",
     ),
     (
         404,
@@ -50,7 +50,7 @@ pub(super) const STATUSES: [(u16, &str); 12] = [
     ),
     (
         503,
-        "The request's deadline or the host's bound on waiting passed, the server starts or shuts down, or a policy refuses.",
+        "The request's deadline or the host's bound on waiting passed, the server starts or shuts down, connections or memory are used up, or a policy refuses.",
     ),
 ];
 
@@ -78,6 +78,14 @@ pub(super) enum ApiError {
         context_tokens: u32,
         prompt_tokens: usize,
         output_tokens: u32,
+    },
+    #[error(
+        "the model's context holds {context_tokens} tokens, and the prompt has {tokens_min} or more"
+    )]
+    PromptTooLong {
+        param: &'static str,
+        context_tokens: u32,
+        tokens_min: usize,
     },
     #[error("the content encoding {0} is not understood; send the body as it is")]
     Encoding(String),
@@ -110,6 +118,21 @@ pub(super) enum ApiError {
         secs(*retry_after)
     )]
     HandsFull { retry_after: u32 },
+    #[error(
+        "as many long requests wait to be read as the server lets wait; try again in {}",
+        secs(*retry_after)
+    )]
+    ReadingQueueFull { retry_after: u32 },
+    #[error(
+        "the requests under way take all the memory that they may; try again in {}",
+        secs(*retry_after)
+    )]
+    BodiesFull { retry_after: u32 },
+    #[error(
+        "as many clients are connected as the server takes; try again in {}",
+        secs(*retry_after)
+    )]
+    ConnectionsFull { retry_after: u32 },
     #[error("the server is starting")]
     Starting { retry_after: u32 },
     #[error("the server is shutting down")]
@@ -191,6 +214,8 @@ impl ApiError {
             | ApiError::MethodNotAllowed { .. }
             | ApiError::BodyTimeout
             | ApiError::BodyTooLarge { .. }
+            | ApiError::BodiesFull { .. }
+            | ApiError::ConnectionsFull { .. }
             | ApiError::Starting { .. }
             | ApiError::Draining { .. } => true,
             ApiError::Body(_)
@@ -198,10 +223,12 @@ impl ApiError {
             | ApiError::Field { .. }
             | ApiError::Unbuilt { .. }
             | ApiError::ContextExceeded { .. }
+            | ApiError::PromptTooLong { .. }
             | ApiError::UnknownModel { .. }
             | ApiError::Absent(_)
             | ApiError::Conflict(_)
             | ApiError::HandsFull { .. }
+            | ApiError::ReadingQueueFull { .. }
             | ApiError::Ended(_)
             | ApiError::Internal => false,
         }
@@ -245,7 +272,7 @@ impl ApiError {
             ApiError::Missing(_) => (StatusCode::BAD_REQUEST, "missing_required_parameter"),
             ApiError::Field { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
             ApiError::Unbuilt { .. } => (StatusCode::BAD_REQUEST, "unsupported_parameter"),
-            ApiError::ContextExceeded { .. } => {
+            ApiError::ContextExceeded { .. } | ApiError::PromptTooLong { .. } => {
                 (StatusCode::BAD_REQUEST, "context_length_exceeded")
             }
             ApiError::Encoding(_) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"),
@@ -262,6 +289,13 @@ impl ApiError {
             ApiError::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             ApiError::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             ApiError::HandsFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "hands_full"),
+            ApiError::ReadingQueueFull { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "reading_queue_full")
+            }
+            ApiError::BodiesFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "bodies_full"),
+            ApiError::ConnectionsFull { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "connections_full")
+            }
             ApiError::Starting { .. } => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             ApiError::Draining { .. } => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
             ApiError::Ended(outcome) => outcome_status(*outcome),
@@ -280,7 +314,8 @@ impl ApiError {
             Some(param.clone())
         } else if let ApiError::Missing(param)
         | ApiError::Unbuilt { param, .. }
-        | ApiError::ContextExceeded { param, .. } = self
+        | ApiError::ContextExceeded { param, .. }
+        | ApiError::PromptTooLong { param, .. } = self
         {
             Some((*param).to_owned())
         } else if let ApiError::UnknownModel { .. } = self {
@@ -292,6 +327,9 @@ impl ApiError {
 
     fn retry_after(&self) -> Option<u32> {
         if let ApiError::HandsFull { retry_after }
+        | ApiError::ReadingQueueFull { retry_after }
+        | ApiError::BodiesFull { retry_after }
+        | ApiError::ConnectionsFull { retry_after }
         | ApiError::Starting { retry_after }
         | ApiError::Draining { retry_after }
         | ApiError::Ended(Outcome::Refused(

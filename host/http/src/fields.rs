@@ -1,55 +1,84 @@
 //! The fields of a request's body: each is taken by the code that understands it, beside which its
 //! schema stands.
+//!
+//! A body is checked to be JSON, and the text of each of its fields is noted; a value is made of a
+//! field that is taken. A field that nobody takes costs a few words, whatever it holds
+//! (`tests::fields_that_nobody_takes_are_not_made_into_values`).
+
+use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::Schema;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, quoted};
 
-/// Named values; `null` is as good as absent.
+/// The most fields of an object.
+const FIELDS_MAX: usize = 1024;
+
+/// Named values, as their JSON texts in the body; `null` is as good as absent.
 #[derive(Debug)]
-pub(super) struct Fields {
-    values: Map<String, Value>,
+pub(super) struct Fields<'b> {
+    values: BTreeMap<String, &'b RawValue>,
     /// Makes the name that a field has in errors.
     named: fn(&str) -> String,
 }
 
+/// The fields of an object, up to the most that are taken.
+struct Noted<'b> {
+    values: BTreeMap<String, &'b RawValue>,
+    surplus: usize,
+}
+
 // === impl Fields ===
 
-impl Fields {
-    pub(super) fn new(values: Map<String, Value>, named: fn(&str) -> String) -> Self {
+impl<'b> Fields<'b> {
+    /// No fields.
+    pub(super) fn none(named: fn(&str) -> String) -> Self {
+        let values = BTreeMap::new();
         Self { values, named }
     }
 
     /// The fields of a body, which has to be a JSON object.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    pub(super) fn parse(body: &'b [u8]) -> Result<Self, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::Body(format!("is not UTF-8 at byte {}", error.valid_up_to()))
         })?;
-        let value = serde_json::from_str(text)
-            .map_err(|error| ApiError::Body(format!("is not JSON: {error}")))?;
-        match value {
-            Value::Object(values) => Ok(Self::new(values, str::to_owned)),
-            other @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)) => Err(ApiError::Body(format!(
-                "has to be a JSON object, not {}",
-                described(&other)
-            ))),
+        let value: &RawValue = parsed(text)?;
+        let fields = Self::of(value, str::to_owned)?;
+        fields.ok_or_else(|| {
+            let found = described(value);
+            ApiError::Body(format!("has to be a JSON object, not {found}"))
+        })
+    }
+
+    /// The fields of an object; absent: `value` is none. `named` makes their names in errors.
+    pub(super) fn of(
+        value: &'b RawValue,
+        named: fn(&str) -> String,
+    ) -> Result<Option<Self>, ApiError> {
+        if !value.get().starts_with('{') {
+            return Ok(None);
         }
+        let Noted { values, surplus } = parsed(value.get())?;
+        if surplus > 0 {
+            let message = format!("has an object with more than {FIELDS_MAX} fields");
+            return Err(ApiError::Body(message));
+        }
+        Ok(Some(Self { values, named }))
     }
 
     /// True if `name` has a value other than `null`.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.values.get(name).is_some_and(|value| !value.is_null())
+        self.values.get(name).is_some_and(|value| !is_null(value))
     }
 
     /// Takes the value of `name`; absent: there is none, or `null`.
-    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
-        self.values.remove(name).filter(|value| !value.is_null())
+    pub(super) fn take(&mut self, name: &str) -> Option<&'b RawValue> {
+        self.values.remove(name).filter(|value| !is_null(value))
     }
 
     /// Takes the value of `name`, which has to be there and be `wanted`.
@@ -73,9 +102,9 @@ impl Fields {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
-        match T::deserialize(&value).ok().filter(fits) {
+        match read(value).filter(fits) {
             Some(taken) => Ok(Some(taken)),
-            None => Err(mismatch((self.named)(name), wanted, &value)),
+            None => Err(mismatch((self.named)(name), wanted, value)),
         }
     }
 
@@ -85,22 +114,83 @@ impl Fields {
     }
 }
 
+// === impl Noted ===
+
+impl<'de> Deserialize<'de> for Noted<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Noting;
+        impl<'de> Visitor<'de> for Noting {
+            type Value = Noted<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Noted<'de>, A::Error> {
+                let (mut values, mut surplus) = (BTreeMap::new(), 0);
+                while let Some(name) = map.next_key::<String>()? {
+                    if values.len() < FIELDS_MAX || values.contains_key(&name) {
+                        values.insert(name, map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                        surplus += 1;
+                    }
+                }
+                Ok(Noted { values, surplus })
+            }
+        }
+        deserializer.deserialize_map(Noting)
+    }
+}
+
+// === Values ===
+
+fn parsed<'b, T: Deserialize<'b>>(text: &'b str) -> Result<T, ApiError> {
+    let parsed = serde_json::from_str(text);
+    parsed.map_err(|error| ApiError::Body(format!("is not JSON: {error}")))
+}
+
+/// The value as a `T`, if it is one.
+pub(super) fn read<'b, T: Deserialize<'b>>(value: &'b RawValue) -> Option<T> {
+    serde_json::from_str(value.get()).ok()
+}
+
+fn is_null(value: &RawValue) -> bool {
+    value.get() == "null"
+}
+
 /// The error of a parameter that is not `wanted`.
-pub(super) fn mismatch(param: String, wanted: &str, value: &Value) -> ApiError {
-    let message = format!("`{param}` has to be {wanted}, not {}", described(value));
+pub(super) fn mismatch(param: String, wanted: &str, value: &RawValue) -> ApiError {
+    unlike(param, wanted, &described(value))
+}
+
+/// The error of a parameter that is not `wanted`, but the text `found`.
+pub(super) fn mismatched_text(param: String, wanted: &str, found: &str) -> ApiError {
+    unlike(param, wanted, &described_text(found))
+}
+
+fn unlike(param: String, wanted: &str, found: &str) -> ApiError {
+    let message = format!("`{param}` has to be {wanted}, not {found}");
     ApiError::field(param, message)
 }
 
-fn described(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(value) => value.to_string(),
-        Value::Number(value) => quoted(&value.to_string()),
-        Value::String(text) => format!("the text `{}`", quoted(text)),
-        Value::Array(list) if list.is_empty() => "an empty list".to_owned(),
-        Value::Array(_) => "a list".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
+fn described(value: &RawValue) -> String {
+    let json = value.get();
+    if json.starts_with('{') {
+        "an object".to_owned()
+    } else if let Some(items) = json.strip_prefix('[') {
+        let is_empty = items.trim_start().starts_with(']');
+        if is_empty { "an empty list" } else { "a list" }.to_owned()
+    } else if json.starts_with('"') {
+        let text: Option<String> = read(value);
+        described_text(text.as_deref().unwrap_or(json))
+    } else {
+        quoted(json)
     }
+}
+
+fn described_text(text: &str) -> String {
+    format!("the text `{}`", quoted(text))
 }
 
 // === Schemas ===
@@ -148,4 +238,63 @@ fn nullable(mut schema: Value) -> Value {
         schemas.push(json!({"type": "null"}));
     }
     schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_nobody_takes_are_not_made_into_values() {
+        // No value could be made of these: they are nested deeper than any parser of values goes,
+        // and a number is larger than any.
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let body = format!(r#"{{"deep": {deep}, "large": 1e999, "model": "demo"}}"#);
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        assert_eq!(fields.require("model", "a text"), Ok("demo".to_owned()));
+        assert_eq!(fields.left().collect::<Vec<_>>(), ["deep", "large"]);
+        // Each is a piece of the body, and no copy.
+        let text = fields.take("deep").unwrap().get();
+        assert!(body.as_bytes().as_ptr_range().contains(&text.as_ptr()));
+        let bad = r#"{"deep": [[1, }"#;
+        assert!(Fields::parse(bad.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn an_object_has_no_more_fields_than_are_noted() {
+        let object = |fields: usize| {
+            let fields = (0..fields).map(|n| format!("\"f{n}\": 1"));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        };
+        let full = object(FIELDS_MAX);
+        let fields = Fields::parse(full.as_bytes()).unwrap();
+        assert_eq!(fields.left().count(), FIELDS_MAX);
+        let error = Fields::parse(object(FIELDS_MAX + 1).as_bytes()).err();
+        assert_eq!(
+            error.map(|error| error.to_string()).as_deref(),
+            Some("the body has an object with more than 1024 fields")
+        );
+    }
+
+    #[test]
+    fn the_last_of_two_fields_of_one_name_counts() {
+        let mut fields = Fields::parse(br#"{"n": 1, "n": 2}"#).unwrap();
+        assert_eq!(fields.require("n", "an integer"), Ok(2));
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_shown() {
+        for (json, shown) in [
+            ("null", "null"),
+            ("true", "true"),
+            ("-1.5", "-1.5"),
+            (r#""a\nb""#, "the text `a?b`"),
+            (r#""\ud800""#, r#"the text `"\ud800"`"#),
+            ("[ ]", "an empty list"),
+            ("[1]", "a list"),
+            ("{}", "an object"),
+        ] {
+            assert_eq!(described(parsed(json).unwrap()), shown);
+        }
+    }
 }

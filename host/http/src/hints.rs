@@ -13,11 +13,12 @@ use pointsman_driver::message::Hints;
 use pointsman_notation::nearest;
 use schemars::{Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::error::{ApiError, quoted};
-use super::fields::{Fields, closed_object, mismatch};
+use super::fields::{Fields, closed_object, mismatch, mismatched_text};
 use super::openapi::named;
 
 /// A hint that clients may give.
@@ -119,6 +120,8 @@ pub(super) const BODY_FIELD: &str = "pointsman";
 
 const HEADER: &str = "x-pointsman-";
 
+/// The most bytes of hints in a body: as many as headers have.
+const BYTES_MAX: usize = 64 << 10;
 const SESSION_BYTES_MAX: usize = 256;
 const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 64;
@@ -136,9 +139,9 @@ pub(super) struct Rules<'a> {
 }
 
 /// The hints of a request, by the place they are in.
-struct Given {
-    body: Fields,
-    headers: Fields,
+struct Given<'b> {
+    body: Fields<'b>,
+    headers: Fields<'b>,
 }
 
 /// The schema of the body's field [`BODY_FIELD`].
@@ -171,12 +174,14 @@ pub(super) fn header_parameters() -> Vec<(String, Value)> {
 /// Reads the hints of a request: `pointsman` is the body's field [`BODY_FIELD`].
 pub(super) fn parse(
     headers: &HeaderMap,
-    pointsman: Option<Value>,
+    pointsman: Option<&RawValue>,
     rules: Rules<'_>,
 ) -> Result<Hints, ApiError> {
+    let headers = of_headers(headers)?;
+    let headers = Fields::of(&headers, in_header)?;
     let mut given = Given {
         body: of_body(pointsman)?,
-        headers: of_headers(headers)?,
+        headers: headers.expect("an object was written"),
     };
     let session = given.take("session", "a text of 1 to 256 bytes", |text: &String| {
         (1..=SESSION_BYTES_MAX).contains(&text.len())
@@ -206,25 +211,24 @@ pub(super) fn parse(
     Ok(hints)
 }
 
-fn of_body(pointsman: Option<Value>) -> Result<Fields, ApiError> {
-    let values = match pointsman {
-        None => Map::new(),
-        Some(Value::Object(values)) => values,
-        Some(
-            other @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)),
-        ) => return Err(mismatch(BODY_FIELD.to_owned(), "an object", &other)),
+fn of_body(pointsman: Option<&RawValue>) -> Result<Fields<'_>, ApiError> {
+    let Some(given) = pointsman else {
+        return Ok(Fields::none(in_body));
     };
-    for name in values.keys() {
+    let wrong = |wanted| mismatch(BODY_FIELD.to_owned(), wanted, given);
+    if given.get().len() > BYTES_MAX {
+        return Err(wrong("an object of at most 64 KiB"));
+    }
+    let fields = Fields::of(given, in_body)?;
+    let fields = fields.ok_or_else(|| wrong("an object"))?;
+    for name in fields.left() {
         known(name, in_body)?;
     }
-    Ok(Fields::new(values, in_body))
+    Ok(fields)
 }
 
-fn of_headers(headers: &HeaderMap) -> Result<Fields, ApiError> {
+/// The hints of headers, as a body would write them.
+fn of_headers(headers: &HeaderMap) -> Result<Box<RawValue>, ApiError> {
     let mut values = Map::new();
     for (header, value) in headers {
         let Some(name) = header.as_str().strip_prefix(HEADER) else {
@@ -238,7 +242,7 @@ fn of_headers(headers: &HeaderMap) -> Result<Fields, ApiError> {
             return Err(ApiError::field(header.as_str(), message));
         }
     }
-    Ok(Fields::new(values, in_header))
+    Ok(to_raw_value(&values).expect("values with text keys can be written as JSON"))
 }
 
 fn in_body(hint: &str) -> String {
@@ -300,10 +304,10 @@ impl Form {
             Form::Pairs => items()
                 .map(|item| match item.split_once('=') {
                     Some((key, value)) => Ok((key.to_owned(), Value::from(value))),
-                    None => Err(mismatch(
+                    None => Err(mismatched_text(
                         header.to_owned(),
                         "`key=value,key=value`",
-                        &Value::from(text),
+                        text,
                     )),
                 })
                 .collect::<Result<Map<_, _>, _>>()
@@ -314,7 +318,7 @@ impl Form {
 
 // === impl Given ===
 
-impl Given {
+impl Given<'_> {
     fn take<T: DeserializeOwned + PartialEq>(
         &mut self,
         name: &str,

@@ -7,9 +7,24 @@
 //! lies behind [`DriverHandle`].
 //!
 //! # Bounds
-//! Connections beyond `connections-max` wait unaccepted in the kernel's backlog: such a client
-//! waits instead of being refused, and costs nothing. Bodies, heads, reads and writes have the
-//! bounds of [`HttpSettings`].
+//! A connection beyond `connections-max` is a spare one: it gets one answer, to a probe or that there
+//! is no room, and closes. There are few spare ones, and a newer one takes the place of the oldest, so
+//! that neither clients that stay nor clients that are silent keep probes from being answered.
+//! `body`, `turns` and `connection` have bounds of their own, most of them of [`HttpSettings`]:
+//!
+//! | bound | default | beyond |
+//! |---|---|---|
+//! | `http.connections-max` | 4096 | 503, and the connection closes |
+//! | `http.requests-max` | 8192 | 429 |
+//! | `http.body-max` | 4 MiB | 413 |
+//! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 96 MiB | 503 |
+//! | `http.reading-queue-max`, long requests that wait to be parsed and tokenised | 1024 | 429 |
+//! | `http.read-timeout`, over a head, and again over a body | 30 s | 408, or the connection closes |
+//! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
+//! | bytes of a head | 64 KiB | 431 |
+//! | fields of an object in a body | 1024 | 400 |
+//! | bytes of hints in a body | 64 KiB | 400 |
+//! | a prompt, in bytes: the longest token's for each token of the context | | 400 |
 //!
 //! # Cancellation
 //! A client that leaves ends its connection's task. The future or body that holds the request's
@@ -34,6 +49,7 @@ mod answer;
 mod auth;
 mod body;
 mod connection;
+mod cors;
 mod error;
 mod fields;
 mod hints;
@@ -45,8 +61,11 @@ mod router;
 mod routes;
 mod settings;
 mod socket;
+mod spares;
+mod turns;
 
 use std::io::{self, ErrorKind};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,14 +77,19 @@ use pointsman_driver::metrics::Metrics;
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use auth::Listener;
+use body::Bodies;
+use connection::Seat;
 use error::ApiError;
+use spares::Spares;
+use turns::Turns;
 
 pub use admin::policies::PolicyListing;
 pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};
+pub use cors::{NoOrigin, Origins, PageOrigin};
 #[doc(hidden)]
 pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
@@ -111,8 +135,8 @@ pub struct App {
     clock: SystemClock,
     // Owned.
     monitor: monitor::Newest,
-    /// Bounds the prompts that are tokenised at once on threads of their own.
-    tokenising: Semaphore,
+    bodies: Arc<Bodies>,
+    turns: Turns,
     // Owned by others.
     watched: Watched,
 }
@@ -134,8 +158,10 @@ impl App {
         driver: DriverHandle,
         watched: Watched,
     ) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Self {
+            bodies: Arc::new(Bodies::new(&settings)),
+            turns: Turns::new(threads, &settings),
             settings,
             catalog: fleet.catalog(),
             fleet,
@@ -143,7 +169,6 @@ impl App {
             origin: fastrand::u64(..),
             clock: SystemClock::start(),
             monitor: monitor::Newest::default(),
-            tokenising: Semaphore::new(threads),
             watched,
         }
     }
@@ -187,6 +212,7 @@ pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> i
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     let mut phase = app.watched.phase.clone();
     let mut connections = JoinSet::new();
+    let mut spares = Spares::default();
     loop {
         // The end first, lest clients that keep coming put it off; then ended connections, which
         // make room.
@@ -194,12 +220,17 @@ pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> i
             biased;
             () = reached(&mut phase, ServerPhase::Draining) => break,
             Some(ended) = connections.join_next() => note(ended),
-            (stream, place) = accept(&sockets, &places) => {
+            stream = accept(&sockets) => {
                 let app = Arc::clone(&app);
-                connections.spawn(async move {
-                    connection::run(stream, app, listener).await;
-                    drop(place);
-                });
+                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                    connections.spawn(async move {
+                        connection::run(stream, app, listener, Seat::Regular).await;
+                        drop(place);
+                    });
+                } else {
+                    let spare = connection::run(stream, app, listener, Seat::Spare);
+                    spares.add(connections.spawn(spare));
+                }
             }
         }
     }
@@ -218,16 +249,11 @@ pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> i
     Ok(())
 }
 
-/// Accepts the next client, once there is a place for one.
-async fn accept(
-    sockets: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
-    let place = Arc::clone(places).acquire_owned().await;
-    let place = place.expect("the semaphore is never closed");
+/// Accepts the next client.
+async fn accept(sockets: &TcpListener) -> TcpStream {
     loop {
         match sockets.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok((stream, _)) => return stream,
             Err(error) if is_of_one_client(error.kind()) => {
                 tracing::debug!(%error, "a client left before it was accepted");
             }
@@ -253,7 +279,9 @@ async fn reached(phases: &mut watch::Receiver<ServerPhase>, phase: ServerPhase) 
 }
 
 fn note(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
         tracing::error!(%error, "a connection's task panicked");
     }
 }

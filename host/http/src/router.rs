@@ -1,19 +1,22 @@
 //! The way of a request: its route is found, its sender's rights are checked, its function is run.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
 
 use super::answer::Reply;
-use super::auth::Listener;
+use super::auth::{Access, Listener, Visitor};
+use super::body::Body;
+use super::connection::Seat;
 use super::error::ApiError;
 use super::routes::Resource;
 use super::{App, body};
 
 /// A request on its way to the function of its route.
 pub(super) struct Call<'a> {
-    pub(super) app: &'a App,
+    pub(super) app: &'a Arc<App>,
     /// The tenant that asks; the default one where the route is not for clients.
     pub(super) tenant: &'a str,
     /// The text at the path's parameter, unescaped; empty where the path has none.
@@ -25,15 +28,22 @@ pub(super) struct Call<'a> {
 ///
 /// # Cancellation
 /// A completion under way is cancelled.
-pub(super) async fn answer(app: &App, listener: Listener, request: Request<Incoming>) -> Reply {
+pub(super) async fn answer(
+    app: &Arc<App>,
+    entry: (Listener, Seat),
+    request: Request<Incoming>,
+) -> Reply {
     let sends_body = !request.body().is_end_stream();
     let found = Resource::find(request.uri().path());
     let endpoint = found.as_ref().map_or("unknown", |found| found.label());
+    let origins = &app.settings.origins;
+    let is_for_clients = found.as_ref().is_ok_and(|found| !found.is_for_operators());
+    let cors = is_for_clients.then(|| origins.answer_headers(request.headers()));
     let answered = match found {
-        Ok(resource) => run(app, listener, resource, request).await,
+        Ok(resource) => run(app, entry, resource, request).await,
         Err(error) => Err(error),
     };
-    let reply = answered.unwrap_or_else(|error| {
+    let mut reply = answered.unwrap_or_else(|error| {
         let is_unread = sends_body && error.leaves_body_unread();
         let mut reply = error.into_reply();
         if is_unread {
@@ -43,6 +53,7 @@ pub(super) async fn answer(app: &App, listener: Listener, request: Request<Incom
         }
         reply
     });
+    reply.headers_mut().extend(cors.unwrap_or_default());
     let status = reply.status().as_u16();
     app.watched.metrics.http_response(endpoint, status);
     tracing::debug!(endpoint, status, "response begins");
@@ -50,14 +61,26 @@ pub(super) async fn answer(app: &App, listener: Listener, request: Request<Incom
 }
 
 async fn run(
-    app: &App,
-    listener: Listener,
+    app: &Arc<App>,
+    (listener, seat): (Listener, Seat),
     resource: Resource,
     request: Request<Incoming>,
 ) -> Result<Reply, ApiError> {
+    let origins = &app.settings.origins;
+    if let Some(reply) = origins.preflight(&request, &resource) {
+        return Ok(reply);
+    }
     let route = resource.route(request.method())?;
-    let keys = &app.settings.keys;
-    let tenant = keys.admit(route.access, listener, request.headers())?;
+    if seat == Seat::Spare && route.access != Access::Open {
+        let retry_after = app.settings.retry_after_secs;
+        return Err(ApiError::ConnectionsFull { retry_after });
+    }
+    let visitor = Visitor {
+        listener,
+        headers: request.headers(),
+        origins,
+    };
+    let tenant = app.settings.keys.admit(route.access, visitor)?;
     let call = Call {
         app,
         tenant,
@@ -74,7 +97,7 @@ impl Call<'_> {
     ///
     /// # Cancellation
     /// The part that was read is dropped.
-    pub(super) async fn body(self) -> Result<Bytes, ApiError> {
-        body::read(self.request, &self.app.settings).await
+    pub(super) async fn body(self) -> Result<Body, ApiError> {
+        body::read(self.request, &self.app.settings, &self.app.bodies).await
     }
 }

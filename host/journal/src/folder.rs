@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Keeps a journal's files, which have numbers. Only the writer's thread calls it.
 pub trait Store: Send + 'static {
-    /// Lists the numbers of its files, ascending.
+    /// Lists its files, ascending by number.
     ///
     /// # Errors
     /// If the files cannot be listed.
-    fn numbers(&mut self) -> io::Result<Vec<u32>>;
+    fn files(&mut self) -> io::Result<Vec<StoredFile>>;
 
     /// Makes a new file. An existing file is never overwritten.
     ///
@@ -24,6 +25,17 @@ pub trait Store: Send + 'static {
     /// # Errors
     /// If the file cannot be removed.
     fn remove(&mut self, number: u32) -> io::Result<()>;
+}
+
+/// A file in a [`Store`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredFile {
+    /// Number of the file.
+    pub number: u32,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// Time of the last write to the file, by the store's clock: the journal reads none.
+    pub modified: SystemTime,
 }
 
 /// A folder with files `0000000001.pmj` and so on. A lock makes sure that only one process writes
@@ -66,9 +78,7 @@ impl Folder {
             source,
         };
         fs::create_dir_all(path).map_err(io)?;
-        let lock = private(OpenOptions::new().write(true).create(true))
-            .open(path.join("lock"))
-            .map_err(io)?;
+        let lock = pointsman_files::create(&path.join("lock")).map_err(io)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 path: path.to_owned(),
@@ -87,8 +97,17 @@ impl Folder {
 }
 
 impl Store for Folder {
-    fn numbers(&mut self) -> io::Result<Vec<u32>> {
-        Ok(list(&self.path)?.into_keys().collect())
+    fn files(&mut self) -> io::Result<Vec<StoredFile>> {
+        let mut files = Vec::new();
+        for (number, path) in list(&self.path)? {
+            let found = fs::symlink_metadata(path)?;
+            files.push(StoredFile {
+                number,
+                bytes: found.len(),
+                modified: found.modified()?,
+            });
+        }
+        Ok(files)
     }
 
     fn create(&mut self, number: u32) -> io::Result<Box<dyn Write + Send>> {

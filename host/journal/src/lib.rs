@@ -29,6 +29,7 @@ mod export;
 mod folder;
 mod frame;
 mod reader;
+mod retention;
 mod worker;
 mod writer;
 
@@ -38,7 +39,7 @@ pub use entry::{
     Restarted, Roster, Saved,
 };
 pub use export::{json_line, text_line};
-pub use folder::{Folder, FolderError, Store};
+pub use folder::{Folder, FolderError, Store, StoredFile};
 pub use frame::{FORMAT, FRAME_BYTES_MAX, FileError};
 pub use reader::{Entries, JournalReader, Located, OpenError, ReadError, TornTail, read_bytes};
 pub use writer::{

@@ -232,7 +232,7 @@ impl JournalReader {
 
     fn load(&mut self, path: PathBuf) -> Result<(), ReadError> {
         let file: Arc<Path> = path.into();
-        let bytes = match fs::read(&file) {
+        let bytes = match pointsman_files::read(&file, u64::MAX) {
             Ok(bytes) => bytes,
             // The writer keeps a bounded number of files, and may have removed this one since.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

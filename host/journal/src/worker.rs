@@ -7,21 +7,32 @@
 //! 2. After a failed write nothing more is written to that file: its end may be half an entry.
 //! 3. An older file is removed only when a newer one has content, so a full disk costs no history
 //!    (`a_disk_that_is_full_costs_no_history_and_is_tried_again`).
+//! 4. A failure is logged when it begins and when it has another reason, and its end is logged
+//!    (`a_disk_that_is_full_is_one_outage_however_often_it_is_tried`).
 
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use pointsman_core::Micros;
+use tracing::{info, warn};
 
 use crate::entry::{Entry, Gap, Header};
 use crate::folder::Store;
 use crate::frame::{file_head, write_frame};
-use crate::writer::{Batch, BatchKind, JournalSettings, JournalStats, Shared};
+use crate::retention;
+use crate::writer::{Batch, BatchKind, JournalSettings, JournalStats, Shared, size};
 
 /// Largest number of batches that are lost for want of a keyframe before one is requested again.
 /// The number doubles with each failure, so that a disk which stays full costs the driver less and
 /// less.
 const LOST_BATCHES_MAX: u32 = 1 << 12;
+
+/// Number of files, at least, over which the entries of [`JournalSettings::age_max`] are spread: a
+/// file goes as a whole, and only when its last entry is too old.
+const FILES_PER_AGE: u32 = 8;
 
 pub(crate) struct Worker<S> {
     store: S,
@@ -36,12 +47,17 @@ pub(crate) struct Worker<S> {
     missing: u64,
     need: Need,
     back_off: BackOff,
+    /// Bytes to write before the next gap gets a keyframe: as many as the keyframe of the last gap
+    /// had. Whatever makes gaps, keyframes for them take no more than entries do.
+    keyframe_debt: u64,
 }
 
 struct OpenFile {
     to: Box<dyn Write + Send>,
     /// Bytes after the first keyframe: however large a keyframe is, entries follow it.
     bytes: u64,
+    /// Time of the first keyframe.
+    began: Micros,
 }
 
 /// The need for a keyframe.
@@ -106,6 +122,7 @@ impl<S: Store> Worker<S> {
             missing: 0,
             need: Need::Requested,
             back_off: BackOff::NONE,
+            keyframe_debt: 0,
         }
     }
 
@@ -133,7 +150,7 @@ impl<S: Store> Worker<S> {
         }
         // The queue is empty: time for the keyframe that a gap requires. Under load it would only
         // make things worse.
-        if self.need == Need::Later {
+        if self.need == Need::Later && self.keyframe_debt == 0 {
             self.ask_for_keyframe();
         }
         batches.recv().ok()
@@ -157,10 +174,11 @@ impl<S: Store> Worker<S> {
     fn write(&mut self, batch: &Batch) -> Result<(), Unwritten> {
         match batch.kind {
             BatchKind::Keyframe => {
-                if self.is_full() {
+                if self.is_full(batch.now) {
                     self.begin_file(batch)?;
                 } else {
                     self.append(batch)?;
+                    self.keyframe_debt = size(batch.bytes.len());
                 }
                 self.need = Need::No;
                 self.back_off = BackOff::NONE;
@@ -168,10 +186,12 @@ impl<S: Store> Worker<S> {
             }
             BatchKind::Entries => {
                 let gap = self.append(batch)?;
+                let debt = self.keyframe_debt;
+                self.keyframe_debt = debt.saturating_sub(size(batch.bytes.len()));
                 if gap > 0 && self.need == Need::No {
                     self.need = Need::Later;
                 }
-                if self.is_full() && self.need != Need::Requested {
+                if self.is_full(batch.now) && self.need != Need::Requested {
                     self.ask_for_keyframe();
                 }
             }
@@ -179,10 +199,17 @@ impl<S: Store> Worker<S> {
         Ok(())
     }
 
-    /// Tells whether the next keyframe begins a file.
-    fn is_full(&self) -> bool {
-        let bytes = self.file.as_ref().map(|file| file.bytes);
-        bytes.is_none_or(|bytes| bytes >= self.settings.file_bytes)
+    /// Tells whether a keyframe at the time `now` begins a file.
+    fn is_full(&self, now: Micros) -> bool {
+        let JournalSettings {
+            file_bytes,
+            age_max,
+            ..
+        } = self.settings;
+        self.file.as_ref().is_none_or(|file| {
+            let age = Duration::from_micros(now.since(file.began).0);
+            file.bytes >= file_bytes || age >= age_max / FILES_PER_AGE
+        })
     }
 
     /// Writes a batch to the open file and returns the number of gaps noted, 0 or 1.
@@ -195,7 +222,8 @@ impl<S: Store> Worker<S> {
         let gaps = note_gap(&mut gap, self.missing)?;
         file.put(&gap)?;
         file.put(&batch.bytes)?;
-        self.count(gaps + batch.entries, gap.len() + batch.bytes.len());
+        let bytes = size(gap.len()) + size(batch.bytes.len());
+        self.count(gaps + batch.entries, bytes);
         self.missing = 0;
         Ok(gaps)
     }
@@ -211,6 +239,7 @@ impl<S: Store> Worker<S> {
         let mut file = OpenFile {
             to: self.store.create(self.number)?,
             bytes: 0,
+            began: keyframe.now,
         };
         let put = file.put(&head).and_then(|()| file.put(&keyframe.bytes));
         if let Err(error) = put {
@@ -223,28 +252,25 @@ impl<S: Store> Worker<S> {
         self.header.file = self.header.file.saturating_add(1);
         self.number = self.number.saturating_add(1);
         self.stats.files += 1;
-        self.count(
-            1 + gaps + keyframe.entries,
-            head.len() + keyframe.bytes.len(),
-        );
+        let bytes = size(head.len()) + size(keyframe.bytes.len());
+        self.count(1 + gaps + keyframe.entries, bytes);
         self.missing = 0;
+        self.note_recovery();
         self.remove_oldest();
         Ok(())
     }
 
-    fn count(&mut self, entries: u64, bytes: usize) {
+    fn count(&mut self, entries: u64, bytes: u64) {
         self.stats.written += entries;
-        self.stats.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.stats.bytes += bytes;
     }
 
     fn remove_oldest(&mut self) {
-        let numbers = match self.store.numbers() {
-            Ok(numbers) => numbers,
+        let files = match self.store.files() {
+            Ok(files) => files,
             Err(error) => return self.note_error(&error),
         };
-        let kept = usize::try_from(self.settings.files_max).unwrap_or(usize::MAX);
-        let surplus = numbers.len().saturating_sub(kept);
-        for number in numbers.into_iter().take(surplus) {
+        for number in retention::surplus(&files, &self.settings) {
             self.remove(number);
         }
     }
@@ -258,7 +284,10 @@ impl<S: Store> Worker<S> {
     /// Closes the file after an error.
     fn fail(&mut self, error: &io::Error) {
         self.file = None;
+        self.keyframe_debt = 0;
         self.note_error(error);
+        self.stats.outages += u64::from(!self.stats.failing);
+        self.stats.failing = true;
         self.back_off.lengthen();
         self.need = Need::Later;
         self.shared.keyframe_due.store(false, Ordering::Relaxed);
@@ -279,8 +308,22 @@ impl<S: Store> Worker<S> {
     }
 
     fn note_error(&mut self, error: &io::Error) {
+        let text = error.to_string();
+        let is_known = self.stats.failing && self.stats.last_error.as_ref() == Some(&text);
+        if !is_known {
+            warn!(
+                error = text,
+                "the journal cannot be written, or an old file of it removed"
+            );
+        }
         self.stats.errors += 1;
-        self.stats.last_error = Some(error.to_string());
+        self.stats.last_error = Some(text);
+    }
+
+    fn note_recovery(&mut self) {
+        if std::mem::take(&mut self.stats.failing) {
+            info!(lost = self.stats.lost, "the journal is written again");
+        }
     }
 
     fn tell(&self) {
@@ -293,7 +336,7 @@ impl<S: Store> Worker<S> {
 impl OpenFile {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.to.write_all(bytes)?;
-        self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.bytes += size(bytes.len());
         Ok(())
     }
 }

@@ -10,6 +10,15 @@
 //! with [`JournalWriter::write_keyframe`] at its own time. Entries written until then still go to
 //! the open file, up to twice a file's size. The flag is up at the start, so a keyframe is also the
 //! first entry to write.
+//!
+//! # Bounds
+//! 1. The entries from one [`Entry::Round`] to the next have at most
+//!    [`JournalSettings::round_bytes`]; what is past them is missing like any other entry. A
+//!    [`Entry::Bound`] is the operator's and counts for nothing
+//!    (`a_round_has_its_bytes_and_what_is_past_them_is_a_gap`).
+//! 2. Entries that a replay does without ([`JournalWriter::write_spare`]) have together at most as
+//!    many bytes as all others, and [`SPARE_BYTES`]
+//!    (`lines_of_a_log_take_no_more_of_a_journal_than_all_the_rest`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -30,8 +39,14 @@ pub struct JournalSettings {
     /// Bytes after the first keyframe at which a file is full: it ends with the next keyframe. At
     /// least 4,096.
     pub file_bytes: u64,
-    /// Number of files that are kept, files of earlier runs included. At least 2.
-    pub files_max: u32,
+    /// Bytes of all files, those of earlier runs included. A file that begins has room for
+    /// [`Self::file_bytes`] made for it: the oldest go. At least twice that.
+    pub total_bytes: u64,
+    /// Age of a file's last entry at which it goes when another file begins. A file ends at an
+    /// eighth of it, however small it is.
+    pub age_max: Duration,
+    /// Bytes of all entries from one round to the next; what is past them is a gap. At least 4,096.
+    pub round_bytes: u64,
     /// Bytes at which a batch is handed over. At least 1.
     pub batch_bytes: usize,
     /// Number of batches that may wait for the thread. At least 2.
@@ -43,11 +58,13 @@ pub struct JournalSettings {
 }
 
 impl Default for JournalSettings {
-    /// 16 files of 64 MiB, and at most 8 MiB waiting for the thread.
+    /// 1 GiB in files of 64 MiB, for a week, and at most 8 MiB waiting for the thread.
     fn default() -> Self {
         Self {
             file_bytes: 64 << 20,
-            files_max: 16,
+            total_bytes: 1 << 30,
+            age_max: Duration::from_secs(7 * 24 * 3600),
+            round_bytes: 4 << 20,
             batch_bytes: 64 << 10,
             batches_max: 128,
             batch_age: Micros(20_000),
@@ -55,6 +72,9 @@ impl Default for JournalSettings {
         }
     }
 }
+
+/// Bytes that entries which a replay does without may be ahead of the others.
+const SPARE_BYTES: u64 = 64 << 10;
 
 /// Facts about a run, for the headers of its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,10 +124,16 @@ pub struct JournalStats {
     pub lost: u64,
     /// Entries refused because they are longer than a frame may be.
     pub refused: u64,
+    /// Entries withheld because their round, or what a replay does without, had its bytes.
+    pub withheld: u64,
     /// Failures to list, make, write or remove a file.
     pub errors: u64,
     /// Text of the last failure.
     pub last_error: Option<String>,
+    /// True from a failed write until a file has been begun again: nothing is written meanwhile.
+    pub failing: bool,
+    /// Times that writing began to fail.
+    pub outages: u64,
 }
 
 /// State shared by the two sides, neither of which waits.
@@ -118,6 +144,7 @@ pub(crate) struct Shared {
     pub(crate) queued: AtomicUsize,
     pub(crate) dropped: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) withheld: AtomicU64,
     /// Counters of the thread. The lock is held for a copy of a few numbers, and never by the
     /// writer's owner.
     pub(crate) told: Mutex<JournalStats>,
@@ -130,6 +157,8 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) kind: BatchKind,
+    /// Time of the last turn or keyframe before the batch was handed over.
+    pub(crate) now: Micros,
     /// Entries dropped before the first of this batch.
     pub(crate) dropped_before: u64,
     pub(crate) entries: u64,
@@ -162,6 +191,7 @@ impl JournalMonitor {
         JournalStats {
             dropped: self.0.dropped.load(Ordering::Relaxed),
             refused: self.0.refused.load(Ordering::Relaxed),
+            withheld: self.0.withheld.load(Ordering::Relaxed),
             ..told.clone()
         }
     }
@@ -179,6 +209,12 @@ pub struct JournalWriter {
     ended: Receiver<()>,
     shared: Arc<Shared>,
     batch: Batch,
+    /// Bytes that the round may still have.
+    round_left: u64,
+    /// Bytes that entries which a replay does without may still have.
+    spare_left: u64,
+    /// Time of the last turn or keyframe.
+    now: Micros,
     /// Time at which [`Self::turn`] first saw entries in the batch.
     batch_since: Option<Micros>,
 }
@@ -194,7 +230,7 @@ impl JournalWriter {
         settings: JournalSettings,
     ) -> Result<Self, JournalStartError> {
         settings.validate()?;
-        let numbers = store.numbers().map_err(JournalStartError::List)?;
+        let files = store.files().map_err(JournalStartError::List)?;
         let (sender, batches) = sync_channel(settings.batches_max);
         let (spares, spare) = sync_channel(settings.batches_max);
         let (alive, ended) = sync_channel(0);
@@ -206,7 +242,7 @@ impl JournalWriter {
             started_unix_ms: info.started_unix_ms,
             file: 0,
         };
-        let next = numbers.last().map_or(1, |last| last.saturating_add(1));
+        let next = files.last().map_or(1, |last| last.number.saturating_add(1));
         let worker = Worker::new(store, (header, next), settings, Arc::clone(&shared));
         thread::Builder::new()
             .name("journal".to_owned())
@@ -222,25 +258,50 @@ impl JournalWriter {
             ended,
             shared,
             batch: Batch::default(),
+            round_left: settings.round_bytes,
+            spare_left: SPARE_BYTES,
+            now: Micros::default(),
             batch_since: None,
         })
     }
 
     /// Writes an entry.
     pub fn write(&mut self, entry: &Entry<'_>) {
-        if write_frame(&mut self.batch.bytes, entry).is_err() {
-            self.refuse();
-            return;
+        if matches!(entry, Entry::Round { .. }) {
+            self.round_left = self.settings.round_bytes;
         }
-        self.batch.entries += 1;
-        if self.batch.bytes.len() >= self.settings.batch_bytes {
-            self.flush();
+        let is_free = matches!(entry, Entry::Bound(_)) && self.round_left > 0;
+        let bytes_max = if is_free { u64::MAX } else { self.round_left };
+        match self.encode(entry, bytes_max) {
+            Ok(bytes) => {
+                let counted = if is_free { 0 } else { bytes };
+                self.round_left = self.round_left.saturating_sub(counted);
+                self.spare_left = self.spare_left.saturating_add(bytes).min(SPARE_BYTES);
+                self.flush_if_full();
+            }
+            Err(Unencoded::TooLong) => self.refuse(),
+            Err(Unencoded::NoRoom) => self.end_round(),
         }
+    }
+
+    /// Writes an entry that a replay does without, if there is room for it, and tells whether there
+    /// was. Without it nothing is missing to a reader.
+    pub fn write_spare(&mut self, entry: &Entry<'_>) -> bool {
+        let encoded = self.encode(entry, self.spare_left.min(self.round_left));
+        if let Ok(bytes) = encoded {
+            self.round_left = self.round_left.saturating_sub(bytes);
+            self.spare_left = self.spare_left.saturating_sub(bytes);
+            self.flush_if_full();
+        } else {
+            self.shared.withheld.fetch_add(1, Ordering::Relaxed);
+        }
+        encoded.is_ok()
     }
 
     /// Hands the batch over if it is old enough. The driver calls it at the end of each turn, and
     /// at [`Self::flush_at`] when nothing is written until then.
     pub fn turn(&mut self, now: Micros) {
+        self.now = now;
         if self.batch.bytes.is_empty() {
             return;
         }
@@ -265,7 +326,8 @@ impl JournalWriter {
             bytes: self.spare.try_recv().unwrap_or_default(),
             ..Batch::default()
         };
-        let batch = std::mem::replace(&mut self.batch, fresh);
+        let mut batch = std::mem::replace(&mut self.batch, fresh);
+        batch.now = self.now;
         self.batch_since = None;
         if let Err(batch) = self.send(batch) {
             self.drop_batch(batch);
@@ -284,6 +346,7 @@ impl JournalWriter {
     /// Writes a keyframe, after all entries before it.
     pub fn write_keyframe(&mut self, keyframe: Keyframe) {
         self.flush();
+        self.now = keyframe.now;
         let mut bytes = Vec::new();
         let entry = Entry::Keyframe(Box::new(keyframe));
         if write_frame(&mut bytes, &entry).is_err() {
@@ -292,6 +355,7 @@ impl JournalWriter {
         }
         let batch = Batch {
             kind: BatchKind::Keyframe,
+            now: self.now,
             dropped_before: std::mem::take(&mut self.batch.dropped_before),
             entries: 1,
             bytes,
@@ -315,9 +379,42 @@ impl JournalWriter {
         self.monitor().stats()
     }
 
+    /// Puts an entry of at most `bytes_max` bytes into the batch, and returns its length.
+    fn encode(&mut self, entry: &Entry<'_>, bytes_max: u64) -> Result<u64, Unencoded> {
+        if bytes_max == 0 {
+            return Err(Unencoded::NoRoom);
+        }
+        let before = self.batch.bytes.len();
+        write_frame(&mut self.batch.bytes, entry).map_err(|_too_long| Unencoded::TooLong)?;
+        let bytes = size(self.batch.bytes.len() - before);
+        if bytes > bytes_max {
+            self.batch.bytes.truncate(before);
+            return Err(Unencoded::NoRoom);
+        }
+        self.batch.entries += 1;
+        Ok(bytes)
+    }
+
+    fn flush_if_full(&mut self) {
+        if self.batch.bytes.len() >= self.settings.batch_bytes {
+            self.flush();
+        }
+    }
+
     fn refuse(&mut self) {
         self.shared.refused.fetch_add(1, Ordering::Relaxed);
-        // To a reader the entry is missing like any other.
+        self.miss();
+    }
+
+    /// Withholds an entry and all that follow it until the next round.
+    fn end_round(&mut self) {
+        self.round_left = 0;
+        self.shared.withheld.fetch_add(1, Ordering::Relaxed);
+        self.miss();
+    }
+
+    /// Counts an entry as missing: to a reader it is so whatever the reason.
+    fn miss(&mut self) {
         self.flush();
         self.batch.dropped_before += 1;
     }
@@ -365,12 +462,30 @@ impl Drop for JournalWriter {
     }
 }
 
+/// A reason why an entry is not in the batch.
+#[derive(Clone, Copy)]
+enum Unencoded {
+    /// The entry is longer than a frame may be.
+    TooLong,
+    /// The entry is longer than the room that is left for it.
+    NoRoom,
+}
+
+/// Number of bytes, as files are measured.
+pub(crate) fn size(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 impl JournalSettings {
     fn validate(&self) -> Result<(), JournalStartError> {
-        let size = |size| u64::try_from(size).unwrap_or(u64::MAX);
         let bounds = [
             ("file-bytes", self.file_bytes, 4096),
-            ("files-max", u64::from(self.files_max), 2),
+            (
+                "total-bytes",
+                self.total_bytes,
+                self.file_bytes.saturating_mul(2),
+            ),
+            ("round-bytes", self.round_bytes, 4096),
             ("batch-bytes", size(self.batch_bytes), 1),
             ("batches-max", size(self.batches_max), 2),
         ];

@@ -1,11 +1,13 @@
 //! Looks at the policy folder and reads its files.
 //!
 //! # Invariants
-//! 1. [`read`] returns the whole file that was stamped, which is looked at before and after
+//! 1. Nothing that is put into the folder makes a look or a [`read`] wait
+//!    (`what_was_replaced_by_a_fifo_is_not_waited_for`).
+//! 2. [`read`] returns the whole file that was stamped, which is looked at before and after
 //!    (`a_file_that_changed_since_it_was_seen_is_not_read`).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -82,7 +84,7 @@ fn failure(why: String) -> Failure {
 }
 
 fn read_seen(seen: &Stamp) -> io::Result<Option<Vec<u8>>> {
-    let mut file = File::open(&seen.path)?;
+    let mut file = pointsman_files::open(&seen.path)?;
     if stamp(seen.path.clone(), &file.metadata()?) != *seen {
         return Ok(None);
     }
@@ -98,6 +100,8 @@ fn read_seen(seen: &Stamp) -> io::Result<Option<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     fn seen(path: &Path) -> Stamp {
@@ -115,6 +119,21 @@ mod tests {
         assert_eq!(read(&stamp, 9).unwrap(), None);
         fs::remove_file(&path).unwrap();
         assert_eq!(read(&stamp, 9).unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_replaced_by_a_fifo_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.wasm");
+        fs::write(&path, "one").unwrap();
+        let stamp = seen(&path);
+        fs::remove_file(&path).unwrap();
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let failure = read(&stamp, 9).unwrap_err();
+        assert_eq!(failure.why, "cannot be read: no regular file");
+        let files = list(folder.path()).unwrap().files;
+        assert_eq!(files["a.wasm"], Err("not a regular file".to_owned()));
     }
 
     #[test]

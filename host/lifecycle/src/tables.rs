@@ -1,15 +1,14 @@
 //! The tables `[settings]` and `[limits]` of a policy, in the configuration and in a sidecar.
 //!
 //! A policy gets its settings as JSON; operators write them as TOML. Limits go by the names of
-//! [`Limits::NAMES`].
+//! [`NamedLimits::NAMES`].
 //!
 //! # Invariants
 //! 1. No limit exceeds its ceiling (`sidecar::tests`, and `host/server/tests/config`).
 
 use std::collections::BTreeMap;
 
-use pointsman_notation::{Number, TomlError, TomlProblem, TomlText};
-use pointsman_policy::{Limits, SetLimitError};
+use pointsman_notation::{NamedLimits, Number, SetLimitError, TomlError, TomlProblem, TomlText};
 use serde_json::{Map, Value};
 use toml::Spanned;
 
@@ -36,13 +35,13 @@ pub fn settings(
 ///
 /// # Errors
 /// If there is no such limit, or a value is zero, negative or above the `ceiling`.
-pub fn limits(
+pub fn limits<L: NamedLimits>(
     source: &TomlText,
     key: &str,
     given: LimitsTable,
-    rest: Limits,
-    ceiling: &Limits,
-) -> Result<Limits, TomlError> {
+    rest: L,
+    ceiling: &L,
+) -> Result<L, TomlError> {
     let mut limits = rest;
     for (name, value) in given {
         let (at, name) = (name.span().start, name.into_inner());
@@ -61,7 +60,7 @@ pub fn limits(
                 return Err(source.error(value.span().start, problem));
             }
             Err(_) => {
-                let known = Limits::NAMES.iter().map(|&name| name.to_owned()).collect();
+                let known = L::NAMES.iter().map(|&name| name.to_owned()).collect();
                 return Err(source.error(at, TomlProblem::UnknownKey { key, name, known }));
             }
         }

@@ -194,7 +194,12 @@ impl Failure {
     pub(crate) fn load(error: &LoadError) -> Self {
         let compiler = matches!(
             error,
-            LoadError::Compile(_) | LoadError::Link(_) | LoadError::Panicked(_)
+            LoadError::Compile(_)
+                | LoadError::Link(_)
+                | LoadError::Panicked(_)
+                | LoadError::Stopped(_)
+                | LoadError::GivenUp { .. }
+                | LoadError::NoCompiler(_)
         );
         let step = if compiler {
             ReloadStep::Compile

@@ -6,6 +6,8 @@
 //! - [`Time`], [`Size`] and [`Number`] are values of a TOML file.
 //! - [`TomlText`] is a TOML file; a [`TomlError`] says where in the file something is wrong.
 //! - [`nearest`] and [`instead`] find the name that was probably meant.
+//! - [`NamedLimits`] are numbers with names and ceilings.
+//! - [`untrusted`] makes the text of a stranger fit to be shown.
 //! - [`chain`] writes an error with its causes in one line.
 //!
 //! ```
@@ -32,11 +34,14 @@
 #![deny(missing_docs)]
 
 mod chain;
+mod limits;
 mod suggest;
 mod toml_text;
 mod units;
+pub mod untrusted;
 
 pub use chain::chain;
+pub use limits::{LimitsError, NamedLimits, SetLimitError, checked_limit};
 pub use suggest::{instead, nearest};
 pub use toml_text::{Location, TomlError, TomlProblem, TomlText};
 pub use units::{Number, Size, Time};

@@ -9,7 +9,5 @@ wasmtime::component::bindgen!({
     world: "policy",
 });
 
-pub(crate) use exports::pointsman::scheduling::{
-    admission, budget, explanation, lifecycle, preemption, priority, routing,
-};
+pub(crate) use exports::pointsman::scheduling::*;
 pub(crate) use pointsman::scheduling::{log, types};

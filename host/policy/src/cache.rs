@@ -2,40 +2,49 @@
 //!
 //! An entry is machine code that this process will run, so write access to the folder is as good as
 //! control of the process. The folder belongs to this process alone, and only the compiler's output
-//! gets into it.
+//! gets into it. The digest in an entry is against damage; against people are the owner and the
+//! mode of folder and file, which are looked at through the descriptors that are read.
 //!
 //! # Invariants
 //! 1. An entry is used only if every bit of it is intact and it was made from the same bytes, by
 //!    the same wasmtime, for the same configuration and machine. Anything else is a miss
 //!    (`cache::tests`).
-//! 2. A folder that others may write to, or that belongs to another user, is not used
-//!    (`a_folder_of_others_is_made_private_or_not_used`).
+//! 2. Nothing that others may write to, or that belongs to another user, is used
+//!    (`a_folder_of_others_is_made_private_or_not_used`, `an_entry_of_others_is_a_miss`).
 //!
 //! # Bounds
 //! [`ENTRIES_MAX`] entries of [`ENTRY_BYTES_MAX`] bytes; the oldest are removed first.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::hash::{Hash as _, Hasher};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 use wasmtime::component::Component;
 
-use crate::component::Digest;
+use crate::compiler::CODE_BYTES_MAX;
+use crate::component::{Digest, LoadError};
 use crate::engine::PolicyEngine;
+use attempts::{Attempts, NOTE_SUFFIX};
 
+mod attempts;
 #[cfg(test)]
 mod tests;
 
 /// Number of entries that are kept.
 const ENTRIES_MAX: usize = 64;
 
-/// Largest size of an entry: machine code is a few times as large as its component.
-const ENTRY_BYTES_MAX: u64 = 512 << 20;
+/// Largest size of an entry.
+const ENTRY_BYTES_MAX: u64 = CODE_BYTES_MAX + 64;
+
+/// The bits of a mode by which others than the owner may write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// Mode of the folder: nobody but the owner reads, writes or lists.
 const PRIVATE: u32 = 0o700;
@@ -49,6 +58,8 @@ const SUFFIX: &str = ".code";
 #[derive(Clone, Debug)]
 pub struct CompileCache {
     folder: PathBuf,
+    /// The folder itself: its path may lead elsewhere one day.
+    opened: Arc<File>,
 }
 
 /// A reason why there is no cache.
@@ -61,6 +72,9 @@ pub enum CacheError {
     /// The folder's owner could put code into it.
     #[error("belongs to user {0}, not to the one that runs this")]
     NotOurs(u32),
+    /// Others could put code into the folder.
+    #[error("has mode {0:03o}: others may write to it")]
+    Writable(u32),
 }
 
 /// The way in which a component was obtained.
@@ -87,28 +101,41 @@ impl CompileCache {
         }
         let cache = Self {
             folder: folder.to_owned(),
+            opened: Arc::new(File::open(folder)?),
         };
-        // A file that this process makes shows its user.
-        let probe = cache.folder.join(format!("{}.probe", std::process::id()));
-        let user = create(&probe)?.metadata()?.uid();
-        fs::remove_file(&probe)?;
-        let its: Metadata = fs::metadata(folder)?;
-        if its.uid() != user {
-            return Err(CacheError::NotOurs(its.uid()));
-        }
-        if its.mode() & 0o077 != 0 {
-            fs::set_permissions(folder, Permissions::from_mode(PRIVATE))?;
-            // Others may have written the entries.
-            cache.clear()?;
+        match check_ours(&cache.opened) {
+            Err(CacheError::Writable(_)) => {
+                cache
+                    .opened
+                    .set_permissions(Permissions::from_mode(PRIVATE))?;
+                // Others may have written the entries.
+                cache.clear()?;
+                check_ours(&cache.opened)?;
+            }
+            checked => {
+                checked?;
+            }
         }
         Ok(cache)
     }
 
     /// Finds the component that was compiled from the bytes with `digest`, if its entry is intact.
     pub(crate) fn find(&self, engine: &PolicyEngine, digest: Digest) -> Option<Component> {
-        let path = self.path(engine, digest);
-        let code = read(&path).ok().flatten()?;
-        deserialize(engine, &code)
+        let code = self.entry(&(self.name(engine, digest, "") + SUFFIX));
+        deserialize(engine, &code.ok().flatten()?).ok()
+    }
+
+    /// Reads the entry `name` in the folder that was opened, wherever its path leads by now.
+    fn entry(&self, name: &str) -> Result<Option<Vec<u8>>, CacheError> {
+        check_ours(&self.opened)?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&*self.opened, name, flags, Mode::empty()).map_err(io::Error::from)?;
+        let file = File::from(file);
+        let its = check_ours(&file)?;
+        if !its.is_file() || its.len() > ENTRY_BYTES_MAX {
+            return Ok(None);
+        }
+        Ok(read(file)?)
     }
 
     /// Keeps `component`, which was compiled from the bytes with `digest`.
@@ -120,29 +147,54 @@ impl CompileCache {
     ) -> io::Result<()> {
         let code = component.serialize().map_err(io::Error::other)?;
         let path = self.path(engine, digest);
-        let unfinished = path.with_extension("new");
-        let mut file = create(&unfinished)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&Sha256::digest(&code))?;
-        file.write_all(&code)?;
-        drop(file);
-        fs::rename(&unfinished, &path)?;
-        self.prune()
+        pointsman_files::replace(&path, |file| {
+            file.write_all(MAGIC)?;
+            file.write_all(&Sha256::digest(&code))?;
+            file.write_all(&code)
+        })?;
+        self.prune(SUFFIX)
+    }
+
+    /// Does `compile` with the bytes that have `digest`, and takes note of it, so that a file for
+    /// which the compiler had to be stopped, or with which this process ended again and again, is
+    /// not compiled once more at the next start.
+    pub(crate) fn trying<R>(
+        &self,
+        engine: &PolicyEngine,
+        digest: Digest,
+        compile: impl FnOnce() -> Result<R, LoadError>,
+    ) -> Result<R, LoadError> {
+        let limits = format!("{:?}", engine.compiler().limits);
+        let name = self.name(engine, digest, &limits);
+        let attempts = Attempts::at(self.folder.join(name + NOTE_SUFFIX));
+        attempts.begin()?;
+        let compiled = compile();
+        attempts.end(compiled.as_ref().err());
+        // A note too many is in nobody's way.
+        self.prune(NOTE_SUFFIX).unwrap_or_default();
+        compiled
     }
 
     fn path(&self, engine: &PolicyEngine, digest: Digest) -> PathBuf {
+        self.folder.join(self.name(engine, digest, "") + SUFFIX)
+    }
+
+    /// The name of a file about the bytes with `digest`, for this machine, wasmtime, configuration
+    /// and `rest`.
+    fn name(&self, engine: &PolicyEngine, digest: Digest, rest: &str) -> String {
         let mut maker = Digesting(Sha256::new());
         engine
             .wasmtime()
             .precompile_compatibility_hash()
             .hash(&mut maker);
+        maker.write(rest.as_bytes());
         let maker = maker.finish();
-        self.folder.join(format!("{digest}-{maker:016x}{SUFFIX}"))
+        format!("{digest}-{maker:016x}")
     }
 
-    /// Removes the oldest entries above the bound.
-    fn prune(&self) -> io::Result<()> {
-        let mut entries = self.entries()?;
+    /// Removes the oldest files that end in `suffix` above the bound.
+    fn prune(&self, suffix: &str) -> io::Result<()> {
+        let mut entries = self.entries(suffix)?;
         entries.sort_unstable();
         let past = entries.len().saturating_sub(ENTRIES_MAX);
         entries
@@ -152,17 +204,17 @@ impl CompileCache {
     }
 
     fn clear(&self) -> io::Result<()> {
-        let entries = self.entries()?;
+        let entries = self.entries(SUFFIX)?;
         entries
             .iter()
             .try_for_each(|(_, path)| fs::remove_file(path))
     }
 
-    fn entries(&self) -> io::Result<Vec<(SystemTime, PathBuf)>> {
+    fn entries(&self, suffix: &str) -> io::Result<Vec<(SystemTime, PathBuf)>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            if entry.file_name().to_string_lossy().ends_with(SUFFIX) {
+            if entry.file_name().to_string_lossy().ends_with(suffix) {
                 entries.push((entry.metadata()?.modified()?, entry.path()));
             }
         }
@@ -170,19 +222,20 @@ impl CompileCache {
     }
 }
 
-/// Makes a file that only this process' user can read.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)
+/// Checks through its descriptor that nobody but this process' user can write to `file`.
+fn check_ours(file: &File) -> Result<Metadata, CacheError> {
+    let its = file.metadata()?;
+    if its.uid() != geteuid().as_raw() {
+        return Err(CacheError::NotOurs(its.uid()));
+    }
+    if its.mode() & OTHERS_WRITE != 0 {
+        return Err(CacheError::Writable(its.mode() & 0o777));
+    }
+    Ok(its)
 }
 
-/// Reads the code of the entry at `path`; `None` for a damaged entry.
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = File::open(path)?;
-    if file.metadata()?.len() > ENTRY_BYTES_MAX {
-        return Ok(None);
-    }
+/// Reads the code of an entry; `None` for a damaged entry.
+fn read(file: File) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(ENTRY_BYTES_MAX).read_to_end(&mut bytes)?;
     let code = bytes
@@ -192,13 +245,17 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(whole.map(|(_, code)| code.to_vec()))
 }
 
-/// Makes a component of `code`; `None` if it is for another wasmtime, configuration or machine.
-#[expect(unsafe_code, reason = "code that this process has compiled is loaded")]
-fn deserialize(engine: &PolicyEngine, code: &[u8]) -> Option<Component> {
-    // SAFETY: `code` is, bit by bit, what `Component::serialize` returned in a process of this
-    // user: its digest was checked, and nobody else can write to the folder. That it was made by
-    // the same wasmtime for the same configuration and machine, `deserialize` checks itself.
-    unsafe { Component::deserialize(engine.wasmtime(), code) }.ok()
+/// Makes a component of `code`, which the compiler of this program has made.
+///
+/// # Errors
+/// If the code is for another wasmtime, configuration or machine.
+#[expect(unsafe_code, reason = "code that this program has compiled is loaded")]
+pub(crate) fn deserialize(engine: &PolicyEngine, code: &[u8]) -> wasmtime::Result<Component> {
+    // SAFETY: `code` is, bit by bit, what wasmtime's compiler returned in a process of this program
+    // and user. It comes through a pipe that only that process has, or from a file whose digest
+    // was checked, in a folder to which nobody else can write. That it was made by the same
+    // wasmtime for the same configuration and machine, `deserialize` checks itself.
+    unsafe { Component::deserialize(engine.wasmtime(), code) }
 }
 
 /// A hasher whose values do not depend on the release of the standard library.

@@ -15,27 +15,30 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use pointsman_core::{Hook, HookSet};
 use sha2::Digest as _;
-use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
+use wasmtime::component::{Component, InstancePre, Linker};
 
-use crate::bindings::{
-    admission, budget, explanation, lifecycle, log, preemption, priority, routing,
-};
-use crate::cache::{CompileCache, Made};
+use crate::cache::{self, CompileCache, Made};
+use crate::compiler::CompileStop;
 use crate::engine::PolicyEngine;
 pub use crate::scan::Hint;
 use crate::scan::{self, Exports, KNOWN};
-use crate::store::StoreState;
+use crate::store::{StoreState, write_log};
+use crate::wasm::Indices;
 
 #[cfg(test)]
 mod tests;
 
 /// Size of the largest file that is read as a policy, in bytes.
 pub const COMPONENT_BYTES_MAX: usize = 64 << 20;
+
+/// The one interface that the host offers.
+const LOG: &str = "pointsman:scheduling/log@0.1.0";
 
 /// SHA-256 of a policy's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,17 +107,6 @@ struct Inner {
     indices: Indices,
 }
 
-/// The positions of the component's exported functions.
-pub(crate) struct Indices {
-    pub(crate) lifecycle: lifecycle::GuestIndices,
-    pub(crate) admission: Option<admission::GuestIndices>,
-    pub(crate) priority: Option<priority::GuestIndices>,
-    pub(crate) routing: Option<routing::GuestIndices>,
-    pub(crate) preemption: Option<preemption::GuestIndices>,
-    pub(crate) budget: Option<budget::GuestIndices>,
-    pub(crate) explanation: Option<explanation::GuestIndices>,
-}
-
 /// A reason why a file is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -160,7 +152,7 @@ pub enum LoadError {
     #[error("does not export pointsman:scheduling/lifecycle")]
     NoLifecycle,
     /// The component exports no hook.
-    #[error("exports no hook: one of admission, priority, routing, preemption, budget is needed")]
+    #[error("exports no hook: one of {} is needed", Hook::ALL.map(Hook::as_str).join(", "))]
     NoHooks,
     /// An interface lacks a function of its release.
     #[error("{interface} differs from its release: {detail}")]
@@ -176,6 +168,30 @@ pub enum LoadError {
     /// The imports differ from those that the host provides.
     #[error("not linkable: {0}")]
     Link(String),
+    /// The file has more of something than a policy may have.
+    #[error("too complex: {count} {unit}, {max} are allowed (policies.compile)")]
+    TooComplex {
+        /// Name of the things that are counted.
+        unit: &'static str,
+        /// Number of them, as far as they were counted.
+        count: u64,
+        /// Number of them that a policy may have.
+        max: u64,
+    },
+    /// The compiler was stopped.
+    #[error("not compiled: {0}")]
+    Stopped(CompileStop),
+    /// The file was given up in an earlier life of the host.
+    #[error("{why}; to have it compiled once more, remove {}", .note.display())]
+    GivenUp {
+        /// The reason why it was given up.
+        why: String,
+        /// File that remembers it.
+        note: PathBuf,
+    },
+    /// There is no process in which to compile; the file may be good.
+    #[error("no process for the compiler: {0}")]
+    NoCompiler(String),
     /// The parser or compiler panicked on the file.
     #[error("the compiler gave up: {0}")]
     Panicked(String),
@@ -191,7 +207,7 @@ impl PolicyComponent {
             return Err(LoadError::TooLarge { bytes: bytes.len() });
         }
         catching(|| {
-            let exports = scan::scan(bytes)?;
+            let exports = scan::scan(bytes, &engine.compiler().limits)?;
             Self::link(engine, bytes, exports, &compile(engine, bytes)?)
         })
     }
@@ -210,13 +226,13 @@ impl PolicyComponent {
             return Err(LoadError::TooLarge { bytes: bytes.len() });
         }
         catching(|| {
-            let exports = scan::scan(bytes)?;
+            let exports = scan::scan(bytes, &engine.compiler().limits)?;
             let digest = Digest::of(bytes);
             if let Some(component) = cache.find(engine, digest) {
                 let linked = Self::link(engine, bytes, exports, &component)?;
                 return Ok((linked, Made::Cached));
             }
-            let component = compile(engine, bytes)?;
+            let component = cache.trying(engine, digest, || compile(engine, bytes))?;
             let linked = Self::link(engine, bytes, exports, &component)?;
             let kept = cache.keep(engine, digest, &component);
             Ok((linked, kept.map_or_else(Made::Unkept, |()| Made::Compiled)))
@@ -302,8 +318,14 @@ fn catching<R>(load: impl FnOnce() -> Result<R, LoadError>) -> Result<R, LoadErr
 }
 
 fn compile(engine: &PolicyEngine, bytes: &[u8]) -> Result<Component, LoadError> {
-    Component::from_binary(engine.wasmtime(), bytes)
-        .map_err(|error| LoadError::Compile(format!("{error:#}")))
+    let compiled = match &engine.compiler().program {
+        None => Component::from_binary(engine.wasmtime(), bytes),
+        Some(program) => {
+            let code = engine.compiler().compile_in(program, bytes)?;
+            cache::deserialize(engine, &code)
+        }
+    };
+    compiled.map_err(|error| LoadError::Compile(format!("{error:#}")))
 }
 
 fn link(
@@ -311,42 +333,12 @@ fn link(
     component: &Component,
 ) -> wasmtime::Result<InstancePre<StoreState>> {
     let mut linker = Linker::<StoreState>::new(engine);
-    log::add_to_linker::<StoreState, HasSelf<StoreState>>(&mut linker, |state| state)?;
+    linker.instance(LOG)?.func_wrap("write", write_log)?;
     linker.instantiate_pre(component)
 }
 
-impl Indices {
-    fn find(pre: &InstancePre<StoreState>, exports: &Exports) -> Result<Self, LoadError> {
-        macro_rules! hook {
-            ($module:ident if $exported:expr) => {
-                $exported
-                    .then(|| $module::GuestIndices::new(pre))
-                    .transpose()
-                    .map_err(|error| LoadError::WrongShape {
-                        interface: stringify!($module),
-                        detail: format!("{error:#}"),
-                    })?
-            };
-        }
-        let hooks = exports.hooks;
-        Ok(Self {
-            lifecycle: lifecycle::GuestIndices::new(pre).map_err(|error| {
-                LoadError::WrongShape {
-                    interface: "lifecycle",
-                    detail: format!("{error:#}"),
-                }
-            })?,
-            admission: hook!(admission if hooks.contains(Hook::Admission)),
-            priority: hook!(priority if hooks.contains(Hook::Priority)),
-            routing: hook!(routing if hooks.contains(Hook::Routing)),
-            preemption: hook!(preemption if hooks.contains(Hook::Preemption)),
-            budget: hook!(budget if hooks.contains(Hook::Budget)),
-            explanation: hook!(explanation if exports.explains),
-        })
-    }
-}
-
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+/// The message of a panic.
+pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "panic without a message".to_owned())

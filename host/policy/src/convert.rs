@@ -11,43 +11,21 @@
 mod answers;
 
 /// Writes, into the module it is invoked in, functions that convert the core's rows to the
-/// types of the given generated modules and the answers back.
+/// types of the given module, which has a module for each interface, and the answers back.
 ///
 /// ```text
-/// pointsman_policy::conversions! {
-///     types: crate::wire::types,
-///     lifecycle: crate::wire::lifecycle,
-///     admission: crate::wire::admission,
-///     routing: crate::wire::routing,
-///     preemption: crate::wire::preemption,
-///     budget: crate::wire::budget,
-///     explanation: crate::wire::explanation,
-/// }
+/// pointsman_policy::conversions!(crate::wire);
 /// ```
 ///
-/// The functions, all `pub(crate)`: `moment`, `extent`, `change`, `request`, `cached` and
-/// `shortage` to the wire; `description`, `admission_verdict`, `routing_verdict`, `eviction`,
-/// `allotment` and `candidate` from it. Ids and times are plain integers on the wire.
+/// The functions are `pub(crate)`. Those for rows and questions lead to the wire, those for
+/// answers from it. Ids and times are plain integers on the wire.
 #[macro_export]
 macro_rules! conversions {
-    (
-        types: $($types:ident)::+,
-        lifecycle: $($lifecycle:ident)::+,
-        admission: $($admission:ident)::+,
-        routing: $($routing:ident)::+,
-        preemption: $($preemption:ident)::+,
-        budget: $($budget:ident)::+,
-        explanation: $($explanation:ident)::+ $(,)?
-    ) => {
-        use $($admission)::+ as wire_admission;
-        use $($budget)::+ as wire_budget;
-        use $($explanation)::+ as wire_explanation;
-        use $($lifecycle)::+ as wire_lifecycle;
-        use $($preemption)::+ as wire_preemption;
-        use $($routing)::+ as wire_routing;
-        use $($types)::+ as wire;
+    ($($wire:ident)::+) => {
         use $crate::pointsman_core as core_types;
         use $crate::pointsman_core::rows;
+        use $($wire)::+ as wire;
+        use $($wire)::+::types;
 
         $crate::conversions_of_rows!();
         $crate::conversions_of_requests!();
@@ -60,73 +38,73 @@ macro_rules! conversions {
 #[macro_export]
 macro_rules! conversions_of_rows {
     () => {
-        pub(crate) fn moment(at: rows::Moment) -> wire::Moment {
-            wire::Moment {
+        pub(crate) fn moment(at: rows::Moment) -> types::Moment {
+            types::Moment {
                 now: at.now.0,
                 round: at.round.0,
             }
         }
 
-        pub(crate) fn extent(extent: rows::Extent) -> wire::Extent {
+        pub(crate) fn extent(extent: rows::Extent) -> types::Extent {
             match extent {
-                rows::Extent::SinceLast => wire::Extent::SinceLast,
-                rows::Extent::Everything => wire::Extent::Everything,
+                rows::Extent::SinceLast => types::Extent::SinceLast,
+                rows::Extent::Everything => types::Extent::Everything,
             }
         }
 
-        pub(crate) fn change(change: &rows::Change) -> wire::Change {
+        pub(crate) fn change(change: &rows::Change) -> types::Change {
             use rows::Change as Row;
             match change {
-                Row::Name(row) => wire::Change::Name(name(row)),
-                Row::Executor(row) => wire::Change::Executor(executor_info(row)),
-                Row::Load(row) => wire::Change::Load(executor_load(row)),
-                Row::ExecutorGone(id) => wire::Change::ExecutorGone(id.0),
-                Row::Residency(row) => wire::Change::Residency(residency(row)),
-                Row::ResidencyGone(row) => wire::Change::ResidencyGone(wire::Presence {
+                Row::Name(row) => types::Change::Name(name(row)),
+                Row::Executor(row) => types::Change::Executor(executor_info(row)),
+                Row::Load(row) => types::Change::Load(executor_load(row)),
+                Row::ExecutorGone(id) => types::Change::ExecutorGone(id.0),
+                Row::Residency(row) => types::Change::Residency(residency(row)),
+                Row::ResidencyGone(row) => types::Change::ResidencyGone(types::Presence {
                     executor: row.executor.0,
                     model: row.model.0,
                 }),
-                Row::Device(row) => wire::Change::Device(device(row)),
-                Row::Model(row) => wire::Change::Model(model(row)),
-                Row::Tenant(row) => wire::Change::Tenant(tenant(row)),
-                Row::Waiting(row) => wire::Change::Waiting(request(row)),
-                Row::WaitingGone(id) => wire::Change::WaitingGone(id.0),
-                Row::Sequence(row) => wire::Change::Sequence(sequence(row)),
-                Row::SequenceGone(id) => wire::Change::SequenceGone(id.0),
-                Row::Completed(row) => wire::Change::Completed(completion(row)),
+                Row::Device(row) => types::Change::Device(device(row)),
+                Row::Model(row) => types::Change::Model(model(row)),
+                Row::Tenant(row) => types::Change::Tenant(tenant(row)),
+                Row::Waiting(row) => types::Change::Waiting(request(row)),
+                Row::WaitingGone(id) => types::Change::WaitingGone(id.0),
+                Row::Sequence(row) => types::Change::Sequence(sequence(row)),
+                Row::SequenceGone(id) => types::Change::SequenceGone(id.0),
+                Row::Completed(row) => types::Change::Completed(completion(row)),
             }
         }
 
-        fn name(row: &rows::Name) -> wire::Name {
+        fn name(row: &rows::Name) -> types::Name {
             let kind = match row.kind {
-                rows::NameKind::Executor => wire::NameKind::Executor,
-                rows::NameKind::Device => wire::NameKind::Device,
-                rows::NameKind::Model => wire::NameKind::Model,
-                rows::NameKind::Tenant => wire::NameKind::Tenant,
-                rows::NameKind::Adapter => wire::NameKind::Adapter,
-                rows::NameKind::Label => wire::NameKind::Label,
+                rows::NameKind::Executor => types::NameKind::Executor,
+                rows::NameKind::Device => types::NameKind::Device,
+                rows::NameKind::Model => types::NameKind::Model,
+                rows::NameKind::Tenant => types::NameKind::Tenant,
+                rows::NameKind::Adapter => types::NameKind::Adapter,
+                rows::NameKind::Label => types::NameKind::Label,
             };
-            wire::Name {
+            types::Name {
                 kind,
                 id: row.id,
                 text: row.text.clone(),
             }
         }
 
-        fn executor_info(row: &rows::ExecutorInfo) -> wire::ExecutorInfo {
-            wire::ExecutorInfo {
+        fn executor_info(row: &rows::ExecutorInfo) -> types::ExecutorInfo {
+            types::ExecutorInfo {
                 id: row.id.0,
                 device: row.device.0,
                 kind: match row.kind {
-                    rows::ExecutorKind::Cuda => wire::ExecutorKind::Cuda,
-                    rows::ExecutorKind::Cpu => wire::ExecutorKind::Cpu,
-                    rows::ExecutorKind::Remote => wire::ExecutorKind::Remote,
-                    rows::ExecutorKind::Simulated => wire::ExecutorKind::Simulated,
+                    rows::ExecutorKind::Cuda => types::ExecutorKind::Cuda,
+                    rows::ExecutorKind::Cpu => types::ExecutorKind::Cpu,
+                    rows::ExecutorKind::Remote => types::ExecutorKind::Remote,
+                    rows::ExecutorKind::Simulated => types::ExecutorKind::Simulated,
                 },
                 role: match row.role {
-                    rows::Role::Both => wire::Role::Both,
-                    rows::Role::Prefill => wire::Role::Prefill,
-                    rows::Role::Decode => wire::Role::Decode,
+                    rows::Role::Both => types::Role::Both,
+                    rows::Role::Prefill => types::Role::Prefill,
+                    rows::Role::Decode => types::Role::Decode,
                 },
                 group: row.group,
                 share_weight: row.share_weight,
@@ -142,14 +120,14 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn executor_load(row: &rows::ExecutorLoad) -> wire::ExecutorLoad {
-            wire::ExecutorLoad {
+        fn executor_load(row: &rows::ExecutorLoad) -> types::ExecutorLoad {
+            types::ExecutorLoad {
                 id: row.id.0,
                 health: match row.health {
-                    rows::Health::Up => wire::Health::Up,
-                    rows::Health::Degraded => wire::Health::Degraded,
-                    rows::Health::Draining => wire::Health::Draining,
-                    rows::Health::Down => wire::Health::Down,
+                    rows::Health::Up => types::Health::Up,
+                    rows::Health::Degraded => types::Health::Degraded,
+                    rows::Health::Draining => types::Health::Draining,
+                    rows::Health::Down => types::Health::Down,
                 },
                 slots_used: row.slots_used,
                 queued_critical: row.queued_critical,
@@ -162,8 +140,8 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn residency(row: &rows::Residency) -> wire::Residency {
-            wire::Residency {
+        fn residency(row: &rows::Residency) -> types::Residency {
+            types::Residency {
                 executor: row.executor.0,
                 model: row.model.0,
                 sequences: row.sequences,
@@ -171,8 +149,8 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn device(row: &rows::Device) -> wire::Device {
-            wire::Device {
+        fn device(row: &rows::Device) -> types::Device {
+            types::Device {
                 id: row.id.0,
                 block_bytes: row.block_bytes,
                 blocks_total: row.blocks_total,
@@ -182,8 +160,8 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn model(row: &rows::Model) -> wire::Model {
-            wire::Model {
+        fn model(row: &rows::Model) -> types::Model {
+            types::Model {
                 id: row.id.0,
                 running_max: row.running_max,
                 running: row.running,
@@ -191,8 +169,8 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn tenant(row: &rows::Tenant) -> wire::Tenant {
-            wire::Tenant {
+        fn tenant(row: &rows::Tenant) -> types::Tenant {
+            types::Tenant {
                 id: row.id.0,
                 weight: row.weight,
                 tokens_per_minute: row.tokens_per_minute,
@@ -210,16 +188,16 @@ macro_rules! conversions_of_rows {
 #[macro_export]
 macro_rules! conversions_of_requests {
     () => {
-        fn class(class: rows::RequestClass) -> wire::RequestClass {
+        fn class(class: rows::RequestClass) -> types::RequestClass {
             match class {
-                rows::RequestClass::Throughput => wire::RequestClass::Throughput,
-                rows::RequestClass::LatencyCritical => wire::RequestClass::LatencyCritical,
+                rows::RequestClass::Throughput => types::RequestClass::Throughput,
+                rows::RequestClass::LatencyCritical => types::RequestClass::LatencyCritical,
             }
         }
 
-        pub(crate) fn request(row: &rows::Request) -> wire::Request {
+        pub(crate) fn request(row: &rows::Request) -> types::Request {
             let executors = |ids: &[core_types::ExecutorId]| ids.iter().map(|id| id.0).collect();
-            wire::Request {
+            types::Request {
                 id: row.id.0,
                 model: row.model.map(|id| id.0),
                 adapter: row.adapter.map(|id| id.0),
@@ -229,9 +207,9 @@ macro_rules! conversions_of_requests {
                 priority: row.priority,
                 head_start: row.head_start.0,
                 stage: match row.stage {
-                    rows::Stage::Arrived => wire::Stage::Arrived,
-                    rows::Stage::Parked => wire::Stage::Parked,
-                    rows::Stage::Queued => wire::Stage::Queued,
+                    rows::Stage::Arrived => types::Stage::Arrived,
+                    rows::Stage::Parked => types::Stage::Parked,
+                    rows::Stage::Queued => types::Stage::Queued,
                 },
                 labels: (!row.labels.is_empty())
                     .then(|| row.labels.iter().map(|id| id.0).collect()),
@@ -249,14 +227,14 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        pub(crate) fn cached(row: &rows::Cached) -> wire::Cached {
-            let overlap = |overlap: &rows::Overlap| wire::Overlap {
+        pub(crate) fn cached(row: &rows::Cached) -> types::Cached {
+            let overlap = |overlap: &rows::Overlap| types::Overlap {
                 executor: overlap.executor.0,
                 device_tokens: overlap.device_tokens,
                 host_tokens: overlap.host_tokens,
                 disk_tokens: overlap.disk_tokens,
             };
-            wire::Cached {
+            types::Cached {
                 request: row.request.0,
                 overlaps: (!row.overlaps.is_empty())
                     .then(|| row.overlaps.iter().map(overlap).collect()),
@@ -265,8 +243,8 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        fn sequence(row: &rows::Sequence) -> wire::Sequence {
-            wire::Sequence {
+        fn sequence(row: &rows::Sequence) -> types::Sequence {
+            types::Sequence {
                 request: row.request.0,
                 executor: row.executor.0,
                 model: row.model.map(|id| id.0),
@@ -274,9 +252,9 @@ macro_rules! conversions_of_requests {
                 class: class(row.class),
                 priority: row.priority,
                 state: match row.state {
-                    rows::SequenceState::Queued => wire::SequenceState::Queued,
-                    rows::SequenceState::Running => wire::SequenceState::Running,
-                    rows::SequenceState::Leaving => wire::SequenceState::Leaving,
+                    rows::SequenceState::Queued => types::SequenceState::Queued,
+                    rows::SequenceState::Running => types::SequenceState::Running,
+                    rows::SequenceState::Leaving => types::SequenceState::Leaving,
                 },
                 started: row.started.0,
                 tokens_generated: row.tokens_generated,
@@ -288,8 +266,8 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        fn completion(row: &rows::Completion) -> wire::Completion {
-            wire::Completion {
+        fn completion(row: &rows::Completion) -> types::Completion {
+            types::Completion {
                 request: row.request.0,
                 executor: row.executor.0,
                 model: row.model.map(|id| id.0),
@@ -304,12 +282,12 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        pub(crate) fn shortage(shortage: &core_types::Shortage) -> wire_preemption::Shortage {
-            wire_preemption::Shortage {
+        pub(crate) fn shortage(shortage: &core_types::Shortage) -> wire::preemption::Shortage {
+            wire::preemption::Shortage {
                 cause: match shortage.cause {
-                    core_types::ShortageCause::Slots => wire_preemption::Cause::Slots,
-                    core_types::ShortageCause::Blocks => wire_preemption::Cause::Blocks,
-                    core_types::ShortageCause::Models => wire_preemption::Cause::Models,
+                    core_types::ShortageCause::Slots => wire::preemption::Cause::Slots,
+                    core_types::ShortageCause::Blocks => wire::preemption::Cause::Blocks,
+                    core_types::ShortageCause::Models => wire::preemption::Cause::Models,
                 },
                 needy: shortage.needy.0,
                 executor: shortage.executor.map(|id| id.0),

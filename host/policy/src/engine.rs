@@ -11,9 +11,12 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+
+use crate::compiler::Compiler;
 
 /// Time between two steps of the epoch.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
@@ -36,6 +39,8 @@ pub struct PolicyEngine {
 #[derive(Debug)]
 struct Inner {
     engine: wasmtime::Engine,
+    compiler: Compiler,
+    ticks: Arc<AtomicU64>,
     /// Dropped with the engine's last handle, which ends the ticker.
     _ticking: mpsc::Sender<()>,
 }
@@ -53,20 +58,42 @@ pub enum EngineError {
 }
 
 impl PolicyEngine {
-    /// Makes the engine and starts its ticker, a thread of its own.
+    /// Makes an engine that compiles in this process, and starts its ticker, a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Self::with_compiler`].
+    pub fn new() -> Result<Self, EngineError> {
+        Self::with_compiler(Compiler::default())
+    }
+
+    /// Makes an engine whose components `compiler` compiles, and starts its ticker, a thread of its
+    /// own.
     ///
     /// # Errors
     /// If the machine is not supported, or no thread can be started.
-    pub fn new() -> Result<Self, EngineError> {
+    pub fn with_compiler(compiler: Compiler) -> Result<Self, EngineError> {
         let engine = wasmtime::Engine::new(&config())
             .map_err(|error| EngineError::Unsupported(format!("{error:#}")))?;
-        let ticking = start_ticker(engine.clone()).map_err(EngineError::Ticker)?;
+        let ticks = Arc::default();
+        let ticking =
+            start_ticker(engine.clone(), Arc::clone(&ticks)).map_err(EngineError::Ticker)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 engine,
+                compiler,
+                ticks,
                 _ticking: ticking,
             }),
         })
+    }
+
+    /// Number of ticks so far: a clock that is cheap to read.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.inner.ticks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.inner.compiler
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {
@@ -74,7 +101,8 @@ impl PolicyEngine {
     }
 }
 
-fn config() -> wasmtime::Config {
+/// The configuration of every engine: code that one has made runs on any other.
+pub(crate) fn config() -> wasmtime::Config {
     let mut config = wasmtime::Config::new();
     config
         .consume_fuel(true)
@@ -95,13 +123,17 @@ fn config() -> wasmtime::Config {
 
 /// Counts the epoch up every [`TICK`] until the returned sender is dropped. A late thread skips the
 /// ticks it missed, so that a stall of the machine is not taken for a stall of a guest.
-fn start_ticker(engine: wasmtime::Engine) -> std::io::Result<mpsc::Sender<()>> {
+fn start_ticker(
+    engine: wasmtime::Engine,
+    ticks: Arc<AtomicU64>,
+) -> std::io::Result<mpsc::Sender<()>> {
     let (ticking, ended) = mpsc::channel::<()>();
     thread::Builder::new()
         .name("policy-epochs".into())
         .spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(TICK) {
                 engine.increment_epoch();
+                ticks.fetch_add(1, Ordering::Relaxed);
             }
         })?;
     Ok(ticking)

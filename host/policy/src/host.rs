@@ -300,6 +300,7 @@ impl PolicyHost {
     pub fn status(&self) -> impl Iterator<Item = PolicyStatus> {
         self.members.values().map(|member| PolicyStatus {
             number: member.number,
+            name: member.runner.name().to_owned(),
             description: member.runner.description.clone(),
             digest: member.runner.digest(),
             fingerprint: member.runner.source.fingerprint(),
@@ -343,6 +344,12 @@ impl PolicyHost {
     #[must_use]
     pub fn hooks(&self, policy: u32) -> Option<HookSet> {
         Some(self.runner(policy)?.hooks)
+    }
+
+    /// The name by which the operator knows a policy.
+    #[must_use]
+    pub fn name(&self, policy: u32) -> Option<&str> {
+        Some(self.runner(policy)?.name())
     }
 
     /// A policy's description of itself.

@@ -173,11 +173,3 @@ pub struct LogLine {
     /// Text, cut to the limit on line length.
     pub message: String,
 }
-
-/// Cuts `text` to `bytes_max` bytes, at a character.
-pub(crate) fn cut(mut text: String, bytes_max: usize) -> String {
-    if text.len() > bytes_max {
-        text.truncate(text.floor_char_boundary(bytes_max));
-    }
-    text
-}

@@ -22,6 +22,7 @@
 
 mod bindings;
 mod cache;
+mod compiler;
 mod component;
 mod convert;
 mod engine;
@@ -46,6 +47,7 @@ mod wasm;
 pub use pointsman_core;
 
 pub use cache::{CacheError, CompileCache, Made};
+pub use compiler::{COMPILE_COMMAND, CompileLimits, CompileStop, Compiler, compile_component};
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
@@ -55,7 +57,7 @@ pub use host::{
     Quarantined, Retired, RollbackWhy,
 };
 pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
-pub use limits::{Limits, LimitsError, Patience, SetLimitError};
+pub use limits::{Limits, Patience};
 pub use mode::{Mode, ModeError, Percent};
 pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
 pub use recorder::PolicyRecorder;

@@ -5,15 +5,17 @@
 //! time the backstop behind that. The defaults are large enough for interpreted guests.
 //!
 //! # Invariants
-//! 1. A [`Limits`] in use has passed [`Limits::validated`]: every value is positive and at most
+//! 1. A [`Limits`] in use has passed [`NamedLimits::validated`](pointsman_notation::NamedLimits::validated): every value is positive and at most
 //!    its ceiling (`limits::tests`).
 //!
 //! # Not here
 //! The number of faults that a policy may have: [`crate::Patience`].
 
+use pointsman_notation::named_limits;
+
 const MIB: u64 = 1 << 20;
 
-/// Limits of one policy. Each can be set per policy, up to the [`Limits::CEILING`].
+/// Limits of one policy. Each can be set per policy, up to [`NamedLimits::CEILING`](pointsman_notation::NamedLimits::CEILING).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Fuel of one question or `observe`, without its rows. A unit is about one instruction.
@@ -64,7 +66,7 @@ impl Default for Limits {
             row_fuel: 200_000,
             call_fuel_max: 100_000_000,
             lifecycle_fuel: 200_000_000,
-            fuel_nanos: 10,
+            fuel_nanos: 5,
             deadline_extensions: 8,
             memory_bytes: 64 * MIB,
             table_elements: 1 << 18,
@@ -81,40 +83,29 @@ impl Default for Limits {
     }
 }
 
+/// The largest value of each limit that any setting may have.
+const CEILING: Limits = Limits {
+    call_fuel: 10_000_000_000,
+    row_fuel: 1_000_000_000,
+    call_fuel_max: 10_000_000_000,
+    lifecycle_fuel: 100_000_000_000,
+    fuel_nanos: 1000,
+    deadline_extensions: 1000,
+    memory_bytes: 4096 * MIB,
+    table_elements: 1 << 24,
+    instances: 4096,
+    memories: 1024,
+    result_bytes: 256 * MIB,
+    observe_rows: 1 << 20,
+    snapshot_bytes: 64 * MIB,
+    log_lines: 1024,
+    log_line_bytes: 1 << 16,
+    // A reason is a `u16`.
+    reasons: 1 << 16,
+    text_bytes: 1 << 12,
+};
+
 impl Limits {
-    /// The largest value of each limit that any setting may have.
-    pub const CEILING: Limits = Limits {
-        call_fuel: 10_000_000_000,
-        row_fuel: 1_000_000_000,
-        call_fuel_max: 10_000_000_000,
-        lifecycle_fuel: 100_000_000_000,
-        fuel_nanos: 1000,
-        deadline_extensions: 1000,
-        memory_bytes: 4096 * MIB,
-        table_elements: 1 << 24,
-        instances: 4096,
-        memories: 1024,
-        result_bytes: 256 * MIB,
-        observe_rows: 1 << 20,
-        snapshot_bytes: 64 * MIB,
-        log_lines: 1024,
-        log_line_bytes: 1 << 16,
-        // A reason is a `u16`.
-        reasons: 1 << 16,
-        text_bytes: 1 << 12,
-    };
-
-    /// Returns these limits if each is positive and at most its ceiling.
-    ///
-    /// # Errors
-    /// Names the first limit that is not.
-    pub fn validated(self) -> Result<Self, LimitsError> {
-        for ((name, value), (_, max)) in self.rows().zip(Self::CEILING.rows()) {
-            checked(name, value, max)?;
-        }
-        Ok(self)
-    }
-
     /// Fuel of a question or `observe` with `rows` rows.
     pub(crate) fn fuel_of_rows(&self, rows: usize) -> u64 {
         let rows = u64::try_from(rows).unwrap_or(u64::MAX);
@@ -124,42 +115,8 @@ impl Limits {
     }
 }
 
-/// Functions over all limits, by the names that operators use.
-macro_rules! named {
-    ($($field:ident $name:literal,)*) => {
-        impl Limits {
-            /// Names of all limits, as in the configuration.
-            pub const NAMES: &'static [&'static str] = &[$($name),*];
-
-            /// Sets the limit called `name`, to at most its value in `ceiling`.
-            ///
-            /// # Errors
-            /// If no limit has that name, or `value` is zero or above the ceiling.
-            pub fn set(
-                &mut self,
-                name: &str,
-                value: u64,
-                ceiling: &Limits,
-            ) -> Result<(), SetLimitError> {
-                $(
-                    if name == $name {
-                        let max = ceiling.$field;
-                        self.$field = checked($name, value, max.into())?.try_into().unwrap_or(max);
-                        return Ok(());
-                    }
-                )*
-                Err(SetLimitError::Unknown(name.to_owned()))
-            }
-
-            /// Every limit with its name, as in [`Self::set`].
-            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$(($name, u64::from(self.$field))),*].into_iter()
-            }
-        }
-    };
-}
-
-named! {
+named_limits! {
+    Limits below CEILING;
     call_fuel "call-fuel",
     row_fuel "row-fuel",
     call_fuel_max "call-fuel-max",
@@ -177,38 +134,6 @@ named! {
     log_line_bytes "log-line-bytes",
     reasons "reasons",
     text_bytes "text-bytes",
-}
-
-/// Returns `value` if it is positive and at most `max`.
-fn checked(name: &'static str, value: u64, max: u64) -> Result<u64, LimitsError> {
-    if value == 0 || value > max {
-        return Err(LimitsError { name, value, max });
-    }
-    Ok(value)
-}
-
-/// A limit that is zero or above its ceiling.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("limit {name} is {value}, it must be from 1 to {max}")]
-pub struct LimitsError {
-    /// Name of the limit, as in the configuration.
-    pub name: &'static str,
-    /// Value that was set.
-    pub value: u64,
-    /// Ceiling of the limit.
-    pub max: u64,
-}
-
-/// A reason why a limit was not set.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetLimitError {
-    /// No limit has that name.
-    #[error("no limit is called {0}")]
-    Unknown(String),
-    /// The value is zero or above the ceiling.
-    #[error(transparent)]
-    Range(#[from] LimitsError),
 }
 
 /// The number of faults that a policy may have, and the number of its snapshots and events.
@@ -258,17 +183,20 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_notation::{NamedLimits, SetLimitError};
+
     use super::*;
+    use crate::compiler::CompileLimits;
 
     #[test]
     fn the_defaults_are_valid() {
         assert_eq!(Limits::default().validated(), Ok(Limits::default()));
     }
 
-    #[test]
-    fn the_table_in_the_book_for_authors_has_every_limit_with_its_default() {
+    /// Compares the table of the book for authors under `heading` with the default limits.
+    fn check_table<L: NamedLimits + Default + PartialEq + std::fmt::Debug>(heading: &str) {
         let book = include_str!("../../../policies/README.md");
-        let heading = book.find("| limit | default |").unwrap();
+        let heading = book.find(heading).unwrap();
         let rows = book[heading..].lines().skip(2);
         let rows = rows.take_while(|row| row.starts_with('|'));
         let mut named = Vec::new();
@@ -282,13 +210,19 @@ mod tests {
                 "MiB" => MIB,
                 other => panic!("{name} is in {other}"),
             };
-            let mut limits = Limits::default();
+            let mut limits = L::default();
             let value = number.parse::<u64>().unwrap() * unit;
-            limits.set(name, value, &Limits::CEILING).unwrap();
-            assert_eq!(limits, Limits::default(), "{name} is not {default}");
+            limits.set(name, value, &L::CEILING).unwrap();
+            assert_eq!(limits, L::default(), "{name} is not {default}");
             named.push(name);
         }
-        assert_eq!(named, Limits::NAMES);
+        assert_eq!(named, L::NAMES);
+    }
+
+    #[test]
+    fn the_tables_in_the_book_for_authors_have_every_limit_with_its_default() {
+        check_table::<Limits>("| limit | default |");
+        check_table::<CompileLimits>("| limit of a file | default |");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use pointsman_core::rows::{Change, Extent, FeedKinds};
 use pointsman_core::{FaultKind, Feed, Hook, HookSet, Micros, View};
+use pointsman_notation::untrusted;
 use serde_json::{Map, Value};
 
 use crate::component::{Digest, PolicyComponent};
@@ -246,6 +247,12 @@ pub enum DescriptionError {
     /// The name is empty.
     #[error("name is empty")]
     NoName,
+    /// The name has other characters than those of file names.
+    #[error("name {0:?} has other characters than letters, digits, '-', '_' and '.'")]
+    Name(String),
+    /// A text has characters that are not shown.
+    #[error("{0} has control characters or turns the direction of writing")]
+    Hidden(&'static str),
     /// A text is too long.
     #[error("{what} has {bytes} bytes, {max} are allowed")]
     TooLong {
@@ -300,11 +307,12 @@ fn check_texts(said: &PolicyDescription, limits: &Limits) -> Result<(), Descript
     }
     if u32::try_from(said.reasons.len()).is_ok_and(|count| count <= limits.reasons) {
         let max = usize::try_from(limits.text_bytes).unwrap_or(usize::MAX);
-        check_length("name", &said.name, max)?;
-        check_length("version", &said.version, max)?;
-        check_length("summary", &said.summary, max.saturating_mul(4))?;
+        check_text("name", &said.name, max)?;
+        check_name(&said.name)?;
+        check_text("version", &said.version, max)?;
+        check_text("summary", &said.summary, max.saturating_mul(4))?;
         let mut reasons = said.reasons.iter();
-        return reasons.try_for_each(|reason| check_length("a reason", reason, max));
+        return reasons.try_for_each(|reason| check_text("a reason", reason, max));
     }
     Err(DescriptionError::TooManyReasons {
         count: said.reasons.len(),
@@ -312,12 +320,24 @@ fn check_texts(said: &PolicyDescription, limits: &Limits) -> Result<(), Descript
     })
 }
 
-fn check_length(what: &'static str, text: &str, max: usize) -> Result<(), DescriptionError> {
+fn check_text(what: &'static str, text: &str, max: usize) -> Result<(), DescriptionError> {
     let bytes = text.len();
     if bytes > max {
         return Err(DescriptionError::TooLong { what, bytes, max });
     }
+    if !untrusted::is_line(text) {
+        return Err(DescriptionError::Hidden(what));
+    }
     Ok(())
+}
+
+/// Checks that a policy's own name could be the name of its file, beside which it is shown.
+fn check_name(name: &str) -> Result<(), DescriptionError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(DescriptionError::Name(name.to_owned()))
 }
 
 /// Victims cannot be named without their feed. The other hooks are passed the ids that their

@@ -46,6 +46,8 @@ impl Rows for View<'_> {
 /// One running policy.
 pub struct Runner {
     // Immutable.
+    /// The name by which the operator knows it. What it calls itself is in its description.
+    name: String,
     pub(crate) source: PolicySource,
     pub(crate) description: PolicyDescription,
     pub(crate) hooks: HookSet,
@@ -145,6 +147,7 @@ impl Runner {
             hooks: instance.hooks(),
             explains: instance.explains(),
             source,
+            name: description.name.clone(),
             description,
             snapshots: Snapshots {
                 last: None,
@@ -198,6 +201,12 @@ impl Runner {
         Ok(())
     }
 
+    /// Names the policy after its file, under which it is shown from now on: no policy can pass for
+    /// another by what it calls itself.
+    pub fn set_name(&mut self, name: String) {
+        self.name = name;
+    }
+
     /// Sets the patience by which the runner backs off after faults.
     pub(crate) fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
@@ -207,6 +216,12 @@ impl Runner {
 // === impl Runner: reading ===
 
 impl Runner {
+    /// The name by which the operator knows the policy: that of its file, or without one its own.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The policy's description of itself.
     #[must_use]
     pub fn description(&self) -> &PolicyDescription {
@@ -313,7 +328,7 @@ impl Runner {
             at: now,
             round: None,
             policy,
-            name: self.description.name.clone(),
+            name: self.name.clone(),
             version: self.description.version.clone(),
             digest: self.source.digest().to_string(),
             fingerprint: self.source.fingerprint().to_string(),

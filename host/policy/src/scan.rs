@@ -1,17 +1,25 @@
 //! The imports and exports of a file, read before anything is compiled.
 //!
 //! Compiling a large guest takes seconds. A file that cannot become a policy is refused here, with
-//! a reason that helps its author.
+//! a reason that helps its author, and so is one with which the compiler would get lost: see
+//! [`sizes`].
+//!
+//! # Bounds
+//! Time is linear in the file, and neither stack nor memory depends on what the file says.
 //!
 //! # Not here
 //! The validity of the file, and the types of its functions: wasmtime checks both.
+
+mod sizes;
 
 use std::fmt;
 
 use pointsman_core::{Hook, HookSet};
 use wasmparser::{Encoding, Parser, Payload};
 
+use crate::compiler::CompileLimits;
 use crate::component::LoadError;
+use sizes::Sizes;
 
 /// Package of the scheduling interface.
 const PACKAGE: &str = "pointsman:scheduling/";
@@ -31,23 +39,24 @@ pub(crate) struct Exports {
     pub(crate) unknown: Vec<String>,
 }
 
-/// Reads the exports, and refuses a file that is no component, or that has forbidden imports or
-/// exports.
+/// Reads the exports, and refuses a file that is no component, that has forbidden imports or
+/// exports, or that is past one of `limits`.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "of the many sections only those about imports and exports matter"
 )]
-pub(crate) fn scan(bytes: &[u8]) -> Result<Exports, LoadError> {
+pub(crate) fn scan(bytes: &[u8], limits: &CompileLimits) -> Result<Exports, LoadError> {
     recognise(bytes)?;
     let mut exported = Vec::new();
-    let mut depth = 0_u32;
+    let mut sizes = Sizes::new(limits, bytes);
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(malformed)? {
+        let payload = payload.map_err(malformed)?;
+        let depth = sizes.depth();
+        sizes.add(&payload)?;
+        match payload {
             Payload::Version { encoding, .. } if depth == 0 && encoding == Encoding::Module => {
                 return Err(LoadError::CoreModule);
             }
-            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
-            Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
                     check_import(import.map_err(malformed)?.name.name)?;
@@ -129,6 +138,14 @@ impl Exports {
             return Err(LoadError::NoHooks);
         }
         Ok(exports)
+    }
+
+    /// Tells whether the component exports a hook or the explanation, by its interface's name.
+    pub(crate) fn has(&self, interface: &str) -> bool {
+        match Hook::named(interface) {
+            Some(hook) => self.hooks.contains(hook),
+            None => self.explains && interface == EXPLANATION,
+        }
     }
 }
 

@@ -323,6 +323,7 @@ fn is_malformed(cause: RefusalCause) -> bool {
             | RefusalCause::NamedTwice
             | RefusalCause::NotAsked
             | RefusalCause::NamesNone
+            | RefusalCause::TooMany { .. }
             | RefusalCause::NotQueued
             | RefusalCause::NotPlaced
             | RefusalCause::IsNeedy

@@ -3,9 +3,12 @@
 //! # The deadline
 //! Reading a thread's processor time is a system call, too slow for every question. So nothing is
 //! read until a call passes its first wall-clock deadline. Only then its processor time begins to
-//! count, and each further deadline compares it with the allowance. A call may thus use its
-//! allowance about twice. A guest is not blamed for time in which the machine did not run its
+//! count, and each further deadline compares it with the rest of the allowance. A guest is not blamed for time in which the machine did not run its
 //! thread, up to a number of deadlines.
+//!
+//! # Fuel of the host's work
+//! Fuel counts a guest's instructions. What a few of them make the host do (a line that is copied, a
+//! list that is lifted and checked) is charged on top, in proportion to its size.
 //!
 //! # Invariants
 //! 1. All memories together stay within the limit, and so do all tables (`wasm::tests`).
@@ -13,12 +16,13 @@
 
 use std::time::Duration;
 
+use pointsman_notation::untrusted;
 use rustix::time::{ClockId, clock_gettime};
-use wasmtime::{ResourceLimiter, UpdateDeadline};
+use wasmtime::{ResourceLimiter, StoreContextMut, Trap, UpdateDeadline};
 
-use crate::bindings::{log, types};
+use crate::bindings::log;
 use crate::engine::TICK;
-use crate::instance::{LogLevel, LogLine, cut};
+use crate::instance::{LogLevel, LogLine};
 use crate::limits::Limits;
 
 /// Data of one instance's store.
@@ -156,7 +160,10 @@ impl Deadline {
         }
     }
 
+    /// Begins a call. Half of its time goes by before the processor time is read at all, so a call
+    /// that has its thread for itself ends within its allowance.
     fn begin(&mut self, allowance: Duration) -> u64 {
+        let allowance = allowance / 2;
         self.allowance = allowance;
         self.passed = 0;
         self.counted_from = None;
@@ -213,17 +220,9 @@ impl Log {
         }
     }
 
-    pub(crate) fn take(&mut self, out: &mut Vec<LogLine>) -> u64 {
-        out.append(&mut self.lines);
-        std::mem::take(&mut self.dropped)
-    }
-}
-
-impl log::Host for StoreState {
-    fn write(&mut self, level: log::Level, message: String) {
-        let log = &mut self.log;
-        if log.lines.len() >= log.lines_max {
-            log.dropped += 1;
+    fn write(&mut self, level: log::Level, message: &str) {
+        if self.lines.len() >= self.lines_max {
+            self.dropped += 1;
             return;
         }
         let level = match level {
@@ -231,12 +230,44 @@ impl log::Host for StoreState {
             log::Level::Info => LogLevel::Info,
             log::Level::Warn => LogLevel::Warn,
         };
-        let message = cut(message, log.line_bytes);
-        log.lines.push(LogLine { level, message });
+        let message = untrusted::line(message, self.line_bytes);
+        self.lines.push(LogLine { level, message });
+    }
+
+    pub(crate) fn take(&mut self, out: &mut Vec<LogLine>) -> u64 {
+        out.append(&mut self.lines);
+        std::mem::take(&mut self.dropped)
     }
 }
 
-impl types::Host for StoreState {}
+/// Keeps a line that the guest logs, and charges the guest for what the host did about it.
+///
+/// # Errors
+/// If the call has too little fuel left.
+pub(crate) fn write_log(
+    mut context: StoreContextMut<'_, StoreState>,
+    (level, message): (log::Level, String),
+) -> wasmtime::Result<()> {
+    let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
+    charge(&mut context, bytes.saturating_add(LINE_FUEL))?;
+    context.data_mut().log.write(level, &message);
+    Ok(())
+}
+
+// === Fuel ===
+
+/// Fuel of a line in the log, beside a unit for each byte of it.
+const LINE_FUEL: u64 = 200;
+
+/// Takes `fuel` from the call in progress.
+///
+/// # Errors
+/// If there is less left. Then none is left.
+fn charge(context: &mut StoreContextMut<'_, StoreState>, fuel: u64) -> wasmtime::Result<()> {
+    let left = context.get_fuel()?.checked_sub(fuel);
+    context.set_fuel(left.unwrap_or(0))?;
+    left.map(drop).ok_or_else(|| Trap::OutOfFuel.into())
+}
 
 #[cfg(test)]
 mod tests {
@@ -251,11 +282,11 @@ mod tests {
     #[test]
     fn a_descheduled_thread_is_given_more_time() {
         let mut deadline = Deadline::new(8);
-        assert_eq!(deadline.begin(100 * MS), 21);
+        assert_eq!(deadline.begin(100 * MS), 11);
         assert!(!interrupts(deadline.pass(7 * MS)));
         assert!(!interrupts(deadline.pass(8 * MS)));
-        assert!(!interrupts(deadline.pass(106 * MS)));
-        assert!(interrupts(deadline.pass(107 * MS)));
+        assert!(!interrupts(deadline.pass(56 * MS)));
+        assert!(interrupts(deadline.pass(57 * MS)));
     }
 
     #[test]

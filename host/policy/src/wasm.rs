@@ -9,37 +9,40 @@
 //! 2. Fuel, memory, results and processor time stay within [`Limits`] (`wasm::tests`).
 
 use std::fmt;
+use std::time::Duration;
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
+use pointsman_notation::untrusted;
+use wasmtime::component::InstancePre;
 use wasmtime::{Store, Trap};
 
 use crate::bindings::{
     admission, budget, explanation, lifecycle, preemption, priority, routing, types,
 };
-use crate::component::{Indices, PolicyComponent};
-use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription, cut};
+use crate::component::{LoadError, PolicyComponent};
+use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription};
 use crate::limits::Limits;
+use crate::scan::Exports;
 use crate::store::{StoreState, thread_time};
+use lifted::Lifted;
+use pace::Pace;
 
+mod lifted;
+mod pace;
 #[cfg(test)]
 mod tests;
 
 /// Conversions between the core's types and those that wasmtime generates.
 mod convert {
-    crate::conversions! {
-        types: crate::bindings::types,
-        lifecycle: crate::bindings::lifecycle,
-        admission: crate::bindings::admission,
-        routing: crate::bindings::routing,
-        preemption: crate::bindings::preemption,
-        budget: crate::bindings::budget,
-        explanation: crate::bindings::explanation,
-    }
+    crate::conversions!(crate::bindings);
 }
 
 /// Largest size of a fault's message and backtrace, in bytes.
 const DETAIL_BYTES: usize = 4096;
+
+/// Largest size of the reason for which a policy refuses settings or a state, in bytes.
+const REFUSAL_BYTES: usize = 1024;
 
 /// A component in a store of its own.
 pub struct WasmInstance {
@@ -53,6 +56,7 @@ pub struct WasmInstance {
     // Lifecycle.
     has_faulted: bool,
     fuel_last: u64,
+    pace: Pace,
 }
 
 /// Buffers into which rows are converted.
@@ -63,15 +67,71 @@ struct Buffers {
     cached: Vec<types::Cached>,
 }
 
-/// The functions that the component exports.
-struct Guest {
-    lifecycle: lifecycle::Guest,
-    admission: Option<admission::Guest>,
-    priority: Option<priority::Guest>,
-    routing: Option<routing::Guest>,
-    preemption: Option<preemption::Guest>,
-    budget: Option<budget::Guest>,
-    explanation: Option<explanation::Guest>,
+/// Defines [`Indices`] and [`Guest`] for `lifecycle` and for these interfaces, which a component
+/// may leave out.
+macro_rules! interfaces {
+    ($($interface:ident),+) => {
+        /// The positions of the component's exported functions.
+        pub(crate) struct Indices {
+            lifecycle: lifecycle::GuestIndices,
+            $($interface: Option<$interface::GuestIndices>,)+
+        }
+
+        /// The functions that the component exports.
+        struct Guest {
+            lifecycle: lifecycle::Guest,
+            $($interface: Option<$interface::Guest>,)+
+        }
+
+        impl Indices {
+            /// Finds the functions of the interfaces that a component exports.
+            pub(crate) fn find(
+                pre: &InstancePre<StoreState>,
+                exports: &Exports,
+            ) -> Result<Self, LoadError> {
+                Ok(Self {
+                    lifecycle: whole("lifecycle", lifecycle::GuestIndices::new(pre))?,
+                    $($interface: exports
+                        .has(stringify!($interface))
+                        .then(|| whole(stringify!($interface), $interface::GuestIndices::new(pre)))
+                        .transpose()?,)+
+                })
+            }
+        }
+
+        impl Guest {
+            fn load(
+                store: &mut Store<StoreState>,
+                instance: &wasmtime::component::Instance,
+                indices: &Indices,
+            ) -> wasmtime::Result<Self> {
+                Ok(Self {
+                    lifecycle: indices.lifecycle.load(&mut *store, instance)?,
+                    $($interface: indices
+                        .$interface
+                        .as_ref()
+                        .map(|indices| indices.load(&mut *store, instance))
+                        .transpose()?,)+
+                })
+            }
+        }
+    };
+}
+
+interfaces!(
+    admission,
+    priority,
+    routing,
+    preemption,
+    budget,
+    explanation
+);
+
+fn whole<I>(interface: &'static str, found: wasmtime::Result<I>) -> Result<I, LoadError> {
+    found.map_err(|error| LoadError::WrongShape {
+        interface,
+        detail: format!("{error:#}"),
+    })
 }
 
 /// The body of one call.
@@ -109,39 +169,77 @@ impl WasmInstance {
             buffers: Buffers::default(),
             has_faulted: false,
             fuel_last: 0,
+            pace: Pace::default(),
         })
     }
 
-    /// Makes one call with `fuel`.
-    fn call<R>(&mut self, what: &'static str, fuel: u64, call: Call<'_, R>) -> Result<R, Fault> {
+    /// Makes one call with `fuel`, of which its result takes a part.
+    fn call<R: Lifted>(
+        &mut self,
+        what: &'static str,
+        fuel: u64,
+        call: Call<'_, R>,
+    ) -> Result<R, Fault> {
         if self.has_faulted {
             return Err(Fault::new(
                 FaultKind::Trap,
                 format!("{what}: the instance has faulted before"),
             ));
         }
+        let begun = self.pace.begin(self.component.engine());
         let result = begin(&mut self.store, &self.limits, fuel)
             .and_then(|()| call(&mut self.store, &self.guest, &self.buffers));
-        self.fuel_last = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
-        result.map_err(|error| {
-            self.has_faulted = true;
-            fault(what, &error, self.store.data())
-        })
+        let used = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
+        let used = used.saturating_add(result.as_ref().map_or(0, Lifted::fuel));
+        self.fuel_last = used.min(fuel);
+        let result = result.and_then(|result| {
+            if used > fuel {
+                return Err(Trap::OutOfFuel.into());
+            }
+            Ok(result)
+        });
+        let result = result.map_err(|error| fault(what, &error, self.store.data()));
+        let result = result.and_then(|result| self.keep_pace(what, &begun).map(|()| result));
+        self.has_faulted = result.is_err();
+        result
+    }
+
+    /// Checks that the call which has just ended took no more time than its fuel is worth.
+    fn keep_pace(&mut self, what: &'static str, begun: &pace::Begun) -> Result<(), Fault> {
+        let fuel = self.fuel_last;
+        let allowed = Duration::from_nanos(fuel.saturating_mul(self.limits.fuel_nanos));
+        match self.pace.end(begun, self.component.engine(), allowed) {
+            None => Ok(()),
+            Some(taken) => {
+                let taken = taken.as_millis();
+                let detail = format!("{what}: {taken} ms of processor time for {fuel} of fuel");
+                Err(Fault::new(FaultKind::Deadline, detail))
+            }
+        }
     }
 
     /// Makes a call about the policy's state, for which the driver waits.
-    fn call_state<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
+    fn call_state<R: Lifted>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
         self.call(what, self.limits.call_fuel_max, call)
     }
 
     /// Makes a call to an instance that has made no decision yet, about the whole fleet or none of
     /// it.
-    fn call_lifecycle<R>(&mut self, what: &'static str, call: Call<'_, R>) -> Result<R, Fault> {
+    fn call_lifecycle<R: Lifted>(
+        &mut self,
+        what: &'static str,
+        call: Call<'_, R>,
+    ) -> Result<R, Fault> {
         self.call(what, self.limits.lifecycle_fuel, call)
     }
 
     /// Makes a call that passes `rows` rows.
-    fn pass<R>(&mut self, what: &'static str, rows: usize, call: Call<'_, R>) -> Result<R, Fault> {
+    fn pass<R: Lifted>(
+        &mut self,
+        what: &'static str,
+        rows: usize,
+        call: Call<'_, R>,
+    ) -> Result<R, Fault> {
         self.call(what, self.limits.fuel_of_rows(rows), call)
     }
 }
@@ -192,37 +290,12 @@ fn exported<'a, G>(guest: &'a Option<G>, hook: &'static str) -> wasmtime::Result
         .ok_or_else(|| wasmtime::Error::msg(format!("{hook} is not exported")))
 }
 
-impl Guest {
-    fn load(
-        store: &mut Store<StoreState>,
-        instance: &wasmtime::component::Instance,
-        indices: &Indices,
-    ) -> wasmtime::Result<Self> {
-        macro_rules! hook {
-            ($hook:ident) => {
-                indices
-                    .$hook
-                    .as_ref()
-                    .map(|indices| indices.load(&mut *store, instance))
-                    .transpose()?
-            };
-        }
-        Ok(Self {
-            lifecycle: indices.lifecycle.load(&mut *store, instance)?,
-            admission: hook!(admission),
-            priority: hook!(priority),
-            routing: hook!(routing),
-            preemption: hook!(preemption),
-            budget: hook!(budget),
-            explanation: hook!(explanation),
-        })
-    }
-}
-
 // === Faults ===
 
+/// The fault of a call. Names of functions are the author's, and a backtrace of them may be
+/// gigabytes, so no more is written than is kept.
 fn fault(what: &'static str, error: &wasmtime::Error, state: &StoreState) -> Fault {
-    let detail = cut(format!("{what}: {error:?}"), DETAIL_BYTES);
+    let detail = untrusted::formatted(format_args!("{what}: {error:?}"), DETAIL_BYTES);
     Fault::new(kind_of(error, state), detail)
 }
 
@@ -269,9 +342,10 @@ impl Instance for WasmInstance {
     }
 
     fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
-        self.call_lifecycle("configure", &mut |store, guest, _| {
+        let refused = self.call_lifecycle("configure", &mut |store, guest, _| {
             guest.lifecycle.call_configure(store, settings)
-        })
+        })?;
+        Ok(refused.map_err(|why| untrusted::line(&why, REFUSAL_BYTES)))
     }
 
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
@@ -342,7 +416,13 @@ impl Instance for WasmInstance {
                 &cached,
             )
         })?;
-        Ok(candidates.into_iter().map(convert::candidate).collect())
+        let note_bytes = usize::try_from(self.limits.text_bytes).unwrap_or(usize::MAX);
+        let candidates = candidates.into_iter().map(|candidate| {
+            let mut candidate = convert::candidate(candidate);
+            candidate.note = untrusted::line(&candidate.note, note_bytes);
+            candidate
+        });
+        Ok(candidates.collect())
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
@@ -352,9 +432,10 @@ impl Instance for WasmInstance {
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
-        self.call_state("restore", &mut |store, guest, _| {
+        let refused = self.call_state("restore", &mut |store, guest, _| {
             guest.lifecycle.call_restore(store, state)
-        })
+        })?;
+        Ok(refused.map_err(|why| untrusted::line(&why, REFUSAL_BYTES)))
     }
 
     fn last_fuel(&self) -> Option<u64> {

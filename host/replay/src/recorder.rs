@@ -5,6 +5,8 @@
 //!    new policies with code and state, and fresh instances with the state they were offered.
 //! 2. After a keyframe every policy is told everything anew, here and in a replay that begins
 //!    there.
+//! 3. What policies log, which no replay reads, takes no more of a journal than all the rest; the
+//!    lines that are left out are counted in it (`a_noisy_log_is_cut_and_what_is_cut_is_counted`).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,6 +31,8 @@ pub struct JournalRecorder {
     seen: BTreeMap<u32, u64>,
     /// The chains in the last entry that has them.
     chains: Vec<Chain>,
+    /// Lines of each policy's log that found no room since the last round.
+    unlogged: BTreeMap<u32, u64>,
 }
 
 impl JournalRecorder {
@@ -39,6 +43,7 @@ impl JournalRecorder {
             writer,
             seen: BTreeMap::new(),
             chains: Vec::new(),
+            unlogged: BTreeMap::new(),
         }
     }
 
@@ -105,7 +110,30 @@ impl JournalRecorder {
             }));
         }
     }
+
+    /// Records the number of lines that found no room.
+    fn tell_unlogged(&mut self, now: Micros) {
+        for (policy, lines) in std::mem::take(&mut self.unlogged) {
+            self.writer.write(&Entry::PolicyEvent(PolicyEventEntry {
+                now,
+                policy,
+                what: LOG_DROPPED.to_owned(),
+                detail: format!("{lines} lines that the journal has no room for"),
+            }));
+        }
+    }
 }
+
+/// Number of lines of a log that an event stands for; absent: it is no such event.
+fn lines(kind: &PolicyEventKind) -> Option<u64> {
+    if let PolicyEventKind::LogDropped(lines) = kind {
+        return Some(*lines);
+    }
+    matches!(kind, PolicyEventKind::Logged(_)).then_some(1)
+}
+
+/// Name of the event that tells how many lines a log lacks.
+const LOG_DROPPED: &str = "log-dropped";
 
 /// Name of the event after which a policy's state is no longer saved, not even at a keyframe.
 pub(crate) const SNAPSHOTS_ENDED: &str = "snapshots-ended";
@@ -118,6 +146,7 @@ impl Recorder for JournalRecorder {
 
     fn round(&mut self, now: Micros, round: Round) {
         self.writer.write(&Entry::Round { now, round });
+        self.tell_unlogged(now);
     }
 
     fn fact(&mut self, stamped: &Stamped) {
@@ -133,7 +162,7 @@ impl PolicyRecorder for JournalRecorder {
         let counters = last.counters.unwrap_or_default();
         self.writer.write(&Entry::Decision(Decision {
             hook: asked.question.hook(),
-            requests: Cow::Owned(asked.question.requests()),
+            requests: asked.question.requests().collect(),
             answer: Cow::Borrowed(&answer),
             generation: counters.generation,
             fuel: counters.fuel,
@@ -173,15 +202,20 @@ impl PolicyRecorder for JournalRecorder {
             PolicyEventKind::Closed(_) => "shut",
             PolicyEventKind::Retired => "retired",
             PolicyEventKind::Logged(_) => "logged",
-            PolicyEventKind::LogDropped(_) => "log-dropped",
+            PolicyEventKind::LogDropped(_) => LOG_DROPPED,
             _ => "other",
         };
-        self.writer.write(&Entry::PolicyEvent(PolicyEventEntry {
+        let entry = Entry::PolicyEvent(PolicyEventEntry {
             now: event.at,
             policy: event.policy,
             what: what.to_owned(),
             detail: format!("{:?}", event.kind),
-        }));
+        });
+        match lines(&event.kind) {
+            None => self.writer.write(&entry),
+            Some(_) if self.writer.write_spare(&entry) => {}
+            Some(lines) => *self.unlogged.entry(event.policy).or_default() += lines,
+        }
     }
 
     fn briefed(&mut self, now: Micros, briefing: &Briefing) {
@@ -200,5 +234,64 @@ impl PolicyRecorder for JournalRecorder {
 
     fn flush_at(&self) -> Option<Micros> {
         self.writer.flush_at()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::Config;
+    use pointsman_journal::{Folder, JournalReader, JournalSettings, RunInfo};
+    use pointsman_policy::{LogLevel, LogLine, Patience};
+
+    use super::*;
+
+    fn logged() -> PolicyEvent {
+        let line = LogLine {
+            level: LogLevel::Info,
+            message: "x".repeat(1000),
+        };
+        PolicyEvent {
+            at: Micros(1),
+            policy: 7,
+            kind: PolicyEventKind::Logged(line),
+        }
+    }
+
+    #[test]
+    fn a_noisy_log_is_cut_and_what_is_cut_is_counted() {
+        let place = tempfile::tempdir().unwrap();
+        let info = RunInfo {
+            pointsman: String::new(),
+            wasmtime: String::new(),
+            started_unix_ms: 0,
+        };
+        let folder = Folder::open(place.path()).unwrap();
+        let writer = JournalWriter::start(folder, info, JournalSettings::default()).unwrap();
+        let mut recorder = JournalRecorder::new(writer);
+        let machine = Machine::new(Config::default()).unwrap();
+        let mut host = PolicyHost::new(Patience::default());
+        recorder.turn(Micros(0), &machine, &mut host);
+        for round in 1..=2 {
+            recorder.round(Micros(round), Round(round));
+            (0..1000).for_each(|_| recorder.policy_event(&logged()));
+        }
+        recorder.round(Micros(3), Round(3));
+        drop(recorder);
+        let (mut kept, mut cut) = (0, Vec::new());
+        for located in JournalReader::open(place.path()).unwrap() {
+            let entry = located.unwrap().entry;
+            assert!(!matches!(entry, Entry::Gap(_)), "a replay misses nothing");
+            let Entry::PolicyEvent(event) = entry else {
+                continue;
+            };
+            if event.what == "logged" {
+                kept += 1;
+            } else {
+                cut.push((event.policy, event.detail));
+            }
+        }
+        let said = |lines| (7, format!("{lines} lines that the journal has no room for"));
+        assert!((50..64).contains(&kept), "{kept}");
+        assert_eq!(cut, [said(1000 - kept), said(1000)]);
     }
 }

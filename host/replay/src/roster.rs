@@ -4,6 +4,7 @@ use std::error::Error;
 
 use pointsman_core::Hook;
 use pointsman_journal::{Blob, Chain, ContentHash, PolicyRecord, Roster};
+use pointsman_notation::NamedLimits;
 use pointsman_policy::{Limits, PolicyHost, PolicySource, Runner, Snapshot, start};
 use serde_json::{Map, Value};
 
@@ -117,7 +118,7 @@ fn limits(recorded: &str) -> Result<Limits, Box<dyn Error + Send + Sync>> {
     let mut limits = Limits::default();
     for (name, value) in rows {
         let value = value.as_u64().unwrap_or(0);
-        limits.set(&name, value, &Limits::CEILING)?;
+        limits.set(&name, value, &NamedLimits::CEILING)?;
     }
     Ok(limits)
 }

@@ -4,6 +4,7 @@
 //! The effect of the flags of `serve` on the configuration ([`Flags`]).
 
 use clap::{Parser, Subcommand};
+use pointsman_policy::COMPILE_COMMAND;
 use pointsman_policy_cli::PolicyCommand;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
 
@@ -54,6 +55,11 @@ pub enum CliCommand {
     /// Show or export the decision journal
     #[command(subcommand)]
     Journal(JournalCommand),
+
+    /// Compile a component from standard input to standard output, for another process of this
+    /// program
+    #[command(name = COMPILE_COMMAND, hide = true)]
+    CompileComponent,
 }
 
 #[cfg(test)]

@@ -14,8 +14,6 @@
 //! (`pointsman-lifecycle`), the driver and the metrics (`pointsman-driver`), HTTP
 //! (`pointsman-http`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
 
-#![forbid(unsafe_code)]
-
 pub mod cli;
 pub mod config;
 pub mod embedded;
@@ -23,6 +21,7 @@ pub mod embedded;
 pub mod fuzz;
 pub mod journal;
 pub mod logging;
+mod memory;
 pub mod models;
 pub mod serve;
 pub mod shutdown;

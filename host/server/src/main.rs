@@ -5,7 +5,9 @@
     reason = "before there is a log, errors go to the terminal"
 )]
 
+use std::env;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
             let done = printed(|out| journal::journal(&command, out));
             (done, ExitCode::from(NOT_DONE))
         }
+        CliCommand::CompileComponent => (compile_component(), ExitCode::FAILURE),
     };
     done.unwrap_or_else(|error| {
         eprintln!("pointsman: {error:#}");
@@ -45,8 +48,18 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     config.state_folder = config
         .state_folder
         .or_else(pointsman_lifecycle::state::default_folder);
+    config.compiler.program = this_program();
     logging::begin(&config.log)?;
     serve::run(config)
+}
+
+/// A path by which this very program can be started, even if its file has been replaced since.
+fn this_program() -> Option<PathBuf> {
+    let own = PathBuf::from("/proc/self/exe");
+    if own.exists() {
+        return Some(own);
+    }
+    env::current_exe().ok()
 }
 
 /// Prints the output of `command` on standard output. A reader that closes the pipe is no error.
@@ -64,6 +77,11 @@ fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<Ex
         Err(error) if is_closed(&error) => Ok(ExitCode::SUCCESS),
         done => done,
     }
+}
+
+fn compile_component() -> Result<ExitCode> {
+    pointsman_policy::compile_component(io::stdin().lock(), io::stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn policy(command: &PolicyCommand) -> Result<ExitCode> {

@@ -23,7 +23,7 @@ use pointsman_driver::provider::ModelConfig;
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
-use pointsman_http::{ApiKeys, App, Audience, HttpSettings, ServerPhase, Watched};
+use pointsman_http::{ApiKeys, App, Audience, HttpSettings, Origins, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
@@ -38,12 +38,14 @@ use tracing::{error, info, warn};
 use crate::config::Config;
 use crate::embedded;
 use crate::journal;
+use crate::memory;
 use crate::models::{self, Loaded};
 use crate::shutdown::{self, SignalOrder, Signals};
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
-/// The time that clients may take over the last words of a request that the drain deadline ended.
+/// The time that clients may take over the last words of a request that the drain deadline ended,
+/// and then the threads over what they are doing.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A server that serves.
@@ -90,10 +92,18 @@ impl Server {
     /// # Errors
     /// What keeps it from serving; nothing is left running then but what ends by itself.
     pub async fn start(config: Config) -> Result<Self> {
+        let mut server = Self::begin(&config).await?;
+        server.make_ready(&config).await?;
+        Ok(server)
+    }
+
+    /// Starts a server whose policies are still being made ready: probes are answered, and requests
+    /// told so with 503. Call it on a runtime.
+    async fn begin(config: &Config) -> Result<Self> {
         let clock = SystemClock::start();
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
-        let listeners = Listeners::bind(&config).await?;
+        let listeners = Listeners::bind(config).await?;
         let addr = listeners.clients.local_addr()?;
         let admin_addr = listeners.operators.as_ref().map(TcpListener::local_addr);
         let admin_addr = admin_addr.transpose()?;
@@ -104,9 +114,9 @@ impl Server {
             metrics: Arc::clone(&metrics),
             waker,
         };
-        let core = start_core(&config, &models, &shared)?;
+        let core = start_core(config, &models, &shared)?;
         let (phase, phases) = watch::channel(ServerPhase::Starting);
-        let reconciler = start_reconciler(&config, &core.driver, &shared, woken).await?;
+        let reconciler = start_reconciler(config, &core.driver, &shared, woken)?;
         let watched = Watched {
             phase: phases,
             metrics: Arc::clone(&metrics),
@@ -114,14 +124,14 @@ impl Server {
             orders: reconciler.orders.clone(),
         };
         let app = App::new(
-            http_settings(&config),
+            http_settings(config),
             Arc::clone(&core.fleet),
             core.driver.clone(),
             watched,
         );
         let http = task::spawn(listeners.serve(Arc::new(app)));
-        phase.send_replace(ServerPhase::Serving);
-        let server = Self {
+        info!("answering on http://{addr}, not serving yet: policies are being made ready");
+        Ok(Self {
             addr,
             admin_addr,
             drain: config.drain,
@@ -131,9 +141,29 @@ impl Server {
             http,
             reconciler,
             driver_thread: core.thread,
-        };
-        server.announce(&config);
-        Ok(server)
+        })
+    }
+
+    /// Waits until the first policies are in force, and serves from then on.
+    ///
+    /// # Cancellation
+    /// The server goes on answering that it is not ready.
+    async fn make_ready(&mut self, config: &Config) -> Result<()> {
+        let is_ready = self.reconciler.ready().await;
+        ensure!(is_ready, "the reconciler has ended");
+        check_defaults(&self.reconciler.report.borrow())?;
+        self.phase.send_replace(ServerPhase::Serving);
+        self.announce(config);
+        Ok(())
+    }
+
+    /// Makes the server ready. Returns false if a signal that asks to stop came before that.
+    async fn serves_before(&mut self, signals: &mut Signals, config: &Config) -> Result<bool> {
+        tokio::select! {
+            biased;
+            () = signals.stop() => Ok(false),
+            ready = self.make_ready(config) => ready.map(|()| true),
+        }
     }
 
     /// The address it listens at.
@@ -243,7 +273,11 @@ impl Server {
             reconciler.map_err(|_panic| anyhow!("the reconciler panicked"))?;
             join(driver, engines)
         });
-        joined.await.context("not joined")??;
+        match timeout(LAST_WORDS, joined).await {
+            Ok(joined) => joined.context("not joined")??,
+            // A policy is being compiled, or a file system does not answer.
+            Err(_elapsed) => warn!("work in progress is cut off"),
+        }
         info!("stopped");
         Ok(())
     }
@@ -277,6 +311,9 @@ pub fn http_settings(config: &Config) -> HttpSettings {
     HttpSettings {
         connections_max: config.http.connections_max,
         body_bytes_max: config.http.body_bytes_max,
+        bodies_bytes_max: config.http.bodies_bytes_max,
+        memory_freed: memory::give_back,
+        reading_queue_max: config.http.reading_queue_max,
         read_timeout: config.http.read_timeout,
         write_timeout: config.http.write_timeout,
         keys: if config.http.metrics_public {
@@ -284,6 +321,7 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         } else {
             keys.with_private_metrics()
         },
+        origins: Origins::new(config.http.cors_origins.clone()),
         label_keys: config.hints.label_keys.clone(),
         priority_max: config.hints.priority_max,
         decisions_max: config.admin.decisions_max,
@@ -360,8 +398,8 @@ fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
     }
 }
 
-/// Starts the reconciler, and waits until its first policies are in force.
-async fn start_reconciler(
+/// Starts the reconciler, which makes the first policies ready.
+fn start_reconciler(
     config: &Config,
     driver: &DriverHandle,
     shared: &Shared,
@@ -372,7 +410,7 @@ async fn start_reconciler(
     let spec = ReconcilerSpec {
         settings: config.policies.clone(),
         embedded: embedded::policies()?.to_vec(),
-        engine: PolicyEngine::new()?,
+        engine: PolicyEngine::with_compiler(config.compiler.clone())?,
         clock: Arc::new(move || clock.now()),
         state: state.unwrap_or_default(),
         waker: shared.waker.clone(),
@@ -381,10 +419,7 @@ async fn start_reconciler(
         driver: driver.clone(),
         metrics: Arc::clone(&shared.metrics),
     };
-    let mut reconciler = pointsman_lifecycle::spawn(spec, woken, port).context("reconciler")?;
-    ensure!(reconciler.ready().await, "the reconciler has ended");
-    check_defaults(&reconciler.report.borrow())?;
-    Ok(reconciler)
+    pointsman_lifecycle::spawn(spec, woken, port).context("reconciler")
 }
 
 /// A default that does not start has wrong settings, which the operator wants to hear of now. A
@@ -415,9 +450,16 @@ pub fn run(config: Config) -> Result<ExitCode> {
         .build()?;
     let code = runtime.block_on(async {
         let mut signals = Signals::catch()?;
-        let server = Server::start(config).await?;
-        while signals.next().await == SignalOrder::Eject {
-            server.eject().await;
+        let mut server = tokio::select! {
+            biased;
+            // Nobody has been answered yet.
+            () = signals.stop() => return Ok(ExitCode::SUCCESS),
+            begun = Server::begin(&config) => begun?,
+        };
+        if server.serves_before(&mut signals, &config).await? {
+            while signals.next().await == SignalOrder::Eject {
+                server.eject().await;
+            }
         }
         // Biased towards the impatient.
         tokio::select! {

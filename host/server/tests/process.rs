@@ -66,7 +66,7 @@ impl Process {
         let mut socket = TcpStream::connect(&self.addr).unwrap();
         write!(
             socket,
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         )
@@ -78,7 +78,7 @@ impl Process {
     fn wait_for_a_queue(&self) {
         loop {
             let mut socket = TcpStream::connect(&self.addr).unwrap();
-            let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
             socket.write_all(request.as_bytes()).unwrap();
             let metrics = rest(socket);
             let mut queued = metrics.lines().filter_map(|line| {

@@ -119,6 +119,18 @@ fn executors_that_do_not_exist_are_refused_and_the_request_is_placed_in_time() {
     assert_eq!(strikes(&world)[0], (Clock::Unplaced, id));
 }
 
+#[test]
+fn more_executors_than_there_are_are_no_ranking() {
+    let (mut world, executor) = single(1, 64);
+    world.policies.route_to(&[executor; 2]);
+    arrive(&mut world, request(10, 5));
+    let (named, attached) = (2, 1);
+    assert_eq!(
+        refusals(&world),
+        [RefusalCause::TooMany { named, attached }]
+    );
+}
+
 // === Overtaken ===
 
 /// One slot, and a policy that takes the newest first. Returns a request that waits while the

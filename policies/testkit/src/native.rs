@@ -23,15 +23,7 @@ mod tests;
 
 /// Conversions between the core's types and those of the SDK.
 mod wire {
-    pointsman_policy::conversions! {
-        types: pointsman_sdk::wire::types,
-        lifecycle: pointsman_sdk::wire::lifecycle,
-        admission: pointsman_sdk::wire::admission,
-        routing: pointsman_sdk::wire::routing,
-        preemption: pointsman_sdk::wire::preemption,
-        budget: pointsman_sdk::wire::budget,
-        explanation: pointsman_sdk::wire::explanation,
-    }
+    pointsman_policy::conversions!(pointsman_sdk::wire);
 }
 
 /// A function that makes a new instance, not configured. The SDK's `export!` defines one.

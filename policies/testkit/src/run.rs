@@ -14,13 +14,13 @@ mod watch;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pointsman_core::{Effect, Hook, HookSet, Micros, RequestId, Stamped};
+use pointsman_core::{Effect, Micros, RequestId, Stamped};
 use pointsman_notation::{Location, TomlError};
 use pointsman_policy::{BindError, Patience, PolicyHost, PolicySource, StartError, start};
 
 use crate::component::ComponentError;
 use crate::native::panic_message;
-use crate::scenario::{HookName, PolicyBinding, Scenario};
+use crate::scenario::{PolicyBinding, Scenario};
 use check::Miss;
 pub use failure::Unmet;
 use state::ScenarioRun;
@@ -209,10 +209,7 @@ fn bind(scenario: &Scenario, sources: Sources<'_>) -> Result<(PolicyHost, Vec<St
     for binding in &scenario.policies {
         let place = || scenario.source.location(binding.at);
         let policy = start(sources(binding)?).map_err(|error| RunError::Start(place(), error))?;
-        let hooks = match &binding.hooks {
-            Some(hooks) => hooks.iter().map(|hook| Hook::from(*hook)).collect(),
-            None => policy.hooks(),
-        };
+        let hooks = binding.hooks.unwrap_or_else(|| policy.hooks());
         if let Some(hook) = hooks.iter().find(|hook| host.holder(*hook).is_some()) {
             return Err(RunError::TwoHolders {
                 place: place(),
@@ -224,21 +221,8 @@ fn bind(scenario: &Scenario, sources: Sources<'_>) -> Result<(PolicyHost, Vec<St
             .map_err(|error| RunError::Bind(place(), error))?;
         debug_assert_eq!(number as usize, names.len(), "policies are numbered from 0");
         names.push(binding.name.clone());
-        let hooks: HookSet = hooks;
         host.bind(Micros(0), number, hooks)
             .map_err(|error| RunError::Bind(place(), error))?;
     }
     Ok((host, names))
-}
-
-impl From<HookName> for Hook {
-    fn from(name: HookName) -> Self {
-        match name {
-            HookName::Admission => Self::Admission,
-            HookName::Priority => Self::Priority,
-            HookName::Routing => Self::Routing,
-            HookName::Preemption => Self::Preemption,
-            HookName::Budget => Self::Budget,
-        }
-    }
 }

@@ -18,8 +18,8 @@ pub(crate) mod units;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pointsman_core::{Config, Micros};
-use pointsman_notation::{Time, TomlError, TomlText, nearest};
+use pointsman_core::{Config, Hook, HookSet, Micros};
+use pointsman_notation::{Time, TomlError, TomlText, instead, nearest};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
@@ -58,7 +58,7 @@ pub(crate) struct PolicyBinding {
     pub(crate) at: usize,
     pub(crate) settings: Map<String, Value>,
     /// Absent: those that the policy exports.
-    pub(crate) hooks: Option<Vec<HookName>>,
+    pub(crate) hooks: Option<HookSet>,
 }
 
 /// The tenants, models, devices and executors at the start.
@@ -95,17 +95,7 @@ struct File {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct PolicyTable {
     settings: Map<String, Value>,
-    hooks: Option<Vec<HookName>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum HookName {
-    Admission,
-    Priority,
-    Routing,
-    Preemption,
-    Budget,
+    hooks: Option<Vec<Name>>,
 }
 
 /// The machine's bounds, where they are not the default ones.
@@ -153,7 +143,7 @@ impl Scenario {
             .collect::<Result<Vec<_>, _>>()?;
         let scenario = Self {
             title: file.title,
-            policies: bindings(file.policy),
+            policies: bindings(&source, file.policy)?,
             config,
             fleet: Fleet {
                 tenants: file.tenant,
@@ -226,25 +216,38 @@ fn config(source: &TomlText, table: &Spanned<MachineTable>) -> Result<Config, To
     }
 }
 
-fn bindings(tables: Option<BTreeMap<Name, PolicyTable>>) -> Vec<PolicyBinding> {
-    match tables {
-        Some(tables) => tables
-            .into_iter()
-            .map(|(name, table)| PolicyBinding {
-                at: name.span().start,
-                name: name.into_inner(),
-                settings: table.settings,
-                hooks: table.hooks,
-            })
-            .collect(),
-        None => DEFAULT_POLICIES
-            .iter()
-            .map(|name| PolicyBinding {
-                name: (*name).to_owned(),
-                at: 0,
-                settings: Map::new(),
-                hooks: None,
-            })
-            .collect(),
-    }
+fn bindings(
+    source: &TomlText,
+    tables: Option<BTreeMap<Name, PolicyTable>>,
+) -> Result<Vec<PolicyBinding>, TomlError> {
+    let Some(tables) = tables else {
+        let default = DEFAULT_POLICIES.map(|name| PolicyBinding {
+            name: name.to_owned(),
+            at: 0,
+            settings: Map::new(),
+            hooks: None,
+        });
+        return Ok(default.into());
+    };
+    let bound = tables.into_iter().map(|(name, table)| {
+        let named = |hooks: Vec<Name>| hooks.iter().map(|name| hook(source, name)).collect();
+        Ok(PolicyBinding {
+            at: name.span().start,
+            name: name.into_inner(),
+            settings: table.settings,
+            hooks: table.hooks.map(named).transpose()?,
+        })
+    });
+    bound.collect()
+}
+
+fn hook(source: &TomlText, name: &Name) -> Result<Hook, TomlError> {
+    let (at, name) = (name.span().start, name.get_ref());
+    Hook::named(name).ok_or_else(|| {
+        let known = Hook::ALL.map(Hook::as_str);
+        source.error(
+            at,
+            format!("unknown hook `{name}`; {}", instead(name, &known)),
+        )
+    })
 }

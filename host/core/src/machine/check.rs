@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{ExecutorId, ModelId, RequestId, TenantId};
-use crate::rows::Stage;
+use pointsman_interface::rows::Stage;
+use pointsman_interface::{ExecutorId, ModelId, RequestId, TenantId};
 
 use super::ledger::{Attachment, Device, Executor, SlotUse};
 use super::requests::{InSlot, Phase, Request};

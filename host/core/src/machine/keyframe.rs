@@ -18,7 +18,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::log::ChangeLog;
-use crate::rows::Moment;
+use pointsman_interface::rows::Moment;
 
 use super::Machine;
 use super::ledger::{Ledger, Sets};

@@ -34,10 +34,10 @@ mod timers;
 use crate::config::{Config, InvalidConfig};
 use crate::effect::Effect;
 use crate::fact::Stamped;
-use crate::ids::{BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round};
 use crate::log::ChangeLog;
-use crate::rows::{Health, NameKind, RequestClass, SequenceState};
 use crate::view::View;
+use pointsman_interface::rows::{Health, NameKind, RequestClass, SequenceState};
+use pointsman_interface::{BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round};
 
 pub use check::BrokenInvariant;
 pub use probe::Probe;

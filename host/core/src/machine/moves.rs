@@ -6,11 +6,11 @@
 //! a model's place and blocks, taken as they come free, in which it is placed as soon as all are
 //! there. So a victim, older than its successor, cannot take its place back.
 
-use crate::answer::{Eviction, Victim};
 use crate::effect::{Effect, StartOrder};
 use crate::fact::{Decided, Fact, Outcome, PlacedIn, RequeuedWhy};
-use crate::ids::{DeviceId, ExecutorId, Micros, RequestId};
-use crate::question::Shortage;
+use pointsman_interface::Shortage;
+use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
+use pointsman_interface::{Eviction, Victim};
 
 use super::Machine;
 use super::ledger::{Freed, Grown, Step};

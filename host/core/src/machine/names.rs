@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rows::{Name, NameKind};
+use pointsman_interface::rows::{Name, NameKind};
 
 /// Names by kind and id. An id is the position of its name among those of its kind.
 #[derive(Debug, Default)]

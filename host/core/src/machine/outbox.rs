@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use crate::config::Config;
 use crate::effect::Effect;
 use crate::fact::{Fact, Outcome, Stamped};
-use crate::ids::{Micros, RequestId, Round};
 use crate::log::{ChangeLog, RowKey, Stamp};
-use crate::rows::{Completion, Moment};
+use pointsman_interface::rows::{Completion, Moment};
+use pointsman_interface::{Micros, RequestId, Round};
 
 use super::timers::Timers;
 

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use crate::fact::PlacedIn;
-use crate::ids::{ExecutorId, Micros, RequestId};
 use crate::input::NewRequest;
-use crate::refusal::RefusalCause;
-use crate::rows::{self, Cached, ExecutorInfo, ExecutorLoad, Stage};
+use pointsman_interface::RefusalCause;
+use pointsman_interface::rows::{self, Cached, ExecutorInfo, ExecutorLoad, Stage};
+use pointsman_interface::{ExecutorId, Micros, RequestId};
 
 use super::Machine;
 use super::interlock::check_place;

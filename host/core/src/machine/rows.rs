@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::ids::{ExecutorId, RequestId};
 use crate::log::{RowKey, Wanted};
-use crate::rows::{Cached, Change, FeedKinds, Name, NameKind, Request, Sequence, SequenceState};
+use pointsman_interface::rows::{
+    Cached, Change, FeedKinds, Name, NameKind, Request, Sequence, SequenceState,
+};
+use pointsman_interface::{ExecutorId, RequestId};
 
 use super::Machine;
 use super::requests::{InSlot, Phase};

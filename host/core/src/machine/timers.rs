@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{ExecutorId, Micros, RequestId};
+use pointsman_interface::{ExecutorId, Micros, RequestId};
 
 use super::CLASSES;
 

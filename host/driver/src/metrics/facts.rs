@@ -21,6 +21,7 @@ use prometheus_client::registry::Unit;
 
 use super::builder::Builder;
 use super::family::Family;
+use crate::record;
 
 /// The metrics that are folded from the facts.
 #[derive(Debug)]
@@ -299,10 +300,7 @@ impl<'a> Texts<'a> {
     fn author(self, author: Author) -> &'a str {
         match author {
             Author::BuiltIn => "built-in",
-            Author::Policy(number) => {
-                let said = self.policies.description(number);
-                said.map_or("(retired)", |said| &said.name)
-            }
+            Author::Policy(number) => record::name(self.policies, number),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! A metric for each set of labels: few, and in one order in every run.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{
+    EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder,
+};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// The most sets of labels with a series of their own. Further sets are counted together, with
@@ -78,8 +80,8 @@ impl<const N: usize, M> fmt::Debug for Family<N, M> {
 impl<const N: usize, M: Clone + EncodeMetric + TypedMetric> EncodeMetric for Family<N, M> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (values, metric) in self.series().iter() {
-            let labels: [(&str, &str); N] =
-                std::array::from_fn(|label| (self.shared.names[label], values[label].as_str()));
+            let labels: [(&str, Escaped<'_>); N] =
+                std::array::from_fn(|label| (self.shared.names[label], Escaped(&values[label])));
             metric.encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())
@@ -91,6 +93,25 @@ impl<const N: usize, M: Clone + EncodeMetric + TypedMetric> EncodeMetric for Fam
 
     fn is_empty(&self) -> bool {
         self.series().is_empty()
+    }
+}
+
+/// The value of a label, which the encoder would write as it is: names come from policies and from
+/// configurations.
+#[derive(Debug)]
+struct Escaped<'a>(&'a str);
+
+impl EncodeLabelValue for Escaped<'_> {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive(['\\', '"', '\n']) {
+            let mut plain = part.chars();
+            match plain.next_back() {
+                Some('\n') => write!(encoder, "{}\\n", plain.as_str())?,
+                Some(special @ ('\\' | '"')) => write!(encoder, "{}\\{special}", plain.as_str())?,
+                Some(_) | None => encoder.write_str(part)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -123,6 +144,15 @@ seen_total{where=\"b\",who=\"x\"} 2
 # EOF
 ";
         assert_eq!(rendered(&family), expected);
+    }
+
+    #[test]
+    fn a_label_cannot_break_out_of_its_quotes() {
+        let family = Family::new(["where", "who"], Counter::default);
+        family.with(["a\"} 7\n", "\\"]).inc();
+        let line = r#"seen_total{where="a\"} 7\n",who="\\"} 1"#;
+        let text = rendered(&family);
+        assert!(text.lines().any(|it| it == line), "{text}");
     }
 
     #[test]

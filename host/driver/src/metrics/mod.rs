@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pointsman_core::{Machine, Stamped};
-use pointsman_journal::JournalMonitor;
+use pointsman_journal::{JournalMonitor, JournalStats};
 use pointsman_policy::{PolicyHost, PolicyStatus};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -211,7 +211,7 @@ impl Metrics {
             let digest = policy.digest.to_string();
             let digest = digest.get(..DIGEST_PREFIX).unwrap_or(&digest);
             for hook in policy.in_force.iter() {
-                let labels = [hook.as_str(), &policy.description.name, digest];
+                let labels = [hook.as_str(), &policy.name, digest];
                 in_force.with(labels).set(1);
             }
         }
@@ -249,6 +249,12 @@ impl Metrics {
     pub fn journal(&self, monitor: JournalMonitor) {
         // A second journal would be a second driver's.
         drop(self.journal.monitor.set(monitor));
+    }
+
+    /// The state of the journal; absent: none is written.
+    #[must_use]
+    pub fn journal_stats(&self) -> Option<JournalStats> {
+        self.journal.monitor.get().map(JournalMonitor::stats)
     }
 
     /// Renders all metrics, as OpenMetrics text of [`CONTENT_TYPE`].
@@ -362,7 +368,7 @@ impl JournalMetrics {
             entries: to.counters(
                 "journal_entries",
                 "Entries of the journal: written, dropped since the disk was too slow, lost since \
-                 it failed, or refused since they were too long",
+                 it failed, refused since they were too long, or withheld since a round or a log was",
                 ["outcome"],
             ),
             bytes: to.measured(
@@ -389,6 +395,7 @@ impl JournalMetrics {
             ("dropped", stats.dropped),
             ("lost", stats.lost),
             ("refused", stats.refused),
+            ("withheld", stats.withheld),
         ] {
             raise(&self.entries.with([outcome]), count);
         }

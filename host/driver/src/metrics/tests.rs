@@ -55,9 +55,7 @@ impl Instance for Once {
             choice: routing::Choice::Place(vec![EXECUTOR]),
             reason: 0,
         };
-        Ok(Reply::Routing(
-            question.requests().into_iter().map(verdict).collect(),
-        ))
+        Ok(Reply::Routing(question.requests().map(verdict).collect()))
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {

@@ -1,7 +1,6 @@
 //! The files of a model, by name: in a Hugging Face folder, or in the binary.
 
 use std::borrow::Cow;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -32,7 +31,7 @@ impl ModelFiles {
         match self {
             ModelFiles::Folder(folder) => {
                 let path = folder.join(name);
-                match fs::read(&path) {
+                match pointsman_files::read(&path, u64::MAX) {
                     Ok(content) => Ok(Some(Cow::Owned(content))),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
                     Err(source) => Err(ModelFileError { path, source }),

@@ -6,13 +6,22 @@
 //! # Invariants
 //! 1. Prompts come out as transformers makes them: `tests/text.rs` compares the demo model's
 //!    token ids.
-//! 2. No input makes a template run without end: fuel and recursion are limited
+//! 2. A text far beyond the tokens asked for is not tokenised whole
+//!    (`tokenising_stops_past_the_tokens_asked_for` in `tests/text.rs`).
+//! 3. No input makes a template run without end: fuel and recursion are limited
 //!    (`a_template_that_runs_on_is_stopped` in `text/chat.rs`).
 //!
 //! # Not here
 //! Roles and fields of OpenAI's messages (the server). A message whose text spells a special
 //! token becomes that token, as everywhere in the field. Fuel bounds a template's time and not
 //! its memory: the operator who chooses a model's folder is trusted that far.
+//!
+//! # Bounds
+//! A tokenizer takes some hundred bytes for each byte of its text. It reads the beginning of a text
+//! first, then twice as much, until there are too many tokens or the text has ended: the whole costs
+//! at most twice what its last reading does. A tokenizer that drops characters, or makes one token of
+//! many unknown ones, may have room for a longer text than
+//! [`token_bytes_max`](PromptEncoder::token_bytes_max) says.
 
 mod chat;
 mod date;
@@ -38,6 +47,8 @@ pub struct ModelText {
     kinds: Vec<TokenKind>,
     /// Ids below the largest that the tokenizer lacks.
     missing: Vec<u32>,
+    /// Bytes of the longest token, as the vocabulary writes it.
+    token_bytes_max: usize,
     template: Option<ChatTemplate>,
     generation: EndsAndDefaults,
 }
@@ -95,6 +106,10 @@ pub enum TextError {
     },
 }
 
+/// Bytes for each token asked for in the part of a text that is tokenised first: more than a token of
+/// any language has on average, so that nearly all prompts that fit are tokenised once.
+const FIRST_BYTES_PER_TOKEN: usize = 8;
+
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
@@ -128,6 +143,7 @@ impl ModelText {
         let missing = (0..).zip(&kinds).filter(|(_, k)| **k == TokenKind::Missing);
         Ok(Self {
             missing: missing.map(|(id, _)| id).collect(),
+            token_bytes_max: token_bytes_max(&tokenizer),
             kinds,
             tokenizer,
             template,
@@ -143,7 +159,29 @@ impl ModelText {
         self
     }
 
-    fn tokenize(&self, text: &str, around: AroundText) -> Result<Vec<u32>, PromptError> {
+    /// Tokenises longer and longer beginnings of `text`, up to the whole of it.
+    fn tokenize(
+        &self,
+        text: &str,
+        around: AroundText,
+        tokens_max: u32,
+    ) -> Result<Vec<u32>, PromptError> {
+        let tokens_max = usize::try_from(tokens_max).unwrap_or(usize::MAX);
+        let mut bytes = tokens_max.saturating_mul(FIRST_BYTES_PER_TOKEN);
+        while bytes < text.len() {
+            let beginning = &text[..text.floor_char_boundary(bytes)];
+            let tokens = self.tokenize_whole(beginning, around)?.len();
+            // The cut may have made a token for each byte of the one that it went through.
+            let tokens_min = tokens.saturating_sub(self.token_bytes_max);
+            if tokens_min > tokens_max {
+                return Err(PromptError::TooLong { tokens_min });
+            }
+            bytes = bytes.saturating_mul(2).max(1);
+        }
+        self.tokenize_whole(text, around)
+    }
+
+    fn tokenize_whole(&self, text: &str, around: AroundText) -> Result<Vec<u32>, PromptError> {
         let encoding = self.tokenizer.encode_fast(text, around == AroundText::Add);
         let encoding = encoding.map_err(PromptError::Tokenizer)?;
         Ok(encoding.get_ids().to_vec())
@@ -170,13 +208,21 @@ impl ModelText {
 }
 
 impl PromptEncoder for ModelText {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        self.tokenize(text, AroundText::Add)
+    fn encode(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError> {
+        self.tokenize(text, AroundText::Add, tokens_max)
     }
 
-    fn chat_prompt(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, PromptError> {
+    fn chat_prompt(
+        &self,
+        messages: &[ChatMessage],
+        tokens_max: u32,
+    ) -> Result<Vec<u32>, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoChatTemplate)?;
-        self.tokenize(&template.render(messages)?, AroundText::InText)
+        self.tokenize(&template.render(messages)?, AroundText::InText, tokens_max)
+    }
+
+    fn token_bytes_max(&self) -> usize {
+        self.token_bytes_max
     }
 
     fn has_token(&self, id: u32) -> bool {
@@ -268,6 +314,13 @@ fn read_template(
         file: files.describe(name),
         source,
     })
+}
+
+/// Bytes of the longest token in the vocabulary. Vocabularies write no byte of a text in less than one.
+fn token_bytes_max(tokenizer: &Tokenizer) -> usize {
+    let vocabulary = tokenizer.get_vocab(true);
+    let longest = vocabulary.into_keys().map(|token| token.len()).max();
+    longest.unwrap_or(1).max(1)
 }
 
 fn token_kinds(tokenizer: &Tokenizer) -> Vec<TokenKind> {

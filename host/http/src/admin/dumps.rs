@@ -1,6 +1,5 @@
 //! Dumps that faults of policies left in the state folder.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use pointsman_lifecycle::state;
@@ -87,9 +86,14 @@ fn found(folder: &Path, number: u64) -> Option<Dump> {
     parsed(&path)
 }
 
+/// The most bytes of a dump that is shown.
+const DUMP_BYTES_MAX: u64 = 64 << 20;
+
 /// Reads a dump of the host's own making; one that cannot be read is left out.
 fn parsed(path: &Path) -> Option<Dump> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok().map(Dump)
+    serde_json::from_slice(&pointsman_files::read(path, DUMP_BYTES_MAX).ok()?)
+        .ok()
+        .map(Dump)
 }
 
 // === The document ===

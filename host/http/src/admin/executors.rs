@@ -206,7 +206,7 @@ pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
 }
 
 /// Reads the table `[[models]]` of the configuration as JSON, with a name for the executor.
-fn addition(mut fields: Fields) -> Result<Addition, ApiError> {
+fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
     let model: String = fields.require("name", "the name of a model")?;
     let model = plain("name", model)?;
     let folder: Option<String> = fields.take_as("path", "an absolute path", |path: &String| {

@@ -10,6 +10,7 @@
 pub(super) mod decisions;
 pub(super) mod dumps;
 pub(super) mod executors;
+pub(super) mod journal;
 pub(super) mod orders;
 pub(super) mod policies;
 pub(super) mod route;

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::super::App;
 use super::super::answer::Json;
+use super::super::body::Body;
 use super::super::error::{ApiError, quoted};
 use super::super::fields::{Fields, closed_object};
 use super::super::openapi::named;
@@ -18,15 +19,24 @@ use super::super::router::Call;
 use super::in_time;
 use super::policies::{PolicyListing, listing};
 
+/// An order as it came.
+struct Received<'a> {
+    app: &'a App,
+    /// The text in the path.
+    named: String,
+    body: Body,
+}
+
 type Answered = Result<Json<PolicyListing>, ApiError>;
 
 /// Binds a hook to a policy, or undoes that.
 pub(crate) async fn bind(call: Call<'_>) -> Answered {
-    let (app, _, mut fields) = read(call).await?;
+    let order = read(call).await?;
+    let mut fields = order.fields()?;
     let name: String = fields.require("hook", "the name of a hook")?;
     let hook = hook("hook", &name)?;
     let policy = fields.take_as("policy", "the name of a policy", |_: &String| true)?;
-    carry_out(app, fields, Order::Bind { hook, policy }).await
+    carry_out(order.app, fields, Order::Bind { hook, policy }).await
 }
 
 pub(crate) fn bind_schema(schemas: &mut SchemaGenerator) -> Schema {
@@ -40,11 +50,13 @@ pub(crate) fn bind_schema(schemas: &mut SchemaGenerator) -> Schema {
 
 /// Sets the mode of a policy: the part that its answers have in decisions.
 pub(crate) async fn mode(call: Call<'_>) -> Answered {
-    let (app, policy, mut fields) = read(call).await?;
+    let order = read(call).await?;
+    let mut fields = order.fields()?;
+    let policy = order.named.clone();
     let mode: String = fields.require("mode", "a mode")?;
     let mode: Result<Mode, _> = mode.parse();
     let mode = mode.map_err(|error| ApiError::field("mode", format!("`mode`: {error}")))?;
-    carry_out(app, fields, Order::Mode { policy, mode }).await
+    carry_out(order.app, fields, Order::Mode { policy, mode }).await
 }
 
 pub(crate) fn mode_schema(schemas: &mut SchemaGenerator) -> Schema {
@@ -55,23 +67,26 @@ pub(crate) fn mode_schema(schemas: &mut SchemaGenerator) -> Schema {
 
 /// Gives a shadow or canary its hooks.
 pub(crate) async fn promote(call: Call<'_>) -> Answered {
-    let (app, policy, fields) = read(call).await?;
-    carry_out(app, fields, Order::Promote { policy }).await
+    let order = read(call).await?;
+    let policy = order.named.clone();
+    carry_out(order.app, order.fields()?, Order::Promote { policy }).await
 }
 
 /// Puts the version before in force again.
 pub(crate) async fn rollback(call: Call<'_>) -> Answered {
-    let (app, policy, fields) = read(call).await?;
-    carry_out(app, fields, Order::Rollback { policy }).await
+    let order = read(call).await?;
+    let policy = order.named.clone();
+    carry_out(order.app, order.fields()?, Order::Rollback { policy }).await
 }
 
 /// Lets a version out of quarantine.
 pub(crate) async fn release(call: Call<'_>) -> Answered {
-    let (app, text, fields) = read(call).await?;
+    let order = read(call).await?;
+    let text = &order.named;
     let fingerprint: Result<Digest, _> = text.parse();
     let fingerprint = fingerprint
-        .map_err(|error| ApiError::field("fingerprint", format!("`{}`: {error}", quoted(&text))))?;
-    carry_out(app, fields, Order::Release { fingerprint }).await
+        .map_err(|error| ApiError::field("fingerprint", format!("`{}`: {error}", quoted(text))))?;
+    carry_out(order.app, order.fields()?, Order::Release { fingerprint }).await
 }
 
 /// The schema of the empty body, for orders whose path says everything.
@@ -81,7 +96,8 @@ pub(crate) fn empty_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// Gives hooks back to the embedded defaults.
 pub(crate) async fn eject(call: Call<'_>) -> Answered {
-    let (app, _, mut fields) = read(call).await?;
+    let order = read(call).await?;
+    let mut fields = order.fields()?;
     let names: Option<Vec<String>> =
         fields.take_as("hooks", "a list of names of hooks", |_| true)?;
     let hooks = match names {
@@ -91,7 +107,7 @@ pub(crate) async fn eject(call: Call<'_>) -> Answered {
             .collect::<Result<HookSet, _>>()?,
         None => Hook::ALL.into_iter().collect(),
     };
-    carry_out(app, fields, Order::Eject { hooks }).await
+    carry_out(order.app, fields, Order::Eject { hooks }).await
 }
 
 pub(crate) fn eject_schema(schemas: &mut SchemaGenerator) -> Schema {
@@ -103,21 +119,27 @@ pub(crate) fn eject_schema(schemas: &mut SchemaGenerator) -> Schema {
     named(schemas, "EjectRequest", closed_object(&[], properties))
 }
 
-/// Reads an order: the text in its path, and the fields of its body, which may be empty.
-async fn read(call: Call<'_>) -> Result<(&App, String, Fields), ApiError> {
-    let app = call.app;
-    let named = call.parameter.clone();
-    let body = call.body().await?;
-    let fields = if body.is_empty() {
-        Fields::parse(b"{}")?
-    } else {
-        Fields::parse(&body)?
-    };
-    Ok((app, named, fields))
+/// Reads an order.
+async fn read(call: Call<'_>) -> Result<Received<'_>, ApiError> {
+    Ok(Received {
+        app: call.app,
+        named: call.parameter.clone(),
+        body: call.body().await?,
+    })
+}
+
+impl Received<'_> {
+    /// The fields of the body, which may be empty.
+    fn fields(&self) -> Result<Fields<'_>, ApiError> {
+        if self.body.is_empty() {
+            return Ok(Fields::none(str::to_owned));
+        }
+        Fields::parse(&self.body)
+    }
 }
 
 /// Has `order` carried out, if no field of its body is left.
-async fn carry_out(app: &App, fields: Fields, order: Order) -> Answered {
+async fn carry_out(app: &App, fields: Fields<'_>, order: Order) -> Answered {
     if let Some(unknown) = fields.left().next() {
         let message = format!("there is no `{}` in this order", quoted(unknown));
         return Err(ApiError::field(quoted(unknown), message));

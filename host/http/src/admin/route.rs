@@ -1,5 +1,8 @@
 //! The forecast of a request's route, and its reasons. Nothing is changed by asking.
 
+use std::sync::Arc;
+
+use hyper::HeaderMap;
 use pointsman_driver::operator::{
     ForecastAuthor, ForecastOutcome, Operator, RouteCandidate, RouteForecast, RouteQuery,
 };
@@ -7,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::json;
 
+use super::super::App;
 use super::super::answer::Json;
 use super::super::auth::DEFAULT_TENANT;
 use super::super::error::ApiError;
@@ -75,16 +79,11 @@ struct ForecastRequest {
 }
 
 pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError> {
-    let app = call.app;
-    let headers = call.request.headers().clone();
-    let mut fields = Fields::parse(&call.body().await?)?;
-    let tenant: Option<String> = fields.take_as("tenant", "the name of a tenant", |_| true)?;
-    let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
-    let caller = Caller {
-        tenant: &tenant,
-        headers: &headers,
-    };
-    let query = openai::route_query(app, caller, fields).await?;
+    let (app, headers) = (call.app, call.request.headers().clone());
+    let body = call.body().await?;
+    let reader = Arc::clone(app);
+    let query = move |body: &[u8]| query(&reader, headers, body);
+    let query = app.turns.read(body, query).await?;
     let question = Box::new(query.clone());
     let asked = app
         .driver
@@ -92,6 +91,14 @@ pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError>
     let forecast = in_time(asked).await?;
     let forecast = forecast.map_err(|error| ApiError::field("tenant", error.to_string()))?;
     Ok(Json(Forecast::new(query, forecast)))
+}
+
+/// Understands the question: slow where it has a long prompt.
+fn query(app: &App, headers: HeaderMap, body: &[u8]) -> Result<RouteQuery, ApiError> {
+    let mut fields = Fields::parse(body)?;
+    let tenant: Option<String> = fields.take_as("tenant", "the name of a tenant", |_| true)?;
+    let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    openai::route_query(app, Caller { tenant, headers }, fields)
 }
 
 pub(crate) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {

@@ -23,7 +23,8 @@ fn parse_with(headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> 
         let name: HeaderName = name.parse().unwrap();
         map.append(name, HeaderValue::from_str(value).unwrap());
     }
-    parse(&map, Some(body).filter(|body| !body.is_null()), rules)
+    let body = (!body.is_null()).then(|| to_raw_value(&body).unwrap());
+    parse(&map, body.as_deref(), rules)
 }
 
 fn refused(headers: &[(&str, &str)], body: Value) -> (String, String) {
@@ -154,11 +155,20 @@ fn a_hint_out_of_bounds_is_refused_by_name() {
         assert_eq!(message, wanted);
         assert!(param.starts_with("pointsman."), "{param}");
     }
+}
+
+#[test]
+fn hints_in_a_body_are_an_object_of_bounded_size() {
     let (param, message) = refused(&[], json!("urgent"));
     assert_eq!(param, "pointsman");
     assert_eq!(
         message,
         "`pointsman` has to be an object, not the text `urgent`"
+    );
+    let (_, message) = refused(&[], json!({"session": "x".repeat(BYTES_MAX)}));
+    assert_eq!(
+        message,
+        "`pointsman` has to be an object of at most 64 KiB, not an object"
     );
 }
 

@@ -4,12 +4,13 @@ use pointsman_executor::delivery::StopReason;
 use pointsman_executor::prompt::ChatMessage;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::envelope::{Choice, FinishReason};
 use super::inflow::WholeText;
 use crate::error::ApiError;
-use crate::fields::{Fields, mismatch, object};
+use crate::fields::{Fields, mismatch, object, read};
 use crate::openapi::named;
 
 /// The choice of a whole answer.
@@ -131,31 +132,24 @@ const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 const UNBUILT: [&str; 3] = ["tool_calls", "function_call", "audio"];
 
 /// Reads the conversation of a request.
-pub(super) fn messages(fields: &mut Fields) -> Result<Vec<ChatMessage>, ApiError> {
-    match fields.take("messages") {
-        None => Err(ApiError::Missing("messages")),
-        Some(Value::Array(list)) if !list.is_empty() => list
-            .into_iter()
-            .enumerate()
-            .map(|(index, value)| message(&format!("messages[{index}]"), value))
-            .collect(),
-        Some(other) => {
-            let wanted = "a list of at least one message";
-            Err(mismatch("messages".to_owned(), wanted, &other))
-        }
+pub(super) fn messages(fields: &mut Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {
+    let given = fields.take("messages");
+    let given = given.ok_or(ApiError::Missing("messages"))?;
+    let list: Vec<&RawValue> = read(given).unwrap_or_default();
+    if list.is_empty() {
+        let wanted = "a list of at least one message";
+        return Err(mismatch("messages".to_owned(), wanted, given));
     }
+    let messages = list.into_iter().enumerate();
+    let messages = messages.map(|(index, value)| message(&format!("messages[{index}]"), value));
+    messages.collect()
 }
 
-fn message(at: &str, value: Value) -> Result<ChatMessage, ApiError> {
-    let Value::Object(values) = value else {
-        return Err(mismatch(at.to_owned(), "an object", &value));
-    };
-    let mut fields = Fields::new(values, str::to_owned);
-    let role = match fields.take("role") {
-        None => return Err(missing(at, "role")),
-        Some(Value::String(role)) => role_of_template(at, role)?,
-        Some(other) => return Err(mismatch(format!("{at}.role"), "a text", &other)),
-    };
+fn message(at: &str, value: &RawValue) -> Result<ChatMessage, ApiError> {
+    let fields = Fields::of(value, str::to_owned)?;
+    let mut fields = fields.ok_or_else(|| mismatch(at.to_owned(), "an object", value))?;
+    let role = fields.take("role").ok_or_else(|| missing(at, "role"))?;
+    let role = role_of_template(&format!("{at}.role"), role)?;
     for unbuilt in UNBUILT {
         if fields.take(unbuilt).is_some() {
             let param = format!("{at}.{unbuilt}");
@@ -163,57 +157,59 @@ fn message(at: &str, value: Value) -> Result<ChatMessage, ApiError> {
             return Err(ApiError::field(param, message));
         }
     }
-    let content = match fields.take("content") {
-        None => return Err(missing(at, "content")),
-        Some(content) => text_of(&format!("{at}.content"), content)?,
-    };
-    let name = match fields.take("name") {
-        None => None,
-        Some(Value::String(name)) => Some(name),
-        Some(other) => return Err(mismatch(format!("{at}.name"), "a text", &other)),
-    };
+    let content = fields.take("content");
+    let content = content.ok_or_else(|| missing(at, "content"))?;
+    let content = text_of(&format!("{at}.content"), content)?;
+    let name = fields.take("name");
+    let name = name.map(|name| text(format!("{at}.name"), name));
     Ok(ChatMessage {
         role,
         content,
-        name,
+        name: name.transpose()?,
     })
 }
 
-fn role_of_template(at: &str, role: String) -> Result<String, ApiError> {
+fn text(at: String, value: &RawValue) -> Result<String, ApiError> {
+    read(value).ok_or_else(|| mismatch(at, "a text", value))
+}
+
+fn role_of_template(at: &str, value: &RawValue) -> Result<String, ApiError> {
+    let role = text(at.to_owned(), value)?;
     match &*role {
         "developer" => Ok("system".to_owned()),
         known if ROLES.contains(&known) => Ok(role),
         _ => {
             let wanted = "`system`, `developer`, `user` or `assistant`";
-            Err(mismatch(format!("{at}.role"), wanted, &Value::from(role)))
+            Err(mismatch(at.to_owned(), wanted, value))
         }
     }
 }
 
 /// The text of a content: a text, or parts whose texts follow one another.
-fn text_of(at: &str, content: Value) -> Result<String, ApiError> {
-    match content {
-        Value::String(text) => Ok(text),
-        Value::Array(parts) => {
-            let mut whole = String::new();
-            for (index, part) in parts.iter().enumerate() {
-                let at = format!("{at}[{index}]");
-                if part["type"] != "text" {
-                    let wanted = "a part of type `text`, which alone is built";
-                    return Err(mismatch(at, wanted, &part["type"]));
-                }
-                let Some(text) = part["text"].as_str() else {
-                    return Err(mismatch(format!("{at}.text"), "a text", &part["text"]));
-                };
-                whole.push_str(text);
-            }
-            Ok(whole)
-        }
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
-            let wanted = "a text or a list of text parts";
-            Err(mismatch(at.to_owned(), wanted, &other))
-        }
+fn text_of(at: &str, content: &RawValue) -> Result<String, ApiError> {
+    if let Some(text) = read(content) {
+        return Ok(text);
     }
+    let Some(parts) = read::<Vec<&RawValue>>(content) else {
+        let wanted = "a text or a list of text parts";
+        return Err(mismatch(at.to_owned(), wanted, content));
+    };
+    let mut whole = String::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        whole.push_str(&text_of_part(format!("{at}[{index}]"), part)?);
+    }
+    Ok(whole)
+}
+
+fn text_of_part(at: String, part: &RawValue) -> Result<String, ApiError> {
+    let mut fields = Fields::of(part, str::to_owned)?.unwrap_or(Fields::none(str::to_owned));
+    let kind = fields.take("type").unwrap_or(RawValue::NULL);
+    if read::<String>(kind).as_deref() != Some("text") {
+        let wanted = "a part of type `text`, which alone is built";
+        return Err(mismatch(at, wanted, kind));
+    }
+    let given = fields.take("text").unwrap_or(RawValue::NULL);
+    text(format!("{at}.text"), given)
 }
 
 fn missing(at: &str, field: &str) -> ApiError {
@@ -229,8 +225,9 @@ mod tests {
     use super::*;
 
     fn read(messages: Value) -> Result<Vec<ChatMessage>, String> {
-        let mut fields = Fields::parse(json!({ "messages": messages }).to_string().as_bytes());
-        super::messages(fields.as_mut().unwrap()).map_err(|error| error.to_string())
+        let body = json!({ "messages": messages }).to_string();
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        super::messages(&mut fields).map_err(|error| error.to_string())
     }
 
     #[test]

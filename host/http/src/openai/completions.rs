@@ -3,12 +3,13 @@
 use pointsman_executor::delivery::StopReason;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::envelope::{Choice, FinishReason};
 use super::prompt::Prompt;
 use crate::error::ApiError;
-use crate::fields::{Fields, mismatch};
+use crate::fields::{Fields, mismatch, read};
 
 /// The choice of a whole answer or of a chunk.
 #[derive(Serialize, JsonSchema)]
@@ -50,41 +51,38 @@ pub(super) fn prompt_schema() -> Value {
 
 /// Reads the prompt of a request: a text, a list of one text, token ids, or a list of one list of
 /// token ids.
-pub(super) fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
-    match fields.take("prompt") {
-        None => Err(ApiError::Missing("prompt")),
-        Some(Value::Array(list)) if list.iter().any(|item| item.is_string() || item.is_array()) => {
-            match <[Value; 1]>::try_from(list) {
-                Ok([only]) => one_prompt(only),
-                Err(list) => Err(several(list.len())),
-            }
-        }
-        Some(other) => one_prompt(other),
+pub(super) fn prompt(fields: &mut Fields<'_>) -> Result<Prompt, ApiError> {
+    let given = fields.take("prompt").ok_or(ApiError::Missing("prompt"))?;
+    if let Some(prompt) = one_prompt(given) {
+        return Ok(prompt);
+    }
+    let list: Vec<&RawValue> = read(given).unwrap_or_default();
+    let is_prompt = |item: &&RawValue| item.get().starts_with(['"', '[']);
+    match *list {
+        [only] if is_prompt(&only) => one_prompt(only).ok_or_else(|| no_prompt(only)),
+        _ if list.iter().any(is_prompt) => Err(several(list.len())),
+        _ => Err(no_prompt(given)),
     }
 }
 
-fn one_prompt(prompt: Value) -> Result<Prompt, ApiError> {
-    match prompt {
-        Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(ids) if !ids.is_empty() => {
-            let ids = ids.iter().enumerate();
-            let ids: Result<_, _> = ids.map(|(index, id)| token(index, id)).collect();
-            ids.map(Prompt::Tokens)
-        }
-        other @ (Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::Array(_)
-        | Value::Object(_)) => {
+/// A text or token ids, if `prompt` is that.
+fn one_prompt(prompt: &RawValue) -> Option<Prompt> {
+    let ids = read(prompt).filter(|ids: &Vec<u32>| !ids.is_empty());
+    let ids = ids.map(Prompt::Tokens);
+    ids.or_else(|| read(prompt).map(Prompt::Text))
+}
+
+/// The error of what is neither a text nor a list of token ids.
+fn no_prompt(value: &RawValue) -> ApiError {
+    let items: Vec<&RawValue> = read(value).unwrap_or_default();
+    let mut items = items.into_iter().enumerate();
+    match items.find(|(_, item)| read::<u32>(item).is_none()) {
+        Some((index, item)) => mismatch(format!("prompt[{index}]"), "a token id", item),
+        None => {
             let wanted = "a text or a list of token ids";
-            Err(mismatch("prompt".to_owned(), wanted, &other))
+            mismatch("prompt".to_owned(), wanted, value)
         }
     }
-}
-
-fn token(index: usize, id: &Value) -> Result<u32, ApiError> {
-    let token = id.as_u64().and_then(|id| u32::try_from(id).ok());
-    token.ok_or_else(|| mismatch(format!("prompt[{index}]"), "a token id", id))
 }
 
 fn several(prompts: usize) -> ApiError {
@@ -102,8 +100,9 @@ mod tests {
     use super::*;
 
     fn read(prompt: Value) -> Result<Prompt, String> {
-        let mut fields = Fields::parse(json!({ "prompt": prompt }).to_string().as_bytes());
-        super::prompt(fields.as_mut().unwrap()).map_err(|error| error.to_string())
+        let body = json!({ "prompt": prompt }).to_string();
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        super::prompt(&mut fields).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use http_body_util::Either;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
-use pointsman_driver::catalog::{Catalog, ModelEntry};
+use pointsman_driver::catalog::Catalog;
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
 use pointsman_driver::operator::RouteQuery;
@@ -57,19 +57,17 @@ pub enum CompletionKind {
 }
 
 /// The sender of a request, with the request's headers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Caller<'a> {
-    pub(super) tenant: &'a str,
-    pub(super) headers: &'a HeaderMap,
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) tenant: String,
+    pub(super) headers: HeaderMap,
 }
 
 /// A request that was understood.
-struct Understood<'a> {
+struct Understood {
     kind: CompletionKind,
-    model: &'a ModelEntry,
-    prompt: Prompt,
-    params: Params,
-    hints: Hints,
+    submission: Submission,
+    transfer: Transfer,
 }
 
 /// The part of an answer that has come when there is something to send.
@@ -101,17 +99,19 @@ pub(super) async fn text(call: Call<'_>) -> Result<TextAnswer, ApiError> {
 }
 
 async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiError> {
-    let (app, tenant) = (call.app, call.tenant);
+    let app = call.app;
     app.check_serving()?;
-    let headers = call.request.headers().clone();
+    let caller = Caller {
+        tenant: call.tenant.to_owned(),
+        headers: call.request.headers().clone(),
+    };
     let body = call.body().await?;
     let arrived = app.clock.now();
-    let catalog = app.catalog();
-    let headers = &headers;
-    let understood = Understood::read(app, &catalog, kind, (Caller { tenant, headers }, &body))?;
-    drop(body);
-    let transfer = understood.params.transfer;
-    let (envelope, mut inflow) = submit(app, tenant, understood).await?;
+    let reader = Arc::clone(app);
+    let understood = move |body: &[u8]| understand(&reader, kind, caller, body);
+    let understood = app.turns.read(body, understood).await?;
+    let transfer = understood.transfer;
+    let (envelope, mut inflow) = submit(app, understood)?;
     let begun = match transfer {
         Transfer::Whole => inflow.all().await.map(Begun::Whole),
         Transfer::Streamed(usage) => inflow.first().await.map(|part| Begun::Stream(part, usage)),
@@ -139,35 +139,13 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
 }
 
 /// Hands a request to the driver.
-async fn submit(
-    app: &App,
-    tenant: &str,
-    understood: Understood<'_>,
-) -> Result<(Envelope, Inflow), ApiError> {
+fn submit(app: &App, understood: Understood) -> Result<(Envelope, Inflow), ApiError> {
     let Understood {
-        kind,
-        model,
-        prompt,
-        params,
-        hints,
+        kind, submission, ..
     } = understood;
-    let prompt = prompt.into_tokens(model, &app.tokenising).await?;
-    let prompt_tokens = prompt.len();
-    let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
-    // The host may have begun to drain while the body came or was tokenised.
+    // The host may have begun to drain while the body came or was read.
     app.check_serving()?;
-    let submission = Submission {
-        model: model.name.clone(),
-        tenant: tenant.to_owned(),
-        job: Arc::new(Job {
-            prompt,
-            output_tokens_max: bound,
-            sampling: params.sampling,
-            stop: params.stop,
-            ignore_eos: params.ignore_eos,
-        }),
-        hints,
-    };
+    let (model, prompt_tokens) = (submission.model.clone(), submission.job.prompt.len());
     let submitted = app.driver.submit(submission);
     let (ticket, deliveries) = submitted.map_err(|error| match error {
         SubmitError::Full => ApiError::HandsFull {
@@ -183,10 +161,55 @@ async fn submit(
         kind,
         id: format!("{prefix}-{:016x}{:08x}", app.origin, ticket.id().0),
         created: unix_seconds(),
-        model: model.name.clone(),
+        model,
         prompt_tokens,
     };
     Ok((envelope, Inflow::new(ticket, deliveries)))
+}
+
+/// Understands a request, down to the tokens of its prompt: slow where the prompt is long.
+fn understand(
+    app: &App,
+    kind: CompletionKind,
+    caller: Caller,
+    body: &[u8],
+) -> Result<Understood, ApiError> {
+    let catalog = app.catalog();
+    let mut fields = Fields::parse(body)?;
+    let name: String = fields.require("model", "a text")?;
+    let model = models::find(&catalog, &name)?;
+    let hinted = (&caller.headers, rules(app, &catalog, &caller.tenant));
+    let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
+    note_ignored(&fields);
+    let prompt = prompt.into_tokens(model)?;
+    let bound = output_bound(kind, model.context_tokens, prompt.len(), params.tokens_max)?;
+    let job = Job {
+        prompt,
+        output_tokens_max: bound,
+        sampling: params.sampling,
+        stop: params.stop,
+        ignore_eos: params.ignore_eos,
+    };
+    Ok(Understood {
+        kind,
+        submission: Submission {
+            model: model.name.clone(),
+            tenant: caller.tenant,
+            job: Arc::new(job),
+            hints,
+        },
+        transfer: params.transfer,
+    })
+}
+
+fn note_ignored(fields: &Fields<'_>) {
+    let ignored: Vec<String> = fields.left().map(quoted).collect();
+    if !ignored.is_empty() {
+        tracing::debug!(
+            fields = ignored.join(" "),
+            "fields of a request are ignored"
+        );
+    }
 }
 
 /// Understands a question about a route: the body of a completion of either kind, or one with
@@ -194,16 +217,16 @@ async fn submit(
 ///
 /// # Errors
 /// If a field or a header cannot be used, or the request does not fit the model's context.
-pub(super) async fn route_query(
+pub(super) fn route_query(
     app: &App,
-    caller: Caller<'_>,
-    mut fields: Fields,
+    caller: Caller,
+    mut fields: Fields<'_>,
 ) -> Result<RouteQuery, ApiError> {
     let catalog = app.catalog();
     let name: String = fields.require("model", "a text")?;
     let model = models::find(&catalog, &name)?;
-    let rules = rules(app, &catalog, caller);
-    let hints = hints::parse(caller.headers, fields.take(BODY_FIELD), rules)?;
+    let rules = rules(app, &catalog, &caller.tenant);
+    let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
     let wanted = "an integer of at least 1";
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
     let params = Params::take(&mut fields, model.text.defaults())?;
@@ -215,33 +238,30 @@ pub(super) async fn route_query(
     };
     let prompt_tokens = match length {
         Some(length) => length as usize,
-        None => {
-            let prompt = prompt(&mut fields, kind)?;
-            prompt.into_tokens(model, &app.tokenising).await?.len()
-        }
+        None => prompt(&mut fields, kind)?.into_tokens(model)?.len(),
     };
     let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
     Ok(RouteQuery {
         model: model.name.clone(),
-        tenant: caller.tenant.to_owned(),
+        tenant: caller.tenant,
         prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
         output_tokens_max: bound,
         hints,
     })
 }
 
-fn rules<'a>(app: &'a App, catalog: &'a Catalog, caller: Caller<'a>) -> Rules<'a> {
+fn rules<'a>(app: &'a App, catalog: &'a Catalog, tenant: &'a str) -> Rules<'a> {
     Rules {
         priority_max: app.settings.priority_max,
         label_keys: &app.settings.label_keys,
         executors: &catalog.executors,
-        tenant: caller.tenant,
+        tenant,
     }
 }
 
 /// Reads all fields of a body but the model's name.
 fn read(
-    fields: &mut Fields,
+    fields: &mut Fields<'_>,
     kind: CompletionKind,
     defaults: &GenerationDefaults,
     (headers, rules): (&HeaderMap, Rules<'_>),
@@ -253,7 +273,7 @@ fn read(
     Ok((hints, params, prompt))
 }
 
-fn prompt(fields: &mut Fields, kind: CompletionKind) -> Result<Prompt, ApiError> {
+fn prompt(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Prompt, ApiError> {
     match kind {
         CompletionKind::Chat => chat::messages(fields).map(Prompt::Chat),
         CompletionKind::Text => completions::prompt(fields),
@@ -322,37 +342,6 @@ fn output_bound(
         });
     }
     Ok(output_tokens)
-}
-
-// === impl Understood ===
-
-impl<'a> Understood<'a> {
-    fn read(
-        app: &App,
-        catalog: &'a Catalog,
-        kind: CompletionKind,
-        (caller, body): (Caller<'_>, &[u8]),
-    ) -> Result<Self, ApiError> {
-        let mut fields = Fields::parse(body)?;
-        let name: String = fields.require("model", "a text")?;
-        let model = models::find(catalog, &name)?;
-        let hinted = (caller.headers, rules(app, catalog, caller));
-        let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
-        let ignored: Vec<String> = fields.left().map(quoted).collect();
-        if !ignored.is_empty() {
-            tracing::debug!(
-                fields = ignored.join(" "),
-                "fields of a request are ignored"
-            );
-        }
-        Ok(Self {
-            kind,
-            model,
-            prompt,
-            params,
-            hints,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use pointsman_executor::job::Sampling;
 use pointsman_executor::prompt::GenerationDefaults;
+use serde_json::value::RawValue;
 use serde_json::{Number, Value, json};
 
 use super::envelope::UsageField;
 use crate::error::ApiError;
-use crate::fields::{Fields, Properties, mismatch, object};
+use crate::fields::{Fields, Properties, mismatch, object, read};
 
 /// The parameters of a request.
 #[derive(Debug, PartialEq)]
@@ -92,22 +93,28 @@ pub(super) fn unbuilt_properties() -> Properties {
 }
 
 /// Refuses fields that are not built and would change the answer.
-pub(super) fn refuse_unbuilt(fields: &mut Fields) -> Result<(), ApiError> {
+pub(super) fn refuse_unbuilt(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     for (param, neutral) in UNBUILT {
         let Some(value) = fields.take(param) else {
             continue;
         };
-        if !neutral.iter().any(|neutral| is_same(&value, neutral)) {
+        if !neutral.iter().any(|neutral| is_same(value, neutral)) {
             return Err(ApiError::Unbuilt { param, neutral });
         }
     }
     Ok(())
 }
 
+/// The most bytes of a value that is compared with those that change nothing, all of which are short.
+const NEUTRAL_BYTES_MAX: usize = 256;
+
 /// Compares a value with a JSON text; 0.0 is 0.
-fn is_same(value: &Value, neutral: &str) -> bool {
-    let neutral = parsed(neutral);
-    *value == neutral || value.is_number() && value.as_f64() == neutral.as_f64()
+fn is_same(value: &RawValue, neutral: &str) -> bool {
+    if value.get().len() > NEUTRAL_BYTES_MAX {
+        return false;
+    }
+    let (value, neutral) = (read(value).unwrap_or(Value::Null), parsed(neutral));
+    value == neutral || value.is_number() && value.as_f64() == neutral.as_f64()
 }
 
 fn parsed(neutral: &str) -> Value {
@@ -182,7 +189,7 @@ impl Params {
     }
 
     pub(super) fn take(
-        fields: &mut Fields,
+        fields: &mut Fields<'_>,
         defaults: &GenerationDefaults,
     ) -> Result<Self, ApiError> {
         Ok(Self {
@@ -195,7 +202,7 @@ impl Params {
     }
 }
 
-fn sampling(fields: &mut Fields, defaults: &GenerationDefaults) -> Result<Sampling, ApiError> {
+fn sampling(fields: &mut Fields<'_>, defaults: &GenerationDefaults) -> Result<Sampling, ApiError> {
     let temperature = fields.take_as("temperature", "a number from 0 to 2", |t| {
         (0.0..=2.0).contains(t)
     })?;
@@ -220,18 +227,16 @@ fn sampling(fields: &mut Fields, defaults: &GenerationDefaults) -> Result<Sampli
     })
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     let Some(value) = fields.take("stop") else {
         return Ok(Vec::new());
     };
-    let texts = match &value {
-        Value::String(text) => Some(vec![text.clone()]),
-        Value::Array(list) => list
-            .iter()
-            .map(|text| text.as_str().map(str::to_owned))
-            .collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
-    };
+    let alone = read(value).map(|text| vec![text]);
+    let texts = alone.or_else(|| {
+        let list: Vec<&RawValue> = read(value)?;
+        let listed = list.into_iter().take(STOPS_MAX + 1);
+        listed.map(read::<String>).collect()
+    });
     let fits = |texts: &Vec<String>| {
         let text_fits = |text: &String| (1..=STOP_BYTES_MAX).contains(&text.len());
         texts.len() <= STOPS_MAX && texts.iter().all(text_fits)
@@ -239,11 +244,11 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     texts.filter(fits).ok_or_else(|| {
         let wanted =
             format!("a text or up to {STOPS_MAX} texts, each of 1 to {STOP_BYTES_MAX} bytes");
-        mismatch("stop".to_owned(), &wanted, &value)
+        mismatch("stop".to_owned(), &wanted, value)
     })
 }
 
-fn tokens_max(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+fn tokens_max(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let mut bound = |name| fields.take_as(name, "an integer of at least 1", |n: &u32| *n >= 1);
     match (bound("max_tokens")?, bound("max_completion_tokens")?) {
         (Some(old), Some(new)) if old != new => Err(ApiError::field(
@@ -254,40 +259,31 @@ fn tokens_max(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
 }
 
-fn transfer(fields: &mut Fields) -> Result<Transfer, ApiError> {
+fn transfer(fields: &mut Fields<'_>) -> Result<Transfer, ApiError> {
     let streamed = flag(fields, "stream")?;
-    let options = match fields.take("stream_options") {
-        None => None,
-        Some(Value::Object(options)) => Some(options),
-        Some(
-            other @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)),
-        ) => return Err(mismatch("stream_options".to_owned(), "an object", &other)),
-    };
-    match (streamed, options) {
+    let options = fields.take("stream_options").map(|given| {
+        let named = |name: &str| format!("stream_options.{name}");
+        let options = Fields::of(given, named)?;
+        options.ok_or_else(|| mismatch("stream_options".to_owned(), "an object", given))
+    });
+    match (streamed, options.transpose()?) {
         (false, None) => Ok(Transfer::Whole),
         (false, Some(_)) => Err(ApiError::field(
             "stream_options",
             "`stream_options` needs `stream` to be true",
         )),
         (true, None) => Ok(Transfer::Streamed(UsageChunk::Omitted)),
-        (true, Some(options)) => {
-            let mut options = Fields::new(options, |name| format!("stream_options.{name}"));
-            Ok(Transfer::Streamed(
-                if flag(&mut options, "include_usage")? {
-                    UsageChunk::Sent
-                } else {
-                    UsageChunk::Omitted
-                },
-            ))
-        }
+        (true, Some(mut options)) => Ok(Transfer::Streamed(
+            if flag(&mut options, "include_usage")? {
+                UsageChunk::Sent
+            } else {
+                UsageChunk::Omitted
+            },
+        )),
     }
 }
 
-fn flag(fields: &mut Fields, name: &str) -> Result<bool, ApiError> {
+fn flag(fields: &mut Fields<'_>, name: &str) -> Result<bool, ApiError> {
     let flag = fields.take_as(name, "true or false", |_| true)?;
     Ok(flag.unwrap_or(false))
 }

@@ -1,10 +1,12 @@
 //! The prompt of a request, and its tokens.
-
-use std::sync::Arc;
+//!
+//! # Bounds
+//! Of a prompt that does not fit the model's context not much more is tokenised than the context
+//! holds (`tests::a_prompt_that_cannot_fit_is_not_tokenised`, and
+//! `tokenising_stops_past_the_tokens_asked_for` in `host/engine`).
 
 use pointsman_driver::catalog::ModelEntry;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
-use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, quoted};
 
@@ -16,69 +18,68 @@ pub(super) enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// The most bytes of a prompt that is tokenised in place, which takes well under a millisecond.
-/// Longer prompts have a thread of their own, so as not to hold up other connections.
-const INLINE_BYTES_MAX: usize = 16 << 10;
-
 // === impl Prompt ===
 
 impl Prompt {
-    /// The tokens of the prompt, at least one.
-    ///
-    /// # Cancellation
-    /// A tokenisation that has begun goes on, and its tokens are dropped.
-    pub(super) async fn into_tokens(
-        self,
-        model: &ModelEntry,
-        tokenising: &Semaphore,
-    ) -> Result<Vec<u32>, ApiError> {
-        let tokens = if self.bytes() <= INLINE_BYTES_MAX {
-            self.encode(&*model.text)?
-        } else {
-            let turn = tokenising.acquire().await;
-            let _turn = turn.expect("the semaphore is never closed");
-            let text = Arc::clone(&model.text);
-            let encoded = tokio::task::spawn_blocking(move || self.encode(&*text)).await;
-            encoded.map_err(|error| {
-                tracing::error!(%error, "tokenising panicked");
-                ApiError::Internal
-            })??
+    /// The tokens of the prompt, at least one. A prompt that its bytes alone keep from fitting the
+    /// model's context is refused untokenised; of others no more is tokenised than tells that.
+    pub(super) fn into_tokens(self, model: &ModelEntry) -> Result<Vec<u32>, ApiError> {
+        let (param, context_tokens) = (self.param(), model.context_tokens);
+        let too_long = |tokens_min| ApiError::PromptTooLong {
+            param,
+            context_tokens,
+            tokens_min,
         };
-        if tokens.is_empty() {
-            return Err(ApiError::field("prompt", "`prompt` has no tokens"));
+        let tokens_min = self.tokens_min(&*model.text);
+        if tokens_min > usize::try_from(context_tokens).unwrap_or(usize::MAX) {
+            return Err(too_long(tokens_min));
         }
-        Ok(tokens)
+        let tokens = match self {
+            Prompt::Chat(messages) => model.text.chat_prompt(&messages, context_tokens),
+            Prompt::Text(text) => model.text.encode(&text, context_tokens),
+            Prompt::Tokens(ids) => return known(ids, &*model.text),
+        };
+        match tokens {
+            Ok(tokens) if tokens.is_empty() => {
+                Err(ApiError::field("prompt", "`prompt` has no tokens"))
+            }
+            Ok(tokens) => Ok(tokens),
+            Err(PromptError::TooLong { tokens_min }) => Err(too_long(tokens_min)),
+            Err(error) => Err(refused(param, &error)),
+        }
     }
 
-    fn bytes(&self) -> usize {
+    fn param(&self) -> &'static str {
         match self {
-            Prompt::Chat(messages) => messages
-                .iter()
-                .map(|m| m.content.len() + m.role.len())
-                .sum(),
-            Prompt::Text(text) => text.len(),
-            // There is nothing to tokenise.
+            Prompt::Chat(_) => "messages",
+            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+        }
+    }
+
+    /// A number of tokens that the prompt has at least, told before it is tokenised: a message has
+    /// one or more.
+    fn tokens_min(&self, text: &dyn PromptEncoder) -> usize {
+        let in_bytes = |bytes: usize| bytes.div_ceil(text.token_bytes_max());
+        match self {
+            Prompt::Chat(messages) => {
+                let bytes = messages.iter().map(|message| message.content.len());
+                in_bytes(bytes.sum()).max(messages.len())
+            }
+            Prompt::Text(prompt) => in_bytes(prompt.len()),
+            // Nothing is to be tokenised, and the caller counts them.
             Prompt::Tokens(_) => 0,
         }
     }
+}
 
-    fn encode(self, text: &dyn PromptEncoder) -> Result<Vec<u32>, ApiError> {
-        match self {
-            Prompt::Chat(messages) => {
-                let tokens = text.chat_prompt(&messages);
-                tokens.map_err(|error| refused("messages", &error))
-            }
-            Prompt::Text(prompt) => text
-                .encode(&prompt)
-                .map_err(|error| refused("prompt", &error)),
-            Prompt::Tokens(ids) => match ids.iter().position(|id| !text.has_token(*id)) {
-                None => Ok(ids),
-                Some(index) => {
-                    let param = format!("prompt[{index}]");
-                    let message = format!("`{param}`: the model has no token {}", ids[index]);
-                    Err(ApiError::field(param, message))
-                }
-            },
+/// The tokens `ids`, if the model has them all; there is one or more.
+fn known(ids: Vec<u32>, text: &dyn PromptEncoder) -> Result<Vec<u32>, ApiError> {
+    match ids.iter().position(|id| !text.has_token(*id)) {
+        None => Ok(ids),
+        Some(index) => {
+            let param = format!("prompt[{index}]");
+            let message = format!("`{param}`: the model has no token {}", ids[index]);
+            Err(ApiError::field(param, message))
         }
     }
 }
@@ -101,4 +102,93 @@ fn refused(param: &str, error: &PromptError) -> ApiError {
         return ApiError::field(param, format!("the chat template fails on `{param}`"));
     }
     ApiError::Internal
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use pointsman_executor::prompt::GenerationDefaults;
+
+    use super::*;
+
+    /// Tokens of four bytes, or of one in a text that is dense.
+    #[derive(Debug, Default)]
+    struct FourBytes {
+        /// Bytes of the longest text that was tokenised.
+        longest: AtomicUsize,
+    }
+
+    impl PromptEncoder for FourBytes {
+        fn encode(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError> {
+            self.longest.fetch_max(text.len(), Ordering::Relaxed);
+            let tokens_min = text.len();
+            if text.contains("dense") && tokens_min > tokens_max as usize {
+                return Err(PromptError::TooLong { tokens_min });
+            }
+            Ok(vec![0; text.len().div_ceil(4)])
+        }
+
+        fn chat_prompt(
+            &self,
+            chat: &[ChatMessage],
+            tokens_max: u32,
+        ) -> Result<Vec<u32>, PromptError> {
+            let texts: Vec<&str> = chat.iter().map(|message| &*message.content).collect();
+            self.encode(&texts.concat(), tokens_max)
+        }
+
+        fn token_bytes_max(&self) -> usize {
+            4
+        }
+
+        fn has_token(&self, _: u32) -> bool {
+            true
+        }
+
+        fn defaults(&self) -> &GenerationDefaults {
+            panic!("nobody asks for the defaults")
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_cannot_fit_is_not_tokenised() {
+        let encoder = Arc::new(FourBytes::default());
+        let model = ModelEntry {
+            name: "four".to_owned(),
+            text: Arc::clone(&encoder) as _,
+            context_tokens: 100,
+            created: 0,
+        };
+        let text = |bytes| "x".repeat(bytes);
+        let message = |bytes| ChatMessage::new("user", text(bytes));
+        let too_long = |param, tokens_min| {
+            Err(ApiError::PromptTooLong {
+                param,
+                context_tokens: 100,
+                tokens_min,
+            })
+        };
+        for (prompt, expected) in [
+            (Prompt::Text(text(400)), Ok(100)),
+            (Prompt::Text(text(401)), too_long("prompt", 101)),
+            (Prompt::Text(text(4 << 20)), too_long("prompt", 1 << 20)),
+            (Prompt::Text("dense".repeat(60)), too_long("prompt", 300)),
+            (Prompt::Chat(vec![message(200); 2]), Ok(100)),
+            (
+                Prompt::Chat(vec![message(201); 2]),
+                too_long("messages", 101),
+            ),
+            (
+                Prompt::Chat(vec![message(0); 101]),
+                too_long("messages", 101),
+            ),
+            (Prompt::Tokens(vec![0; 101]), Ok(101)),
+        ] {
+            let tokens = prompt.into_tokens(&model);
+            assert_eq!(tokens.map(|tokens| tokens.len()), expected);
+        }
+        assert_eq!(encoder.longest.load(Ordering::Relaxed), 400);
+    }
 }

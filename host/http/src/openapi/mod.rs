@@ -173,9 +173,9 @@ fn failures(route: &Route) -> Vec<u16> {
     let mut failures = route.failures.to_vec();
     failures.extend(match route.access {
         Access::Open => &[][..],
-        Access::Metrics => &[401],
-        Access::OperatorsPage => &[403],
-        Access::Clients | Access::Operators => &[401, 403],
+        Access::Metrics => &[401, 403, 503],
+        Access::OperatorsPage => &[403, 503],
+        Access::Clients | Access::Operators => &[401, 403, 503],
     });
     failures.extend(match route.body {
         Body::None => &[][..],

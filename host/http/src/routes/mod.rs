@@ -188,8 +188,13 @@ impl Resource {
         })
     }
 
+    /// True if the path is for operators, and not for clients or anybody.
+    pub(super) fn is_for_operators(&self) -> bool {
+        self.rows[0].access.is_for_operators()
+    }
+
     /// The value of the header `Allow`.
-    fn allow(&self) -> String {
+    pub(super) fn allow(&self) -> String {
         let methods = self.rows.iter().map(|route| {
             if route.method == Method::GET {
                 "GET, HEAD"

@@ -4,7 +4,7 @@ use hyper::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{Body, Query, Route};
-use crate::admin::{self, decisions, dumps, executors, orders, policies, route};
+use crate::admin::{self, decisions, dumps, executors, journal, orders, policies, route};
 use crate::answer::{Function, Run};
 use crate::auth::Access;
 use crate::openai::{self, models};
@@ -125,7 +125,7 @@ pub(super) static TABLE: &[Route] = &[
              place of the prompt.",
         )
         .takes(Body::Hinted(route::body_schema))
-        .fails(&[404, 500, 503]),
+        .fails(&[404, 429, 500, 503]),
     admin_get("/admin/decisions", run!(decisions::list))
         .named("listDecisions", "admin")
         .about("Shows how the newest requests were decided.", "")
@@ -146,6 +146,10 @@ pub(super) static TABLE: &[Route] = &[
         .named("retrieveDump", "admin")
         .about("Shows what a fault of a policy left behind.", "")
         .fails(&[500]),
+    admin_get("/admin/journal", run!(journal::show))
+        .named("showJournal", "admin")
+        .about("Shows whether the decision journal is written.", "")
+        .fails(&[404]),
     get("/monitor", run!(monitor::page))
         .named("showMonitor", "monitor")
         .access(Access::OperatorsPage)

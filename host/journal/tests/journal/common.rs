@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use pointsman_core::rows::{ExecutorKind, FeedKinds, Health, NameKind, RequestClass};
 use pointsman_core::{
@@ -23,7 +24,7 @@ use pointsman_core::{
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, ContentHash, Decision, Entry, Gap, Header, Keyframe,
-    PolicyEventEntry, PolicyRecord, Restarted, Roster, RunInfo, Saved, Store,
+    PolicyEventEntry, PolicyRecord, Restarted, Roster, RunInfo, Saved, Store, StoredFile,
 };
 
 pub(crate) type Files = Arc<Mutex<BTreeMap<u32, Vec<u8>>>>;
@@ -64,8 +65,14 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn numbers(&mut self) -> io::Result<Vec<u32>> {
-        Ok(Memory::numbers(self))
+    fn files(&mut self) -> io::Result<Vec<StoredFile>> {
+        let files = self.files.lock().unwrap();
+        let files = files.iter().map(|(number, bytes)| StoredFile {
+            number: *number,
+            bytes: bytes.len() as u64,
+            modified: SystemTime::UNIX_EPOCH,
+        });
+        Ok(files.collect())
     }
 
     fn create(&mut self, number: u32) -> io::Result<Box<dyn Write + Send>> {

@@ -7,15 +7,17 @@ use std::time::Duration;
 use crate::common::{Memory, everything, keyframe, numbered, run_info};
 use pointsman_core::{Micros, Round};
 use pointsman_journal::{
-    Entry, Folder, FolderError, JournalReader, JournalSettings, JournalStartError, JournalWriter,
-    read_bytes,
+    Blob, Entry, Folder, FolderError, JournalReader, JournalSettings, JournalStartError,
+    JournalWriter, Keyframe, PolicyEventEntry, read_bytes,
 };
 
 /// Bounds so small that a few entries fill a file.
 fn small() -> JournalSettings {
     JournalSettings {
         file_bytes: 4096,
-        files_max: 3,
+        round_bytes: 4096,
+        total_bytes: 20_000,
+        age_max: Duration::from_secs(3600),
         batch_bytes: 256,
         batches_max: 4,
         batch_age: Micros(20_000),
@@ -122,7 +124,7 @@ fn every_file_begins_with_a_header_and_a_keyframe_and_only_the_newest_are_kept()
     assert_eq!((stats.dropped, stats.lost, stats.errors), (0, 0, 0));
     assert!(stats.files >= 10 && keyframes >= stats.files, "{stats:?}");
     let files = memory.numbers();
-    assert_eq!(files.len(), 3);
+    assert!((2..=3).contains(&files.len()), "{files:?}");
     let mut found = Vec::new();
     for number in &files {
         let entries = read(&memory, *number);
@@ -214,6 +216,38 @@ fn a_disk_that_is_full_costs_no_history_and_is_tried_again() {
 }
 
 #[test]
+fn a_disk_that_is_full_is_one_outage_however_often_it_is_tried() {
+    let room = Arc::new(Mutex::new(0));
+    let memory = Memory {
+        room: Some(Arc::clone(&room)),
+        ..Memory::default()
+    };
+    let mut writer = start(&memory, small());
+    let write = |writer: &mut JournalWriter| {
+        if writer.is_keyframe_due() {
+            writer.write_keyframe(keyframe(0));
+        }
+        writer.write(&numbered(0));
+        writer.flush();
+    };
+    for outage in 1..=2 {
+        *room.lock().unwrap() = 0;
+        let errors = writer.stats().errors;
+        wait_until("several failures", || {
+            write(&mut writer);
+            writer.stats().errors >= errors + 3
+        });
+        let stats = writer.stats();
+        assert_eq!((stats.failing, stats.outages), (true, outage));
+        *room.lock().unwrap() = usize::MAX;
+        wait_until("the end of the outage", || {
+            write(&mut writer);
+            !writer.stats().failing
+        });
+    }
+}
+
+#[test]
 fn a_batch_that_has_waited_long_enough_is_handed_over() {
     let memory = Memory::default();
     let mut writer = start(&memory, small());
@@ -231,15 +265,15 @@ fn a_batch_that_has_waited_long_enough_is_handed_over() {
 
 #[test]
 fn bounds_out_of_their_range_are_refused() {
-    let files_max = JournalSettings {
-        files_max: 1,
+    let total_bytes = JournalSettings {
+        total_bytes: JournalSettings::default().file_bytes,
         ..JournalSettings::default()
     };
     let file_bytes = JournalSettings {
         file_bytes: 4095,
         ..JournalSettings::default()
     };
-    for (settings, name) in [(files_max, "files-max"), (file_bytes, "file-bytes")] {
+    for (settings, name) in [(total_bytes, "total-bytes"), (file_bytes, "file-bytes")] {
         let refused = JournalWriter::start(Memory::default(), run_info(), settings);
         assert!(
             matches!(&refused, Err(JournalStartError::OutOfRange { name: it, .. }) if *it == name),
@@ -280,6 +314,159 @@ fn a_folder_has_one_writer_and_goes_on_behind_the_files_of_earlier_runs() {
         let mode = std::fs::metadata(&first).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "for its owner's eyes");
     }
+}
+
+#[test]
+fn eight_restarts_leave_the_history_that_led_to_them() {
+    let memory = Memory::default();
+    let run = |n: u64| {
+        let mut writer = start(
+            &memory,
+            JournalSettings {
+                total_bytes: 60_000,
+                ..small()
+            },
+        );
+        writer.write_keyframe(keyframe(n));
+        writer.write(&numbered(n));
+    };
+    (0..9).for_each(run);
+    let kept = memory.numbers().into_iter();
+    let kept = kept.map(|number| numbers(&read(&memory, number)));
+    assert_eq!(
+        kept.flatten().collect::<Vec<_>>(),
+        (0..9).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_file_ends_at_an_eighth_of_the_greatest_age() {
+    let memory = Memory::default();
+    let mut writer = start(&memory, small());
+    writer.write_keyframe(keyframe(0));
+    let eighth = 3_600_000_000 / 8;
+    for (n, now) in [(1, eighth - 1), (2, eighth)] {
+        wait_until("room", || writer.stats().written == n + 1);
+        assert!(!writer.is_keyframe_due(), "after {n}");
+        writer.turn(Micros(now));
+        writer.write(&numbered(n));
+        writer.flush();
+    }
+    wait_until("a keyframe is due", || writer.is_keyframe_due());
+    writer.write_keyframe(Keyframe {
+        now: Micros(eighth),
+        ..keyframe(3)
+    });
+    drop(writer);
+    assert_eq!(memory.numbers(), [1, 2]);
+}
+
+/// An event of the given length, or almost.
+fn event(bytes: usize) -> Entry<'static> {
+    Entry::PolicyEvent(PolicyEventEntry {
+        now: Micros(0),
+        policy: 1,
+        what: "logged".to_owned(),
+        detail: "x".repeat(bytes),
+    })
+}
+
+#[test]
+fn a_round_has_its_bytes_and_what_is_past_them_is_a_gap() {
+    let memory = Memory::default();
+    let roomy = JournalSettings {
+        file_bytes: 1 << 20,
+        total_bytes: 1 << 30,
+        batches_max: 64,
+        ..small()
+    };
+    let mut writer = start(&memory, roomy);
+    writer.write_keyframe(keyframe(0));
+    for round in 1..4 {
+        writer.write(&numbered(round));
+        for _ in 0..10 {
+            writer.write(&event(1000));
+        }
+    }
+    wait_until("a keyframe is due", || {
+        writer.flush();
+        writer.is_keyframe_due()
+    });
+    writer.write_keyframe(keyframe(4));
+    writer.write(&numbered(4));
+    let monitor = writer.monitor();
+    drop(writer);
+    let found = read(&memory, 1);
+    // Of each round the three events are there that fit, and its seven others are not.
+    assert_eq!(monitor.stats().withheld, 3 * 7);
+    assert_eq!(gaps(&found), [7; 3]);
+    assert_eq!(numbers(&found), [1, 2, 3, 4]);
+    let bytes = monitor.stats().bytes;
+    assert!(bytes < 4 * 4096, "{bytes}");
+}
+
+#[test]
+fn keyframes_for_gaps_take_no_more_than_the_entries_between_them() {
+    let memory = Memory::default();
+    let mut writer = start(
+        &memory,
+        JournalSettings {
+            file_bytes: 1 << 30,
+            total_bytes: 1 << 40,
+            ..small()
+        },
+    );
+    let large = |n| Keyframe {
+        machine: Blob(vec![0; 100_000]),
+        ..keyframe(n)
+    };
+    writer.write_keyframe(large(0));
+    let mut keyframes = 0;
+    for round in 0..100 {
+        // Each round is past its bytes, and leaves a gap.
+        writer.write(&numbered(round));
+        writer.write(&event(3500));
+        writer.write(&event(3500));
+        writer.flush();
+        let monitor = writer.monitor();
+        wait_until("all is written", || monitor.queued() == 0);
+        if writer.is_keyframe_due() {
+            keyframes += 1;
+            writer.write_keyframe(large(round));
+        }
+    }
+    assert!((1..=4).contains(&keyframes), "{keyframes}");
+}
+
+#[test]
+fn lines_of_a_log_take_no_more_of_a_journal_than_all_the_rest() {
+    let memory = Memory::default();
+    let mut writer = start(
+        &memory,
+        JournalSettings {
+            round_bytes: 1 << 20,
+            ..JournalSettings::default()
+        },
+    );
+    writer.write_keyframe(keyframe(0));
+    let logged = |writer: &mut JournalWriter| {
+        (0..200)
+            .filter(|_| writer.write_spare(&event(1000)))
+            .count()
+    };
+    assert_eq!(logged(&mut writer), 64, "64 KiB ahead");
+    assert_eq!(logged(&mut writer), 0);
+    for _ in 0..10 {
+        writer.write(&event(1000));
+    }
+    assert_eq!(logged(&mut writer), 10, "as much as the rest");
+    let monitor = writer.monitor();
+    drop(writer);
+    assert_eq!(monitor.stats().withheld, 600 - 74);
+    assert!(
+        gaps(&read(&memory, 1)).is_empty(),
+        "a replay misses nothing"
+    );
 }
 
 #[test]

@@ -45,12 +45,15 @@ impl<P: PolicyPort> Reconciler<P> {
         } = plan;
         for wanted in &install {
             match self.instance(wanted) {
-                Ok(policy) => commit.install.push(Install {
-                    policy,
-                    assignment: wanted.assignment,
-                    default_of: wanted.default_of,
-                    probation: self.has_to_prove_itself(wanted).then_some(self.probation),
-                }),
+                Ok(mut policy) => {
+                    policy.set_name(wanted.name.clone());
+                    commit.install.push(Install {
+                        policy,
+                        assignment: wanted.assignment,
+                        default_of: wanted.default_of,
+                        probation: self.has_to_prove_itself(wanted).then_some(self.probation),
+                    });
+                }
                 Err(Obstacle::Failed(failure)) => {
                     self.refuse_version(&wanted.name, &wanted.version, failure);
                     return Ok(());

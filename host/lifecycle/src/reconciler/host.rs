@@ -1,9 +1,8 @@
 //! The host's news: policies that were taken out, or have proven themselves.
 
 use std::collections::BTreeSet;
-use std::fs;
 
-use pointsman_policy::{Cause, Commit, Committed, Digest, Quarantined};
+use pointsman_policy::{COMPONENT_BYTES_MAX, Cause, Commit, Committed, Digest, Quarantined};
 
 use super::Reconciler;
 use crate::port::{HostEnded, PolicyPort};
@@ -108,7 +107,8 @@ impl<P: PolicyPort> Reconciler<P> {
         let digest = version.source.digest();
         if let Origin::File(path) = &version.origin {
             let kept = self.state.code(digest);
-            let code = kept.or_else(|| fs::read(path).ok());
+            let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
+            let code = kept.or_else(|| pointsman_files::read(path, max).ok());
             // A file that has changed meanwhile will have its own probation.
             if let Some(code) = code.filter(|code| Digest::of(code) == digest) {
                 self.state.prove(name, &code, version.sidecar.clone());

@@ -9,9 +9,9 @@
 //! code/             compiled components, private
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
@@ -57,7 +57,7 @@ impl StateFolder {
         for part in ["policies", "dumps"] {
             make(&path.join(part)).map_err(at)?;
         }
-        let lock = create(&path.join("lock")).map_err(at)?;
+        let lock = pointsman_files::create(&path.join("lock")).map_err(at)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StateError::Locked(path.to_owned())),
@@ -83,7 +83,7 @@ impl StateFolder {
     /// The state in the file. A file that makes no sense is set aside.
     fn read(&self) -> Result<Result<Remembered, StateError>, StateError> {
         let path = self.path.join("state.json");
-        let read = match read_bounded(&path, STATE_BYTES_MAX) {
+        let read = match pointsman_files::read(&path, STATE_BYTES_MAX) {
             Ok(bytes) => file::parse(&bytes),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Remembered::default()),
             Err(error) if error.kind() == ErrorKind::FileTooLarge => Err(Unreadable::TooLarge),
@@ -131,7 +131,7 @@ impl StateFolder {
 
     pub(super) fn code(&self, digest: Digest) -> Option<Vec<u8>> {
         let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
-        let code = read_bounded(&self.code_at(digest), max).ok()?;
+        let code = pointsman_files::read(&self.code_at(digest), max).ok()?;
         (Digest::of(&code) == digest).then_some(code)
     }
 
@@ -185,30 +185,9 @@ fn make(folder: &Path) -> io::Result<()> {
         .create(folder)
 }
 
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)
-}
-
-/// The whole of a file of at most `max` bytes.
-fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    if fs::metadata(path)?.len() > max {
-        return Err(ErrorKind::FileTooLarge.into());
-    }
-    fs::read(path)
-}
-
 /// Puts a file with `bytes` at `path`, whole or not at all.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    let mut file = create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    // The move is on the disk once the folder is.
-    path.parent()
-        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    pointsman_files::replace(path, |file| file.write_all(bytes))
 }
 
 /// Removes the files of `folder` that are `unwanted`.

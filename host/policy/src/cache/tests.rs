@@ -23,7 +23,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn entry(cache: &CompileCache) -> PathBuf {
-    let [(_, entry)] = &cache.entries().unwrap()[..] else {
+    let [(_, entry)] = &cache.entries(SUFFIX).unwrap()[..] else {
         panic!("one entry is there");
     };
     entry.clone()
@@ -102,7 +102,10 @@ fn a_folder_of_others_is_made_private_or_not_used() {
     fs::set_permissions(home.path(), Permissions::from_mode(0o770)).unwrap();
     let cache = CompileCache::open(home.path()).unwrap();
     assert_eq!(mode(home.path()), 0o700);
-    assert!(cache.entries().unwrap().is_empty(), "it may be anybody's");
+    assert!(
+        cache.entries(SUFFIX).unwrap().is_empty(),
+        "it may be anybody's"
+    );
     let file = home.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(matches!(CompileCache::open(&file), Err(CacheError::Io(_))));
@@ -115,12 +118,55 @@ fn the_oldest_entries_go_first() {
     let cache = CompileCache::open(home.path()).unwrap();
     for number in 0..ENTRIES_MAX {
         let path = home.path().join(format!("{number}{SUFFIX}"));
-        let file = create(&path).unwrap();
+        let file = pointsman_files::create(&path).unwrap();
         let since = std::time::Duration::from_secs(u64::try_from(number).unwrap());
         file.set_modified(SystemTime::UNIX_EPOCH + since).unwrap();
     }
     made(&cache, &engine, &Guest::default().bytes());
-    assert_eq!(cache.entries().unwrap().len(), ENTRIES_MAX);
+    assert_eq!(cache.entries(SUFFIX).unwrap().len(), ENTRIES_MAX);
     assert!(!home.path().join(format!("0{SUFFIX}")).exists());
     assert!(home.path().join(format!("1{SUFFIX}")).exists());
+}
+
+#[test]
+fn a_file_with_which_the_process_ended_again_and_again_is_given_up() {
+    let home = tempfile::tempdir().unwrap();
+    let note = home.path().join("a.tried");
+    let attempts = Attempts::at(note.clone());
+    for _ in 0..3 {
+        assert_eq!(attempts.begin(), Ok(()));
+    }
+    let error = attempts.begin().unwrap_err();
+    let why = "given up: the host has ended 3 times while it compiled this file";
+    let remedy = format!("to have it compiled once more, remove {}", note.display());
+    assert_eq!(error.to_string(), format!("{why}; {remedy}"));
+    fs::remove_file(&note).unwrap();
+    for _ in 0..5 {
+        assert_eq!(attempts.begin(), Ok(()));
+        attempts.end(Some(&LoadError::NoHooks));
+        assert!(!note.exists(), "that was an end like any other");
+    }
+}
+
+#[test]
+fn an_entry_of_others_is_a_miss() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = PolicyEngine::new().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    let bytes = Guest::default().bytes();
+    assert!(!is_hit(&made(&cache, &engine, &bytes)));
+    assert!(is_hit(&made(&cache, &engine, &bytes)));
+    let entry = entry(&cache);
+    fs::set_permissions(&entry, Permissions::from_mode(0o666)).unwrap();
+    assert!(!is_hit(&made(&cache, &engine, &bytes)), "anybody's file");
+    assert_eq!(mode(&entry), 0o600);
+    fs::set_permissions(home.path(), Permissions::from_mode(0o777)).unwrap();
+    assert!(!is_hit(&made(&cache, &engine, &bytes)), "anybody's folder");
+    fs::set_permissions(home.path(), Permissions::from_mode(0o700)).unwrap();
+    assert!(is_hit(&made(&cache, &engine, &bytes)));
+    // A link in the place of the entry, and another folder in the place of the folder.
+    let elsewhere = home.path().join("elsewhere");
+    fs::rename(&entry, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &entry).unwrap();
+    assert!(!is_hit(&made(&cache, &engine, &bytes)), "a link");
 }

@@ -1,6 +1,7 @@
 //! The files that are refused as policies, and the messages.
 
 use super::*;
+use crate::compiler::CompileLimits;
 use crate::fixture::Guest;
 
 fn load(bytes: &[u8]) -> Result<PolicyComponent, LoadError> {
@@ -117,14 +118,17 @@ fn refuses_imports_and_names_them_and_what_to_do() {
 fn refuses_another_version_of_the_interface_and_names_it() {
     for version in ["0.2.0", "1.0.0", "0.1.0-draft", "0.1"] {
         let name = format!("pointsman:scheduling/lifecycle@{version}");
-        let known = scan::scan(&named(&name)).unwrap_err();
+        let known = scan::scan(&named(&name), &CompileLimits::default()).unwrap_err();
         assert!(
             matches!(&known, LoadError::UnknownVersion { version: v, .. } if v == version),
             "{known}"
         );
     }
     let later = format!("pointsman:scheduling/lifecycle@{}", "0.1.12");
-    assert_eq!(scan::scan(&named(&later)).unwrap_err(), LoadError::NoHooks);
+    assert_eq!(
+        scan::scan(&named(&later), &CompileLimits::default()).unwrap_err(),
+        LoadError::NoHooks
+    );
 }
 
 /// A component that exports `name`; valid only as far as the scan looks.

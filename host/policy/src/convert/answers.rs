@@ -5,8 +5,8 @@
 #[macro_export]
 macro_rules! conversions_of_answers {
     () => {
-        pub(crate) fn description(said: wire_lifecycle::Description) -> $crate::PolicyDescription {
-            use wire_lifecycle::Feed;
+        pub(crate) fn description(said: wire::lifecycle::Description) -> $crate::PolicyDescription {
+            use wire::lifecycle::Feed;
             // Both generators define these two operators, and only one defines `contains`.
             let wants = |kind: Feed| said.feed & kind == kind;
             $crate::PolicyDescription {
@@ -24,15 +24,15 @@ macro_rules! conversions_of_answers {
         }
 
         pub(crate) fn admission_verdict(
-            verdict: wire_admission::Verdict,
+            verdict: wire::admission::Verdict,
         ) -> core_types::admission::Verdict {
             use core_types::admission::Choice;
             core_types::admission::Verdict {
                 choice: match verdict.choice {
-                    wire_admission::Choice::Admit => Choice::Admit,
-                    wire_admission::Choice::Park => Choice::Park,
-                    wire_admission::Choice::Shed(seconds) => Choice::Shed(seconds),
-                    wire_admission::Choice::Displace(request) => {
+                    wire::admission::Choice::Admit => Choice::Admit,
+                    wire::admission::Choice::Park => Choice::Park,
+                    wire::admission::Choice::Shed(seconds) => Choice::Shed(seconds),
+                    wire::admission::Choice::Displace(request) => {
                         Choice::Displace(core_types::RequestId(request))
                     }
                 },
@@ -41,29 +41,29 @@ macro_rules! conversions_of_answers {
         }
 
         pub(crate) fn routing_verdict(
-            verdict: wire_routing::Verdict,
+            verdict: wire::routing::Verdict,
         ) -> core_types::routing::Verdict {
             use core_types::routing::Choice;
             core_types::routing::Verdict {
                 choice: match verdict.choice {
-                    wire_routing::Choice::Place(executors) => {
+                    wire::routing::Choice::Place(executors) => {
                         Choice::Place(executors.into_iter().map(core_types::ExecutorId).collect())
                     }
-                    wire_routing::Choice::Hold(until) => {
+                    wire::routing::Choice::Hold(until) => {
                         Choice::Hold(until.map(core_types::Micros))
                     }
-                    wire_routing::Choice::GiveUp => Choice::GiveUp,
+                    wire::routing::Choice::GiveUp => Choice::GiveUp,
                 },
                 reason: verdict.reason,
             }
         }
 
-        pub(crate) fn eviction(eviction: wire_preemption::Eviction) -> core_types::Eviction {
-            let victim = |victim: wire_preemption::Victim| core_types::Victim {
+        pub(crate) fn eviction(eviction: wire::preemption::Eviction) -> core_types::Eviction {
+            let victim = |victim: wire::preemption::Victim| core_types::Victim {
                 request: core_types::RequestId(victim.request),
                 how: match victim.how {
-                    wire_preemption::How::Recompute => core_types::EvictHow::Recompute,
-                    wire_preemption::How::Swap => core_types::EvictHow::Swap,
+                    wire::preemption::How::Recompute => core_types::EvictHow::Recompute,
+                    wire::preemption::How::Swap => core_types::EvictHow::Swap,
                 },
             };
             core_types::Eviction {
@@ -73,14 +73,14 @@ macro_rules! conversions_of_answers {
             }
         }
 
-        pub(crate) fn allotment(allotment: wire_budget::Allotment) -> core_types::Allotment {
+        pub(crate) fn allotment(allotment: wire::budget::Allotment) -> core_types::Allotment {
             core_types::Allotment {
                 executor: core_types::ExecutorId(allotment.executor),
                 tokens_max: allotment.tokens_max,
             }
         }
 
-        pub(crate) fn candidate(candidate: wire_explanation::Candidate) -> $crate::Candidate {
+        pub(crate) fn candidate(candidate: wire::explanation::Candidate) -> $crate::Candidate {
             $crate::Candidate {
                 executor: core_types::ExecutorId(candidate.executor),
                 eligible: candidate.eligible,

@@ -2,8 +2,7 @@
 
 use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
-    Answer, Asked, Author, Hook, Moment, Policies, Question, Refusal, Reply, RequestId, Strike,
-    View,
+    Answer, Asked, Author, Hook, Moment, Policies, Refusal, Reply, RequestId, Strike, View,
 };
 
 use crate::host::member::Asking;
@@ -87,22 +86,13 @@ impl PolicyHost {
     }
 }
 
-/// The request by which the arm of a question is found.
-fn first_request(question: &Question<'_>) -> Option<RequestId> {
-    match question {
-        Question::Admission { arrivals, .. } => arrivals.first().copied(),
-        Question::Routing(requests) => requests.first().map(|cached| cached.request),
-        Question::Priority(_) | Question::Preemption(_) | Question::Budget { .. } => None,
-    }
-}
-
 // === impl Policies ===
 
 impl Policies for PolicyHost {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let Asked { view, at, question } = asked;
         let asking = Asking {
-            arm: self.arm(view, question.hook(), first_request(question)),
+            arm: self.arm(view, question.hook(), question.requests().next()),
             question,
             at: *at,
             rows: view,

@@ -77,7 +77,7 @@ impl PolicyHost {
         let entry = Quarantined {
             fingerprint: member.runner.source.fingerprint(),
             digest: member.runner.source.digest(),
-            name: member.runner.description.name.clone(),
+            name: member.runner.name().to_owned(),
             at: now,
             cause,
             detail: detail.to_owned(),

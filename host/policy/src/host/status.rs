@@ -16,6 +16,8 @@ use crate::stats::Spread;
 pub struct PolicyStatus {
     /// Number, never reused.
     pub number: u32,
+    /// The name by which the operator knows the policy.
+    pub name: String,
     /// The policy's description of itself.
     pub description: PolicyDescription,
     /// Digest of its code.

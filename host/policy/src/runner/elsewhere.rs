@@ -19,6 +19,7 @@ impl Runner {
         };
         Runner {
             source: self.source.clone(),
+            name: self.name.clone(),
             description: self.description.clone(),
             hooks: self.hooks,
             explains: self.explains,

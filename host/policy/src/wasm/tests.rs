@@ -87,16 +87,87 @@ fn a_trap_is_told_from_a_want_of_fuel_memory_and_room_for_results() {
     assert_eq!(ends(wild, Limits::default()), FaultKind::Trap);
 }
 
+/// An `order` that takes `rounds` times forty square roots, each of the one before: a unit of fuel
+/// apiece, and the time of a dozen instructions on any processor.
+fn roots(rounds: u32) -> &'static str {
+    let roots = "(f64.sqrt) ".repeat(40);
+    format!(
+        "(local $root f64) (local $left i32) (local.set $left (i32.const {rounds}))
+        (loop
+            (f64.mul (f64.const 1e300) (local.get $root)) (f64.const 2) f64.add
+            {roots} (local.set $root)
+            (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+            (br_if 0 (local.get $left)))
+        (i32.store (i32.const 1304) (i32.const 0)) (i32.const 1300)"
+    )
+    .leak()
+}
+
+/// Limits with much fuel, and a nanosecond for a unit of it.
+fn impatient() -> Limits {
+    Limits {
+        call_fuel: 1_000_000_000,
+        call_fuel_max: 1_000_000_000,
+        fuel_nanos: 1,
+        memory_bytes: 1 << 30,
+        ..Limits::default()
+    }
+}
+
 #[test]
 fn work_that_fuel_does_not_price_meets_the_deadline() {
-    // The host copies each line, which takes much time and little fuel.
-    let slow = "(drop (memory.grow (i32.const 40))) (loop (call $log (i32.const 0) (i32.const 0)
-        (i32.const 2000000)) (br 0)) unreachable";
     let limits = Limits {
-        fuel_nanos: 1,
+        call_fuel: 200_000_000,
+        call_fuel_max: 200_000_000,
+        ..impatient()
+    };
+    assert_eq!(ends(roots(u32::MAX), limits), FaultKind::Deadline);
+}
+
+#[test]
+fn a_line_costs_fuel_by_its_length_kept_or_not() {
+    const LINES: &str = "(drop (memory.grow (i32.const 40)))
+        (call $log (i32.const 0) (i32.const 2048) (i32.const 7))
+        (call $log (i32.const 0) (i32.const 2048) (i32.const 1000007)) (i32.const 1300)";
+    let limits = |call_fuel| Limits {
+        log_lines: 1,
+        call_fuel,
+        row_fuel: 1,
         ..Limits::default()
     };
-    assert_eq!(ends(slow, limits), FaultKind::Deadline);
+    let mut rich = instance(orders(LINES), limits(1_100_000));
+    assert_eq!(order(&mut rich, &[]), Ok(Vec::new()));
+    let fuel = rich.last_fuel().unwrap();
+    assert!((1_000_414..1_001_000).contains(&fuel), "{fuel}");
+    assert_eq!(ends(LINES, limits(1_000_000)), FaultKind::Fuel);
+}
+
+#[test]
+fn a_result_costs_fuel_by_its_elements() {
+    const LONG: &str = "(drop (memory.grow (i32.const 40)))
+        (i32.store (i32.const 1300) (i32.const 2048))
+        (i32.store (i32.const 1304) (i32.const 10000)) (i32.const 1300)";
+    let limits = |call_fuel| Limits {
+        call_fuel,
+        row_fuel: 1,
+        ..Limits::default()
+    };
+    let mut rich = instance(orders(LONG), limits(500_000));
+    assert_eq!(order(&mut rich, &[]).unwrap().len(), 10_000);
+    let fuel = rich.last_fuel().unwrap();
+    assert!((400_000..401_000).contains(&fuel), "{fuel}");
+    assert_eq!(ends(LONG, limits(400_000)), FaultKind::Fuel);
+}
+
+#[test]
+fn a_guest_that_is_slow_for_its_fuel_is_watched_and_then_ended() {
+    let mut instance = instance(orders(roots(2_000_000)), impatient());
+    assert_eq!(order(&mut instance, &[]), Ok(Vec::new()));
+    // The clock that raises the suspicion may be late on a busy machine, which only delays it.
+    let fault = (0..10).find_map(|_| order(&mut instance, &[]).err());
+    let fault = fault.expect("the guest takes several times what its fuel is worth");
+    assert_eq!(fault.kind, FaultKind::Deadline);
+    assert!(fault.detail.contains("ms of processor time for"), "{fault}");
 }
 
 #[test]

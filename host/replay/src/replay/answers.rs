@@ -83,7 +83,8 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
                 }
                 ScriptEntry::Restarted(_) | ScriptEntry::Saved(_) => {}
                 ScriptEntry::Decision(decision) => {
-                    let question = (asked.question.hook(), asked.question.requests());
+                    let requests: Vec<_> = asked.question.requests().collect();
+                    let question = (asked.question.hook(), requests);
                     let recorded = (decision.hook, decision.requests.clone().into_owned());
                     if question != recorded {
                         return Err(Mismatch::new("what was asked", recorded, question));

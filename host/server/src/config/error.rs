@@ -96,6 +96,12 @@ pub enum Wrong {
         /// The most executors that may be attached.
         executors_max: u32,
     },
+    /// A number of files for the journal, which is bounded by bytes and age.
+    #[error(
+        "journal.files-max is no longer there: write total-size, the size of all files together, \
+         such as \"256MiB\", or age-max"
+    )]
+    FilesMax,
     /// The demo model is asked for, and this build has none.
     #[error("this build has no demo model: name a model's folder, with `path` or --model")]
     NoDemoModel,

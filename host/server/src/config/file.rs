@@ -56,9 +56,12 @@ pub(super) struct Http {
     pub(super) connections_max: Given<Number>,
     pub(super) requests_max: Given<Number>,
     pub(super) body_max: Given<Size>,
+    pub(super) bodies_max: Given<Size>,
+    pub(super) reading_queue_max: Given<Number>,
     pub(super) read_timeout: Given<Time>,
     pub(super) write_timeout: Given<Time>,
     pub(super) metrics_public: Option<bool>,
+    pub(super) cors_origins: Vec<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -154,26 +157,13 @@ pub(super) struct Policies {
     pub(super) folder: Given<String>,
     pub(super) settle: Given<Time>,
     pub(super) poll: Given<Time>,
-    pub(super) bind: Bind,
+    /// The names of policies by those of hooks.
+    pub(super) bind: BTreeMap<Spanned<String>, Spanned<String>>,
     pub(super) settings: BTreeMap<String, Spanned<toml::Table>>,
     pub(super) limits: LimitsTable,
+    pub(super) compile: LimitsTable,
     pub(super) patience: Patience,
     pub(super) probation: Probation,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(
-    default,
-    deny_unknown_fields,
-    rename_all = "kebab-case",
-    expecting = "a table"
-)]
-pub(super) struct Bind {
-    pub(super) admission: Given<String>,
-    pub(super) priority: Given<String>,
-    pub(super) routing: Given<String>,
-    pub(super) preemption: Given<String>,
-    pub(super) budget: Given<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -233,7 +223,9 @@ pub(super) struct Admin {
 pub(super) struct Journal {
     pub(super) folder: Given<String>,
     pub(super) file_size: Given<Size>,
-    pub(super) files_max: Given<Number>,
+    pub(super) total_size: Given<Size>,
+    pub(super) round_size: Given<Size>,
+    pub(super) age_max: Given<Time>,
 }
 
 #[derive(Default, Deserialize)]

@@ -17,7 +17,6 @@ mod flags;
 mod validate;
 
 use std::fmt;
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -26,20 +25,23 @@ use std::time::Duration;
 
 use pointsman_core as core;
 use pointsman_journal::JournalSettings;
-use pointsman_notation::TomlText;
-use pointsman_policy::Patience;
+use pointsman_notation::{TomlProblem, TomlText};
+use pointsman_policy::{Compiler, Patience};
 use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::ModelConfig;
-pub use pointsman_http::{ApiKey, DEFAULT_TENANT};
+pub use pointsman_http::{ApiKey, DEFAULT_TENANT, PageOrigin};
 use pointsman_lifecycle::settings::LifecycleSettings;
 
+use file::File;
 pub use flags::{Flags, ModelFlag, ModelFlagError};
 use validate::Here;
 
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 const DRAIN: Duration = Duration::from_secs(30);
+/// The most bytes of the configuration file, and of a file with a key.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 /// The policy folder where no other is named; watched if it exists.
 const POLICIES_FOLDER: &str = "policies.d";
 
@@ -64,6 +66,9 @@ pub struct Config {
     pub core: core::Config,
     /// The policy folder and what policies may use.
     pub policies: LifecycleSettings,
+    /// The compiler of policies. The caller chooses the program; with none, policies are compiled
+    /// in this process.
+    pub compiler: Compiler,
     /// The treatment of policies that fail.
     pub patience: Patience,
     /// Access to `/admin` and `/monitor`.
@@ -88,12 +93,19 @@ pub struct HttpConfig {
     pub requests_max: u32,
     /// Bytes of a request's body. Default 4 MiB.
     pub body_bytes_max: usize,
+    /// Bytes of all bodies together, beyond the first 16 KiB of each. Default 96 MiB, or
+    /// [`Self::body_bytes_max`] if that is more.
+    pub bodies_bytes_max: usize,
+    /// Requests of more than 16 KiB that wait to be parsed and tokenised. Default 1024.
+    pub reading_queue_max: u32,
     /// The time a client has for its request's head, and again for its body. Default `30s`.
     pub read_timeout: Duration,
     /// The time for which a client may leave bytes unread while more wait. Default `30s`.
     pub write_timeout: Duration,
     /// True if `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
     pub metrics_public: bool,
+    /// Origins of pages that may use the server as clients do. Default none.
+    pub cors_origins: Vec<PageOrigin>,
 }
 
 /// Access to `/admin` and `/monitor`, where operators look inside and give orders. With neither a
@@ -200,7 +212,7 @@ impl Config {
             Some(path) => read(path)?,
             None => TomlText::new(Path::new(""), ""),
         };
-        validate::config(&source, source.parse()?, flags, &Here::look())
+        validate::config(&source, parsed(&source)?, flags, &Here::look())
     }
 
     /// Reads a file of this text, without flags, on a machine of two processors.
@@ -210,13 +222,26 @@ impl Config {
             processors: 2,
             policies_folder: None,
         };
-        validate::config(&source, source.parse()?, &Flags::default(), &here)
+        validate::config(&source, parsed(&source)?, &Flags::default(), &here)
     }
+}
+
+/// The keys of the file. One that there was in earlier versions is refused with what to write in its
+/// place.
+fn parsed(source: &TomlText) -> Result<File, ConfigError> {
+    source.parse().map_err(|error| {
+        if let TomlProblem::UnknownKey { key, .. } = &*error.problem
+            && key == "journal.files-max"
+        {
+            return ConfigError::new(Place::At(error.location), Wrong::FilesMax);
+        }
+        error.into()
+    })
 }
 
 /// The file that `--config` names.
 fn read(path: &Path) -> Result<TomlText, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = pointsman_files::read_text(path, FILE_BYTES_MAX).map_err(|error| {
         let path = path.to_owned();
         ConfigError::new(Place::Flag("--config"), Wrong::Unreadable { path, error })
     })?;
@@ -241,9 +266,12 @@ impl Default for HttpConfig {
             connections_max: 4096,
             requests_max: 8192,
             body_bytes_max: 4 << 20,
+            bodies_bytes_max: 96 << 20,
+            reading_queue_max: 1024,
             read_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             metrics_public: true,
+            cors_origins: Vec::new(),
         }
     }
 }
@@ -274,7 +302,7 @@ impl Default for JournalConfig {
             place: JournalPlace::default(),
             settings: JournalSettings {
                 file_bytes: 32 << 20,
-                files_max: 8,
+                total_bytes: 256 << 20,
                 ..JournalSettings::default()
             },
         }

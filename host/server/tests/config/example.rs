@@ -57,6 +57,7 @@ fn the_example_shows_the_defaults() {
     assert_eq!(shown.hints, default.hints);
     assert_eq!(shown.core, default.core);
     assert_eq!(shown.log, default.log);
+    assert_eq!(shown.journal.settings, default.journal.settings);
     assert_eq!(shown.patience, default.patience);
     let (shown, default) = (shown.policies, default.policies);
     assert_eq!((shown.settle, shown.poll), (default.settle, default.poll));

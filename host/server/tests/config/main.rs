@@ -56,11 +56,15 @@ fn load(text: &str) -> Result<Config, ConfigError> {
 
 /// The known keys of the table that `before` opens.
 fn known(before: &str) -> Vec<String> {
-    let error = load(&format!("{before}no-such-key = 0")).unwrap_err();
-    let Wrong::Toml(TomlProblem::UnknownKey { known, .. }) = *error.wrong else {
-        panic!("after {before:?}: {}", error.wrong)
-    };
-    known
+    // Where the keys are those of a list, a value of another type is found first.
+    let known = ["0", "''"].into_iter().find_map(|value| {
+        let error = load(&format!("{before}no-such-key = {value}")).unwrap_err();
+        let Wrong::Toml(TomlProblem::UnknownKey { known, .. }) = *error.wrong else {
+            return None;
+        };
+        Some(known)
+    });
+    known.unwrap_or_else(|| panic!("after {before:?}: no unknown key"))
 }
 
 // === What is taken ===
@@ -97,6 +101,7 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(config.listen.to_string(), "[::1]:9000");
     assert_eq!(config.drain.as_secs(), 120);
     assert_eq!(config.http.body_bytes_max, 1 << 20);
+    assert_eq!(config.http.bodies_bytes_max, 96 << 20);
     assert_eq!(config.http.read_timeout.as_millis(), 500);
     assert_eq!(config.http.write_timeout.as_secs(), 30);
     assert!(!config.http.metrics_public);
@@ -116,6 +121,10 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(policies.settings[0].1["affinity-bonus"], 3);
     assert_eq!(policies.limits.memory_bytes, 1_000_000);
     // What is not written grows with what is.
+    let large = load("http.body-max = '256MiB'").unwrap();
+    assert_eq!(large.http.bodies_bytes_max, 256 << 20);
+    let large = load("journal.file-size = '1GiB'").unwrap();
+    assert_eq!(large.journal.settings.total_bytes, 2 << 30);
     assert_eq!(config.patience.back_off_max_micros, 20_000_000);
     assert_eq!(config.log.format, LogFormat::Json);
 }

@@ -36,6 +36,11 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
              tenants, hints, models, cpu, core, policies, admin, journal, log",
         ),
         (
+            "[journal]\nfiles-max = 8",
+            "pointsman.toml:2:1: journal.files-max is no longer there: write total-size, the size \
+             of all files together, such as \"256MiB\", or age-max",
+        ),
+        (
             "[[models]]\nname = 'a'\npath = 'a'\n[[models]]\nname = 'b'\nslot = 1",
             "pointsman.toml:6:1: unknown key `models[1].slot`; did you mean `slots`?",
         ),
@@ -134,6 +139,22 @@ fn what_is_no_toml_is_refused_where_it_ends_to_be() {
 }
 
 #[test]
+fn an_origin_that_no_browser_writes_is_refused() {
+    refused(&[
+        (
+            "[http]\ncors-origins = ['*']",
+            "pointsman.toml:2:17: http.cors-origins: expected an origin such as \
+             `https://chat.example`, without a path, not \"*\"",
+        ),
+        (
+            "[http]\ncors-origins = ['https://a', 'https://b/c']",
+            "pointsman.toml:2:30: http.cors-origins: expected an origin such as \
+             `https://chat.example`, without a path, not \"https://b/c\"",
+        ),
+    ]);
+}
+
+#[test]
 fn a_value_out_of_its_range_is_refused_with_the_range() {
     refused(&[
         (
@@ -147,6 +168,26 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
         (
             "http.body-max = '1B'",
             "pointsman.toml:1:17: http.body-max must be from 1KiB to 1GiB, not 1B",
+        ),
+        (
+            "[http]\nbodies-max = '3MiB'",
+            "pointsman.toml:2:14: http.bodies-max must be from 4MiB to 1TiB, not 3MiB",
+        ),
+        (
+            "[http]\nreading-queue-max = -1",
+            "pointsman.toml:2:21: http.reading-queue-max must be from 0 to 1000000, not -1",
+        ),
+        (
+            "[journal]\nfile-size = '64MiB'\ntotal-size = '100MiB'",
+            "pointsman.toml:3:14: journal.total-size must be from 128MiB to 1TiB, not 100MiB",
+        ),
+        (
+            "journal.round-size = '1KiB'",
+            "pointsman.toml:1:22: journal.round-size must be from 64KiB to 1GiB, not 1KiB",
+        ),
+        (
+            "journal.age-max = '1min'",
+            "pointsman.toml:1:19: journal.age-max must be from 1h to 87600h, not 1min",
         ),
         (
             "drain = '2h'",
@@ -263,7 +304,8 @@ fn a_key_that_cannot_be_used_is_refused_without_showing_it() {
         ),
         (
             "[[keys]]\nsha256 = 'abc'",
-            "pointsman.toml:2:10: keys[0].sha256: expected 64 hexadecimal digits, not \"abc\"",
+            "pointsman.toml:2:10: keys[0].sha256: expected 64 hexadecimal digits, as \
+             `sha256sum` prints them of the key",
         ),
         (
             "[[keys]]\nkey = 'hidden'\n[[keys]]\nkey = 'other'\n[[keys]]\nkey = 'hidden'",

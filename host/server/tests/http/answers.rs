@@ -364,7 +364,7 @@ async fn a_head_request_gets_the_head_of_the_answer() {
     let stage = Stage::open().await;
     let mut client = stage.client().await;
     client
-        .send("HEAD /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        .send("HEAD /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await;
     let head = client.head().await;
     assert_eq!(head.status, 200);
@@ -391,7 +391,7 @@ async fn an_unknown_path_or_method_is_told_what_there_is() {
     assert_eq!(answer.error(), (405, "method_not_allowed".to_owned(), None));
     assert_eq!(answer.head.header("allow"), Some("POST"));
     client
-        .send("DELETE /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        .send("DELETE /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await;
     let answer = client.answer().await;
     assert_eq!(answer.head.status, 405);
@@ -431,7 +431,9 @@ async fn health_is_whether_some_executor_is_up() {
 async fn a_driver_that_does_not_answer_is_not_healthy() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
-    client.send("GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    client
+        .send("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await;
     let _unanswered = stage.question().await;
     tokio::time::pause();
     let answer = client.answer().await;
@@ -526,7 +528,7 @@ async fn pipelined_requests_are_answered_in_order() {
     let first = post(CHAT, &chat(&json!({"seed": 1})).to_string());
     let second = post(CHAT, &chat(&json!({"seed": 2})).to_string());
     client
-        .send(first + &second + "GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        .send(first + &second + "GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await;
     for (seed, text) in [(1, "one"), (2, "two")] {
         let played = stage.submitted().await;

@@ -141,15 +141,6 @@ impl Client {
         }
     }
 
-    /// True if nothing has come on the connection.
-    pub(crate) fn has_nothing_to_read(&self) -> bool {
-        let stream = self.stream.get_ref();
-        self.stream.buffer().is_empty()
-            && stream
-                .try_read(&mut [0])
-                .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-    }
-
     async fn line(&mut self) -> String {
         let mut line = String::new();
         self.stream.read_line(&mut line).await.unwrap();
@@ -222,7 +213,9 @@ pub(crate) fn post(path: &str, body: &str) -> String {
 /// The bytes of a request with further header lines.
 pub(crate) fn post_with(path: &str, lines: &str, body: &str) -> String {
     let length = body.len();
-    format!("POST {path} HTTP/1.1\r\nhost: x\r\n{lines}content-length: {length}\r\n\r\n{body}")
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\n{lines}content-length: {length}\r\n\r\n{body}"
+    )
 }
 
 impl Head {

@@ -52,7 +52,7 @@ async fn a_draining_server_takes_nothing_new() {
     let request = Transfer::Whole.request();
     let (head, body) = request.split_at(request.find('{').unwrap());
     client
-        .send(head.replace("host: x", "host: x\r\nexpect: 100-continue"))
+        .send(head.replace("host: localhost", "host: localhost\r\nexpect: 100-continue"))
         .await;
     assert_eq!(client.head().await.status, 100);
     stage.phase.send_replace(ServerPhase::Draining);

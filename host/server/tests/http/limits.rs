@@ -24,7 +24,9 @@ async fn an_oversized_body_is_answered_before_the_connection_closes() {
     for framing in [&*announced, chunked] {
         let mut client = stage.client().await;
         client
-            .send(format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\n{framing}"))
+            .send(format!(
+                "POST {TEXTS} HTTP/1.1\r\nhost: localhost\r\n{framing}"
+            ))
             .await;
         // All of it, and only then does this client read.
         client.send(vec![b' '; 8 * MEBIBYTE]).await;
@@ -41,7 +43,7 @@ async fn who_asks_before_sending_too_much_need_not_send_it() {
     let stage = Stage::with(|config| config.http.body_bytes_max = 10).await;
     let mut client = stage.client().await;
     client
-        .send("POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 11\r\n\r\n")
+        .send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 11\r\n\r\n")
         .await;
     assert_eq!(client.answer().await.head.status, 413);
 }
@@ -56,11 +58,39 @@ async fn a_body_of_just_the_largest_size_is_read() {
 }
 
 #[tokio::test]
+async fn a_body_without_room_is_turned_away_for_now_and_small_ones_are_taken() {
+    let mut stage = Stage::with(|config| config.http.bodies_bytes_max = 100_000).await;
+    let prompt = |bytes: usize| {
+        let pad = " ".repeat(bytes);
+        post(
+            TEXTS,
+            &format!(r#"{{"model": "demo", "prompt": "Once"{pad}}}"#),
+        )
+    };
+    for _ in 0..2 {
+        let mut client = stage.client().await;
+        client.send(prompt(200_000)).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.error(), (503, "bodies_full".to_owned(), None));
+        assert_eq!(answer.head.header("retry-after"), Some("1"));
+        assert!(client.is_closed().await);
+        // The room that it had is another's.
+        for bytes in [0, 60_000] {
+            let mut client = stage.client().await;
+            client.send(prompt(bytes)).await;
+            stage.submitted().await.finish(StopReason::Stop);
+            assert_eq!(client.answer().await.head.status, 200);
+        }
+    }
+    stage.expect_silence();
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_come_is_answered_with_a_timeout() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;
     client
-        .send("POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 99\r\n\r\n")
+        .send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 99\r\n\r\n")
         .await;
     // The server waits for the body.
     assert_eq!(client.head().await.status, 100);
@@ -117,7 +147,7 @@ async fn what_is_not_http_is_told_so() {
     let long = "x".repeat(100_000);
     client
         .send(format!(
-            "GET /ready HTTP/1.1\r\nhost: x\r\nx-long: {long}\r\n\r\n"
+            "GET /ready HTTP/1.1\r\nhost: localhost\r\nx-long: {long}\r\n\r\n"
         ))
         .await;
     assert_eq!(client.head().await.status, 431);
@@ -143,19 +173,45 @@ async fn more_requests_than_the_server_takes_are_turned_away_for_now() {
 }
 
 #[tokio::test]
-async fn more_connections_than_the_server_takes_wait_for_a_place() {
+async fn more_connections_than_the_server_takes_are_turned_away_for_now() {
+    let mut stage = Stage::with(|config| config.http.connections_max = 1).await;
+    let mut first = stage.client().await;
+    assert_eq!(first.get("/ready").await.head.status, 200);
+    for _ in 0..2 {
+        let mut second = Client::connect(stage.addr).await;
+        second.send(once()).await;
+        let answer = second.answer().await;
+        assert_eq!(answer.error(), (503, "connections_full".to_owned(), None));
+        assert_eq!(answer.head.header("retry-after"), Some("1"));
+        assert!(second.is_closed().await);
+    }
+    // The first one is served as before.
+    first.send(once()).await;
+    stage.submitted().await.finish(StopReason::Stop);
+    assert_eq!(first.answer().await.head.status, 200);
+    first.close_write().await;
+    assert!(first.is_closed().await);
+    stage.expect_silence();
+}
+
+#[tokio::test]
+async fn a_probe_is_answered_while_clients_hold_every_connection() {
     let stage = Stage::with(|config| config.http.connections_max = 1).await;
     let mut first = stage.client().await;
     assert_eq!(first.get("/ready").await.head.status, 200);
-    let mut second = Client::connect(stage.addr).await;
-    second.send("GET /ready HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    // The first one is served as before.
-    for _ in 0..3 {
-        assert_eq!(first.get("/ready").await.head.status, 200);
+    // Clients that came too late and say nothing, many more than there are spare connections.
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(Client::connect(stage.addr).await);
     }
-    assert!(second.has_nothing_to_read());
-    drop(first);
-    assert_eq!(second.answer().await.head.status, 200);
+    for _ in 0..3 {
+        let mut probe = Client::connect(stage.addr).await;
+        let answer = probe.get("/ready").await;
+        assert_eq!(answer.head.status, 200);
+        assert_eq!(answer.head.header("connection"), Some("close"));
+        assert!(probe.is_closed().await);
+    }
+    assert!(silent[0].is_closed().await, "newer ones took its place");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Answers and refusals: `answers`. Jobs that reach the driver: `requests`. Bounds: `limits`.
 //! Clients that leave: `leaving`. Connections and the server's life: `lifecycle`. The OpenAPI
-//! document: `document`.
+//! document: `document`. The journal: `journal`.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,6 +12,7 @@
 mod answers;
 mod client;
 mod document;
+mod journal;
 mod leaving;
 mod lifecycle;
 mod limits;

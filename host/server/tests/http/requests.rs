@@ -9,7 +9,7 @@ use pointsman_server::config::{ApiKey, Config, Secret};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::client::{post, post_with};
+use crate::client::{Head, post, post_with};
 use crate::stage::{Stage, TEXT};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -35,7 +35,7 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         ChatMessage::new("system", "Be brief."),
         ChatMessage::new("user", "Hi"),
     ];
-    let prompt = TEXT.chat_prompt(&messages).unwrap();
+    let prompt = TEXT.chat_prompt(&messages, u32::MAX).unwrap();
     let defaults = TEXT.defaults();
     let expected = Job {
         output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
@@ -68,7 +68,7 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
     )
     .await;
     let expected = Job {
-        prompt: TEXT.encode("Once").unwrap(),
+        prompt: TEXT.encode("Once", u32::MAX).unwrap(),
         output_tokens_max: 7,
         sampling: Sampling {
             temperature: 0.0,
@@ -299,7 +299,7 @@ async fn a_body_that_is_no_json_object_is_told_where_it_goes_wrong() {
     client.send(post(CHAT, &deep)).await;
     assert_eq!(client.answer().await.head.status, 400);
     client
-        .send("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n")
+        .send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n")
         .await;
     client.send(b"\"\xff\xfe\"").await;
     let answer = client.answer().await;
@@ -392,10 +392,93 @@ async fn keys_guard_all_but_health_readiness_and_the_document() {
     ] {
         client
             .send(format!(
-                "GET {path} HTTP/1.1\r\nhost: x\r\n{authorization}\r\n"
+                "GET {path} HTTP/1.1\r\nhost: localhost\r\n{authorization}\r\n"
             ))
             .await;
         let answer = client.answer().await;
         assert_eq!(answer.head.status, status, "{path} {authorization}");
+    }
+}
+
+/// The answer to a question of a page, which the browser sends with these header lines.
+async fn ask(stage: &Stage, line: &str, lines: &str) -> Head {
+    let mut client = stage.client().await;
+    client.send(format!("{line} HTTP/1.1\r\n{lines}\r\n")).await;
+    client.head().await
+}
+
+#[tokio::test]
+async fn without_keys_pages_of_other_sites_are_no_clients_of_this_machine() {
+    let stage = Stage::open().await;
+    for path in [
+        "/v1/models",
+        "/metrics",
+        "/monitor",
+        "/monitor/data",
+        "/admin",
+    ] {
+        let line = format!("GET {path}");
+        for lines in [
+            // A name of the page's site, made to mean this machine.
+            "host: evil.example\r\n",
+            "host: localhost\r\norigin: https://evil.example\r\n",
+        ] {
+            let head = ask(&stage, &line, lines).await;
+            assert_eq!(head.status, 403, "{path} {lines}");
+            assert_eq!(head.header("access-control-allow-origin"), None);
+        }
+    }
+    let head = ask(&stage, "GET /ready", "host: evil.example\r\n").await;
+    assert_eq!(head.status, 200);
+    let own = "host: localhost:1\r\norigin: http://localhost:1\r\n";
+    assert_eq!(ask(&stage, "GET /v1/models", own).await.status, 200);
+    // A form of another site needs no permission of the browser.
+    let form = "host: localhost\r\norigin: https://evil.example\r\ncontent-length: 0\r\n";
+    let head = ask(&stage, "POST /v1/completions", form).await;
+    assert_eq!(head.status, 403);
+}
+
+#[tokio::test]
+async fn a_page_whose_origin_is_configured_is_a_client_and_no_operator() {
+    let origin = "https://chat.example";
+    let stage = Stage::with(|config| config.http.cors_origins = vec![origin.parse().unwrap()]);
+    let stage = stage.await;
+    let page = format!("host: localhost\r\norigin: {origin}\r\n");
+    let head = ask(&stage, "GET /v1/models", &page).await;
+    assert_eq!(head.status, 200);
+    assert_eq!(head.header("access-control-allow-origin"), Some(origin));
+    assert_eq!(head.header("vary"), Some("origin"));
+    for operators in ["GET /monitor", "GET /admin"] {
+        let head = ask(&stage, operators, &page).await;
+        assert_eq!(head.status, 403, "{operators}");
+        assert_eq!(head.header("access-control-allow-origin"), None);
+    }
+    let question = "access-control-request-method: POST\r\n\
+                    access-control-request-headers: authorization,x-pointsman-session\r\n";
+    let head = ask(
+        &stage,
+        "OPTIONS /v1/completions",
+        &format!("{page}{question}"),
+    )
+    .await;
+    assert_eq!(head.status, 204);
+    for (name, value) in [
+        ("access-control-allow-origin", origin),
+        ("access-control-allow-methods", "POST"),
+        (
+            "access-control-allow-headers",
+            "authorization,x-pointsman-session",
+        ),
+    ] {
+        assert_eq!(head.header(name), Some(value), "{name}");
+    }
+    let other = page.replace("chat", "evil");
+    for (line, lines) in [
+        ("OPTIONS /v1/completions", format!("{other}{question}")),
+        ("OPTIONS /admin/eject", format!("{page}{question}")),
+        ("OPTIONS /v1/completions", page),
+    ] {
+        let head = ask(&stage, line, &lines).await;
+        assert_eq!(head.status, 405, "{line} {lines}");
     }
 }

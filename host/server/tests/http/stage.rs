@@ -40,6 +40,7 @@ pub(crate) static TEXT: LazyLock<Arc<ModelText>> = LazyLock::new(|| {
 pub(crate) struct Stage {
     pub(crate) addr: SocketAddr,
     pub(crate) phase: watch::Sender<ServerPhase>,
+    pub(crate) metrics: Arc<Metrics>,
     inbox: Inbox,
     server: JoinHandle<std::io::Result<()>>,
     /// The sender of reports, kept so that their channel stays open.
@@ -61,9 +62,10 @@ impl Stage {
         let (driver, inbox) = channels(config.http.requests_max);
         let (phase, phases) = watch::channel(ServerPhase::Serving);
         let (_reconciler, reconciler) = watch::channel(Arc::default());
+        let metrics = Arc::new(Metrics::default());
         let watched = Watched {
             phase: phases,
-            metrics: Arc::new(Metrics::default()),
+            metrics: Arc::clone(&metrics),
             reconciler,
             orders: orders(Waker::noop().clone()).0,
         };
@@ -79,6 +81,7 @@ impl Stage {
         Self {
             addr: listener.local_addr().unwrap(),
             phase,
+            metrics,
             inbox,
             server: tokio::spawn(serve(listener, Audience::Everybody, app)),
             _reconciler,

@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::{Answer, Asked, Micros, Policies, Question, Reply, RequestId, Sink, Tap};
+use pointsman_core::{
+    Answer, Asked, Hook, Micros, Policies, Question, Reply, RequestId, Sink, Tap,
+};
 use pointsman_policy::{ExplainError, Explanation, PolicyHost};
 
 /// Policies whose explanations are collected.
@@ -59,24 +61,18 @@ impl Watch {
 
 impl Sink<PolicyHost> for Watch {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        match &asked.question {
-            Question::Admission { .. } if self.is_probing => {
-                self.is_probing = false;
-                for request in self.about.clone() {
-                    self.explain(host, asked, request);
+        if self.is_probing && asked.question.hook() == Hook::Admission {
+            self.is_probing = false;
+            for request in self.about.clone() {
+                self.explain(host, asked, request);
+            }
+        }
+        if let Question::Routing(requests) = &asked.question {
+            for cached in requests.iter() {
+                if self.about.contains(&cached.request) {
+                    self.explain(host, asked, cached.request);
                 }
             }
-            Question::Routing(requests) => {
-                for cached in requests.iter() {
-                    if self.about.contains(&cached.request) {
-                        self.explain(host, asked, cached.request);
-                    }
-                }
-            }
-            Question::Admission { .. }
-            | Question::Priority(_)
-            | Question::Preemption(_)
-            | Question::Budget { .. } => {}
         }
         host.ask(asked)
     }

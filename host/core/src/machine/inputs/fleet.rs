@@ -2,9 +2,9 @@
 
 use crate::fact::{Fact, RequeuedWhy};
 use crate::handled::AttachError;
-use crate::ids::{DeviceId, ExecutorId, RequestId};
 use crate::input::{DeviceSpec, ExecutorSpec, ExecutorUpdate, RetryClass};
-use crate::rows::{Health, NameKind};
+use pointsman_interface::rows::{Health, NameKind};
+use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
 use super::super::Machine;
 use super::super::ledger::Freed;

@@ -10,10 +10,10 @@ mod sequences;
 
 use crate::fact::{ExpiredWhy, Fact, Outcome};
 use crate::handled::Handled;
-use crate::ids::{ExecutorId, Micros, ModelId, RequestId, TenantId};
 use crate::input::{Input, InternedId, NewRequest};
 use crate::log::RowKey;
-use crate::rows::NameKind;
+use pointsman_interface::rows::NameKind;
+use pointsman_interface::{ExecutorId, Micros, ModelId, RequestId, TenantId};
 
 use super::Machine;
 use super::interlock::never_fits;

@@ -1,10 +1,10 @@
 //! Inputs about sequences: taken up, advanced by a step, finished, failed, or left.
 
 use crate::fact::{Clock, Fact, FailedWhy, Outcome, RequeuedWhy};
-use crate::hook::Hook;
-use crate::ids::{ExecutorId, RequestId};
 use crate::input::{Progress, RetryClass, SequenceRef, StepReport};
-use crate::rows::Completion;
+use pointsman_interface::Hook;
+use pointsman_interface::rows::Completion;
+use pointsman_interface::{ExecutorId, RequestId};
 
 use super::super::Machine;
 use super::super::interlock::check_eligible;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::answer::{Allotment, admission};
 use crate::config::Config;
-use crate::ids::{DeviceId, RequestId};
-use crate::refusal::{Refusal, RefusalCause};
+use pointsman_interface::{Allotment, admission};
+use pointsman_interface::{DeviceId, RequestId};
+use pointsman_interface::{Refusal, RefusalCause};
 
 use super::super::count;
 use super::super::ledger::{Budgets, Ledger};

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::answer::{EvictHow, Eviction, Victim};
-use crate::ids::{DeviceId, RequestId};
-use crate::question::Shortage;
-use crate::refusal::{Refusal, RefusalCause};
+use pointsman_interface::Shortage;
+use pointsman_interface::{DeviceId, RequestId};
+use pointsman_interface::{EvictHow, Eviction, Victim};
+use pointsman_interface::{Refusal, RefusalCause};
 
 use super::super::count;
 use super::super::ledger::{Executor, SlotUse, blocks_at_start};

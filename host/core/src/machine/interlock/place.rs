@@ -1,9 +1,10 @@
 //! Checks of placements.
 
 use crate::fact::{PlacedIn, RefusedWhy};
-use crate::ids::ExecutorId;
-use crate::refusal::{Refusal, RefusalCause};
+use pointsman_interface::ExecutorId;
+use pointsman_interface::{Refusal, RefusalCause};
 
+use super::super::count;
 use super::super::ledger::{Attachment, Executor, Ledger};
 use super::super::requests::Request;
 
@@ -52,12 +53,17 @@ pub(crate) fn check_place(
 }
 
 /// The first of these executors on which a request can be placed now; otherwise the reason that
-/// speaks against the first of them.
+/// speaks against the first of them. More executors than there are have not been ranked, and
+/// looking at each is work that a policy gets for nothing.
 pub(crate) fn first_in_order(
     ledger: &Ledger,
     request: &Request,
     executors: &[ExecutorId],
 ) -> Result<(ExecutorId, PlacedIn), Refusal> {
+    let (named, attached) = (count(executors.len()), ledger.attached());
+    if named > attached {
+        return Err(RefusalCause::TooMany { named, attached }.of(request.id()));
+    }
     let mut first = None;
     for executor in executors {
         let checked = match ledger.find(*executor) {

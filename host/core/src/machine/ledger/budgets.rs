@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::answer::Author;
 use crate::effect::Effect;
 use crate::fact::Fact;
-use crate::ids::{DeviceId, ExecutorId};
+use pointsman_interface::Author;
+use pointsman_interface::{DeviceId, ExecutorId};
 
 use super::super::count;
 use super::super::outbox::Outbox;

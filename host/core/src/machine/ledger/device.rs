@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{BlockHash, DeviceId, ExecutorId, RequestId};
 use crate::input::{DeviceSpec, KvReport, KvSpec};
 use crate::log::Stamp;
 use crate::rows;
+use pointsman_interface::{BlockHash, DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
 use super::pool::BlockPool;

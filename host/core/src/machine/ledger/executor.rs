@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::ids::{ExecutorId, Incarnation, Micros, ModelId, RequestId};
 use crate::input::ExecutorSpec;
 use crate::log::Stamp;
-use crate::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
+use pointsman_interface::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
+use pointsman_interface::{ExecutorId, Incarnation, Micros, ModelId, RequestId};
 
 use super::super::count;
 

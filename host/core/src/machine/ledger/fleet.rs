@@ -3,10 +3,10 @@
 use crate::effect::Effect;
 use crate::fact::Fact;
 use crate::handled::AttachError;
-use crate::ids::{DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
 use crate::input::{DeviceSpec, ExecutorSpec, KvReport, KvSpec};
 use crate::log::RowKey;
-use crate::rows::{Health, Presence};
+use pointsman_interface::rows::{Health, Presence};
+use pointsman_interface::{DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
 
 use super::super::outbox::Outbox;
 use super::super::timers::Timer;

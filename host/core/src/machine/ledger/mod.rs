@@ -30,8 +30,8 @@ mod tiers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
-use crate::ids::{BlockId, DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 use crate::log::RowKey;
+use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 
 use super::outbox::Outbox;
 use super::requests::Urgency;

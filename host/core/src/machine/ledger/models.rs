@@ -3,10 +3,10 @@
 
 use std::collections::btree_map::Entry;
 
-use crate::ids::{ExecutorId, Micros, ModelId, TenantId};
 use crate::log::{RowKey, Stamp};
-use crate::refusal::RefusalCause;
-use crate::rows::{Health, Presence, Request as RequestRow};
+use pointsman_interface::RefusalCause;
+use pointsman_interface::rows::{Health, Presence, Request as RequestRow};
+use pointsman_interface::{ExecutorId, Micros, ModelId, TenantId};
 
 use super::super::outbox::Outbox;
 use super::super::requests::Request;

@@ -1,8 +1,8 @@
 //! Placements: room taken, grown and given back.
 
 use crate::fact::PlacedIn;
-use crate::ids::{BlockHash, BlockId, DeviceId, ExecutorId, RequestId};
-use crate::refusal::RefusalCause;
+use pointsman_interface::RefusalCause;
+use pointsman_interface::{BlockHash, BlockId, DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
 use super::super::outbox::Outbox;

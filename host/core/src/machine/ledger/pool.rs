@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{BlockHash, BlockId, RequestId};
+use pointsman_interface::{BlockHash, BlockId, RequestId};
 
 use super::super::count;
 

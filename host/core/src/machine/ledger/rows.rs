@@ -1,8 +1,8 @@
 //! Rows of the books, as policies are told them.
 
-use crate::ids::{DeviceId, ExecutorId, ModelId, TenantId};
 use crate::log::Wanted;
-use crate::rows::{self, Change, Presence};
+use pointsman_interface::rows::{self, Change, Presence};
+use pointsman_interface::{DeviceId, ExecutorId, ModelId, TenantId};
 
 use super::models::{Model, Tenant};
 use super::{Device, Ledger};

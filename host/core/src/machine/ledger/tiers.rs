@@ -10,9 +10,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{BlockHash, DeviceId};
 use crate::input::{PrefixEvent, Tier};
-use crate::rows::{Cached, Overlap};
+use pointsman_interface::rows::{Cached, Overlap};
+use pointsman_interface::{BlockHash, DeviceId};
 
 use super::super::count;
 use super::super::requests::Request;

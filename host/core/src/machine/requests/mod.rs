@@ -17,10 +17,10 @@ use std::ops::Index;
 
 use crate::config::Config;
 use crate::fact::RequeuedWhy;
-use crate::ids::{ExecutorId, Micros, RequestId};
 use crate::input::Progress;
 use crate::log::{RowKey, Wanted};
-use crate::rows::{Change, Stage};
+use pointsman_interface::rows::{Change, Stage};
+use pointsman_interface::{ExecutorId, Micros, RequestId};
 
 use super::count;
 use super::outbox::Outbox;

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::fact::Decided;
-use crate::ids::{BlockHash, ExecutorId, Incarnation, Micros, RequestId};
 use crate::input::{NewRequest, Progress, SequenceRef};
 use crate::log::Stamp;
-use crate::rows::{Request as RequestRow, RequestClass, Stage};
+use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
+use pointsman_interface::{BlockHash, ExecutorId, Incarnation, Micros, RequestId};
 
 /// The urgency of a request before any policy: the greater, the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use crate::answer::{Author, Otherwise, admission};
 use crate::fact::{Decided, Fact, Outcome, RefusedWhy};
-use crate::hook::Hook;
-use crate::ids::RequestId;
-use crate::question::Question;
-use crate::refusal::RefusalCause;
+use pointsman_interface::Hook;
+use pointsman_interface::Question;
+use pointsman_interface::RefusalCause;
+use pointsman_interface::RequestId;
+use pointsman_interface::{Author, Otherwise, admission};
 
 use super::super::interlock::{check_admission, check_count};
 use super::OngoingRound;

@@ -1,11 +1,11 @@
 //! Token budgets are asked for where executors became busy or idle, came or left.
 
-use crate::answer::Author;
 use crate::fact::Clock;
-use crate::hook::Hook;
-use crate::ids::DeviceId;
 use crate::policies::Strike;
-use crate::question::Question;
+use pointsman_interface::Author;
+use pointsman_interface::DeviceId;
+use pointsman_interface::Hook;
+use pointsman_interface::Question;
 
 use super::super::interlock::check_budgets;
 use super::super::ledger::Budgets;

@@ -6,10 +6,10 @@
 
 use std::cmp::Reverse;
 
-use crate::answer::{EvictHow, Eviction, Victim};
 use crate::fact::PlacedIn;
-use crate::ids::{DeviceId, ExecutorId};
-use crate::question::Shortage;
+use pointsman_interface::Shortage;
+use pointsman_interface::{DeviceId, ExecutorId};
+use pointsman_interface::{EvictHow, Eviction, Victim};
 
 use super::super::count;
 use super::super::interlock::{Books, check_place};

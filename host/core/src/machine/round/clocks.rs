@@ -8,9 +8,9 @@
 //!    gets a built-in eviction (see `shortages`).
 
 use crate::fact::{Clock, Decided, Fact};
-use crate::hook::Hook;
-use crate::ids::{ExecutorId, RequestId};
 use crate::policies::Strike;
+use pointsman_interface::Hook;
+use pointsman_interface::{ExecutorId, RequestId};
 
 use super::super::interlock::check_open_to;
 use super::super::requests::Request;

@@ -22,15 +22,17 @@ mod feasibility;
 mod routing;
 mod shortages;
 
-use crate::answer::{Answer, Author, Reply};
 use crate::fact::{Decided, Fact, PlacedIn};
-use crate::hook::Hook;
-use crate::ids::{ExecutorId, Micros, RequestId, Round};
 use crate::policies::{Policies, Strike};
-use crate::question::{Asked, Question};
-use crate::refusal::Refusal;
-use crate::rows::Moment;
+use pointsman_interface::Hook;
+use pointsman_interface::Question;
+use pointsman_interface::{Answer, Author, Reply};
+use pointsman_interface::{ExecutorId, Micros, RequestId, Round};
+
+use crate::asked::Asked;
 use crate::view::View;
+use pointsman_interface::Refusal;
+use pointsman_interface::rows::Moment;
 
 use super::Machine;
 

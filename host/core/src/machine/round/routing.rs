@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use crate::answer::routing;
 use crate::fact::{Decided, Fact, RefusedWhy};
-use crate::hook::Hook;
-use crate::ids::RequestId;
-use crate::question::Question;
-use crate::refusal::Refusal;
+use pointsman_interface::Hook;
+use pointsman_interface::Question;
+use pointsman_interface::Refusal;
+use pointsman_interface::RequestId;
+use pointsman_interface::routing;
 
 use super::super::interlock::{first_in_order, order};
 use super::super::requests::Request;

@@ -13,14 +13,14 @@
 //! After an answer that freed nothing a class is not asked about for `evict-retry`, unless a more
 //! urgent request comes.
 
-use crate::answer::Author;
 use crate::fact::{Clock, Decided, Fact};
-use crate::hook::Hook;
-use crate::ids::{DeviceId, Micros, RequestId};
 use crate::policies::Strike;
-use crate::question::{Question, Shortage, ShortageCause};
-use crate::refusal::RefusalCause;
-use crate::rows::RequestClass;
+use pointsman_interface::Author;
+use pointsman_interface::Hook;
+use pointsman_interface::RefusalCause;
+use pointsman_interface::rows::RequestClass;
+use pointsman_interface::{DeviceId, Micros, RequestId};
+use pointsman_interface::{Question, Shortage, ShortageCause};
 
 use super::super::interlock::check_place;
 use super::super::ledger::blocks_at_start;

@@ -52,7 +52,7 @@ impl PolicyListing {
         let refused = report.refused.iter();
         let policies = report.policies.iter();
         Self {
-            hooks: hooks_by_holder(status, report),
+            hooks: hooks_by_holder(status),
             policies: policies.map(|policy| listed(policy, status)).collect(),
             refused: refused
                 .map(|(name, refusal)| refusal_of(name, refusal))
@@ -89,22 +89,14 @@ impl PolicyListing {
     }
 }
 
-fn hooks_by_holder(
-    status: &[PolicyStatus],
-    report: &ReconcilerReport,
-) -> BTreeMap<&'static str, Option<HookHolder>> {
+fn hooks_by_holder(status: &[PolicyStatus]) -> BTreeMap<&'static str, Option<HookHolder>> {
     let holder = |hook: Hook| {
         let in_force = status
             .iter()
             .find(|policy| policy.in_force.contains(hook))?;
-        let number = in_force.number;
-        let mut policies = report.policies.iter();
-        let known = policies
-            .find(|policy| policy.number == Some(number) || policy.earlier.contains(&number));
-        let name = known.map_or(&in_force.description.name, |policy| &policy.name);
         Some(HookHolder {
-            policy: name.clone(),
-            number,
+            policy: in_force.name.clone(),
+            number: in_force.number,
             digest: in_force.digest.to_string(),
         })
     };
@@ -343,14 +335,14 @@ impl From<&Restored> for RestoredState {
     }
 }
 
-/// A shadow, under the name that it gives itself.
+/// A shadow, with its counts.
 fn shadow_of(report: &ShadowReport, status: &[PolicyStatus]) -> ShadowListing {
     let mut known = status.iter();
     let policy = known.find(|policy| policy.number == report.policy);
     let hooks = report.agreement.iter();
     let reasons = report.by_reason.iter();
     ShadowListing {
-        policy: policy.map(|policy| policy.description.name.clone()),
+        policy: policy.map(|policy| policy.name.clone()),
         number: report.policy,
         ended: match &report.state {
             ShadowState::Running => None,

@@ -1,7 +1,5 @@
 //! API keys, and the tenants that they belong to.
 
-use std::fs;
-
 use pointsman_driver::provider::WEIGHTS;
 use pointsman_notation::TomlProblem;
 use sha2::{Digest, Sha256};
@@ -9,7 +7,7 @@ use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
 use super::super::file;
-use super::super::{ApiKey, DEFAULT_TENANT, TenantConfig};
+use super::super::{ApiKey, DEFAULT_TENANT, FILE_BYTES_MAX, TenantConfig};
 use super::Check;
 
 /// The API keys and the tenants.
@@ -107,8 +105,14 @@ impl Check<'_> {
         match (key, sha256, file) {
             (Some(key), None, None) => Ok(hash(&self.key_text(&format!("{path}.key"), key)?)),
             (None, Some(hex), None) => from_hex(hex.get_ref()).ok_or_else(|| {
-                let key = format!("{path}.sha256");
-                self.value(&key, hex, "64 hexadecimal digits")
+                // It may be the key itself, which errors never show.
+                let wrong = TomlProblem::Value {
+                    key: format!("{path}.sha256"),
+                    message: "expected 64 hexadecimal digits, as `sha256sum` prints them of the \
+                              key"
+                    .to_owned(),
+                };
+                self.at(hex, wrong)
             }),
             (None, None, Some(file)) => self.key_in_file(&format!("{path}.file"), file),
             _ => {
@@ -120,7 +124,7 @@ impl Check<'_> {
 
     fn key_in_file(self, path: &str, file: &Spanned<String>) -> Result<[u8; 32], ConfigError> {
         let place = self.source.resolve(file.get_ref());
-        match fs::read_to_string(&place) {
+        match pointsman_files::read_text(&place, FILE_BYTES_MAX) {
             Ok(text) => {
                 let text = Spanned::new(file.span(), text.trim().to_owned());
                 Ok(hash(&self.key_text(path, &text)?))

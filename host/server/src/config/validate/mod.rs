@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pointsman_core as core;
+use pointsman_http::{NoOrigin, PageOrigin};
 use pointsman_notation::{Number, Size, Time, TomlProblem, TomlText};
 use toml::Spanned;
 
@@ -31,12 +32,20 @@ use crate::logging;
 const NAME_BYTES_MAX: usize = 128;
 /// Range of the numbers of connections and requests at once.
 const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
+/// Range of the number of long requests that wait to be read.
+const READING_QUEUE: RangeInclusive<u32> = 0..=1_000_000;
 /// Range of the number of requests whose decisions are remembered.
 const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
 const DRAIN: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(3600);
 const TIMEOUT: RangeInclusive<Time> = Time::from_millis(10)..=Time::from_secs(3600);
 const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
+/// The most bytes that all bodies may have; at least they may have those of one.
+const BODIES_MAX: Size = Size(1 << 40);
 const JOURNAL_FILE: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 30);
+/// The most bytes that all files of the journal may have; at least they may have those of two.
+const JOURNAL_MAX: Size = Size(1 << 40);
+const JOURNAL_ROUND: RangeInclusive<Size> = Size(64 << 10)..=Size(1 << 30);
+const JOURNAL_AGE: RangeInclusive<Time> = Time::from_secs(3600)..=Time::from_secs(87_600 * 3600);
 /// The value, in place of a folder, that turns the journal off.
 const JOURNAL_OFF: &str = "off";
 const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
@@ -65,6 +74,7 @@ pub(super) fn config(
 ) -> Result<Config, ConfigError> {
     let check = Check { source };
     let patience = std::mem::take(&mut file.policies.patience);
+    let compile = std::mem::take(&mut file.policies.compile);
     let step = file
         .cpu
         .tokens_per_step
@@ -88,6 +98,7 @@ pub(super) fn config(
         cpu: check.cpu(file.cpu, here)?,
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
+        compiler: check.compiler(compile)?,
         patience: check.patience(patience)?,
         admin: check.admin(file.admin)?,
         journal: check.journal(file.journal)?,
@@ -153,8 +164,12 @@ impl Check<'_> {
 
     fn http(self, given: file::Http) -> Result<HttpConfig, ConfigError> {
         let default = HttpConfig::default();
-        let body = u64::try_from(default.body_bytes_max).unwrap_or(u64::MAX);
+        let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        let body = bytes(default.body_bytes_max);
         let body = self.size("http.body-max", given.body_max, BODY, body)?;
+        let bodies = bytes(default.bodies_bytes_max).max(body);
+        let range = Size(body)..=BODIES_MAX;
+        let bodies = self.size("http.bodies-max", given.bodies_max, range, bodies)?;
         Ok(HttpConfig {
             connections_max: self.number(
                 "http.connections-max",
@@ -169,6 +184,13 @@ impl Check<'_> {
                 default.requests_max,
             )?,
             body_bytes_max: usize::try_from(body).unwrap_or(usize::MAX),
+            bodies_bytes_max: usize::try_from(bodies).unwrap_or(usize::MAX),
+            reading_queue_max: self.number(
+                "http.reading-queue-max",
+                given.reading_queue_max,
+                READING_QUEUE,
+                default.reading_queue_max,
+            )?,
             read_timeout: self.time(
                 "http.read-timeout",
                 given.read_timeout,
@@ -182,6 +204,7 @@ impl Check<'_> {
                 default.write_timeout,
             )?,
             metrics_public: given.metrics_public.unwrap_or(default.metrics_public),
+            cors_origins: self.origins("http.cors-origins", &given.cors_origins)?,
         })
     }
 
@@ -287,11 +310,24 @@ impl Check<'_> {
             JOURNAL_FILE,
             settings.file_bytes,
         )?;
-        settings.files_max = self.number(
-            "journal.files-max",
-            given.files_max,
-            2..=100_000,
-            settings.files_max,
+        let files_min = Size(settings.file_bytes.saturating_mul(2));
+        settings.total_bytes = self.size(
+            "journal.total-size",
+            given.total_size,
+            files_min..=JOURNAL_MAX,
+            settings.total_bytes.max(files_min.0),
+        )?;
+        settings.round_bytes = self.size(
+            "journal.round-size",
+            given.round_size,
+            JOURNAL_ROUND,
+            settings.round_bytes,
+        )?;
+        settings.age_max = self.time(
+            "journal.age-max",
+            given.age_max,
+            JOURNAL_AGE,
+            settings.age_max,
         )?;
         Ok(JournalConfig { place, settings })
     }
@@ -372,6 +408,14 @@ impl Check<'_> {
             }
             given => Ok(given.map(Spanned::into_inner)),
         }
+    }
+
+    fn origins(self, key: &str, given: &[Spanned<String>]) -> Result<Vec<PageOrigin>, ConfigError> {
+        let origins = given.iter().map(|given| {
+            let origin = given.get_ref().parse();
+            origin.map_err(|error: NoOrigin| self.value(key, given, &error.to_string()))
+        });
+        origins.collect()
     }
 
     /// A bound of the core, which knows its range.

@@ -1,13 +1,14 @@
 //! The policy folder, bindings and settings, and what policies may use.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use pointsman_core::Hook;
 use pointsman_lifecycle::settings::LifecycleSettings;
-use pointsman_lifecycle::tables;
-use pointsman_notation::{Time, TomlError};
-use pointsman_policy::{Limits, Patience, Probation};
+use pointsman_lifecycle::tables::{self, LimitsTable};
+use pointsman_notation::{NamedLimits, Time, TomlError, TomlProblem};
+use pointsman_policy::{CompileLimits, Compiler, Limits, Patience, Probation};
 use toml::Spanned;
 
 use super::super::Settings;
@@ -41,9 +42,18 @@ impl Check<'_> {
                 "policies.limits",
                 given.limits,
                 Limits::default(),
-                &Limits::CEILING,
+                &NamedLimits::CEILING,
             )?,
             probation: self.probation(given.probation)?,
+        })
+    }
+
+    pub(super) fn compiler(self, given: LimitsTable) -> Result<Compiler, ConfigError> {
+        let (key, rest) = ("policies.compile", CompileLimits::default());
+        let limits = tables::limits(self.source, key, given, rest, &NamedLimits::CEILING)?;
+        Ok(Compiler {
+            limits,
+            program: None,
         })
     }
 
@@ -68,23 +78,23 @@ impl Check<'_> {
         Ok(Some(path))
     }
 
-    fn bind(self, given: file::Bind) -> Result<Vec<(Hook, String)>, ConfigError> {
-        let names = [
-            (Hook::Admission, given.admission),
-            (Hook::Priority, given.priority),
-            (Hook::Routing, given.routing),
-            (Hook::Preemption, given.preemption),
-            (Hook::Budget, given.budget),
-        ];
-        let bound = names
-            .into_iter()
-            .filter_map(|(hook, name)| Some((hook, name?)));
-        bound
-            .map(|(hook, name)| {
-                let key = format!("policies.bind.{}", hook.as_str());
-                Ok((hook, self.name(&key, &name)?))
-            })
-            .collect()
+    /// The policies that hooks are bound to, in the order of a round.
+    fn bind(
+        self,
+        given: BTreeMap<Spanned<String>, Spanned<String>>,
+    ) -> Result<Vec<(Hook, String)>, ConfigError> {
+        let mut bound = BTreeMap::new();
+        for (hook, policy) in given {
+            let name = hook.get_ref();
+            let key = format!("policies.bind.{name}");
+            let Some(hook) = Hook::named(name) else {
+                let known = Hook::ALL.map(|hook| hook.as_str().to_owned()).into();
+                let name = name.clone();
+                return Err(self.at(&hook, TomlProblem::UnknownKey { key, name, known }));
+            };
+            bound.insert(hook, self.name(&key, &policy)?);
+        }
+        Ok(bound.into_iter().collect())
     }
 
     fn settings(

@@ -1,7 +1,7 @@
 //! Identities and times, as newtypes so that they cannot be mixed up.
 //!
 //! Ids are minted by the machine, count up from zero per kind and are never reused. Text
-//! stops at the edge: behind most ids stands a name, see [`crate::Machine::name`].
+//! stops at the edge: behind most ids stands a name, see `Machine::name` of the core.
 
 use std::fmt;
 

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use crate::hook::Hook;
 use crate::ids::{DeviceId, ExecutorId, RequestId};
-use crate::rows::{Cached, Moment};
-use crate::view::View;
+use crate::rows::Cached;
 
 /// A question with its arguments, borrowed from the machine or owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,15 +47,18 @@ impl Question<'_> {
     }
 
     /// The requests that the question is about, in the order in which an answer speaks of them.
-    #[must_use]
-    pub fn requests(&self) -> Vec<RequestId> {
-        match self {
-            Question::Admission { arrivals, .. } => arrivals.to_vec(),
-            Question::Priority(requests) => requests.to_vec(),
-            Question::Routing(requests) => requests.iter().map(|cached| cached.request).collect(),
-            Question::Preemption(shortage) => vec![shortage.needy],
-            Question::Budget { .. } => Vec::new(),
-        }
+    pub fn requests(&self) -> impl Iterator<Item = RequestId> {
+        let (requests, cached, needy): (&[RequestId], &[Cached], _) = match self {
+            Question::Admission {
+                arrivals: requests, ..
+            }
+            | Question::Priority(requests) => (requests, &[], None),
+            Question::Routing(cached) => (&[], cached, None),
+            Question::Preemption(shortage) => (&[], &[], Some(shortage.needy)),
+            Question::Budget { .. } => (&[], &[], None),
+        };
+        let cached = cached.iter().map(|cached| cached.request);
+        requests.iter().copied().chain(cached).chain(needy)
     }
 
     /// Rows that the question passes to a policy, on which the fuel of the call depends. 1 where
@@ -91,17 +93,6 @@ impl Question<'_> {
             },
         }
     }
-}
-
-/// A question together with the machine and the time at which it is asked.
-#[derive(Clone, Debug)]
-pub struct Asked<'a> {
-    /// The machine, changes made earlier in the same round included.
-    pub view: View<'a>,
-    /// The round of the question, and the time of the round.
-    pub at: Moment,
-    /// The question with its arguments.
-    pub question: Question<'a>,
 }
 
 /// Something of which there is too little.

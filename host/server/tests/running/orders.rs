@@ -1,104 +1,10 @@
 //! `pointsman policy` as an operator has it: orders to a server that runs, by the binary.
 
-#![expect(clippy::unwrap_used, reason = "in tests")]
-
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Command, Stdio};
-use std::thread::{self, JoinHandle};
+use std::process::Command;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// A server, its folders, and the reader of its log.
-struct Host {
-    child: Child,
-    log: Option<JoinHandle<()>>,
-    url: String,
-    folder: TempDir,
-}
-
-/// The end of a command: exit code and output.
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Host {
-    /// Starts a server with these lines of configuration.
-    fn start(config: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("policies.d")).unwrap();
-        let config = format!(
-            "listen = '127.0.0.1:0'\nstate-folder = 'state'\n{config}\n[policies]\n\
-             folder = 'policies.d'\nsettle = '10ms'\npoll = '50ms'\n"
-        );
-        fs::write(folder.path().join("pointsman.toml"), config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
-            .args(["serve", "--config", "pointsman.toml"])
-            .current_dir(folder.path())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let url = url(&mut log);
-        // Read on, lest it waits for room for its log.
-        let log = thread::spawn(move || drop(log.read_to_end(&mut Vec::new())));
-        Self {
-            child,
-            log: Some(log),
-            url,
-            folder,
-        }
-    }
-
-    fn policy(&self, arguments: &[&str]) -> Said {
-        self.policy_with(arguments, None)
-    }
-
-    fn policy_with(&self, arguments: &[&str], key: Option<&str>) -> Said {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
-        command.arg("policy").args(arguments);
-        command.args(["--server", &self.url]);
-        command.env_remove("POINTSMAN_ADMIN_KEY");
-        if let Some(key) = key {
-            command.env("POINTSMAN_ADMIN_KEY", key);
-        }
-        let output = command.output().unwrap();
-        Said {
-            code: output.status.code().unwrap(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-
-    fn status(&self) -> Value {
-        let said = self.policy(&["status", "--format", "json"]);
-        assert_eq!(said.code, 0, "{}", said.err);
-        serde_json::from_str(&said.out).unwrap()
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.log.take().unwrap().join().unwrap();
-    }
-}
-
-/// Reads the log up to the address of the server.
-fn url(log: &mut BufReader<ChildStderr>) -> String {
-    let mut line = String::new();
-    loop {
-        line.clear();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
-        if let Some((_, rest)) = line.split_once("serving on ") {
-            return rest.split([' ', '"', '\n']).next().unwrap().to_owned();
-        }
-    }
-}
+use super::host::{Host, policy};
 
 #[test]
 fn status_says_who_decides_what() {
@@ -157,10 +63,8 @@ fn orders_are_carried_out_or_refused_with_a_reason() {
 #[test]
 fn a_shadow_is_promoted_and_ejected_by_the_command_line() {
     let host = Host::start("");
-    let component = pointsman_testkit::component::component_path("least-loaded");
-    let folder = host.folder.path().join("policies.d");
-    fs::write(folder.join("least-loaded.toml"), "mode = 'shadow'\n").unwrap();
-    fs::copy(component, folder.join("least-loaded.wasm")).unwrap();
+    host.drop_in("least-loaded.toml", b"mode = 'shadow'\n");
+    host.drop_in("least-loaded.wasm", &policy("least-loaded"));
     let shadow = |status: &Value| {
         let policies = status["policies"].as_array().unwrap();
         policies

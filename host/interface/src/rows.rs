@@ -1,6 +1,6 @@
 //! Rows that the machine tells a policy: those of `wit/types.wit` as plain data.
 //!
-//! A row is a snapshot of one thing, made when a policy is fed ([`crate::Feed`]). The fields are
+//! A row is a snapshot of one thing, made when a policy is fed (`Feed` of the core). The fields are
 //! documented in the WIT, which is the contract; only differences are documented here.
 
 use std::sync::Arc;

@@ -161,7 +161,7 @@ pub enum FaultKind {
     /// The policy cannot be instantiated, configured or restored any more.
     Start,
     /// The policy answered, and let a liveness bound run out all the same. Counted by policies'
-    /// hosts; the machine's fact is [`crate::Fact::Strike`].
+    /// hosts; the machine's fact is `Fact::Strike`.
     Struck,
 }
 

@@ -138,6 +138,14 @@ pub enum RefusalCause {
         /// The device's tokens per step.
         total: u32,
     },
+    /// A placement names more executors than there are.
+    #[error("names {named} executors, {attached} are attached")]
+    TooMany {
+        /// Executors that the placement names.
+        named: u32,
+        /// Executors that are attached.
+        attached: u32,
+    },
 }
 
 impl RefusalCause {

@@ -1,0 +1,163 @@
+//! Files in folders where somebody else may put things too.
+//!
+//! A FIFO in the place of a file blocks whoever opens it until somebody writes to it, and a device
+//! may have no end. Whoever reads a policy, a model, a key or a state does it here: a file is opened
+//! without waiting, looked at through the same descriptor, and read up to a bound.
+//!
+//! # Invariants
+//! 1. Nothing here waits for another process, whatever is at the path (`tests`).
+//! 2. A file that is replaced is there whole or as it was, and nothing is left beside it
+//!    (`tests`).
+//!
+//! # Not here
+//! Locks and permissions of folders: their owners know what they are for.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Mode of files that are made here: for their owner's eyes.
+const PRIVATE: u32 = 0o600;
+
+/// Opens the regular file at `path` for reading.
+///
+/// # Errors
+/// If it cannot be opened, or is no regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    opened(OpenOptions::new().read(true), path)
+}
+
+/// Reads the whole regular file at `path`, of at most `bytes_max` bytes.
+///
+/// # Errors
+/// If it cannot be read, is no regular file, or is larger ([`ErrorKind::FileTooLarge`]).
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let mut bytes = Vec::new();
+    // One byte more shows that there are too many, even in a file that grows.
+    file.take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|read| read <= bytes_max) {
+        return Ok(bytes);
+    }
+    let why = format!("more than {bytes_max} bytes");
+    Err(io::Error::new(ErrorKind::FileTooLarge, why))
+}
+
+/// Reads the whole text in the regular file at `path`, of at most `bytes_max` bytes.
+///
+/// # Errors
+/// As [`read`], or if it is not UTF-8 ([`ErrorKind::InvalidData`]).
+pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let text = String::from_utf8(read(path, bytes_max)?);
+    text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Opens the regular file at `path` for writing, empty, and makes it if it is not there.
+///
+/// # Errors
+/// If it cannot be opened, or is no regular file.
+pub fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    opened(options.write(true).create(true).truncate(true), path)
+}
+
+/// Puts a file at `path` that `write` fills: whole or not at all, and on the disk when this returns.
+///
+/// # Errors
+/// If it cannot be written; the file at `path` is then as it was.
+pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let written = create(&beside).and_then(|mut file| {
+        write(&mut file)?;
+        file.flush()?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    });
+    if written.is_err() {
+        // On a full disk it would take room that is needed.
+        fs::remove_file(&beside).unwrap_or_default();
+        return written;
+    }
+    // The move is on the disk once the folder is.
+    path.parent()
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).expect("flags of the system are of its type");
+    let file = options.mode(PRIVATE).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, "no regular file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    fn fifo(path: &Path) {
+        mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let (fifo_at, link) = (home.path().join("fifo"), home.path().join("link"));
+        fifo(&fifo_at);
+        symlink(&fifo_at, &link).unwrap();
+        let paths = [&fifo_at, &link, home.path(), Path::new("/dev/zero")];
+        for path in paths {
+            let error = read(path, 10).unwrap_err();
+            assert_eq!(error.to_string(), "no regular file", "{}", path.display());
+        }
+        // Nobody reads from it, so it cannot even be opened for writing.
+        assert!(create(&fifo_at).is_err());
+        assert!(create(Path::new("/dev/null")).is_err());
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file");
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        assert_eq!(read_text(&path, 5).unwrap(), "12345");
+        let error = read(&path, 4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        assert_eq!(error.to_string(), "more than 4 bytes");
+        fs::write(&path, [0xff]).unwrap();
+        let error = read_text(&path, 5).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all_and_nothing_is_left() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file.json");
+        replace(&path, |file| file.write_all(b"one")).unwrap();
+        let full = replace(&path, |file| {
+            file.write_all(b"tw")?;
+            Err(ErrorKind::StorageFull.into())
+        });
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::remove_file(&path).unwrap();
+        fifo(&home.path().join("file.new"));
+        assert!(replace(&path, |_| Ok(())).is_err(), "a FIFO beside it");
+    }
+}

@@ -1,0 +1,91 @@
+//! The choice of files that a journal gives up.
+//!
+//! # Invariants
+//! 1. The newest file stays, and of the older ones those that follow each other back from it
+//!    (`what_does_not_fit_goes_from_the_oldest_on_and_the_newest_stays`).
+
+use std::time::Duration;
+
+use crate::folder::StoredFile;
+use crate::writer::JournalSettings;
+
+/// Bytes that a file counts for at least: a disk gives it about as many, and so the number of files
+/// is bounded as well.
+const FILE_BYTES_MIN: u64 = 4096;
+
+/// The numbers of the files that go now that the last of `files` has begun, the oldest first. Room
+/// for what that one has yet to take is kept free.
+pub(crate) fn surplus(files: &[StoredFile], settings: &JournalSettings) -> Vec<u32> {
+    let Some((newest, older)) = files.split_last() else {
+        return Vec::new();
+    };
+    let mut total = settings.file_bytes.saturating_add(size(newest));
+    let mut surplus: Vec<u32> = Vec::new();
+    for file in older.iter().rev() {
+        total = total.saturating_add(size(file));
+        if total > settings.total_bytes || age(file, newest) > settings.age_max {
+            surplus.push(file.number);
+        }
+    }
+    surplus.reverse();
+    surplus
+}
+
+fn size(file: &StoredFile) -> u64 {
+    file.bytes.max(FILE_BYTES_MIN)
+}
+
+/// The time from the last entry of `file` to the first of the newest; none if a clock was set back
+/// in between.
+fn age(file: &StoredFile, newest: &StoredFile) -> Duration {
+    let age = newest.modified.duration_since(file.modified);
+    age.unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    const NONE: [u32; 0] = [];
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn settings() -> JournalSettings {
+        JournalSettings {
+            file_bytes: 10_000,
+            total_bytes: 50_000,
+            age_max: 24 * HOUR,
+            ..JournalSettings::default()
+        }
+    }
+
+    /// The files that go, of files with these bytes and hours of the last entry.
+    fn gone(files: &[(u64, u32)]) -> Vec<u32> {
+        let files = (1..).zip(files).map(|(number, &(bytes, hour))| StoredFile {
+            number,
+            bytes,
+            modified: SystemTime::UNIX_EPOCH + hour * HOUR,
+        });
+        surplus(&files.collect::<Vec<_>>(), &settings())
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_from_the_oldest_on_and_the_newest_stays() {
+        assert_eq!(gone(&[]), NONE);
+        assert_eq!(gone(&[(90_000, 0)]), NONE);
+        // 10,000 bytes are for the newest file to grow.
+        assert_eq!(gone(&[(20_000, 0), (15_000, 0), (5000, 0)]), NONE);
+        assert_eq!(gone(&[(20_001, 0), (15_000, 0), (5000, 0)]), [1]);
+        // A small file behind a large one that goes would leave a hole.
+        assert_eq!(gone(&[(1, 0), (60_000, 0), (15_000, 0), (5000, 0)]), [1, 2]);
+        // Each counts as a block of a disk.
+        assert_eq!(gone(&[(0, 0); 12]), [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_too_old_goes_however_small_and_a_clock_that_was_set_back_costs_nothing() {
+        assert_eq!(gone(&[(5000, 0), (5000, 1), (5000, 25)]), [1]);
+        assert_eq!(gone(&[(5000, 100), (5000, 99), (5000, 0)]), NONE);
+    }
+}

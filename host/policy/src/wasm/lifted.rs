@@ -1,0 +1,79 @@
+//! The fuel of results: a few instructions of a guest return a list that the host copies, converts
+//! and checks element by element.
+
+use pointsman_core::{Reply, routing};
+
+use crate::bindings::{explanation, lifecycle};
+
+/// Fuel of an element of a list: an id to be looked up, or a verdict to be checked.
+const ELEMENT_FUEL: u64 = 40;
+
+/// The result of a call, copied out of the guest's memory.
+pub(super) trait Lifted {
+    /// The fuel of what the host does with it.
+    fn fuel(&self) -> u64;
+}
+
+fn elements(count: usize) -> u64 {
+    bytes(count).saturating_mul(ELEMENT_FUEL)
+}
+
+/// The fuel of a text with so many bytes.
+fn bytes(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+impl Lifted for () {
+    fn fuel(&self) -> u64 {
+        0
+    }
+}
+
+impl Lifted for Vec<u8> {
+    fn fuel(&self) -> u64 {
+        bytes(self.len())
+    }
+}
+
+/// The result of a call that may refuse what it was passed.
+impl Lifted for Result<(), String> {
+    fn fuel(&self) -> u64 {
+        self.as_ref().err().map_or(0, |why| bytes(why.len()))
+    }
+}
+
+impl Lifted for lifecycle::Description {
+    fn fuel(&self) -> u64 {
+        let texts = [&self.name, &self.version, &self.summary];
+        let texts = texts.into_iter().chain(&self.reasons);
+        elements(self.reasons.len()) + texts.map(|text| bytes(text.len())).sum::<u64>()
+    }
+}
+
+impl Lifted for Vec<explanation::Candidate> {
+    fn fuel(&self) -> u64 {
+        let notes = self.iter().map(|candidate| bytes(candidate.note.len()));
+        elements(self.len()) + notes.sum::<u64>()
+    }
+}
+
+impl Lifted for Reply {
+    fn fuel(&self) -> u64 {
+        match self {
+            Reply::Admission(verdicts) => elements(verdicts.len()),
+            Reply::Priority(requests) => elements(requests.len()),
+            Reply::Routing(verdicts) => {
+                let places = verdicts.iter().map(|verdict| match &verdict.choice {
+                    routing::Choice::Place(executors) => elements(executors.len()),
+                    routing::Choice::Hold(_) | routing::Choice::GiveUp => 0,
+                });
+                elements(verdicts.len()) + places.sum::<u64>()
+            }
+            Reply::Preemption(eviction) => {
+                let victims = eviction.as_ref().map(|eviction| eviction.victims.len());
+                elements(victims.unwrap_or(0))
+            }
+            Reply::Budget(allotments) => elements(allotments.len()),
+        }
+    }
+}

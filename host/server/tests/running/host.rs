@@ -1,0 +1,192 @@
+//! A server in a process of its own, as an operator starts it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A server, its folders, and the reader of its log.
+pub(crate) struct Host {
+    folder: TempDir,
+    process: Process,
+}
+
+/// The end of a command: exit code and output.
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+struct Process {
+    child: Child,
+    log: Option<JoinHandle<()>>,
+    url: String,
+}
+
+impl Host {
+    /// Starts a server with a policy folder and these lines of configuration.
+    pub(crate) fn start(config: &str) -> Self {
+        let folder = policy_folder();
+        let process = Process::start(&folder, config, "serving on ");
+        Self { folder, process }
+    }
+
+    /// Starts a server over a policy folder with these files, and returns while the policies are
+    /// still being made ready.
+    pub(crate) fn begin(config: &str, files: &[(&str, &[u8])]) -> Self {
+        let folder = policy_folder();
+        for (name, bytes) in files {
+            fs::write(folder.path().join("policies.d").join(name), bytes).unwrap();
+        }
+        let process = Process::start(&folder, config, "answering on ");
+        Self { folder, process }
+    }
+
+    /// Kills the server, and starts it again over the same folders.
+    pub(crate) fn restart(&mut self, config: &str) {
+        self.process.kill();
+        self.process = Process::start(&self.folder, config, "serving on ");
+    }
+
+    /// Puts a file into the policy folder, as an operator does: whole or not at all.
+    pub(crate) fn drop_in(&self, name: &str, bytes: &[u8]) {
+        let beside = self.folder.path().join("unfinished");
+        fs::write(&beside, bytes).unwrap();
+        fs::rename(beside, self.folder.path().join("policies.d").join(name)).unwrap();
+    }
+
+    /// The reason for which the policy `name` is refused, once it is.
+    pub(crate) fn refusal(&self, name: &str) -> String {
+        loop {
+            let status = self.status();
+            let mut refused = status["refused"].as_array().unwrap().iter();
+            if let Some(refused) = refused.find(|refused| refused["name"] == name) {
+                return refused["why"].as_str().unwrap().to_owned();
+            }
+        }
+    }
+
+    /// Waits until the policy `name` is in force.
+    pub(crate) fn wait_for_policy(&self, name: &str) {
+        while !self.status()["policies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|policy| policy["name"] == name)
+        {}
+    }
+
+    /// The answer to a GET of `path`, head and body.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let addr = self.process.url.trim_start_matches("http://");
+        let mut socket = TcpStream::connect(addr).unwrap();
+        write!(
+            socket,
+            "GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Asks the server to stop, and waits until it has.
+    pub(crate) fn terminate(mut self) -> ExitStatus {
+        let pid = self.process.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        assert!(sent.unwrap().success());
+        self.process.child.wait().unwrap()
+    }
+
+    /// The state of the policies, as `pointsman policy status` shows it to programs.
+    pub(crate) fn status(&self) -> Value {
+        let said = self.policy(&["status", "--format", "json"]);
+        assert_eq!(said.code, 0, "{}", said.err);
+        serde_json::from_str(&said.out).unwrap()
+    }
+
+    /// Runs `pointsman policy` with these arguments, about this server.
+    pub(crate) fn policy(&self, arguments: &[&str]) -> Said {
+        self.policy_with(arguments, None)
+    }
+
+    pub(crate) fn policy_with(&self, arguments: &[&str], key: Option<&str>) -> Said {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+        command.arg("policy").args(arguments);
+        command.args(["--server", &self.process.url]);
+        command.env_remove("POINTSMAN_ADMIN_KEY");
+        if let Some(key) = key {
+            command.env("POINTSMAN_ADMIN_KEY", key);
+        }
+        let output = command.output().unwrap();
+        Said {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+fn policy_folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("policies.d")).unwrap();
+    folder
+}
+
+/// The policy `name`, as it was built.
+pub(crate) fn policy(name: &str) -> Vec<u8> {
+    fs::read(pointsman_testkit::component::component_path(name)).unwrap()
+}
+
+impl Process {
+    /// Starts a server, and returns once its log has `sign` and the address behind it.
+    fn start(folder: &TempDir, config: &str, sign: &str) -> Self {
+        let config = format!(
+            "listen = '127.0.0.1:0'\nstate-folder = 'state'\n[policies]\n\
+             folder = 'policies.d'\nsettle = '10ms'\npoll = '50ms'\n{config}"
+        );
+        fs::write(folder.path().join("pointsman.toml"), config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(["serve", "--config", "pointsman.toml"])
+            .current_dir(folder.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        let url = loop {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
+            if let Some((_, rest)) = line.split_once(sign) {
+                break rest.split([' ', '"', ',', '\n']).next().unwrap().to_owned();
+            }
+        };
+        // Read on, lest it waits for room for its log.
+        let log = thread::spawn(move || drop(log.read_to_end(&mut Vec::new())));
+        Self {
+            child,
+            log: Some(log),
+            url,
+        }
+    }
+
+    fn kill(&mut self) {
+        // It may have ended already.
+        self.child.kill().unwrap_or_default();
+        self.child.wait().unwrap();
+        if let Some(log) = self.log.take() {
+            log.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,12 @@
+//! A server in a process of its own, as operators have it: their orders to it, and files that were
+//! made to harm it.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+mod host;
+mod hostile;
+mod orders;
+mod starting;
