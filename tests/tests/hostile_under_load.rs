@@ -345,3 +345,78 @@ async fn guests_that_answer_wrongly_cost_nobody_a_request() -> Result<()> {
 async fn guests_that_go_wrong_in_time_cost_nobody_a_request() -> Result<()> {
     go(in_time()).await
 }
+
+// === Slow starts ===
+
+/// Rounds of idle work in `configure`, which take a second or more.
+const SLOW_START: u32 = 400_000_000;
+/// Number of requests that must be answered while a policy starts.
+const MEANWHILE: usize = 5;
+
+/// Sends a request and returns the policy that placed it.
+async fn placed_by(client: Client) -> Result<String> {
+    let stream = client.stream(&short(0)).await?;
+    let by = stream.headers.get("x-pointsman-policy").cloned();
+    let streamed = stream.finish().await?;
+    ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+    Ok(by.context("nobody is named")?.to_str()?.to_owned())
+}
+
+/// Starts a server that soon takes a policy for proven, with one in force that is slow to start and
+/// faults at its `good_calls`th routing.
+async fn with_slow_starter(good_calls: u32) -> Result<Serving> {
+    let serving = Serving::start(|config| {
+        config.policies.limits.lifecycle_fuel = 100_000_000_000;
+        config.policies.probation.questions = 1;
+        config.policies.probation.micros = 1;
+        config.patience.back_off_micros = 1000;
+    })
+    .await?;
+    let settings = json!({
+        "outrage": "trap", "calls": ["route"],
+        "good-calls": good_calls, "start-toil": SLOW_START,
+    });
+    serving.drop_in("slow.toml", sidecar(&settings)?.as_bytes())?;
+    serving.drop_in("slow.wasm", &component("test/hostile")?)?;
+    let proven = |report: &ReconcilerReport| {
+        let its = history(report, "slow", 0);
+        its.iter()
+            .any(|made| made.outcome == TransactionOutcome::Proven)
+    };
+    while !proven(&serving.server.reports().borrow()) {
+        placed_by(serving.client).await?;
+    }
+    Ok(serving)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_policy_that_starts_again_after_a_fault() -> Result<()> {
+    let serving = with_slow_starter(200).await?;
+    while placed_by(serving.client).await? == "slow" {}
+    // Its back-off is over long before its next instance is there.
+    let mut meanwhile = 1;
+    while placed_by(serving.client).await? != "slow" {
+        meanwhile += 1;
+    }
+    ensure!(meanwhile >= MEANWHILE, "{meanwhile} requests answered");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_the_copy_of_a_policy_that_a_forecast_asks() -> Result<()> {
+    let serving = with_slow_starter(u32::MAX).await?;
+    let client = serving.client;
+    let question = json!({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]});
+    let forecast = tokio::spawn(async move { client.post("/admin/route", &question).await });
+    let mut meanwhile = 0;
+    while !forecast.is_finished() {
+        ensure!(placed_by(serving.client).await? == "slow");
+        meanwhile += 1;
+    }
+    let forecast = forecast.await??.json()?;
+    ensure!(forecast["by"]["policy"] == "slow", "{forecast}");
+    ensure!(meanwhile >= MEANWHILE, "{meanwhile} requests answered");
+    serving.server.stop().await?;
+    Ok(())
+}

@@ -1,17 +1,21 @@
 //! Forecasts of a request's route, with the reasons: throw-away copies of policies are asked, so
 //! that nothing changes.
 //!
+//! The driver makes a draft, which has all that the copies need, and whoever asked finishes it on a
+//! thread that no decision waits for.
+//!
 //! # Invariants
 //! 1. Neither the machine nor a policy in force is changed (`tests`, at the crate's root).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use pointsman_core::rows::NameKind;
+use pointsman_core::rows::{self, NameKind};
 use pointsman_core::{
     ExecutorId, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, RefusalCause,
     TenantId, routing,
 };
-use pointsman_policy::Candidate;
+use pointsman_policy::{Candidate, ExplainError, Rehearsal};
 
 use super::Driver;
 use super::decisions::Trace;
@@ -26,6 +30,28 @@ pub(super) struct Referents {
     pub(super) tenant: TenantId,
     pub(super) model: Option<ModelId>,
     pub(super) labels: Vec<LabelId>,
+}
+
+/// Names of all executors.
+type Names = BTreeMap<ExecutorId, String>;
+
+/// A forecast whose copies of policies have not been asked yet.
+#[derive(Debug)]
+pub struct ForecastDraft {
+    probe: Probe,
+    /// The policy that routes; absent: none does.
+    rehearsal: Option<Rehearsal>,
+    names: Names,
+}
+
+/// Decisions about a request whose explanation has not been asked for yet.
+#[derive(Debug)]
+pub struct ExplainedDraft {
+    traces: Traces,
+    /// The request with the part of its prompt that was cached; absent: it is not remembered whole.
+    about: Option<(Arc<rows::Request>, rows::Cached)>,
+    rehearsal: Option<Rehearsal>,
+    names: Names,
 }
 
 /// A verdict with its author.
@@ -68,7 +94,7 @@ impl Driver {
         &self,
         now: Micros,
         query: &RouteQuery,
-    ) -> Result<RouteForecast, NoTenant> {
+    ) -> Result<ForecastDraft, NoTenant> {
         let id = |kind, name: &str| self.machine.id_of(kind, name);
         let tenant = id(NameKind::Tenant, &query.tenant);
         let labels = query.hints.labels.iter();
@@ -83,136 +109,36 @@ impl Driver {
         let tokens = (query.prompt_tokens, query.output_tokens_max);
         let new = self.described(now, query.hints.clone(), referents, tokens);
         let probe = self.machine.probe(now, new);
-        let authored = self.verdict(now, &probe);
-        let words = self.words(now, &probe);
-        let candidates = probe.executors.iter().take(EXECUTORS_SHOWN);
-        let candidate = |(executor, interlock): &(ExecutorId, Result<PlacedIn, RefusalCause>)| {
-            let mut words = words.iter().flatten();
-            RouteCandidate {
-                executor: self.name_of(NameKind::Executor, executor.0),
-                interlock: interlock.map(place).map_err(|cause| cause.to_string()),
-                words: words.find(|words| words.executor == *executor).cloned(),
-            }
-        };
-        let named = match &authored.verdict {
-            routing::Choice::Place(executors) => executors.as_slice(),
-            routing::Choice::Hold(_) | routing::Choice::GiveUp => &[],
-        };
-        let named = named.iter().take(EXECUTORS_SHOWN);
-        Ok(RouteForecast {
-            outcome: self.forecast_outcome(&probe, &authored.verdict),
-            by: authored.by,
-            named: named
-                .map(|executor| self.name_of(NameKind::Executor, executor.0))
-                .collect(),
-            candidates: candidates.map(candidate).collect(),
-            executors_total: probe.executors.len(),
-            unexplained: words.err(),
+        Ok(ForecastDraft {
+            rehearsal: self.rehearsal(now, &probe.request),
+            probe,
+            names: self.executor_names(),
         })
     }
 
-    fn moment(&self, now: Micros) -> Moment {
-        Moment {
+    /// The decisions about the request of `ticket`, to be explained as things are now.
+    pub(super) fn explained(&self, now: Micros, ticket: TicketId) -> Option<ExplainedDraft> {
+        let trace = self.decisions.of(ticket)?.clone();
+        let row = trace.row.clone();
+        Some(ExplainedDraft {
+            rehearsal: row.as_ref().and_then(|row| self.rehearsal(now, row)),
+            about: row.map(|row| (Arc::clone(&row), trace.cached(row.id))),
+            traces: self.named(vec![trace]),
+            names: self.executor_names(),
+        })
+    }
+
+    fn rehearsal(&self, now: Micros, request: &rows::Request) -> Option<Rehearsal> {
+        let at = Moment {
             now,
             round: self.machine.round(),
-        }
-    }
-
-    /// The verdict of the policy that routes, or of the built-in rule.
-    fn verdict(&self, now: Micros, probe: &Probe) -> Authored {
-        let (at, view) = (self.moment(now), self.machine.view());
-        let rehearsed = self
-            .policies
-            .dry_run(&view, at, &probe.request, &probe.cached);
-        let built_in = |by| Authored {
-            by,
-            verdict: routing::Choice::Place(
-                probe
-                    .executors
-                    .iter()
-                    .map(|(executor, _)| *executor)
-                    .collect(),
-            ),
         };
-        let Some(rehearsal) = rehearsed else {
-            return built_in(ForecastAuthor::BuiltIn);
-        };
-        let number = rehearsal.policy;
-        match rehearsal.verdict {
-            Err(fault) => built_in(ForecastAuthor::Faulted {
-                policy: self.policy_name(number),
-                detail: fault.to_string(),
-            }),
-            Ok(verdict) => {
-                let reason = self.policies.reason(number, verdict.reason);
-                Authored {
-                    by: ForecastAuthor::Policy {
-                        name: self.policy_name(number),
-                        number,
-                        reason: reason.unwrap_or_default().to_owned(),
-                    },
-                    verdict: verdict.choice,
-                }
-            }
-        }
+        self.policies.rehearse(&self.machine.view(), at, request)
     }
 
-    /// The result of a verdict: the interlock takes the first executor that can take the request.
-    fn forecast_outcome(&self, probe: &Probe, verdict: &routing::Choice) -> ForecastOutcome {
-        let takes = |executor: &&ExecutorId| {
-            let mut asked = probe.executors.iter();
-            asked.any(|(id, interlock)| id == *executor && interlock.is_ok())
-        };
-        match verdict {
-            routing::Choice::Place(executors) => match executors.iter().find(takes) {
-                Some(executor) => {
-                    ForecastOutcome::Place(self.name_of(NameKind::Executor, executor.0))
-                }
-                None => ForecastOutcome::Wait,
-            },
-            routing::Choice::Hold(until) => ForecastOutcome::Hold(*until),
-            routing::Choice::GiveUp => ForecastOutcome::GiveUp,
-        }
-    }
-
-    /// The words of the policy that routes on each executor, or the reason why there are none.
-    fn words(&self, now: Micros, probe: &Probe) -> Result<Vec<Candidate>, String> {
-        let (at, view) = (self.moment(now), self.machine.view());
-        let explained = self
-            .policies
-            .explain(&view, at, &probe.request, &probe.cached);
-        match explained {
-            Ok(explanation) => Ok(explanation.candidates),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    fn policy_name(&self, number: u32) -> String {
-        self.policies.name(number).unwrap_or_default().to_owned()
-    }
-
-    /// The decisions about the request of `ticket`, and the words on it as things are now.
-    pub(super) fn explained(&self, now: Micros, ticket: TicketId) -> Option<Explained> {
-        let trace = self.decisions.of(ticket)?.clone();
-        let candidates = match &trace.row {
-            Some(row) => {
-                let (at, view) = (self.moment(now), self.machine.view());
-                let explained = self.policies.explain(&view, at, row, &trace.cached(row.id));
-                explained.map_err(|error| error.to_string())
-            }
-            None => Err("it allows too many executors to be remembered whole".to_owned()),
-        };
-        let by = candidates.as_ref().ok();
-        Some(Explained {
-            by: by.map(|explanation| self.policy_name(explanation.policy)),
-            candidates: candidates.map(|explanation| {
-                let candidates = explanation.candidates.into_iter().take(EXECUTORS_SHOWN);
-                candidates
-                    .map(|said| (self.name_of(NameKind::Executor, said.executor.0), said))
-                    .collect()
-            }),
-            traces: self.named(vec![trace]),
-        })
+    fn executor_names(&self) -> Names {
+        let name = |id: ExecutorId| (id, self.name_of(NameKind::Executor, id.0));
+        self.machine.executor_ids().map(name).collect()
     }
 
     /// The traces in `list`, with the names of the executors in them.
@@ -232,4 +158,125 @@ fn place(into: PlacedIn) -> &'static str {
         PlacedIn::Slot => "a slot is free",
         PlacedIn::Queue => "its queue has room",
     }
+}
+
+// === impl ForecastDraft ===
+
+impl ForecastDraft {
+    /// Asks copies of the policy that routes. Slow: each is told everything.
+    #[must_use]
+    pub fn finish(self) -> RouteForecast {
+        let authored = self.verdict();
+        let words = words(
+            self.rehearsal.as_ref(),
+            &self.probe.request,
+            &self.probe.cached,
+        );
+        let candidates = self.probe.executors.iter().take(EXECUTORS_SHOWN);
+        let candidate = |(executor, interlock): &(ExecutorId, Result<PlacedIn, RefusalCause>)| {
+            let mut words = words.iter().flatten();
+            RouteCandidate {
+                executor: name(&self.names, *executor),
+                interlock: interlock.map(place).map_err(|cause| cause.to_string()),
+                words: words.find(|words| words.executor == *executor).cloned(),
+            }
+        };
+        let named = match &authored.verdict {
+            routing::Choice::Place(executors) => executors.as_slice(),
+            routing::Choice::Hold(_) | routing::Choice::GiveUp => &[],
+        };
+        let named = named.iter().take(EXECUTORS_SHOWN);
+        RouteForecast {
+            outcome: self.outcome(&authored.verdict),
+            by: authored.by,
+            named: named.map(|executor| name(&self.names, *executor)).collect(),
+            candidates: candidates.map(candidate).collect(),
+            executors_total: self.probe.executors.len(),
+            unexplained: words.err(),
+        }
+    }
+
+    /// The verdict of the policy that routes, or of the built-in rule.
+    fn verdict(&self) -> Authored {
+        let built_in = |by| {
+            let executors = self.probe.executors.iter();
+            let verdict = routing::Choice::Place(executors.map(|(id, _)| *id).collect());
+            Authored { by, verdict }
+        };
+        let Some(rehearsal) = &self.rehearsal else {
+            return built_in(ForecastAuthor::BuiltIn);
+        };
+        match rehearsal.route(&self.probe.request, &self.probe.cached) {
+            Err(fault) => built_in(ForecastAuthor::Faulted {
+                policy: rehearsal.name().to_owned(),
+                detail: fault.to_string(),
+            }),
+            Ok(verdict) => Authored {
+                by: ForecastAuthor::Policy {
+                    name: rehearsal.name().to_owned(),
+                    number: rehearsal.policy(),
+                    reason: rehearsal
+                        .reason(verdict.reason)
+                        .unwrap_or_default()
+                        .to_owned(),
+                },
+                verdict: verdict.choice,
+            },
+        }
+    }
+
+    /// The result of a verdict: the interlock takes the first executor that can take the request.
+    fn outcome(&self, verdict: &routing::Choice) -> ForecastOutcome {
+        let takes = |executor: &&ExecutorId| {
+            let mut asked = self.probe.executors.iter();
+            asked.any(|(id, interlock)| id == *executor && interlock.is_ok())
+        };
+        match verdict {
+            routing::Choice::Place(executors) => match executors.iter().find(takes) {
+                Some(executor) => ForecastOutcome::Place(name(&self.names, *executor)),
+                None => ForecastOutcome::Wait,
+            },
+            routing::Choice::Hold(until) => ForecastOutcome::Hold(*until),
+            routing::Choice::GiveUp => ForecastOutcome::GiveUp,
+        }
+    }
+}
+
+// === impl ExplainedDraft ===
+
+impl ExplainedDraft {
+    /// Asks a copy of the policy that routes. Slow: it is told everything.
+    #[must_use]
+    pub fn finish(self) -> Explained {
+        let candidates = match &self.about {
+            Some((request, cached)) => words(self.rehearsal.as_ref(), request, cached),
+            None => Err("it allows too many executors to be remembered whole".to_owned()),
+        };
+        let by = self.rehearsal.filter(|_| candidates.is_ok());
+        let named = |said: Candidate| (name(&self.names, said.executor), said);
+        Explained {
+            by: by.map(|rehearsal| rehearsal.name().to_owned()),
+            candidates: candidates.map(|candidates| {
+                let candidates = candidates.into_iter().take(EXECUTORS_SHOWN);
+                candidates.map(named).collect()
+            }),
+            traces: self.traces,
+        }
+    }
+}
+
+/// The words of the policy that routes on each executor, or the reason why there are none.
+fn words(
+    rehearsal: Option<&Rehearsal>,
+    request: &rows::Request,
+    cached: &rows::Cached,
+) -> Result<Vec<Candidate>, String> {
+    let explained = rehearsal
+        .ok_or(ExplainError::NotExported)
+        .and_then(|rehearsal| rehearsal.explain(request, cached));
+    explained.map_err(|error| error.to_string())
+}
+
+fn name(names: &Names, executor: ExecutorId) -> String {
+    names.get(&executor).cloned().unwrap_or_default()
 }

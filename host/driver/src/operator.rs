@@ -16,6 +16,7 @@ use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 
 use super::decisions::Trace;
+pub use super::forecast::{ExplainedDraft, ForecastDraft};
 use super::message::{Hints, Load, TicketId};
 
 /// A question or an order of an operator.
@@ -28,10 +29,10 @@ pub enum Operator {
     /// The route that a request would take, and why.
     Route(
         Box<RouteQuery>,
-        oneshot::Sender<Result<RouteForecast, NoTenant>>,
+        oneshot::Sender<Result<ForecastDraft, NoTenant>>,
     ),
     /// The decisions about a request; absent: they are not remembered.
-    Decision(TicketId, oneshot::Sender<Option<Explained>>),
+    Decision(TicketId, oneshot::Sender<Option<ExplainedDraft>>),
     /// The decisions about this number of newest requests, the newest first.
     Decisions(usize, oneshot::Sender<Traces>),
     /// Gives hooks back to the embedded defaults, at once. The answer has the policies that lost a

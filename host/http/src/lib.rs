@@ -14,10 +14,10 @@
 //!
 //! | bound | default | beyond |
 //! |---|---|---|
-//! | `http.connections-max` | 4096 | 503, and the connection closes |
+//! | `http.connections-max` | 4096 | 429, and the connection closes |
 //! | `http.requests-max` | 8192 | 429 |
 //! | `http.body-max` | 4 MiB | 413 |
-//! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 96 MiB | 503 |
+//! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 96 MiB | 429 |
 //! | `http.reading-queue-max`, long requests that wait to be parsed and tokenised | 1024 | 429 |
 //! | `http.read-timeout`, over a head, and again over a body | 30 s | 408, or the connection closes |
 //! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
@@ -137,6 +137,8 @@ pub struct App {
     monitor: monitor::Newest,
     bodies: Arc<Bodies>,
     turns: Turns,
+    /// A permit for each draft of the driver that may be finished at once.
+    drafts: Arc<Semaphore>,
     // Owned by others.
     watched: Watched,
 }
@@ -162,6 +164,7 @@ impl App {
         Self {
             bodies: Arc::new(Bodies::new(&settings)),
             turns: Turns::new(threads, &settings),
+            drafts: Arc::new(Semaphore::new(admin::DRAFTS_MAX)),
             settings,
             catalog: fleet.catalog(),
             fleet,

@@ -1,6 +1,8 @@
 //! Fixtures of this crate's tests: guests written as text, and a scripted [`Instance`].
 
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
 use pointsman_core::{
@@ -153,7 +155,15 @@ pub(crate) struct Script {
     pub(crate) fuel: u64,
     /// Calls of all instances, in order.
     pub(crate) calls: Vec<String>,
+    /// A gate that each `configure` waits at until it is let through; absent: none does.
+    pub(crate) gate: Option<Gate>,
 }
+
+/// The end of a channel that lets one through for each message.
+pub(crate) type Gate = Arc<Mutex<Receiver<()>>>;
+
+/// Time after which a gate opens by itself, so that a test which nobody lets through ends.
+const GATE_WAIT: Duration = Duration::from_secs(20);
 
 /// A handle to a scripted policy.
 #[derive(Clone, Debug)]
@@ -177,6 +187,7 @@ pub(crate) fn scripted(name: &str) -> Handle {
         state: vec![7],
         fuel: 11,
         calls: Vec::new(),
+        gate: None,
     })))
 }
 
@@ -188,6 +199,13 @@ impl Handle {
 
     pub(crate) fn fail(&self, failing: &[Failing]) {
         self.set(|script| script.failing = failing.to_vec());
+    }
+
+    /// Has each `configure` from now on wait for a message through the returned sender.
+    pub(crate) fn gate(&self) -> Sender<()> {
+        let (open, gate) = mpsc::channel();
+        self.set(|script| script.gate = Some(Arc::new(Mutex::new(gate))));
+        open
     }
 
     /// Takes the calls since the last time.
@@ -237,7 +255,13 @@ impl Instance for Scripted {
     fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
         self.0
             .call(format!("configure {settings}"), Some(Failing::Make))?;
-        let refusal = self.0.0.lock().unwrap().refuses_settings.clone();
+        let (refusal, gate) = {
+            let script = self.0.0.lock().unwrap();
+            (script.refuses_settings.clone(), script.gate.clone())
+        };
+        if let Some(gate) = gate {
+            let _let_through = gate.lock().unwrap().recv_timeout(GATE_WAIT);
+        }
         Ok(refusal.map_or(Ok(()), Err))
     }
 

@@ -3,7 +3,7 @@
 //! The core's machine asks the [`PolicyHost`]. For each hook it holds the policy in force and the
 //! one that this displaced; where neither answers, the core's built-in rule decides. A policy is
 //! told what changed, then asked. After a fault its instance is dropped, the next policy in line
-//! answers, and a fresh instance is made once the back-off is over. A swap is cheap, since
+//! answers, until a fresh instance is there and the back-off is over ([`Restarts`]). A swap is cheap, since
 //! [`crate::start`] has done the slow part elsewhere.
 //!
 //! # Invariants
@@ -22,7 +22,6 @@ mod canary;
 mod chain;
 mod closed;
 mod commit;
-mod dry_run;
 mod dump;
 mod eject;
 mod event;
@@ -30,7 +29,7 @@ pub(crate) mod member;
 mod probation;
 mod quarantine;
 mod record;
-
+mod rehearse;
 mod retired;
 mod shadow;
 mod status;
@@ -43,16 +42,15 @@ use std::fmt;
 use pointsman_core::{Hook, HookMap, HookSet, Micros};
 
 use crate::component::Digest;
-use crate::instance::{Candidate, Fault, PolicyDescription};
+use crate::instance::PolicyDescription;
 use crate::limits::Patience;
 use crate::policy::Snapshot;
-use crate::runner::Runner;
+use crate::runner::{Restarts, Runner};
 use crate::shadow::Shadow;
 pub use canary::Canary;
 use chain::Chain;
 pub use closed::{CannotClose, OnFailure};
 pub use commit::{Assignment, Commit, CommitError, Committed, Install};
-pub use dry_run::DryRun;
 use dump::Dumps;
 pub use dump::{DumpedCall, FaultDump, MirrorDigest};
 use event::Events;
@@ -61,7 +59,6 @@ use member::{Member, Shared};
 pub use probation::{Probation, RollbackWhy};
 pub use quarantine::Cause;
 pub use record::{Began, LastAsked};
-
 pub use retired::Retired;
 pub use status::{PolicyStats, PolicyStatus, Quarantined};
 
@@ -111,27 +108,6 @@ pub enum BindError {
     NoThread(String),
 }
 
-/// A reason why there is no explanation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExplainError {
-    /// No policy routes, or the one in force does not export `explanation`.
-    #[error("the policy in force does not explain")]
-    NotExported,
-    /// The copy that was asked faulted. The policy in force is not affected.
-    #[error("the copy that was asked faulted")]
-    Faulted(#[source] Fault),
-}
-
-/// A policy's explanation of its routing of one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
-    /// Number of the policy.
-    pub policy: u32,
-    /// The executors that the policy considered.
-    pub candidates: Vec<Candidate>,
-}
-
 impl PolicyHost {
     /// Makes a host without policies.
     #[must_use]
@@ -146,6 +122,7 @@ impl PolicyHost {
             shadows: Vec::new(),
             shared: Shared {
                 patience,
+                restarts: Restarts::AtTheQuestion,
                 events: Events::new(patience.events_max),
                 dumps: Dumps::default(),
                 retired: Retired::default(),
@@ -153,6 +130,13 @@ impl PolicyHost {
             },
             next_number: 0,
         }
+    }
+
+    /// Has fresh instances of the policies that are added from now on made as `restarts` says.
+    #[must_use]
+    pub fn with_restarts(mut self, restarts: Restarts) -> Self {
+        self.shared.restarts = restarts;
+        self
     }
 
     // === Binding ===
@@ -168,7 +152,7 @@ impl PolicyHost {
         }
         let number = self.next_number;
         self.next_number = number.checked_add(1).ok_or(BindError::NumbersExhausted)?;
-        let member = Member::new(number, policy, &self.shared.patience);
+        let member = Member::new(number, policy, &self.shared);
         self.members.insert(number, member);
         Ok(number)
     }

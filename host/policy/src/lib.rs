@@ -21,6 +21,8 @@
 #![deny(unsafe_code)]
 
 mod bindings;
+#[cfg(any(test, feature = "test-util"))]
+pub mod bombs;
 mod cache;
 mod compiler;
 mod component;
@@ -34,6 +36,7 @@ mod limits;
 mod mode;
 mod policy;
 mod recorder;
+mod rehearsal;
 mod runner;
 mod scan;
 mod selftest;
@@ -52,16 +55,17 @@ pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, Poli
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
     Assignment, Began, BindError, Canary, CannotClose, Cause, Commit, CommitError, Committed,
-    DryRun, DumpedCall, ExplainError, Explanation, FaultDump, Install, LastAsked, MirrorDigest,
-    OnFailure, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation,
-    Quarantined, Retired, RollbackWhy,
+    DumpedCall, FaultDump, Install, LastAsked, MirrorDigest, OnFailure, PolicyEvent,
+    PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation, Quarantined, Retired,
+    RollbackWhy,
 };
 pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, Patience};
 pub use mode::{Mode, ModeError, Percent};
 pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
 pub use recorder::PolicyRecorder;
-pub use runner::{Answered, InstanceCounters, Runner};
+pub use rehearsal::{ExplainError, Rehearsal};
+pub use runner::{Answered, InstanceCounters, Restarts, Runner};
 pub use selftest::{Scene, SelfTestError, self_test};
 pub use shadow::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};
 pub use stats::Spread;

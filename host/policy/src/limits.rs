@@ -23,8 +23,8 @@ pub struct Limits {
     /// Fuel of a question or `observe` for each row it passes.
     pub row_fuel: u64,
     /// Fuel of one question or `observe` with all its rows, and of `snapshot` and `restore`. The
-    /// driver waits for these calls, so this limit bounds how long a guest that never returns can
-    /// hold it up.
+    /// driver waits for all of these but `restore`, so this limit bounds how long a guest that never
+    /// returns can hold it up.
     pub call_fuel_max: u64,
     /// Fuel of each of instantiation, `describe`, `configure` and `explain`: calls to an instance
     /// that has made no decision yet, and in `explain` about every executor.

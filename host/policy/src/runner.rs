@@ -1,8 +1,7 @@
 //! One running policy: [`Runner`] tells it, asks it, and keeps its state.
 //!
 //! The policy in force, a shadow on its thread, a replay and the test kit each ask a `Runner`. It
-//! drops an instance that faulted, and makes a fresh one from the last state for the next
-//! question. How often a policy may fail and what follows from it is for the owner to say:
+//! drops an instance that faulted, and has a fresh one made from the last state. How often a policy may fail and what follows from it is for the owner to say:
 //! [`crate::PolicyHost`].
 //!
 //! # Invariants
@@ -12,6 +11,7 @@
 //!    it is asked (`host::tests`).
 
 mod elsewhere;
+mod life;
 mod snapshots;
 
 use std::collections::VecDeque;
@@ -29,6 +29,8 @@ use crate::instance::{Fault, Instance, LogLine, PolicyDescription};
 use crate::limits::{Limits, Patience};
 use crate::policy::{Briefing, PolicySource, Restored, Snapshot, StartError};
 use crate::stats::Stopwatch;
+use life::Life;
+pub use life::Restarts;
 use snapshots::Snapshots;
 
 /// A source of the rows that a policy is told: a [`View`], or a script in tests.
@@ -60,19 +62,11 @@ pub struct Runner {
     changes: Vec<Change>,
     // Lifecycle.
     life: Life,
+    restarts: Restarts,
     /// Times of the faults within the window.
     faults: VecDeque<Micros>,
     patience: Patience,
     output: Output,
-}
-
-enum Life {
-    Up(Box<dyn Instance>),
-    Down {
-        until: Micros,
-    },
-    /// Another runner has the instance: a shadow's.
-    Lent,
 }
 
 /// Counts of a policy's instances and calls.
@@ -159,6 +153,7 @@ impl Runner {
             },
             changes: Vec::new(),
             life: Life::Up(instance),
+            restarts: Restarts::AtTheQuestion,
             faults: VecDeque::new(),
             patience: Patience::default(),
             output: Output::default(),
@@ -207,9 +202,10 @@ impl Runner {
         self.name = name;
     }
 
-    /// Sets the patience by which the runner backs off after faults.
-    pub(crate) fn set_patience(&mut self, patience: Patience) {
+    /// Sets the patience by which the runner backs off after faults, and where it restarts.
+    pub(crate) fn join_host(&mut self, patience: Patience, restarts: Restarts) {
         self.patience = patience;
+        self.restarts = restarts;
     }
 }
 
@@ -291,27 +287,6 @@ impl Runner {
         self.snapshots.are_taken
     }
 
-    /// The end of its back-off; absent: it can be asked.
-    pub(crate) fn down_until(&self) -> Option<Micros> {
-        match self.life {
-            Life::Up(_) | Life::Lent => None,
-            Life::Down { until } => Some(until),
-        }
-    }
-
-    /// True while it is too early to ask it, or while another runner has its instance.
-    pub(crate) fn rests(&self, now: Micros) -> bool {
-        match self.life {
-            Life::Up(_) => false,
-            Life::Down { until } => now < until,
-            Life::Lent => true,
-        }
-    }
-
-    pub(crate) fn is_up(&self) -> bool {
-        matches!(self.life, Life::Up(_))
-    }
-
     /// Faults within the window of its patience.
     pub(crate) fn faults(&self) -> usize {
         self.faults.len()
@@ -349,9 +324,7 @@ impl Runner {
     fn instance(&mut self) -> Result<&mut dyn Instance, Fault> {
         match &mut self.life {
             Life::Up(instance) => Ok(instance.as_mut()),
-            Life::Down { .. } | Life::Lent => {
-                Err(Fault::new(FaultKind::Start, "there is no instance"))
-            }
+            Life::Down(_) | Life::Lent => Err(Fault::new(FaultKind::Start, "there is no instance")),
         }
     }
 }
@@ -429,27 +402,6 @@ impl Runner {
         }
     }
 
-    /// Makes a fresh instance where there is none.
-    fn wake(&mut self) -> Result<(), Fault> {
-        if self.is_up() {
-            return Ok(());
-        }
-        let fresh = self.source.warm(self.snapshots.last.as_deref())?;
-        self.counters.generation = self.counters.generation.saturating_add(1);
-        let offered = self.snapshots.last.clone();
-        if matches!(fresh.restored, Restored::Refused(_) | Restored::Faulted(_)) {
-            self.snapshots.last = None;
-        }
-        self.life = Life::Up(fresh.instance);
-        self.feed.reset();
-        self.output.woken = Some(Woken {
-            generation: self.counters.generation,
-            state: offered,
-            restored: fresh.restored,
-        });
-        Ok(())
-    }
-
     /// Brings its mirror up to date.
     fn tell(&mut self, rows: &dyn Rows, now: Micros) -> Result<(), Fault> {
         let mut changes = std::mem::take(&mut self.changes);
@@ -470,38 +422,6 @@ impl Runner {
         self.counters.observes += 1;
         let limits = self.source.limits();
         observe_all(instance.as_mut(), limits, (now, extent), changes)
-    }
-}
-
-// === impl Runner: faults ===
-
-impl Runner {
-    /// Books a fault and drops the instance: what it knows is not trusted any more.
-    pub(crate) fn back_off(&mut self, now: Micros) {
-        while let Some(first) = self.faults.front()
-            && now.since(*first).0 >= self.patience.window_micros
-        {
-            self.faults.pop_front();
-        }
-        self.faults.push_back(now);
-        let back_off = Micros(self.patience.back_off(self.faults.len()));
-        self.drop_instance(now.after(back_off));
-    }
-
-    fn drop_instance(&mut self, until: Micros) {
-        let before = std::mem::replace(&mut self.life, Life::Down { until });
-        if let Life::Up(instance) = before {
-            self.output.retired.push(instance);
-        }
-    }
-
-    /// Lets a fresh instance take the place of this one at the next question, offered `state`.
-    /// Nothing happens where there is no instance.
-    pub fn restart(&mut self, state: Option<Vec<u8>>, now: Micros) {
-        self.snapshots.last = state;
-        if self.is_up() {
-            self.drop_instance(now);
-        }
     }
 }
 
@@ -540,7 +460,7 @@ impl fmt::Debug for Runner {
 }
 
 /// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
-fn observe_all(
+pub(crate) fn observe_all(
     instance: &mut dyn Instance,
     limits: &Limits,
     (now, extent): (Micros, Extent),

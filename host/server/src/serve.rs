@@ -28,7 +28,7 @@ use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
-use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder};
+use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder, Restarts};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
@@ -362,7 +362,7 @@ fn start_core(config: &Config, models: &[Arc<Loaded>], shared: &Shared) -> Resul
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
     let (provider, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
-    let policies = PolicyHost::new(config.patience);
+    let policies = PolicyHost::new(config.patience).with_restarts(Restarts::Elsewhere);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {
         shared.metrics.journal(recorder.monitor());

@@ -60,13 +60,6 @@ impl Hostile {
         }
     }
 
-    /// Spends fuel on nothing before an answer.
-    fn toil(&self) {
-        for round in 0..self.settings.toil {
-            black_box(round);
-        }
-    }
-
     fn starves(&self, mirror: &Mirror, request: &Request) -> bool {
         let name = mirror.name(NameKind::Tenant, request.tenant);
         self.answers() == Answers::StarveTenant && name == Some(self.settings.tenant.as_str())
@@ -145,6 +138,13 @@ impl Hostile {
     }
 }
 
+/// Spends fuel on nothing.
+fn toil(rounds: u32) {
+    for round in 0..rounds {
+        black_box(round);
+    }
+}
+
 fn recurse(depth: u64) -> u64 {
     if black_box(false) {
         return depth;
@@ -196,6 +196,7 @@ impl Policy for Hostile {
             placed: BTreeMap::new(),
         };
         policy.outrage(Call::Configure);
+        toil(policy.settings.start_toil);
         Ok(policy)
     }
 
@@ -242,7 +243,7 @@ impl Admission for Hostile {
         room: u32,
     ) -> Vec<admission::Verdict> {
         self.outrage(Call::Admit);
-        self.toil();
+        toil(self.settings.toil);
         let answers = self.answers();
         let choice = |idx: usize| {
             if answers == Answers::Shed {
@@ -268,7 +269,7 @@ impl Admission for Hostile {
 impl Priority for Hostile {
     fn order(&mut self, _: &Mirror, _: Moment, requests: &[u64]) -> Vec<u64> {
         self.outrage(Call::Order);
-        self.toil();
+        toil(self.settings.toil);
         if let Some(rows) = self.million(Call::Order, 0) {
             return rows;
         }
@@ -290,7 +291,7 @@ impl Routing for Hostile {
         requests: &[Cached],
     ) -> Vec<routing::Verdict> {
         self.outrage(Call::Route);
-        self.toil();
+        toil(self.settings.toil);
         let reason = digest(mirror);
         let hold = routing::Verdict {
             choice: routing::Choice::Hold(None),
@@ -316,7 +317,7 @@ impl Routing for Hostile {
 impl Preemption for Hostile {
     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
         self.outrage(Call::Evict);
-        self.toil();
+        toil(self.settings.toil);
         if self.answers() != Answers::EvictMostUrgent {
             return None;
         }
@@ -344,7 +345,7 @@ impl Budget for Hostile {
         tokens_total: u32,
     ) -> Vec<Allotment> {
         self.outrage(Call::Allot);
-        self.toil();
+        toil(self.settings.toil);
         let executors: Vec<u32> = mirror
             .executors_on(device)
             .map(|executor| executor.info.id)

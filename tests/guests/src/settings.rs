@@ -16,6 +16,8 @@ pub struct Settings {
     pub good_calls: u32,
     /// Rounds of idle work before each answer.
     pub toil: u32,
+    /// Rounds of idle work in `configure`.
+    pub start_toil: u32,
     /// Name of the tenant that is starved.
     pub tenant: String,
 }

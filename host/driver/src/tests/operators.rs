@@ -157,7 +157,7 @@ fn where_a_request_would_go_is_said_and_nothing_changes() {
     let (answer, mut answered) = oneshot::channel();
     let question = Operator::Route(Box::new(route_query()), answer);
     stage.driver.operate(AT, question);
-    let forecast = answered.try_recv().unwrap().unwrap();
+    let forecast = answered.try_recv().unwrap().unwrap().finish();
     assert_eq!(
         forecast.outcome,
         ForecastOutcome::Place("cpu0/demo".to_owned())
@@ -168,7 +168,7 @@ fn where_a_request_would_go_is_said_and_nothing_changes() {
     // With both slots in use.
     stage.submit();
     let forecast = stage.ask(|answer| Operator::Route(Box::new(route_query()), answer));
-    let forecast = forecast.unwrap();
+    let forecast = forecast.unwrap().finish();
     assert_eq!(forecast.outcome, ForecastOutcome::Wait);
     let why = RefusalCause::NoSlot.to_string();
     assert_eq!(forecast.candidates[0].interlock, Err(why));
@@ -196,7 +196,8 @@ fn what_was_decided_about_a_request_is_remembered_in_order() {
     stage.says(0, vec![Event::Started(start.order.sequence), finished]);
     let explained = stage
         .ask(|answer| Operator::Decision(ticket, answer))
-        .unwrap();
+        .unwrap()
+        .finish();
     let trace = &explained.traces.list[0];
     let kinds: Vec<&str> = trace
         .steps

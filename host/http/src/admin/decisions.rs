@@ -10,7 +10,7 @@ use pointsman_core::{
 use pointsman_driver::decisions::{
     DecidedBy, Trace, TraceEvent, TraceStep, TracedAnswer, TracedQuestion,
 };
-use pointsman_driver::operator::{Explained, Operator, Traces};
+use pointsman_driver::operator::{Explained, ExplainedDraft, Operator, Traces};
 use serde_json::{Value, json};
 
 use super::super::App;
@@ -18,7 +18,7 @@ use super::super::answer::Json;
 use super::super::error::{ApiError, quoted};
 use super::super::openai::ticket_of;
 use super::super::router::Call;
-use super::in_time;
+use super::{finished, in_time};
 use shape::{
     AnswerFault, Asked, CachedOn, CachedPrompt, Decider, DecisionList, DecisionStep, Decisions,
     Ending, Event, ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, RequestRow,
@@ -64,8 +64,11 @@ fn last(query: Option<&str>) -> Result<usize, ApiError> {
 pub(crate) async fn one(call: Call<'_>) -> Result<Json<ExplainedDecisions>, ApiError> {
     let (app, id) = (call.app, &*call.parameter);
     let ticket = ticket_of(app, id).ok_or_else(|| absent(app, id))?;
-    let driver = &app.driver;
-    let explained = in_time(driver.operate(|answer| Operator::Decision(ticket, answer))).await?;
+    let asked = app
+        .driver
+        .operate(|answer| Operator::Decision(ticket, answer));
+    let finish = |draft: Option<ExplainedDraft>| draft.map(ExplainedDraft::finish);
+    let explained = finished(app, asked, finish).await?;
     let decisions = explained.as_ref().and_then(explained_decisions);
     decisions.map(Json).ok_or_else(|| absent(app, id))
 }

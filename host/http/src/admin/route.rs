@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hyper::HeaderMap;
 use pointsman_driver::operator::{
-    ForecastAuthor, ForecastOutcome, Operator, RouteCandidate, RouteForecast, RouteQuery,
+    ForecastAuthor, ForecastDraft, ForecastOutcome, NoTenant, Operator, RouteCandidate,
+    RouteForecast, RouteQuery,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use super::super::fields::Fields;
 use super::super::openai::{self, Caller};
 use super::super::openapi::named;
 use super::super::router::Call;
-use super::in_time;
+use super::finished;
 
 /// The route that a request would take now.
 #[derive(Serialize, JsonSchema)]
@@ -88,7 +89,8 @@ pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError>
     let asked = app
         .driver
         .operate(|answer| Operator::Route(question, answer));
-    let forecast = in_time(asked).await?;
+    let finish = |draft: Result<ForecastDraft, NoTenant>| draft.map(ForecastDraft::finish);
+    let forecast = finished(app, asked, finish).await?;
     let forecast = forecast.map_err(|error| ApiError::field("tenant", error.to_string()))?;
     Ok(Json(Forecast::new(query, forecast)))
 }

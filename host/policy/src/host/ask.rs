@@ -1,48 +1,13 @@
-//! Questions: asked down the chain of a hook, or of a throw-away copy for an explanation.
+//! Questions, asked down the chain of a hook.
 
-use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
-    Answer, Asked, Author, Hook, Moment, Policies, Refusal, Reply, RequestId, Strike, View,
+    Answer, Asked, Author, Hook, Policies, Refusal, Reply, RequestId, Strike, View,
 };
 
+use crate::host::PolicyHost;
 use crate::host::member::Asking;
-use crate::host::{ExplainError, Explanation, PolicyHost};
-use crate::runner::Rows;
 
 impl PolicyHost {
-    /// Asks a throw-away copy of the policy that routes to explain its routing of `request`, which
-    /// need not exist. Slow: a fresh instance is told everything.
-    ///
-    /// # Errors
-    /// If the policy does not explain, or the copy faults.
-    pub fn explain(
-        &self,
-        view: &View<'_>,
-        at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Result<Explanation, ExplainError> {
-        self.explain_by(self.router_of(view, request), view, at, (request, cached))
-    }
-
-    pub(super) fn explain_by(
-        &self,
-        policy: Option<u32>,
-        rows: &dyn Rows,
-        at: Moment,
-        about: (&Request, &Cached),
-    ) -> Result<Explanation, ExplainError> {
-        let member = policy
-            .and_then(|number| self.members.get(&number))
-            .filter(|member| member.runner.explains)
-            .ok_or(ExplainError::NotExported)?;
-        let explained = member.runner.explain(rows, at, about);
-        Ok(Explanation {
-            policy: member.number,
-            candidates: explained.map_err(ExplainError::Faulted)?,
-        })
-    }
-
     /// Asks the policies of the chain in turn, and passes the question on to shadows.
     pub(super) fn ask_chain(&mut self, asking: &Asking<'_>) -> Answer<Reply> {
         let now = asking.at.now;

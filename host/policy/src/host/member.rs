@@ -15,7 +15,7 @@ use crate::host::retired::Retired;
 use crate::host::status::PolicyStats;
 use crate::instance::Fault;
 use crate::limits::Patience;
-use crate::runner::{Answered, Output, Rows, Runner, Saved};
+use crate::runner::{Answered, Output, Restarts, Rows, Runner, Saved};
 
 /// A question on its way down a chain.
 pub(crate) struct Asking<'a> {
@@ -28,6 +28,7 @@ pub(crate) struct Asking<'a> {
 /// State that all policies of a host share.
 pub(crate) struct Shared {
     pub(crate) patience: Patience,
+    pub(crate) restarts: Restarts,
     pub(crate) events: Events,
     pub(crate) dumps: Dumps,
     pub(crate) retired: Retired,
@@ -53,8 +54,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(number: u32, mut runner: Runner, patience: &Patience) -> Self {
-        runner.set_patience(*patience);
+    pub(crate) fn new(number: u32, mut runner: Runner, shared: &Shared) -> Self {
+        runner.join_host(shared.patience, shared.restarts);
         Self {
             number,
             runner,
@@ -62,7 +63,7 @@ impl Member {
             record: Record::default(),
             trial: None,
             gave_up: None,
-            until_save: patience.snapshot_every,
+            until_save: shared.patience.snapshot_every,
             was_bound: false,
         }
     }

@@ -6,6 +6,7 @@ mod dump;
 mod eject;
 mod probation;
 mod record;
+mod restarts;
 mod shadow;
 
 use std::cell::RefCell;

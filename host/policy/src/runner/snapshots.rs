@@ -2,7 +2,8 @@
 
 use pointsman_core::{Micros, View};
 
-use super::{Life, Rows, Runner, Saved};
+use super::life::Life;
+use super::{Rows, Runner, Saved};
 use crate::instance::Fault;
 use crate::policy::Snapshot;
 
@@ -62,8 +63,9 @@ impl Runner {
     /// kind; returns whether it is.
     pub(crate) fn begin_with(&mut self, snapshot: Snapshot) -> bool {
         let is_its_kind = self.is_kind_of(&snapshot);
-        if is_its_kind {
-            self.snapshots.last.get_or_insert(snapshot.state);
+        if is_its_kind && self.snapshots.last.is_none() {
+            self.snapshots.last = Some(snapshot.state);
+            self.remake();
         }
         is_its_kind
     }

@@ -5,6 +5,7 @@
 //! the policy's answer must agree with its explanation.
 
 use fastrand::Rng;
+use pointsman_core::rows::Cached;
 use pointsman_core::{
     Answer, Asked, Author, ExecutorId, Hook, Policies, Question, Refusal, Reply, routing,
 };
@@ -145,13 +146,11 @@ fn tied(host: &PolicyHost, asked: &Asked<'_>, replies: (&Reply, &Reply)) -> bool
     else {
         return false;
     };
-    let row = asked.view.request(cached.request);
-    let said = row.and_then(|row| host.explain(&asked.view, asked.at, row, cached).ok());
-    let Some(said) = said else {
+    let Some(said) = explained_one(host, asked, cached) else {
         return false;
     };
     let cost = |executor: &ExecutorId| {
-        let mut candidates = said.candidates.iter();
+        let mut candidates = said.iter();
         candidates.find_map(|candidate| (candidate.executor == *executor).then_some(candidate.cost))
     };
     let (one, other): (Vec<_>, Vec<_>) = (
@@ -166,10 +165,14 @@ fn explained(host: &PolicyHost, asked: &Asked<'_>) -> Option<Vec<Candidate>> {
     let Question::Routing(requests) = &asked.question else {
         return None;
     };
-    let cached = requests.first()?;
+    explained_one(host, asked, requests.first()?)
+}
+
+/// The policy's explanation for one request of a batch.
+fn explained_one(host: &PolicyHost, asked: &Asked<'_>, cached: &Cached) -> Option<Vec<Candidate>> {
     let row = asked.view.request(cached.request)?;
-    let said = host.explain(&asked.view, asked.at, row, cached).ok()?;
-    Some(said.candidates)
+    let rehearsal = host.rehearse(&asked.view, asked.at, row)?;
+    rehearsal.explain(row, cached).ok()
 }
 
 /// The contradiction between the first verdict and the explanation, if there is one.

@@ -58,9 +58,9 @@ impl Unmet {
 
 fn explanations(run: &ScenarioRun) -> Vec<String> {
     let mut lines = Vec::new();
-    for (request, at, said) in run.world.policies.sink.explanations() {
+    for (request, said) in run.world.policies.sink.explanations() {
         let policy = run.author(pointsman_core::Author::Policy(said.policy));
-        let (name, at) = (run.request_name(request), shown(at));
+        let (name, at) = (run.request_name(request), shown(said.at));
         lines.push(format!("{policy} on `{name}` at {at}:"));
         for candidate in &said.candidates {
             let executor = run.executor_name(candidate.executor);

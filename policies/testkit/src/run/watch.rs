@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pointsman_core::{
     Answer, Asked, Hook, Micros, Policies, Question, Reply, RequestId, Sink, Tap,
 };
-use pointsman_policy::{ExplainError, Explanation, PolicyHost};
+use pointsman_policy::{Candidate, PolicyHost};
 
 /// Policies whose explanations are collected.
 pub(super) type Watched = Tap<PolicyHost, Watch>;
@@ -17,9 +17,18 @@ pub(super) type Watched = Tap<PolicyHost, Watch>;
 pub(super) struct Watch {
     about: BTreeSet<RequestId>,
     /// The last explanation of each request, with its time.
-    explained: BTreeMap<RequestId, (Micros, Result<Explanation, ExplainError>)>,
+    explained: BTreeMap<RequestId, Explanation>,
     /// True if the next arrival is a probe, at which waiting requests are explained.
     is_probing: bool,
+}
+
+/// The executors that a policy considered for a request.
+#[derive(Debug)]
+pub(super) struct Explanation {
+    pub(super) at: Micros,
+    /// Number of the policy.
+    pub(super) policy: u32,
+    pub(super) candidates: Vec<Candidate>,
 }
 
 // === impl Watch ===
@@ -41,12 +50,10 @@ impl Watch {
         self.is_probing = true;
     }
 
-    pub(super) fn explanations(
-        &self,
-    ) -> impl Iterator<Item = (RequestId, Micros, &Explanation)> + '_ {
+    pub(super) fn explanations(&self) -> impl Iterator<Item = (RequestId, &Explanation)> + '_ {
         self.explained
             .iter()
-            .filter_map(|(request, (at, said))| Some((*request, *at, said.as_ref().ok()?)))
+            .map(|(request, said)| (*request, said))
     }
 
     fn explain(&mut self, host: &PolicyHost, asked: &Asked<'_>, request: RequestId) {
@@ -54,8 +61,17 @@ impl Watch {
         let Some((row, cached)) = view.request(request).zip(view.cached(request)) else {
             return;
         };
-        let said = host.explain(view, *at, row, &cached);
-        self.explained.insert(request, (at.now, said));
+        let Some(rehearsal) = host.rehearse(view, *at, row) else {
+            return;
+        };
+        if let Ok(candidates) = rehearsal.explain(row, &cached) {
+            let explanation = Explanation {
+                at: at.now,
+                policy: rehearsal.policy(),
+                candidates,
+            };
+            self.explained.insert(request, explanation);
+        }
     }
 }
 

@@ -201,23 +201,22 @@ fn log_lines_become_events_and_events_are_bounded() {
 fn a_copy_explains_and_the_policy_is_not_disturbed() {
     let policy = scripted("a");
     policy.set(|script| script.hooks.insert(Hook::Routing));
-    let mut host = host(&[&policy]);
+    let host = host(&[&policy]);
     let request = waiting();
     let cached = fixture::cached(7);
     let rows = Feeding(RefCell::new(vec![(Extent::Everything, 3)]));
-    let before = host.explain_by(
-        host.holder(Hook::Routing),
-        &rows,
-        moment(1),
-        (&request, &cached),
+    let rehearse = |host: &PolicyHost| host.rehearse_by(0, &rows, moment(1)).unwrap();
+    policy.set(|script| script.hooks = HookSet::from_iter([Hook::Priority]));
+    let mute = start(policy.source())
+        .unwrap()
+        .rehearse(0, &rows, moment(1));
+    assert_eq!(
+        mute.explain(&request, &cached),
+        Err(crate::ExplainError::NotExported)
     );
-    assert_eq!(before, Err(ExplainError::NotExported));
-    host.bind(Micros(0), 0, HookSet::from_iter([Hook::Routing]))
-        .unwrap();
-    let explanation = host
-        .explain_by(Some(0), &rows, moment(1), (&request, &cached))
-        .unwrap();
-    assert_eq!(explanation.candidates[0].note, "for 7");
+    policy.calls();
+    let candidates = rehearse(&host).explain(&request, &cached).unwrap();
+    assert_eq!(candidates[0].note, "for 7");
     assert_eq!(
         policy.calls(),
         ["configure {}", "observe 1 Everything 3", "explain"]

@@ -1,42 +1,18 @@
-//! Dry runs: a throw-away copy of the policy that routes says what it would do with a request.
-//!
-//! # Invariants
-//! 1. The policy in force is neither asked nor told anything, and nothing is counted for it
-//!    (`a_copy_is_told_of_the_request_and_asked_and_the_policy_in_force_knows_nothing_of_it`).
-//!
-//! # Not here
-//! The costs of each executor ([`PolicyHost::explain`]).
+//! The policy that routes for a request, as a [`Rehearsal`].
 
-use pointsman_core::rows::{Cached, NameKind, Request};
-use pointsman_core::{Hook, Moment, View, routing};
+use pointsman_core::rows::{NameKind, Request};
+use pointsman_core::{Hook, Moment, View};
 
 use super::PolicyHost;
-use crate::instance::Fault;
+use crate::rehearsal::Rehearsal;
 use crate::runner::Rows;
 
-/// The answer that a policy would give.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DryRun {
-    /// The policy's number.
-    pub policy: u32,
-    /// The answer. A fault of the copy does not affect the policy in force.
-    pub verdict: Result<routing::Verdict, Fault>,
-}
-
 impl PolicyHost {
-    /// Asks a throw-away copy of the policy that routes for its tenant where it would put
-    /// `request`, which need not exist. Returns `None` if no policy routes. Slow: a fresh instance
-    /// is told everything.
+    /// The policy that routes `request`, which need not exist, for throw-away copies to be asked;
+    /// `None` if no policy routes. All rows are copied.
     #[must_use]
-    pub fn dry_run(
-        &self,
-        view: &View<'_>,
-        at: Moment,
-        request: &Request,
-        cached: &Cached,
-    ) -> Option<DryRun> {
-        let policy = self.router_of(view, request)?;
-        self.dry_run_by(policy, view, at, (request, cached))
+    pub fn rehearse(&self, view: &View<'_>, at: Moment, request: &Request) -> Option<Rehearsal> {
+        self.rehearse_by(self.router_of(view, request)?, view, at)
     }
 
     /// The policy that routes `request`: the canary, if it has its tenant, else the one in force.
@@ -48,24 +24,21 @@ impl PolicyHost {
         canary.or_else(|| self.holder(Hook::Routing))
     }
 
-    fn dry_run_by(
+    pub(super) fn rehearse_by(
         &self,
         policy: u32,
         rows: &dyn Rows,
         at: Moment,
-        about: (&Request, &Cached),
-    ) -> Option<DryRun> {
-        let member = self.members.get(&policy)?;
-        let verdict = member.runner.dry_run(rows, at, about);
-        Some(DryRun { policy, verdict })
+    ) -> Option<Rehearsal> {
+        Some(self.runner(policy)?.rehearse(policy, rows, at))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::rows::{Change, Extent};
+    use pointsman_core::rows::{Cached, Change, Extent};
     use pointsman_core::{
-        Config, ExecutorId, Feed, HookSet, Machine, Micros, Round, TenantId, fixture,
+        Config, ExecutorId, Feed, HookSet, Machine, Micros, Round, TenantId, fixture, routing,
     };
 
     use super::*;
@@ -109,16 +82,17 @@ mod tests {
         let host = routing(&policy);
         let before: Vec<_> = host.status().collect();
         let (request, cached) = request();
-        let ran = host.dry_run_by(0, &Nobody, AT, (&request, &cached));
+        let rehearsal = host.rehearse_by(0, &Nobody, AT).unwrap();
         let verdict = routing::Verdict {
             choice: routing::Choice::Place(vec![ExecutorId(99)]),
             reason: 0,
         };
-        let expected = DryRun {
-            policy: 0,
-            verdict: Ok(verdict),
-        };
-        assert_eq!(ran, Some(expected));
+        assert_eq!(
+            policy.calls(),
+            [""; 0],
+            "nothing is made before it is asked"
+        );
+        assert_eq!(rehearsal.route(&request, &cached), Ok(verdict));
         let calls = [
             "configure {}",
             "observe 1 Everything 0",
