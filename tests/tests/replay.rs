@@ -339,3 +339,47 @@ async fn what_a_server_recorded_under_load_and_reloads_is_replayed() -> Result<(
     ensure!(!said.contains("began anew"), "nothing is missing: {said}");
     Ok(())
 }
+
+/// A policy with this many bytes more, which mean nothing.
+fn padded(name: &str, bytes: u32) -> Result<Vec<u8>> {
+    let mut padded = component(name)?;
+    // A custom section without a name; its length as a LEB128 of five bytes.
+    padded.push(0);
+    let length = bytes + 1;
+    padded.extend((0..5).map(|at| {
+        let low = (length >> (7 * at)) & 0x7f;
+        u8::try_from(low).unwrap() | if at < 4 { 0x80 } else { 0 }
+    }));
+    padded.push(0);
+    padded.resize(padded.len() + usize::try_from(bytes)?, 0);
+    Ok(padded)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_policy_is_in_the_journal_once_however_often_the_server_starts() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = folder.path().join("journal");
+    for _ in 0..3 {
+        let place = JournalPlace::Folder(journal.clone());
+        let serving = Serving::start(|config| config.journal.place = place).await?;
+        serving.drop_in("router.wasm", &padded("round-robin", 2 << 20)?)?;
+        serving
+            .report_until(|report| holds(report, "router"))
+            .await?;
+        serving.client.chat("Hello").await?.text()?;
+        serving.server.stop().await?;
+    }
+    let bytes = |path: PathBuf| fs::metadata(path).map(|file| file.len());
+    let files = files(&journal).into_iter().map(bytes);
+    let files: u64 = files.sum::<std::io::Result<u64>>()?;
+    ensure!(files < 6 << 20, "{files} bytes without the policy");
+    ensure!(fs::read_dir(journal.join("components"))?.count() == 1);
+    let args = replay_args(&journal);
+    let (said, verdict) = tokio::task::spawn_blocking(move || said(&args)).await?;
+    ensure!(verdict == Verdict::Good, "{said}");
+    fs::remove_dir_all(journal.join("components"))?;
+    let replayed = tokio::task::spawn_blocking(move || replay_said(&replay_args(&journal))).await?;
+    let why = format!("{:#}", replayed.expect_err("the policy is missing"));
+    ensure!(why.contains("beside the journal is missing"), "{why}");
+    Ok(())
+}

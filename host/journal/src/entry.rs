@@ -169,7 +169,8 @@ pub struct PolicyRecord {
     /// Number of the instance that runs, counted from 1.
     pub generation: u32,
     /// The component, so that a replay needs nothing but the journal. Absent for a native policy,
-    /// and for one that an entry before this one brought.
+    /// for one that an entry before this one brought, and in a file for a large one: it lies beside
+    /// the file, and the reader puts it here.
     pub code: Option<Blob>,
     /// A snapshot of its state, for a replay that starts here. Absent if the policy keeps none, and
     /// for one that an entry before this one brought.

@@ -6,7 +6,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Keeps a journal's files, which have numbers. Only the writer's thread calls it.
+use crate::components::{self, Component, StoredComponent};
+
+/// Keeps a journal's files, which have numbers, and the components that they name. Only the writer's
+/// thread calls it.
 pub trait Store: Send + 'static {
     /// Lists its files, ascending by number.
     ///
@@ -25,6 +28,25 @@ pub trait Store: Send + 'static {
     /// # Errors
     /// If the file cannot be removed.
     fn remove(&mut self, number: u32) -> io::Result<()>;
+
+    /// Lists the components beside its files.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    fn components(&mut self) -> io::Result<Vec<StoredComponent>>;
+
+    /// Notes that the file with this number names `component`, and stores it where it is not there
+    /// yet. Returns the number of bytes written.
+    ///
+    /// # Errors
+    /// If the component cannot be stored.
+    fn keep_component(&mut self, component: &Component, number: u32) -> io::Result<u64>;
+
+    /// Removes a component.
+    ///
+    /// # Errors
+    /// If the component cannot be removed.
+    fn remove_component(&mut self, component: &StoredComponent) -> io::Result<()>;
 }
 
 /// A file in a [`Store`].
@@ -38,7 +60,7 @@ pub struct StoredFile {
     pub modified: SystemTime,
 }
 
-/// A folder with files `0000000001.pmj` and so on. A lock makes sure that only one process writes
+/// A folder with files `0000000001.pmj` and so on, and a folder `components` in it. A lock makes sure that only one process writes
 /// to it.
 #[derive(Debug)]
 pub struct Folder {
@@ -118,6 +140,18 @@ impl Store for Folder {
 
     fn remove(&mut self, number: u32) -> io::Result<()> {
         fs::remove_file(self.file(number))
+    }
+
+    fn components(&mut self) -> io::Result<Vec<StoredComponent>> {
+        components::list(&self.path)
+    }
+
+    fn keep_component(&mut self, component: &Component, number: u32) -> io::Result<u64> {
+        components::keep(&self.path, component, number)
+    }
+
+    fn remove_component(&mut self, component: &StoredComponent) -> io::Result<()> {
+        components::remove(&self.path, component)
     }
 }
 

@@ -11,7 +11,7 @@
 //!    (`a_writer_whose_disk_stands_still_waits_for_nothing_and_says_how_much_is_missing` in
 //!    `tests/journal/writer.rs`).
 //! 2. Every file begins with a [`Header`] and a [`Keyframe`], so that a replay can start with any
-//!    file (`every_file_begins_with_a_header_and_a_keyframe_and_only_the_newest_are_kept`).
+//!    file and the components beside it (`every_file_begins_with_a_header_and_a_keyframe_and_only_the_newest_are_kept`).
 //! 3. The reader ends without a panic on any bytes, and returns every entry before a damage
 //!    (`tests/journal/damage.rs`, and a fuzz target).
 //! 4. Files of earlier versions of the format are still read (`tests/journal/golden.rs`).
@@ -24,6 +24,7 @@
 #![deny(missing_docs)]
 
 mod blob;
+mod components;
 mod entry;
 mod export;
 mod folder;
@@ -34,6 +35,7 @@ mod worker;
 mod writer;
 
 pub use blob::{Blob, BlobError, ContentHash, crc32};
+pub use components::{Component, StoredComponent};
 pub use entry::{
     Bound, Briefed, Chain, Decision, Entry, Gap, Header, Keyframe, PolicyEventEntry, PolicyRecord,
     Restarted, Roster, Saved,

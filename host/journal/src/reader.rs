@@ -15,6 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::blob::Blob;
+use crate::components;
 use crate::entry::{Entry, Header};
 use crate::folder;
 use crate::frame::{self, FILE_HEAD, FileError, FileHead, Framed, Frames};
@@ -158,6 +160,30 @@ impl<B: AsRef<[u8]>> Scan<B> {
     }
 }
 
+/// Gives the policies that `entry` names the components that lie beside `file`.
+fn whole(mut entry: Entry<'static>, file: &Path) -> Entry<'static> {
+    let mut policies = match &mut entry {
+        Entry::Keyframe(keyframe) => keyframe.roster.policies.iter_mut(),
+        Entry::Bound(bound) => bound.roster.policies.iter_mut(),
+        Entry::Header(_)
+        | Entry::Input { .. }
+        | Entry::Round { .. }
+        | Entry::Decision(_)
+        | Entry::Fact(_)
+        | Entry::PolicyEvent(_)
+        | Entry::Gap(_)
+        | Entry::Briefed(_)
+        | Entry::Restarted(_)
+        | Entry::Saved(_) => [].iter_mut(),
+    };
+    if let Some(folder) = file.parent() {
+        for policy in policies.by_ref().filter(|policy| policy.code.is_none()) {
+            policy.code = components::read(folder, policy.digest).map(Blob);
+        }
+    }
+    entry
+}
+
 fn span(start: usize, end: usize) -> u64 {
     u64::try_from(end.saturating_sub(start)).unwrap_or(u64::MAX)
 }
@@ -187,7 +213,8 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// The entries of a journal, oldest first, with an error at each fault.
+/// The entries of a journal, oldest first, with an error at each fault. Components beside it are read
+/// into the policies that name them.
 #[derive(Debug)]
 pub struct JournalReader {
     files: VecDeque<PathBuf>,
@@ -257,9 +284,9 @@ impl JournalReader {
         let file = Arc::clone(file);
         Some(match found {
             Found::Entry(entry) => Ok(Located {
+                entry: whole(entry, &file),
                 file,
                 offset,
-                entry,
             }),
             Found::Unreadable(why) => Err(ReadError::Unreadable { file, offset, why }),
             Found::Damaged { bytes } => Err(ReadError::Damaged {

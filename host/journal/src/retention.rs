@@ -1,4 +1,5 @@
-//! The choice of files that a journal gives up.
+//! The choice of files that a journal gives up. A component counts for the last file that names it,
+//! and goes with that one.
 //!
 //! # Invariants
 //! 1. The newest file stays, and of the older ones those that follow each other back from it
@@ -6,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::components::StoredComponent;
 use crate::folder::StoredFile;
 use crate::writer::JournalSettings;
 
@@ -15,9 +17,18 @@ const FILE_BYTES_MIN: u64 = 4096;
 
 /// The numbers of the files that go now that the last of `files` has begun, the oldest first. Room
 /// for what that one has yet to take is kept free.
-pub(crate) fn surplus(files: &[StoredFile], settings: &JournalSettings) -> Vec<u32> {
+pub(crate) fn surplus(
+    files: &[StoredFile],
+    components: &[StoredComponent],
+    settings: &JournalSettings,
+) -> Vec<u32> {
     let Some((newest, older)) = files.split_last() else {
         return Vec::new();
+    };
+    let size = |file: &StoredFile| {
+        let named = components.iter().filter(|it| it.file == file.number);
+        let named = named.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+        file.bytes.max(FILE_BYTES_MIN).saturating_add(named)
     };
     let mut total = settings.file_bytes.saturating_add(size(newest));
     let mut surplus: Vec<u32> = Vec::new();
@@ -29,10 +40,6 @@ pub(crate) fn surplus(files: &[StoredFile], settings: &JournalSettings) -> Vec<u
     }
     surplus.reverse();
     surplus
-}
-
-fn size(file: &StoredFile) -> u64 {
-    file.bytes.max(FILE_BYTES_MIN)
 }
 
 /// The time from the last entry of `file` to the first of the newest; none if a clock was set back
@@ -67,7 +74,7 @@ mod tests {
             bytes,
             modified: SystemTime::UNIX_EPOCH + hour * HOUR,
         });
-        surplus(&files.collect::<Vec<_>>(), &settings())
+        surplus(&files.collect::<Vec<_>>(), &[], &settings())
     }
 
     #[test]
@@ -81,6 +88,27 @@ mod tests {
         assert_eq!(gone(&[(1, 0), (60_000, 0), (15_000, 0), (5000, 0)]), [1, 2]);
         // Each counts as a block of a disk.
         assert_eq!(gone(&[(0, 0); 12]), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_component_counts_for_the_last_file_that_names_it() {
+        let file = |number| StoredFile {
+            number,
+            bytes: 5000,
+            modified: SystemTime::UNIX_EPOCH,
+        };
+        let files: Vec<StoredFile> = (1..=4).map(file).collect();
+        let component = |file, bytes| StoredComponent {
+            digest: String::new(),
+            file,
+            bytes,
+        };
+        let gone = |components: &[StoredComponent]| surplus(&files, components, &settings());
+        // 30,000 bytes are files, and room for the newest.
+        assert_eq!(gone(&[component(4, 20_000)]), NONE);
+        assert_eq!(gone(&[component(4, 20_001)]), [1]);
+        assert_eq!(gone(&[component(2, 30_001)]), [1, 2]);
+        assert_eq!(gone(&[component(4, 90_000)]), [1, 2, 3]);
     }
 
     #[test]

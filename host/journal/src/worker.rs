@@ -212,10 +212,22 @@ impl<S: Store> Worker<S> {
         })
     }
 
+    /// Stores the components that a batch for the file with this number names.
+    fn keep(&mut self, batch: &Batch, number: u32) -> io::Result<()> {
+        for component in &batch.components {
+            self.stats.bytes += self.store.keep_component(component, number)?;
+        }
+        Ok(())
+    }
+
     /// Writes a batch to the open file and returns the number of gaps noted, 0 or 1.
     fn append(&mut self, batch: &Batch) -> Result<u64, Unwritten> {
         let hard_limit = self.settings.file_bytes.saturating_mul(2);
-        let Some(file) = self.file.as_mut().filter(|file| file.bytes < hard_limit) else {
+        let has_room = |file: &OpenFile| file.bytes < hard_limit;
+        if self.file.as_ref().is_some_and(has_room) {
+            self.keep(batch, self.number.saturating_sub(1))?;
+        }
+        let Some(file) = self.file.as_mut().filter(|file| has_room(file)) else {
             return Err(Unwritten::NoFile);
         };
         let mut gap = Vec::new();
@@ -236,6 +248,7 @@ impl<S: Store> Worker<S> {
         write_frame(&mut head, &header).map_err(io::Error::other)?;
         // Entries are missing between two files; a replay starts anew from this file's keyframe.
         let gaps = note_gap(&mut head, self.missing)?;
+        self.keep(keyframe, self.number)?;
         let mut file = OpenFile {
             to: self.store.create(self.number)?,
             bytes: 0,
@@ -266,12 +279,21 @@ impl<S: Store> Worker<S> {
     }
 
     fn remove_oldest(&mut self) {
-        let files = match self.store.files() {
-            Ok(files) => files,
+        let stored = self.store.files();
+        let stored = stored.and_then(|files| Ok((files, self.store.components()?)));
+        let (files, components) = match stored {
+            Ok(stored) => stored,
             Err(error) => return self.note_error(&error),
         };
-        for number in retention::surplus(&files, &self.settings) {
+        let surplus = retention::surplus(&files, &components, &self.settings);
+        let oldest = files.get(surplus.len()).map_or(0, |file| file.number);
+        for number in surplus {
             self.remove(number);
+        }
+        for component in components.iter().filter(|it| it.file < oldest) {
+            if let Err(error) = self.store.remove_component(component) {
+                self.note_error(&error);
+            }
         }
     }
 

@@ -28,6 +28,7 @@ use std::{io, thread};
 
 use pointsman_core::Micros;
 
+use crate::components::Component;
 use crate::entry::{Entry, Header, Keyframe};
 use crate::folder::Store;
 use crate::frame::write_frame;
@@ -39,7 +40,7 @@ pub struct JournalSettings {
     /// Bytes after the first keyframe at which a file is full: it ends with the next keyframe. At
     /// least 4,096.
     pub file_bytes: u64,
-    /// Bytes of all files, those of earlier runs included. A file that begins has room for
+    /// Bytes of all files and components, those of earlier runs included. A file that begins has room for
     /// [`Self::file_bytes`] made for it: the oldest go. At least twice that.
     pub total_bytes: u64,
     /// Age of a file's last entry at which it goes when another file begins. A file ends at an
@@ -163,6 +164,8 @@ pub(crate) struct Batch {
     pub(crate) dropped_before: u64,
     pub(crate) entries: u64,
     pub(crate) bytes: Vec<u8>,
+    /// Components that the entries name.
+    pub(crate) components: Vec<Component>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -209,6 +212,8 @@ pub struct JournalWriter {
     ended: Receiver<()>,
     shared: Arc<Shared>,
     batch: Batch,
+    /// Components that the next entry names.
+    brought: Vec<Component>,
     /// Bytes that the round may still have.
     round_left: u64,
     /// Bytes that entries which a replay does without may still have.
@@ -258,11 +263,18 @@ impl JournalWriter {
             ended,
             shared,
             batch: Batch::default(),
+            brought: Vec::new(),
             round_left: settings.round_bytes,
             spare_left: SPARE_BYTES,
             now: Micros::default(),
             batch_since: None,
         })
+    }
+
+    /// Has a component stored that the next entry, a keyframe or [`Entry::Bound`], names by its
+    /// digest alone. Storing it is left to the thread.
+    pub fn bring(&mut self, component: Component) {
+        self.brought.push(component);
     }
 
     /// Writes an entry.
@@ -359,6 +371,7 @@ impl JournalWriter {
             dropped_before: std::mem::take(&mut self.batch.dropped_before),
             entries: 1,
             bytes,
+            components: std::mem::take(&mut self.brought),
         };
         self.shared.keyframe_due.store(false, Ordering::Relaxed);
         if let Err(batch) = self.send(batch) {
@@ -392,6 +405,7 @@ impl JournalWriter {
             return Err(Unencoded::NoRoom);
         }
         self.batch.entries += 1;
+        self.batch.components.append(&mut self.brought);
         Ok(bytes)
     }
 

@@ -303,6 +303,12 @@ impl PolicyComponent {
     }
 }
 
+impl AsRef<[u8]> for PolicyComponent {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl fmt::Debug for PolicyComponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolicyComponent")

@@ -98,11 +98,11 @@ impl PolicySource {
         &self.limits
     }
 
-    /// The bytes of the component; `None` for a native policy.
+    /// The component; `None` for a native policy.
     #[must_use]
-    pub fn code(&self) -> Option<&[u8]> {
+    pub fn code(&self) -> Option<&PolicyComponent> {
         match &self.code {
-            Code::Component(component) => Some(component.bytes()),
+            Code::Component(component) => Some(component),
             Code::Native(_) => None,
         }
     }

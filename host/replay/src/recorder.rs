@@ -60,6 +60,9 @@ impl JournalRecorder {
         host.renew(now, &machine.view());
         self.look(host);
         self.chains = roster::chains(host);
+        for component in roster::components(host, InFull::All) {
+            self.writer.bring(component);
+        }
         self.writer.write_keyframe(Keyframe {
             now,
             round: machine.round(),
@@ -178,6 +181,9 @@ impl PolicyRecorder for JournalRecorder {
         let chains = roster::chains(host);
         if chains != self.chains || !host.numbers().eq(known.iter().copied()) {
             let roster = roster::roster(host, InFull::AllBut(&known));
+            for component in roster::components(host, InFull::AllBut(&known)) {
+                self.writer.bring(component);
+            }
             self.writer.write(&Entry::Bound(Bound { now, roster }));
             self.chains = chains;
         }

@@ -1,15 +1,22 @@
 //! The policies of a host as entries of a journal, and the way back to running policies.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use pointsman_core::Hook;
-use pointsman_journal::{Blob, Chain, ContentHash, PolicyRecord, Roster};
+use pointsman_journal::{Blob, Chain, Component, ContentHash, PolicyRecord, Roster};
 use pointsman_notation::NamedLimits;
-use pointsman_policy::{Limits, PolicyHost, PolicySource, Runner, Snapshot, start};
+use pointsman_policy::{
+    Limits, PolicyComponent, PolicyHost, PolicySource, Runner, Snapshot, start,
+};
 use serde_json::{Map, Value};
 
 use crate::components::ComponentCache;
 use crate::replay::ReplayError;
+
+/// Size of the largest component that stands in each file of a journal, in bytes: several such
+/// policies take a small part of a file.
+const INLINE_MAX: usize = 1 << 20;
 
 /// The policies that a roster records with all that is needed to start them.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +41,27 @@ pub(crate) fn roster(host: &PolicyHost, in_full: InFull<'_>) -> Roster {
         policies: policies.collect(),
         chains: chains(host),
     }
+}
+
+/// The components that the roster of `host` names by their digests alone.
+pub(crate) fn components(
+    host: &PolicyHost,
+    in_full: InFull<'_>,
+) -> impl Iterator<Item = Component> {
+    let runners = host.runners().filter(move |(number, _)| match in_full {
+        InFull::All => true,
+        InFull::AllBut(known) => !known.contains(number),
+    });
+    let codes = runners.filter_map(|(_, runner)| runner.source().code());
+    codes.filter(|code| is_large(code)).map(|code| Component {
+        digest: ContentHash(code.digest().0),
+        bytes: Arc::new(code.clone()),
+    })
+}
+
+/// True if a component is stored beside the journal instead of in each of its files.
+fn is_large(component: &PolicyComponent) -> bool {
+    component.bytes().len() > INLINE_MAX
 }
 
 /// The chain of each hook that a policy holds.
@@ -65,8 +93,9 @@ fn brief(number: u32, runner: &Runner) -> PolicyRecord {
 }
 
 fn whole(number: u32, runner: &Runner) -> PolicyRecord {
+    let code = runner.source().code().filter(|code| !is_large(code));
     PolicyRecord {
-        code: runner.source().code().map(|code| Blob(code.to_vec())),
+        code: code.map(|code| Blob(code.bytes().to_vec())),
         state: runner.state().map(|state| Blob(state.to_vec())),
         told: runner.told(),
         ..brief(number, runner)
@@ -93,11 +122,18 @@ fn started(
     components: &ComponentCache,
     record: &PolicyRecord,
 ) -> Result<Runner, Box<dyn Error + Send + Sync>> {
-    let code = record.code.as_ref().ok_or(
-        "its component is not in the journal: it was linked in, or the entry that brought it is \
-         missing",
-    )?;
+    let code = record.code.as_ref().ok_or_else(|| {
+        format!(
+            "its component is not in the journal: it was linked in, or the entry that brought it or \
+             the file `components/{}.*` beside the journal is missing",
+            record.digest
+        )
+    })?;
     let component = components.component(&code.0)?;
+    if component.digest().0 != record.digest.0 {
+        let digest = component.digest();
+        return Err(format!("its component is damaged: its digest is {digest}").into());
+    }
     let settings: Map<String, Value> = serde_json::from_str(&record.settings)?;
     let limits = limits(&record.limits)?;
     let mut runner = start(PolicySource::component(&component, &settings, limits))?;

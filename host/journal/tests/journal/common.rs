@@ -23,8 +23,9 @@ use pointsman_core::{
     admission, fixture, routing,
 };
 use pointsman_journal::{
-    Blob, Bound, Briefed, Chain, ContentHash, Decision, Entry, Gap, Header, Keyframe,
-    PolicyEventEntry, PolicyRecord, Restarted, Roster, RunInfo, Saved, Store, StoredFile,
+    Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
+    PolicyEventEntry, PolicyRecord, Restarted, Roster, RunInfo, Saved, Store, StoredComponent,
+    StoredFile,
 };
 
 pub(crate) type Files = Arc<Mutex<BTreeMap<u32, Vec<u8>>>>;
@@ -85,6 +86,18 @@ impl Store for Memory {
     fn remove(&mut self, number: u32) -> io::Result<()> {
         self.files.lock().unwrap().remove(&number);
         Ok(())
+    }
+
+    fn components(&mut self) -> io::Result<Vec<StoredComponent>> {
+        Ok(Vec::new())
+    }
+
+    fn keep_component(&mut self, component: &Component, _: u32) -> io::Result<u64> {
+        panic!("{component:?} is not for a store in memory")
+    }
+
+    fn remove_component(&mut self, component: &StoredComponent) -> io::Result<()> {
+        panic!("{component:?} was never stored")
     }
 }
 
@@ -200,7 +213,7 @@ pub(crate) fn everything() -> Vec<Entry<'static>> {
     entries
 }
 
-fn roster() -> Roster {
+pub(crate) fn roster() -> Roster {
     Roster {
         policies: vec![PolicyRecord {
             number: 4,

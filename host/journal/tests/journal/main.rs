@@ -7,6 +7,7 @@
 )]
 
 mod common;
+mod components;
 mod damage;
 mod golden;
 mod writer;

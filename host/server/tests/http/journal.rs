@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind, Write};
 
 use pointsman_core::{Micros, Round};
 use pointsman_journal::{
-    Blob, JournalSettings, JournalWriter, Keyframe, Roster, Store, StoredFile,
+    Blob, Component, JournalSettings, JournalWriter, Keyframe, Roster, Store, StoredComponent,
+    StoredFile,
 };
 use pointsman_server::journal::run_info;
 
@@ -23,6 +24,18 @@ impl Store for FullDisk {
     }
 
     fn remove(&mut self, _: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn components(&mut self) -> io::Result<Vec<StoredComponent>> {
+        Ok(Vec::new())
+    }
+
+    fn keep_component(&mut self, _: &Component, _: u32) -> io::Result<u64> {
+        Err(ErrorKind::StorageFull.into())
+    }
+
+    fn remove_component(&mut self, _: &StoredComponent) -> io::Result<()> {
         Ok(())
     }
 }
