@@ -96,7 +96,10 @@ fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(io::Error::new(ErrorKind::InvalidInput, "no regular file"))
+    Err(io::Error::new(
+        ErrorKind::InvalidInput,
+        "not a regular file",
+    ))
 }
 
 #[cfg(test)]
@@ -120,7 +123,12 @@ mod tests {
         let paths = [&fifo_at, &link, home.path(), Path::new("/dev/zero")];
         for path in paths {
             let error = read(path, 10).unwrap_err();
-            assert_eq!(error.to_string(), "no regular file", "{}", path.display());
+            assert_eq!(
+                error.to_string(),
+                "not a regular file",
+                "{}",
+                path.display()
+            );
         }
         // Nobody reads from it, so it cannot even be opened for writing.
         assert!(create(&fifo_at).is_err());

@@ -12,6 +12,8 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
+
 use super::folder::{Listing, Sight, Stamp};
 use super::report::ReloadStep;
 use super::transactions::Failure;
@@ -78,6 +80,13 @@ pub(crate) fn read(seen: &Stamp, max: usize) -> Result<Option<Vec<u8>>, Failure>
     }
 }
 
+/// The bytes of the component at `path`; absent: there is none, or it has another digest.
+pub(crate) fn read_component(path: &Path, digest: Digest) -> Option<Vec<u8>> {
+    let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
+    let bytes = pointsman_files::read(path, max).ok()?;
+    (Digest::of(&bytes) == digest).then_some(bytes)
+}
+
 fn failure(why: String) -> Failure {
     let step = ReloadStep::Read;
     Failure { step, why }
@@ -131,7 +140,7 @@ mod tests {
         let made = Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());
         let failure = read(&stamp, 9).unwrap_err();
-        assert_eq!(failure.why, "cannot be read: no regular file");
+        assert_eq!(failure.why, "cannot be read: not a regular file");
         let files = list(folder.path()).unwrap().files;
         assert_eq!(files["a.wasm"], Err("not a regular file".to_owned()));
     }

@@ -2,7 +2,8 @@
 //! configure, test.
 //!
 //! [`Preparer`] reads files and decides the work on each, on the reconciler's thread. Slow work is
-//! a [`Job`], which a thread of its own does.
+//! a [`Job`]; threads of their own do up to [`JOBS_MAX`] of them at a time, so that several policies
+//! which take all the time they may take it once.
 //!
 //! # Invariants
 //! 1. Code that was compiled is not compiled again while it is among the last [`COMPONENTS_MAX`],
@@ -16,6 +17,7 @@ mod job;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::num::NonZeroUsize;
 use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,8 +37,13 @@ use super::report::ReloadStep;
 use super::settings::LifecycleSettings;
 use super::sidecar::{self, SIDECAR_BYTES_MAX, Sidecar};
 use super::transactions::{Attempt, Failure};
-use job::{Code, Compiler};
+use job::{Code, Compiler, Tested};
 pub(crate) use job::{Job, Prepared, start};
+
+/// The fewest threads for jobs: one that is busy for long leaves another.
+const JOBS_MIN: NonZeroUsize = NonZeroUsize::new(2).expect("it is not 0");
+/// The most jobs at a time: each may take the memory of a compiler.
+const JOBS_MAX: NonZeroUsize = NonZeroUsize::new(4).expect("it is not 0");
 
 /// The most compiled components that are kept, in case their bytes come back.
 const COMPONENTS_MAX: usize = 16;
@@ -73,29 +80,30 @@ pub(crate) enum Inspection {
 }
 
 impl Preparer {
-    /// Starts the thread for jobs, which wakes `waker` after each.
+    /// Starts the threads for jobs, which wake `waker` after each.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If a thread cannot be started.
     pub(crate) fn spawn(
         settings: &LifecycleSettings,
         engine: PolicyEngine,
         cache: Option<CompileCache>,
-        waker: Waker,
+        waker: &Waker,
     ) -> io::Result<Self> {
         let compiler = Compiler { engine, cache };
         let compiles = compiler.clone();
-        // Fingerprints and limits that passed the self-test, the newest last.
-        let mut tested = VecDeque::new();
+        let tested = Tested::default();
         let work = move |(job, mut attempt): (Job, Attempt)| {
-            let result = job.prepare(&compiles, &mut tested, &mut attempt);
+            let result = job.prepare(&compiles, &tested, &mut attempt);
             (attempt, result)
         };
+        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let threads = threads.clamp(JOBS_MIN, JOBS_MAX);
         Ok(Self {
             compiler,
             limits: settings.limits,
             settings: settings.settings.iter().cloned().collect(),
-            jobs: Background::spawn("policy-preparer", waker, work)?,
+            jobs: Background::spawn(("policy-preparer", threads), waker, work)?,
             components: VecDeque::new(),
             compiled: 0,
             cached: 0,
@@ -257,19 +265,24 @@ impl Preparer {
         self.jobs.is_busy()
     }
 
-    /// Begins `job`. Call it when no job is in progress.
+    /// True while no other job can be begun.
+    pub(crate) fn is_full(&self) -> bool {
+        self.jobs.is_full()
+    }
+
+    /// Begins `job`. Call it when another job can be begun.
     pub(crate) fn begin(&mut self, job: Job, attempt: Attempt) -> JobId {
         self.jobs.begin((job, attempt))
     }
 
-    /// The job in progress, if the job has ended.
+    /// A job that has ended; absent: there is none.
     pub(crate) fn poll(&mut self) -> Option<Finished> {
         let (job, (attempt, result)) = self.jobs.poll()?;
         self.note_result(&result);
         Some((job, attempt, result))
     }
 
-    /// Waits for the job in progress to end; absent: there is none.
+    /// Waits for a job to end; absent: none is in progress.
     pub(crate) fn wait(&mut self) -> Option<Finished> {
         let (job, (attempt, result)) = self.jobs.wait()?;
         self.note_result(&result);

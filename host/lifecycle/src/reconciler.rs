@@ -79,7 +79,7 @@ impl<P: PolicyPort> Reconciler<P> {
             mut state,
             waker,
         } = spec;
-        let preparer = Preparer::spawn(&settings, engine, state.cache(), waker.clone())?;
+        let preparer = Preparer::spawn(&settings, engine, state.cache(), &waker)?;
         let (orders, inbox) = order::orders(waker);
         let defaults = embedded.iter().map(|policy| policy.name).collect();
         Ok(Self {
@@ -173,10 +173,11 @@ impl<P: PolicyPort> Reconciler<P> {
         self.look();
         let changes = self.folder.due(self.transactions.at);
         self.take_all(changes);
-        if let Some(finished) = self.preparer.poll() {
+        while let Some(finished) = self.preparer.poll() {
             self.take_finished(finished);
         }
         self.prepare_next();
+        // Files that came together are judged together, whichever is ready first.
         if !self.preparer.is_busy() || has_lost {
             self.reconcile()?;
             self.drop_ready();

@@ -11,7 +11,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_core::Hook;
 use pointsman_policy::{
@@ -66,6 +66,10 @@ pub(super) struct Compiler {
     pub(super) cache: Option<CompileCache>,
 }
 
+/// Fingerprints and limits that passed the self-test, the newest last. Locked to look and to add.
+#[derive(Debug, Default)]
+pub(super) struct Tested(Mutex<VecDeque<(Digest, Limits)>>);
+
 // === impl Job and Code ===
 
 impl Job {
@@ -73,7 +77,7 @@ impl Job {
     pub(super) fn prepare(
         self,
         compiler: &Compiler,
-        tested: &mut VecDeque<(Digest, Limits)>,
+        tested: &Tested,
         attempt: &mut Attempt,
     ) -> Result<Prepared, Failure> {
         guarded(attempt, |attempt| {
@@ -148,22 +152,25 @@ pub(crate) fn start(version: &Version, attempt: &mut Attempt) -> Result<Runner, 
 }
 
 /// Puts `version` through the self-test, unless it is among the `tested` ones.
-fn test(
-    version: &Version,
-    tested: &mut VecDeque<(Digest, Limits)>,
-    attempt: &mut Attempt,
-) -> Result<(), Failure> {
+fn test(version: &Version, tested: &Tested, attempt: &mut Attempt) -> Result<(), Failure> {
     let passed = (version.source.fingerprint(), *version.source.limits());
-    if tested.contains(&passed) {
+    if tested.list().contains(&passed) {
         return Ok(());
     }
     let test = attempt.time(ReloadStep::Test, || self_test(&version.source));
     test.map_err(|error| Failure::new(ReloadStep::Test, &error))?;
-    if tested.len() >= TESTED_MAX {
-        tested.pop_front();
+    let mut list = tested.list();
+    if list.len() >= TESTED_MAX {
+        list.pop_front();
     }
-    tested.push_back(passed);
+    list.push_back(passed);
     Ok(())
+}
+
+impl Tested {
+    fn list(&self) -> MutexGuard<'_, VecDeque<(Digest, Limits)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Refuses a canary without a question that can be put to it.

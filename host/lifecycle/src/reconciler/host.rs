@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use pointsman_policy::{COMPONENT_BYTES_MAX, Cause, Commit, Committed, Digest, Quarantined};
+use pointsman_policy::{Cause, Commit, Committed, Quarantined};
 
 use super::Reconciler;
+use crate::listing::read_component;
 use crate::port::{HostEnded, PolicyPort};
 use crate::registry::{Installed, Origin, Version};
 use crate::report::{ReloadStep, TransactionOutcome, Trigger, VersionRefusal};
@@ -107,10 +108,8 @@ impl<P: PolicyPort> Reconciler<P> {
         let digest = version.source.digest();
         if let Origin::File(path) = &version.origin {
             let kept = self.state.code(digest);
-            let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
-            let code = kept.or_else(|| pointsman_files::read(path, max).ok());
             // A file that has changed meanwhile will have its own probation.
-            if let Some(code) = code.filter(|code| Digest::of(code) == digest) {
+            if let Some(code) = kept.or_else(|| read_component(path, digest)) {
                 self.state.prove(name, &code, version.sidecar.clone());
             }
         }

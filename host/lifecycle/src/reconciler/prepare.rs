@@ -54,7 +54,7 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    // === One after another ===
+    // === Files on their way ===
 
     /// Prepares all waiting policies, and waits for their jobs.
     pub(super) fn prepare_all(&mut self) {
@@ -65,10 +65,10 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Begins with the next policy that waits and has something to be done, if nothing is in
-    /// progress.
+    /// Begins with the policies that wait and have something to be done, as many as there are threads
+    /// for them.
     pub(super) fn prepare_next(&mut self) {
-        while !self.preparer.is_busy()
+        while !self.preparer.is_full()
             && let Some((name, source)) = self.registry.take_waiting()
         {
             match source {

@@ -14,10 +14,11 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
+use pointsman_policy::Digest;
 
 use super::Remembered;
 use super::file::{self, Unreadable};
+use crate::listing::read_component;
 
 /// The most dumps that are kept.
 pub(super) const DUMPS_MAX: usize = 64;
@@ -130,9 +131,7 @@ impl StateFolder {
     }
 
     pub(super) fn code(&self, digest: Digest) -> Option<Vec<u8>> {
-        let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
-        let code = pointsman_files::read(&self.code_at(digest), max).ok()?;
-        (Digest::of(&code) == digest).then_some(code)
+        read_component(&self.code_at(digest), digest)
     }
 
     // === Dumps ===

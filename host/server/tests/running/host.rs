@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -53,11 +54,58 @@ impl Host {
         self.process = Process::start(&self.folder, config, "serving on ");
     }
 
+    /// Lets the server have `bytes` of memory of its own above what it has now. One that wants more is
+    /// ended.
+    pub(crate) fn limit_memory(&self, bytes: u64) {
+        let id = self.process.child.id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let mut lines = status.lines();
+        let has = lines.find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        let has: u64 = has.trim().trim_end_matches(" kB").parse().unwrap();
+        let limit = Some((has << 10) + bytes);
+        let limit = Rlimit {
+            current: limit,
+            maximum: limit,
+        };
+        let process = Pid::from_raw(i32::try_from(id).unwrap());
+        prlimit(process, Resource::Data, limit).unwrap();
+    }
+
+    /// A connection to the server.
+    pub(crate) fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.process.url.trim_start_matches("http://")).unwrap()
+    }
+
+    /// The answer to a completion of `prompt`, head and body.
+    pub(crate) fn complete(&self, prompt: &str) -> String {
+        let body = format!(r#"{{"model": "demo", "prompt": "{prompt}", "max_tokens": 4}}"#);
+        let mut socket = self.connect();
+        write!(
+            socket,
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     /// Puts a file into the policy folder, as an operator does: whole or not at all.
     pub(crate) fn drop_in(&self, name: &str, bytes: &[u8]) {
         let beside = self.folder.path().join("unfinished");
         fs::write(&beside, bytes).unwrap();
         fs::rename(beside, self.folder.path().join("policies.d").join(name)).unwrap();
+    }
+
+    /// The names of all files in a folder of the server's, one after the other.
+    pub(crate) fn files(&self, folder: &str) -> String {
+        let entries = fs::read_dir(self.folder.path().join(folder));
+        let entries = entries.into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.file_name().into_string().unwrap() + "\n")
+            .collect()
     }
 
     /// The reason for which the policy `name` is refused, once it is.

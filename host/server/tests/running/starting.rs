@@ -1,5 +1,7 @@
 //! A server whose policies are still being made ready.
 
+use pointsman_policy::Digest;
+
 use super::host::{Host, policy};
 
 /// A policy that is busy for minutes before it can be asked anything.
@@ -22,4 +24,17 @@ fn probes_are_answered_and_signals_heard_before_the_policies_are_ready() {
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     // The policy would be busy for much longer than a test may take.
     assert!(host.terminate().success());
+}
+
+#[test]
+fn a_policy_is_made_ready_beside_one_that_takes_its_time() {
+    let busy = ("a.toml", BUSY.as_bytes());
+    let (hostile, other) = (policy("test/hostile"), policy("round-robin"));
+    let files = [busy, ("a.wasm", &*hostile), ("b.wasm", &*other)];
+    let host = Host::begin(PATIENT, &files);
+    // The compiled code of `b`, which comes after `a` and would otherwise wait for minutes.
+    let compiled = Digest::of(&other).to_string();
+    while !host.files("state/code").contains(&compiled) {}
+    let ready = host.get("/ready");
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
 }
