@@ -292,10 +292,8 @@ impl ApiError {
             ApiError::ReadingQueueFull { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "reading_queue_full")
             }
-            ApiError::BodiesFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "bodies_full"),
-            ApiError::ConnectionsFull { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "connections_full")
-            }
+            ApiError::BodiesFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "bodies_full"),
+            ApiError::ConnectionsFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "connections_full"),
             ApiError::Starting { .. } => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             ApiError::Draining { .. } => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
             ApiError::Ended(outcome) => outcome_status(*outcome),

@@ -117,8 +117,8 @@ fn a_signal_ejects_every_hook_and_the_server_serves_on() {
         assert!(process.log.read_line(&mut line).unwrap() > 0, "it ended");
     }
     let mut socket = process.chat(4);
-    first_text(&mut socket);
-    assert!(rest(socket).contains("[DONE]"));
+    let answer = first_text(&mut socket) + &rest(socket);
+    assert!(answer.contains("[DONE]"), "{answer}");
     let state = process.folder.path().join("state/state.json");
     let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
     let bound = state["bindings"].as_object().unwrap();
@@ -129,8 +129,8 @@ fn a_signal_ejects_every_hook_and_the_server_serves_on() {
     assert!(status.success());
 }
 
-/// Reads the first text of an answer.
-fn first_text(socket: &mut TcpStream) {
+/// Reads up to the first text of an answer, or further.
+fn first_text(socket: &mut TcpStream) -> String {
     let mut read = String::new();
     let mut buffer = [0; 1024];
     while !read.contains(r#""content":""#) {
@@ -138,6 +138,7 @@ fn first_text(socket: &mut TcpStream) {
         assert!(bytes > 0, "{read}");
         read.push_str(&String::from_utf8_lossy(&buffer[..bytes]));
     }
+    read
 }
 
 fn rest(mut socket: TcpStream) -> String {
@@ -181,9 +182,9 @@ fn logs_for_programs_are_an_object_a_line() {
 fn a_terminated_server_finishes_what_runs_and_takes_nothing_new() {
     let process = Process::start(&[]);
     let mut running = process.chat(1500);
-    first_text(&mut running);
+    let text = first_text(&mut running);
     process.signal("TERM");
-    let text = rest(running);
+    let text = text + &rest(running);
     assert!(text.contains("[DONE]"), "{text}");
     assert!(text.contains(r#""finish_reason":"length""#), "{text}");
     let addr = process.addr.clone();

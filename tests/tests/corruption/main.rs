@@ -12,10 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use fastrand::Rng;
-use pointsman_policy::PolicyEngine;
+use pointsman_policy::{PolicyEngine, bombs};
 use pointsman_testkit::component::component_path;
 use pointsman_tests::fuzz::{LoadResult, load_and_ask};
 use pointsman_tests::mutate::{altered, damaged};
+use pointsman_tests::serving::target;
 
 /// Number of threads that share the work.
 const THREADS: u64 = 2;
@@ -73,9 +74,26 @@ fn one(engine: &PolicyEngine, samples: &[Vec<u8>], seed: u64) -> LoadResult {
     load_and_ask(engine, &corrupted)
 }
 
+/// A small policy, and files just within the bounds of the scan. They are left for the fuzz target
+/// to begin with.
+fn small_samples() -> Vec<Vec<u8>> {
+    let small = guest::small();
+    let samples = vec![
+        bombs::nested_types(&small, 30),
+        bombs::many_locals(&small, 20, 500),
+        small,
+    ];
+    let seeds = target().join("seeds/component");
+    std::fs::create_dir_all(&seeds).unwrap();
+    for (number, sample) in samples.iter().enumerate() {
+        std::fs::write(seeds.join(format!("{number}.wasm")), sample).unwrap();
+    }
+    samples
+}
+
 #[test]
 fn ten_thousand_corruptions_of_a_small_policy_do_not_make_the_host_panic() {
-    let counts = corrupt(&[guest::small()], 10_000);
+    let counts = corrupt(&small_samples(), 10_000);
     println!("{counts:?}");
     assert_eq!(counts.refused + counts.failed + counts.works, 10_000);
     // The damage must have reached every depth.

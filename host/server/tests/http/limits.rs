@@ -71,7 +71,7 @@ async fn a_body_without_room_is_turned_away_for_now_and_small_ones_are_taken() {
         let mut client = stage.client().await;
         client.send(prompt(200_000)).await;
         let answer = client.answer().await;
-        assert_eq!(answer.error(), (503, "bodies_full".to_owned(), None));
+        assert_eq!(answer.error(), (429, "bodies_full".to_owned(), None));
         assert_eq!(answer.head.header("retry-after"), Some("1"));
         assert!(client.is_closed().await);
         // The room that it had is another's.
@@ -181,7 +181,7 @@ async fn more_connections_than_the_server_takes_are_turned_away_for_now() {
         let mut second = Client::connect(stage.addr).await;
         second.send(once()).await;
         let answer = second.answer().await;
-        assert_eq!(answer.error(), (503, "connections_full".to_owned(), None));
+        assert_eq!(answer.error(), (429, "connections_full".to_owned(), None));
         assert_eq!(answer.head.header("retry-after"), Some("1"));
         assert!(second.is_closed().await);
     }

@@ -6,12 +6,20 @@ use std::process::Command;
 
 use pointsman_policy::{
     CompileCache, CompileLimits, CompileStop, Compiler, LoadError, PolicyComponent, PolicyEngine,
+    bombs,
 };
 
-use super::bombs;
 use crate::host::{Host, policy};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
+
+fn nested_types(levels: usize) -> Vec<u8> {
+    bombs::nested_types(&policy("aging"), levels)
+}
+
+fn many_locals(functions: u32, locals: u32) -> Vec<u8> {
+    bombs::many_locals(&policy("aging"), functions, locals)
+}
 
 /// Limits under which the scan lets every bomb through to the compiler.
 fn wide() -> CompileLimits {
@@ -49,7 +57,7 @@ fn a_policy_compiled_elsewhere_is_the_same_policy() {
 #[test]
 fn the_compilers_refusal_reads_the_same_from_another_process() {
     // A function without an end.
-    let mut bytes = bombs::many_locals(1, 1);
+    let mut bytes = many_locals(1, 1);
     let end = bytes.len() - 1;
     bytes[end] = 0x01;
     let here = PolicyComponent::load(&PolicyEngine::new().unwrap(), &bytes).unwrap_err();
@@ -60,7 +68,7 @@ fn the_compilers_refusal_reads_the_same_from_another_process() {
 
 #[test]
 fn types_nested_past_the_compilers_stack_end_its_process_and_no_other() {
-    let bomb = bombs::nested_types(100_000);
+    let bomb = nested_types(100_000);
     assert_eq!(stopped(wide(), &bomb), CompileStop::Stack);
     // Nobody who has not asked for it meets the compiler with such a file.
     let refused = PolicyComponent::load(&engine(CompileLimits::default()), &bomb).unwrap_err();
@@ -89,7 +97,7 @@ fn processor_time_of_the_compiler_is_bounded() {
         processor_seconds: 1,
         ..wide()
     };
-    let stop = stopped(limits, &bombs::many_locals(20_000, 50_000));
+    let stop = stopped(limits, &many_locals(20_000, 50_000));
     assert_eq!(stop, CompileStop::ProcessorTime(1));
 }
 
@@ -132,7 +140,7 @@ fn a_compiler_that_cannot_be_started_is_no_fault_of_the_file() {
 fn a_file_that_was_given_up_is_not_compiled_at_the_next_start() {
     let home = tempfile::tempdir().unwrap();
     let cache = CompileCache::open(home.path()).unwrap();
-    let bomb = bombs::nested_types(100_000);
+    let bomb = nested_types(100_000);
     let load = |limits| PolicyComponent::load_cached(&engine(limits), &bomb, &cache);
     let first = load(wide()).unwrap_err();
     assert_eq!(first, LoadError::Stopped(CompileStop::Stack));
@@ -154,12 +162,12 @@ fn a_file_that_was_given_up_is_not_compiled_at_the_next_start() {
 fn a_server_refuses_bombs_tells_why_and_serves_on() {
     let compile = "[policies.compile]\ntype-depth = 1_000_000\n";
     let mut host = Host::start(compile);
-    host.drop_in("bomb.wasm", &bombs::nested_types(100_000));
+    host.drop_in("bomb.wasm", &nested_types(100_000));
     assert_eq!(
         host.refusal("bomb"),
         "not compiled: the compiler ran out of stack"
     );
-    host.drop_in("deep.wasm", &bombs::many_locals(1, 6000));
+    host.drop_in("deep.wasm", &many_locals(1, 6000));
     assert_eq!(
         host.refusal("deep"),
         "too complex: 6000 locals in a function, 5000 are allowed (policies.compile)"
