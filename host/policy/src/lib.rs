@@ -21,8 +21,6 @@
 #![deny(unsafe_code)]
 
 mod bindings;
-#[cfg(any(test, feature = "test-util"))]
-pub mod bombs;
 mod cache;
 mod compiler;
 mod component;

@@ -32,6 +32,8 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+#[doc(hidden)]
+pub mod bombs;
 pub mod component;
 mod kit;
 pub mod native;

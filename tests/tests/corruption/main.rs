@@ -12,7 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use fastrand::Rng;
-use pointsman_policy::{PolicyEngine, bombs};
+use pointsman_policy::PolicyEngine;
+use pointsman_testkit::bombs;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::fuzz::{LoadResult, load_and_ask};
 use pointsman_tests::mutate::{altered, damaged};

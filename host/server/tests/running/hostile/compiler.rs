@@ -6,8 +6,8 @@ use std::process::Command;
 
 use pointsman_policy::{
     CompileCache, CompileLimits, CompileStop, Compiler, LoadError, PolicyComponent, PolicyEngine,
-    bombs,
 };
+use pointsman_testkit::bombs;
 
 use crate::host::{Host, policy};
 

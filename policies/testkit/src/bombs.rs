@@ -1,4 +1,4 @@
-//! Files with which a compiler gets lost, for tests: a good policy, and something after it.
+//! Files with which a compiler gets lost, for the tests of hosts: a good policy, and something after it.
 
 /// Id of a section with a core module.
 const CORE_MODULE: u8 = 1;
