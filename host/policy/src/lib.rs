@@ -63,7 +63,7 @@ pub use mode::{Mode, ModeError, Percent};
 pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
 pub use recorder::PolicyRecorder;
 pub use rehearsal::{ExplainError, Rehearsal};
-pub use runner::{Answered, InstanceCounters, Restarts, Runner};
+pub use runner::{Answered, InstanceCounters, Restarts, Runner, observe_all};
 pub use selftest::{Scene, SelfTestError, self_test};
 pub use shadow::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};
 pub use stats::Spread;

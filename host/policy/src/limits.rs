@@ -45,7 +45,8 @@ pub struct Limits {
     pub memories: u32,
     /// Size of one call's result, and of the text that one log line passes, in bytes.
     pub result_bytes: u64,
-    /// Number of rows in one `observe`. More rows are passed in several calls.
+    /// Largest number of rows in one `observe`. More rows are passed in several calls, and so are
+    /// more than the fuel of one call has a share for.
     pub observe_rows: u32,
     /// Size of a snapshot in bytes.
     pub snapshot_bytes: u64,
@@ -112,6 +113,16 @@ impl Limits {
         self.call_fuel
             .saturating_add(self.row_fuel.saturating_mul(rows))
             .min(self.call_fuel_max)
+    }
+
+    /// Number of rows in one `observe`: at most [`Self::observe_rows`], and as many as have
+    /// [`Self::row_fuel`] each below [`Self::call_fuel_max`]. At least 1.
+    #[must_use]
+    pub fn rows_at_once(&self) -> usize {
+        let fuel = self.call_fuel_max.saturating_sub(self.call_fuel);
+        let fed = fuel / self.row_fuel.max(1);
+        let rows = fed.min(u64::from(self.observe_rows)).max(1);
+        usize::try_from(rows).unwrap_or(usize::MAX)
     }
 }
 
@@ -223,6 +234,23 @@ mod tests {
     fn the_tables_in_the_book_for_authors_have_every_limit_with_its_default() {
         check_table::<Limits>("| limit | default |");
         check_table::<CompileLimits>("| limit of a file | default |");
+    }
+
+    #[test]
+    fn as_many_rows_come_at_once_as_have_their_fuel() {
+        let limits = |call_fuel_max, row_fuel, observe_rows| Limits {
+            call_fuel: 1000,
+            row_fuel,
+            call_fuel_max,
+            observe_rows,
+            ..Limits::default()
+        };
+        assert_eq!(limits(2000, 10, 4096).rows_at_once(), 100);
+        assert_eq!(limits(2000, 10, 50).rows_at_once(), 50);
+        // A row that is too much for a call comes alone.
+        assert_eq!(limits(2000, 1001, 4096).rows_at_once(), 1);
+        assert_eq!(limits(10, 10, 4096).rows_at_once(), 1);
+        assert_eq!(Limits::default().rows_at_once(), 400);
     }
 
     #[test]

@@ -459,14 +459,17 @@ impl fmt::Debug for Runner {
     }
 }
 
-/// One `observe`; a list longer than the limit goes in several calls, `extent` with the first.
-pub(crate) fn observe_all(
+/// Tells an instance `changes`, in as many calls as its limits demand, `extent` with the first.
+///
+/// # Errors
+/// The fault that ended one of the calls.
+pub fn observe_all(
     instance: &mut dyn Instance,
     limits: &Limits,
     (now, extent): (Micros, Extent),
     changes: &[Change],
 ) -> Result<(), Fault> {
-    let rows_max = usize::try_from(limits.observe_rows).unwrap_or(usize::MAX);
+    let rows_max = limits.rows_at_once();
     let (first, rest) = changes.split_at(changes.len().min(rows_max));
     instance.observe(now, extent, first)?;
     rest.chunks(rows_max)

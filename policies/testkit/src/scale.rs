@@ -27,7 +27,7 @@ use pointsman_core::rows::{
 use pointsman_core::{
     DeviceId, ExecutorId, Micros, ModelId, Moment, Question, Round, SessionKey, fixture, routing,
 };
-use pointsman_policy::{Instance, Limits};
+use pointsman_policy::{Instance, Limits, observe_all};
 use pointsman_sdk::rendezvous::split_mix;
 
 use crate::component::Components;
@@ -128,13 +128,9 @@ pub fn ask_batch(
     policy.configure(settings).map_err(|fault| told(&fault))??;
     let fleet = Fleet { executors, room };
     let rows = fleet.rows();
-    let chunk = usize::try_from(Limits::default().observe_rows).unwrap_or(usize::MAX);
-    let mut extent = Extent::Everything;
-    for rows in rows.chunks(chunk) {
-        let observed = policy.observe(Micros(SECOND), extent, rows);
-        observed.map_err(|fault| format!("observe: {fault}"))?;
-        extent = Extent::SinceLast;
-    }
+    let when = (Micros(SECOND), Extent::Everything);
+    let observed = observe_all(&mut policy, &Limits::default(), when, &rows);
+    observed.map_err(|fault| format!("observe: {fault}"))?;
     let at = Moment {
         now: Micros(SECOND),
         round: Round(1),

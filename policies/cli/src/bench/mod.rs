@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use pointsman_core::Micros;
-use pointsman_core::rows::{Change, Extent};
+use pointsman_core::rows::Extent;
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
-use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance};
+use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance, observe_all};
 use serde_json::Value;
 
 use super::settings::Given;
@@ -156,13 +156,16 @@ fn measure(
         detail: format!("settings refused: {refusal}"),
     })?;
     let mut fleet = Fleet::new(executors, feed);
-    tell(&mut policy, given, Extent::Everything, &fleet.everything())?;
+    let limits = &given.limits;
+    let told = (Micros(0), Extent::Everything);
+    observe_all(&mut policy, limits, told, &fleet.everything())?;
     let time = stopwatch();
     let mut times = Vec::new();
     let mut fuel = 0;
     let warm_up = questions / 10;
     for asked in 0..questions + warm_up {
-        tell(&mut policy, given, Extent::SinceLast, &fleet.change())?;
+        let told = (Micros(0), Extent::SinceLast);
+        observe_all(&mut policy, limits, told, &fleet.change())?;
         let begun = time();
         fleet.ask(&mut policy, question)?;
         let took = time().saturating_sub(begun);
@@ -177,20 +180,6 @@ fn measure(
         p99: quantile(&times, 99),
         fuel,
     })
-}
-
-/// Tells the policy of rows, in as many calls as the limit on rows demands.
-fn tell(
-    policy: &mut WasmInstance,
-    given: &Given,
-    extent: Extent,
-    rows: &[Change],
-) -> Result<(), Fault> {
-    let most = usize::try_from(given.limits.observe_rows).unwrap_or(usize::MAX);
-    let (first, rest) = rows.split_at(rows.len().min(most));
-    policy.observe(Micros(0), extent, first)?;
-    rest.chunks(most)
-        .try_for_each(|rows| policy.observe(Micros(0), Extent::SinceLast, rows))
 }
 
 /// The value that `percent` of the sorted values do not exceed: the nearest rank.
