@@ -7,6 +7,8 @@
 mod lead;
 mod look;
 
+use std::vec;
+
 use pointsman_sdk::wire::types::Request;
 use pointsman_sdk::{BestFirst, Case, Executor, Obstacle, Pick, Place, Readiness, Seat, Turn};
 
@@ -104,13 +106,13 @@ impl<'a> Search<'a> {
         let candidates = self.policy.settings.candidates();
         let mut best_first = self.best_first();
         let first = best_first.next()?;
+        let mut next = Some(first);
         let lead = self.lead();
         let mut executors = Vec::with_capacity(candidates);
         let leading = lead.places.iter().map(|place| place.executor.id());
         executors.extend(leading.take(candidates));
-        let mut rest = std::iter::once(first).chain(best_first);
         while executors.len() < candidates
-            && let Some(place) = rest.next()
+            && let Some(place) = next.take().or_else(|| best_first.next())
         {
             if !executors.contains(&place.executor.id()) {
                 executors.push(place.executor.id());
@@ -160,13 +162,12 @@ impl<'a> Search<'a> {
     }
 
     /// The places that pass all filters, best first.
-    fn best_first(&self) -> impl Iterator<Item = Place<'a>> + use<'a> {
-        let pinned = self.request().allowed.as_ref().map(|_| self.sorted());
-        let walk = pinned.is_none().then(|| self.walk());
-        let search = *self;
-        let walked = walk.into_iter().flatten();
-        let walked = walked.filter_map(move |id| search.place(id));
-        walked.chain(pinned.into_iter().flatten())
+    #[inline]
+    fn best_first<'s>(&'s self) -> Places<'s, 'a> {
+        match self.request().allowed {
+            Some(_) => Places::Sorted(self.sorted().into_iter()),
+            None => Places::Walked(self, self.walk()),
+        }
     }
 
     /// The same without the index, which a pinned request does not need.
@@ -212,6 +213,25 @@ impl<'a> Search<'a> {
         let walk = self.policy.ranking.best_first(self.request());
         let mut walk = walk.in_group(self.group).better_than(readiness);
         walk.any(|id| self.place(id).is_some_and(is_better))
+    }
+}
+
+/// Places that pass all filters, best first.
+enum Places<'s, 'a> {
+    /// Those of a pinned request, which needs no index.
+    Sorted(vec::IntoIter<Place<'a>>),
+    Walked(&'s Search<'a>, BestFirst<'a, Rank>),
+}
+
+impl<'a> Iterator for Places<'_, 'a> {
+    type Item = Place<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Place<'a>> {
+        match self {
+            Self::Sorted(places) => places.next(),
+            Self::Walked(search, walk) => walk.find_map(|id| search.place(id)),
+        }
     }
 }
 
