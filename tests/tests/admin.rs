@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_driver::provider::{ExecutorTerms, ModelConfig};
 use pointsman_server::config::{Config, Secret};
 use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
 use pointsman_tests::serving::{Serving, component, holds};
@@ -217,7 +218,7 @@ async fn a_drained_executor_finishes_its_requests_and_others_wait_until_it_is_re
 
 #[tokio::test]
 async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<()> {
-    let serving = Serving::start(|config| config.models[0].slots = 1).await?;
+    let serving = Serving::start(|config| config.models[0].terms.slots = 1).await?;
     let client = serving.client;
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo-model");
     let folder = std::fs::canonicalize(folder)?;
@@ -271,6 +272,111 @@ async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<(
         answer["data"].as_array().map(Vec::len) == Some(2),
         "{answer}"
     );
+    serving.server.stop().await?;
+    Ok(())
+}
+
+/// Has the demo model served by `left` and `right`, on these terms.
+fn two_executors(config: &mut Config, left: ExecutorTerms, right: ExecutorTerms) {
+    let model = config.models.remove(0);
+    for (name, terms) in [("left", left), ("right", right)] {
+        let executor = Some(name.to_owned());
+        config.models.push(ModelConfig {
+            executor,
+            terms,
+            ..model.clone()
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_request_goes_to_an_executor_of_the_group_it_asks_for() -> Result<()> {
+    let of_group = |group| ExecutorTerms {
+        group,
+        slots: 1,
+        ..ExecutorTerms::default()
+    };
+    let serving = Serving::start(|config| two_executors(config, of_group(1), of_group(2))).await?;
+    for (group, executor) in [(2, "right"), (1, "left"), (2, "right"), (2, "right")] {
+        let mut body = chat("Hello");
+        body["pointsman"] = json!({"group": group});
+        let answer = serving.client.post("/v1/chat/completions", &body).await?;
+        let header = answer.header("x-pointsman-executor");
+        ensure!(header == executor, "group {group}: {answer:?}");
+    }
+    let listed = ok(serving.client.get("/admin/executors")).await?;
+    let groups = [0, 1].map(|at| listed["executors"][at]["group"].as_u64());
+    ensure!(groups == [Some(1), Some(2)], "{listed}");
+    let added = json!({"name": "demo", "executor": "far", "group": 3, "preemptible": false});
+    let added = ok(serving.client.post("/admin/executors", &added)).await?;
+    ensure!(
+        added["group"] == 3 && added["preemptible"] == false,
+        "{added}"
+    );
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_executor_has_a_queue_of_its_own_where_it_is_given_one() -> Result<()> {
+    let queueing = ExecutorTerms {
+        slots: 1,
+        queue: 2,
+        ..ExecutorTerms::default()
+    };
+    let serving = Serving::start(|config| config.models[0].terms = queueing).await?;
+    let first = running(serving.client).await?;
+    let client = serving.client;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| task::spawn(async move { client.chat("Hello").await?.text() }))
+        .collect();
+    // Two wait at the executor, and what finds no room there in the host's queue.
+    serving.load_until(|load| load.queued == 1).await?;
+    let listed = ok(client.get("/admin/executors")).await?;
+    let executor = &listed["executors"][0];
+    ensure!(
+        executor["queued"] == 2 && executor["queue_max"] == 2,
+        "{listed}"
+    );
+    drop(first);
+    for answer in waiting {
+        ensure!(!answer.await??.is_empty());
+    }
+    serving.idle().await?;
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn executors_share_the_tokens_of_a_step_by_weights_that_change_while_they_run() -> Result<()>
+{
+    let one = ExecutorTerms {
+        slots: 1,
+        ..ExecutorTerms::default()
+    };
+    let serving = Serving::start(|config| two_executors(config, one, one)).await?;
+    let client = serving.client;
+    let streams = [running(client).await?, running(client).await?];
+    let shares = async |left: u64, right: u64| -> Result<()> {
+        loop {
+            let listed = ok(client.get("/admin/executors")).await?;
+            let share = |at: usize| listed["executors"][at]["tokens_per_step_max"].as_u64();
+            if (share(0), share(1)) == (Some(left), Some(right)) {
+                return Ok(());
+            }
+        }
+    };
+    shares(128, 128).await?;
+    let path = "/admin/executors/left/share-weight";
+    let order = json!({"share-weight": 3});
+    let changed = ok(client.post(path, &order)).await?;
+    ensure!(changed["share_weight"] == 3, "{changed}");
+    shares(192, 64).await?;
+    for wrong in [json!({}), json!({"share-weight": 0}), json!({"weight": 1})] {
+        let refused = client.post(path, &wrong).await?;
+        ensure!(refused.status == 400, "{wrong}: {:?}", refused.json());
+    }
+    drop(streams);
     serving.server.stop().await?;
     Ok(())
 }

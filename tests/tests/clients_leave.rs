@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 /// Leaves one slot, so that a second request waits.
 fn one_slot(config: &mut Config) {
-    config.models[0].slots = 1;
+    config.models[0].terms.slots = 1;
 }
 
 /// The body of a request that runs for long.

@@ -9,7 +9,7 @@ use tokio::task;
 
 /// Leaves one slot and one place in the queue.
 fn small(config: &mut Config) {
-    config.models[0].slots = 1;
+    config.models[0].terms.slots = 1;
     config.core.queue_max = 1;
     config.core.parking_max = 0;
 }

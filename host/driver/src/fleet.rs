@@ -30,7 +30,9 @@ use crate::message::DriverHandle;
 use crate::operator::{
     AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
 };
-use crate::provider::{ModelConfig, ModelSource, Provider, ServeModelError, ServedModel};
+use crate::provider::{
+    ExecutorTerms, ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
+};
 
 /// The executors and their models.
 #[derive(Debug)]
@@ -73,12 +75,10 @@ pub struct Addition {
     pub model: String,
     /// The model's Hugging Face folder; absent: the model is served already, or embedded.
     pub folder: Option<PathBuf>,
-    /// The number of sequences at once; absent: the default.
-    pub slots: Option<u32>,
-    /// Relative share of the tokens of a step; absent: the default.
-    pub share_weight: Option<u32>,
     /// The executor's name; absent: a name made of the device's and the model's.
     pub executor: Option<String>,
+    /// The terms of the executor.
+    pub terms: ExecutorTerms,
 }
 
 /// The reason why an executor was not added.
@@ -148,18 +148,15 @@ impl Fleet {
 
     async fn add_now(&self, addition: Addition) -> Result<ExecutorRow, AddError> {
         let mut members = self.members.lock().await;
-        let executor = addition.executor.clone();
         let model = addition.into_model();
         let loaded = match members.serving.get(&model.name) {
             Some((loaded, _)) => same(loaded, &model)?,
             None => self.load(model.clone()).await?,
         };
-        let (engine, slots) = (Arc::clone(&loaded), model.slots);
-        let default = loaded.executor();
+        let (engine, slots) = (Arc::clone(&loaded), model.terms.slots);
+        let default = loaded.executor(&model.terms);
         let spec = ExecutorSpec {
-            name: executor.unwrap_or(default.name),
-            slots_total: slots,
-            share_weight: model.share_weight,
+            name: model.executor.unwrap_or(default.name),
             ..default
         };
         let request = Box::new(AttachRequest {
@@ -249,11 +246,11 @@ impl Addition {
         let source = self
             .folder
             .map_or(ModelSource::Embedded, ModelSource::Folder);
-        let default = ModelConfig::new(&self.model, source);
         ModelConfig {
-            slots: self.slots.unwrap_or(default.slots),
-            share_weight: self.share_weight.unwrap_or(default.share_weight),
-            ..default
+            name: self.model,
+            source,
+            executor: self.executor,
+            terms: self.terms,
         }
     }
 }

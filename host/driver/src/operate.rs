@@ -84,8 +84,14 @@ impl Driver {
         let ended = health == Some(Health::Down) && !self.executors.is_linked(executor);
         match (self.executors.fate(executor), change) {
             (Fate::Leaves, ExecutorChange::Remove) => {}
-            (Fate::Leaves, ExecutorChange::Drain | ExecutorChange::Resume) => {
+            (
+                Fate::Leaves,
+                ExecutorChange::Drain | ExecutorChange::Resume | ExecutorChange::ShareWeight(_),
+            ) => {
                 return Err(ChangeRefused::Leaves(name.to_owned()));
+            }
+            (Fate::Stays | Fate::Drains, ExecutorChange::ShareWeight(weight)) => {
+                self.update(now, executor, ExecutorUpdate::ShareWeight(weight));
             }
             (Fate::Stays | Fate::Drains, ExecutorChange::Drain | ExecutorChange::Resume)
                 if ended =>

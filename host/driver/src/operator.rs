@@ -85,6 +85,13 @@ pub struct ExecutorRow {
     pub health: Health,
     /// The effect of an operator's order.
     pub fate: Fate,
+    pub group: u32,
+    /// Relative share of the device's tokens.
+    pub share_weight: u32,
+    /// Requests of each class that may wait in the executor's own queue.
+    pub queue_max: u32,
+    /// True if a sequence may be taken off it for a more urgent one.
+    pub preemptible: bool,
     pub slots_used: u32,
     pub slots_total: u32,
     /// Requests in the executor's own queue.
@@ -138,6 +145,8 @@ pub enum ExecutorChange {
     Resume,
     /// The order to take nothing new, and to go when the last sequence has ended.
     Remove,
+    /// The relative share of the device's tokens from now on.
+    ShareWeight(u32),
 }
 
 /// The reason why an order about an executor is refused.

@@ -23,17 +23,36 @@ pub const SLOTS_MAX: u32 = 1024;
 /// The range of relative shares that can be given to executors and tenants.
 pub const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 
-/// A model to serve.
+/// The most requests of a class in the queue of an executor.
+pub const EXECUTOR_QUEUE_MAX: u32 = 65_536;
+
+/// A model to serve, on an executor of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelConfig {
     /// The model's name for clients.
     pub name: String,
     /// The place of the model's files.
     pub source: ModelSource,
+    /// The executor's name; absent: a name made of the device's and the model's.
+    pub executor: Option<String>,
+    /// The terms of the executor.
+    pub terms: ExecutorTerms,
+}
+
+/// The terms on which an executor takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutorTerms {
     /// The number of sequences at once. Default 8.
     pub slots: u32,
     /// Relative share of the tokens of a step. Default 1.
     pub share_weight: u32,
+    /// The topology group, which clients can ask for. Default 0.
+    pub group: u32,
+    /// Requests of each class that may be placed there and wait for a slot. Default 0: requests wait
+    /// in the host's queue, and go where a slot becomes free.
+    pub queue: u32,
+    /// True if a sequence may be taken off it for a more urgent one. Default true.
+    pub preemptible: bool,
 }
 
 /// The place of a model's files.
@@ -62,9 +81,9 @@ pub trait ServedModel: Debug + Send + Sync {
     /// The model as clients see it.
     fn entry(&self) -> ModelEntry;
 
-    /// The executor that the settings ask for, with the default name. The driver fills in
+    /// An executor of the model on these terms, with the default name. The driver fills in
     /// [`ExecutorSpec::serves`].
-    fn executor(&self) -> ExecutorSpec;
+    fn executor(&self, terms: &ExecutorTerms) -> ExecutorSpec;
 
     /// Starts the engine of `executor`, with this number of slots.
     ///
@@ -85,14 +104,26 @@ pub enum ServeModelError {
 }
 
 impl ModelConfig {
-    /// The model `name` with default settings.
+    /// The model `name` with default terms.
     #[must_use]
     pub fn new(name: &str, source: ModelSource) -> Self {
         Self {
             name: name.to_owned(),
             source,
+            executor: None,
+            terms: ExecutorTerms::default(),
+        }
+    }
+}
+
+impl Default for ExecutorTerms {
+    fn default() -> Self {
+        Self {
             slots: 8,
             share_weight: 1,
+            group: 0,
+            queue: 0,
+            preemptible: true,
         }
     }
 }

@@ -108,6 +108,16 @@ impl<'b> Fields<'b> {
         }
     }
 
+    /// Refuses a name that was not taken. There are the names `known`.
+    pub(super) fn none_left(&self, known: &[&str]) -> Result<(), ApiError> {
+        let Some(unknown) = self.left().next() else {
+            return Ok(());
+        };
+        let (unknown, known) = (quoted(unknown), known.join(", "));
+        let message = format!("there is no `{unknown}`; there are: {known}");
+        Err(ApiError::field(unknown, message))
+    }
+
     /// The names that were not taken, in order.
     pub(super) fn left(&self) -> impl Iterator<Item = &str> {
         self.values.keys().map(String::as_str)

@@ -19,7 +19,7 @@ use pointsman_driver::catalog::ModelEntry;
 use pointsman_driver::clock;
 use pointsman_driver::fleet::Running;
 use pointsman_driver::provider::{
-    ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
+    ExecutorTerms, ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
 };
 use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_engine::model::backend::Backend;
@@ -171,21 +171,20 @@ impl ServedModel for LocalModel {
         }
     }
 
-    fn executor(&self) -> ExecutorSpec {
-        let config = self.config();
+    fn executor(&self, terms: &ExecutorTerms) -> ExecutorSpec {
         ExecutorSpec {
-            name: format!("{DEVICE}/{}", config.name),
+            name: format!("{DEVICE}/{}", self.config().name),
             device: self.host.device,
             kind: ExecutorKind::Cpu,
             role: Role::Both,
-            group: 0,
-            share_weight: config.share_weight,
+            group: terms.group,
+            share_weight: terms.share_weight,
             serves: None,
-            slots_total: config.slots,
+            slots_total: terms.slots,
             models_max: None,
-            queue_limit: 0,
+            queue_limit: terms.queue,
             tokens_per_block: Some(self.shape.tokens_per_block),
-            preempts: true,
+            preempts: terms.preemptible,
             model_unload_delay: Micros(0),
         }
     }
@@ -211,6 +210,26 @@ impl ServedModel for LocalModel {
 
 // === The start ===
 
+/// A model in memory, and an executor for it.
+pub type Wanted = (ModelConfig, Arc<Loaded>);
+
+/// Loads the models that `configs` name, each once.
+///
+/// # Errors
+/// If a file of a model is missing or wrong; the error names the model.
+pub fn load(configs: Vec<ModelConfig>) -> Result<Vec<Wanted>> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for config in configs {
+        let mut earlier = wanted.iter().filter(|(known, _)| known.name == config.name);
+        let loaded = match earlier.next() {
+            Some((_, loaded)) => Arc::clone(loaded),
+            None => Arc::new(Loaded::load(&config)?),
+        };
+        wanted.push((config, loaded));
+    }
+    Ok(wanted)
+}
+
 /// Attaches the processors and each model to `machine`, and starts the engines.
 ///
 /// # Errors
@@ -218,7 +237,7 @@ impl ServedModel for LocalModel {
 pub fn start(
     machine: &mut Machine,
     now: Micros,
-    models: &[Arc<Loaded>],
+    models: &[Wanted],
     cpu: &CpuConfig,
     events: mpsc::Sender<Events>,
 ) -> Result<(LocalProvider, Vec<Running>)> {
@@ -238,26 +257,33 @@ pub fn start(
         cpu: cpu.clone(),
         events,
     };
-    let running = models.iter().map(|loaded| {
+    let running = models.iter().map(|(config, loaded)| {
         let model = provider.fit(Arc::clone(loaded))?;
-        let name = &loaded.config.name;
-        attach(machine, now, model).with_context(|| format!("model {name}"))
+        attach(machine, now, model, config).with_context(|| format!("model {}", config.name))
     });
     let running = running.collect::<Result<_>>()?;
     Ok((provider, running))
 }
 
-/// Attaches a model's executor, and starts its engine.
-fn attach(machine: &mut Machine, now: Micros, model: LocalModel) -> Result<Running> {
-    let config = model.config();
+/// Attaches an executor of a model, and starts its engine.
+fn attach(
+    machine: &mut Machine,
+    now: Micros,
+    model: LocalModel,
+    config: &ModelConfig,
+) -> Result<Running> {
+    let default = model.executor(&config.terms);
     let spec = ExecutorSpec {
+        name: config.executor.clone().unwrap_or(default.name),
         serves: Some(vec![machine.intern(now, &config.name)]),
-        ..model.executor()
+        ..default
     };
     let name = spec.name.clone();
     let executor = machine.handle(now, Input::ExecutorAttached(spec));
     let executor = executor.executor()?;
-    let engine = model.spawn(executor, config.slots).context("its engine")?;
+    let engine = model
+        .spawn(executor, config.terms.slots)
+        .context("its engine")?;
     Ok(Running {
         executor,
         name,
@@ -266,10 +292,10 @@ fn attach(machine: &mut Machine, now: Micros, model: LocalModel) -> Result<Runni
     })
 }
 
-fn blocks(models: &[Arc<Loaded>], cpu: &CpuConfig) -> Result<Blocks> {
+fn blocks(models: &[Wanted], cpu: &CpuConfig) -> Result<Blocks> {
     let widest = models
         .iter()
-        .map(|loaded| loaded.kv_bytes_per_token())
+        .map(|(_, loaded)| loaded.kv_bytes_per_token())
         .max();
     let bytes = widest.context("no model is configured")? * TOKENS_PER_BLOCK;
     let total = u32::try_from(cpu.kv_bytes / bytes).unwrap_or(u32::MAX);

@@ -39,7 +39,7 @@ use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::memory;
-use crate::models::{self, Loaded};
+use crate::models::{self, Wanted};
 use crate::shutdown::{self, SignalOrder, Signals};
 
 /// Batches of executor events on their way to the driver.
@@ -350,13 +350,12 @@ fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
 }
 
 /// Loads the models, on a thread that may be busy for long.
-async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Arc<Loaded>>> {
-    let load = |config: &ModelConfig| Loaded::load(config).map(Arc::new);
-    let loading = task::spawn_blocking(move || configs.iter().map(load).collect());
+async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Wanted>> {
+    let loading = task::spawn_blocking(move || models::load(configs));
     loading.await.context("loading panicked")?
 }
 
-fn start_core(config: &Config, models: &[Arc<Loaded>], shared: &Shared) -> Result<Core> {
+fn start_core(config: &Config, models: &[Wanted], shared: &Shared) -> Result<Core> {
     let now = shared.clock.now();
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);

@@ -1,6 +1,7 @@
 //! Executors: their list, the addition of another one, the removal of one.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_driver::catalog::Catalog;
@@ -9,11 +10,11 @@ use pointsman_driver::message::Load;
 use pointsman_driver::operator::{
     ChangeRefused, DeviceRow, ExecutorChange, ExecutorRow, Fate, Operator, Overview,
 };
-use pointsman_driver::provider::{SLOTS_MAX, WEIGHTS};
+use pointsman_driver::provider::{EXECUTOR_QUEUE_MAX, ExecutorTerms, SLOTS_MAX, WEIGHTS};
 use pointsman_executor::stats::EngineStats;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::App;
 use super::super::answer::Json;
@@ -45,10 +46,18 @@ pub(crate) struct Executor {
     health: &'static str,
     /// The operator's order that it follows, `drain` or `remove`; null: none.
     order: Option<&'static str>,
+    /// The topology group, which requests can ask for.
+    group: u32,
+    /// Relative share of the device's tokens.
+    share_weight: u32,
+    /// Whether a sequence may be taken off it for a more urgent one.
+    preemptible: bool,
     slots_used: u32,
     slots_total: u32,
     /// Requests in its own queue.
     queued: u32,
+    /// Requests of each class that may wait there.
+    queue_max: u32,
     kv_blocks_used: u64,
     /// Prompt tokens that it has yet to compute.
     prefill_tokens_pending: u64,
@@ -101,6 +110,9 @@ pub(crate) struct HostLoad {
     executors_up: u32,
 }
 
+/// The key of an executor's share of its device's tokens.
+const SHARE_WEIGHT: &str = "share-weight";
+
 /// The most bytes of a name.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -149,9 +161,34 @@ pub(crate) async fn remove(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     change(call, ExecutorChange::Remove).await
 }
 
+/// Gives an executor another share of its device's tokens.
+pub(crate) async fn share_weight(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+    let call_app = Arc::clone(call.app);
+    let name = call.parameter.clone();
+    let body = call.body().await?;
+    let mut fields = Fields::parse(&body)?;
+    let weight = weight(&mut fields)?.ok_or(ApiError::Missing(SHARE_WEIGHT))?;
+    fields.none_left(&[SHARE_WEIGHT])?;
+    changed(&call_app, &name, ExecutorChange::ShareWeight(weight)).await
+}
+
+/// The schema of the body of [`share_weight`].
+pub(crate) fn share_weight_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let properties = vec![(SHARE_WEIGHT, weight_schema())];
+    let body = closed_object(&[SHARE_WEIGHT], properties);
+    named(schemas, "ShareWeightRequest", body)
+}
+
 async fn change(call: Call<'_>, change: ExecutorChange) -> Result<Json<Executor>, ApiError> {
-    let (app, name) = (call.app, call.parameter);
-    match in_time(app.fleet.change(&name, change)).await? {
+    changed(call.app, &call.parameter, change).await
+}
+
+async fn changed(
+    app: &App,
+    name: &str,
+    change: ExecutorChange,
+) -> Result<Json<Executor>, ApiError> {
+    match in_time(app.fleet.change(name, change)).await? {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ ChangeRefused::Unknown { .. }) => Err(ApiError::Absent(error.to_string())),
         Err(error @ (ChangeRefused::Leaves(_) | ChangeRefused::Ended(_))) => {
@@ -173,7 +210,6 @@ pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
             "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
         })
     };
-    let (lightest, heaviest) = WEIGHTS.into_inner();
     let path = "The absolute path of a Hugging Face folder. By default the model of that name that is \
                 served already, or the embedded one.";
     let properties = vec![
@@ -186,11 +222,28 @@ pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
                 "type": "integer", "minimum": 1, "maximum": SLOTS_MAX,
             }),
         ),
+        (SHARE_WEIGHT, weight_schema()),
         (
-            "share-weight",
+            "group",
             json!({
-                "description": "Relative share of the tokens of a step; by default 1.",
-                "type": "integer", "minimum": lightest, "maximum": heaviest,
+                "description": "The topology group, which requests can ask for; by default 0.",
+                "type": "integer", "minimum": 0, "maximum": u32::MAX,
+            }),
+        ),
+        (
+            "queue",
+            json!({
+                "description": "Requests of each class that may be placed there and wait for a \
+                                slot; by default 0.",
+                "type": "integer", "minimum": 0, "maximum": EXECUTOR_QUEUE_MAX,
+            }),
+        ),
+        (
+            "preemptible",
+            json!({
+                "description": "Whether a sequence may be taken off it for a more urgent one; by \
+                                default true.",
+                "type": "boolean",
             }),
         ),
         (
@@ -212,25 +265,55 @@ fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
     let folder: Option<String> = fields.take_as("path", "an absolute path", |path: &String| {
         Path::new(path).is_absolute()
     })?;
-    let slots = format!("an integer from 1 to {SLOTS_MAX}");
-    let slots = fields.take_as("slots", &slots, |slots| (1..=SLOTS_MAX).contains(slots))?;
-    let weight = format!("an integer from {} to {}", WEIGHTS.start(), WEIGHTS.end());
-    let weight = fields.take_as("share-weight", &weight, |weight| WEIGHTS.contains(weight))?;
     let executor: Option<String> = fields.take_as("executor", "a name", |_| true)?;
     let executor = executor.map(|name| plain("executor", name)).transpose()?;
-    if let Some(unknown) = fields.left().next() {
-        let message = format!(
-            "there is no `{}`; there are: name, path, slots, share-weight, executor",
-            quoted(unknown)
-        );
-        return Err(ApiError::field(quoted(unknown), message));
-    }
+    let terms = terms(&mut fields)?;
+    fields.none_left(&[
+        "name",
+        "path",
+        "slots",
+        SHARE_WEIGHT,
+        "group",
+        "queue",
+        "preemptible",
+        "executor",
+    ])?;
     Ok(Addition {
         model,
         folder: folder.map(PathBuf::from),
-        slots,
-        share_weight: weight,
         executor,
+        terms,
+    })
+}
+
+fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> {
+    let default = ExecutorTerms::default();
+    let slots = format!("an integer from 1 to {SLOTS_MAX}");
+    let slots = fields.take_as("slots", &slots, |slots| (1..=SLOTS_MAX).contains(slots))?;
+    let weight = weight(fields)?;
+    let group = fields.take_as("group", "an integer from 0 to 4294967295", |_: &u32| true)?;
+    let queue = format!("an integer from 0 to {EXECUTOR_QUEUE_MAX}");
+    let queue = fields.take_as("queue", &queue, |queue| *queue <= EXECUTOR_QUEUE_MAX)?;
+    let preemptible = fields.take_as("preemptible", "true or false", |_: &bool| true)?;
+    Ok(ExecutorTerms {
+        slots: slots.unwrap_or(default.slots),
+        share_weight: weight.unwrap_or(default.share_weight),
+        group: group.unwrap_or(default.group),
+        queue: queue.unwrap_or(default.queue),
+        preemptible: preemptible.unwrap_or(default.preemptible),
+    })
+}
+
+fn weight(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let wanted = format!("an integer from {} to {}", WEIGHTS.start(), WEIGHTS.end());
+    fields.take_as(SHARE_WEIGHT, &wanted, |weight| WEIGHTS.contains(weight))
+}
+
+fn weight_schema() -> Value {
+    let (lightest, heaviest) = WEIGHTS.into_inner();
+    json!({
+        "description": "Relative share of the tokens of a step; by default 1.",
+        "type": "integer", "minimum": lightest, "maximum": heaviest,
     })
 }
 
@@ -272,9 +355,13 @@ impl Executor {
             models: row.models.clone(),
             health: health(row.health),
             order: order(row.fate),
+            group: row.group,
+            share_weight: row.share_weight,
+            preemptible: row.preemptible,
             slots_used: row.slots_used,
             slots_total: row.slots_total,
             queued: row.queued,
+            queue_max: row.queue_max,
             kv_blocks_used: row.blocks_used,
             prefill_tokens_pending: row.prefill_tokens_pending,
             tokens_per_step_max: row.tokens_max,

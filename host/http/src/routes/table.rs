@@ -117,6 +117,10 @@ pub(super) static TABLE: &[Route] = &[
     order("/admin/executors/{name}/resume", run!(executors::resume))
         .named("resumeExecutor", "admin")
         .about("Has a drained executor take requests again.", ""),
+    order("/admin/executors/{name}/share-weight", run!(executors::share_weight))
+        .named("setExecutorShareWeight", "admin")
+        .about("Gives an executor another share of its device's tokens.", "")
+        .takes(Body::Required(executors::share_weight_schema)),
     order("/admin/route", run!(route::forecast))
         .named("forecastRoute", "admin")
         .about(

@@ -55,6 +55,16 @@ pub enum Wrong {
         key: String,
         name: String,
     },
+    /// Another table of a model, which is another executor for it and has to be named.
+    #[error(
+        "{key}: `{model}` is there already; for another executor of that model give this table \
+         an `executor`, its name"
+    )]
+    SecondExecutor {
+        /// The path of the key.
+        key: String,
+        model: String,
+    },
     /// A tenant's name that the configuration does not have.
     #[error("{key}: there is no tenant `{name}`; {}", instead(name, known))]
     UnknownTenant {

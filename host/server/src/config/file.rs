@@ -104,8 +104,12 @@ pub(super) struct Hints {
 pub(super) struct Model {
     pub(super) name: Spanned<String>,
     pub(super) path: Given<String>,
+    pub(super) executor: Given<String>,
     pub(super) slots: Given<Number>,
     pub(super) share_weight: Given<Number>,
+    pub(super) group: Given<Number>,
+    pub(super) queue: Given<Number>,
+    pub(super) preemptible: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]

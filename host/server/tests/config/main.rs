@@ -17,7 +17,7 @@ use std::path::Path;
 
 use clap::Parser;
 use pointsman_core::Hook;
-use pointsman_driver::provider::ModelSource;
+use pointsman_driver::provider::{ExecutorTerms, ModelSource};
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, TenantConfig, Wrong};
@@ -84,6 +84,29 @@ fn with_nothing_given_the_demo_model_is_served_on_loopback_to_everybody() {
 }
 
 #[test]
+fn a_model_in_a_second_table_has_another_executor() {
+    let config = load(
+        "[[models]]\nname = 'llama'\npath = 'models/llama'\nslots = 2\n\
+         [[models]]\nname = 'llama'\nexecutor = 'second'\ngroup = 3\nqueue = 4\n\
+         preemptible = false\nshare-weight = 5",
+    )
+    .unwrap();
+    let [first, second] = config.models.try_into().unwrap();
+    assert_eq!((first.executor, first.terms.slots), (None, 2));
+    assert_eq!(second.name, "llama");
+    assert_eq!(second.source, first.source);
+    assert_eq!(second.executor.as_deref(), Some("second"));
+    let terms = ExecutorTerms {
+        slots: 8,
+        share_weight: 5,
+        group: 3,
+        queue: 4,
+        preemptible: false,
+    };
+    assert_eq!(second.terms, terms);
+}
+
+#[test]
 fn what_is_written_replaces_the_default_and_nothing_else() {
     let config = load(
         "listen = '[::1]:9000'\ndrain = '2min'\n\
@@ -106,7 +129,10 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(config.http.write_timeout.as_secs(), 30);
     assert!(!config.http.metrics_public);
     assert_eq!(
-        (config.models[0].slots, config.models[0].share_weight),
+        (
+            config.models[0].terms.slots,
+            config.models[0].terms.share_weight
+        ),
         (2, 1)
     );
     assert_eq!(config.core.wait_max.0, 5_000_000);
@@ -213,7 +239,7 @@ fn flags_override_the_file() {
     let models: Vec<_> = config
         .models
         .iter()
-        .map(|model| (&*model.name, model.slots))
+        .map(|model| (&*model.name, model.terms.slots))
         .collect();
     assert_eq!(models, [("chat", 8), ("d", 8)]);
     assert_eq!(config.models[0].source, ModelSource::Folder("/a/b".into()));

@@ -246,7 +246,17 @@ fn a_name_that_stands_for_two_things_or_none_is_refused() {
     refused(&[
         (
             "[[models]]\nname = 'a'\npath = 'x'\n[[models]]\nname = 'a'\npath = 'y'",
-            "pointsman.toml:5:8: models[1].name: `a` is there already",
+            "pointsman.toml:5:8: models[1].name: `a` is there already; for another executor of \
+             that model give this table an `executor`, its name",
+        ),
+        (
+            "[[models]]\nname = 'a'\nexecutor = 'x'\n[[models]]\nname = 'a'\nexecutor = 'x'",
+            "pointsman.toml:6:12: models[1].executor: `x` is there already",
+        ),
+        (
+            "[[models]]\nname = 'a'\n[[models]]\nname = 'a'\nexecutor = 'x'\npath = 'y'",
+            "pointsman.toml:6:8: models[1].path: expected the path that the model's first table has, \
+             or none, not \"y\"",
         ),
         (
             "[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'",

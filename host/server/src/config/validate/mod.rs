@@ -117,7 +117,10 @@ pub(super) fn config(
 
 /// Checks that each running sequence can have a token in each step.
 fn slots_fit_step(config: &Config) -> Result<(), Wrong> {
-    let slots = config.models.iter().map(|model| u64::from(model.slots));
+    let slots = config
+        .models
+        .iter()
+        .map(|model| u64::from(model.terms.slots));
     let (slots, tokens_per_step) = (slots.sum(), config.cpu.tokens_per_step);
     if slots > u64::from(tokens_per_step) {
         return Err(Wrong::SlotsExceedStep {

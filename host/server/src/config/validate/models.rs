@@ -1,6 +1,8 @@
 //! Models: those of the flags, else those of the file, else the demo model.
 
-use pointsman_driver::provider::{ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS};
+use pointsman_driver::provider::{
+    EXECUTOR_QUEUE_MAX, ExecutorTerms, ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS,
+};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Place, Wrong};
@@ -25,33 +27,73 @@ impl Check<'_> {
             let source = demo().map_err(|wrong| ConfigError::new(Place::Defaults, wrong))?;
             return Ok(vec![ModelConfig::new(DEMO, source)]);
         }
-        let mut names: Vec<String> = Vec::new();
-        let mut models = Vec::new();
+        let mut models: Vec<ModelConfig> = Vec::new();
         for (index, model) in given.into_iter().enumerate() {
             let path = |key: &str| format!("models[{index}].{key}");
-            let at = model.span().start;
-            let model = model.into_inner();
-            let name = self.new_name(&path("name"), model.name, &names)?;
-            names.push(name.clone());
-            let source = match model.path {
-                Some(folder) => ModelSource::Folder(self.source.resolve(folder.get_ref())),
-                None => demo().map_err(|wrong| {
-                    ConfigError::new(Place::At(self.source.location(at)), wrong)
-                })?,
-            };
-            let default = ModelConfig::new(&name, source);
+            let name = self.name(&path("name"), &model.get_ref().name)?;
+            let same = models.iter().find(|known| known.name == name);
+            let source = self.source_of(&path, &model, same)?;
+            let executor = model.get_ref().executor.clone();
+            let others: Vec<String> = models.iter().filter_map(|it| it.executor.clone()).collect();
+            let executor = executor.map(|name| self.new_name(&path("executor"), name, &others));
             models.push(ModelConfig {
-                slots: self.number(&path("slots"), model.slots, 1..=SLOTS_MAX, default.slots)?,
-                share_weight: self.number(
-                    &path("share-weight"),
-                    model.share_weight,
-                    WEIGHTS,
-                    default.share_weight,
-                )?,
-                ..default
+                name,
+                source,
+                executor: executor.transpose()?,
+                terms: self.terms(&path, model.into_inner())?,
             });
         }
         Ok(models)
+    }
+
+    /// The files of a model. The same model in another table, `same`, is another executor for it.
+    fn source_of(
+        self,
+        path: &dyn Fn(&str) -> String,
+        model: &Spanned<file::Model>,
+        same: Option<&ModelConfig>,
+    ) -> Result<ModelSource, ConfigError> {
+        let file::Model {
+            name,
+            path: folder,
+            executor,
+            ..
+        } = model.get_ref();
+        let named = folder
+            .as_ref()
+            .map(|folder| ModelSource::Folder(self.source.resolve(folder.get_ref())));
+        match (same, folder, named) {
+            (Some(_), ..) if executor.is_none() => {
+                let key = path("name");
+                let model = name.get_ref().clone();
+                Err(self.at(name, Wrong::SecondExecutor { key, model }))
+            }
+            (Some(same), Some(folder), Some(named)) if same.source != named => {
+                let expected = "the path that the model's first table has, or none";
+                Err(self.value(&path("path"), folder, expected))
+            }
+            (Some(same), ..) => Ok(same.source.clone()),
+            (None, _, Some(named)) => Ok(named),
+            (None, _, None) => demo().map_err(|wrong| self.at(model, wrong)),
+        }
+    }
+
+    fn terms(
+        self,
+        path: &dyn Fn(&str) -> String,
+        given: file::Model,
+    ) -> Result<ExecutorTerms, ConfigError> {
+        let default = ExecutorTerms::default();
+        let queue = 0..=EXECUTOR_QUEUE_MAX;
+        let groups = 0..=u32::MAX;
+        let weight = (given.share_weight, default.share_weight);
+        Ok(ExecutorTerms {
+            slots: self.number(&path("slots"), given.slots, 1..=SLOTS_MAX, default.slots)?,
+            share_weight: self.number(&path("share-weight"), weight.0, WEIGHTS, weight.1)?,
+            group: self.number(&path("group"), given.group, groups, default.group)?,
+            queue: self.number(&path("queue"), given.queue, queue, default.queue)?,
+            preemptible: given.preemptible.unwrap_or(default.preemptible),
+        })
     }
 }
 
