@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use pointsman_server::config::Config;
 use pointsman_tests::client::{Stream, chat, streamed_chat};
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 use tokio::task;
 
@@ -40,9 +40,37 @@ async fn a_full_queue_is_a_429_that_says_when_to_come_back() -> Result<()> {
     ensure!(answer.header("retry-after") == "1", "{answer:?}");
     let error = &answer.json()?["error"];
     ensure!(error["type"] == "rate_limit_error", "{error}");
+    // The queue's bound is the host's own.
+    let policy = answer.header("x-pointsman-policy");
+    ensure!(policy == "built-in", "{answer:?}");
     drop(stream);
     drop(queued.await??);
     serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_a_policy_refuses_is_told_which_one() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    serving.drop_in("shedder.toml", b"[settings]\nanswers = \"shed\"\n")?;
+    serving.drop_in("shedder.wasm", &component("test/hostile")?)?;
+    serving
+        .report_until(|report| holds(report, "shedder"))
+        .await?;
+    let answer = serving.client.chat("Hello").await?;
+    ensure!(answer.status == 429, "{answer:?}");
+    let policy = answer.header("x-pointsman-policy");
+    ensure!(policy == "shedder", "{answer:?}");
+    let message = answer.json()?["error"]["message"].clone();
+    let message = message.as_str().unwrap_or_default();
+    ensure!(message.ends_with(" (by policy `shedder`)"), "{message}");
+    // The operator can look the request up.
+    let id = answer.header("x-pointsman-request");
+    let decisions = serving
+        .client
+        .get(&format!("/admin/decisions/{id}"))
+        .await?;
+    ensure!(decisions.status == 200, "{decisions:?}");
     Ok(())
 }
 

@@ -52,7 +52,7 @@ use pointsman_core::{
     Stamped, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
-use pointsman_executor::delivery::Placement;
+use pointsman_executor::delivery::{Authorship, BUILT_IN, Placement};
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, PolicyRecorder};
 use tokio::sync::mpsc;
 
@@ -442,26 +442,31 @@ impl Driver {
             ..
         } = &stamped.fact
         {
-            let placement = self.placement(stamped.round, *executor, *by);
+            let placement = Placement {
+                executor: self.name_of(NameKind::Executor, executor.0),
+                by: self.authorship(stamped.round, *by),
+            };
             self.requests.placed(*request, placement);
+        }
+        if let Fact::TurnedAway(request, by) = &stamped.fact {
+            let by = self.authorship(stamped.round, *by);
+            self.requests.turned_away(*request, by);
         }
         record::fact(&self.machine, &self.policies, stamped);
         self.metrics.fact(stamped, &self.machine, &self.policies);
         self.decisions.fact(stamped, &self.policies);
     }
 
-    fn placement(&self, round: Round, executor: ExecutorId, by: Decided) -> Placement {
-        let name = self.machine.name(NameKind::Executor, executor.0);
+    fn authorship(&self, round: Round, by: Decided) -> Authorship {
         let (policy, reason) = match by.author {
-            Author::BuiltIn => ("built-in", "built-in"),
+            Author::BuiltIn => (BUILT_IN, BUILT_IN),
             Author::Policy(number) => {
                 let reason = self.policies.reason(number, by.reason);
                 let name = self.policies.name(number);
                 (name.unwrap_or(""), reason.unwrap_or(""))
             }
         };
-        Placement {
-            executor: name.unwrap_or_default().to_owned(),
+        Authorship {
             policy: policy.to_owned(),
             decision: round.to_string(),
             reason: reason.to_owned(),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pointsman_core::{Outcome, RequestId};
-use pointsman_executor::delivery::{Closing, End, Placement, StopReason, TextSink};
+use pointsman_executor::delivery::{Authorship, Closing, End, Placement, StopReason, TextSink};
 use pointsman_executor::job::{Job, JobState};
 
 use super::message::TicketId;
@@ -32,6 +32,7 @@ pub(super) struct Record {
     state: Option<JobState>,
     placement: Option<Arc<Placement>>,
     stop: Option<StopReason>,
+    refused_by: Option<Authorship>,
 }
 
 impl Record {
@@ -44,6 +45,7 @@ impl Record {
             state: None,
             placement: None,
             stop: None,
+            refused_by: None,
         }
     }
 
@@ -73,6 +75,13 @@ impl Requests {
     pub(super) fn placed(&mut self, request: RequestId, placement: Placement) {
         if let Some(record) = self.records.get_mut(&request) {
             record.placement = Some(Arc::new(placement));
+        }
+    }
+
+    /// Notes the decision by which `request` is not served. The outcome follows from the machine.
+    pub(super) fn turned_away(&mut self, request: RequestId, by: Authorship) {
+        if let Some(record) = self.records.get_mut(&request) {
+            record.refused_by = Some(by);
         }
     }
 
@@ -106,6 +115,7 @@ impl Requests {
             record.closing.end(End {
                 outcome,
                 stop: record.stop,
+                refused_by: record.refused_by,
             });
         }
     }

@@ -177,7 +177,7 @@ fn a_client_is_told_where_it_runs_and_how_it_ended() {
         panic!("not placed");
     };
     assert_eq!(placement.executor, "cpu0/demo");
-    assert_eq!(placement.policy, "built-in");
+    assert_eq!(placement.by.policy, "built-in");
     let finished = Event::Finished {
         sequence,
         stop: StopReason::Stop,
@@ -193,6 +193,7 @@ fn a_client_is_told_where_it_runs_and_how_it_ended() {
     let expected = End {
         outcome: Outcome::Finished { output_tokens: 1 },
         stop: Some(StopReason::Stop),
+        refused_by: None,
     };
     assert_eq!(end(&mut deliveries), expected);
     assert_eq!(stage.driver.in_hand(), 0);

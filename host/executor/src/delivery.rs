@@ -39,13 +39,23 @@ pub struct Piece {
 pub struct Placement {
     /// The executor's name.
     pub executor: String,
-    /// The policy that placed it: its name, or `built-in`.
+    /// The decision to place it there.
+    pub by: Authorship,
+}
+
+/// The author of a decision about a request, in words for its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authorship {
+    /// The policy's name; [`BUILT_IN`]: the machine's own rule.
     pub policy: String,
     /// The decision's id.
     pub decision: String,
     /// The policy's reason, in its own words.
     pub reason: String,
 }
+
+/// The name of the machine's own rule as the author of a decision.
+pub const BUILT_IN: &str = "built-in";
 
 /// The end of an answer, set by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +64,8 @@ pub struct End {
     pub outcome: Outcome,
     /// The reason why generation ended; absent where it did not finish.
     pub stop: Option<StopReason>,
+    /// The decision by which the request is not served; absent: none, or the machine's bounds.
+    pub refused_by: Option<Authorship>,
 }
 
 /// The reason why generation ended.
@@ -177,9 +189,11 @@ mod tests {
     fn placement() -> Arc<Placement> {
         Arc::new(Placement {
             executor: "cpu0".to_owned(),
-            policy: "memory-aware".to_owned(),
-            decision: "1".to_owned(),
-            reason: String::new(),
+            by: Authorship {
+                policy: "memory-aware".to_owned(),
+                decision: "1".to_owned(),
+                reason: String::new(),
+            },
         })
     }
 
@@ -196,6 +210,7 @@ mod tests {
         let end = End {
             outcome: Outcome::Finished { output_tokens: 3 },
             stop: Some(StopReason::Length),
+            refused_by: None,
         };
         closing.end(end.clone());
         let read: Vec<Delivery> = std::iter::from_fn(|| deliveries.try_next()).collect();
@@ -217,6 +232,7 @@ mod tests {
         closing.end(End {
             outcome: Outcome::Cancelled,
             stop: None,
+            refused_by: None,
         });
     }
 }

@@ -11,11 +11,14 @@
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
+use pointsman_driver::message::TicketId;
+use pointsman_executor::delivery::Authorship;
 use pointsman_notation::Time;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer::{JSON, Reply, json_text, reply};
+use super::authorship;
 
 /// Every status of an error, with its meaning for a client.
 pub(super) const STATUSES: [(u16, &str); 12] = [
@@ -137,10 +140,19 @@ pub(super) enum ApiError {
     Starting { retry_after: u32 },
     #[error("the server is shutting down")]
     Draining { retry_after: u32 },
-    #[error("{}", outcome_message(*.0))]
-    Ended(Outcome),
+    #[error("{}", unserved_message(.0))]
+    Ended(Box<Unserved>),
     #[error("an internal error; the server's log has more")]
     Internal,
+}
+
+/// A request that the driver took and that was not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unserved {
+    pub(super) request: TicketId,
+    pub(super) outcome: Outcome,
+    /// The decision by which it was not; absent: none.
+    pub(super) refused_by: Option<Authorship>,
 }
 
 /// Everything about an error but its message.
@@ -246,6 +258,12 @@ impl ApiError {
             let challenge = HeaderValue::from_static("Bearer realm=\"pointsman\"");
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
+        if let ApiError::Ended(unserved) = &self {
+            authorship::insert_request(headers, unserved.request);
+            if let Some(by) = &unserved.refused_by {
+                authorship::insert(headers, by);
+            }
+        }
         if let ApiError::MethodNotAllowed { allow } = self {
             let allow = HeaderValue::try_from(allow).expect("methods can be a header's value");
             headers.insert(header::ALLOW, allow);
@@ -296,7 +314,7 @@ impl ApiError {
             ApiError::ConnectionsFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "connections_full"),
             ApiError::Starting { .. } => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             ApiError::Draining { .. } => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
-            ApiError::Ended(outcome) => outcome_status(*outcome),
+            ApiError::Ended(unserved) => outcome_status(unserved.outcome),
             ApiError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         Terms {
@@ -329,16 +347,11 @@ impl ApiError {
         | ApiError::BodiesFull { retry_after }
         | ApiError::ConnectionsFull { retry_after }
         | ApiError::Starting { retry_after }
-        | ApiError::Draining { retry_after }
-        | ApiError::Ended(Outcome::Refused(
-            RefusedWhy::NoRoom { retry_after }
-            | RefusedWhy::Displaced { retry_after }
-            | RefusedWhy::Closed { retry_after },
-        )) = self
+        | ApiError::Draining { retry_after } = self
         {
             Some(*retry_after)
-        } else if let ApiError::Ended(Outcome::Cancelled) = self {
-            Some(RETRY_AFTER_DRAIN)
+        } else if let ApiError::Ended(unserved) = self {
+            outcome_retry_after(unserved.outcome)
         } else {
             None
         }
@@ -352,6 +365,22 @@ fn kind(status: StatusCode) -> ErrorKind {
         ErrorKind::Server
     } else {
         ErrorKind::InvalidRequest
+    }
+}
+
+/// Seconds after which a request with this outcome may be sent again; absent: it would fare the same.
+fn outcome_retry_after(outcome: Outcome) -> Option<u32> {
+    match outcome {
+        Outcome::Refused(
+            RefusedWhy::NoRoom { retry_after }
+            | RefusedWhy::Displaced { retry_after }
+            | RefusedWhy::Closed { retry_after },
+        ) => Some(retry_after),
+        Outcome::Cancelled => Some(RETRY_AFTER_DRAIN),
+        Outcome::Refused(RefusedWhy::GaveUp | RefusedWhy::NeverFits { .. })
+        | Outcome::Expired(_)
+        | Outcome::Failed(_)
+        | Outcome::Finished { .. } => None,
     }
 }
 
@@ -385,6 +414,11 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
 
 fn secs(secs: u32) -> Time {
     Time::from_secs(secs.into())
+}
+
+fn unserved_message(unserved: &Unserved) -> String {
+    let by = authorship::words(unserved.refused_by.as_ref());
+    outcome_message(unserved.outcome) + &by
 }
 
 fn outcome_message(outcome: Outcome) -> String {

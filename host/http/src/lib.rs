@@ -47,6 +47,7 @@
 mod admin;
 mod answer;
 mod auth;
+mod authorship;
 mod body;
 mod connection;
 mod cors;

@@ -9,33 +9,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue};
 use pointsman_core::Outcome;
 use pointsman_driver::message::{Ticket, TicketId};
 use pointsman_executor::delivery::{Deliveries, Delivery, Placement, StopReason};
 
-use crate::error::ApiError;
-
-const REQUEST: HeaderName = HeaderName::from_static("x-pointsman-request");
-const EXECUTOR: HeaderName = HeaderName::from_static("x-pointsman-executor");
-const POLICY: HeaderName = HeaderName::from_static("x-pointsman-policy");
-const DECISION: HeaderName = HeaderName::from_static("x-pointsman-decision");
-const REASON: HeaderName = HeaderName::from_static("x-pointsman-reason");
-
-/// The headers of an answer that [`Inflow::headers`] gives, each with its meaning.
-pub(super) const HEADERS: [(HeaderName, &str); 5] = [
-    (
-        REQUEST,
-        "Number of the request, also understood by `/admin/decisions`.",
-    ),
-    (EXECUTOR, "Name of the executor that gave the first token."),
-    (POLICY, "Name of the policy that placed the request there."),
-    (
-        DECISION,
-        "The round in which the request was placed, as in the decision journal.",
-    ),
-    (REASON, "The policy's reason."),
-];
+use crate::authorship;
+use crate::error::{ApiError, Unserved};
 
 /// An answer on its way from the executor.
 #[derive(Debug)]
@@ -135,16 +114,10 @@ impl Inflow {
     /// policy, the decision and the reason.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(REQUEST, HeaderValue::from(self.id.0));
+        authorship::insert_request(&mut headers, self.id);
         if let Some(placement) = &self.placement {
-            for (name, text) in [
-                (EXECUTOR, &placement.executor),
-                (POLICY, &placement.policy),
-                (DECISION, &placement.decision),
-                (REASON, &placement.reason),
-            ] {
-                headers.insert(name, header_text(text));
-            }
+            authorship::insert_executor(&mut headers, &placement.executor);
+            authorship::insert(&mut headers, &placement.by);
         }
         headers
     }
@@ -172,34 +145,13 @@ impl Inflow {
                     Outcome::Refused(_)
                     | Outcome::Cancelled
                     | Outcome::Expired(_)
-                    | Outcome::Failed(_) => Err(ApiError::Ended(end.outcome)),
+                    | Outcome::Failed(_) => Err(ApiError::Ended(Box::new(Unserved {
+                        request: self.id,
+                        outcome: end.outcome,
+                        refused_by: end.refused_by,
+                    }))),
                 }))
             }
         }
-    }
-}
-
-/// `text` as a header's value: cut to a bound, and a question mark for all but visible ASCII.
-fn header_text(text: &str) -> HeaderValue {
-    const CHARS_MAX: usize = 256;
-    let visible = |c: char| {
-        if c == ' ' || c.is_ascii_graphic() {
-            c
-        } else {
-            '?'
-        }
-    };
-    let text: String = text.chars().take(CHARS_MAX).map(visible).collect();
-    HeaderValue::try_from(text).expect("visible ASCII can be a header's value")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policys_words_cannot_break_out_of_a_header() {
-        assert_eq!(header_text("a\r\nset-cookie: ä"), "a??set-cookie: ?");
-        assert_eq!(header_text(&"x".repeat(300)).len(), 256);
     }
 }

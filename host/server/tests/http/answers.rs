@@ -261,6 +261,34 @@ fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 12] {
 }
 
 #[tokio::test]
+async fn a_client_that_is_refused_is_told_by_whom_and_why() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    let by_policy = "there is no room; try again in 3s (by policy `budget`: over its tokens)";
+    for (policy, reason, message) in [
+        ("budget", "over its tokens", by_policy),
+        ("built-in", "built-in", "there is no room; try again in 3s"),
+    ] {
+        client.post(CHAT, &chat(&json!({}))).await;
+        let played = stage.submitted().await;
+        let ticket = played.ticket().0.to_string();
+        played.refuse(RefusedWhy::NoRoom { retry_after: 3 }, policy, reason);
+        let answer = client.answer().await;
+        for (name, value) in [
+            ("x-pointsman-request", &*ticket),
+            ("x-pointsman-policy", policy),
+            ("x-pointsman-decision", "7"),
+            ("x-pointsman-reason", reason),
+            ("retry-after", "3"),
+        ] {
+            assert_eq!(answer.head.header(name), Some(value), "{name}");
+        }
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(body["error"]["message"], message);
+    }
+}
+
+#[tokio::test]
 async fn a_failure_before_the_first_text_has_its_status() {
     let mut stage = Stage::open().await;
     let mut client = stage.client().await;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
-use pointsman_core::Outcome;
+use pointsman_core::{Outcome, RefusedWhy};
 use pointsman_driver::catalog::{Catalog, ModelEntry};
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{
@@ -14,7 +14,7 @@ use pointsman_driver::message::{
 use pointsman_driver::operator::Operator;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
-use pointsman_executor::delivery::{End, Piece, Placement, StopReason};
+use pointsman_executor::delivery::{Authorship, End, Piece, Placement, StopReason};
 use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
 
@@ -185,9 +185,11 @@ impl Played {
     pub(crate) fn placed(&self, executor: &str, reason: &str) {
         self.0.sink.placed(Arc::new(Placement {
             executor: executor.to_owned(),
-            policy: "memory-aware".to_owned(),
-            decision: "7.1".to_owned(),
-            reason: reason.to_owned(),
+            by: Authorship {
+                policy: "memory-aware".to_owned(),
+                decision: "7.1".to_owned(),
+                reason: reason.to_owned(),
+            },
         }));
     }
 
@@ -206,6 +208,20 @@ impl Played {
         self.0.closing.end(End {
             outcome: Outcome::Finished { output_tokens: 0 },
             stop: Some(stop),
+            refused_by: None,
+        });
+    }
+
+    /// Has `policy` refuse the request for this reason.
+    pub(crate) fn refuse(self, why: RefusedWhy, policy: &str, reason: &str) {
+        self.0.closing.end(End {
+            outcome: Outcome::Refused(why),
+            stop: None,
+            refused_by: Some(Authorship {
+                policy: policy.to_owned(),
+                decision: "7".to_owned(),
+                reason: reason.to_owned(),
+            }),
         });
     }
 
@@ -213,6 +229,7 @@ impl Played {
         self.0.closing.end(End {
             outcome,
             stop: None,
+            refused_by: None,
         });
     }
 }
