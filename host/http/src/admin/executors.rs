@@ -163,13 +163,12 @@ pub(crate) async fn remove(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
 
 /// Gives an executor another share of its device's tokens.
 pub(crate) async fn share_weight(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
-    let call_app = Arc::clone(call.app);
-    let name = call.parameter.clone();
+    let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let mut fields = Fields::parse(&body)?;
     let weight = weight(&mut fields)?.ok_or(ApiError::Missing(SHARE_WEIGHT))?;
     fields.none_left(&[SHARE_WEIGHT])?;
-    changed(&call_app, &name, ExecutorChange::ShareWeight(weight)).await
+    changed(&app, &name, ExecutorChange::ShareWeight(weight)).await
 }
 
 /// The schema of the body of [`share_weight`].

@@ -1,5 +1,7 @@
 //! Models: those of the flags, else those of the file, else the demo model.
 
+use std::ops::RangeInclusive;
+
 use pointsman_driver::provider::{
     EXECUTOR_QUEUE_MAX, ExecutorTerms, ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS,
 };
@@ -84,14 +86,20 @@ impl Check<'_> {
         given: file::Model,
     ) -> Result<ExecutorTerms, ConfigError> {
         let default = ExecutorTerms::default();
+        let number = |key: &str, given, range: RangeInclusive<u32>, default| {
+            self.number(&path(key), given, range, default)
+        };
         let queue = 0..=EXECUTOR_QUEUE_MAX;
-        let groups = 0..=u32::MAX;
-        let weight = (given.share_weight, default.share_weight);
         Ok(ExecutorTerms {
-            slots: self.number(&path("slots"), given.slots, 1..=SLOTS_MAX, default.slots)?,
-            share_weight: self.number(&path("share-weight"), weight.0, WEIGHTS, weight.1)?,
-            group: self.number(&path("group"), given.group, groups, default.group)?,
-            queue: self.number(&path("queue"), given.queue, queue, default.queue)?,
+            slots: number("slots", given.slots, 1..=SLOTS_MAX, default.slots)?,
+            share_weight: number(
+                "share-weight",
+                given.share_weight,
+                WEIGHTS,
+                default.share_weight,
+            )?,
+            group: number("group", given.group, 0..=u32::MAX, default.group)?,
+            queue: number("queue", given.queue, queue, default.queue)?,
             preemptible: given.preemptible.unwrap_or(default.preemptible),
         })
     }
