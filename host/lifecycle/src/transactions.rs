@@ -103,6 +103,23 @@ impl Transactions {
     pub(crate) fn end(&mut self, name: &str, outcome: TransactionOutcome, pause: Option<Micros>) {
         let attempt = self.open.remove(name);
         let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.clock));
+        self.note(name, attempt, outcome, pause);
+    }
+
+    /// Ends a new attempt about `digest` of `name`, whatever is under way about the policy.
+    pub(crate) fn end_new(&mut self, name: &str, digest: Digest, outcome: TransactionOutcome) {
+        let mut attempt = self.new_attempt();
+        attempt.digest = Some(digest);
+        self.note(name, attempt, outcome, None);
+    }
+
+    fn note(
+        &mut self,
+        name: &str,
+        attempt: Attempt,
+        outcome: TransactionOutcome,
+        pause: Option<Micros>,
+    ) {
         self.ended.push(Transaction {
             number: 0,
             at: attempt.at,
@@ -114,14 +131,6 @@ impl Transactions {
             restored: attempt.restored,
             pause,
         });
-    }
-
-    /// Ends a new attempt about `digest` of `name`, whatever is under way about the policy.
-    pub(crate) fn end_new(&mut self, name: &str, digest: Digest, outcome: TransactionOutcome) {
-        let mut attempt = self.new_attempt();
-        attempt.digest = Some(digest);
-        self.resume(name, attempt);
-        self.end(name, outcome, None);
     }
 
     /// Ends every attempt under way: the policies could be put in force and hold no hook.
@@ -238,5 +247,22 @@ impl fmt::Debug for Transactions {
             .field("open", &self.open)
             .field("kept", &self.kept)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_of_the_version_in_force_takes_nothing_from_the_one_that_comes() {
+        let mut transactions = Transactions::new(Arc::new(|| Micros(0)));
+        transactions.attempt("a").time(ReloadStep::Start, || ());
+        let digest = Digest::of(b"the version in force");
+        transactions.end_new("a", digest, TransactionOutcome::Proven);
+        transactions.end("a", TransactionOutcome::Idle, None);
+        let steps = transactions.ended.iter().map(|made| made.steps.len());
+        assert_eq!(steps.collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(transactions.ended[0].digest, Some(digest));
     }
 }

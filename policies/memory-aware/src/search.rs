@@ -218,7 +218,7 @@ impl<'a> Search<'a> {
 
 /// Places that pass all filters, best first.
 enum Places<'s, 'a> {
-    /// Those of a pinned request, which needs no index.
+    /// Places of a pinned request, which needs no index.
     Sorted(vec::IntoIter<Place<'a>>),
     Walked(&'s Search<'a>, BestFirst<'a, Rank>),
 }

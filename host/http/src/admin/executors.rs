@@ -50,7 +50,7 @@ pub(crate) struct Executor {
     group: u32,
     /// Relative share of the device's tokens.
     share_weight: u32,
-    /// Whether a sequence may be taken off it for a more urgent one.
+    /// True if a sequence may be taken off it for a more urgent one.
     preemptible: bool,
     slots_used: u32,
     slots_total: u32,
