@@ -24,6 +24,7 @@ use pointsman_core::{
     Author, Decided, EvictHow, ExecutorId, Fact, FaultKind, Hook, Micros, Outcome, PlacedIn,
     RefusalCause, RequestId, RequeuedWhy, Round, Stamped, admission,
 };
+use pointsman_executor::delivery::BUILT_IN;
 use pointsman_policy::PolicyHost;
 
 use super::message::TicketId;
@@ -495,7 +496,7 @@ impl DecidedBy {
     /// The name of the policy that decided, or `built-in`.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.author.as_ref().map_or("built-in", |words| &words.name)
+        self.author.as_ref().map_or(BUILT_IN, |words| &words.name)
     }
 
     /// The reason, in the policy's words; empty: no reason was given.

@@ -120,11 +120,16 @@ impl Driver {
     pub(super) fn explained(&self, now: Micros, ticket: TicketId) -> Option<ExplainedDraft> {
         let trace = self.decisions.of(ticket)?.clone();
         let row = trace.row.clone();
+        // Nothing is copied for a policy that has no words.
+        let explained = row.as_ref();
+        let explained = explained.filter(|row| self.policies.explains(&self.machine.view(), row));
+        let rehearsal = explained.and_then(|row| self.rehearsal(now, row));
+        let names = rehearsal.as_ref().map(|_| self.executor_names());
         Some(ExplainedDraft {
-            rehearsal: row.as_ref().and_then(|row| self.rehearsal(now, row)),
+            rehearsal,
             about: row.map(|row| (Arc::clone(&row), trace.cached(row.id))),
             traces: self.named(vec![trace]),
-            names: self.executor_names(),
+            names: names.unwrap_or_default(),
         })
     }
 

@@ -5,13 +5,14 @@
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{Author, ExecutorId, Fact, Machine, SequenceRef, Stamped};
+use pointsman_executor::delivery::BUILT_IN;
 use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost, Restored};
 use tracing::{debug, error, info, trace, warn};
 
 /// The name of the author of a decision.
-fn author(policies: &PolicyHost, author: Author) -> &str {
+pub(super) fn author(policies: &PolicyHost, author: Author) -> &str {
     match author {
-        Author::BuiltIn => "built-in",
+        Author::BuiltIn => BUILT_IN,
         Author::Policy(number) => name(policies, number),
     }
 }

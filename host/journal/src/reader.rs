@@ -162,7 +162,7 @@ impl<B: AsRef<[u8]>> Scan<B> {
 
 /// Gives the policies that `entry` names the components that lie beside `file`.
 fn whole(mut entry: Entry<'static>, file: &Path) -> Entry<'static> {
-    let mut policies = match &mut entry {
+    let policies = match &mut entry {
         Entry::Keyframe(keyframe) => keyframe.roster.policies.iter_mut(),
         Entry::Bound(bound) => bound.roster.policies.iter_mut(),
         Entry::Header(_)
@@ -177,7 +177,7 @@ fn whole(mut entry: Entry<'static>, file: &Path) -> Entry<'static> {
         | Entry::Saved(_) => [].iter_mut(),
     };
     if let Some(folder) = file.parent() {
-        for policy in policies.by_ref().filter(|policy| policy.code.is_none()) {
+        for policy in policies.filter(|policy| policy.code.is_none()) {
             policy.code = components::read(folder, policy.digest).map(Blob);
         }
     }

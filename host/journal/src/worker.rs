@@ -224,14 +224,13 @@ impl<S: Store> Worker<S> {
     fn append(&mut self, batch: &Batch) -> Result<u64, Unwritten> {
         let hard_limit = self.settings.file_bytes.saturating_mul(2);
         let has_room = |file: &OpenFile| file.bytes < hard_limit;
-        if self.file.as_ref().is_some_and(has_room) {
-            self.keep(batch, self.number.saturating_sub(1))?;
-        }
-        let Some(file) = self.file.as_mut().filter(|file| has_room(file)) else {
+        if !self.file.as_ref().is_some_and(has_room) {
             return Err(Unwritten::NoFile);
-        };
+        }
+        self.keep(batch, self.number.saturating_sub(1))?;
         let mut gap = Vec::new();
         let gaps = note_gap(&mut gap, self.missing)?;
+        let file = self.file.as_mut().ok_or(Unwritten::NoFile)?;
         file.put(&gap)?;
         file.put(&batch.bytes)?;
         let bytes = size(gap.len()) + size(batch.bytes.len());

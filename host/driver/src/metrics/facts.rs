@@ -298,10 +298,7 @@ impl<'a> Texts<'a> {
     }
 
     fn author(self, author: Author) -> &'a str {
-        match author {
-            Author::BuiltIn => "built-in",
-            Author::Policy(number) => record::name(self.policies, number),
-        }
+        record::author(self.policies, author)
     }
 }
 

@@ -15,6 +15,15 @@ impl PolicyHost {
         self.rehearse_by(self.router_of(view, request)?, view, at)
     }
 
+    /// True if the policy that routes `request` explains.
+    #[must_use]
+    pub fn explains(&self, view: &View<'_>, request: &Request) -> bool {
+        let router = self.router_of(view, request);
+        router
+            .and_then(|policy| self.runner(policy))
+            .is_some_and(|runner| runner.explains)
+    }
+
     /// The policy that routes `request`: the canary, if it has its tenant, else the one in force.
     pub(super) fn router_of(&self, view: &View<'_>, request: &Request) -> Option<u32> {
         let tenant = view.name(NameKind::Tenant, request.tenant.0);
