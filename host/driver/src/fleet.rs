@@ -162,7 +162,7 @@ impl Fleet {
         let request = Box::new(AttachRequest {
             spec,
             model: model.name,
-            spawn: Box::new(move |executor| engine.spawn(executor, slots)),
+            spawn: Box::new(move |executor, model| engine.spawn(executor, model, slots)),
         });
         let attached = self
             .driver

@@ -52,15 +52,16 @@ impl Driver {
         now: Micros,
         request: AttachRequest,
     ) -> Result<Attached, AttachRefused> {
+        let model = self.machine.intern(now, &request.model);
         let spec = ExecutorSpec {
-            serves: Some(vec![self.machine.intern(now, &request.model)]),
+            serves: Some(vec![model]),
             ..request.spec
         };
         let executor = self
             .machine
             .handle(now, Input::ExecutorAttached(spec))
             .executor()?;
-        let engine = match (request.spawn)(executor) {
+        let engine = match (request.spawn)(executor, model) {
             Ok(engine) => engine,
             Err(error) => {
                 self.update(now, executor, ExecutorUpdate::Detach);

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 
 use pointsman_core::rows::{ExecutorKind, Health};
-use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, HookSet, Micros, Round};
+use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, HookSet, Micros, ModelId, Round};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
@@ -177,8 +177,8 @@ pub struct AttachRequest {
     pub spawn: SpawnEngine,
 }
 
-/// A function that starts the engine of an executor.
-pub type SpawnEngine = Box<dyn FnOnce(ExecutorId) -> io::Result<EngineHandle> + Send>;
+/// A function that starts the engine of an executor for a model.
+pub type SpawnEngine = Box<dyn FnOnce(ExecutorId, ModelId) -> io::Result<EngineHandle> + Send>;
 
 /// An executor that was attached, and its engine.
 #[derive(Debug)]

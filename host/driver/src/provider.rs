@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, ExecutorSpec};
+use pointsman_core::{ExecutorId, ExecutorSpec, ModelId};
 use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
@@ -85,11 +85,12 @@ pub trait ServedModel: Debug + Send + Sync {
     /// [`ExecutorSpec::serves`].
     fn executor(&self, terms: &ExecutorTerms) -> ExecutorSpec;
 
-    /// Starts the engine of `executor`, with this number of slots.
+    /// Starts the engine of `executor`, with this number of slots; the machine knows the model as
+    /// `model`.
     ///
     /// # Errors
     /// If there is no thread for the engine.
-    fn spawn(&self, executor: ExecutorId, slots: u32) -> io::Result<EngineHandle>;
+    fn spawn(&self, executor: ExecutorId, model: ModelId, slots: u32) -> io::Result<EngineHandle>;
 }
 
 /// The reason why a model was not loaded.

@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use pointsman_core::{ExecutorId, Incarnation};
+use pointsman_core::{ExecutorId, Incarnation, ModelId};
 use pointsman_executor::contract::{Command, Event, Events};
 use pointsman_executor::handle::{Ended, EngineHandle};
 use pointsman_executor::stats::EngineStats;
 use tokio::sync::mpsc;
 
 use crate::model::backend::{Backend, DeviceError};
-use crate::step_loop::{StepLoop, StepLoopParts, StepOutcome};
+use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use crate::text::ModelText;
 
-/// Makes a backend with an empty pool, for each life of an engine. Called on its thread.
+/// Makes a backend of a model with an empty pool, for each life of an engine. Called on its thread.
 pub type BackendFactory = Box<dyn FnMut() -> Result<Box<dyn Backend>, DeviceError> + Send>;
 
 /// The parts of an engine with its thread, put together by the server.
@@ -41,14 +41,22 @@ pub struct EngineSpec {
     pub incarnation: Incarnation,
     /// Most sequences at once.
     pub slots: u32,
-    /// The model's text side.
-    pub text: Arc<ModelText>,
-    /// The maker of the model's backend.
-    pub backend: BackendFactory,
+    /// The models that the engine serves, at least one. All have as many tokens in a block.
+    pub models: Vec<ModelSpec>,
     /// The channel for events. The engine waits where it has no room.
     pub events: mpsc::Sender<Events>,
     /// The engine's patience with a failing device.
     pub recovery: Recovery,
+}
+
+/// A model that an engine serves.
+pub struct ModelSpec {
+    /// The model's id in the machine.
+    pub model: ModelId,
+    /// The model's text side.
+    pub text: Arc<ModelText>,
+    /// The maker of the model's backend.
+    pub backend: BackendFactory,
 }
 
 impl fmt::Debug for EngineSpec {
@@ -56,7 +64,16 @@ impl fmt::Debug for EngineSpec {
         f.debug_struct("EngineSpec")
             .field("executor", &self.executor)
             .field("slots", &self.slots)
+            .field("models", &self.models)
             .field("recovery", &self.recovery)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ModelSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelSpec")
+            .field("model", &self.model)
             .finish_non_exhaustive()
     }
 }
@@ -129,6 +146,14 @@ impl From<DeviceError> for LifeEnd {
     }
 }
 
+impl ModelSpec {
+    /// The model at the beginning of a life.
+    fn begin(&mut self) -> Result<LoopModel, DeviceError> {
+        let backend = (self.backend)()?;
+        Ok(LoopModel::new(self.model, Arc::clone(&self.text), backend))
+    }
+}
+
 impl Lives {
     fn run(mut self) -> Ended {
         loop {
@@ -147,10 +172,10 @@ impl Lives {
 
     /// Runs one life, until the device fails or the driver lets go.
     fn live(&mut self) -> Result<Infallible, LifeEnd> {
+        let models = self.spec.models.iter_mut().map(ModelSpec::begin);
         let parts = StepLoopParts {
             slots: self.spec.slots,
-            backend: (self.spec.backend)()?,
-            text: Arc::clone(&self.spec.text),
+            models: models.collect::<Result<_, _>>()?,
             stats: Arc::clone(&self.stats),
         };
         let mut steps = StepLoop::new(self.spec.executor, self.incarnation, parts);

@@ -39,7 +39,7 @@ fn prompt(message: &str) -> Vec<u32> {
 #[test]
 fn golden_answers_come_out_of_the_engine_however_it_is_driven() {
     for budget in [2, 16, u32::MAX] {
-        let mut host = TestHost::new(Stepped::new(demo));
+        let mut host = TestHost::new(Stepped::new(&[demo]));
         host.set_budget(budget);
         let golden = golden();
         let requests = golden.iter().map(|golden| {
@@ -61,7 +61,7 @@ fn golden_answers_come_out_of_the_engine_however_it_is_driven() {
 fn sampled_answers_survive_preemption_after_any_step() {
     let mut rng = Rng::with_seed(31);
     for steps in 0..25 {
-        let mut host = TestHost::new(Stepped::new(demo));
+        let mut host = TestHost::new(Stepped::new(&[demo]));
         host.set_budget(7);
         let mut ask = |message| Job {
             sampling: random_sampling(&mut rng),

@@ -22,6 +22,7 @@ use pointsman_executor::stats::EngineStats;
 use pointsman_executor::test_util::{WholeAnswer, random_job};
 
 use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend, Shape};
+use common::subjects::loop_model;
 use common::{demo_text, solo};
 
 const SLOTS: u32 = 4;
@@ -98,10 +99,10 @@ impl Host {
     }
 
     fn engine(&self, executor: ExecutorId, incarnation: Incarnation) -> StepLoop {
+        let backend = Box::new(ScriptedBackend::failing(POOL, self.faults.clone()));
         let parts = StepLoopParts {
             slots: SLOTS,
-            backend: Box::new(ScriptedBackend::failing(POOL, self.faults.clone())),
-            text: Arc::clone(&self.text),
+            models: vec![loop_model(0, backend)],
             stats: Arc::new(EngineStats::default()),
         };
         StepLoop::new(executor, incarnation, parts)

@@ -5,9 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_core::{BlockId, RequestId, RetryClass};
+use pointsman_core::{BlockId, ModelId, RequestId, RetryClass};
 use pointsman_engine::model::backend::DeviceError;
-use pointsman_engine::step_loop::{StepLoop, StepLoopParts, StepOutcome};
+use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Deliveries, Delivery};
 use pointsman_executor::job::{Job, JobState};
@@ -24,7 +24,7 @@ use common::texts::{model, tokenizer};
 fn batched_and_chunked_sequences_answer_as_alone() {
     let mut rng = Rng::with_seed(11);
     for budget in [2, 3, 7, 16, 64, u32::MAX] {
-        let mut host = TestHost::new(Stepped::new(scripted));
+        let mut host = TestHost::new(Stepped::new(&[scripted]));
         host.set_budget(budget);
         let jobs = (0..12).map(|_| random_job(&mut rng, 60, 50));
         let requests: Vec<RequestId> = jobs.map(|job| host.arrive(job)).collect();
@@ -37,7 +37,7 @@ fn batched_and_chunked_sequences_answer_as_alone() {
 fn a_sequence_preempted_after_any_step_answers_as_alone() {
     let mut rng = Rng::with_seed(12);
     for steps in 0..40 {
-        let mut host = TestHost::new(Stepped::new(scripted));
+        let mut host = TestHost::new(Stepped::new(&[scripted]));
         host.set_budget(9);
         let request = host.start(Job {
             ignore_eos: true,
@@ -71,8 +71,8 @@ fn tokens_beyond_the_tokenizer_are_never_generated() {
     };
     let mut rng = Rng::with_seed(13);
     let mut host = TestHost::new(Stepped::on(
-        Box::new(ScriptedBackend::new(padded)),
-        scripted,
+        vec![Box::new(ScriptedBackend::new(padded))],
+        &[scripted],
     ));
     let jobs = (0..20).map(|_| random_job(&mut rng, 20, 40));
     let requests: Vec<RequestId> = jobs.map(|job| host.arrive(job)).collect();
@@ -91,8 +91,11 @@ fn tokens_that_the_tokenizer_leaves_out_are_never_generated() {
     assert_eq!((text.missing_ids(), text.vocab_size()), (&[260][..], 262));
     let parts = StepLoopParts {
         slots: 1,
-        backend: Box::new(ScriptedBackend::new(favoured)),
-        text,
+        models: vec![LoopModel::new(
+            ModelId(0),
+            text,
+            Box::new(ScriptedBackend::new(favoured)),
+        )],
         stats: Arc::default(),
     };
     let mut steps = StepLoop::new(EXECUTOR, FIRST_LIFE, parts);
@@ -112,7 +115,7 @@ fn tokens_that_the_tokenizer_leaves_out_are_never_generated() {
 
 #[test]
 fn slow_clients_and_those_that_left_change_nothing() {
-    let mut host = TestHost::new(Stepped::new(scripted));
+    let mut host = TestHost::new(Stepped::new(&[scripted]));
     let endless = |first| Job {
         ignore_eos: true,
         ..job(&[first, 77], 40)
@@ -130,7 +133,7 @@ fn slow_clients_and_those_that_left_change_nothing() {
 
 #[test]
 fn a_budget_below_the_number_of_sequences_goes_round() {
-    let mut host = TestHost::new(Stepped::new(scripted));
+    let mut host = TestHost::new(Stepped::new(&[scripted]));
     let requests = [60, 61, 62, 63].map(|first| {
         host.start(Job {
             ignore_eos: true,
@@ -153,7 +156,7 @@ fn a_budget_below_the_number_of_sequences_goes_round() {
 
 #[test]
 fn an_answer_ends_where_the_context_does() {
-    let mut host = TestHost::new(Stepped::new(scripted));
+    let mut host = TestHost::new(Stepped::new(&[scripted]));
     let context = SHAPE.context_tokens as usize;
     for prompt_tokens in [context - 5, context - 1, context] {
         let request = host.arrive(Job {
@@ -165,6 +168,20 @@ fn an_answer_ends_where_the_context_does() {
         let generated = host.alone(request).ids.len();
         assert_eq!(generated, (context - prompt_tokens).max(1));
     }
+}
+
+#[test]
+fn a_sequence_of_a_model_that_is_not_served_goes_elsewhere() {
+    let mut steps = bare(ScriptedBackend::new(SHAPE));
+    let (mut start, _deliveries) = start(1, &job(&[30, 31], 5));
+    start.order.model = Some(ModelId(77));
+    steps.handle(Command::Start(Box::new(start)));
+    let events = steps.take_events();
+    let [Event::Started(_), Event::Failed { retry, why, .. }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    let expected = (RetryClass::Elsewhere, "the model is not served here");
+    assert_eq!((*retry, why.as_str()), expected);
 }
 
 /// A change that makes a start wrong.
@@ -229,7 +246,7 @@ fn a_start_beyond_the_slots_goes_elsewhere() {
 
 #[test]
 fn a_sequence_whose_logits_are_no_numbers_fails_alone() {
-    let mut host = TestHost::new(Stepped::new(scripted));
+    let mut host = TestHost::new(Stepped::new(&[scripted]));
     let well = host.start(job(&[40, 41], 20));
     let (poisoned, mut deliveries) = start(77, &job(&[POISON, 41], 20));
     let steps = &mut host.executor.steps;
@@ -309,7 +326,7 @@ fn cached_tokens_are_not_computed_again() {
 
 #[test]
 fn counts_what_it_does() {
-    let mut host = TestHost::new(Stepped::new(scripted));
+    let mut host = TestHost::new(Stepped::new(&[scripted]));
     let short = host.start(Job {
         ignore_eos: true,
         ..job(&[30, 31, 32, 33], 3)
@@ -330,7 +347,7 @@ fn counts_what_it_does() {
 // === A step loop without a host ===
 
 fn bare(backend: ScriptedBackend) -> StepLoop {
-    Stepped::on(Box::new(backend), scripted).steps
+    Stepped::on(vec![Box::new(backend)], &[scripted]).steps
 }
 
 /// Makes a start of `job` with more blocks than it needs, the same whatever the request.

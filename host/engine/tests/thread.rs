@@ -24,7 +24,7 @@ fn failing(faults: &[(u32, Fault)]) -> Threaded {
         let backend = ScriptedBackend::failing(SHAPE, faults.clone());
         Ok(Box::new(backend) as _)
     };
-    Threaded::with_factory(Box::new(make), scripted)
+    Threaded::with_factories(vec![Box::new(make)], &[scripted])
 }
 
 fn start(request: u64, incarnation: u32) -> (Command, Deliveries) {
@@ -144,7 +144,7 @@ fn a_backend_that_cannot_be_made_is_a_loss_like_any_other() {
             _ => Ok(scripted()),
         }
     };
-    let mut engine = Threaded::with_factory(Box::new(make), scripted);
+    let mut engine = Threaded::with_factories(vec![Box::new(make)], &[scripted]);
     let (_, heard) = hear_until_lost(&mut engine);
     assert_eq!(why(&heard), "out of memory");
     let (command, _deliveries) = start(1, 1);
@@ -155,11 +155,11 @@ fn a_backend_that_cannot_be_made_is_a_loss_like_any_other() {
 
 #[test]
 fn an_engine_ends_when_its_driver_lets_go() {
-    let idle = Threaded::new(scripted);
+    let idle = Threaded::new(&[scripted]);
     drop(idle.handle.commands);
     assert_eq!(idle.handle.thread.join().unwrap(), Ended::Closed);
 
-    let mut busy = TestHost::new(Threaded::new(scripted));
+    let mut busy = TestHost::new(Threaded::new(&[scripted]));
     busy.start(job(&[30, 31], 40));
     busy.turn();
     drop(busy.executor.handle.commands);
@@ -169,7 +169,7 @@ fn an_engine_ends_when_its_driver_lets_go() {
 
 #[test]
 fn an_engine_whose_sequences_all_lack_a_block_waits_and_counts_it() {
-    let mut host = TestHost::new(Threaded::new(scripted));
+    let mut host = TestHost::new(Threaded::new(&[scripted]));
     let request = host.start(Job {
         ignore_eos: true,
         ..job(&[30, 31, 32, 33], 3)

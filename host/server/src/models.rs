@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
     DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, Input, KvSpec, Machine, Micros,
+    ModelId,
 };
 use pointsman_driver::catalog::ModelEntry;
 use pointsman_driver::clock;
@@ -25,7 +26,7 @@ use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_engine::model::backend::Backend;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
-use pointsman_engine::thread::{self as engine, EngineSpec, Recovery};
+use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
 use pointsman_executor::handle::EngineHandle;
 use tokio::sync::mpsc;
@@ -189,19 +190,22 @@ impl ServedModel for LocalModel {
         }
     }
 
-    fn spawn(&self, executor: ExecutorId, slots: u32) -> io::Result<EngineHandle> {
-        let (model, shape) = (Arc::clone(&self.loaded.model), self.shape);
+    fn spawn(&self, executor: ExecutorId, model: ModelId, slots: u32) -> io::Result<EngineHandle> {
+        let (weights, shape) = (Arc::clone(&self.loaded.model), self.shape);
         let threads = NonZeroUsize::new(self.host.cpu.threads).unwrap_or(NonZeroUsize::MIN);
         let backend = move || {
-            let backend = CpuBackend::new(Arc::clone(&model), shape, threads)?;
+            let backend = CpuBackend::new(Arc::clone(&weights), shape, threads)?;
             Ok(Box::new(backend) as Box<dyn Backend>)
         };
         engine::spawn(EngineSpec {
             executor,
             incarnation: Incarnation(0),
             slots,
-            text: Arc::clone(&self.loaded.text),
-            backend: Box::new(backend),
+            models: vec![ModelSpec {
+                model,
+                text: Arc::clone(&self.loaded.text),
+                backend: Box::new(backend),
+            }],
             events: self.host.events.clone(),
             recovery: Recovery::default(),
         })
@@ -272,17 +276,18 @@ fn attach(
     model: LocalModel,
     config: &ModelConfig,
 ) -> Result<Running> {
+    let id = machine.intern(now, &config.name);
     let default = model.executor(&config.terms);
     let spec = ExecutorSpec {
         name: config.executor.clone().unwrap_or(default.name),
-        serves: Some(vec![machine.intern(now, &config.name)]),
+        serves: Some(vec![id]),
         ..default
     };
     let name = spec.name.clone();
     let executor = machine.handle(now, Input::ExecutorAttached(spec));
     let executor = executor.executor()?;
     let engine = model
-        .spawn(executor, config.terms.slots)
+        .spawn(executor, id, config.terms.slots)
         .context("its engine")?;
     Ok(Running {
         executor,

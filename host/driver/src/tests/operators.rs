@@ -102,7 +102,7 @@ fn attach_request(name: &str, commands: mpsc::Sender<Command>) -> Box<AttachRequ
             ..fixture::executor_spec(name, DeviceId(0))
         },
         model: "demo".to_owned(),
-        spawn: Box::new(move |_executor| {
+        spawn: Box::new(move |_executor, _model| {
             Ok(EngineHandle {
                 commands,
                 stats: Arc::new(EngineStats::default()),
@@ -139,7 +139,7 @@ fn one_that_is_added_is_used_and_a_name_that_is_taken_is_refused() {
 fn one_without_a_thread_is_not_attached() {
     let mut stage = Stage::new();
     let mut second = attach_request("cpu0/second", mpsc::channel(1).0);
-    second.spawn = Box::new(|_executor| Err(std::io::Error::other("no thread")));
+    second.spawn = Box::new(|_executor, _model| Err(std::io::Error::other("no thread")));
     let refused = stage.ask(|answer| Operator::Attach(second, answer));
     assert!(
         matches!(refused, Err(AttachRefused::NoThread(_))),

@@ -4,6 +4,9 @@
 //! ([`StepLoop::step`]), events out ([`StepLoop::take_events`]). [`crate::thread::spawn`] turns the
 //! loop, and begins another life when the device fails.
 //!
+//! An engine may serve several models. Their sequences share its slots, its blocks and the tokens of
+//! a step, in which each model computes its own ([`LoopModel`]).
+//!
 //! A sequence starts from its tokens: the prompt, and the tokens generated before it was
 //! preempted. That makes a resumed sequence the same computation as an uninterrupted one.
 //!
@@ -19,36 +22,39 @@
 //! The choice of sequences and their blocks (the core). Blocks shared between sequences and
 //! sequences swapped out are not built: a block table is taken as it is given.
 
+mod model;
 mod running;
 mod shares;
 
 use std::fmt;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, Incarnation, Progress, RetryClass, SequenceRef, StepReport};
+use pointsman_core::{
+    ExecutorId, Incarnation, ModelId, Progress, RetryClass, SequenceRef, StepReport,
+};
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::stats::EngineStats;
 
-use crate::model::backend::{Backend, DeviceError, Logits};
+use crate::model::backend::{DeviceError, Logits};
 use crate::sample::Sampler;
-use crate::text::ModelText;
 
+pub use model::LoopModel;
 use running::{RunningSequence, Turn, TurnOutcome};
 use shares::Need;
 
-/// The sequences of one life of an engine, and the backend that computes them.
+/// The sequences of one life of an engine, and the models that compute them.
 pub struct StepLoop {
     // Immutable.
     executor: ExecutorId,
     incarnation: Incarnation,
     slots: usize,
-    text: Arc<ModelText>,
+    /// Tokens in a block, the same for all models.
+    tokens_per_block: usize,
     stats: Arc<EngineStats>,
     // Owned state.
-    backend: Box<dyn Backend>,
+    /// The models, never none.
+    models: Vec<LoopModel>,
     sampler: Sampler,
-    /// Rows of logits of the last step.
-    logits: Vec<f32>,
     /// Sequences in order of start, at most `slots`: few enough to be searched from the front.
     running: Vec<RunningSequence>,
     tokens_max: Option<u32>,
@@ -63,10 +69,8 @@ pub struct StepLoop {
 pub struct StepLoopParts {
     /// Most sequences at once.
     pub slots: u32,
-    /// The model and its KV pool.
-    pub backend: Box<dyn Backend>,
-    /// The model's text side.
-    pub text: Arc<ModelText>,
+    /// The models that the engine serves, at least one. All have as many tokens in a block.
+    pub models: Vec<LoopModel>,
     /// The counters, shared by all lives of the engine.
     pub stats: Arc<EngineStats>,
 }
@@ -75,7 +79,7 @@ impl fmt::Debug for StepLoopParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StepLoopParts")
             .field("slots", &self.slots)
-            .field("text", &self.text)
+            .field("models", &self.models)
             .finish_non_exhaustive()
     }
 }
@@ -91,17 +95,25 @@ pub enum StepOutcome {
 
 impl StepLoop {
     /// A loop that runs nothing yet and has no budget.
+    ///
+    /// # Panics
+    /// If there is no model, or the models differ in the tokens of a block.
     #[must_use]
     pub fn new(executor: ExecutorId, incarnation: Incarnation, parts: StepLoopParts) -> Self {
+        let mut sizes = parts.models.iter().map(LoopModel::tokens_per_block);
+        let tokens_per_block = sizes.next().expect("an engine has a model");
+        assert!(
+            sizes.all(|size| size == tokens_per_block),
+            "the models of an engine have as many tokens in a block"
+        );
         Self {
             executor,
             incarnation,
             slots: parts.slots as usize,
-            text: parts.text,
+            tokens_per_block: tokens_per_block as usize,
             stats: parts.stats,
-            backend: parts.backend,
+            models: parts.models,
             sampler: Sampler::default(),
-            logits: Vec::new(),
             running: Vec::new(),
             tokens_max: None,
             steps: 0,
@@ -158,24 +170,37 @@ impl StepLoop {
         }
         assert!(self.find(id).is_none(), "{} is started twice", id.request);
         self.started.push(Event::Started(id));
-        let refused = self.refuse(&start);
-        let running = RunningSequence::new(start, self.steps);
+        let model = self.model_of(start.order.model);
+        let refused = match model {
+            Some(model) => self.refuse(&start, &self.models[model]),
+            None => Some((
+                RetryClass::Elsewhere,
+                "the model is not served here".to_owned(),
+            )),
+        };
+        let running = RunningSequence::new(start, model.unwrap_or(0), self.steps);
         match refused {
             None => self.running.push(running),
             Some((retry, why)) => self.ended.push(running.fail(retry, why)),
         }
     }
 
+    /// The place of a model among those that are served here; without one, that of the first.
+    fn model_of(&self, model: Option<ModelId>) -> Option<usize> {
+        let mut models = self.models.iter();
+        models.position(|served| model.is_none_or(|model| served.model == model))
+    }
+
     /// Returns the reason why a sequence cannot be run, if there is one. No such start comes from a
     /// host that keeps its own books; run nevertheless, it would take the others down with it.
-    fn refuse(&self, start: &Start) -> Option<(RetryClass, String)> {
+    fn refuse(&self, start: &Start, model: &LoopModel) -> Option<(RetryClass, String)> {
         if self.running.len() >= self.slots {
             let why = format!("all {} slots are taken", self.slots);
             return Some((RetryClass::Elsewhere, why));
         }
         let tokens = &start.sequence.tokens;
         let ordered = start.order.prompt_tokens as usize;
-        let (vocab_size, context) = (self.backend.vocab_size(), self.context_tokens());
+        let (vocab_size, context) = (model.vocab_size(), model.context_tokens());
         let why = if tokens.is_empty() || ordered != tokens.len() {
             format!(
                 "{ordered} tokens were ordered, and there are {}",
@@ -201,10 +226,6 @@ impl StepLoop {
             self.ended.push(self.running.remove(idx).leave());
         }
     }
-
-    fn context_tokens(&self) -> usize {
-        self.backend.context_tokens() as usize
-    }
 }
 
 // === impl StepLoop: steps ===
@@ -226,9 +247,14 @@ impl StepLoop {
         if turns.is_empty() {
             return Ok(StepOutcome::Nothing);
         }
-        let chunks = turns.iter().map(|turn| self.running[turn.idx].chunk(turn));
-        let chunks: Vec<_> = chunks.collect();
-        self.backend.forward(&chunks, &mut self.logits)?;
+        for (place, model) in self.models.iter_mut().enumerate() {
+            let turns = turns.iter().map(|turn| (turn, &self.running[turn.idx]));
+            let turns = turns.filter(|(_, running)| running.model() == place);
+            let chunks: Vec<_> = turns.map(|(turn, running)| running.chunk(turn)).collect();
+            if !chunks.is_empty() {
+                model.forward(&chunks)?;
+            }
+        }
         self.steps += 1;
         let made = self.generate(&turns);
         self.publish(made);
@@ -237,8 +263,7 @@ impl StepLoop {
 
     /// Gives each sequence its turn in the next step; none to those that cannot go on.
     fn plan(&self) -> Vec<Turn> {
-        let tokens_per_block = self.backend.tokens_per_block() as usize;
-        let needs = self.running.iter().map(|r| r.need(tokens_per_block));
+        let needs = self.running.iter().map(|r| r.need(self.tokens_per_block));
         let needs: Vec<Need> = needs.collect();
         let sat_out = needs.iter().filter(|need| need.tokens == 0);
         self.stats.sat_out.add(sat_out.count() as u64);
@@ -252,23 +277,19 @@ impl StepLoop {
 
     /// Chooses the next token of each sequence that has a row of logits. Shows nothing yet.
     fn generate(&mut self, turns: &[Turn]) -> Vec<Made> {
-        let context = self.context_tokens();
-        let row_tokens = self.backend.vocab_size();
-        let known_tokens = row_tokens.min(self.text.vocab_size());
-        let mut rows = self.logits.chunks_exact_mut(row_tokens);
+        let mut models: Vec<_> = self.models.iter_mut().map(LoopModel::made).collect();
         let mut made = Vec::with_capacity(turns.len());
         for turn in turns {
             let running = &mut self.running[turn.idx];
+            let model = &mut models[running.model()];
             let mut progress = running.computed(turn, self.steps);
             let mut outcome = TurnOutcome::GoesOn;
             if turn.logits == Logits::Last {
-                let row = rows.next().expect("a row for each chunk that wants one");
-                let row = &mut row[..known_tokens];
-                forbid(row, self.text.missing_ids());
+                let row = model.next_row();
                 outcome = match running.choose(&mut self.sampler, row) {
                     Some(token) => {
                         progress.generated = 1;
-                        running.accept(token, &self.text, context)
+                        running.accept(token, model.text, model.context_tokens)
                     }
                     None => TurnOutcome::Failed(
                         RetryClass::Elsewhere,
@@ -319,13 +340,5 @@ impl fmt::Debug for StepLoop {
             .field("incarnation", &self.incarnation)
             .field("running", &self.running)
             .finish_non_exhaustive()
-    }
-}
-
-fn forbid(row: &mut [f32], ids: &[u32]) {
-    for id in ids {
-        if let Some(logit) = row.get_mut(*id as usize) {
-            *logit = f32::NEG_INFINITY;
-        }
     }
 }

@@ -17,6 +17,8 @@ use super::shares::Need;
 #[derive(Debug)]
 pub(super) struct RunningSequence {
     id: SequenceRef,
+    /// The place of its model among those of the loop.
+    model: usize,
     /// Tokens to have in KV before the first one generated here.
     prompt_tokens: usize,
     sequence: JobState,
@@ -51,14 +53,15 @@ pub(super) enum TurnOutcome {
 // === impl RunningSequence: before a step ===
 
 impl RunningSequence {
-    /// Puts a sequence into a slot after `steps` steps.
-    pub(super) fn new(start: Start, steps: u64) -> Self {
+    /// Puts a sequence of the model at place `model` into a slot after `steps` steps.
+    pub(super) fn new(start: Start, model: usize, steps: u64) -> Self {
         let id = start.order.sequence;
         let output_tokens_left = start.output_tokens_left();
         let Start { order, sequence } = start;
         let prompt_tokens = sequence.tokens.len();
         Self {
             id,
+            model,
             prompt_tokens,
             sequence,
             blocks: order.blocks,
@@ -71,6 +74,11 @@ impl RunningSequence {
 
     pub(super) fn id(&self) -> SequenceRef {
         self.id
+    }
+
+    /// The place of the sequence's model among those of the loop.
+    pub(super) fn model(&self) -> usize {
+        self.model
     }
 
     pub(super) fn grant(&mut self, blocks: &[BlockId]) {

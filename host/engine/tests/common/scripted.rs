@@ -21,6 +21,8 @@ pub struct Shape {
     pub vocab_size: usize,
     /// First of the ids that are likelier than any other.
     pub favoured_from: u64,
+    /// The model: another seed gives other answers.
+    pub seed: u64,
 }
 
 pub const SHAPE: Shape = Shape {
@@ -29,6 +31,7 @@ pub const SHAPE: Shape = Shape {
     context_tokens: 128,
     vocab_size: 1024,
     favoured_from: 1024,
+    seed: 0,
 };
 
 /// Faults to come, each with the number of steps until then, from 1. Shared by all lives.
@@ -93,8 +96,12 @@ impl ScriptedBackend {
         assert!(end <= self.shape.context_tokens, "beyond the context");
         for (position, token) in (chunk.start..).zip(chunk.tokens) {
             let place = self.place(chunk.blocks, position);
-            self.pool[place] = Some(kv(*token, position));
+            self.pool[place] = Some(self.kv(*token, position));
         }
+    }
+
+    fn kv(&self, token: u32, position: u32) -> u64 {
+        mix(u64::from(token) << 32 | u64::from(position)) ^ self.shape.seed
     }
 
     fn row(&self, chunk: &Chunk<'_>) -> impl Iterator<Item = f32> + use<> {
@@ -104,7 +111,7 @@ impl ScriptedBackend {
             kv.unwrap_or_else(|| panic!("position {position} is read and was not written"))
         };
         let all = (0..last).map(read).fold(0, |all, kv| mix(all ^ kv));
-        let is_poisoned = read(0) == kv(POISON, 0);
+        let is_poisoned = read(0) == self.kv(POISON, 0);
         let Shape { favoured_from, .. } = self.shape;
         (0..self.shape.vocab_size as u64).map(move |id| match id {
             _ if is_poisoned => f32::NAN,
@@ -157,10 +164,6 @@ fn burn() {
 
 fn count(tokens: &[u32]) -> u32 {
     u32::try_from(tokens.len()).unwrap()
-}
-
-fn kv(token: u32, position: u32) -> u64 {
-    mix(u64::from(token) << 32 | u64::from(position))
 }
 
 /// Scatters: any such function would do.

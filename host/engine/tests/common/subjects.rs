@@ -5,10 +5,11 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use pointsman_core::ModelId;
 use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
 use pointsman_engine::model::backend::Backend;
-use pointsman_engine::step_loop::{StepLoop, StepLoopParts, StepOutcome};
-use pointsman_engine::thread::{BackendFactory, EngineSpec, Recovery, spawn};
+use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
+use pointsman_engine::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
 use pointsman_executor::contract::{Command, Events};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::job::Job;
@@ -27,6 +28,11 @@ pub fn scripted() -> Box<dyn Backend> {
     Box::new(ScriptedBackend::new(SHAPE))
 }
 
+/// Makes a backend of another scripted model, with a pool of the same shape.
+pub fn scripted_other() -> Box<dyn Backend> {
+    Box::new(ScriptedBackend::new(Shape { seed: 7, ..SHAPE }))
+}
+
 /// Makes a backend of the demo model, with a pool of the same shape.
 pub fn demo() -> Box<dyn Backend> {
     static MODEL: OnceLock<Arc<CpuModel>> = OnceLock::new();
@@ -39,36 +45,68 @@ pub fn demo() -> Box<dyn Backend> {
     Box::new(backend.unwrap())
 }
 
+/// The models of an engine under test, by the makers of their backends.
+#[derive(Clone, Copy)]
+pub struct Models(pub &'static [MakeBackend]);
+
+impl Models {
+    /// The place of a job's model: that of each prompt is another.
+    fn place(self, job: &Job) -> usize {
+        let sum: usize = job.prompt.iter().map(|token| *token as usize).sum();
+        sum % self.0.len()
+    }
+
+    fn model(self, job: &Job) -> Option<ModelId> {
+        (self.0.len() > 1).then(|| model(self.place(job)))
+    }
+
+    fn alone(self, job: &Job) -> WholeAnswer {
+        solo(&mut *self.0[self.place(job)](), &demo_text(), job)
+    }
+}
+
+/// The id of the model at a place.
+pub fn model(place: usize) -> ModelId {
+    ModelId(u32::try_from(place).unwrap() + 5)
+}
+
+/// A model of a step loop, with the demo model's text.
+pub fn loop_model(place: usize, backend: Box<dyn Backend>) -> LoopModel {
+    LoopModel::new(model(place), demo_text(), backend)
+}
+
 /// An engine that makes a step when it is asked for events.
 pub struct Stepped {
     pub steps: StepLoop,
     pub stats: Arc<EngineStats>,
-    make_alone: MakeBackend,
+    alone: Models,
 }
 
 impl Stepped {
-    pub fn new(make: MakeBackend) -> Self {
-        Self::on(make(), make)
+    pub fn new(models: &'static [MakeBackend]) -> Self {
+        let backends = models.iter().map(|make| make());
+        Self::on(backends.collect(), models)
     }
 
-    /// An engine on `backend`, whose answers must be those of the backends that `make_alone` makes.
-    pub fn on(backend: Box<dyn Backend>, make_alone: MakeBackend) -> Self {
+    /// An engine on `backends`, whose answers must be those of the backends that `alone` makes.
+    pub fn on(backends: Vec<Box<dyn Backend>>, alone: &'static [MakeBackend]) -> Self {
         let stats = Arc::new(EngineStats::default());
+        let models = backends.into_iter().enumerate();
         let parts = StepLoopParts {
             slots: SLOTS,
-            backend,
-            text: demo_text(),
+            models: models.map(|(place, it)| loop_model(place, it)).collect(),
             stats: Arc::clone(&stats),
         };
         Self {
             steps: StepLoop::new(EXECUTOR, FIRST_LIFE, parts),
             stats,
-            make_alone,
+            alone: Models(alone),
         }
     }
 
     pub fn failing(shape: Shape, faults: Faults) -> Self {
-        Self::on(Box::new(ScriptedBackend::failing(shape, faults)), scripted)
+        let backend = Box::new(ScriptedBackend::failing(shape, faults));
+        Self::on(vec![backend], &[scripted])
     }
 }
 
@@ -102,8 +140,12 @@ impl ExecutorUnderTest for Stepped {
         SHAPE.blocks_total
     }
 
+    fn model(&self, job: &Job) -> Option<ModelId> {
+        self.alone.model(job)
+    }
+
     fn alone(&self, job: &Job) -> WholeAnswer {
-        solo(&mut *(self.make_alone)(), &demo_text(), job)
+        self.alone.alone(job)
     }
 
     fn prompts_that_end(&self) -> Vec<Vec<u32>> {
@@ -115,22 +157,31 @@ impl ExecutorUnderTest for Stepped {
 pub struct Threaded {
     pub handle: EngineHandle,
     pub events: mpsc::Receiver<Events>,
-    make_alone: MakeBackend,
+    alone: Models,
 }
 
 impl Threaded {
-    pub fn new(make: MakeBackend) -> Self {
-        Self::with_factory(Box::new(move || Ok(make())), make)
+    pub fn new(models: &'static [MakeBackend]) -> Self {
+        let factories = models.iter().map(|make| {
+            let factory = move || Ok(make());
+            Box::new(factory) as BackendFactory
+        });
+        Self::with_factories(factories.collect(), models)
     }
 
-    pub fn with_factory(backend: BackendFactory, make_alone: MakeBackend) -> Self {
+    pub fn with_factories(backends: Vec<BackendFactory>, alone: &'static [MakeBackend]) -> Self {
         let (sender, events) = mpsc::channel(4);
+        let models = backends.into_iter().enumerate();
+        let models = models.map(|(place, backend)| ModelSpec {
+            model: model(place),
+            text: demo_text(),
+            backend,
+        });
         let spec = EngineSpec {
             executor: EXECUTOR,
             incarnation: FIRST_LIFE,
             slots: SLOTS,
-            text: demo_text(),
-            backend,
+            models: models.collect(),
             events: sender,
             recovery: Recovery {
                 pause: Duration::ZERO,
@@ -140,7 +191,7 @@ impl Threaded {
         Self {
             handle: spawn(spec).unwrap(),
             events,
-            make_alone,
+            alone: Models(alone),
         }
     }
 }
@@ -166,8 +217,12 @@ impl ExecutorUnderTest for Threaded {
         SHAPE.blocks_total
     }
 
+    fn model(&self, job: &Job) -> Option<ModelId> {
+        self.alone.model(job)
+    }
+
     fn alone(&self, job: &Job) -> WholeAnswer {
-        solo(&mut *(self.make_alone)(), &demo_text(), job)
+        self.alone.alone(job)
     }
 
     fn prompts_that_end(&self) -> Vec<Vec<u32>> {

@@ -202,7 +202,9 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         let Phase::Waiting(sequence) = waiting else {
             unreachable!("looked at above")
         };
-        let start = start(reference(request), *sequence, blocks);
+        let model = self.executor.model(&sequence.job);
+        let mut start = start(reference(request), *sequence, blocks);
+        start.order.model = model;
         self.executor.send(Command::Start(Box::new(start)));
         true
     }

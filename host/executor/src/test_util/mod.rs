@@ -13,7 +13,7 @@ pub mod suite;
 
 use fastrand::Rng;
 use pointsman_core::{
-    BlockId, DeviceId, ExecutorId, Incarnation, RequestId, SequenceRef, StartOrder,
+    BlockId, DeviceId, ExecutorId, Incarnation, ModelId, RequestId, SequenceRef, StartOrder,
 };
 
 use crate::contract::{Command, Events, Start};
@@ -58,6 +58,11 @@ pub trait ExecutorUnderTest {
 
     /// Blocks of the executor's device; they must hold 192 tokens or more.
     fn blocks_total(&self) -> u32;
+
+    /// Returns the model of `job`; absent: the executor serves one.
+    fn model(&self, _job: &Job) -> Option<ModelId> {
+        None
+    }
 
     /// Returns the answer to `job`, computed apart from the executor.
     fn alone(&self, job: &Job) -> WholeAnswer;

@@ -1,0 +1,100 @@
+//! A model in a step loop: its backend, its text side and the logits of its last step.
+//!
+//! Several models take turns in the steps of one loop. Each has a KV pool of its own, in which the
+//! blocks of the executor's sequences stand for the same ids: a block is one sequence's, so the
+//! pools never hold anything under one id at a time.
+
+use std::fmt;
+use std::slice::ChunksExactMut;
+use std::sync::Arc;
+
+use pointsman_core::ModelId;
+
+use crate::model::backend::{Backend, Chunk, DeviceError};
+use crate::text::ModelText;
+
+/// A model that an engine serves.
+pub struct LoopModel {
+    /// The model's id in the machine.
+    pub model: ModelId,
+    text: Arc<ModelText>,
+    backend: Box<dyn Backend>,
+    /// Rows of logits of the last step.
+    logits: Vec<f32>,
+}
+
+/// The rows of logits that a model made in a step, with what it takes to choose tokens by them.
+pub(super) struct MadeRows<'a> {
+    pub(super) text: &'a ModelText,
+    /// Longest sequence, in tokens.
+    pub(super) context_tokens: usize,
+    /// Tokens that have text: the rows may be longer.
+    known_tokens: usize,
+    rows: ChunksExactMut<'a, f32>,
+}
+
+impl LoopModel {
+    /// A model that has computed nothing yet.
+    #[must_use]
+    pub fn new(model: ModelId, text: Arc<ModelText>, backend: Box<dyn Backend>) -> Self {
+        Self {
+            model,
+            text,
+            backend,
+            logits: Vec::new(),
+        }
+    }
+
+    pub(super) fn tokens_per_block(&self) -> u32 {
+        self.backend.tokens_per_block()
+    }
+
+    pub(super) fn vocab_size(&self) -> usize {
+        self.backend.vocab_size()
+    }
+
+    /// Longest sequence, in tokens.
+    pub(super) fn context_tokens(&self) -> usize {
+        self.backend.context_tokens() as usize
+    }
+
+    /// Computes the model's part of a step.
+    pub(super) fn forward(&mut self, chunks: &[Chunk<'_>]) -> Result<(), DeviceError> {
+        self.backend.forward(chunks, &mut self.logits)
+    }
+
+    /// The rows of the last step.
+    pub(super) fn made(&mut self) -> MadeRows<'_> {
+        let row_tokens = self.backend.vocab_size();
+        MadeRows {
+            context_tokens: self.context_tokens(),
+            known_tokens: row_tokens.min(self.text.vocab_size()),
+            text: &self.text,
+            rows: self.logits.chunks_exact_mut(row_tokens),
+        }
+    }
+}
+
+impl MadeRows<'_> {
+    /// The next row, in which no token is possible that has no text.
+    pub(super) fn next_row(&mut self) -> &mut [f32] {
+        let row = self.rows.next();
+        let row = row.expect("a row for each chunk that wants one");
+        let row = &mut row[..self.known_tokens];
+        for id in self.text.missing_ids() {
+            if let Some(logit) = row.get_mut(*id as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        row
+    }
+}
+
+impl fmt::Debug for LoopModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoopModel")
+            .field("model", &self.model)
+            .field("text", &self.text)
+            .finish_non_exhaustive()
+    }
+}
