@@ -75,6 +75,35 @@ async fn a_client_that_a_policy_refuses_is_told_which_one() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_client_that_is_displaced_is_told_when_to_come_back_by_the_policy() -> Result<()> {
+    let serving = Serving::start(|config| {
+        small(config);
+        let settings = json!({"overflow": "drop-oldest", "retry-after": 33});
+        let settings = settings.as_object().cloned().unwrap_or_default();
+        config
+            .policies
+            .settings
+            .push(("budget".to_owned(), settings));
+    })
+    .await?;
+    let stream = running(&serving).await?;
+    let client = serving.client;
+    let oldest = task::spawn(async move { client.chat("Hello").await });
+    serving.load_until(|load| load.queued == 1).await?;
+    let newer = task::spawn(async move { client.stream(&long()).await });
+    let answer = oldest.await??;
+    ensure!(answer.status == 429, "{answer:?}");
+    ensure!(answer.header("retry-after") == "33", "{answer:?}");
+    ensure!(answer.json()?["error"]["code"] == "displaced", "{answer:?}");
+    let policy = answer.header("x-pointsman-policy");
+    ensure!(policy == "budget", "{answer:?}");
+    drop(stream);
+    drop(newer.await??);
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
     let serving = Serving::start(small).await?;
     let stream = running(&serving).await?;

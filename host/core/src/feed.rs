@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::log::{RowKey, Wanted};
 use crate::view::View;
 use pointsman_interface::Question;
-use pointsman_interface::rows::{Cached, Change, Extent, FeedKinds};
+use pointsman_interface::rows::{AskedRequest, Cached, Change, Extent, FeedKinds};
 use pointsman_interface::{Eviction, Reply, admission, routing};
 use pointsman_interface::{ExecutorId, RequestId};
 
@@ -136,13 +136,13 @@ impl Named {
         }
     }
 
-    fn by_admit(&mut self, arrivals: &[RequestId], verdicts: &[admission::Verdict]) {
-        for request in arrivals {
-            self.request(*request);
+    fn by_admit(&mut self, arrivals: &[AskedRequest], verdicts: &[admission::Verdict]) {
+        for asked in arrivals {
+            self.request(asked.request);
         }
         for verdict in verdicts {
-            if let admission::Choice::Displace(request) = verdict.choice {
-                self.request(request);
+            if let admission::Choice::Displace(displaced) = verdict.choice {
+                self.request(displaced.request);
             }
         }
     }

@@ -10,7 +10,9 @@
 //! assert_eq!(wide.tokens_per_block, Some(16));
 //! ```
 
-pub use pointsman_interface::fixture::{cached, device, executor, load, request, sequence, tenant};
+pub use pointsman_interface::fixture::{
+    asked, cached, device, executor, load, request, sequence, tenant,
+};
 
 use pointsman_interface::{DeviceId, Micros};
 

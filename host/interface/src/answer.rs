@@ -113,7 +113,7 @@ typed! {
     /// The eviction, if this is an answer of `preemption`; an inner `None` evicts nobody.
     preemption, Preemption -> Option<Eviction>;
     /// The tokens per step, if this is an answer of `budget`.
-    budget, Budget -> Vec<Allotment>;
+    budget, Budget -> Allotments;
 }
 
 /// A policy's answer, before the interlock looks at it.
@@ -129,7 +129,7 @@ pub enum Reply {
     /// Victims; absent: nobody gives way.
     Preemption(Option<Eviction>),
     /// Tokens per step.
-    Budget(Vec<Allotment>),
+    Budget(Allotments),
 }
 
 /// A policy that failed instead of answering.
@@ -179,8 +179,18 @@ pub mod admission {
         Park,
         /// Refuses the arrival with this Retry-After, in seconds.
         Shed(u32),
-        /// Refuses that waiting request instead, and admits the arrival.
-        Displace(RequestId),
+        /// Refuses a waiting request instead, and admits the arrival.
+        Displace(Displacement),
+    }
+
+    /// A waiting request that makes room for an arrival.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub struct Displacement {
+        /// The request that is refused.
+        pub request: RequestId,
+        /// The Retry-After that its client is told, in seconds.
+        pub retry_after: u32,
     }
 
     /// A decision about an arrival, with its reason.
@@ -262,4 +272,14 @@ pub struct Allotment {
     pub executor: ExecutorId,
     /// Most tokens that the engine may schedule in a step.
     pub tokens_max: u32,
+}
+
+/// The tokens of a device, shared out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Allotments {
+    /// Allotments of engines; one that is not named gets nothing.
+    pub engines: Vec<Allotment>,
+    /// The time at which the question comes again, if no engine changes before; absent: at none.
+    pub again: Option<Micros>,
 }

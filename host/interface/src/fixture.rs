@@ -3,10 +3,20 @@
 //! The SDK has the same rows in a guest's types.
 
 use crate::rows::{
-    Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Request, RequestClass, Role,
-    Sequence, SequenceState, Stage, Tenant,
+    AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Request,
+    RequestClass, Role, Sequence, SequenceState, Stage, Tenant,
 };
 use crate::{DeviceId, ExecutorId, Micros, RequestId, TenantId};
+
+/// These requests in a question, nothing of whose prompts is cached.
+#[must_use]
+pub fn asked(requests: &[u64]) -> Vec<AskedRequest> {
+    let asked = requests.iter().map(|id| AskedRequest {
+        request: RequestId(*id),
+        cached_tokens: 0,
+    });
+    asked.collect()
+}
 
 /// An engine on device 0 that serves any model in four slots, with 16 tokens to a block, and
 /// preempts.

@@ -21,14 +21,14 @@ mod refusal;
 pub mod rows;
 
 pub use answer::{
-    Allotment, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault, Reply,
-    Victim, admission, routing,
+    Allotment, Allotments, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault,
+    Reply, Victim, admission, routing,
 };
 pub use hook::{Hook, HookMap, HookSet};
 pub use ids::{
     AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
     RequestId, Round, SessionKey, TenantId,
 };
-pub use question::{Question, Shortage, ShortageCause};
+pub use question::{Question, Shortage, ShortageCause, TokensUsed};
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::hook::Hook;
 use crate::ids::{DeviceId, ExecutorId, RequestId};
-use crate::rows::Cached;
+use crate::rows::{AskedRequest, Cached};
 
 /// A question with its arguments, borrowed from the machine or owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub enum Question<'a> {
     /// Asks for one verdict per arrival.
     Admission {
         /// The arrivals, oldest first.
-        arrivals: Cow<'a, [RequestId]>,
+        arrivals: Cow<'a, [AskedRequest]>,
         /// Requests for which the queue has room.
         room: u32,
     },
     /// Asks for these requests, most urgent first.
-    Priority(Cow<'a, [RequestId]>),
+    Priority(Cow<'a, [AskedRequest]>),
     /// Asks for one verdict per request.
     Routing(Cow<'a, [Cached]>),
     /// Asks for victims that cover a shortage.
@@ -30,6 +30,8 @@ pub enum Question<'a> {
         device: DeviceId,
         /// Tokens per step that the engines of the device may share.
         tokens_total: u32,
+        /// Tokens that each engine of the device computed since the last time, in attach order.
+        used: Cow<'a, [TokensUsed]>,
     },
 }
 
@@ -48,17 +50,18 @@ impl Question<'_> {
 
     /// The requests that the question is about, in the order in which an answer speaks of them.
     pub fn requests(&self) -> impl Iterator<Item = RequestId> {
-        let (requests, cached, needy): (&[RequestId], &[Cached], _) = match self {
+        let (asked, cached, needy): (&[AskedRequest], &[Cached], _) = match self {
             Question::Admission {
-                arrivals: requests, ..
+                arrivals: asked, ..
             }
-            | Question::Priority(requests) => (requests, &[], None),
+            | Question::Priority(asked) => (asked, &[], None),
             Question::Routing(cached) => (&[], cached, None),
             Question::Preemption(shortage) => (&[], &[], Some(shortage.needy)),
             Question::Budget { .. } => (&[], &[], None),
         };
+        let asked = asked.iter().map(|asked| asked.request);
         let cached = cached.iter().map(|cached| cached.request);
-        requests.iter().copied().chain(cached).chain(needy)
+        asked.chain(cached).chain(needy)
     }
 
     /// Rows that the question passes to a policy, on which the fuel of the call depends. 1 where
@@ -69,7 +72,8 @@ impl Question<'_> {
             Question::Admission { arrivals, .. } => arrivals.len(),
             Question::Priority(requests) => requests.len(),
             Question::Routing(requests) => requests.len(),
-            Question::Preemption(_) | Question::Budget { .. } => 1,
+            Question::Budget { used, .. } => used.len().max(1),
+            Question::Preemption(_) => 1,
         }
     }
 
@@ -87,12 +91,24 @@ impl Question<'_> {
             Question::Budget {
                 device,
                 tokens_total,
+                used,
             } => Question::Budget {
                 device,
                 tokens_total,
+                used: Cow::Owned(used.into_owned()),
             },
         }
     }
+}
+
+/// The tokens that one engine computed since the last allotment of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct TokensUsed {
+    /// The executor whose engine this is.
+    pub executor: ExecutorId,
+    /// Uncached prompt tokens and generated tokens.
+    pub tokens: u64,
 }
 
 /// Something of which there is too little.

@@ -279,6 +279,18 @@ pub struct Cached {
     pub shared_tokens: u32,
 }
 
+/// A request in a question, with the longest part of its prompt that is cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[expect(
+    missing_docs,
+    reason = "documented in wit/types.wit, record asked-request"
+)]
+pub struct AskedRequest {
+    pub request: RequestId,
+    pub cached_tokens: u32,
+}
+
 /// The state of a placed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

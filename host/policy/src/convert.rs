@@ -227,6 +227,13 @@ macro_rules! conversions_of_requests {
             }
         }
 
+        pub(crate) fn asked_request(row: &rows::AskedRequest) -> types::AskedRequest {
+            types::AskedRequest {
+                request: row.request.0,
+                cached_tokens: row.cached_tokens,
+            }
+        }
+
         pub(crate) fn cached(row: &rows::Cached) -> types::Cached {
             let overlap = |overlap: &rows::Overlap| types::Overlap {
                 executor: overlap.executor.0,
@@ -279,6 +286,21 @@ macro_rules! conversions_of_requests {
                 ttft_micros: row.ttft_micros,
                 total_micros: row.total_micros,
                 ok: row.ok,
+            }
+        }
+
+        pub(crate) fn device_tokens(
+            (device, tokens_total): (core_types::DeviceId, u32),
+            used: &[core_types::TokensUsed],
+        ) -> wire::budget::DeviceTokens {
+            let used = used.iter().map(|used| wire::budget::TokensUsed {
+                executor: used.executor.0,
+                tokens: used.tokens,
+            });
+            wire::budget::DeviceTokens {
+                device: device.0,
+                tokens_total,
+                used: used.collect(),
             }
         }
 

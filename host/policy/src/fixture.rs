@@ -31,8 +31,16 @@ pub(crate) struct Guest {
     pub(crate) restore: &'static str,
 }
 
-/// An `order` that returns the requests as they are.
-const ECHO: &str = "(i32.store (i32.const 1300) (local.get 2))
+/// An `order` that returns the requests as they are: the ids out of records of 16 bytes.
+pub(crate) const ECHO: &str = "(local $i i32)
+    (block $done (loop $next
+        (br_if $done (i32.ge_u (local.get $i) (local.get 3)))
+        (i64.store
+            (i32.add (local.get 2) (i32.mul (local.get $i) (i32.const 8)))
+            (i64.load (i32.add (local.get 2) (i32.mul (local.get $i) (i32.const 16)))))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br $next)))
+    (i32.store (i32.const 1300) (local.get 2))
     (i32.store (i32.const 1304) (local.get 3)) (i32.const 1300)";
 
 impl Default for Guest {
@@ -282,7 +290,8 @@ impl Instance for Scripted {
             }
             Question::Priority(requests) => {
                 self.0.call("order".to_owned(), Some(Failing::Order))?;
-                Ok(Reply::Priority(requests.iter().rev().copied().collect()))
+                let newest_first = requests.iter().rev().map(|asked| asked.request);
+                Ok(Reply::Priority(newest_first.collect()))
             }
             // An executor that does not exist.
             Question::Routing(requests) => {

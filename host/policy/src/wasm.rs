@@ -62,7 +62,7 @@ pub struct WasmInstance {
 /// Buffers into which rows are converted.
 #[derive(Default)]
 struct Buffers {
-    ids: Vec<u64>,
+    asked: Vec<types::AskedRequest>,
     changes: Vec<types::Change>,
     cached: Vec<types::Cached>,
 }
@@ -252,8 +252,9 @@ impl Buffers {
                 arrivals: requests, ..
             }
             | Question::Priority(requests) => {
-                self.ids.clear();
-                self.ids.extend(requests.iter().map(|id| id.0));
+                self.asked.clear();
+                self.asked
+                    .extend(requests.iter().map(convert::asked_request));
             }
             Question::Routing(requests) => {
                 self.cached.clear();
@@ -368,13 +369,13 @@ impl Instance for WasmInstance {
             Ok(match question {
                 Question::Admission { room, .. } => {
                     let admission = exported(&guest.admission, hook)?;
-                    let verdicts = admission.call_admit(store, at, &buffers.ids, *room)?;
+                    let verdicts = admission.call_admit(store, at, &buffers.asked, *room)?;
                     let verdicts = verdicts.into_iter().map(convert::admission_verdict);
                     Reply::Admission(verdicts.collect())
                 }
                 Question::Priority(_) => {
                     let priority = exported(&guest.priority, hook)?;
-                    let order = priority.call_order(store, at, &buffers.ids)?;
+                    let order = priority.call_order(store, at, &buffers.asked)?;
                     Reply::Priority(order.into_iter().map(RequestId).collect())
                 }
                 Question::Routing(_) => {
@@ -391,10 +392,12 @@ impl Instance for WasmInstance {
                 Question::Budget {
                     device,
                     tokens_total,
+                    used,
                 } => {
                     let budget = exported(&guest.budget, hook)?;
-                    let allotments = budget.call_allot(store, at, device.0, *tokens_total)?;
-                    Reply::Budget(allotments.into_iter().map(convert::allotment).collect())
+                    let tokens = convert::device_tokens((*device, *tokens_total), used);
+                    let allotments = budget.call_allot(store, at, &tokens)?;
+                    Reply::Budget(convert::allotments(allotments))
                 }
             })
         })

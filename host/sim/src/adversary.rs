@@ -1,9 +1,11 @@
 //! Policies that answer at random: valid, invalid, and nothing at all.
 
 use fastrand::Rng;
+use pointsman_core::rows::AskedRequest;
 use pointsman_core::{
-    Allotment, Answer, Asked, EvictHow, Eviction, ExecutorId, FaultKind, Micros, Moment, Policies,
-    PolicyFault, Question, Reply, RequestId, Shortage, Victim, View, admission, routing,
+    Allotment, Allotments, Answer, Asked, EvictHow, Eviction, ExecutorId, FaultKind, Micros,
+    Moment, Policies, PolicyFault, Question, Reply, RequestId, Shortage, Victim, View, admission,
+    routing,
 };
 
 /// An answerer at random, from a seed.
@@ -85,12 +87,15 @@ impl Adversary {
         }
     }
 
-    fn admissions(&mut self, arrivals: &[RequestId], room: u32) -> Vec<admission::Verdict> {
+    fn admissions(&mut self, arrivals: &[AskedRequest], room: u32) -> Vec<admission::Verdict> {
         let verdicts = arrivals.iter().map(|arrival| {
             let choice = match self.rng.u32(0..20) {
                 0 => admission::Choice::Shed(self.rng.u32(0..9)),
                 1..3 => admission::Choice::Park,
-                3 => admission::Choice::Displace(self.request(*arrival)),
+                3 => admission::Choice::Displace(admission::Displacement {
+                    request: self.request(arrival.request),
+                    retry_after: self.rng.u32(0..9),
+                }),
                 _ if room == 0 && self.is_sane() => admission::Choice::Park,
                 _ => admission::Choice::Admit,
             };
@@ -100,8 +105,8 @@ impl Adversary {
         self.mangle(verdicts)
     }
 
-    fn order(&mut self, requests: &[RequestId]) -> Vec<RequestId> {
-        let mut order = requests.to_vec();
+    fn order(&mut self, requests: &[AskedRequest]) -> Vec<RequestId> {
+        let mut order: Vec<RequestId> = requests.iter().map(|asked| asked.request).collect();
         self.rng.shuffle(&mut order);
         self.mangle(order)
     }
@@ -139,13 +144,18 @@ impl Adversary {
         })
     }
 
-    fn allotments(&mut self, view: &View<'_>, tokens_total: u32) -> Vec<Allotment> {
+    fn allotments(&mut self, view: &View<'_>, at: Moment, tokens_total: u32) -> Allotments {
         let n = self.rng.usize(0..4);
-        let allotments = (0..n).map(|_| Allotment {
+        let engines = (0..n).map(|_| Allotment {
             executor: self.executor(view),
             tokens_max: self.rng.u32(0..tokens_total + 1),
         });
-        allotments.collect()
+        let engines = engines.collect();
+        let later = at.now.after(Micros(self.rng.u64(0..500_000)));
+        Allotments {
+            engines,
+            again: self.rng.bool().then_some(later),
+        }
     }
 }
 
@@ -162,7 +172,7 @@ impl Policies for Adversary {
             }
             Question::Preemption(shortage) => Reply::Preemption(adversary.eviction(view, shortage)),
             Question::Budget { tokens_total, .. } => {
-                Reply::Budget(adversary.allotments(view, *tokens_total))
+                Reply::Budget(adversary.allotments(view, *at, *tokens_total))
             }
         })
     }

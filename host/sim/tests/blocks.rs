@@ -250,6 +250,59 @@ fn what_executors_beyond_those_listed_hold_at_least_is_the_floor() {
 }
 
 #[test]
+fn an_order_is_asked_for_with_the_longest_prefix_that_one_place_holds() {
+    let mut world = world();
+    let executors = [(); 2].map(|()| {
+        let device = add_device(&mut world, 16);
+        add_executor(&mut world, device, 1)
+    });
+    for (executor, hashes) in executors.into_iter().zip([1, 2]) {
+        world.policies.route_to(&[executor]);
+        serve(&mut world, &PREFIX[..hashes], 10);
+    }
+    let shared = Tier::Shared {
+        tokens_per_block: 16,
+    };
+    let stored = PrefixEvent::Stored(vec![BlockHash(20)]);
+    world.input(Input::PrefixesReported(shared, stored));
+    for hashes in [&PREFIX[..], &PREFIX[..1], &[], &[20], &[99]] {
+        world.arrive(with_hashes(hashes, request(10, 1)), 1);
+    }
+    world.settle();
+    let told = &world.policies.asked.prefixes;
+    assert!(told.contains(&vec![8, 4, 0, 10, 0]), "{told:?}");
+}
+
+#[test]
+fn prefixes_of_a_long_queue_are_looked_up_in_turn() {
+    let mut world = world_with(Config {
+        batch_max: 2,
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 16);
+    add_executor(&mut world, device, 1);
+    world
+        .policies
+        .on_route(|_, _| pointsman_core::routing::Choice::Hold(None));
+    let come = |world: &mut World, n: u32| {
+        for _ in 0..n {
+            world.arrive(with_hashes(&[20], request(10, 1)), 1);
+        }
+        world.settle();
+        world.policies.asked.prefixes.last().cloned()
+    };
+    assert_eq!(come(&mut world, 4), Some(vec![0; 4]));
+    let tier = Tier::Shared {
+        tokens_per_block: 4,
+    };
+    let stored = PrefixEvent::Stored(vec![BlockHash(20)]);
+    world.input(Input::PrefixesReported(tier, stored));
+    let two_and_the_new = Some(vec![4, 4, 0, 0, 4]);
+    assert_eq!(come(&mut world, 1), two_and_the_new);
+    assert_eq!(come(&mut world, 1), Some(vec![4; 6]), "and the other two");
+}
+
+#[test]
 fn a_served_prompt_stays_as_cache_until_the_room_is_needed() {
     let (mut world, _) = single(1, 8);
     serve(&mut world, &PREFIX, 10);

@@ -9,8 +9,8 @@ use common::{
 };
 use pointsman_core::rows::Health;
 use pointsman_core::{
-    Allotment, AttachError, Author, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact,
-    RefusalCause,
+    Allotment, Allotments, AttachError, Author, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact,
+    Micros, RefusalCause, TokensUsed,
 };
 use pointsman_sim::{Engine, EngineProfile};
 
@@ -32,15 +32,22 @@ fn budgets(world: &World, executors: [ExecutorId; 2]) -> [u32; 2] {
     })
 }
 
-fn answer(world: &mut World, executors: [ExecutorId; 2], tokens: [u32; 2]) {
-    world.policies.on_allot(move |_| {
-        let pairs = executors.into_iter().zip(tokens);
-        let allotments = pairs.map(|(executor, tokens_max)| Allotment {
-            executor,
-            tokens_max,
-        });
-        allotments.collect()
+fn allotments(executors: [ExecutorId; 2], tokens: [u32; 2], again: Option<Micros>) -> Allotments {
+    let pairs = executors.into_iter().zip(tokens);
+    let engines = pairs.map(|(executor, tokens_max)| Allotment {
+        executor,
+        tokens_max,
     });
+    Allotments {
+        engines: engines.collect(),
+        again,
+    }
+}
+
+fn answer(world: &mut World, executors: [ExecutorId; 2], tokens: [u32; 2]) {
+    world
+        .policies
+        .on_allot(move |_| allotments(executors, tokens, None));
 }
 
 /// Runs one more request on that executor.
@@ -208,6 +215,68 @@ fn an_executor_that_is_back_is_told_its_budget_again() {
         told.len(),
         1,
         "a new process knows nothing of the last one's"
+    );
+}
+
+#[test]
+fn a_policy_is_asked_again_when_it_wants_but_not_at_once() {
+    let (mut world, _, executors) = pair();
+    let retry = world.machine.config().evict_retry;
+    let wanted = world.now().after(Micros(700_000));
+    world
+        .policies
+        .on_allot(move |_| allotments(executors, [10, 10], Some(wanted)));
+    start_on(&mut world, executors[0], 4);
+    let asked = |world: &World| world.policies.asked.allot.len();
+    let before = asked(&world);
+    // The sequence ends within these 700 ms, for which the question comes once.
+    world.run_until(Micros(wanted.0 - 1));
+    assert_eq!(asked(&world), before + 1);
+    world.run_until(wanted);
+    assert_eq!(asked(&world), before + 2);
+    // That time is past now: the next question comes after the least pause, and again after it.
+    world.run_until(Micros(wanted.0 + retry.0 - 1));
+    assert_eq!(asked(&world), before + 2);
+    world.run_until(Micros(wanted.0 + 3 * retry.0));
+    assert_eq!(asked(&world), before + 5);
+    answer(&mut world, executors, [10, 10]);
+    world.run_until(Micros(wanted.0 + 4 * retry.0));
+    assert_eq!(asked(&world), before + 6, "the last answer wants no more");
+    world.run_until(wanted.after(Micros(10_000_000)));
+    assert_eq!(asked(&world), before + 6);
+}
+
+#[test]
+fn a_policy_is_told_what_each_engine_computed_since_the_last_time() {
+    let (mut world, _, [first, second]) = pair();
+    start_on(&mut world, first, 4);
+    steps(&mut world, first, 2);
+    start_on(&mut world, second, 6);
+    let used = |first_tokens, second_tokens| {
+        vec![
+            TokensUsed {
+                executor: first,
+                tokens: first_tokens,
+            },
+            TokensUsed {
+                executor: second,
+                tokens: second_tokens,
+            },
+        ]
+    };
+    let told = &world.policies.asked.used;
+    assert_eq!(
+        told.last(),
+        Some(&used(6, 0)),
+        "four of the prompt, two new ones"
+    );
+    steps(&mut world, second, 1);
+    steps(&mut world, first, 1);
+    let told = &world.policies.asked.used;
+    assert_eq!(
+        told.last(),
+        Some(&used(1, 7)),
+        "the rest, and no token twice"
     );
 }
 

@@ -300,22 +300,25 @@ fn a_request_that_may_not_wait_is_not_parked() {
     assert_eq!(world.outcome(refused), no_room(7));
 }
 
+fn displace(request: RequestId, retry_after: u32) -> admission::Choice {
+    admission::Choice::Displace(admission::Displacement {
+        request,
+        retry_after,
+    })
+}
+
 #[test]
 fn displacing_refuses_the_one_named_and_nobody_else() {
     let (mut world, running, first) = busy(2, 8);
     let [one, two] = [(); 2].map(|()| arrive(&mut world, request(4, 2)));
-    world
-        .policies
-        .on_admit(move |_| admission::Choice::Displace(one));
+    world.policies.on_admit(move |_| displace(one, 33));
     let new = arrive(&mut world, request(4, 2));
-    let displaced = RefusedWhy::Displaced { retry_after: 7 };
+    let displaced = RefusedWhy::Displaced { retry_after: 33 };
     assert_eq!(world.outcome(one), Some(Outcome::Refused(displaced)));
     assert_eq!(world.machine.queue_snapshot().queued, [two, new]);
     assert!(is_running(&world, first));
 
-    world
-        .policies
-        .on_admit(move |_| admission::Choice::Displace(first));
+    world.policies.on_admit(move |_| displace(first, 33));
     let refused = arrive(&mut world, request(4, 2));
     assert_eq!(refusals(&world), [RefusalCause::NotQueued]);
     assert_eq!(world.outcome(refused), no_room(7));

@@ -9,8 +9,8 @@ use common::{
     world_with,
 };
 use pointsman_core::{
-    Allotment, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, Fact, Micros,
-    NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
+    Allotment, Allotments, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, Fact,
+    Micros, NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
 };
 
 const HOLD: routing::Choice = routing::Choice::Hold(None);
@@ -220,11 +220,12 @@ fn a_sequence_without_tokens_for_too_many_steps_gets_a_built_in_allotment() {
     });
     let device = device_with(&mut world, 64, Some(100));
     let executor = executor_with(&mut world, device, |spec, _| spec.slots_total = 2);
-    world.policies.on_allot(|_| {
-        vec![Allotment {
+    world.policies.on_allot(|_| Allotments {
+        engines: vec![Allotment {
             executor: ExecutorId(0),
             tokens_max: 4,
-        }]
+        }],
+        again: None,
     });
     let long = arrive(&mut world, request(90, 4));
     let starved = arrive(&mut world, request(4, 4));

@@ -17,7 +17,7 @@ mod settings;
 mod warmth;
 
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::types::{Request, RequestClass};
+use pointsman_sdk::wire::types::{AskedRequest, Request, RequestClass};
 use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
 
 use diversity::Diversity;
@@ -82,11 +82,14 @@ impl Policy for Aging {
 }
 
 impl Priority for Aging {
-    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
+    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.warmth.begin();
         self.diversity.begin();
         self.ranking.clear();
-        for request in requests.iter().filter_map(|&id| mirror.request(id)) {
+        for request in requests
+            .iter()
+            .filter_map(|asked| mirror.request(asked.request))
+        {
             let rank = self.rank(mirror, request, at.now);
             self.ranking.push(rank);
         }

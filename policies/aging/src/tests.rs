@@ -1,7 +1,7 @@
 //! The order, by hand-computed scores.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, at, executor, load, request, residency};
+use pointsman_sdk::fixture::{SECOND, asked, at, executor, load, request, residency};
 use pointsman_sdk::wire::types::{
     Change, ExecutorLoad, Extent, Health, Request, RequestClass, Residency,
 };
@@ -26,7 +26,7 @@ fn check(settings: &str, fleet: Vec<Change>, requests: Vec<Request>, expected: &
     let mut changes = fleet;
     changes.extend(requests.into_iter().map(Change::Waiting));
     let mut policy = policy(settings, changes);
-    assert_eq!(policy.order(at(100 * SECOND), ids), expected);
+    assert_eq!(policy.order(at(100 * SECOND), asked(&ids)), expected);
 }
 
 fn arrived(id: u64, seconds: u64) -> Request {
@@ -164,7 +164,7 @@ fn waiting_outweighs_every_advantage() {
         let mut changes = busy_with_model_0(Health::Up);
         changes.push(Change::Waiting(least.clone()));
         changes.push(Change::Waiting(greatest));
-        policy("{}", changes).order(at(3000 * SECOND), vec![1, 2])
+        policy("{}", changes).order(at(3000 * SECOND), asked(&[1, 2]))
     };
     assert_eq!(order(bound - 1), [2, 1]);
     assert_eq!(order(bound), [1, 2]);
@@ -267,10 +267,10 @@ fn only_so_many_executors_are_looked_at_for_a_question() {
             .map(|id| pinned(of_model(id, 10, 1), 0))
             .collect();
         requests.push(of_model(in_vain, 20, 2));
-        let ids = requests.iter().map(|request| request.id).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
         let mut changes = fleet.clone();
         changes.extend(requests.into_iter().map(Change::Waiting));
-        policy("{}", changes).order(at(100 * SECOND), ids)
+        policy("{}", changes).order(at(100 * SECOND), asked(&ids))
     };
     // 500 each: the last one is number 100 that is looked at, or number 101.
     assert_eq!(order(99).first(), Some(&99));
@@ -280,7 +280,7 @@ fn only_so_many_executors_are_looked_at_for_a_question() {
 #[test]
 fn a_request_it_was_not_told_of_is_left_out() {
     let mut policy = policy("{}", vec![Change::Waiting(request(1))]);
-    assert_eq!(policy.order(at(0), vec![9, 1]), [1]);
+    assert_eq!(policy.order(at(0), asked(&[9, 1])), [1]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_sdk::wire::admission::{Choice, Verdict};
+use pointsman_sdk::wire::admission::{Choice, Displacement, Verdict};
 use pointsman_sdk::wire::types::Request;
 use pointsman_sdk::{Mirror, Urgency};
 
@@ -117,7 +117,11 @@ impl<'a> Door<'a> {
     fn displace(&mut self, request: &Request, queued: Queued, reason: Reason) -> (Choice, Reason) {
         self.displaced.insert(queued.request);
         self.enters(Some(request));
-        (Choice::Displace(queued.request), reason)
+        let displaced = Displacement {
+            request: queued.request,
+            retry_after: self.settings.retry_after,
+        };
+        (Choice::Displace(displaced), reason)
     }
 
     fn enters(&mut self, request: Option<&Request>) {

@@ -20,10 +20,10 @@ mod shares;
 mod tenants;
 
 use pointsman_sdk::wire::admission::Verdict;
-use pointsman_sdk::wire::budget::Allotment;
+use pointsman_sdk::wire::budget::{Allotments, DeviceTokens};
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::preemption::{Eviction, Shortage};
-use pointsman_sdk::wire::types::Change;
+use pointsman_sdk::wire::types::{AskedRequest, Change};
 use pointsman_sdk::{Admission, Mirror, Moment, Policy, Preemption, export};
 
 use admit::{Books, Door};
@@ -88,7 +88,13 @@ impl Policy for Budget {
 }
 
 impl Admission for Budget {
-    fn admit(&mut self, mirror: &Mirror, at: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
+    fn admit(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        arrivals: &[AskedRequest],
+        room: u32,
+    ) -> Vec<Verdict> {
         let books = Books {
             mirror,
             queue: &self.queue,
@@ -96,24 +102,23 @@ impl Admission for Budget {
             now: at.now,
         };
         let mut door = Door::new(books, &self.settings, room);
-        arrivals.iter().map(|&id| door.verdict(id)).collect()
+        let verdicts = arrivals.iter().map(|asked| door.verdict(asked.request));
+        verdicts.collect()
     }
 }
 
 impl pointsman_sdk::Budget for Budget {
-    fn allot(
-        &mut self,
-        mirror: &Mirror,
-        _at: Moment,
-        device: u32,
-        tokens_total: u32,
-    ) -> Vec<Allotment> {
-        allot::allotments(
+    fn allot(&mut self, mirror: &Mirror, _at: Moment, tokens: &DeviceTokens) -> Allotments {
+        let engines = allot::allotments(
             mirror,
-            device,
-            tokens_total,
+            tokens.device,
+            tokens.tokens_total,
             self.settings.max_single_engine,
-        )
+        );
+        Allotments {
+            engines,
+            again: None,
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Admission and allotments.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{at, executor, load, request};
-use pointsman_sdk::wire::admission::Choice;
+use pointsman_sdk::fixture::{asked, at, executor, load, request};
+use pointsman_sdk::wire::admission::{Choice, Displacement};
+use pointsman_sdk::wire::budget::DeviceTokens;
 use pointsman_sdk::wire::types::{
     Change, ExecutorInfo, ExecutorLoad, Extent, Health, Request, RequestClass, Stage,
 };
@@ -16,12 +17,29 @@ fn policy(settings: &str, changes: Vec<Change>) -> Box<dyn Instance> {
     policy
 }
 
+/// The choice that refuses another request, by the setting's default.
+pub(crate) fn displace(request: u64) -> Choice {
+    Choice::Displace(Displacement {
+        request,
+        retry_after: 1,
+    })
+}
+
+/// The tokens of device 0.
+fn tokens(tokens_total: u32) -> DeviceTokens {
+    DeviceTokens {
+        device: 0,
+        tokens_total,
+        used: Vec::new(),
+    }
+}
+
 /// Asks for the verdicts on all that arrived, in order of id.
 fn check(settings: &str, requests: Vec<Request>, room: u32, expected: &[Choice]) {
     let arrivals = requests.iter().filter(|row| row.stage == Stage::Arrived);
     let arrivals: Vec<u64> = arrivals.map(|row| row.id).collect();
     let changes = requests.into_iter().map(Change::Waiting).collect();
-    let verdicts = policy(settings, changes).admit(at(0), arrivals, room);
+    let verdicts = policy(settings, changes).admit(at(0), asked(&arrivals), room);
     let choices: Vec<Choice> = verdicts.into_iter().map(|row| row.choice).collect();
     assert_eq!(choices, expected);
 }
@@ -81,9 +99,9 @@ fn the_oldest_of_the_least_urgent_is_displaced_and_nobody_twice() {
         arrival(14),
     ];
     let expected = [
-        Choice::Displace(2),
-        Choice::Displace(3),
-        Choice::Displace(1),
+        displace(2),
+        displace(3),
+        displace(1),
         // Only the more urgent is left.
         Choice::Shed(1),
     ];
@@ -107,7 +125,7 @@ fn throughput_does_not_displace_latency_critical() {
 fn the_queue_follows_the_mirror() {
     let mut policy = policy(DROP_OLDEST, vec![Change::Waiting(request(1))]);
     let displaced = |policy: &mut Box<dyn Instance>| {
-        let verdicts = policy.admit(at(0), vec![11], 0);
+        let verdicts = policy.admit(at(0), asked(&[11]), 0);
         verdicts[0].choice
     };
     let arrived = vec![
@@ -117,7 +135,7 @@ fn the_queue_follows_the_mirror() {
         Change::WaitingGone(77),
     ];
     policy.observe(1, Extent::SinceLast, arrived);
-    assert_eq!(displaced(&mut policy), Choice::Displace(2));
+    assert_eq!(displaced(&mut policy), displace(2));
     let raised = Request {
         priority: 1,
         ..request(2)
@@ -126,7 +144,7 @@ fn the_queue_follows_the_mirror() {
     assert_eq!(displaced(&mut policy), Choice::Shed(1));
     let anew = vec![Change::Waiting(arrival(11)), Change::Waiting(request(3))];
     policy.observe(3, Extent::Everything, anew);
-    assert_eq!(displaced(&mut policy), Choice::Displace(3));
+    assert_eq!(displaced(&mut policy), displace(3));
 }
 
 /// Engines of device 0 by weight and slots in use; asks for 1000 tokens.
@@ -148,8 +166,9 @@ fn check_allot(engines: &[(u32, u32)], expected: &[u32]) {
     };
     changes.push(Change::Executor(elsewhere));
     changes.push(Change::Load(load(99)));
-    let allotments = policy("{}", changes).allot(at(0), 0, 1000);
+    let allotments = policy("{}", changes).allot(at(0), tokens(1000));
     let found: Vec<(u32, u32)> = allotments
+        .engines
         .iter()
         .map(|row| (row.executor, row.tokens_max))
         .collect();
@@ -189,8 +208,12 @@ fn queued_work_is_work_and_an_engine_that_is_down_has_none() {
         engine(2, Health::Down, 1),
     ];
     let mut policy = policy("{}", rows.into_iter().flatten().collect());
-    let allotments = policy.allot(at(0), 0, 100);
-    let tokens: Vec<u32> = allotments.iter().map(|row| row.tokens_max).collect();
+    let allotments = policy.allot(at(0), tokens(100));
+    let tokens: Vec<u32> = allotments
+        .engines
+        .iter()
+        .map(|row| row.tokens_max)
+        .collect();
     assert_eq!(tokens, [50, 50, 0]);
 }
 

@@ -21,6 +21,7 @@ mod table;
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
+use pointsman_sdk::wire::types::AskedRequest;
 use pointsman_sdk::{
     Case, ExecutorIndex, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, export,
 };
@@ -67,7 +68,7 @@ impl Policy for Deadline {
 }
 
 impl Priority for Deadline {
-    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
+    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         order::order((mirror, &self.table), &self.settings, at.now, requests)
     }
 }

@@ -1,7 +1,7 @@
 //! The order: by the latest start that still makes the deadline.
 
 use pointsman_sdk::Mirror;
-use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::wire::types::{AskedRequest, Request};
 
 use crate::pace::{Paces, Timeliness, output_tokens};
 use crate::settings::Settings;
@@ -21,10 +21,12 @@ pub(crate) fn order(
     (mirror, table): (&Mirror, &Table),
     settings: &Settings,
     now: u64,
-    requests: &[u64],
+    requests: &[AskedRequest],
 ) -> Vec<u64> {
     let mut paces = Paces::default();
-    let known = requests.iter().filter_map(|&id| mirror.request(id));
+    let known = requests
+        .iter()
+        .filter_map(|asked| mirror.request(asked.request));
     let mut ranking: Vec<Rank> = known
         .map(|request| {
             let micros = paces

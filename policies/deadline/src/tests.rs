@@ -4,7 +4,7 @@
 //! 0.5 s. An answer of 11 tokens takes 3 s on the one and 10 s on the other.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, at, cached, executor, load, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, cached, executor, load, request};
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request};
@@ -55,9 +55,9 @@ fn check_order(policy: &mut dyn Instance, now: u64, requests: &[Request], expect
     let mut ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
     let changes = requests.iter().cloned().map(Change::Waiting).collect();
     policy.observe(now, Extent::SinceLast, changes);
-    assert_eq!(policy.order(at(now), ids.clone()), expected);
+    assert_eq!(policy.order(at(now), asked(&ids)), expected);
     ids.reverse();
-    assert_eq!(policy.order(at(now), ids), expected);
+    assert_eq!(policy.order(at(now), asked(&ids)), expected);
 }
 
 /// The fate of a request, and the reason.
@@ -166,7 +166,7 @@ fn a_request_without_a_deadline_waits_for_its_patience_at_most() {
             ..due(second, now + 3 * SECOND)
         };
         policy.observe(now, Extent::SinceLast, vec![Change::Waiting(urgent)]);
-        let first = policy.order(at(now), vec![0, second])[0];
+        let first = policy.order(at(now), asked(&[0, second]))[0];
         if first == 0 {
             served_at = Some(second);
             break;

@@ -16,7 +16,7 @@ mod settings;
 mod snapshot;
 
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::types::Change;
+use pointsman_sdk::wire::types::{AskedRequest, Change};
 use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
 
 use accounts::Accounts;
@@ -79,7 +79,7 @@ impl Policy for FairShare {
 }
 
 impl Priority for FairShare {
-    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
+    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         queue::order(mirror, &self.settings, &self.accounts, requests)
     }
 }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use pointsman_sdk::Mirror;
+use pointsman_sdk::wire::types::AskedRequest;
 
 use crate::accounts::Accounts;
 use crate::settings::Settings;
@@ -42,7 +43,7 @@ pub(crate) fn order(
     mirror: &Mirror,
     settings: &Settings,
     accounts: &Accounts,
-    requests: &[u64],
+    requests: &[AskedRequest],
 ) -> Vec<u64> {
     let mut lines = lines(mirror, settings, accounts, requests);
     let mut turns: BinaryHeap<_> = lines
@@ -65,10 +66,13 @@ fn lines(
     mirror: &Mirror,
     settings: &Settings,
     accounts: &Accounts,
-    requests: &[u64],
+    requests: &[AskedRequest],
 ) -> BTreeMap<u32, Line> {
     let mut lines = BTreeMap::new();
-    for request in requests.iter().filter_map(|&id| mirror.request(id)) {
+    for request in requests
+        .iter()
+        .filter_map(|asked| mirror.request(asked.request))
+    {
         let line = lines.entry(request.tenant).or_insert_with(|| {
             let row = mirror.tenant(request.tenant);
             Line {

@@ -3,7 +3,7 @@
 //! Unless a test says otherwise prompt tokens count 1, generated ones 2, and waiting nothing.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, at, request, tenant};
+use pointsman_sdk::fixture::{SECOND, asked, at, request, tenant};
 use pointsman_sdk::wire::types::{Change, Extent, Request, Tenant};
 
 use super::instance;
@@ -58,9 +58,9 @@ fn three_served(settings: &str, served: [(u64, u64); 3]) -> Box<dyn Instance> {
 fn check(policy: &mut dyn Instance, requests: &[Request], expected: &[u64]) {
     let mut ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
     tell(policy, requests.iter().cloned().map(Change::Waiting));
-    assert_eq!(policy.order(at(100), ids.clone()), expected);
+    assert_eq!(policy.order(at(100), asked(&ids)), expected);
     ids.reverse();
-    assert_eq!(policy.order(at(100), ids), expected);
+    assert_eq!(policy.order(at(100), asked(&ids)), expected);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn served_after_seconds(settings: &str, ahead: u64, seconds_max: u64) -> Option<
         ];
         tell(&mut *policy, rows);
         waiting.push(id);
-        let first = policy.order(at(second * SECOND), waiting.clone())[0];
+        let first = policy.order(at(second * SECOND), asked(&waiting))[0];
         if first == 0 {
             return Some(second);
         }
@@ -330,7 +330,7 @@ fn two_tenants_that_always_wait_stay_within_a_request_of_each_other() {
     for round in 0..200 {
         let requests = [request(0, 2 * round), request(1, 2 * round + 1)];
         tell(&mut *policy, requests.map(Change::Waiting));
-        let first = policy.order(at(2 * round + 1), vec![2 * round, 2 * round + 1])[0];
+        let first = policy.order(at(2 * round + 1), asked(&[2 * round, 2 * round + 1]))[0];
         let tenant = usize::try_from(first % 2).expect("0 or 1");
         served[tenant].0 += u64::from(prompts[tenant]);
         served[tenant].1 += outputs[tenant];
@@ -347,7 +347,7 @@ fn two_tenants_that_always_wait_stay_within_a_request_of_each_other() {
 #[test]
 fn a_request_it_was_not_told_of_is_left_out() {
     check(&mut *policy("{}"), &[of(0, 1)], &[1]);
-    assert_eq!(policy("{}").order(at(0), vec![9]), [0; 0]);
+    assert_eq!(policy("{}").order(at(0), asked(&[9])), [0; 0]);
 }
 
 #[test]

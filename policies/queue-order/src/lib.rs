@@ -13,7 +13,7 @@
 use std::cmp::Reverse;
 
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::wire::types::{AskedRequest, Request};
 use pointsman_sdk::{Mirror, Moment, Policy, Priority, Urgency, export};
 use serde::Deserialize;
 
@@ -37,7 +37,7 @@ pub enum Discipline {
     Fcfs,
     /// Last come, first served.
     Lcfs,
-    /// Weighted shortest processing time: the most weight per prompt token.
+    /// Weighted shortest processing time: the most weight per uncached prompt token.
     Wspt,
 }
 
@@ -63,8 +63,8 @@ impl Policy for QueueOrder {
         Description {
             name: "queue-order".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            summary: "First come, last come, or the most weight per prompt token first; within \
-                      class and client priority."
+            summary: "First come, last come, or the most weight per uncached prompt token first; \
+                      within class and client priority."
                 .into(),
             feed: Feed::WAITING,
             reasons: Vec::new(),
@@ -80,9 +80,12 @@ impl Policy for QueueOrder {
 }
 
 impl Priority for QueueOrder {
-    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
-        let known = requests.iter().filter_map(|&id| mirror.request(id));
-        let mut ranking: Vec<Rank> = known.map(|request| self.discipline.rank(request)).collect();
+    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
+        let ranks = requests.iter().filter_map(|asked| {
+            let request = mirror.request(asked.request)?;
+            Some(self.discipline.rank(request, asked.cached_tokens))
+        });
+        let mut ranking: Vec<Rank> = ranks.collect();
         ranking.sort_unstable();
         ranking.into_iter().map(|rank| rank.id).collect()
     }
@@ -91,16 +94,16 @@ impl Priority for QueueOrder {
 // === impl Discipline ===
 
 impl Discipline {
-    fn rank(self, request: &Request) -> Rank {
+    fn rank(self, request: &Request, cached_tokens: u32) -> Rank {
         Rank {
             urgency: Reverse(Urgency::from(request)),
-            score: Reverse(self.score(request)),
+            score: Reverse(self.score(request, cached_tokens)),
             arrived: request.arrived,
             id: request.id,
         }
     }
 
-    fn score(self, request: &Request) -> u128 {
+    fn score(self, request: &Request, cached_tokens: u32) -> u128 {
         /// An offset beyond any time, so that the difference of two times is positive.
         const OFFSET: u128 = 1 << 64;
         let head_start = u128::from(request.head_start);
@@ -112,7 +115,8 @@ impl Discipline {
             // binary places tell them apart, and equal ones are equal.
             Self::Wspt => {
                 let weight = u128::from(SECOND.saturating_add(request.head_start));
-                (weight << 64) / u128::from(request.prompt_tokens.max(1))
+                let uncached = request.prompt_tokens.saturating_sub(cached_tokens);
+                (weight << 64) / u128::from(uncached.max(1))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The three orders, by scores computed by hand.
 
-use pointsman_sdk::fixture::{SECOND, at, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, request};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass};
 
 use super::instance;
@@ -12,14 +12,14 @@ fn check(discipline: &str, requests: &[Request], expected: &[u64]) {
         if reversed {
             requests.reverse();
         }
-        let ids = requests.iter().map(|request| request.id).collect();
+        let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
         let mut policy = instance();
         policy
             .configure(&format!(r#"{{"discipline": "{discipline}"}}"#))
             .expect("valid settings");
         let changes = requests.into_iter().map(Change::Waiting).collect();
         policy.observe(0, Extent::Everything, changes);
-        assert_eq!(policy.order(at(1000 * SECOND), ids), expected);
+        assert_eq!(policy.order(at(1000 * SECOND), asked(&ids)), expected);
     }
 }
 
@@ -132,7 +132,7 @@ fn a_request_it_was_not_told_of_is_left_out() {
     let mut policy = instance();
     policy.configure("{}").expect("the defaults are valid");
     policy.observe(0, Extent::Everything, vec![Change::Waiting(request(1))]);
-    assert_eq!(policy.order(at(0), vec![9, 1]), [1]);
+    assert_eq!(policy.order(at(0), asked(&[9, 1])), [1]);
 }
 
 #[test]

@@ -118,7 +118,7 @@ macro_rules! __instance_hook {
         fn admit(
             &mut self,
             at: $crate::Moment,
-            arrivals: ::std::vec::Vec<u64>,
+            arrivals: ::std::vec::Vec<$crate::wire::types::AskedRequest>,
             room: u32,
         ) -> ::std::vec::Vec<$crate::wire::admission::Verdict> {
             self.0.admit(at, &arrivals, room)
@@ -128,7 +128,7 @@ macro_rules! __instance_hook {
         fn order(
             &mut self,
             at: $crate::Moment,
-            requests: ::std::vec::Vec<u64>,
+            requests: ::std::vec::Vec<$crate::wire::types::AskedRequest>,
         ) -> ::std::vec::Vec<u64> {
             self.0.order(at, &requests)
         }
@@ -155,10 +155,9 @@ macro_rules! __instance_hook {
         fn allot(
             &mut self,
             at: $crate::Moment,
-            device: u32,
-            tokens_total: u32,
-        ) -> ::std::vec::Vec<$crate::wire::budget::Allotment> {
-            self.0.allot(at, device, tokens_total)
+            tokens: $crate::wire::budget::DeviceTokens,
+        ) -> $crate::wire::budget::Allotments {
+            self.0.allot(at, &tokens)
         }
     };
     (explanation) => {
@@ -193,7 +192,7 @@ pub mod component {
     use crate::instance::Runtime;
     use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
     use crate::wire::lifecycle::Description;
-    use crate::wire::types::{Cached, Change, Extent, Moment, Request};
+    use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
     use crate::wire::{admission, budget, explanation, lifecycle, preemption, priority, routing};
 
     /// The holder of a component's one instance.
@@ -242,13 +241,13 @@ pub mod component {
     }
 
     impl<H: Host<Policy: Admission>> admission::Guest for H {
-        fn admit(at: Moment, arrivals: Vec<u64>, room: u32) -> Vec<admission::Verdict> {
+        fn admit(at: Moment, arrivals: Vec<AskedRequest>, room: u32) -> Vec<admission::Verdict> {
             H::with(|runtime| runtime.admit(at, &arrivals, room))
         }
     }
 
     impl<H: Host<Policy: Priority>> priority::Guest for H {
-        fn order(at: Moment, requests: Vec<u64>) -> Vec<u64> {
+        fn order(at: Moment, requests: Vec<AskedRequest>) -> Vec<u64> {
             H::with(|runtime| runtime.order(at, &requests))
         }
     }
@@ -266,8 +265,8 @@ pub mod component {
     }
 
     impl<H: Host<Policy: Budget>> budget::Guest for H {
-        fn allot(at: Moment, device: u32, tokens_total: u32) -> Vec<budget::Allotment> {
-            H::with(|runtime| runtime.allot(at, device, tokens_total))
+        fn allot(at: Moment, tokens: budget::DeviceTokens) -> budget::Allotments {
+            H::with(|runtime| runtime.allot(at, &tokens))
         }
     }
 

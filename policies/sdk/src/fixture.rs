@@ -10,8 +10,8 @@
 //! ```
 
 use crate::wire::types::{
-    Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Model, Moment, Request,
-    RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
+    AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Model, Moment,
+    Request, RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
 };
 
 /// One second of the host's clock.
@@ -21,6 +21,16 @@ pub const SECOND: u64 = 1_000_000;
 #[must_use]
 pub fn at(now: u64) -> Moment {
     Moment { now, round: 1 }
+}
+
+/// These requests in a question, nothing of whose prompts is cached.
+#[must_use]
+pub fn asked(requests: &[u64]) -> Vec<AskedRequest> {
+    let asked = requests.iter().map(|&request| AskedRequest {
+        request,
+        cached_tokens: 0,
+    });
+    asked.collect()
 }
 
 /// An engine on device 0 that serves any model in four slots, with 16 tokens to a block, and preempts.

@@ -10,7 +10,7 @@ use crate::placements::BatchPlacements;
 use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 use crate::settings;
 use crate::wire::lifecycle::Description;
-use crate::wire::types::{Cached, Change, Extent, Moment, Request};
+use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
 /// A decision that a policy may make.
@@ -65,13 +65,18 @@ pub trait Instance: Send {
     fn restore(&mut self, state: Vec<u8>) -> Result<(), String>;
 
     /// See [`Admission::admit`].
-    fn admit(&mut self, at: Moment, arrivals: Vec<u64>, room: u32) -> Vec<admission::Verdict> {
+    fn admit(
+        &mut self,
+        at: Moment,
+        arrivals: Vec<AskedRequest>,
+        room: u32,
+    ) -> Vec<admission::Verdict> {
         let _ = (at, arrivals, room);
         panic!("the policy does not export admission")
     }
 
     /// See [`Priority::order`].
-    fn order(&mut self, at: Moment, requests: Vec<u64>) -> Vec<u64> {
+    fn order(&mut self, at: Moment, requests: Vec<AskedRequest>) -> Vec<u64> {
         let _ = (at, requests);
         panic!("the policy does not export priority")
     }
@@ -93,8 +98,8 @@ pub trait Instance: Send {
     }
 
     /// See [`Budget::allot`].
-    fn allot(&mut self, at: Moment, device: u32, tokens_total: u32) -> Vec<budget::Allotment> {
-        let _ = (at, device, tokens_total);
+    fn allot(&mut self, at: Moment, tokens: budget::DeviceTokens) -> budget::Allotments {
+        let _ = (at, tokens);
         panic!("the policy does not export budget")
     }
 
@@ -206,7 +211,12 @@ impl<P: Policy> Runtime<P> {
     }
 
     /// See [`Admission::admit`].
-    pub fn admit(&mut self, at: Moment, arrivals: &[u64], room: u32) -> Vec<admission::Verdict>
+    pub fn admit(
+        &mut self,
+        at: Moment,
+        arrivals: &[AskedRequest],
+        room: u32,
+    ) -> Vec<admission::Verdict>
     where
         P: Admission,
     {
@@ -214,7 +224,7 @@ impl<P: Policy> Runtime<P> {
     }
 
     /// See [`Priority::order`].
-    pub fn order(&mut self, at: Moment, requests: &[u64]) -> Vec<u64>
+    pub fn order(&mut self, at: Moment, requests: &[AskedRequest]) -> Vec<u64>
     where
         P: Priority,
     {
@@ -242,11 +252,11 @@ impl<P: Policy> Runtime<P> {
     }
 
     /// See [`Budget::allot`].
-    pub fn allot(&mut self, at: Moment, device: u32, tokens_total: u32) -> Vec<budget::Allotment>
+    pub fn allot(&mut self, at: Moment, tokens: &budget::DeviceTokens) -> budget::Allotments
     where
         P: Budget,
     {
-        configured(&mut self.policy).allot(&self.mirror, at, device, tokens_total)
+        configured(&mut self.policy).allot(&self.mirror, at, tokens)
     }
 
     /// See [`Explanation::explain`].

@@ -15,6 +15,7 @@
 //!
 //! ```
 //! use pointsman_sdk::wire::lifecycle::{Description, Feed};
+//! use pointsman_sdk::wire::types::AskedRequest;
 //! use pointsman_sdk::{Mirror, Moment, NoSettings, Policy, Priority};
 //!
 //! /// The newest first.
@@ -40,8 +41,8 @@
 //! }
 //!
 //! impl Priority for Newest {
-//!     fn order(&mut self, _mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
-//!         let mut order = requests.to_vec();
+//!     fn order(&mut self, _: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
+//!         let mut order: Vec<u64> = requests.iter().map(|asked| asked.request).collect();
 //!         order.sort_unstable_by(|a, b| b.cmp(a));
 //!         order
 //!     }
@@ -51,7 +52,9 @@
 //!
 //! let mut policy = instance();
 //! policy.configure("{}").expect("the defaults are valid");
-//! assert_eq!(policy.order(Moment { now: 0, round: 1 }, vec![1, 2, 3]), [3, 2, 1]);
+//! let asked = |request| AskedRequest { request, cached_tokens: 0 };
+//! let requests = vec![asked(1), asked(2), asked(3)];
+//! assert_eq!(policy.order(Moment { now: 0, round: 1 }, requests), [3, 2, 1]);
 //! ```
 //!
 //! # Determinism

@@ -7,7 +7,7 @@ use crate::index::ExecutorIndex;
 use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::wire::lifecycle::Description;
-use crate::wire::types::{Cached, Change, Moment};
+use crate::wire::types::{AskedRequest, Cached, Change, Moment};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
 /// A policy: its name, settings and state.
@@ -72,10 +72,17 @@ pub trait Policy: Sized + Send + 'static {
 /// ```
 /// # use pointsman_sdk::{Admission, Mirror, Moment, Policy, wire::lifecycle};
 /// use pointsman_sdk::wire::admission::{Choice, Verdict};
+/// use pointsman_sdk::wire::types::AskedRequest;
 ///
 /// # struct Doorman;
 /// impl Admission for Doorman {
-///     fn admit(&mut self, _: &Mirror, _: Moment, arrivals: &[u64], room: u32) -> Vec<Verdict> {
+///     fn admit(
+///         &mut self,
+///         _: &Mirror,
+///         _: Moment,
+///         arrivals: &[AskedRequest],
+///         room: u32,
+///     ) -> Vec<Verdict> {
 ///         let room = usize::try_from(room).unwrap_or(usize::MAX);
 ///         let verdict = |index| Verdict {
 ///             choice: if index < room { Choice::Admit } else { Choice::Park },
@@ -89,7 +96,9 @@ pub trait Policy: Sized + Send + 'static {
 /// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
-/// # let verdicts = Doorman.admit(&Mirror::default(), Moment { now: 0, round: 0 }, &[1, 2], 1);
+/// # let asked = |request| AskedRequest { request, cached_tokens: 0 };
+/// # let at = Moment { now: 0, round: 0 };
+/// # let verdicts = Doorman.admit(&Mirror::default(), at, &[asked(1), asked(2)], 1);
 /// # assert_eq!(verdicts[0].choice, Choice::Admit);
 /// # assert_eq!(verdicts[1].choice, Choice::Park);
 /// ```
@@ -100,7 +109,7 @@ pub trait Admission: Policy {
         &mut self,
         mirror: &Mirror,
         at: Moment,
-        arrivals: &[u64],
+        arrivals: &[AskedRequest],
         room: u32,
     ) -> Vec<admission::Verdict>;
 }
@@ -109,11 +118,16 @@ pub trait Admission: Policy {
 ///
 /// ```
 /// # use pointsman_sdk::{Mirror, Moment, Policy, Priority, wire::lifecycle};
+/// use pointsman_sdk::wire::types::AskedRequest;
+///
 /// # struct Shortest;
 /// impl Priority for Shortest {
-///     fn order(&mut self, mirror: &Mirror, _: Moment, requests: &[u64]) -> Vec<u64> {
-///         let known = requests.iter().filter_map(|&id| mirror.request(id));
-///         let mut order: Vec<_> = known.map(|row| (row.prompt_tokens, row.id)).collect();
+///     fn order(&mut self, mirror: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
+///         let known = requests.iter().filter_map(|asked| {
+///             let prompt_tokens = mirror.request(asked.request)?.prompt_tokens;
+///             Some((prompt_tokens.saturating_sub(asked.cached_tokens), asked.request))
+///         });
+///         let mut order: Vec<_> = known.collect();
 ///         order.sort_unstable();
 ///         order.into_iter().map(|(_, id)| id).collect()
 ///     }
@@ -123,11 +137,12 @@ pub trait Admission: Policy {
 /// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
-/// # assert!(Shortest.order(&Mirror::default(), Moment { now: 0, round: 0 }, &[1]).is_empty());
+/// # let asked = [AskedRequest { request: 1, cached_tokens: 0 }];
+/// # assert!(Shortest.order(&Mirror::default(), Moment { now: 0, round: 0 }, &asked).is_empty());
 /// ```
 pub trait Priority: Policy {
     /// Orders these requests, most urgent first. Requests left out come after, by arrival.
-    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64>;
+    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64>;
 }
 
 /// Decides where requests run.
@@ -255,15 +270,16 @@ pub trait Preemption: Policy {
 ///
 /// ```
 /// # use pointsman_sdk::{Budget, Mirror, Moment, Policy, wire::lifecycle};
-/// use pointsman_sdk::wire::budget::Allotment;
+/// use pointsman_sdk::wire::budget::{Allotment, Allotments, DeviceTokens};
 ///
 /// # struct Equal;
 /// impl Budget for Equal {
-///     fn allot(&mut self, mirror: &Mirror, _: Moment, device: u32, total: u32) -> Vec<Allotment> {
-///         let engines: Vec<_> = mirror.executors_on(device).collect();
-///         let share = total / u32::try_from(engines.len()).unwrap_or(u32::MAX).max(1);
-///         let allotment = |executor| Allotment { executor, tokens_max: share };
-///         engines.iter().map(|engine| allotment(engine.id())).collect()
+///     fn allot(&mut self, _: &Mirror, _: Moment, tokens: &DeviceTokens) -> Allotments {
+///         let engines = u32::try_from(tokens.used.len()).unwrap_or(u32::MAX).max(1);
+///         let tokens_max = tokens.tokens_total / engines;
+///         let allotment = |executor| Allotment { executor, tokens_max };
+///         let engines = tokens.used.iter().map(|used| allotment(used.executor)).collect();
+///         Allotments { engines, again: None }
 ///     }
 /// }
 /// # impl Policy for Equal {
@@ -271,17 +287,18 @@ pub trait Preemption: Policy {
 /// #     fn describe() -> lifecycle::Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
-/// # assert!(Equal.allot(&Mirror::default(), Moment { now: 0, round: 0 }, 0, 100).is_empty());
+/// # let tokens = DeviceTokens { device: 0, tokens_total: 100, used: Vec::new() };
+/// # let said = Equal.allot(&Mirror::default(), Moment { now: 0, round: 0 }, &tokens);
+/// # assert!(said.engines.is_empty());
 /// ```
 pub trait Budget: Policy {
-    /// Shares `tokens_total` among the engines of `device`.
+    /// Shares the tokens of a step among the engines of a device.
     fn allot(
         &mut self,
         mirror: &Mirror,
         at: Moment,
-        device: u32,
-        tokens_total: u32,
-    ) -> Vec<budget::Allotment>;
+        tokens: &budget::DeviceTokens,
+    ) -> budget::Allotments;
 }
 
 /// Explains where a request would go.

@@ -13,7 +13,7 @@ use crate::turns::Turns;
 use crate::wire::explanation::Candidate;
 use crate::wire::lifecycle::Description;
 use crate::wire::routing::Verdict;
-use crate::wire::types::{Change, Moment, Request};
+use crate::wire::types::{AskedRequest, Change, Moment, Request};
 use crate::wire::{admission, budget, preemption};
 
 /// A policy that routes by ranking executors, the same way for every request.
@@ -195,7 +195,7 @@ impl<P: Ranked + Admission> Admission for ByRank<P> {
         &mut self,
         mirror: &Mirror,
         at: Moment,
-        arrivals: &[u64],
+        arrivals: &[AskedRequest],
         room: u32,
     ) -> Vec<admission::Verdict> {
         self.policy.admit(mirror, at, arrivals, room)
@@ -203,7 +203,7 @@ impl<P: Ranked + Admission> Admission for ByRank<P> {
 }
 
 impl<P: Ranked + Priority> Priority for ByRank<P> {
-    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[u64]) -> Vec<u64> {
+    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.policy.order(mirror, at, requests)
     }
 }
@@ -224,9 +224,8 @@ impl<P: Ranked + Budget> Budget for ByRank<P> {
         &mut self,
         mirror: &Mirror,
         at: Moment,
-        device: u32,
-        tokens_total: u32,
-    ) -> Vec<budget::Allotment> {
-        self.policy.allot(mirror, at, device, tokens_total)
+        tokens: &budget::DeviceTokens,
+    ) -> budget::Allotments {
+        self.policy.allot(mirror, at, tokens)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pointsman_sdk::fixture::{at, cached, executor, load, request};
+use pointsman_sdk::fixture::{asked, at, cached, executor, load, request};
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change, Extent};
@@ -141,7 +141,7 @@ fn settings_are_taken_once_and_refused_with_their_key() {
 fn only_named_hooks_are_exported() {
     let mut policy = started();
     assert_eq!(policy.hooks(), [Hook::Routing]);
-    let asked = catch_unwind(AssertUnwindSafe(|| policy.order(at(0), vec![1])));
+    let asked = catch_unwind(AssertUnwindSafe(|| policy.order(at(0), asked(&[1]))));
     let message = asked.expect_err("it has no priority hook");
     assert_eq!(
         message.downcast_ref::<&str>(),

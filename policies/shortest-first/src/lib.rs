@@ -13,7 +13,7 @@
 mod settings;
 
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::wire::types::Request;
+use pointsman_sdk::wire::types::{AskedRequest, Request};
 use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
 
 pub use settings::Settings;
@@ -56,8 +56,10 @@ impl Policy for ShortestFirst {
 }
 
 impl Priority for ShortestFirst {
-    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[u64]) -> Vec<u64> {
-        let known = requests.iter().filter_map(|&id| mirror.request(id));
+    fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
+        let known = requests
+            .iter()
+            .filter_map(|asked| mirror.request(asked.request));
         let mut ranking: Vec<Rank> = known.map(|request| self.weights.rank(request)).collect();
         ranking.sort_unstable();
         ranking.into_iter().map(|rank| rank.id).collect()

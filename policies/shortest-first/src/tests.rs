@@ -1,7 +1,7 @@
 //! The order, by times computed by hand, and the bound on waiting.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, at, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, request};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass};
 
 use super::instance;
@@ -25,8 +25,8 @@ fn check(requests: &[Request], expected: &[u64]) {
         if reversed {
             requests.reverse();
         }
-        let ids = requests.iter().map(|request| request.id).collect();
-        assert_eq!(policy(requests).order(at(now), ids), expected);
+        let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
+        assert_eq!(policy(requests).order(at(now), asked(&ids)), expected);
     }
 }
 
@@ -120,7 +120,7 @@ fn the_wait_of_the_longest_request_is_bounded() {
             ..expecting(id, now, 0)
         };
         policy.observe(now, Extent::SinceLast, vec![Change::Waiting(best)]);
-        let first = policy.order(at(now), vec![0, id])[0];
+        let first = policy.order(at(now), asked(&[0, id]))[0];
         if first == 0 {
             served_at = Some(now);
             break;
@@ -140,7 +140,7 @@ fn the_greatest_times_do_not_overflow() {
 
 #[test]
 fn a_request_it_was_not_told_of_is_left_out() {
-    assert_eq!(policy(vec![request(1)]).order(at(0), vec![9, 1]), [1]);
+    assert_eq!(policy(vec![request(1)]).order(at(0), asked(&[9, 1])), [1]);
 }
 
 #[test]

@@ -162,13 +162,13 @@ impl Instance for Native {
         let at = wire::moment(at);
         Ok(match question {
             Question::Admission { arrivals, room } => {
-                let arrivals = plain(arrivals);
+                let arrivals = arrivals.iter().map(wire::asked_request).collect();
                 let verdicts = self.call("admit", |policy| policy.admit(at, arrivals, *room))?;
                 let verdicts = verdicts.into_iter().map(wire::admission_verdict);
                 Reply::Admission(verdicts.collect())
             }
             Question::Priority(requests) => {
-                let requests = plain(requests);
+                let requests = requests.iter().map(wire::asked_request).collect();
                 let order = self.call("order", |policy| policy.order(at, requests))?;
                 Reply::Priority(order.into_iter().map(RequestId).collect())
             }
@@ -186,10 +186,11 @@ impl Instance for Native {
             Question::Budget {
                 device,
                 tokens_total,
+                used,
             } => {
-                let allotments =
-                    self.call("allot", |policy| policy.allot(at, device.0, *tokens_total))?;
-                Reply::Budget(allotments.into_iter().map(wire::allotment).collect())
+                let tokens = wire::device_tokens((*device, *tokens_total), used);
+                let allotments = self.call("allot", |policy| policy.allot(at, tokens))?;
+                Reply::Budget(wire::allotments(allotments))
             }
         })
     }
@@ -229,8 +230,4 @@ impl Instance for Native {
         }));
         0
     }
-}
-
-fn plain(requests: &[RequestId]) -> Vec<u64> {
-    requests.iter().map(|request| request.0).collect()
 }

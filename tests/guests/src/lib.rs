@@ -15,10 +15,12 @@ mod settings;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use pointsman_sdk::wire::budget::Allotment;
+use pointsman_sdk::wire::budget::{Allotment, Allotments, DeviceTokens};
 use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
-use pointsman_sdk::wire::types::{Cached, Change, Health, NameKind, Request, SequenceState};
+use pointsman_sdk::wire::types::{
+    AskedRequest, Cached, Change, Health, NameKind, Request, SequenceState,
+};
 use pointsman_sdk::wire::{admission, routing};
 use pointsman_sdk::{
     Admission, Budget, Executor, Mirror, Moment, Policy, Preemption, Priority, Routing, export,
@@ -239,7 +241,7 @@ impl Admission for Hostile {
         &mut self,
         _: &Mirror,
         _: Moment,
-        arrivals: &[u64],
+        arrivals: &[AskedRequest],
         room: u32,
     ) -> Vec<admission::Verdict> {
         self.outrage(Call::Admit);
@@ -249,7 +251,10 @@ impl Admission for Hostile {
             if answers == Answers::Shed {
                 admission::Choice::Shed(7)
             } else if answers == Answers::DisplaceUnknown {
-                admission::Choice::Displace(u64::MAX)
+                admission::Choice::Displace(admission::Displacement {
+                    request: u64::MAX,
+                    retry_after: 1,
+                })
             } else if idx < room as usize {
                 admission::Choice::Admit
             } else {
@@ -267,7 +272,7 @@ impl Admission for Hostile {
 }
 
 impl Priority for Hostile {
-    fn order(&mut self, _: &Mirror, _: Moment, requests: &[u64]) -> Vec<u64> {
+    fn order(&mut self, _: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.outrage(Call::Order);
         toil(self.settings.toil);
         if let Some(rows) = self.million(Call::Order, 0) {
@@ -278,6 +283,7 @@ impl Priority for Hostile {
         } else {
             1 + usize::from(self.answers() == Answers::Twice)
         };
+        let requests: Vec<u64> = requests.iter().map(|asked| asked.request).collect();
         requests.repeat(times)
     }
 }
@@ -337,30 +343,30 @@ impl Preemption for Hostile {
 }
 
 impl Budget for Hostile {
-    fn allot(
-        &mut self,
-        mirror: &Mirror,
-        _: Moment,
-        device: u32,
-        tokens_total: u32,
-    ) -> Vec<Allotment> {
+    fn allot(&mut self, _: &Mirror, _: Moment, tokens: &DeviceTokens) -> Allotments {
         self.outrage(Call::Allot);
         toil(self.settings.toil);
-        let executors: Vec<u32> = mirror
-            .executors_on(device)
-            .map(|executor| executor.info.id)
-            .collect();
-        let n = u32::try_from(executors.len().max(1)).unwrap_or(u32::MAX);
+        let n = u32::try_from(tokens.used.len().max(1)).unwrap_or(u32::MAX);
         if self.answers() == Answers::AllotNothing {
-            return Vec::new();
+            return Allotments {
+                engines: Vec::new(),
+                again: None,
+            };
         }
         let too_much = self.answers() == Answers::AllotTooMuch;
-        let tokens_max = if too_much { u32::MAX } else { tokens_total / n };
-        let allotments = executors.into_iter().map(|executor| Allotment {
-            executor,
+        let tokens_max = if too_much {
+            u32::MAX
+        } else {
+            tokens.tokens_total / n
+        };
+        let engines = tokens.used.iter().map(|used| Allotment {
+            executor: used.executor,
             tokens_max,
         });
-        allotments.collect()
+        Allotments {
+            engines: engines.collect(),
+            again: None,
+        }
     }
 }
 

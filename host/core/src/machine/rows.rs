@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::log::{RowKey, Wanted};
 use pointsman_interface::rows::{
-    Cached, Change, FeedKinds, Name, NameKind, Request, Sequence, SequenceState,
+    AskedRequest, Cached, Change, FeedKinds, Name, NameKind, Request, Sequence, SequenceState,
 };
 use pointsman_interface::{ExecutorId, RequestId};
 
@@ -42,6 +42,44 @@ impl Machine {
             swappable: false,
             preemptions: request.preemptions,
         })
+    }
+
+    /// These live requests as a question names them: with the longest cached prefix of each, as
+    /// [`Self::look_up_prefixes`] has it.
+    pub(super) fn asked(&mut self, requests: &[RequestId]) -> Vec<AskedRequest> {
+        self.look_up_prefixes(requests);
+        let asked = requests.iter().map(|id| AskedRequest {
+            request: *id,
+            cached_tokens: self.requests[*id].cached_tokens(),
+        });
+        asked.collect()
+    }
+
+    /// Looks up the longest cached prefix of those of these requests for which that was never done,
+    /// and of up to `batch-max` others for which it was done longest ago. A look-up goes through
+    /// all devices, so a long queue is looked up in turn.
+    fn look_up_prefixes(&mut self, requests: &[RequestId]) {
+        let now = self.out.at.round;
+        let mut known = Vec::new();
+        let mut due = Vec::new();
+        for id in requests {
+            let request = &self.requests[*id];
+            match request.prefix_known_at() {
+                _ if request.prompt_hashes.is_empty() => {}
+                None => due.push(*id),
+                Some(round) if round < now => known.push((round, *id)),
+                Some(_) => {}
+            }
+        }
+        let again = known.len().min(self.config.batch_max as usize);
+        if again < known.len() {
+            known.select_nth_unstable(again);
+        }
+        due.extend(known[..again].iter().map(|(_, id)| *id));
+        for id in due {
+            let tokens = self.ledger.longest_prefix(&self.requests[id]);
+            self.requests.know_prefix(id, tokens, now);
+        }
     }
 
     /// The part of a live request's prompt that is cached.

@@ -1,8 +1,8 @@
-//! Timers: when something may fall due, at most one for each request and each executor.
+//! Timers: when something may fall due, at most one for each request, executor and device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_interface::{ExecutorId, Micros, RequestId};
+use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
 
 use super::CLASSES;
 
@@ -14,6 +14,8 @@ pub(super) enum Timer {
     Executor(ExecutorId),
     /// `evict` may be asked again.
     Evict,
+    /// `allot` is to be asked again, as its last answer wanted.
+    Allot(DeviceId),
 }
 
 /// Timers by time and by owner.
@@ -78,7 +80,7 @@ impl Timers {
     pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.armed.keys().filter_map(|timer| match timer {
             Timer::Request(id) => Some(*id),
-            Timer::Executor(_) | Timer::Evict => None,
+            Timer::Executor(_) | Timer::Evict | Timer::Allot(_) => None,
         })
     }
 }

@@ -18,8 +18,8 @@ impl LogSink<'_> {
     fn note(&mut self, asked: &Asked<'_>, answer: &Answer<Reply>) {
         match &asked.question {
             Question::Admission { arrivals, .. } => {
-                for (idx, request) in arrivals.iter().enumerate() {
-                    let mut question = PendingQuestion::new(*request, asked, answer);
+                for (idx, arrival) in arrivals.iter().enumerate() {
+                    let mut question = PendingQuestion::new(arrival.request, asked, answer);
                     question.together = arrivals.len();
                     if let Some(Reply::Admission(verdicts)) = &answer.value
                         && let Some(verdict) = verdicts.get(idx)

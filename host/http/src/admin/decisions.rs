@@ -234,8 +234,11 @@ impl Names<'_> {
             TracedAnswer::Admission(admission::Choice::Shed(seconds)) => GivenAnswer::Shed {
                 retry_after_s: *seconds,
             },
-            TracedAnswer::Admission(admission::Choice::Displace(request)) => {
-                GivenAnswer::Displace { request: request.0 }
+            TracedAnswer::Admission(admission::Choice::Displace(displaced)) => {
+                GivenAnswer::Displace {
+                    request: displaced.request.0,
+                    retry_after_s: displaced.retry_after,
+                }
             }
             TracedAnswer::Place(executors, of) => GivenAnswer::Place {
                 executors: executors.iter().map(|id| self.executor(*id)).collect(),

@@ -15,12 +15,12 @@ use std::time::SystemTime;
 
 use pointsman_core::rows::{ExecutorKind, FeedKinds, Health, NameKind, RequestClass};
 use pointsman_core::{
-    Allotment, Answer, Author, BlockHash, Clock, Decided, DeviceId, EvictHow, Eviction, ExecutorId,
-    ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, Incarnation, Input,
-    KvReport, LabelId, Micros, ModelId, NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault,
-    PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass,
-    Round, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier, Victim,
-    admission, fixture, routing,
+    Allotment, Allotments, Answer, Author, BlockHash, Clock, Decided, DeviceId, EvictHow, Eviction,
+    ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook,
+    Incarnation, Input, KvReport, LabelId, Micros, ModelId, NewRequest, Otherwise, Outcome,
+    PlacedIn, PolicyFault, PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId,
+    RequeuedWhy, RetryClass, Round, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport,
+    TenantId, Tier, Victim, admission, fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -318,7 +318,10 @@ fn decisions() -> Vec<Decision<'static>> {
                 reason: 2,
             },
             admission::Verdict {
-                choice: admission::Choice::Displace(RequestId(4)),
+                choice: admission::Choice::Displace(admission::Displacement {
+                    request: RequestId(4),
+                    retry_after: 7,
+                }),
                 reason: 3,
             },
             admission::Verdict {
@@ -349,10 +352,13 @@ fn decisions() -> Vec<Decision<'static>> {
             }],
             reason: 5,
         })),
-        Reply::Budget(vec![Allotment {
-            executor: ExecutorId(1),
-            tokens_max: 64,
-        }]),
+        Reply::Budget(Allotments {
+            engines: vec![Allotment {
+                executor: ExecutorId(1),
+                tokens_max: 64,
+            }],
+            again: Some(Micros(77)),
+        }),
     ];
     let answered = Hook::ALL.into_iter().zip(replies);
     let answered = answered.map(|(hook, reply)| Decision {

@@ -32,8 +32,11 @@ macro_rules! conversions_of_answers {
                     wire::admission::Choice::Admit => Choice::Admit,
                     wire::admission::Choice::Park => Choice::Park,
                     wire::admission::Choice::Shed(seconds) => Choice::Shed(seconds),
-                    wire::admission::Choice::Displace(request) => {
-                        Choice::Displace(core_types::RequestId(request))
+                    wire::admission::Choice::Displace(displaced) => {
+                        Choice::Displace(core_types::admission::Displacement {
+                            request: core_types::RequestId(displaced.request),
+                            retry_after: displaced.retry_after,
+                        })
                     }
                 },
                 reason: verdict.reason,
@@ -73,10 +76,14 @@ macro_rules! conversions_of_answers {
             }
         }
 
-        pub(crate) fn allotment(allotment: wire::budget::Allotment) -> core_types::Allotment {
-            core_types::Allotment {
+        pub(crate) fn allotments(said: wire::budget::Allotments) -> core_types::Allotments {
+            let allotment = |allotment: wire::budget::Allotment| core_types::Allotment {
                 executor: core_types::ExecutorId(allotment.executor),
                 tokens_max: allotment.tokens_max,
+            };
+            core_types::Allotments {
+                engines: said.engines.into_iter().map(allotment).collect(),
+                again: said.again.map(core_types::Micros),
             }
         }
 

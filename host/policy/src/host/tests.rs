@@ -13,7 +13,7 @@ use std::cell::RefCell;
 
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
-    Answer, Author, ExecutorId, FaultKind, Feed, Moment, Question, RequestId, Round,
+    Answer, Author, ExecutorId, FaultKind, Feed, Moment, Question, RequestId, Round, fixture,
 };
 
 use super::*;
@@ -92,9 +92,9 @@ fn order_of(
     rows: &dyn Rows,
     (count, now): (u64, u64),
 ) -> Answer<Vec<RequestId>> {
-    let requests: Vec<RequestId> = (1..=count).map(RequestId).collect();
+    let requests: Vec<u64> = (1..=count).collect();
     let asking = Asking {
-        question: &Question::Priority(requests.into()),
+        question: &Question::Priority(fixture::asked(&requests).into()),
         at: moment(now),
         rows,
         arm: Arm::Steady,

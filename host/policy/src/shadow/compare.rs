@@ -77,7 +77,8 @@ pub(super) fn compare(
     let (one, other) = (decisions(in_force), decisions(shadow));
     let abouts: Vec<About> = match question {
         Question::Admission { arrivals, .. } => {
-            arrivals.iter().map(|id| About::Request(*id)).collect()
+            let arrivals = arrivals.iter().map(|asked| About::Request(asked.request));
+            arrivals.collect()
         }
         Question::Priority(requests) => (1..=requests.len()).map(About::Rank).collect(),
         Question::Routing(cached) => {
@@ -181,7 +182,7 @@ fn compare_budgets(in_force: &Reply, shadow: &Reply) -> Vec<DecisionPair> {
 
 fn budgets(reply: &Reply) -> BTreeMap<ExecutorId, u32> {
     let allotments: &[Allotment] = match reply {
-        Reply::Budget(allotments) => allotments,
+        Reply::Budget(allotments) => &allotments.engines,
         Reply::Admission(_) | Reply::Priority(_) | Reply::Routing(_) | Reply::Preemption(_) => &[],
     };
     allotments
@@ -210,8 +211,13 @@ impl fmt::Display for Choice {
             Choice::Admission(admission::Choice::Shed(secs)) => {
                 write!(f, "shed, retry after {}", Time::from_secs(u64::from(*secs)))
             }
-            Choice::Admission(admission::Choice::Displace(request)) => {
-                write!(f, "displace request {request}")
+            Choice::Admission(admission::Choice::Displace(displaced)) => {
+                let after = Time::from_secs(u64::from(displaced.retry_after));
+                write!(
+                    f,
+                    "displace request {}, retry after {after}",
+                    displaced.request
+                )
             }
             Choice::Place(executor) => write!(f, "place on executor {executor}"),
             Choice::Hold => f.write_str("hold"),
@@ -236,8 +242,8 @@ impl fmt::Display for Choice {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::fixture::cached;
-    use pointsman_core::{DeviceId, Shortage, ShortageCause, Victim};
+    use pointsman_core::fixture::{asked, cached};
+    use pointsman_core::{Allotments, DeviceId, Shortage, ShortageCause, Victim};
 
     use super::*;
 
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_one_says_nothing_of_differs() {
-        let question = Question::Priority(vec![RequestId(1), RequestId(2)].into());
+        let question = Question::Priority(asked(&[1, 2]).into());
         let one = Reply::Priority(vec![RequestId(2), RequestId(1)]);
         let other = Reply::Priority(vec![RequestId(2)]);
         let (same, words) = check(&question, &one, &other);
@@ -319,13 +325,17 @@ mod tests {
         let question = Question::Budget {
             device: DeviceId(0),
             tokens_total: 10,
+            used: Vec::new().into(),
         };
         let budget = |of: &[(u32, u32)]| {
             let allotments = of.iter().map(|(executor, tokens_max)| Allotment {
                 executor: ExecutorId(*executor),
                 tokens_max: *tokens_max,
             });
-            Reply::Budget(allotments.collect())
+            Reply::Budget(Allotments {
+                engines: allotments.collect(),
+                again: None,
+            })
         };
         let one = budget(&[(1, 5), (2, 5)]);
         let (same, words) = check(&question, &one, &budget(&[(3, 1), (1, 5)]));

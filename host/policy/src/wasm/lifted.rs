@@ -73,7 +73,7 @@ impl Lifted for Reply {
                 let victims = eviction.as_ref().map(|eviction| eviction.victims.len());
                 elements(victims.unwrap_or(0))
             }
-            Reply::Budget(allotments) => elements(allotments.len()),
+            Reply::Budget(allotments) => elements(allotments.engines.len()),
         }
     }
 }

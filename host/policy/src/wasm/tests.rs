@@ -1,6 +1,6 @@
 //! Limits and faults, provoked in real components.
 
-use pointsman_core::{Hook, Round};
+use pointsman_core::{Hook, Round, fixture};
 
 use super::*;
 use crate::engine::PolicyEngine;
@@ -25,7 +25,8 @@ fn orders(order: &'static str) -> Guest {
 }
 
 fn order(instance: &mut WasmInstance, requests: &[RequestId]) -> Result<Vec<RequestId>, Fault> {
-    let reply = instance.ask(AT, &Question::Priority(requests.into()))?;
+    let ids: Vec<u64> = requests.iter().map(|id| id.0).collect();
+    let reply = instance.ask(AT, &Question::Priority(fixture::asked(&ids).into()))?;
     Ok(reply.priority().unwrap())
 }
 

@@ -254,7 +254,7 @@ fn parts(view: &View<'_>, requests: &[RequestId], reply: &Reply) -> Vec<Part> {
             whole(choice, eviction.reason)
         }
         Reply::Budget(allotments) => {
-            let parts = allotments.iter();
+            let parts = allotments.engines.iter();
             let parts: Vec<String> = parts
                 .map(|it| format!("{} to {}", it.tokens_max, name(it.executor.0)))
                 .collect();
@@ -270,7 +270,13 @@ fn admitted(choice: admission::Choice) -> String {
         admission::Choice::Shed(secs) => {
             format!("sheds it for {}", Time::from_secs(secs.into()))
         }
-        admission::Choice::Displace(other) => format!("displaces request {other}"),
+        admission::Choice::Displace(other) => {
+            let after = Time::from_secs(other.retry_after.into());
+            format!(
+                "displaces request {}, to come back in {after}",
+                other.request
+            )
+        }
     }
 }
 

@@ -4,15 +4,15 @@ use std::fmt;
 
 use pointsman_core::rows::{Cached, Change, FeedKinds};
 use pointsman_core::{
-    Allotment, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Micros, Policies,
-    Question, Refusal, Reply, RequestId, Shortage, View, admission, routing,
+    Allotments, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Micros, Policies,
+    Question, Refusal, Reply, RequestId, Shortage, TokensUsed, View, admission, routing,
 };
 
 type Admit = Box<dyn FnMut(RequestId) -> admission::Choice>;
 type Order = Box<dyn FnMut(&[RequestId]) -> Vec<RequestId>>;
 type Route = Box<dyn FnMut(Micros, RequestId) -> routing::Choice>;
 type Evict = Box<dyn FnMut(&Shortage) -> Option<Eviction>>;
-type Allot = Box<dyn FnMut(u32) -> Vec<Allotment>>;
+type Allot = Box<dyn FnMut(u32) -> Allotments>;
 
 /// Answers given by closures; the built-in rule decides where no closure is set.
 #[derive(Default)]
@@ -37,6 +37,10 @@ pub struct Asked {
     pub route: Vec<(Micros, Cached)>,
     pub evict: Vec<(Micros, Shortage)>,
     pub allot: Vec<DeviceId>,
+    /// The tokens that each engine had used, by question of `allot`.
+    pub used: Vec<Vec<TokensUsed>>,
+    /// The longest cached prefixes, by question of `order`.
+    pub prefixes: Vec<Vec<u32>>,
 }
 
 impl fmt::Debug for Scripted {
@@ -70,7 +74,7 @@ impl Scripted {
         self.evict = Some(Box::new(answer));
     }
 
-    pub fn on_allot(&mut self, answer: impl FnMut(u32) -> Vec<Allotment> + 'static) {
+    pub fn on_allot(&mut self, answer: impl FnMut(u32) -> Allotments + 'static) {
         self.allot = Some(Box::new(answer));
     }
 
@@ -132,13 +136,17 @@ impl Scripted {
                     return Some(Reply::Admission(vec![refused; arrivals.len()]));
                 }
                 let admit = self.admit.as_mut()?;
-                let verdicts = arrivals.iter().map(|id| verdict(admit(*id))).collect();
+                let verdicts = arrivals.iter().map(|asked| verdict(admit(asked.request)));
+                let verdicts = verdicts.collect();
                 Some(Reply::Admission(self.padded(verdicts)))
             }
             Question::Priority(requests) => {
-                self.asked.order.push(requests.to_vec());
+                let ids: Vec<RequestId> = requests.iter().map(|asked| asked.request).collect();
+                self.asked.order.push(ids.clone());
+                let prefixes = requests.iter().map(|asked| asked.cached_tokens);
+                self.asked.prefixes.push(prefixes.collect());
                 let order = self.order.as_mut()?;
-                Some(Reply::Priority(order(requests)))
+                Some(Reply::Priority(order(&ids)))
             }
             Question::Routing(requests) => {
                 let asked = requests.iter().map(|cached| (at, cached.clone()));
@@ -159,8 +167,10 @@ impl Scripted {
             Question::Budget {
                 device,
                 tokens_total,
+                used,
             } => {
                 self.asked.allot.push(*device);
+                self.asked.used.push(used.to_vec());
                 let allot = self.allot.as_mut()?;
                 Some(Reply::Budget(allot(*tokens_total)))
             }

@@ -1,12 +1,13 @@
 //! Tenants at the door, by hand-computed use.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, at, executor, load, request, tenant};
+use pointsman_sdk::fixture::{SECOND, asked, at, executor, load, request, tenant};
 use pointsman_sdk::wire::admission::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request, Stage, Tenant};
 
 use super::CHECKS_MAX;
 use crate::instance;
+use crate::tests::displace;
 
 /// Ten tokens a second, and two without a limit.
 const GREEDY: u32 = 1;
@@ -78,8 +79,8 @@ fn rows(tenants: &[Tenant], requests: &[Request]) -> Vec<Change> {
 /// Asks, at a time, about all that arrived.
 fn ask(policy: &mut dyn Instance, now: u64, requests: &[Request], room: u32) -> Vec<Choice> {
     let arrivals = requests.iter().filter(|row| row.stage == Stage::Arrived);
-    let arrivals = arrivals.map(|row| row.id).collect();
-    let verdicts = policy.admit(at(now), arrivals, room);
+    let arrivals: Vec<u64> = arrivals.map(|row| row.id).collect();
+    let verdicts = policy.admit(at(now), asked(&arrivals), room);
     verdicts.into_iter().map(|row| row.choice).collect()
 }
 
@@ -240,7 +241,7 @@ fn within_its_share_a_tenant_takes_the_place_of_the_one_furthest_beyond() {
     let mut requests = full_queue();
     requests.extend([arrival(MODEST, 11), arrival(MODEST, 12)]);
     // 200 tokens each are due, and of four places one and a third: two, then no more.
-    let expected = [Choice::Displace(3), Choice::Displace(2)];
+    let expected = [displace(3), displace(2)];
     check_full("{}", &tenants, &requests, &expected);
     requests.push(arrival(MODEST, 13));
     let expected = [expected[0], expected[1], Choice::Park];
@@ -248,7 +249,7 @@ fn within_its_share_a_tenant_takes_the_place_of_the_one_furthest_beyond() {
     // Urgent requests of a tenant beyond its share leave after its others.
     requests.truncate(5);
     requests[3].priority = 9;
-    check_full("{}", &tenants, &requests, &[Choice::Displace(2)]);
+    check_full("{}", &tenants, &requests, &[displace(2)]);
     // Background work takes nobody's place.
     requests[4].may_wait = false;
     check_full("{}", &tenants, &requests, &[Choice::Shed(1)]);
@@ -263,7 +264,7 @@ fn beyond_its_share_a_tenant_takes_no_place_but_its_own() {
     check_full("{}", &tenants, &requests, &[Choice::Park]);
     check_full(drop_oldest, &tenants, &requests, &[Choice::Shed(1)]);
     requests.push(queued(MODEST, 5, 40));
-    check_full(drop_oldest, &tenants, &requests, &[Choice::Displace(5)]);
+    check_full(drop_oldest, &tenants, &requests, &[displace(5)]);
 }
 
 #[test]
@@ -288,9 +289,9 @@ fn shares_are_by_weight_and_with_a_tolerance() {
     // 500 of 900 are a ninth more than half of it; of 800 a quarter; of 799 more than that.
     check("{}", 1, 400, Choice::Park);
     check("{}", 1, 300, Choice::Park);
-    check("{}", 1, 299, Choice::Displace(2));
-    check(r#"{"share-tolerance": 0}"#, 1, 400, Choice::Displace(2));
+    check("{}", 1, 299, displace(2));
+    check(r#"{"share-tolerance": 0}"#, 1, 400, displace(2));
     // Two thirds of 1500 are due to the other one, who has no more; of 1503 it has more.
-    check(r#"{"share-tolerance": 0}"#, 2, 999, Choice::Displace(2));
+    check(r#"{"share-tolerance": 0}"#, 2, 999, displace(2));
     check(r#"{"share-tolerance": 0}"#, 2, 1000, Choice::Park);
 }

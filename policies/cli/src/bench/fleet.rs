@@ -7,7 +7,8 @@ use pointsman_core::rows::{
     RequestClass, Sequence,
 };
 use pointsman_core::{
-    DeviceId, Hook, Micros, Moment, Question, RequestId, Round, Shortage, ShortageCause, fixture,
+    DeviceId, ExecutorId, Hook, Micros, Moment, Question, RequestId, Round, Shortage,
+    ShortageCause, TokensUsed, fixture,
 };
 use pointsman_policy::{Fault, Instance, PolicyComponent};
 
@@ -149,14 +150,18 @@ impl Fleet {
 
 /// The question of `hook` that is measured.
 fn decision(hook: Hook, first: RequestId, cached: Cached) -> Question<'static> {
+    let used = (0..PER_DEVICE).map(|id| TokensUsed {
+        executor: ExecutorId(id),
+        tokens: 0,
+    });
     match hook {
         Hook::Admission => Question::Admission {
-            arrivals: vec![first].into(),
+            arrivals: fixture::asked(&[first.0]).into(),
             room: 1000,
         },
         Hook::Priority => {
-            let all: Vec<_> = (0..WAITING).map(RequestId).collect();
-            Question::Priority(all.into())
+            let all: Vec<u64> = (0..WAITING).collect();
+            Question::Priority(fixture::asked(&all).into())
         }
         Hook::Routing => Question::Routing(vec![cached].into()),
         Hook::Preemption => Question::Preemption(Shortage {
@@ -168,6 +173,7 @@ fn decision(hook: Hook, first: RequestId, cached: Cached) -> Question<'static> {
         Hook::Budget => Question::Budget {
             device: DeviceId(0),
             tokens_total: 8192,
+            used: used.collect(),
         },
     }
 }

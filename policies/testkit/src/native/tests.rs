@@ -24,7 +24,12 @@ impl sdk::Policy for Brittle {
 }
 
 impl sdk::Priority for Brittle {
-    fn order(&mut self, _: &sdk::Mirror, _: sdk::Moment, requests: &[u64]) -> Vec<u64> {
+    fn order(
+        &mut self,
+        _: &sdk::Mirror,
+        _: sdk::Moment,
+        requests: &[sdk::wire::types::AskedRequest],
+    ) -> Vec<u64> {
         sdk::log::info("about to break");
         panic!("cannot order {} requests", requests.len());
     }
@@ -44,7 +49,10 @@ fn a_panic_is_a_fault_and_so_is_every_later_call() {
         round: pointsman_core::Round(1),
     };
     let fault = native
-        .ask(at, &Question::Priority(vec![RequestId(1)].into()))
+        .ask(
+            at,
+            &Question::Priority(pointsman_core::fixture::asked(&[1]).into()),
+        )
         .unwrap_err();
     assert_eq!(fault.kind, FaultKind::Trap);
     assert_eq!(fault.detail, "order: panicked: cannot order 1 requests");
@@ -63,6 +71,7 @@ fn a_hook_that_is_not_exported_is_a_fault() {
     let question = Question::Budget {
         device: pointsman_core::DeviceId(0),
         tokens_total: 8,
+        used: Vec::new().into(),
     };
     let fault = native.ask(at, &question).unwrap_err();
     assert!(fault.detail.contains("does not export budget"), "{fault}");

@@ -173,6 +173,10 @@ impl Machine {
                     self.out.timers.evict_gates = Default::default();
                     self.out.due = true;
                 }
+                Timer::Allot(device) => {
+                    self.ledger.allot(device);
+                    self.out.due = true;
+                }
             }
         }
     }

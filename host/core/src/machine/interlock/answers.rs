@@ -37,7 +37,7 @@ pub(crate) fn check_admission(
             Err(RefusalCause::ParkingFull)
         }
         Choice::Park if !requests[id].row.may_wait => Err(RefusalCause::MayNotWait),
-        Choice::Displace(other) if !requests.queue().contains(&other) => {
+        Choice::Displace(other) if !requests.queue().contains(&other.request) => {
             Err(RefusalCause::NotQueued)
         }
         Choice::Admit | Choice::Park | Choice::Shed(_) | Choice::Displace(_) => Ok(()),

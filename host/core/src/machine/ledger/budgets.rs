@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::effect::Effect;
 use crate::fact::Fact;
-use pointsman_interface::Author;
+use pointsman_interface::{Author, TokensUsed};
 use pointsman_interface::{DeviceId, ExecutorId};
 
 use super::super::count;
@@ -23,6 +23,22 @@ impl Ledger {
     /// Takes the list of devices whose budgets are to be set anew.
     pub(crate) fn take_allot_due(&mut self) -> BTreeSet<DeviceId> {
         std::mem::take(&mut self.sets.allot_due)
+    }
+
+    /// Has the budgets of a device set anew.
+    pub(crate) fn allot(&mut self, device: DeviceId) {
+        self.sets.allot_due.insert(device);
+    }
+
+    /// Takes the tokens that each executor of a device computed since the last time, in attach
+    /// order.
+    pub(crate) fn take_tokens_used(&mut self, device: DeviceId) -> Vec<TokensUsed> {
+        let executors = self[device].executors.clone().into_iter();
+        let used = executors.map(|executor| TokensUsed {
+            executor,
+            tokens: std::mem::take(&mut self.executor_mut(executor).tokens_used),
+        });
+        used.collect()
     }
 
     /// Has the next budgets of a device set by the built-in rule.

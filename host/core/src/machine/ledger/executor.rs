@@ -114,6 +114,8 @@ pub(crate) struct Executor {
     pub(crate) blocks_used: u64,
     pub(crate) placed_total: u64,
     pub(crate) tokens_max: Option<u32>,
+    /// Tokens computed since `allot` was last asked about its device.
+    pub(super) tokens_used: u64,
     ttft: Average,
     itl: Average,
     // For the feed.
@@ -138,6 +140,7 @@ impl Executor {
             blocks_used: 0,
             placed_total: 0,
             tokens_max: None,
+            tokens_used: 0,
             ttft: Average::default(),
             itl: Average::default(),
             info_stamp: Stamp::default(),

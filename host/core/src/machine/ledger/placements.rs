@@ -234,6 +234,7 @@ impl Ledger {
     pub(crate) fn advance(&mut self, request: &Request, made: &Advance, out: &mut Outbox) {
         let record = self.executor_mut(request.placement().executor);
         record.prefill_tokens_pending -= u64::from(made.prefilled);
+        record.tokens_used += u64::from(made.prefilled) + u64::from(made.generated);
         if let Some(ttft) = made.ttft {
             record.measured_ttft(ttft);
         }

@@ -161,6 +161,25 @@ impl Ledger {
         cached
     }
 
+    /// Most tokens of a request's prompt that one executor which serves it holds, all tiers
+    /// together, or that the shared cache holds.
+    pub(crate) fn longest_prefix(&self, request: &Request) -> u32 {
+        let shared = self.shared_cache.tokens(&request.prompt_hashes);
+        let mut longest = shared.min(request.row.prompt_tokens);
+        for device in &self.devices {
+            let executors = device.executors.iter().map(|id| &self[*id]);
+            let mut serving = executors
+                .filter(|executor| executor.serves(request.row.model))
+                .peekable();
+            if serving.peek().is_some() {
+                let hits = device.hits(&request.prompt_hashes);
+                let held = serving.map(|executor| tokens_held(&overlap(request, executor, hits)));
+                longest = held.fold(longest, u32::max);
+            }
+        }
+        longest
+    }
+
     /// The executors that hold most of the prompt, and the tokens that each other one holds on its
     /// device at least.
     fn overlaps(&self, request: &Request, overlaps_max: u32) -> (Vec<Overlap>, u32) {
@@ -178,11 +197,7 @@ impl Ledger {
                 holds_nothing = serving.next().is_some();
             }
         }
-        let total = |it: &Overlap| {
-            let tiers = [it.device_tokens, it.host_tokens, it.disk_tokens];
-            tiers.map(u64::from).iter().sum::<u64>()
-        };
-        overlaps.sort_by_key(|it| std::cmp::Reverse((total(it), it.device_tokens)));
+        overlaps.sort_by_key(|it| std::cmp::Reverse((tokens_held(it), it.device_tokens)));
         let listed = overlaps.len().min(overlaps_max as usize);
         let unlisted = overlaps[listed..].iter().map(|it| it.device_tokens);
         let floor = unlisted.min().filter(|_| !holds_nothing);
@@ -195,6 +210,11 @@ fn tiers_of(devices: &mut [Device], id: DeviceId) -> Option<&mut Tiers> {
     devices
         .get_mut(id.0 as usize)
         .map(|device| &mut device.tiers)
+}
+
+/// The tokens of an overlap, all tiers together: no more than its prompt has.
+fn tokens_held(overlap: &Overlap) -> u32 {
+    overlap.device_tokens + overlap.host_tokens + overlap.disk_tokens
 }
 
 /// The tokens of a request's prompt that `executor` holds, of which its device holds `hits`.

@@ -20,7 +20,7 @@ use crate::fact::RequeuedWhy;
 use crate::input::Progress;
 use crate::log::{RowKey, Wanted};
 use pointsman_interface::rows::{Change, Stage};
-use pointsman_interface::{ExecutorId, Micros, RequestId};
+use pointsman_interface::{ExecutorId, Micros, RequestId, Round};
 
 use super::count;
 use super::outbox::Outbox;
@@ -268,6 +268,11 @@ impl Requests {
         let request = self.get_mut(id);
         request.evicted_for = evicted_for;
         request.preemptions += 1;
+    }
+
+    /// Notes the longest cached prefix of a request's prompt, as looked up in round `at`.
+    pub(super) fn know_prefix(&mut self, id: RequestId, tokens: u32, at: Round) {
+        self.get_mut(id).know_prefix(tokens, at);
     }
 
     /// Tells a running request to leave.

@@ -11,7 +11,7 @@ use crate::fact::Decided;
 use crate::input::{NewRequest, Progress, SequenceRef};
 use crate::log::Stamp;
 use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
-use pointsman_interface::{BlockHash, ExecutorId, Incarnation, Micros, RequestId};
+use pointsman_interface::{BlockHash, ExecutorId, Incarnation, Micros, RequestId, Round};
 
 /// The urgency of a request before any policy: the greater, the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,8 @@ pub(crate) struct Request {
     /// The request as policies see it while it has no place.
     pub(crate) row: Arc<RequestRow>,
     pub(crate) prompt_hashes: Vec<BlockHash>,
+    /// The longest cached prefix of the prompt, as last looked up.
+    prefix: Option<KnownPrefix>,
     pub(crate) phase: Phase,
     // Over all its placements.
     pub(crate) generated: u32,
@@ -40,6 +42,15 @@ pub(crate) struct Request {
     // For the feed.
     pub(super) waiting_stamp: Stamp,
     pub(crate) sequence_stamp: Stamp,
+}
+
+/// The longest cached prefix of a prompt.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+struct KnownPrefix {
+    tokens: u32,
+    /// The round in which it was looked up.
+    at: Round,
 }
 
 /// The place of a request.
@@ -176,6 +187,7 @@ impl Request {
         Self {
             row: Arc::new(row),
             prompt_hashes: new.prompt_hashes,
+            prefix: None,
             phase: Phase::Waiting(Waiting::new(now)),
             generated: 0,
             first_token_at: None,
@@ -259,6 +271,16 @@ impl Request {
         }
     }
 
+    /// The length of its prompt's longest cached prefix when that was last looked up.
+    pub(crate) fn cached_tokens(&self) -> u32 {
+        self.prefix.map_or(0, |prefix| prefix.tokens)
+    }
+
+    /// The round in which its longest cached prefix was last looked up; absent: never.
+    pub(crate) fn prefix_known_at(&self) -> Option<Round> {
+        self.prefix.map(|prefix| prefix.at)
+    }
+
     /// Tokens whose KV it must hold to generate its next token, plus that one.
     pub(crate) fn tokens_ahead(&self) -> u64 {
         let generated = self.placed().map_or(0, |placed| placed.generated);
@@ -274,6 +296,11 @@ impl Request {
 // === impl Request: changing ===
 
 impl Request {
+    /// Notes its longest cached prefix, as looked up in round `at`.
+    pub(super) fn know_prefix(&mut self, tokens: u32, at: Round) {
+        self.prefix = Some(KnownPrefix { tokens, at });
+    }
+
     pub(super) fn row_mut(&mut self) -> &mut RequestRow {
         Arc::make_mut(&mut self.row)
     }

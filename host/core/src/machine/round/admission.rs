@@ -41,7 +41,7 @@ impl OngoingRound<'_> {
 
     fn ask_admit(&mut self, batch: &[RequestId]) {
         let question = Question::Admission {
-            arrivals: Cow::Borrowed(batch),
+            arrivals: Cow::Owned(self.machine.asked(batch)),
             room: self.room(),
         };
         let answer = self.ask(question, |answer| answer.admission());
@@ -90,7 +90,7 @@ impl OngoingRound<'_> {
         choice: admission::Choice,
         by: Decided,
     ) -> Result<(), RefusalCause> {
-        use admission::Choice;
+        use admission::{Choice, Displacement};
         // A client that may wait outside is let in at once where there is room inside.
         let choice = match choice {
             Choice::Park if self.room() > 0 => Choice::Admit,
@@ -111,9 +111,11 @@ impl OngoingRound<'_> {
             Choice::Shed(retry_after) => {
                 self.turn_away(id, RefusedWhy::NoRoom { retry_after }, by);
             }
-            Choice::Displace(other) => {
-                let retry_after = self.machine.config.retry_after_secs;
-                self.turn_away(other, RefusedWhy::Displaced { retry_after }, by);
+            Choice::Displace(Displacement {
+                request,
+                retry_after,
+            }) => {
+                self.turn_away(request, RefusedWhy::Displaced { retry_after }, by);
                 self.machine.out.fact(Fact::Admitted(id, by));
                 self.enqueue(id);
             }

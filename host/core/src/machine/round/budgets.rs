@@ -1,15 +1,26 @@
 //! Token budgets are asked for where executors became busy or idle, came or left.
 
+use std::borrow::Cow;
+
 use crate::fact::Clock;
 use crate::policies::Strike;
 use pointsman_interface::Author;
-use pointsman_interface::DeviceId;
 use pointsman_interface::Hook;
 use pointsman_interface::Question;
+use pointsman_interface::{DeviceId, Micros};
 
 use super::super::interlock::check_budgets;
 use super::super::ledger::Budgets;
+use super::super::timers::Timer;
 use super::{OngoingRound, built_in};
+
+/// The budgets of a device, as they are to be set.
+struct BudgetsSet {
+    author: Author,
+    budgets: Budgets,
+    /// The time at which their author wants to be asked again.
+    again: Option<Micros>,
+}
 
 impl OngoingRound<'_> {
     pub(super) fn ask_budgets(&mut self) {
@@ -21,24 +32,26 @@ impl OngoingRound<'_> {
             if record.executors.is_empty() {
                 continue;
             }
-            let (author, budgets) = match self.ask_budget(device, tokens_total) {
-                Some(by_policy) => by_policy,
-                None => {
-                    let ledger = &self.machine.ledger;
-                    (
-                        Author::BuiltIn,
-                        built_in::budgets(ledger, device, tokens_total),
-                    )
-                }
-            };
+            let set = self.ask_budget(device, tokens_total);
             let machine = &mut *self.machine;
+            let set = set.unwrap_or_else(|| BudgetsSet {
+                author: Author::BuiltIn,
+                budgets: built_in::budgets(&machine.ledger, device, tokens_total),
+                again: None,
+            });
+            let soonest = self.at.now.after(machine.config.evict_retry);
+            let again = set.again.map(|at| at.max(soonest));
+            machine.out.timers.arm(Timer::Allot(device), again);
             let out = &mut machine.out;
-            machine.ledger.set_budgets(device, budgets, author, out);
+            machine
+                .ledger
+                .set_budgets(device, set.budgets, set.author, out);
         }
     }
 
     /// A policy's budgets for a device; absent: the built-in rule sets them.
-    fn ask_budget(&mut self, device: DeviceId, tokens_total: u32) -> Option<(Author, Budgets)> {
+    fn ask_budget(&mut self, device: DeviceId, tokens_total: u32) -> Option<BudgetsSet> {
+        let used = self.machine.ledger.take_tokens_used(device);
         if self.machine.ledger.take_allot_built_in(device) {
             self.strike(Strike {
                 at: self.at.now,
@@ -51,13 +64,19 @@ impl OngoingRound<'_> {
         let question = Question::Budget {
             device,
             tokens_total,
+            used: Cow::Owned(used),
         };
         let answer = self.ask(question, |answer| answer.budget());
+        let (author, allotments) = (answer.author, answer.value?);
         let ledger = &self.machine.ledger;
-        match check_budgets(ledger, (device, tokens_total), answer.value?) {
-            Ok(budgets) => Some((answer.author, budgets)),
+        match check_budgets(ledger, (device, tokens_total), allotments.engines) {
+            Ok(budgets) => Some(BudgetsSet {
+                author,
+                budgets,
+                again: allotments.again,
+            }),
             Err(refusal) => {
-                self.refuse(answer.author, Hook::Budget, refusal);
+                self.refuse(author, Hook::Budget, refusal);
                 None
             }
         }

@@ -53,7 +53,7 @@ impl OngoingRound<'_> {
 
     /// These requests in the policy's order.
     pub(super) fn ask_order(&mut self, requests: &[RequestId]) -> Vec<RequestId> {
-        let question = Question::Priority(Cow::Borrowed(requests));
+        let question = Question::Priority(Cow::Owned(self.machine.asked(requests)));
         let answer = self.ask(question, |answer| answer.priority());
         let (ordered, checked) = order(requests, answer.value.unwrap_or_default());
         if let Err(refusal) = checked {

@@ -178,6 +178,7 @@ pub(super) enum GivenAnswer {
     },
     Displace {
         request: u64,
+        retry_after_s: u32,
     },
     Place {
         /// The first of the executors named.

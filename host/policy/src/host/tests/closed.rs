@@ -33,9 +33,8 @@ fn closed(policies: &[&Handle]) -> PolicyHost {
 }
 
 fn admit(host: &mut PolicyHost, now: u64) -> Answer<Vec<admission::Verdict>> {
-    let arrivals = [RequestId(1)];
     let question = Question::Admission {
-        arrivals: (&arrivals).into(),
+        arrivals: fixture::asked(&[1]).into(),
         room: 1,
     };
     let asking = Asking {

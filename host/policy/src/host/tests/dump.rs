@@ -12,7 +12,7 @@ fn a_fault_leaves_the_question_the_mirror_and_the_words_of_the_fault() {
     let dump = host.poll_dump().unwrap();
     assert_eq!(host.poll_dump(), None);
     assert_eq!((dump.at, dump.round), (Micros(40), Some(Round(1))));
-    let question = Question::Priority(vec![RequestId(1), RequestId(2)].into());
+    let question = Question::Priority(fixture::asked(&[1, 2]).into());
     let asked = DumpedCall::Question(question);
     assert_eq!(dump.asked, asked);
     assert_eq!(dump.mirror.as_ref().map(|mirror| mirror.rows), Some(3));

@@ -107,7 +107,7 @@ fn a_former_shadow_comes_back_with_the_state_that_it_is_given() {
     while runner.rests(Micros(2)) {
         std::thread::yield_now();
     }
-    let question = Question::Priority(vec![RequestId(1)].into());
+    let question = Question::Priority(fixture::asked(&[1]).into());
     runner.ask_with(&quiet(), moment(2), &question).unwrap();
     let woken = runner.take_output().woken.unwrap();
     assert_eq!(woken.state, Some(vec![9]));

@@ -57,7 +57,7 @@ fn a_fault_of_a_shadow_leaves_a_dump() {
         (dump.policy, dump.at, dump.round),
         (shadow, Micros(3), Some(Round(1)))
     );
-    let question = Question::Priority(vec![RequestId(1), RequestId(2)].into());
+    let question = Question::Priority(fixture::asked(&[1, 2]).into());
     let asked = DumpedCall::Question(question);
     assert_eq!((dump.asked, dump.mirror), (asked, None));
     assert_eq!((dump.name.as_str(), dump.generation), ("a", 1));
