@@ -278,10 +278,11 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
         waited += turn(&mut world, &shared);
         n += 1;
     }
-    ensure!(
-        world.run_out(world.now().after(Micros(100_000_000))),
-        "not all ended"
-    );
+    let end = world.now().after(Micros(100_000_000));
+    while !world.run_out(world.now().after(Micros(150_000)).min(end)) {
+        ensure!(world.now() < end, "not all ended");
+        waited += turn(&mut world, &shared);
+    }
     waited += turn(&mut world, &shared);
     let took = (time() - begun).saturating_sub(waited);
     let faults = world.policies.inner.status();

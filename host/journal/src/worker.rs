@@ -129,8 +129,9 @@ impl<S: Store> Worker<S> {
     /// Writes batches until the other side has ended and its last batch is written.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spares: &SyncSender<Vec<u8>>) {
         while let Some(batch) = self.next(batches) {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
             let mut bytes = self.take(batch);
+            // After the write: whoever waits for an empty queue also waits for the last batch.
+            self.shared.queued.fetch_sub(1, Ordering::Release);
             bytes.clear();
             // Without room for it the buffer is one too many.
             drop(spares.try_send(bytes));

@@ -141,7 +141,7 @@ pub struct JournalStats {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) keyframe_due: AtomicBool,
-    /// Batches in the channel.
+    /// Batches that were handed over and are not yet written.
     pub(crate) queued: AtomicUsize,
     pub(crate) dropped: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -181,10 +181,10 @@ pub(crate) enum BatchKind {
 pub struct JournalMonitor(Arc<Shared>);
 
 impl JournalMonitor {
-    /// Batches that the thread has not taken yet.
+    /// Batches that the thread has not written yet, the one under way included.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.0.queued.load(Ordering::Relaxed)
+        self.0.queued.load(Ordering::Acquire)
     }
 
     /// Counters since the start.
