@@ -152,11 +152,7 @@ fn two_tenants(config: &mut Config) {
     config.policies.probation.questions = 300;
     config.policies.probation.micros = 1_000_000;
     for name in TENANTS {
-        config.tenants.push(TenantConfig {
-            name: name.to_owned(),
-            weight: 1,
-            tokens_per_minute: None,
-        });
+        config.tenants.push(TenantConfig::new(name));
         config.keys.push(ApiKey {
             sha256: Sha256::digest(name).into(),
             tenant: name.to_owned(),

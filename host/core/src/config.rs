@@ -22,9 +22,21 @@ pub struct Config {
     /// Placements of one request that may end because an executor failed it or died; then it
     /// has failed. Evictions do not count.
     pub attempts_max: u32,
+    /// Faults of an executor without a sequence served to its end in between, from which on the
+    /// executor is degraded. A fault is a sequence that failed for a reason of the executor's, or its
+    /// death.
+    pub degraded_after: u32,
+    /// Further such faults, from which on the executor takes nothing new for [`Self::down_for`].
+    pub down_after: u32,
+    /// The time in µs for which an executor takes nothing new after too many faults. After it one more
+    /// fault is one too many.
+    pub down_for: Micros,
     /// Longest time in µs that a request may be without a place before it is refused with a
     /// timeout; counted from the arrival, and anew from the return after a failure or preemption.
     pub wait_max: Micros,
+    /// Longest time in µs that a request waits while no executor serves it, because every one that
+    /// could is down, is leaving, or was never there. 0: it is refused at once.
+    pub unserved_max: Micros,
     /// First liveness clock, in µs: a request that some executor could have taken for so long is
     /// placed by the built-in rule. Also the longest time that a running sequence may lack a block,
     /// and that a reservation may stay open.
@@ -56,7 +68,11 @@ impl Default for Config {
             overlaps_max: 8,
             tier_blocks_max: 1 << 18,
             attempts_max: 8,
+            degraded_after: 3,
+            down_after: 5,
+            down_for: Micros(10_000_000),
             wait_max: Micros(60_000_000),
+            unserved_max: Micros(0),
             unplaced_max: Micros(10_000_000),
             overtaken_max: 256,
             tokenless_steps_max: 64,
@@ -104,7 +120,11 @@ impl Config {
                 1 << 26,
             ),
             ("attempts-max", u64::from(self.attempts_max), 1, 1000),
+            ("degraded-after", u64::from(self.degraded_after), 1, 1 << 20),
+            ("down-after", u64::from(self.down_after), 1, 1 << 20),
+            ("down-for", self.down_for.0, 1, DAY),
             ("wait-max", self.wait_max.0, 1, DAY),
+            ("unserved-max", self.unserved_max.0, 0, DAY),
             ("unplaced-max", self.unplaced_max.0, 1, DAY),
             ("overtaken-max", u64::from(self.overtaken_max), 1, 1 << 20),
             (

@@ -67,6 +67,11 @@ pub enum RefusedWhy {
         /// Blocks of that executor's device in all.
         blocks_total: u32,
     },
+    /// No executor serves the model, or none that may serve the request.
+    Unserved {
+        /// The time after which the client may try again, in seconds.
+        retry_after: u32,
+    },
 }
 
 /// The bound on time that ran out.
@@ -137,7 +142,7 @@ pub enum Fact {
     DeviceAttached(DeviceId),
     /// An executor was attached.
     ExecutorAttached(ExecutorId, DeviceId),
-    /// An executor's health changed.
+    /// An executor's health changed, as its owner tells it or by its faults.
     HealthChanged(ExecutorId, Health),
     /// An executor died.
     ExecutorLost(ExecutorId),
@@ -217,6 +222,10 @@ pub enum Fact {
     Strike(Clock, Hook, RequestId),
     /// A request ended.
     Ended(RequestId, Outcome),
+    /// A device queue of an executor has become filled to 80 % of its bound: no ill health.
+    Saturated(ExecutorId),
+    /// The device queues of an executor are filled to less than 80 % again.
+    Relieved(ExecutorId),
 }
 
 /// The author and the reason of a decision.

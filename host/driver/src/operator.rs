@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use pointsman_core::rows::{ExecutorKind, Health};
+use pointsman_core::rows::{ExecutorKind, ExecutorLoad};
 use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, HookSet, Micros, ModelId, Round};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
@@ -82,7 +82,6 @@ pub struct ExecutorRow {
     pub device: String,
     /// The models that the executor serves; absent: any.
     pub models: Option<Vec<String>>,
-    pub health: Health,
     /// The effect of an operator's order.
     pub fate: Fate,
     pub group: u32,
@@ -92,22 +91,11 @@ pub struct ExecutorRow {
     pub queue_max: u32,
     /// True if a sequence may be taken off it for a more urgent one.
     pub preemptible: bool,
-    pub slots_used: u32,
     pub slots_total: u32,
-    /// Requests in the executor's own queue.
-    pub queued: u32,
-    /// KV blocks in use.
-    pub blocks_used: u64,
-    /// Prompt tokens yet to be computed.
-    pub prefill_tokens_pending: u64,
     /// Tokens per step that were allotted last; absent: none were allotted.
     pub tokens_max: Option<u32>,
-    /// Requests placed there so far.
-    pub placed_total: u64,
-    /// Usual time to the first token, in microseconds; absent: not known.
-    pub ttft_micros: Option<u64>,
-    /// Usual time between two tokens, in microseconds; absent: not known.
-    pub itl_micros: Option<u64>,
+    /// The parts of the executor that are in use, and its speed.
+    pub load: ExecutorLoad,
 }
 
 /// The KV pool of a device.

@@ -44,21 +44,14 @@ impl Driver {
             kind: info.kind,
             device: self.name_of(NameKind::Device, info.device.0),
             models,
-            health: load.health,
             fate: self.executors.fate(id),
             group: info.group,
             share_weight: info.share_weight,
             queue_max: info.queue_limit,
             preemptible: info.preempts,
-            slots_used: load.slots_used,
             slots_total: info.slots_total,
-            queued: load.queued_critical.saturating_add(load.queued_throughput),
-            blocks_used: load.blocks_used,
-            prefill_tokens_pending: load.prefill_tokens_pending,
             tokens_max,
-            placed_total: load.placed_total,
-            ttft_micros: load.ttft_micros,
-            itl_micros: load.itl_micros,
+            load,
         })
     }
 

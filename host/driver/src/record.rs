@@ -59,6 +59,14 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
             ?health,
             "executor health changed"
         ),
+        Fact::Saturated(executor) => info!(
+            executor = executor_name(machine, *executor),
+            "executor saturated"
+        ),
+        Fact::Relieved(executor) => info!(
+            executor = executor_name(machine, *executor),
+            "executor no longer saturated"
+        ),
         Fact::Placed {
             request,
             executor,

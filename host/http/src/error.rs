@@ -374,7 +374,8 @@ fn outcome_retry_after(outcome: Outcome) -> Option<u32> {
         Outcome::Refused(
             RefusedWhy::NoRoom { retry_after }
             | RefusedWhy::Displaced { retry_after }
-            | RefusedWhy::Closed { retry_after },
+            | RefusedWhy::Closed { retry_after }
+            | RefusedWhy::Unserved { retry_after },
         ) => Some(retry_after),
         Outcome::Cancelled => Some(RETRY_AFTER_DRAIN),
         Outcome::Refused(RefusedWhy::GaveUp | RefusedWhy::NeverFits { .. })
@@ -396,6 +397,9 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
         }
         Outcome::Refused(RefusedWhy::GaveUp) => (StatusCode::SERVICE_UNAVAILABLE, "given_up"),
         Outcome::Refused(RefusedWhy::NeverFits { .. }) => (StatusCode::BAD_REQUEST, "never_fits"),
+        Outcome::Refused(RefusedWhy::Unserved { .. }) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "unserved")
+        }
         Outcome::Expired(ExpiredWhy::Deadline) => {
             (StatusCode::SERVICE_UNAVAILABLE, "deadline_exceeded")
         }
@@ -434,6 +438,10 @@ fn outcome_message(outcome: Outcome) -> String {
             let later = secs(retry_after);
             format!("new requests are not taken for the moment; try again in {later}")
         }
+        Outcome::Refused(RefusedWhy::Unserved { retry_after }) => format!(
+            "no executor that may run it is there and works; try again in {}",
+            secs(retry_after)
+        ),
         Outcome::Refused(RefusedWhy::GaveUp) => {
             "it could not have been served in time to be of use".to_owned()
         }

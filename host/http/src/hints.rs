@@ -4,6 +4,7 @@
 //! is refused.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
@@ -20,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::error::{ApiError, quoted};
 use super::fields::{Fields, closed_object, mismatch, mismatched_text};
 use super::openapi::named;
+use super::settings::{Claims, HEAD_START_MAX};
 
 /// A hint that clients may give.
 #[derive(Clone, Copy)]
@@ -54,13 +56,14 @@ static HINTS: [Hint; 10] = [
     Hint {
         name: "priority",
         form: Form::Json,
-        about: "Larger is more urgent; at most `hints.priority-max` (by default 100) either way.",
+        about: "Larger is more urgent; at most `hints.priority-max` (by default 100) either way, and at \
+                most what the tenant may claim.",
         schema: || json!({"type": "integer", "minimum": i32::MIN, "maximum": i32::MAX}),
     },
     Hint {
         name: "class",
         form: Form::Text,
-        about: "By default `latency-critical`.",
+        about: "By default the most urgent one that the tenant may claim.",
         schema: || json!({"type": "string", "enum": CLASSES.map(|(name, _)| name)}),
     },
     Hint {
@@ -126,12 +129,15 @@ const SESSION_BYTES_MAX: usize = 256;
 const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 64;
 const DEADLINE_MS_MAX: u64 = 24 * 3600 * 1000;
-const HEAD_START_MS_MAX: u64 = 60_000;
+const HEAD_START_MS_MAX: u64 = HEAD_START_MAX.as_secs() * 1000;
 
 /// The bounds of hints on this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    pub(super) priority_max: i32,
+    /// The lowest priority.
+    pub(super) priority_min: i32,
+    /// The most urgency that the client may claim.
+    pub(super) claims: Claims,
     pub(super) label_keys: &'a [String],
     pub(super) executors: &'a [String],
     /// The client's tenant. Sessions of different tenants are different.
@@ -186,17 +192,20 @@ pub(super) fn parse(
     let session = given.take("session", "a text of 1 to 256 bytes", |text: &String| {
         (1..=SESSION_BYTES_MAX).contains(&text.len())
     })?;
-    let max = rules.priority_max;
-    let wanted = format!("an integer from -{max} to {max}");
-    let priority = given.take("priority", &wanted, |p: &i32| {
-        p.unsigned_abs() <= max.unsigned_abs()
-    })?;
+    let claims = rules.claims;
+    let priorities = rules.priority_min..=claims.priority_max;
+    let wanted = format!(
+        "an integer from {} to {}",
+        priorities.start(),
+        priorities.end()
+    );
+    let priority = given.take("priority", &wanted, |p: &i32| priorities.contains(p))?;
     let hints = Hints {
         session: session.map(|session| session_key(rules.tenant, &session)),
-        priority: priority.unwrap_or(0),
-        class: given.class()?,
+        priority: priority.unwrap_or(0.min(claims.priority_max)),
+        class: given.class(claims.class_max)?,
         head_start: given
-            .millis("head_start_ms", 0, HEAD_START_MS_MAX)?
+            .millis("head_start_ms", 0, millis(claims.head_start_max))?
             .unwrap_or(Micros(0)),
         deadline: given.millis("deadline_ms", 1, DEADLINE_MS_MAX)?,
         output_tokens_expected: given
@@ -269,6 +278,11 @@ fn known(name: &str, written: fn(&str) -> String) -> Result<Form, ApiError> {
     })
 }
 
+/// A duration in whole milliseconds.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The key of a session: the first eight bytes of a SHA-256. The same text of the same tenant gives
 /// the same key, in every process and version.
 fn session_key(tenant: &str, session: &str) -> SessionKey {
@@ -336,12 +350,17 @@ impl Given<'_> {
         }
     }
 
-    fn class(&mut self) -> Result<RequestClass, ApiError> {
+    /// The class, at most `max`, which is also the one that a request without a claim has.
+    fn class(&mut self, max: RequestClass) -> Result<RequestClass, ApiError> {
+        let open = CLASSES.into_iter().filter(|(_, class)| *class <= max);
+        let names: Vec<String> = open.map(|(name, _)| format!("`{name}`")).collect();
+        let wanted = names.join(" or ");
         let named = |name: &str| CLASSES.into_iter().find(|(known, _)| *known == name);
-        let wanted = "`latency-critical` or `throughput`";
-        let class = self.take("class", wanted, |name: &String| named(name).is_some())?;
+        let class = self.take("class", &wanted, |name: &String| {
+            named(name).is_some_and(|(_, class)| class <= max)
+        })?;
         let class = class.and_then(|name| named(&name));
-        Ok(class.map_or(RequestClass::LatencyCritical, |(_, class)| class))
+        Ok(class.map_or(max, |(_, class)| class))
     }
 
     fn millis(&mut self, name: &str, min: u64, max: u64) -> Result<Option<Micros>, ApiError> {

@@ -1,6 +1,9 @@
 //! The settings of HTTP, which `pointsman-server` makes from the configuration.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use pointsman_core::rows::RequestClass;
 
 use super::auth::ApiKeys;
 use super::cors::Origins;
@@ -31,10 +34,52 @@ pub struct HttpSettings {
     pub label_keys: Vec<String>,
     /// The highest priority. The lowest is the same number below zero.
     pub priority_max: i32,
+    /// The claims of tenants, by name. A tenant that is missing has the default ones.
+    pub claims: BTreeMap<String, Claims>,
     /// The number of requests whose decisions the driver remembers.
     pub decisions_max: u32,
     /// Waiting time that a client without room is told, in seconds.
     pub retry_after_secs: u32,
     /// The most requests that may wait in the machine's queue.
     pub queue_max: u32,
+}
+
+/// The most urgency that requests of a tenant may claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The highest priority. Requests that claim none have 0, or this where it is lower. By default
+    /// [`HttpSettings::priority_max`] is the bound.
+    pub priority_max: i32,
+    /// The most urgent class. Requests that claim none have this one. Default latency-critical.
+    pub class_max: RequestClass,
+    /// The longest waiting time that is granted in advance. Default [`HEAD_START_MAX`].
+    pub head_start_max: Duration,
+}
+
+/// The longest waiting time that any request may be granted in advance.
+pub const HEAD_START_MAX: Duration = Duration::from_secs(60);
+
+// === impl HttpSettings ===
+
+impl HttpSettings {
+    /// The most urgency that requests of `tenant` may claim.
+    pub(super) fn claims_of(&self, tenant: &str) -> Claims {
+        let claims = self.claims.get(tenant).copied().unwrap_or_default();
+        Claims {
+            priority_max: claims.priority_max.min(self.priority_max),
+            ..claims
+        }
+    }
+}
+
+// === impl Claims ===
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self {
+            priority_max: i32::MAX,
+            class_max: RequestClass::LatencyCritical,
+            head_start_max: HEAD_START_MAX,
+        }
+    }
 }

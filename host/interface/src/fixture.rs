@@ -47,6 +47,7 @@ pub fn load(id: u32) -> ExecutorLoad {
         slots_used: 0,
         queued_critical: 0,
         queued_throughput: 0,
+        saturated: false,
         prefill_tokens_pending: 0,
         blocks_used: 0,
         placed_total: 0,

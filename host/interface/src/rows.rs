@@ -139,6 +139,8 @@ pub struct ExecutorLoad {
     pub slots_used: u32,
     pub queued_critical: u32,
     pub queued_throughput: u32,
+    /// True if the queue of either class is filled to 80 % of its limit.
+    pub saturated: bool,
     pub prefill_tokens_pending: u64,
     pub blocks_used: u64,
     pub placed_total: u64,

@@ -132,6 +132,7 @@ macro_rules! conversions_of_rows {
                 slots_used: row.slots_used,
                 queued_critical: row.queued_critical,
                 queued_throughput: row.queued_throughput,
+                saturated: row.saturated,
                 prefill_tokens_pending: row.prefill_tokens_pending,
                 blocks_used: row.blocks_used,
                 placed_total: row.placed_total,

@@ -307,6 +307,7 @@ impl Listeners {
 /// The part of `config` that HTTP works by.
 #[must_use]
 pub fn http_settings(config: &Config) -> HttpSettings {
+    let tenants = config.tenants.iter();
     let keys = ApiKeys::new(config.keys.clone(), config.admin.key.as_deref());
     HttpSettings {
         connections_max: config.http.connections_max,
@@ -324,6 +325,7 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         origins: Origins::new(config.http.cors_origins.clone()),
         label_keys: config.hints.label_keys.clone(),
         priority_max: config.hints.priority_max,
+        claims: tenants.map(|it| (it.name.clone(), it.claims)).collect(),
         decisions_max: config.admin.decisions_max,
         retry_after_secs: config.core.retry_after_secs,
         queue_max: config.core.queue_max,

@@ -4,8 +4,8 @@ mod common;
 
 use common::{
     END, World, add_device, add_executor, arrive, assert_nothing_held, executor_with, facts,
-    is_queued, is_running, placed, placements, refusals, request, single, starts, steps,
-    waiting_row, world, world_with,
+    is_queued, is_running, placed, placements, refusals, request, starts, steps, waiting_row,
+    world, world_with,
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
@@ -18,6 +18,14 @@ fn fleet<const N: usize>(world: &mut World) -> [ExecutorId; N] {
     [(); N].map(|()| {
         let device = add_device(world, 16);
         add_executor(world, device, 1)
+    })
+}
+
+/// A host that lets requests wait while nobody serves them.
+fn patient() -> World {
+    world_with(Config {
+        unserved_max: Config::default().wait_max,
+        ..Config::default()
     })
 }
 
@@ -146,7 +154,8 @@ fn what_a_lost_executor_ran_and_had_queued_goes_elsewhere() {
 
 #[test]
 fn a_lost_executor_takes_nothing_until_it_is_back_in_its_next_life() {
-    let (mut world, executor) = single(1, 16);
+    let mut world = patient();
+    let [executor] = fleet(&mut world);
     world.lose(executor);
     let id = arrive(&mut world, request(10, 5));
     assert!(is_queued(&world, id));
@@ -201,7 +210,9 @@ fn a_draining_executor_finishes_what_it_has_and_takes_nothing_new() {
 
 #[test]
 fn a_detached_executor_is_gone_after_its_last_sequence() {
-    let (mut world, executor) = single(2, 16);
+    let mut world = patient();
+    let device = add_device(&mut world, 16);
+    let executor = add_executor(&mut world, device, 2);
     let id = arrive(&mut world, request(10, 5));
     world.update(executor, ExecutorUpdate::Detach);
     let late = arrive(&mut world, request(10, 5));
@@ -227,7 +238,7 @@ fn a_detached_executor_is_gone_after_its_last_sequence() {
 
 #[test]
 fn what_waited_in_the_queue_of_a_lost_executor_may_go_back_when_it_returns() {
-    let mut world = world();
+    let mut world = patient();
     let device = add_device(&mut world, 16);
     let only = executor_with(&mut world, device, |spec, _| spec.queue_limit = 1);
     let running = arrive(&mut world, request(10, 5));

@@ -5,7 +5,7 @@ mod common;
 use common::{
     END, World, add_device, add_executor, arrive, assert_nothing_held, background, blocks_idle,
     cancel, evict, evictions, executor_with, facts, is_queued, is_running, placed, placements,
-    refusals, request, seconds, starts, steps, waiting_row, world,
+    refusals, request, seconds, starts, steps, waiting_row, world, world_with,
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
@@ -15,7 +15,11 @@ use pointsman_core::{
 
 /// One executor whose sequences take three steps to leave.
 fn slow_to_leave(slots: u32, blocks: u32) -> (World, ExecutorId) {
-    let mut world = world();
+    let mut world = world_with(Config {
+        // What an executor loses waits for the next one.
+        unserved_max: Config::default().wait_max,
+        ..Config::default()
+    });
     let device = add_device(&mut world, blocks);
     let executor = executor_with(&mut world, device, |spec, profile| {
         spec.slots_total = slots;

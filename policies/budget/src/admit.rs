@@ -3,8 +3,8 @@
 //!
 //! # Bounds
 //! At most [`CHECKS_MAX`] executors are looked at for one question, to find out whether others
-//! want the room of a tenant that is over its tokens per minute. Past that no request is refused
-//! for it.
+//! want the room of a tenant that is over its tokens per minute, and whether all are saturated. Past
+//! that no request is refused for it.
 
 mod others;
 
@@ -78,12 +78,15 @@ impl<'a> Door<'a> {
             let secs = secs.max(self.settings.retry_after);
             return (Choice::Shed(secs), Reason::Overdrawn);
         }
+        let shed = Choice::Shed(self.settings.retry_after);
+        if request.is_some_and(|request| !request.may_wait && self.is_saturated_for(request)) {
+            return (shed, Reason::Saturated);
+        }
         if self.room > 0 {
             self.room -= 1;
             self.enters(request);
             return (Choice::Admit, Reason::Room);
         }
-        let shed = Choice::Shed(self.settings.retry_after);
         match request {
             None => (shed, Reason::Unknown),
             Some(request) if !request.may_wait => (shed, Reason::Background),

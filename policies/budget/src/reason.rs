@@ -9,6 +9,7 @@ pointsman_sdk::reasons! {
         Displaced = "the queue is full: takes the place of the oldest less urgent",
         LeastUrgent = "the queue is full of more urgent requests",
         Background = "the queue is full, and it would not wait",
+        Saturated = "every executor that could take it is saturated, and it would not wait",
         Unknown = "not told about this request",
         Overdrawn = "its tenant is over its tokens per minute, and others wait",
         PlaceOfAnother = "the queue is full: takes the place of a tenant beyond its share",

@@ -203,6 +203,55 @@ async fn an_executor_has_a_queue_of_its_own_where_it_is_given_one() -> Result<()
 }
 
 #[tokio::test]
+async fn a_queue_filled_to_80_percent_is_told_and_refuses_what_would_not_wait() -> Result<()> {
+    let queueing = ExecutorTerms {
+        slots: 1,
+        queue: 5,
+        ..ExecutorTerms::default()
+    };
+    let serving = Serving::start(|config| config.models[0].terms = queueing).await?;
+    let client = serving.client;
+    let metric = async |value: u64| -> Result<bool> {
+        let metrics = String::from_utf8(client.get("/metrics").await?.body)?;
+        let line = format!("pointsman_executor_saturated{{executor=\"cpu0/demo\"}} {value}\n");
+        Ok(metrics.contains(&line))
+    };
+    let first = running(client).await?;
+    let wait = || task::spawn(async move { client.chat("Hello").await?.text() });
+    let until = async |queued: u64| -> Result<Value> {
+        loop {
+            let row = ok(client.get("/admin/executors/cpu0/demo")).await?;
+            if row["queued"] == queued {
+                return Ok(row);
+            }
+        }
+    };
+    let mut waiting: Vec<_> = (0..3).map(|_| wait()).collect();
+    let row = until(3).await?;
+    ensure!(row["saturated"] == false && metric(0).await?, "{row}");
+    waiting.push(wait());
+    let row = until(4).await?;
+    ensure!(row["saturated"] == true && metric(1).await?, "{row}");
+    ensure!(row["health"] == "up", "it is busy, and not ill: {row}");
+    let mut background = chat("Hello");
+    background["pointsman"] = json!({"may_wait": false});
+    let refused = client.post("/v1/chat/completions", &background).await?;
+    ensure!(refused.status == 429, "{refused:?}");
+    let policy = refused.header("x-pointsman-policy");
+    ensure!(policy == "budget", "{refused:?}");
+    waiting.push(wait());
+    until(5).await?;
+    drop(first);
+    for answer in waiting {
+        ensure!(!answer.await??.is_empty());
+    }
+    serving.idle().await?;
+    ensure!(metric(0).await?);
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn executors_share_the_tokens_of_a_step_by_weights_that_change_while_they_run() -> Result<()>
 {
     let one = ExecutorTerms {

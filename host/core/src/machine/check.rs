@@ -170,6 +170,10 @@ impl Machine {
             executor.blocks_used,
             executor.prefill_tokens_pending
         );
+        ensure!(
+            executor.saturated == executor.is_saturated(),
+            "executor {id} has a saturation that was not told"
+        );
         Ok(())
     }
 

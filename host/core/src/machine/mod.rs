@@ -30,6 +30,7 @@ mod requests;
 mod round;
 mod rows;
 mod timers;
+mod unserved;
 
 use crate::config::{Config, InvalidConfig};
 use crate::effect::Effect;
@@ -222,7 +223,7 @@ impl Machine {
             id,
             name: executor.spec.name.clone(),
             device: executor.spec.device,
-            health: executor.health,
+            health: executor.health_seen(),
             incarnation: executor.incarnation,
             slots_used: executor.slots_used(),
             slots_total: executor.spec.slots_total,

@@ -264,6 +264,7 @@ impl Machine {
         self.arm_request(id);
         self.out.due = true;
         self.out.fact(Fact::Requeued(id, why));
+        self.look_for_server(id);
     }
 
     /// Sets a request's outcome, unless it has one or has been forgotten. A running request is told
@@ -327,7 +328,15 @@ impl Machine {
                 let reserved = request.reservation().map(|r| r.since.after(bound));
                 let unplaced = waiting.feasible_since.map(|since| since.after(bound));
                 let expires = waiting.since.after(self.config.wait_max);
-                let soonest = [reserved, unplaced, waiting.held_until, Some(expires)];
+                let unserved = waiting.unserved_since;
+                let unserved = unserved.map(|since| since.after(self.config.unserved_max));
+                let soonest = [
+                    reserved,
+                    unplaced,
+                    unserved,
+                    waiting.held_until,
+                    Some(expires),
+                ];
                 soonest.into_iter().flatten().min()
             }
         };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pointsman_core::rows::NameKind;
+use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
     Author, Clock, EvictHow, ExecutorId, ExpiredWhy, Fact, FailedWhy, FaultKind, Machine, Micros,
     Outcome, PlacedIn, RefusedWhy, RequestId, RequeuedWhy, ShortageCause, Stamped, TenantId,
@@ -28,8 +28,14 @@ use crate::record;
 pub(super) struct FactMetrics {
     requests: RequestMetrics,
     interventions: InterventionMetrics,
-    executor_up: Family<1, Gauge>,
-    executors_lost: Family<1, Counter>,
+    executors: ExecutorMetrics,
+}
+
+#[derive(Debug)]
+struct ExecutorMetrics {
+    up: Family<1, Gauge>,
+    saturated: Family<1, Gauge>,
+    lost: Family<1, Counter>,
 }
 
 #[derive(Debug)]
@@ -86,17 +92,12 @@ impl FactMetrics {
         Self {
             requests: RequestMetrics::new(to),
             interventions: InterventionMetrics::new(to),
-            executor_up: to.gauges(
-                "executor_up",
-                "Whether an executor takes something new",
-                ["executor"],
-            ),
-            executors_lost: to.counters("executors_lost", "Deaths of an executor", ["executor"]),
+            executors: ExecutorMetrics::new(to),
         }
     }
 
     pub(super) fn fact(&self, stamped: &Stamped, texts: Texts<'_>) {
-        let (now, requests) = (stamped.now, &self.requests);
+        let (now, requests, executors) = (stamped.now, &self.requests, &self.executors);
         match &stamped.fact {
             Fact::Arrived {
                 request,
@@ -149,15 +150,14 @@ impl FactMetrics {
                 let labels = [hook.as_str(), clock(*which)];
                 self.interventions.strikes.with(labels).inc();
             }
-            Fact::ExecutorAttached(executor, _) => self.up(texts.executor(*executor), 1),
+            Fact::ExecutorAttached(executor, _) => executors.attached(texts.executor(*executor)),
             Fact::HealthChanged(executor, health) => {
-                self.up(texts.executor(*executor), health.takes_new().into());
+                executors.healthy(texts.executor(*executor), *health);
             }
-            Fact::ExecutorLost(executor) => {
-                self.executors_lost.with([texts.executor(*executor)]).inc();
-                self.up(texts.executor(*executor), 0);
-            }
-            Fact::ExecutorDetached(executor) => self.up(texts.executor(*executor), 0),
+            Fact::Saturated(executor) => executors.busy(texts.executor(*executor), 1),
+            Fact::Relieved(executor) => executors.busy(texts.executor(*executor), 0),
+            Fact::ExecutorLost(executor) => executors.lost(texts.executor(*executor)),
+            Fact::ExecutorDetached(executor) => executors.detached(texts.executor(*executor)),
             Fact::DeviceAttached(_)
             | Fact::Unparked(_)
             | Fact::Started(..)
@@ -167,9 +167,48 @@ impl FactMetrics {
             | Fact::Allotted { .. } => {}
         }
     }
+}
 
-    fn up(&self, executor: &str, up: i64) {
-        self.executor_up.with([executor]).set(up);
+// === impl ExecutorMetrics ===
+
+impl ExecutorMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            up: to.gauges(
+                "executor_up",
+                "Whether an executor takes something new",
+                ["executor"],
+            ),
+            saturated: to.gauges(
+                "executor_saturated",
+                "Whether a device queue of an executor is filled to 80 % of its bound",
+                ["executor"],
+            ),
+            lost: to.counters("executors_lost", "Deaths of an executor", ["executor"]),
+        }
+    }
+
+    fn attached(&self, executor: &str) {
+        self.healthy(executor, Health::Up);
+        self.busy(executor, 0);
+    }
+
+    fn healthy(&self, executor: &str, health: Health) {
+        self.up.with([executor]).set(health.takes_new().into());
+    }
+
+    fn busy(&self, executor: &str, saturated: i64) {
+        self.saturated.with([executor]).set(saturated);
+    }
+
+    fn lost(&self, executor: &str) {
+        self.lost.with([executor]).inc();
+        self.healthy(executor, Health::Down);
+    }
+
+    fn detached(&self, executor: &str) {
+        self.healthy(executor, Health::Down);
+        self.busy(executor, 0);
     }
 }
 
@@ -319,6 +358,7 @@ fn ending(outcome: Outcome) -> Ending {
         Outcome::Refused(RefusedWhy::Closed { .. }) => ("refused", "closed"),
         Outcome::Refused(RefusedWhy::GaveUp) => ("refused", "gave-up"),
         Outcome::Refused(RefusedWhy::NeverFits { .. }) => ("refused", "never-fits"),
+        Outcome::Refused(RefusedWhy::Unserved { .. }) => ("refused", "unserved"),
         Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "deadline"),
         Outcome::Expired(ExpiredWhy::Wait) => ("expired", "wait"),
         Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "not-retryable"),

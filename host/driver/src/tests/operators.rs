@@ -42,12 +42,15 @@ fn route_query() -> RouteQuery {
 fn a_draining_executor_takes_nothing_new_until_it_is_resumed() {
     let mut stage = Stage::new();
     let row = stage.order(ExecutorChange::Drain).unwrap();
-    assert_eq!((row.health, row.fate), (Health::Draining, Fate::Drains));
+    assert_eq!(
+        (row.load.health, row.fate),
+        (Health::Draining, Fate::Drains)
+    );
     stage.submit();
     assert!(stage.command().is_none());
     assert_eq!(stage.driver.load().queued, 1);
     let row = stage.order(ExecutorChange::Resume).unwrap();
-    assert_eq!((row.health, row.fate), (Health::Up, Fate::Stays));
+    assert_eq!((row.load.health, row.fate), (Health::Up, Fate::Stays));
     stage.start();
 }
 
@@ -58,7 +61,7 @@ fn one_that_drains_goes_on_draining_in_its_next_life() {
     let why = "device failed".to_owned();
     stage.says(0, vec![Event::Lost { why }]);
     let overview = stage.ask(Operator::Overview);
-    assert_eq!(overview.executors[0].health, Health::Draining);
+    assert_eq!(overview.executors[0].load.health, Health::Draining);
     stage.submit();
     assert!(stage.command().is_none());
     stage.order(ExecutorChange::Resume).unwrap();
@@ -71,7 +74,7 @@ fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
     let (_ticket, mut deliveries) = stage.submit();
     let start = stage.start();
     let row = stage.order(ExecutorChange::Remove).unwrap();
-    assert_eq!((row.fate, row.slots_used), (Fate::Leaves, 1));
+    assert_eq!((row.fate, row.load.slots_used), (Fate::Leaves, 1));
     let again = stage.order(ExecutorChange::Resume);
     assert_eq!(again, Err(ChangeRefused::Leaves("cpu0/demo".to_owned())));
     stage.submit();

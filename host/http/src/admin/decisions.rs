@@ -295,6 +295,7 @@ fn ending(outcome: Outcome) -> Ending {
         Outcome::Refused(RefusedWhy::Closed { .. }) => ("refused", "admission is closed"),
         Outcome::Refused(RefusedWhy::GaveUp) => ("refused", "routing gave it up"),
         Outcome::Refused(RefusedWhy::NeverFits { .. }) => ("refused", "it can never fit"),
+        Outcome::Refused(RefusedWhy::Unserved { .. }) => ("refused", "no executor served it"),
         Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "its deadline passed"),
         Outcome::Expired(ExpiredWhy::Wait) => ("expired", "it waited for core.wait-max"),
         Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "the executor could not go on"),

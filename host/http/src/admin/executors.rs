@@ -54,10 +54,8 @@ pub(crate) struct Executor {
     preemptible: bool,
     slots_used: u32,
     slots_total: u32,
-    /// Requests in its own queue.
-    queued: u32,
-    /// Requests of each class that may wait there.
-    queue_max: u32,
+    #[serde(flatten)]
+    queue: ExecutorQueue,
     kv_blocks_used: u64,
     /// Prompt tokens that it has yet to compute.
     prefill_tokens_pending: u64,
@@ -71,6 +69,17 @@ pub(crate) struct Executor {
     itl_micros: Option<u64>,
     /// Counters of its engine; null: that runs elsewhere.
     engine: Option<EngineCounters>,
+}
+
+/// The queue of an executor.
+#[derive(Serialize, JsonSchema)]
+struct ExecutorQueue {
+    /// Requests in its own queue.
+    queued: u32,
+    /// Requests of each class that may wait there.
+    queue_max: u32,
+    /// True if that queue is filled to 80 %, for either class.
+    saturated: bool,
 }
 
 /// Counters of an engine.
@@ -347,26 +356,30 @@ impl ExecutorList {
 
 impl Executor {
     fn new(row: &ExecutorRow, engine: Option<&EngineStats>) -> Self {
+        let load = &row.load;
         Self {
             name: row.name.clone(),
             kind: kind(row.kind),
             device: row.device.clone(),
             models: row.models.clone(),
-            health: health(row.health),
+            health: health(load.health),
             order: order(row.fate),
             group: row.group,
             share_weight: row.share_weight,
             preemptible: row.preemptible,
-            slots_used: row.slots_used,
+            slots_used: load.slots_used,
             slots_total: row.slots_total,
-            queued: row.queued,
-            queue_max: row.queue_max,
-            kv_blocks_used: row.blocks_used,
-            prefill_tokens_pending: row.prefill_tokens_pending,
+            queue: ExecutorQueue {
+                queued: load.queued_critical.saturating_add(load.queued_throughput),
+                queue_max: row.queue_max,
+                saturated: load.saturated,
+            },
+            kv_blocks_used: load.blocks_used,
+            prefill_tokens_pending: load.prefill_tokens_pending,
             tokens_per_step_max: row.tokens_max,
-            placed_total: row.placed_total,
-            ttft_micros: row.ttft_micros,
-            itl_micros: row.itl_micros,
+            placed_total: load.placed_total,
+            ttft_micros: load.ttft_micros,
+            itl_micros: load.itl_micros,
             engine: engine.map(|engine| EngineCounters {
                 steps: engine.steps.get(),
                 prefill_tokens: engine.prefill_tokens.get(),

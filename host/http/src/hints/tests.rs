@@ -11,9 +11,19 @@ fn keys() -> (Vec<String>, Vec<String>) {
 }
 
 fn parse_with(headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> {
+    let claims = Claims {
+        priority_max: 10,
+        ..Claims::default()
+    };
+    parse_of(claims, headers, body)
+}
+
+/// Reads the hints of a client that may claim so much.
+fn parse_of(claims: Claims, headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> {
     let (label_keys, executors) = keys();
     let rules = Rules {
-        priority_max: 10,
+        priority_min: -10,
+        claims,
         label_keys: &label_keys,
         executors: &executors,
         tenant: "acme",
@@ -244,4 +254,36 @@ fn a_session_has_the_same_key_in_every_process_and_another_for_each_tenant() {
     );
     assert_ne!(session_key("a", "s"), session_key("b", "s"));
     assert_ne!(session_key("a", "bs"), session_key("ab", "s"));
+}
+
+#[test]
+fn a_tenant_claims_no_more_urgency_than_it_may() {
+    let bulk = Claims {
+        priority_max: -2,
+        class_max: RequestClass::Throughput,
+        head_start_max: Duration::from_secs(1),
+    };
+    let said = |body| match parse_of(bulk, &[], body) {
+        Err(ApiError::Field { param, message }) => (param, message),
+        other => panic!("{other:?}"),
+    };
+    for (hint, value, wanted) in [
+        ("priority", json!(-1), "an integer from -10 to -2"),
+        ("class", json!("latency-critical"), "`throughput`"),
+        (
+            "head_start_ms",
+            json!(1001),
+            "an integer of milliseconds from 0 to 1000",
+        ),
+    ] {
+        let (param, message) = said(json!({hint: value}));
+        assert_eq!(param, format!("pointsman.{hint}"));
+        assert!(message.contains(wanted), "{message}");
+    }
+    let claimed = |hints: Hints| (hints.priority, hints.class);
+    let unclaimed = parse_of(bulk, &[], json!({})).map(claimed);
+    assert_eq!(unclaimed, Ok((-2, RequestClass::Throughput)));
+    let within = json!({"priority": -3, "class": "throughput", "head_start_ms": 1000});
+    let within = parse_of(bulk, &[], within).map(claimed);
+    assert_eq!(within, Ok((-3, RequestClass::Throughput)));
 }

@@ -37,6 +37,7 @@ use super::error::{ApiError, quoted};
 use super::fields::Fields;
 use super::hints::{self, BODY_FIELD, Rules};
 use super::router::Call;
+use super::settings::Claims;
 use document::{ChatAnswer, TextAnswer};
 use envelope::Envelope;
 use inflow::{Inflow, Part, WholeText};
@@ -252,7 +253,8 @@ pub(super) fn route_query(
 
 fn rules<'a>(app: &'a App, catalog: &'a Catalog, tenant: &'a str) -> Rules<'a> {
     Rules {
-        priority_max: app.settings.priority_max,
+        priority_min: -app.settings.priority_max,
+        claims: app.settings.claims_of(tenant),
         label_keys: &app.settings.label_keys,
         executors: &catalog.executors,
         tenant,
@@ -287,7 +289,11 @@ fn prompt(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Prompt, ApiEr
 /// The text that a client gets.
 pub fn try_body(kind: CompletionKind, body: &[u8]) -> Result<(), String> {
     let rules = Rules {
-        priority_max: 100,
+        priority_min: -100,
+        claims: Claims {
+            priority_max: 100,
+            ..Claims::default()
+        },
         label_keys: &["team".to_owned()],
         executors: &["cpu".to_owned()],
         tenant: "default",

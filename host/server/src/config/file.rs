@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use pointsman_core::rows::RequestClass;
 use pointsman_lifecycle::tables::LimitsTable;
 use pointsman_notation::{Number, Size, Time};
 use serde::Deserialize;
@@ -84,6 +85,26 @@ pub(super) struct Tenant {
     pub(super) name: Spanned<String>,
     pub(super) weight: Given<Number>,
     pub(super) tokens_per_minute: Given<Number>,
+    pub(super) priority_max: Given<Number>,
+    pub(super) class_max: Option<ClassName>,
+    pub(super) head_start_max: Given<Time>,
+}
+
+/// The name of a class of requests.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ClassName {
+    LatencyCritical,
+    Throughput,
+}
+
+impl From<ClassName> for RequestClass {
+    fn from(name: ClassName) -> Self {
+        match name {
+            ClassName::LatencyCritical => RequestClass::LatencyCritical,
+            ClassName::Throughput => RequestClass::Throughput,
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -140,7 +161,11 @@ pub(super) struct Core {
     pub(super) overlaps_max: Given<Number>,
     pub(super) tier_blocks_max: Given<Number>,
     pub(super) attempts_max: Given<Number>,
+    pub(super) degraded_after: Given<Number>,
+    pub(super) down_after: Given<Number>,
+    pub(super) down_for: Given<Time>,
     pub(super) wait_max: Given<Time>,
+    pub(super) unserved_max: Given<Time>,
     pub(super) unplaced_max: Given<Time>,
     pub(super) overtaken_max: Given<Number>,
     pub(super) tokenless_steps_max: Given<Number>,

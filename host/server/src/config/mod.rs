@@ -31,7 +31,7 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::ModelConfig;
-pub use pointsman_http::{ApiKey, DEFAULT_TENANT, PageOrigin};
+pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin};
 use pointsman_lifecycle::settings::LifecycleSettings;
 
 use file::File;
@@ -133,6 +133,8 @@ pub struct TenantConfig {
     pub weight: u32,
     /// The most tokens per minute; absent: unlimited.
     pub tokens_per_minute: Option<u64>,
+    /// The most urgency that its requests may claim.
+    pub claims: Claims,
 }
 
 /// Bounds of the hints that clients may give about scheduling.
@@ -338,6 +340,7 @@ impl TenantConfig {
             name: name.to_owned(),
             weight: 1,
             tokens_per_minute: None,
+            claims: Claims::default(),
         }
     }
 }

@@ -14,13 +14,17 @@ mod refused;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Parser;
 use pointsman_core::Hook;
+use pointsman_core::rows::RequestClass;
 use pointsman_driver::provider::{ExecutorTerms, ModelSource};
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
-use pointsman_server::config::{Config, ConfigError, Flags, LogFormat, TenantConfig, Wrong};
+use pointsman_server::config::{
+    Claims, Config, ConfigError, Flags, LogFormat, TenantConfig, Wrong,
+};
 use tempfile::TempDir;
 
 // === Helpers ===
@@ -204,11 +208,17 @@ fn a_key_is_given_as_text_hash_or_file_and_never_shown() {
 fn tenants_that_are_listed_keep_their_rights() {
     let config = load(
         "[[tenants]]\nname = 'alice'\nweight = 3\ntokens-per-minute = 1000\n\
+         priority-max = -5\nclass-max = 'throughput'\nhead-start-max = '1s'\n\
          [[keys]]\nkey = 'a'\ntenant = 'alice'\n[[keys]]\nkey = 'b'",
     );
     let alice = TenantConfig {
         weight: 3,
         tokens_per_minute: Some(1000),
+        claims: Claims {
+            priority_max: -5,
+            class_max: RequestClass::Throughput,
+            head_start_max: Duration::from_secs(1),
+        },
         ..TenantConfig::new("alice")
     };
     assert_eq!(

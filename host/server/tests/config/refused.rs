@@ -223,10 +223,13 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
 #[test]
 fn no_bound_of_the_machine_takes_what_does_not_fit() {
     let core = known("[core]\n");
-    assert_eq!(core.len(), 15);
+    assert_eq!(core.len(), 19);
+    let times = ["wait-max", "unplaced-max", "evict-retry", "down-for"];
     for key in core {
-        let values = if ["wait-max", "unplaced-max", "evict-retry"].contains(&&*key) {
+        let values = if times.contains(&&*key) {
             ["'0s'", "'1000h'"]
+        } else if key == "unserved-max" {
+            ["'25h'", "'1000h'"]
         } else {
             ["-1", "5_000_000_000"]
         };

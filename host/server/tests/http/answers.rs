@@ -222,7 +222,7 @@ async fn headers_tell_where_an_answer_began_and_who_decided() {
 }
 
 /// Each end without an answer, with its status, code and `Retry-After`.
-fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 12] {
+fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 13] {
     let (no_room, displaced, never_fits) = (
         RefusedWhy::NoRoom { retry_after: 3 },
         RefusedWhy::Displaced { retry_after: 2 },
@@ -245,6 +245,12 @@ fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 12] {
         ),
         (refused(RefusedWhy::GaveUp), 503, "given_up", None),
         (refused(never_fits), 400, "never_fits", None),
+        (
+            refused(RefusedWhy::Unserved { retry_after: 4 }),
+            503,
+            "unserved",
+            Some("4"),
+        ),
         (expired(deadline), 503, "deadline_exceeded", None),
         (expired(wait), 503, "wait_exceeded", None),
         (Outcome::Cancelled, 503, "shutting_down", Some("5")),

@@ -1,5 +1,5 @@
-//! One tenant against the others: tenants that want the room of one that has used too much, and the
-//! place that one takes which has used too little.
+//! An arrival against everything else: tenants that want the room of one that has used too much, the
+//! place that one takes which has used too little, and executors that are saturated.
 
 use std::cmp::Reverse;
 
@@ -30,6 +30,25 @@ impl Door<'_> {
         let others = lanes.filter(|&(tenant, _)| tenant != request.tenant && is_entitled(tenant));
         let mut demands = others.flat_map(|(_, lane)| lane.demands());
         demands.any(|demand| self.is_wanted_for(request, demand))
+    }
+
+    /// Returns whether all executors that could take the request are saturated, of which there is at
+    /// least one.
+    pub(super) fn is_saturated_for(&mut self, request: &Request) -> bool {
+        let mut saturated = false;
+        for executor in self.books.mirror.executors() {
+            if self.checks_left == 0 {
+                return false;
+            }
+            self.checks_left -= 1;
+            if executor.is_live() && takes(&executor, request.model, request.allowed.as_deref()) {
+                if !executor.load.saturated {
+                    return false;
+                }
+                saturated = true;
+            }
+        }
+        saturated
     }
 
     fn is_wanted_for(&mut self, request: &Request, demand: &Demand) -> bool {

@@ -230,7 +230,7 @@ impl Check<'_> {
     // === Outcomes ===
 
     fn outcomes(&mut self, expect: &Expect) {
-        let lists: [(&'static str, &[Name], IsWanted); 5] = [
+        let lists: [(&'static str, &[Name], IsWanted); 6] = [
             ("finished", &expect.finished, |outcome| {
                 matches!(outcome, Outcome::Finished { .. })
             }),
@@ -239,6 +239,9 @@ impl Check<'_> {
             }),
             ("never-fits", &expect.never_fits, |outcome| {
                 matches!(outcome, Outcome::Refused(RefusedWhy::NeverFits { .. }))
+            }),
+            ("unserved", &expect.unserved, |outcome| {
+                matches!(outcome, Outcome::Refused(RefusedWhy::Unserved { .. }))
             }),
             ("cancelled", &expect.cancelled, |outcome| {
                 outcome == Outcome::Cancelled

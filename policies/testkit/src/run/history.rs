@@ -29,6 +29,8 @@ pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
         Fact::DeviceAttached(_)
         | Fact::ExecutorAttached(..)
         | Fact::HealthChanged(..)
+        | Fact::Saturated(_)
+        | Fact::Relieved(_)
         | Fact::ExecutorLost(_)
         | Fact::ExecutorDetached(_)
         | Fact::Allotted { .. }
@@ -48,6 +50,8 @@ pub(super) fn decided(fact: &Fact) -> Option<Decided> {
         Fact::DeviceAttached(_)
         | Fact::ExecutorAttached(..)
         | Fact::HealthChanged(..)
+        | Fact::Saturated(_)
+        | Fact::Relieved(_)
         | Fact::ExecutorLost(_)
         | Fact::ExecutorDetached(_)
         | Fact::Arrived { .. }

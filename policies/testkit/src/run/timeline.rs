@@ -28,6 +28,8 @@ impl ScenarioRun {
             Fact::DeviceAttached(id) => format!("device {} is attached", self.device_name(*id)),
             Fact::ExecutorAttached(id, _) => format!("executor {} is attached", on(id)),
             Fact::HealthChanged(id, health) => format!("{} is {health:?}", on(id)),
+            Fact::Saturated(id) => format!("{} is saturated", on(id)),
+            Fact::Relieved(id) => format!("{} is no longer saturated", on(id)),
             Fact::ExecutorLost(id) => format!("{} is lost", on(id)),
             Fact::ExecutorDetached(id) => format!("{} is detached", on(id)),
             Fact::Arrived { .. } => format!("{about} arrives"),
@@ -184,6 +186,7 @@ pub(super) fn outcome_words(outcome: &Outcome) -> String {
             let later = seconds(*retry_after);
             format!("refused, admission is closed, come back in {later}")
         }
+        Outcome::Refused(RefusedWhy::Unserved { .. }) => "refused: nobody serves it".to_owned(),
         Outcome::Refused(RefusedWhy::GaveUp) => "given up".to_owned(),
         Outcome::Refused(RefusedWhy::NeverFits {
             blocks_needed,

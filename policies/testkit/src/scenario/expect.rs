@@ -41,6 +41,7 @@ pub(crate) struct Expect {
     pub(crate) displaced: BTreeMap<Name, u32>,
     pub(crate) given_up: Vec<Name>,
     pub(crate) never_fits: Vec<Name>,
+    pub(crate) unserved: Vec<Name>,
     pub(crate) cancelled: Vec<Name>,
     pub(crate) expired: BTreeMap<Name, Expiry>,
     pub(crate) failed: Vec<Name>,

@@ -183,6 +183,7 @@ impl Known<'_> {
             &expect.finished,
             &expect.given_up,
             &expect.never_fits,
+            &expect.unserved,
             &expect.cancelled,
             &expect.failed,
         ];

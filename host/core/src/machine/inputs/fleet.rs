@@ -37,6 +37,7 @@ impl Machine {
         self.ledger.can_attach(&spec)?;
         let named = self.name_new(NameKind::Executor, &spec.name);
         let id = self.ledger.attach(spec, &mut self.out);
+        self.look_for_servers();
         debug_assert_eq!(named, id.0, "executors are named in the order of their ids");
         Ok(id)
     }
@@ -62,6 +63,7 @@ impl Machine {
             ExecutorUpdate::Serves(serves) => ledger.set_serves(id, serves, out),
             ExecutorUpdate::Detach => self.detach(id),
         }
+        self.look_for_servers();
         self.out.due = true;
         Ok(())
     }
@@ -74,12 +76,10 @@ impl Machine {
             self.lose_executor(id);
             return;
         }
-        self.ledger.set_health(id, health);
+        self.ledger.set_health(id, health, &mut self.out);
         if health == Health::Draining {
             self.drop_reservations_on(id);
         }
-        self.ledger.touch_load(id, &mut self.out);
-        self.out.fact(Fact::HealthChanged(id, health));
     }
 
     /// Takes nothing new onto an executor, and removes it as soon as it is idle.
@@ -99,12 +99,14 @@ impl Machine {
     pub(super) fn lose_executor(&mut self, id: ExecutorId) {
         let placed = self.ledger.lose(id);
         self.out.fact(Fact::ExecutorLost(id));
+        self.fault(id);
         self.drop_reservations_on(id);
         let placed = placed.into_iter();
         let left = placed.filter_map(|request| self.lose_sequence(request, id));
         let left = left.reduce(Freed::and);
         let freed = self.ledger.forget_contents(id, &mut self.out);
         self.refill(left.into_iter().fold(freed, Freed::and));
+        self.look_for_servers();
     }
 
     /// Takes a request off an executor that was lost. Absent where its room was only kept.

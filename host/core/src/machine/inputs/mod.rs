@@ -16,8 +16,7 @@ use pointsman_interface::rows::NameKind;
 use pointsman_interface::{ExecutorId, Micros, ModelId, RequestId, TenantId};
 
 use super::Machine;
-use super::interlock::never_fits;
-use super::ledger::Step;
+use super::ledger::{Executor, Step};
 use super::requests::Request;
 use super::timers::Timer;
 
@@ -126,36 +125,36 @@ impl Machine {
             tenant: request.row.tenant,
             model: request.row.model,
         });
-        let never_fits = never_fits(&self.ledger, &request);
         let row = &request.row;
         self.ledger.count_waiting(row, Step::Up, &mut self.out);
         self.requests.arrive(request, &mut self.out);
-        if let Some(why) = never_fits {
-            self.end(id, Outcome::Refused(why));
-        }
+        self.look_for_first_server(id);
         self.out.due = true;
         id
     }
 
-    /// Ends a request whose time has run out.
+    /// Ends a request that has run out of time.
     pub(super) fn expire(&mut self, id: RequestId) {
         let request = self.requests.find(id);
-        if let Some(why) = request.and_then(|request| self.expiry(request)) {
-            self.end(id, Outcome::Expired(why));
+        if let Some(outcome) = request.and_then(|request| self.expiry(request)) {
+            self.end(id, outcome);
         }
     }
 
-    /// The bound of a request that has run out, if one has.
-    fn expiry(&self, request: &Request) -> Option<ExpiredWhy> {
+    /// The outcome of a request one of whose bounds has run out.
+    fn expiry(&self, request: &Request) -> Option<Outcome> {
         if request.is_gone() {
             return None;
         }
         let now = self.out.now();
         if request.row.deadline.is_some_and(|at| at <= now) {
-            return Some(ExpiredWhy::Deadline);
+            return Some(Outcome::Expired(ExpiredWhy::Deadline));
         }
         let waited = now.since(request.waiting()?.since);
-        (waited >= self.config.wait_max).then_some(ExpiredWhy::Wait)
+        if waited >= self.config.wait_max {
+            return Some(Outcome::Expired(ExpiredWhy::Wait));
+        }
+        self.unserved(request).map(Outcome::Refused)
     }
 }
 
@@ -201,6 +200,11 @@ impl Machine {
 
     fn fire_executor(&mut self, id: ExecutorId) {
         self.ledger.cool_due(id, &mut self.out);
+        let rested = self.ledger.find(id).map(Executor::health_seen);
+        self.ledger.end_rest(id, &mut self.out);
+        if rested != self.ledger.find(id).map(Executor::health_seen) {
+            self.look_for_servers();
+        }
         self.out.due = true;
     }
 }

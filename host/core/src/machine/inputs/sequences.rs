@@ -127,6 +127,7 @@ impl Machine {
     pub(super) fn finished(&mut self, sequence: SequenceRef) {
         let id = sequence.request;
         self.complete(id, Ended::Well);
+        self.ledger.forgive(sequence.executor, &mut self.out);
         let request = &self.requests[id];
         let (is_gone, output_tokens) = (request.is_gone(), request.generated);
         let freed = self.release(id);
@@ -142,6 +143,9 @@ impl Machine {
     pub(super) fn failed(&mut self, sequence: SequenceRef, retry: RetryClass) {
         let id = sequence.request;
         self.complete(id, Ended::Badly);
+        if retry == RetryClass::Elsewhere {
+            self.fault(sequence.executor);
+        }
         let freed = self.release(id);
         self.retry_or_fail(id, sequence.executor, RequeuedWhy::Failed, retry);
         self.refill(freed);

@@ -22,7 +22,9 @@ use super::ledger::Ledger;
 use super::requests::Requests;
 
 pub(super) use answers::{check_admission, check_budgets, check_count, order};
-pub(super) use place::{check_eligible, check_open_to, check_place, first_in_order, never_fits};
+pub(super) use place::{
+    Prospect, check_eligible, check_open_to, check_place, first_in_order, prospect,
+};
 
 /// The state that an answer is checked against.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,7 @@
 
 use crate::fact::{PlacedIn, RefusedWhy};
 use pointsman_interface::ExecutorId;
+use pointsman_interface::rows::Health;
 use pointsman_interface::{Refusal, RefusalCause};
 
 use super::super::count;
@@ -35,7 +36,7 @@ pub(crate) fn check_open_to(
     request: &Request,
     executor: &Executor,
 ) -> Result<(), RefusalCause> {
-    let health = executor.health_to_new();
+    let health = executor.health_seen();
     if !health.takes_new() {
         return Err(RefusalCause::Unavailable(health));
     }
@@ -78,14 +79,27 @@ pub(crate) fn first_in_order(
     Err(first.unwrap_or(RefusalCause::NamesNone.of(request.id())))
 }
 
-/// The refusal of a new request that could never fit on any attached executor, where nothing else
-/// keeps it from one. Names the executor where it comes closest.
-pub(crate) fn never_fits(ledger: &Ledger, request: &Request) -> Option<RefusedWhy> {
+/// The prospect of a waiting request of being served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prospect {
+    /// Some executor serves it, sooner or later.
+    Served,
+    /// No executor serves it at present.
+    Unserved,
+    /// It fits nowhere, however long it waits; on no executor does anything else speak against it.
+    NeverFits(RefusedWhy),
+}
+
+/// The prospect of a waiting request. Where it can never fit, the refusal names the executor where it
+/// comes closest.
+pub(crate) fn prospect(ledger: &Ledger, request: &Request) -> Prospect {
+    let mut unserved = false;
     let mut closest: Option<(u32, u32)> = None;
     let attached = ledger.executors();
     for executor in attached.filter(|e| e.attachment == Attachment::Attached) {
         match check_eligible(ledger, request, executor) {
-            Ok(()) => return None,
+            Ok(()) if executor.health_seen() == Health::Down => unserved = true,
+            Ok(()) => return Prospect::Served,
             Err(RefusalCause::NeverFits { needed, total }) => {
                 if closest.is_none_or(|(n, t)| needed - total < n - t) {
                     closest = Some((needed, total));
@@ -94,8 +108,11 @@ pub(crate) fn never_fits(ledger: &Ledger, request: &Request) -> Option<RefusedWh
             Err(_) => {}
         }
     }
-    closest.map(|(blocks_needed, blocks_total)| RefusedWhy::NeverFits {
-        blocks_needed,
-        blocks_total,
+    let too_large = closest.filter(|_| !unserved);
+    too_large.map_or(Prospect::Unserved, |(blocks_needed, blocks_total)| {
+        Prospect::NeverFits(RefusedWhy::NeverFits {
+            blocks_needed,
+            blocks_total,
+        })
     })
 }

@@ -12,7 +12,11 @@ use crate::log::Stamp;
 use pointsman_interface::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
 use pointsman_interface::{ExecutorId, Incarnation, Micros, ModelId, RequestId};
 
-use super::super::count;
+use super::super::{CLASSES, count};
+use super::faults::Faults;
+
+/// Percentage of a device queue's limit from which on the queue is saturated.
+const SATURATED_PERCENT: u64 = 80;
 
 /// The use that is made of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +105,7 @@ pub(crate) struct Executor {
     // Set by inputs.
     pub(crate) id: ExecutorId,
     pub(crate) spec: ExecutorSpec,
+    /// The health that the executor's owner tells.
     pub(crate) health: Health,
     pub(crate) incarnation: Incarnation,
     pub(crate) attachment: Attachment,
@@ -116,6 +121,9 @@ pub(crate) struct Executor {
     pub(crate) tokens_max: Option<u32>,
     /// Tokens computed since `allot` was last asked about its device.
     pub(super) tokens_used: u64,
+    pub(super) faults: Faults,
+    /// The saturation that was told last.
+    pub(crate) saturated: bool,
     ttft: Average,
     itl: Average,
     // For the feed.
@@ -141,6 +149,8 @@ impl Executor {
             placed_total: 0,
             tokens_max: None,
             tokens_used: 0,
+            faults: Faults::default(),
+            saturated: false,
             ttft: Average::default(),
             itl: Average::default(),
             info_stamp: Stamp::default(),
@@ -153,12 +163,27 @@ impl Executor {
         count(self.slots.len())
     }
 
-    /// The health as new requests meet it: an executor that is being detached drains.
-    pub(crate) fn health_to_new(&self) -> Health {
-        match self.attachment {
-            Attachment::Attached => self.health,
-            Attachment::Detaching => Health::Draining,
+    /// The health as others see it: the worse of what its owner tells and what follows from its
+    /// faults. An executor that is being detached drains.
+    pub(crate) fn health_seen(&self) -> Health {
+        match (self.health, self.attachment) {
+            (Health::Down | Health::Draining, _) => self.health,
+            (Health::Up | Health::Degraded, Attachment::Detaching) => Health::Draining,
+            (Health::Up, Attachment::Attached) => self.faults.health(),
+            (Health::Degraded, Attachment::Attached) => match self.faults.health() {
+                Health::Up => Health::Degraded,
+                worse @ (Health::Degraded | Health::Draining | Health::Down) => worse,
+            },
         }
+    }
+
+    /// True if a bounded queue is filled to [`SATURATED_PERCENT`].
+    pub(crate) fn is_saturated(&self) -> bool {
+        let limit = u64::from(self.spec.queue_limit);
+        let is_full = |class: &RequestClass| {
+            u64::from(self.queue.len(*class)) * 100 >= limit * SATURATED_PERCENT
+        };
+        limit > 0 && CLASSES.iter().any(is_full)
     }
 
     pub(crate) fn has_slot(&self) -> bool {
@@ -171,7 +196,7 @@ impl Executor {
 
     /// True if anything at all could be placed here, as far as slots and queue go.
     pub(crate) fn is_open(&self) -> bool {
-        self.health_to_new().takes_new()
+        self.health_seen().takes_new()
             && (self.has_slot()
                 || self.has_queue_room(RequestClass::LatencyCritical)
                 || self.has_queue_room(RequestClass::Throughput))
@@ -236,16 +261,13 @@ impl Executor {
     }
 
     pub(crate) fn load(&self) -> ExecutorLoad {
-        let health = match (self.attachment, self.health) {
-            (Attachment::Detaching, Health::Up | Health::Degraded) => Health::Draining,
-            (_, health) => health,
-        };
         ExecutorLoad {
             id: self.id,
-            health,
+            health: self.health_seen(),
             slots_used: self.slots_used(),
             queued_critical: self.queue.len(RequestClass::LatencyCritical),
             queued_throughput: self.queue.len(RequestClass::Throughput),
+            saturated: self.is_saturated(),
             prefill_tokens_pending: self.prefill_tokens_pending,
             blocks_used: self.blocks_used,
             placed_total: self.placed_total,

@@ -1,5 +1,6 @@
 //! Devices and executors that come, change and go.
 
+use crate::config::Config;
 use crate::effect::Effect;
 use crate::fact::Fact;
 use crate::handled::AttachError;
@@ -11,7 +12,7 @@ use pointsman_interface::{DeviceId, ExecutorId, Incarnation, ModelId, RequestId}
 use super::super::outbox::Outbox;
 use super::super::timers::Timer;
 use super::device::ReportedKv;
-use super::{Attachment, Device, Freed, Kv, Ledger};
+use super::{Attachment, Device, Executor, Freed, Kv, Ledger};
 
 // === impl Ledger: attaching ===
 
@@ -140,14 +141,53 @@ impl Ledger {
         self.touch_load(id, out);
     }
 
-    /// Sets the health of an executor that works.
-    pub(crate) fn set_health(&mut self, id: ExecutorId, health: Health) {
+    /// Sets the health that the owner of a working executor tells.
+    pub(crate) fn set_health(&mut self, id: ExecutorId, health: Health, out: &mut Outbox) {
         if self[id].health == Health::Down {
             // Its next life knows nothing of the budget of the last one.
             self.executor_mut(id).tokens_max = None;
             self.sets.allot_due.insert(self[id].spec.device);
         }
-        self.book(id, |executor| executor.health = health);
+        self.change_health(id, |executor| executor.health = health, out);
+    }
+
+    /// Counts a fault of an executor.
+    pub(crate) fn fault(&mut self, id: ExecutorId, config: &Config, out: &mut Outbox) {
+        let now = out.now();
+        self.change_health(id, |executor| executor.faults.add(now, config), out);
+        self.arm(id, out);
+    }
+
+    /// Forgives an executor its faults: it has served a sequence to its end.
+    pub(crate) fn forgive(&mut self, id: ExecutorId, out: &mut Outbox) {
+        self.change_health(id, |executor| executor.faults.forgive(), out);
+        self.arm(id, out);
+    }
+
+    /// Ends the rest of an executor whose time is over.
+    pub(crate) fn end_rest(&mut self, id: ExecutorId, out: &mut Outbox) {
+        if self.find(id).is_some() {
+            let now = out.now();
+            self.change_health(id, |executor| executor.faults.end_rest(now), out);
+            self.arm(id, out);
+        }
+    }
+
+    /// Changes something that the health of an executor follows from.
+    fn change_health(
+        &mut self,
+        id: ExecutorId,
+        change: impl FnOnce(&mut Executor),
+        out: &mut Outbox,
+    ) {
+        let before = self[id].health_seen();
+        self.book(id, change);
+        let health = self[id].health_seen();
+        if health != before {
+            self.touch_load(id, out);
+            out.fact(Fact::HealthChanged(id, health));
+            out.due = true;
+        }
     }
 
     /// Lets nothing new onto an executor from now on.

@@ -20,6 +20,7 @@
 mod budgets;
 mod device;
 mod executor;
+mod faults;
 mod fleet;
 mod models;
 mod placements;
@@ -30,6 +31,7 @@ mod tiers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
+use crate::fact::Fact;
 use crate::log::RowKey;
 use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 
@@ -175,9 +177,19 @@ impl Ledger {
         changed
     }
 
+    /// Marks the row of an executor's load. A queue that has become saturated, or is so no longer, is
+    /// a fact.
     pub(super) fn touch_load(&mut self, id: ExecutorId, out: &mut Outbox) {
         let executor = self.executor_mut(id);
         out.mark(RowKey::Load(id), &mut executor.load_stamp);
+        let is_saturated = executor.is_saturated();
+        if std::mem::replace(&mut executor.saturated, is_saturated) != is_saturated {
+            out.fact(if is_saturated {
+                Fact::Saturated(id)
+            } else {
+                Fact::Relieved(id)
+            });
+        }
     }
 
     /// Marks the row of a device whose blocks came or went by the machine's own books; where others

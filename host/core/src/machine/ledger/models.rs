@@ -254,11 +254,13 @@ impl Ledger {
         }
     }
 
-    /// Sets an executor's timer to the time at which the first of its models cools.
-    fn arm(&self, executor: ExecutorId, out: &mut Outbox) {
-        let models = self[executor].models.values();
-        let cools = models.filter_map(|presence| presence.warm_until).min();
-        out.timers.arm(Timer::Executor(executor), cools);
+    /// Sets an executor's timer to the time at which the first of its models cools or its rest ends.
+    pub(super) fn arm(&self, executor: ExecutorId, out: &mut Outbox) {
+        let record = &self[executor];
+        let cools = record.models.values();
+        let cools = cools.filter_map(|presence| presence.warm_until);
+        let first = cools.chain(record.faults.rests_until()).min();
+        out.timers.arm(Timer::Executor(executor), first);
     }
 
     fn touch_presence(&mut self, executor: ExecutorId, model: ModelId, out: &mut Outbox) {

@@ -83,6 +83,8 @@ pub(crate) struct Waiting {
     pub(crate) since: Micros,
     /// The time since which some executor could have taken it in every round.
     pub(crate) feasible_since: Option<Micros>,
+    /// The time since which no executor has served it.
+    pub(crate) unserved_since: Option<Micros>,
     /// The number of placements that went past it.
     pub(crate) overtaken: u32,
     /// The time until which a policy holds it.
@@ -395,6 +397,7 @@ impl Waiting {
         Self {
             since,
             feasible_since: None,
+            unserved_since: None,
             overtaken: 0,
             held_until: None,
             reservation: None,

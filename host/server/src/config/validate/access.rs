@@ -1,13 +1,17 @@
 //! API keys, and the tenants that they belong to.
 
+use std::time::Duration;
+
+use pointsman_core::rows::RequestClass;
 use pointsman_driver::provider::WEIGHTS;
-use pointsman_notation::TomlProblem;
+use pointsman_http::HEAD_START_MAX;
+use pointsman_notation::{Number, Time, TomlProblem};
 use sha2::{Digest, Sha256};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
-use super::super::file;
-use super::super::{ApiKey, DEFAULT_TENANT, FILE_BYTES_MAX, TenantConfig};
+use super::super::file::{self, ClassName, Given};
+use super::super::{ApiKey, Claims, DEFAULT_TENANT, FILE_BYTES_MAX, HintsConfig, TenantConfig};
 use super::Check;
 
 /// The API keys and the tenants.
@@ -25,11 +29,12 @@ impl Check<'_> {
         self,
         keys: Vec<Spanned<file::Key>>,
         tenants: Vec<Spanned<file::Tenant>>,
+        hints: &HintsConfig,
     ) -> Result<Access, ConfigError> {
         let listed = !tenants.is_empty();
         let mut access = Access {
             keys: Vec::new(),
-            tenants: self.tenants(tenants)?,
+            tenants: self.tenants(tenants, hints)?,
         };
         for (index, key) in keys.into_iter().enumerate() {
             let path = format!("keys[{index}]");
@@ -57,7 +62,11 @@ impl Check<'_> {
         Ok(access)
     }
 
-    fn tenants(self, given: Vec<Spanned<file::Tenant>>) -> Result<Vec<TenantConfig>, ConfigError> {
+    fn tenants(
+        self,
+        given: Vec<Spanned<file::Tenant>>,
+        hints: &HintsConfig,
+    ) -> Result<Vec<TenantConfig>, ConfigError> {
         let mut names: Vec<String> = Vec::new();
         let mut tenants = Vec::new();
         for (index, tenant) in given.into_iter().enumerate() {
@@ -69,13 +78,42 @@ impl Check<'_> {
                 let range = 1..=TOKENS_PER_MINUTE_MAX;
                 self.number(&path("tokens-per-minute"), Some(tokens), range, 1)
             });
+            let claimed = (tenant.priority_max, tenant.class_max, tenant.head_start_max);
+            let default = TenantConfig::new(&name);
             tenants.push(TenantConfig {
-                name,
-                weight: self.number(&path("weight"), tenant.weight, WEIGHTS, 1)?,
+                weight: self.number(&path("weight"), tenant.weight, WEIGHTS, default.weight)?,
                 tokens_per_minute: tokens.transpose()?,
+                claims: self.claims(&path, claimed, hints)?,
+                ..default
             });
         }
         Ok(tenants)
+    }
+
+    /// The urgency that a tenant may claim.
+    fn claims(
+        self,
+        path: &impl Fn(&str) -> String,
+        (priority, class, head_start): (Given<Number>, Option<ClassName>, Given<Time>),
+        hints: &HintsConfig,
+    ) -> Result<Claims, ConfigError> {
+        let default = Claims::default();
+        let (lowest, highest) = (-hints.priority_max, hints.priority_max);
+        Ok(Claims {
+            priority_max: self.number(
+                &path("priority-max"),
+                priority,
+                lowest..=highest,
+                default.priority_max,
+            )?,
+            class_max: class.map_or(default.class_max, RequestClass::from),
+            head_start_max: self.time(
+                &path("head-start-max"),
+                head_start,
+                Time(Duration::ZERO)..=Time(HEAD_START_MAX),
+                default.head_start_max,
+            )?,
+        })
     }
 
     fn unknown_tenant(

@@ -87,13 +87,14 @@ pub(super) fn config(
         .map(|given| given.span().start);
     let models = file.models.0.first().map(|given| given.span().start);
     let models = models.filter(|_| flags.models.is_empty());
-    let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0)?;
+    let hints = check.hints(file.hints)?;
+    let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0, &hints)?;
     let config = Config {
         listen: check.listen(file.listen, flags)?,
         http: check.http(file.http)?,
         keys,
         tenants,
-        hints: check.hints(file.hints)?,
+        hints,
         models: check.models(file.models.0, flags)?,
         cpu: check.cpu(file.cpu, here)?,
         core: check.core(file.core)?,
@@ -268,7 +269,11 @@ impl Check<'_> {
             c.tier_blocks_max = value
         })?;
         self.count(c, given.attempts_max, |c, value| c.attempts_max = value)?;
+        self.count(c, given.degraded_after, |c, value| c.degraded_after = value)?;
+        self.count(c, given.down_after, |c, value| c.down_after = value)?;
+        self.pause(c, given.down_for, |c, value| c.down_for = value)?;
         self.pause(c, given.wait_max, |c, value| c.wait_max = value)?;
+        self.pause(c, given.unserved_max, |c, value| c.unserved_max = value)?;
         self.pause(c, given.unplaced_max, |c, value| c.unplaced_max = value)?;
         self.count(c, given.overtaken_max, |c, value| c.overtaken_max = value)?;
         self.count(c, given.tokenless_steps_max, |c, value| {

@@ -1,0 +1,76 @@
+//! The faults of an executor in a row, and the health that follows from them.
+//!
+//! After `degraded-after` faults without a sequence served to its end in between, an executor is
+//! degraded; after `down-after` more it takes nothing new for `down-for`. Then it is degraded again:
+//! one more fault brings the next rest, and a sequence served to its end makes it whole. What runs
+//! there runs on all the while.
+
+use pointsman_interface::Micros;
+use pointsman_interface::rows::Health;
+
+use crate::config::Config;
+
+/// The faults of one life after another.
+#[derive(Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(super) struct Faults {
+    /// Faults since the last sequence that was served to its end.
+    in_a_row: u32,
+    standing: Standing,
+}
+
+/// The consequence of an executor's faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+enum Standing {
+    #[default]
+    Good,
+    Doubtful,
+    /// Nothing new until then.
+    Resting(Micros),
+}
+
+impl Faults {
+    /// Counts a fault at the time `now`.
+    pub(super) fn add(&mut self, now: Micros, config: &Config) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if let Standing::Resting(_) = self.standing {
+            return;
+        }
+        let down_after = config.degraded_after.saturating_add(config.down_after);
+        if self.in_a_row >= down_after {
+            self.standing = Standing::Resting(now.after(config.down_for));
+        } else if self.in_a_row >= config.degraded_after {
+            self.standing = Standing::Doubtful;
+        }
+    }
+
+    /// Forgets all faults: a sequence was served to its end.
+    pub(super) fn forgive(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Ends a rest that is over at the time `now`.
+    pub(super) fn end_rest(&mut self, now: Micros) {
+        if self.rests_until().is_some_and(|until| until <= now) {
+            self.standing = Standing::Doubtful;
+        }
+    }
+
+    /// The end of the rest; absent: there is none.
+    pub(super) fn rests_until(&self) -> Option<Micros> {
+        match self.standing {
+            Standing::Good | Standing::Doubtful => None,
+            Standing::Resting(until) => Some(until),
+        }
+    }
+
+    /// The health of an executor that works, by its faults.
+    pub(super) fn health(&self) -> Health {
+        match self.standing {
+            Standing::Good => Health::Up,
+            Standing::Doubtful => Health::Degraded,
+            Standing::Resting(_) => Health::Down,
+        }
+    }
+}

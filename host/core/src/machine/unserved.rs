@@ -1,0 +1,71 @@
+//! Requests that nobody serves: every executor that could is down, is leaving, or was never there.
+//!
+//! Such a request is refused after `unserved-max`, at once where that is 0. It is looked for when a
+//! request comes to wait, and for all that wait when an executor comes or goes.
+
+use crate::fact::{Outcome, RefusedWhy};
+use pointsman_interface::rows::Health;
+use pointsman_interface::{ExecutorId, RequestId};
+
+use super::Machine;
+use super::interlock::{Prospect, prospect};
+use super::requests::Request;
+
+impl Machine {
+    /// Looks for a server of a request that has arrived. One that can never fit is refused.
+    pub(super) fn look_for_first_server(&mut self, id: RequestId) {
+        match prospect(&self.ledger, &self.requests[id]) {
+            Prospect::Served => {}
+            Prospect::Unserved => self.look_for_server(id),
+            Prospect::NeverFits(why) => self.end(id, Outcome::Refused(why)),
+        }
+    }
+
+    /// Notes whether somebody serves a request that waits. One whose time without a server is over is
+    /// refused.
+    pub(super) fn look_for_server(&mut self, id: RequestId) {
+        let prospect = prospect(&self.ledger, &self.requests[id]);
+        let now = self.out.now();
+        let Some(waiting) = self.requests.waiting_mut(id) else {
+            return;
+        };
+        waiting.unserved_since = match prospect {
+            Prospect::Served => None,
+            // What fitted once may come back.
+            Prospect::Unserved | Prospect::NeverFits(_) => waiting.unserved_since.or(Some(now)),
+        };
+        self.arm_request(id);
+        self.expire(id);
+    }
+
+    /// Does so for all requests that wait: an executor has come, changed or gone.
+    pub(super) fn look_for_servers(&mut self) {
+        let waiting = self.requests.iter().filter(|r| r.waiting().is_some());
+        for id in waiting.map(Request::id).collect::<Vec<_>>() {
+            self.look_for_server(id);
+        }
+    }
+
+    /// The refusal of a request that nobody has served for `unserved-max`.
+    pub(super) fn unserved(&self, request: &Request) -> Option<RefusedWhy> {
+        let since = request.waiting()?.unserved_since?;
+        let retry_after = self.config.retry_after_secs;
+        let is_over = self.out.now().since(since) >= self.config.unserved_max;
+        is_over.then_some(RefusedWhy::Unserved { retry_after })
+    }
+}
+
+// === impl Machine: executors that fault ===
+
+impl Machine {
+    /// Counts a fault of an executor, which may take nothing new after it.
+    pub(super) fn fault(&mut self, id: ExecutorId) {
+        let before = self.ledger[id].health_seen();
+        self.ledger.fault(id, &self.config, &mut self.out);
+        let health = self.ledger[id].health_seen();
+        if health == Health::Down && before != health {
+            self.drop_reservations_on(id);
+            self.look_for_servers();
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The health of executors: degraded and at rest by their faults, and saturated without being ill.
+
+mod common;
+
+use common::{
+    END, World, add_device, add_executor, arrive, executor_with, facts, placements, request,
+    seconds, steps, world_with,
+};
+use pointsman_core::rows::Health;
+use pointsman_core::{Config, ExecutorId, ExecutorUpdate, Fact, Outcome, RequestId, RetryClass};
+
+const CONFIG: fn() -> Config = || Config {
+    degraded_after: 2,
+    down_after: 2,
+    down_for: seconds(5),
+    unserved_max: seconds(60),
+    ..Config::default()
+};
+
+/// A host with one executor of eight slots.
+fn host() -> (World, ExecutorId) {
+    let mut world = world_with(CONFIG());
+    let device = add_device(&mut world, 64);
+    let executor = add_executor(&mut world, device, 8);
+    (world, executor)
+}
+
+/// Has an executor fail a request of its own.
+fn fault(world: &mut World, executor: ExecutorId) {
+    let id = arrive(world, request(4, 2));
+    world.fail(executor, id, RetryClass::Elsewhere);
+    world.settle();
+}
+
+fn health(world: &World, executor: ExecutorId) -> Health {
+    let load = world.machine.executor_load(executor);
+    load.expect("it is attached").health
+}
+
+/// The healths that `executor` was told to have, in order.
+fn healths(world: &World, executor: ExecutorId) -> Vec<Health> {
+    let told = facts(world).filter_map(|fact| {
+        let Fact::HealthChanged(id, health) = fact else {
+            return None;
+        };
+        (*id == executor).then_some(*health)
+    });
+    told.collect()
+}
+
+fn is_waiting(world: &World, id: RequestId) -> bool {
+    placements(world, id).is_empty() && world.outcome(id).is_none()
+}
+
+#[test]
+fn an_executor_that_faults_in_a_row_is_degraded_and_then_rests() {
+    let (mut world, executor) = host();
+    fault(&mut world, executor);
+    assert_eq!(health(&world, executor), Health::Up);
+    fault(&mut world, executor);
+    assert_eq!(health(&world, executor), Health::Degraded);
+    fault(&mut world, executor);
+    assert_eq!(
+        health(&world, executor),
+        Health::Degraded,
+        "it still serves"
+    );
+    fault(&mut world, executor);
+    assert_eq!(healths(&world, executor), [Health::Degraded, Health::Down]);
+
+    let waits = arrive(&mut world, request(4, 2));
+    let rested = world.now().after(seconds(4));
+    world.run_until(rested);
+    assert!(is_waiting(&world, waits));
+    let over = world.now().after(seconds(1));
+    world.run_until(over);
+    assert_eq!(placements(&world, waits), [executor]);
+    assert_eq!(health(&world, executor), Health::Degraded);
+}
+
+#[test]
+fn after_its_rest_one_fault_brings_the_next_and_one_success_makes_whole() {
+    let (mut world, executor) = host();
+    for _ in 0..4 {
+        fault(&mut world, executor);
+    }
+    let over = world.now().after(seconds(5));
+    world.run_until(over);
+    fault(&mut world, executor);
+    assert_eq!(health(&world, executor), Health::Down);
+
+    let over = world.now().after(seconds(5));
+    world.run_until(over);
+    arrive(&mut world, request(4, 2));
+    assert!(world.run_out(END));
+    assert_eq!(health(&world, executor), Health::Up);
+    fault(&mut world, executor);
+    assert_eq!(
+        health(&world, executor),
+        Health::Up,
+        "its faults are forgiven"
+    );
+}
+
+#[test]
+fn a_degraded_executor_runs_on_and_a_resting_one_ends_what_it_runs() {
+    let (mut world, executor) = host();
+    let running = arrive(&mut world, request(4, 3));
+    for _ in 0..4 {
+        fault(&mut world, executor);
+    }
+    assert_eq!(health(&world, executor), Health::Down);
+    steps(&mut world, executor, 3);
+    let served = Outcome::Finished { output_tokens: 3 };
+    assert_eq!(world.outcome(running), Some(served));
+    assert_eq!(health(&world, executor), Health::Up, "it serves after all");
+}
+
+#[test]
+fn a_request_that_is_itself_at_fault_is_no_fault_of_its_executor() {
+    let (mut world, executor) = host();
+    for _ in 0..5 {
+        let id = arrive(&mut world, request(4, 2));
+        world.fail(executor, id, RetryClass::Never);
+        world.settle();
+    }
+    assert_eq!(healths(&world, executor), []);
+}
+
+#[test]
+fn an_executor_that_dies_again_and_again_comes_back_degraded() {
+    let (mut world, executor) = host();
+    let back = ExecutorUpdate::Health(Health::Up);
+    world.lose(executor);
+    world.update(executor, back.clone());
+    assert_eq!(health(&world, executor), Health::Up);
+    world.lose(executor);
+    world.update(executor, back);
+    assert_eq!(health(&world, executor), Health::Degraded);
+}
+
+#[test]
+fn faults_do_not_hide_what_the_owner_of_an_executor_tells() {
+    let (mut world, executor) = host();
+    for _ in 0..2 {
+        fault(&mut world, executor);
+    }
+    for (told, seen) in [
+        (Health::Draining, Health::Draining),
+        (Health::Up, Health::Degraded),
+    ] {
+        world.update(executor, ExecutorUpdate::Health(told));
+        assert_eq!(health(&world, executor), seen, "{told:?}");
+    }
+    let id = arrive(&mut world, request(4, 2));
+    world.update(executor, ExecutorUpdate::Health(Health::Degraded));
+    assert!(world.run_out(END));
+    assert!(world.outcome(id).is_some());
+    assert_eq!(
+        health(&world, executor),
+        Health::Degraded,
+        "its owner says so"
+    );
+}
+
+// === Saturation ===
+
+/// The changes of saturation that were told, in order.
+fn saturations(world: &World) -> Vec<&Fact> {
+    facts(world)
+        .filter(|fact| matches!(fact, Fact::Saturated(_) | Fact::Relieved(_)))
+        .collect()
+}
+
+#[test]
+fn a_queue_filled_to_80_percent_is_saturated_and_no_less_healthy() {
+    let mut world = world_with(CONFIG());
+    let device = add_device(&mut world, 256);
+    let executor = executor_with(&mut world, device, |spec, _| spec.queue_limit = 5);
+    let saturated = |world: &World| {
+        let load = world.machine.executor_load(executor);
+        load.map(|load| (load.saturated, load.health))
+    };
+    for _ in 0..4 {
+        arrive(&mut world, request(4, 2));
+    }
+    assert_eq!(
+        saturated(&world),
+        Some((false, Health::Up)),
+        "3 of 5 wait there"
+    );
+    arrive(&mut world, request(4, 2));
+    assert_eq!(saturated(&world), Some((true, Health::Up)), "4 of 5");
+    arrive(&mut world, request(4, 2));
+    assert_eq!(
+        saturations(&world),
+        [&Fact::Saturated(executor)],
+        "told once"
+    );
+    assert!(world.run_out(END));
+    assert_eq!(saturated(&world), Some((false, Health::Up)));
+    assert_eq!(
+        saturations(&world),
+        [&Fact::Saturated(executor), &Fact::Relieved(executor)]
+    );
+    assert_eq!(healths(&world, executor), [], "and never ill");
+}
+
+#[test]
+fn a_queue_with_limit_0_is_never_saturated() {
+    let (mut world, _) = host();
+    for _ in 0..20 {
+        arrive(&mut world, request(4, 2));
+    }
+    assert!(world.run_out(END));
+    assert!(saturations(&world).is_empty());
+}
