@@ -7,6 +7,7 @@
 mod arrows;
 mod config;
 mod contract;
+mod deciders;
 mod duplicates;
 mod external;
 mod files;
@@ -55,7 +56,9 @@ fn check(workspace: &Workspace) -> Result<Vec<Problem>> {
     let config = Config::parse(text_of(&files, config::PATH)?)?;
     let mut problems = config.check();
     problems.extend(check_packages(&files, &packages, &config)?);
-    problems.extend(shown::check(text_of(&files, shown::PATH)?, &files));
+    let book = text_of(&files, shown::PATH)?;
+    problems.extend(shown::check(book, &files));
+    problems.extend(deciders::check(book, &files));
     problems.extend(check_files(&files, &config));
     Ok(problems)
 }

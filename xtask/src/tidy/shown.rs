@@ -21,7 +21,7 @@ pub(super) fn check(document: &str, files: &[File]) -> Vec<Problem> {
     let scenarios: BTreeSet<Scenario<'_>> = files.iter().filter_map(scenario).collect();
     let mut unnamed = scenarios.clone();
     let mut problems = Vec::new();
-    for (line_idx, line) in rows(document) {
+    for (line_idx, line) in rows(document, HEADING) {
         match named(line) {
             Some(names) => {
                 for (policy, name) in names {
@@ -50,12 +50,15 @@ pub(super) fn check(document: &str, files: &[File]) -> Vec<Problem> {
     problems
 }
 
-/// The rows below the heading, with the indexes of their lines.
-fn rows(document: &str) -> impl Iterator<Item = (usize, &str)> {
+/// The rows of the table below `heading`, with the indexes of their lines.
+pub(super) fn rows<'a>(
+    document: &'a str,
+    heading: &'a str,
+) -> impl Iterator<Item = (usize, &'a str)> {
     document
         .lines()
         .enumerate()
-        .skip_while(|(_, line)| line.trim() != HEADING)
+        .skip_while(move |(_, line)| line.trim() != heading)
         .skip(2)
         .take_while(|(_, line)| line.starts_with('|'))
 }
@@ -79,7 +82,7 @@ fn named(row: &str) -> Option<Vec<Scenario<'_>>> {
 }
 
 /// The texts between backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
