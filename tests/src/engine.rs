@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
 
@@ -64,7 +64,11 @@ pub fn measure(model: &Arc<CpuModel>, case: Case) -> Result<Speed> {
         tokens_per_block: TOKENS_PER_BLOCK,
         blocks_total: blocks_each * case.batch,
     };
-    let mut backend = CpuBackend::new(Arc::clone(model), shape, case.threads)?;
+    let processors = match case.threads {
+        NonZeroUsize::MIN => Processors::of_caller(),
+        threads => Processors::start("cpu", threads)?,
+    };
+    let mut backend = CpuBackend::new(Arc::clone(model), shape, processors);
     let prompt = |seq: u32| -> Vec<u32> {
         let ids = 0..case.context;
         ids.map(|idx| (idx + 31 * seq) % 700 + 5).collect()

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 /// Leaves one slot, so that a second request waits.
 fn one_slot(config: &mut Config) {
-    config.models[0].terms.slots = 1;
+    config.executors[0].terms.slots = 1;
 }
 
 /// The body of a request that runs for long.
@@ -49,7 +49,7 @@ async fn during_prefill() -> Result<()> {
     // With one token per step, the prompt takes many steps.
     let serving = Serving::start(|config| {
         one_slot(config);
-        config.cpu.tokens_per_step = 1;
+        config.devices[0].tokens_per_step = 1;
     })
     .await?;
     let mut body = long();

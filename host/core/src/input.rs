@@ -285,6 +285,8 @@ pub enum Input {
     SequenceLeft(SequenceRef),
     /// Time passed, and nothing else happened.
     TimePassed,
+    /// The tokens were set that all engines of a device together may schedule in a step.
+    TokensPerStepSet(DeviceId, u32),
 }
 
 impl Input {

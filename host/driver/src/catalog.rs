@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use pointsman_core::rows::ExecutorKind;
 use pointsman_executor::prompt::PromptEncoder;
 use pointsman_executor::stats::EngineStats;
 
@@ -13,10 +14,23 @@ use pointsman_executor::stats::EngineStats;
 pub struct Catalog {
     /// The models, in the order of their listing.
     pub models: Vec<ModelEntry>,
-    /// Names of the executors.
-    pub executors: Vec<String>,
+    /// The executors, in the order in which they came.
+    pub executors: Vec<ExecutorEntry>,
     /// The counters of the executors' engines, each with the name of its executor.
     pub engines: Vec<(String, Arc<EngineStats>)>,
+}
+
+/// An executor that clients may name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorEntry {
+    /// The executor's name.
+    pub name: String,
+    /// The name of the executor's device.
+    pub device: String,
+    /// The hardware or server that runs the sequences.
+    pub kind: ExecutorKind,
+    /// Names of the models that the executor serves.
+    pub models: Vec<String>,
 }
 
 /// A model that clients may name.
@@ -26,7 +40,7 @@ pub struct ModelEntry {
     pub name: String,
     /// The model's tokenizer, chat template and defaults.
     pub text: Arc<dyn PromptEncoder>,
-    /// Longest sequence, in tokens.
+    /// Longest sequence, in tokens, on the executor that can take the longest.
     pub context_tokens: u32,
     /// Time of loading, in seconds since 1970.
     pub created: u64,

@@ -14,24 +14,22 @@
 //! The work of an executor (`pointsman-executor`), and placements on it (`pointsman-core`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pointsman_core::{ExecutorId, ExecutorSpec};
+use pointsman_core::ExecutorId;
 use pointsman_executor::handle::{Ended, EngineHandle};
-use pointsman_executor::stats::EngineStats;
 use tokio::sync::{Mutex, watch};
 use tokio::task;
 use tracing::info;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ExecutorEntry};
 use crate::message::DriverHandle;
 use crate::operator::{
-    AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
+    AttachRefused, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
 };
 use crate::provider::{
-    ExecutorTerms, ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
+    ExecutorConfig, ModelConfig, ModelSource, PreparedModel, Provider, ServeModelError, ServedModel,
 };
 
 /// The executors and their models.
@@ -50,9 +48,17 @@ pub struct Fleet {
 
 #[derive(Debug, Default)]
 struct Members {
-    /// Names of the executors of each model, with the model.
-    serving: BTreeMap<String, (Arc<dyn ServedModel>, Vec<String>)>,
+    /// The models that are served, by name.
+    serving: BTreeMap<String, Serving>,
     threads: Vec<JoinHandle<Ended>>,
+}
+
+/// A model that is served.
+#[derive(Debug)]
+struct Serving {
+    model: ServedModel,
+    /// The longest sequence on each executor that serves the model, in tokens.
+    context_tokens: BTreeMap<String, u32>,
 }
 
 /// An executor that the machine knows, and its engine.
@@ -60,10 +66,10 @@ struct Members {
 pub struct Running {
     /// The executor's id in the machine.
     pub executor: ExecutorId,
-    /// The executor's name.
-    pub name: String,
-    /// The model that the executor serves.
-    pub model: Arc<dyn ServedModel>,
+    /// The executor as clients may name it.
+    pub entry: ExecutorEntry,
+    /// The models that the executor serves, each with its longest sequence there, in tokens.
+    pub models: Vec<(ServedModel, u32)>,
     /// The engine that runs the executor's sequences.
     pub engine: EngineHandle,
 }
@@ -71,14 +77,20 @@ pub struct Running {
 /// An executor to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addition {
-    /// The name that clients use for the model.
-    pub model: String,
-    /// The model's Hugging Face folder; absent: the model is served already, or embedded.
-    pub folder: Option<PathBuf>,
-    /// The executor's name; absent: a name made of the device's and the model's.
-    pub executor: Option<String>,
-    /// The terms of the executor.
-    pub terms: ExecutorTerms,
+    /// The models that the executor serves.
+    pub models: AddedModels,
+    /// The executor; [`ExecutorConfig::models`] has the names of its models.
+    pub executor: ExecutorConfig,
+}
+
+/// The models of an executor to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddedModels {
+    /// One model, which is loaded unless it is served already. [`ModelSource::Embedded`] stands for
+    /// the files that the model has there, too.
+    Loaded(ModelSource),
+    /// Models that are served already.
+    Served,
 }
 
 /// The reason why an executor was not added.
@@ -90,6 +102,16 @@ pub enum AddError {
     /// Another model has that name.
     #[error("model `{0}` is served from another folder: leave out `path`, or give it another name")]
     OtherModel(String),
+    /// A model is not served, and is not to be loaded.
+    #[error("there is no model `{name}`; there are: {known}")]
+    NotServed {
+        name: String,
+        /// The names of the models that are served.
+        known: String,
+    },
+    /// No device has the name.
+    #[error(transparent)]
+    NoDevice(ServeModelError),
     /// The executor does not fit the device.
     #[error("{0}")]
     Refused(String),
@@ -117,10 +139,9 @@ impl Fleet {
     pub fn of(provider: Arc<dyn Provider>, driver: DriverHandle, running: Vec<Running>) -> Self {
         let mut fleet = Self::new(provider, driver);
         for running in running {
-            let attached = (running.name, running.engine.stats, running.engine.thread);
             let members = fleet.members.get_mut();
             let catalog = Catalog::clone(&fleet.catalog.borrow());
-            let catalog = members.take_in(catalog, &running.model, attached);
+            let catalog = members.take_in(catalog, running);
             fleet.catalog.send_replace(Arc::new(catalog));
         }
         fleet
@@ -148,39 +169,66 @@ impl Fleet {
 
     async fn add_now(&self, addition: Addition) -> Result<ExecutorRow, AddError> {
         let mut members = self.members.lock().await;
-        let model = addition.into_model();
-        let loaded = match members.serving.get(&model.name) {
-            Some((loaded, _)) => same(loaded, &model)?,
-            None => self.load(model.clone()).await?,
-        };
-        let (engine, slots) = (Arc::clone(&loaded), model.terms.slots);
-        let default = loaded.executor(&model.terms);
-        let spec = ExecutorSpec {
-            name: model.executor.unwrap_or(default.name),
-            ..default
-        };
-        let request = Box::new(AttachRequest {
-            spec,
-            model: model.name,
-            spawn: Box::new(move |executor, model| engine.spawn(executor, model, slots)),
-        });
+        let models = self.models_of(&members, &addition).await?;
+        let prepared = self.provider.executor(&models, &addition.executor)?;
+        let sizes = prepared.models.clone();
+        let prepared = Box::new(prepared);
         let attached = self
             .driver
-            .operate(|answer| Operator::Attach(request, answer));
-        let Attached { row, engine } = match attached.await.ok_or(AddError::Ended)? {
+            .operate(|answer| Operator::Attach(prepared, answer));
+        let Attached {
+            executor,
+            row,
+            engine,
+        } = match attached.await.ok_or(AddError::Ended)? {
             Ok(attached) => attached,
             Err(AttachRefused::Machine(error)) => return Err(AddError::Refused(error.to_string())),
             Err(AttachRefused::NoThread(error)) => return Err(AddError::Load(error.to_string())),
         };
-        let attached = (row.name.clone(), engine.stats, engine.thread);
+        let running = Running {
+            executor,
+            entry: ExecutorEntry {
+                name: row.name.clone(),
+                device: row.device.clone(),
+                kind: row.kind,
+                models: sizes.iter().map(|model| model.name.clone()).collect(),
+            },
+            models: sized(models, &sizes),
+            engine,
+        };
         let catalog = Catalog::clone(&self.catalog.borrow());
-        let catalog = members.take_in(catalog, &loaded, attached);
+        let catalog = members.take_in(catalog, running);
         self.catalog.send_replace(Arc::new(catalog));
-        info!(executor = row.name, slots, "executor added");
+        info!(
+            executor = row.name,
+            slots = row.slots_total,
+            "executor added"
+        );
         Ok(row)
     }
 
-    async fn load(&self, model: ModelConfig) -> Result<Arc<dyn ServedModel>, AddError> {
+    /// The models of an executor to add. One that is not served is loaded.
+    async fn models_of(
+        &self,
+        members: &Members,
+        addition: &Addition,
+    ) -> Result<Vec<ServedModel>, AddError> {
+        let mut models = Vec::new();
+        for name in &addition.executor.models {
+            let served = members.serving.get(name).map(|serving| &serving.model);
+            models.push(match (&addition.models, served) {
+                (AddedModels::Served, Some(served)) => served.clone(),
+                (AddedModels::Served, None) => return Err(members.not_served(name)),
+                (AddedModels::Loaded(source), Some(served)) => same(served, name, source)?,
+                (AddedModels::Loaded(source), None) => {
+                    self.load(ModelConfig::new(name, source.clone())).await?
+                }
+            });
+        }
+        Ok(models)
+    }
+
+    async fn load(&self, model: ModelConfig) -> Result<ServedModel, AddError> {
         let provider = Arc::clone(&self.provider);
         let loading = task::spawn_blocking(move || provider.load(&model)).await;
         match loading {
@@ -215,42 +263,27 @@ impl Fleet {
     }
 }
 
-/// The served model `loaded`, unless `meant` means a model in another folder.
-fn same(
-    loaded: &Arc<dyn ServedModel>,
-    meant: &ModelConfig,
-) -> Result<Arc<dyn ServedModel>, AddError> {
-    let unsaid = meant.source == ModelSource::Embedded;
-    if unsaid || loaded.config().source == meant.source {
-        return Ok(Arc::clone(loaded));
+/// The model `served`, unless `source` means a model in another folder.
+fn same(served: &ServedModel, name: &str, source: &ModelSource) -> Result<ServedModel, AddError> {
+    if *source == ModelSource::Embedded || served.source == *source {
+        return Ok(served.clone());
     }
-    Err(AddError::OtherModel(meant.name.clone()))
+    Err(AddError::OtherModel(name.to_owned()))
 }
 
-/// An engine's name, counters and thread.
-type Engine = (String, Arc<EngineStats>, JoinHandle<Ended>);
+/// Models with their longest sequences on an executor, which `sizes` has in the same order.
+#[must_use]
+pub fn sized(models: Vec<ServedModel>, sizes: &[PreparedModel]) -> Vec<(ServedModel, u32)> {
+    let sizes = sizes.iter().map(|model| model.context_tokens);
+    models.into_iter().zip(sizes).collect()
+}
 
 impl From<ServeModelError> for AddError {
     fn from(error: ServeModelError) -> Self {
         match error {
             ServeModelError::Files(why) => AddError::Load(why),
             ServeModelError::DoesNotFit(why) => AddError::Refused(why),
-        }
-    }
-}
-
-// === impl Addition ===
-
-impl Addition {
-    fn into_model(self) -> ModelConfig {
-        let source = self
-            .folder
-            .map_or(ModelSource::Embedded, ModelSource::Folder);
-        ModelConfig {
-            name: self.model,
-            source,
-            executor: self.executor,
-            terms: self.terms,
+            ServeModelError::NoDevice { .. } => AddError::NoDevice(error),
         }
     }
 }
@@ -258,41 +291,57 @@ impl Addition {
 // === impl Members ===
 
 impl Members {
-    /// Takes note of an engine, and returns the catalogue with it.
-    fn take_in(
-        &mut self,
-        mut catalog: Catalog,
-        loaded: &Arc<dyn ServedModel>,
-        (name, stats, thread): Engine,
-    ) -> Catalog {
-        let model = &loaded.config().name;
-        if !catalog.models.iter().any(|entry| entry.name == *model) {
-            catalog.models.push(loaded.entry());
+    fn not_served(&self, name: &str) -> AddError {
+        let known: Vec<&str> = self.serving.keys().map(String::as_str).collect();
+        AddError::NotServed {
+            name: name.to_owned(),
+            known: known.join(", "),
         }
-        catalog.executors.push(name.clone());
-        catalog.engines.push((name.clone(), stats));
-        let (_, names) = self
-            .serving
-            .entry(model.clone())
-            .or_insert_with(|| (Arc::clone(loaded), Vec::new()));
-        names.push(name);
-        // An engine that gave up has said so to the log and to the driver.
-        self.threads.retain(|thread| !thread.is_finished());
-        self.threads.push(thread);
-        catalog
     }
 
-    /// Forgets an engine, and returns the catalogue without it.
+    /// Takes note of an executor, and returns the catalogue with it.
+    fn take_in(&mut self, mut catalog: Catalog, running: Running) -> Catalog {
+        let name = &running.entry.name;
+        for (model, context_tokens) in running.models {
+            let model_name = model.entry.name.clone();
+            let serving = self.serving.entry(model_name).or_insert_with(|| {
+                catalog.models.push(model.entry.clone());
+                Serving {
+                    model,
+                    context_tokens: BTreeMap::new(),
+                }
+            });
+            serving.context_tokens.insert(name.clone(), context_tokens);
+        }
+        catalog.engines.push((name.clone(), running.engine.stats));
+        catalog.executors.push(running.entry);
+        // An engine that gave up has said so to the log and to the driver.
+        self.threads.retain(|thread| !thread.is_finished());
+        self.threads.push(running.engine.thread);
+        self.measured(catalog)
+    }
+
+    /// Forgets an executor, and returns the catalogue without it.
     fn let_go(&mut self, mut catalog: Catalog, name: &str) -> Catalog {
-        catalog.executors.retain(|executor| executor != name);
+        catalog.executors.retain(|executor| executor.name != name);
         catalog.engines.retain(|(executor, _)| executor != name);
-        self.serving.retain(|_, (_, names)| {
-            names.retain(|executor| executor != name);
-            !names.is_empty()
+        self.serving.retain(|_, serving| {
+            serving.context_tokens.remove(name);
+            !serving.context_tokens.is_empty()
         });
         catalog
             .models
             .retain(|entry| self.serving.contains_key(&entry.name));
+        self.measured(catalog)
+    }
+
+    /// The catalogue with each model's longest sequence, on the executors that serve it.
+    fn measured(&self, mut catalog: Catalog) -> Catalog {
+        for entry in &mut catalog.models {
+            let serving = self.serving.get(&entry.name);
+            let longest = serving.and_then(|serving| serving.context_tokens.values().max());
+            entry.context_tokens = longest.copied().unwrap_or(entry.context_tokens);
+        }
         catalog
     }
 }

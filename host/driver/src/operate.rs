@@ -1,15 +1,18 @@
 //! Answers to operators' questions, and the execution of their orders about executors.
 
 use pointsman_core::rows::{Health, NameKind};
-use pointsman_core::{ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros};
+use pointsman_core::{
+    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled, Input, Micros, ModelId,
+};
 
 use pointsman_policy::ShadowReport;
 
 use super::Driver;
 use super::operator::{
-    AttachRefused, AttachRequest, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Fate,
-    Operator,
+    AttachRefused, Attached, ChangeRefused, DeviceRefused, DeviceRow, ExecutorChange, ExecutorRow,
+    Fate, ModelRow, Operator,
 };
+use super::provider::PreparedExecutor;
 
 /// The most names in an error.
 const NAMES_SHOWN: usize = 32;
@@ -30,11 +33,17 @@ impl Driver {
                 let ejected = ejected.flat_map(|hook| self.policies.eject(now, hook));
                 drop(answer.send(ejected.collect()));
             }
-            Operator::Attach(request, answer) => {
-                drop(answer.send(self.attach_new(now, *request)));
+            Operator::Attach(prepared, answer) => {
+                drop(answer.send(self.attach_new(now, *prepared)));
             }
             Operator::Change(name, change, answer) => {
                 drop(answer.send(self.change_executor(now, &name, change)));
+            }
+            Operator::TokensPerStep(name, tokens, answer) => {
+                drop(answer.send(self.set_tokens_per_step(now, &name, tokens)));
+            }
+            Operator::RunningMax(name, max, answer) => {
+                drop(answer.send(self.limit_model(now, &name, max)));
             }
         }
     }
@@ -50,18 +59,21 @@ impl Driver {
     fn attach_new(
         &mut self,
         now: Micros,
-        request: AttachRequest,
+        prepared: PreparedExecutor,
     ) -> Result<Attached, AttachRefused> {
-        let model = self.machine.intern(now, &request.model);
+        let models = prepared.models.iter();
+        let models: Vec<ModelId> = models
+            .map(|model| self.machine.intern(now, &model.name))
+            .collect();
         let spec = ExecutorSpec {
-            serves: Some(vec![model]),
-            ..request.spec
+            serves: Some(models.clone()),
+            ..prepared.spec
         };
         let executor = self
             .machine
             .handle(now, Input::ExecutorAttached(spec))
             .executor()?;
-        let engine = match (request.spawn)(executor, model) {
+        let engine = match (prepared.spawn)(executor, &models) {
             Ok(engine) => engine,
             Err(error) => {
                 self.update(now, executor, ExecutorUpdate::Detach);
@@ -71,7 +83,11 @@ impl Driver {
         self.attach(executor, engine.commands.clone());
         let row = self.executor_row(executor);
         let row = row.expect("an executor that was just attached is there");
-        Ok(Attached { row, engine })
+        Ok(Attached {
+            executor,
+            row,
+            engine,
+        })
     }
 
     fn change_executor(
@@ -121,6 +137,35 @@ impl Driver {
             .ok_or_else(|| self.unknown_executor(name))
     }
 
+    fn set_tokens_per_step(
+        &mut self,
+        now: Micros,
+        name: &str,
+        tokens: u32,
+    ) -> Result<DeviceRow, DeviceRefused> {
+        let unknown = |driver: &Self| DeviceRefused::Unknown {
+            name: name.to_owned(),
+            known: listed(driver.device_rows().map(|row| row.name)),
+        };
+        let id = self.machine.id_of(NameKind::Device, name);
+        let id = id.map(DeviceId).ok_or_else(|| unknown(self))?;
+        let set = self
+            .machine
+            .handle(now, Input::TokensPerStepSet(id, tokens));
+        if let Handled::Refused(why) = set {
+            return Err(why.into());
+        }
+        let row = self.device_rows().find(|row| row.name == name);
+        row.ok_or_else(|| unknown(self))
+    }
+
+    fn limit_model(&mut self, now: Micros, name: &str, max: Option<u32>) -> ModelRow {
+        let id = self.machine.intern(now, name);
+        self.input(now, Input::ModelLimitSet(id, max));
+        let row = self.model_rows().find(|row| row.name == name);
+        row.expect("a model is known by its name from its first use")
+    }
+
     fn update(&mut self, now: Micros, executor: ExecutorId, update: ExecutorUpdate) {
         self.input(now, Input::ExecutorUpdated(executor, update));
     }
@@ -132,24 +177,25 @@ impl Driver {
     }
 
     fn unknown_executor(&self, name: &str) -> ChangeRefused {
-        let mut ids = self.machine.executor_ids();
-        let known: Vec<String> = ids
-            .by_ref()
-            .take(NAMES_SHOWN)
-            .map(|id| self.name_of(NameKind::Executor, id.0))
-            .collect();
-        let more = ids.count();
-        let mut known = if known.is_empty() {
-            "none".to_owned()
-        } else {
-            known.join(", ")
-        };
-        if more > 0 {
-            known.push_str(&format!(" and {more} more"));
-        }
+        let ids = self.machine.executor_ids();
         ChangeRefused::Unknown {
             name: name.to_owned(),
-            known,
+            known: listed(ids.map(|id| self.name_of(NameKind::Executor, id.0))),
         }
     }
+}
+
+/// The first of these names, with the number of the others.
+fn listed(mut names: impl Iterator<Item = String>) -> String {
+    let first: Vec<String> = names.by_ref().take(NAMES_SHOWN).collect();
+    let more = names.count();
+    let mut listed = if first.is_empty() {
+        "none".to_owned()
+    } else {
+        first.join(", ")
+    };
+    if more > 0 {
+        listed.push_str(&format!(" and {more} more"));
+    }
+    listed
 }

@@ -6,11 +6,10 @@
 //! The check that the sender is an operator, and the JSON of the answers (`pointsman-http`).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 
 use pointsman_core::rows::{ExecutorKind, ExecutorLoad};
-use pointsman_core::{AttachError, ExecutorId, ExecutorSpec, HookSet, Micros, ModelId, Round};
+use pointsman_core::{AttachError, ExecutorId, HookSet, Micros, Round};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
@@ -18,6 +17,7 @@ use tokio::sync::oneshot;
 use super::decisions::Trace;
 pub use super::forecast::{ExplainedDraft, ForecastDraft};
 use super::message::{Hints, Load, TicketId};
+use super::provider::PreparedExecutor;
 
 /// A question or an order of an operator.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub enum Operator {
     Eject(HookSet, oneshot::Sender<Vec<u32>>),
     /// The order to attach another executor.
     Attach(
-        Box<AttachRequest>,
+        Box<PreparedExecutor>,
         oneshot::Sender<Result<Attached, AttachRefused>>,
     ),
     /// A change of an executor, by name.
@@ -49,6 +49,14 @@ pub enum Operator {
         ExecutorChange,
         oneshot::Sender<Result<ExecutorRow, ChangeRefused>>,
     ),
+    /// The tokens that the engines of a device, by name, may schedule in a step from now on.
+    TokensPerStep(
+        String,
+        u32,
+        oneshot::Sender<Result<DeviceRow, DeviceRefused>>,
+    ),
+    /// The requests of a model, by name, that may run at once from now on; absent: unlimited.
+    RunningMax(String, Option<u32>, oneshot::Sender<ModelRow>),
 }
 
 // === The state of the host ===
@@ -68,6 +76,8 @@ pub struct Overview {
     pub executors_total: usize,
     /// The KV pools.
     pub devices: Vec<DeviceRow>,
+    /// The models that were ever named.
+    pub models: Vec<ModelRow>,
 }
 
 /// The most executors in an [`Overview`], so that the driver's thread is not held up by making one.
@@ -91,6 +101,10 @@ pub struct ExecutorRow {
     pub queue_max: u32,
     /// True if a sequence may be taken off it for a more urgent one.
     pub preemptible: bool,
+    /// The number of distinct models that may be there at once; absent: unlimited.
+    pub models_max: Option<u32>,
+    /// The models that are there: with sequences, or kept loaded.
+    pub present: Vec<PresentModel>,
     pub slots_total: u32,
     /// Tokens per step that were allotted last; absent: none were allotted.
     pub tokens_max: Option<u32>,
@@ -98,10 +112,36 @@ pub struct ExecutorRow {
     pub load: ExecutorLoad,
 }
 
+/// A model on an executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresentModel {
+    /// The model's name.
+    pub model: String,
+    /// Sequences of the model, queued ones too.
+    pub sequences: u32,
+    /// The time until which the model is kept loaded without a sequence; absent: it has sequences.
+    pub warm_until: Option<Micros>,
+}
+
+/// A model as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelRow {
+    pub name: String,
+    /// Requests that may run at once; absent: unlimited.
+    pub running_max: Option<u32>,
+    /// Requests that run or wait at an executor.
+    pub running: u32,
+    /// Requests that wait in the host.
+    pub waiting: u32,
+}
+
 /// The KV pool of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRow {
     pub name: String,
+    /// Tokens that all engines of the device together may schedule in a step; absent: each engine
+    /// sets a number of its own.
+    pub tokens_per_step: Option<u32>,
     pub block_bytes: u64,
     pub blocks_total: u32,
     /// Blocks that hold nothing.
@@ -155,22 +195,26 @@ pub enum ChangeRefused {
     Ended(String),
 }
 
-/// An executor to attach.
-pub struct AttachRequest {
-    /// The executor, without the models it serves.
-    pub spec: ExecutorSpec,
-    /// The name of the model that the executor serves.
-    pub model: String,
-    /// Starts the executor's engine. The driver's thread calls this, so that no order can be lost.
-    pub spawn: SpawnEngine,
+/// The reason why an order about a device is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceRefused {
+    /// No device has this name.
+    #[error("there is no device `{name}`; there are: {known}")]
+    Unknown {
+        name: String,
+        /// The names of the devices that there are.
+        known: String,
+    },
+    /// The machine refuses the change.
+    #[error(transparent)]
+    Machine(#[from] AttachError),
 }
-
-/// A function that starts the engine of an executor for a model.
-pub type SpawnEngine = Box<dyn FnOnce(ExecutorId, ModelId) -> io::Result<EngineHandle> + Send>;
 
 /// An executor that was attached, and its engine.
 #[derive(Debug)]
 pub struct Attached {
+    /// The executor's id in the machine.
+    pub executor: ExecutorId,
     /// The executor's state.
     pub row: ExecutorRow,
     /// The executor's engine. The driver has the commands too.
@@ -287,13 +331,4 @@ pub struct Explained {
     pub candidates: Result<Vec<(String, Candidate)>, String>,
     /// The policy that routes now; absent: the built-in rule.
     pub by: Option<String>,
-}
-
-impl fmt::Debug for AttachRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AttachRequest")
-            .field("spec", &self.spec)
-            .field("model", &self.model)
-            .finish_non_exhaustive()
-    }
 }

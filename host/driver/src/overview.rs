@@ -4,28 +4,55 @@ use pointsman_core::rows::NameKind;
 use pointsman_core::{ExecutorId, Micros};
 
 use super::Driver;
-use super::operator::{DeviceRow, EXECUTORS_SHOWN, ExecutorRow, Overview};
+use super::operator::{DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel};
 
 impl Driver {
     /// The state of the host at the time `at`.
     #[must_use]
     pub(super) fn overview(&self, at: Micros) -> Overview {
         let executors = self.machine.executor_ids().take(EXECUTORS_SHOWN);
-        let devices = self.machine.devices().map(|device| DeviceRow {
-            name: self.name_of(NameKind::Device, device.id.0),
-            block_bytes: device.block_bytes,
-            blocks_total: device.blocks_total,
-            blocks_free: device.blocks_free,
-            blocks_cached: device.blocks_cached,
-        });
         Overview {
             at,
             round: self.machine.round(),
             load: self.load(),
             executors: executors.filter_map(|id| self.executor_row(id)).collect(),
             executors_total: self.machine.executor_ids().count(),
-            devices: devices.collect(),
+            devices: self.device_rows().collect(),
+            models: self.model_rows().collect(),
         }
+    }
+
+    /// The KV pools, in attach order.
+    pub(super) fn device_rows(&self) -> impl Iterator<Item = DeviceRow> {
+        self.machine.devices().map(|device| DeviceRow {
+            name: self.name_of(NameKind::Device, device.id.0),
+            tokens_per_step: self.machine.tokens_per_step(device.id),
+            block_bytes: device.block_bytes,
+            blocks_total: device.blocks_total,
+            blocks_free: device.blocks_free,
+            blocks_cached: device.blocks_cached,
+        })
+    }
+
+    /// The models that were ever named.
+    pub(super) fn model_rows(&self) -> impl Iterator<Item = ModelRow> {
+        self.machine.models().map(|model| ModelRow {
+            name: self.name_of(NameKind::Model, model.id.0),
+            running_max: model.running_max,
+            running: model.running,
+            waiting: model.waiting,
+        })
+    }
+
+    /// The models that are on an executor.
+    fn present(&self, executor: ExecutorId) -> Vec<PresentModel> {
+        let present = self.machine.residencies(executor);
+        let present = present.map(|residency| PresentModel {
+            model: self.name_of(NameKind::Model, residency.model.0),
+            sequences: residency.sequences,
+            warm_until: residency.warm_until,
+        });
+        present.collect()
     }
 
     /// The state of the executor `id`; absent: the executor is not attached.
@@ -49,6 +76,8 @@ impl Driver {
             share_weight: info.share_weight,
             queue_max: info.queue_limit,
             preemptible: info.preempts,
+            models_max: info.models_max,
+            present: self.present(id),
             slots_total: info.slots_total,
             tokens_max,
             load,

@@ -1,19 +1,20 @@
 //! The makers of executors: a [`Provider`] for each kind.
 //!
-//! A provider loads models, describes their executors for the machine, and starts the engines.
+//! A provider loads models, describes executors of them for the machine, and starts the engines.
 //! [`Fleet`](crate::fleet::Fleet) asks the provider when an operator adds an executor.
 //!
 //! # Not here
 //! Engines (`pointsman-engine`); the attachment of executors to the machine
 //! ([`Driver`](crate::Driver)).
 
-use std::fmt::Debug;
+use std::any::Any;
+use std::fmt::{self, Debug, Formatter};
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, ExecutorSpec, ModelId};
+use pointsman_core::{ExecutorId, ExecutorSpec, Micros, ModelId};
 use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
@@ -26,15 +27,36 @@ pub const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 /// The most requests of a class in the queue of an executor.
 pub const EXECUTOR_QUEUE_MAX: u32 = 65_536;
 
-/// A model to serve, on an executor of its own.
+/// The range of the number of models that an executor runs at once, and of requests of a model that
+/// the host runs at once.
+pub const RUNNING: RangeInclusive<u32> = 1..=1_000_000;
+
+/// The range of the tokens that the engines of a device may schedule in a step.
+pub const TOKENS_PER_STEP: RangeInclusive<u32> = 1..=65_536;
+
+/// The longest time for which a model stays loaded after its last sequence: an hour.
+pub const UNLOAD_DELAY_MAX: Micros = Micros(3_600_000_000);
+
+/// A model to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelConfig {
     /// The model's name for clients.
     pub name: String,
     /// The place of the model's files.
     pub source: ModelSource,
-    /// The executor's name; absent: a name made of the device's and the model's.
-    pub executor: Option<String>,
+    /// Requests of the model that run at once, on all executors together; absent: unlimited.
+    pub running_max: Option<u32>,
+}
+
+/// An executor to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorConfig {
+    /// The executor's name; absent: a name made of the device's and the first model's.
+    pub name: Option<String>,
+    /// Names of the models that the executor serves, at least one.
+    pub models: Vec<String>,
+    /// The name of the executor's device; absent: the first device.
+    pub device: Option<String>,
     /// The terms of the executor.
     pub terms: ExecutorTerms,
 }
@@ -53,6 +75,11 @@ pub struct ExecutorTerms {
     pub queue: u32,
     /// True if a sequence may be taken off it for a more urgent one. Default true.
     pub preemptible: bool,
+    /// The number of distinct models of which sequences may be there at once; absent, the default:
+    /// unlimited.
+    pub models_max: Option<u32>,
+    /// The time for which a model stays loaded after its last sequence there. Default 0.
+    pub model_unload_delay: Micros,
 }
 
 /// The place of a model's files.
@@ -70,28 +97,51 @@ pub trait Provider: Debug + Send + Sync {
     ///
     /// # Errors
     /// If the files are not those of a model that can be served here.
-    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, ServeModelError>;
+    fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError>;
+
+    /// Prepares an executor of these models, which are those that `config` names, in its order.
+    ///
+    /// # Errors
+    /// If there is no such device, or a model does not fit it.
+    fn executor(
+        &self,
+        models: &[ServedModel],
+        config: &ExecutorConfig,
+    ) -> Result<PreparedExecutor, ServeModelError>;
 }
 
 /// A model that a [`Provider`] has loaded.
-pub trait ServedModel: Debug + Send + Sync {
-    /// The settings with which the model was loaded.
-    fn config(&self) -> &ModelConfig;
-
+#[derive(Clone)]
+pub struct ServedModel {
+    /// The place of the model's files.
+    pub source: ModelSource,
     /// The model as clients see it.
-    fn entry(&self) -> ModelEntry;
-
-    /// An executor of the model on these terms, with the default name. The driver fills in
-    /// [`ExecutorSpec::serves`].
-    fn executor(&self, terms: &ExecutorTerms) -> ExecutorSpec;
-
-    /// Starts the engine of `executor`, with this number of slots; the machine knows the model as
-    /// `model`.
-    ///
-    /// # Errors
-    /// If there is no thread for the engine.
-    fn spawn(&self, executor: ExecutorId, model: ModelId, slots: u32) -> io::Result<EngineHandle>;
+    pub entry: ModelEntry,
+    /// The provider's own part of the model, which nobody else looks at.
+    pub weights: Arc<dyn Any + Send + Sync>,
 }
+
+/// An executor that could be attached.
+pub struct PreparedExecutor {
+    /// The executor for the machine. The driver fills in [`ExecutorSpec::serves`].
+    pub spec: ExecutorSpec,
+    /// The models that the executor serves.
+    pub models: Vec<PreparedModel>,
+    /// Starts the executor's engine.
+    pub spawn: SpawnEngine,
+}
+
+/// A model of an executor that could be attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedModel {
+    /// The model's name for clients.
+    pub name: String,
+    /// The longest sequence of the model on this executor, in tokens.
+    pub context_tokens: u32,
+}
+
+/// A function that starts the engine of an executor. It is told the ids of the executor's models.
+pub type SpawnEngine = Box<dyn FnOnce(ExecutorId, &[ModelId]) -> io::Result<EngineHandle> + Send>;
 
 /// The reason why a model was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,16 +152,37 @@ pub enum ServeModelError {
     /// The model does not fit the device.
     #[error("{0}")]
     DoesNotFit(String),
+    /// A device that is not there.
+    #[error("there is no device `{name}`; there are: {known}")]
+    NoDevice {
+        name: String,
+        /// The names of the devices that there are.
+        known: String,
+    },
 }
 
+// === impl the settings ===
+
 impl ModelConfig {
-    /// The model `name` with default terms.
+    /// The model `name` without a limit.
     #[must_use]
     pub fn new(name: &str, source: ModelSource) -> Self {
         Self {
             name: name.to_owned(),
             source,
-            executor: None,
+            running_max: None,
+        }
+    }
+}
+
+impl ExecutorConfig {
+    /// An executor for one model on default terms, on the first device.
+    #[must_use]
+    pub fn new(model: &str) -> Self {
+        Self {
+            name: None,
+            models: vec![model.to_owned()],
+            device: None,
             terms: ExecutorTerms::default(),
         }
     }
@@ -125,6 +196,28 @@ impl Default for ExecutorTerms {
             group: 0,
             queue: 0,
             preemptible: true,
+            models_max: None,
+            model_unload_delay: Micros(0),
         }
+    }
+}
+
+// === impl what is loaded and prepared ===
+
+impl Debug for ServedModel {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedModel")
+            .field("source", &self.source)
+            .field("entry", &self.entry)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Debug for PreparedExecutor {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedExecutor")
+            .field("spec", &self.spec)
+            .field("models", &self.models)
+            .finish_non_exhaustive()
     }
 }

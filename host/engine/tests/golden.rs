@@ -8,10 +8,9 @@
 mod models;
 
 use std::fs;
-use std::num::NonZeroUsize;
 
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, KvShape};
+use pointsman_engine::cpu::{CpuBackend, KvShape, Processors};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use serde::Deserialize;
 
@@ -36,7 +35,7 @@ fn backend() -> CpuBackend {
         tokens_per_block: 16,
         blocks_total: 32,
     };
-    CpuBackend::new(models::demo(), shape, NonZeroUsize::MIN).unwrap()
+    CpuBackend::new(models::demo(), shape, Processors::of_caller())
 }
 
 fn after(backend: &mut CpuBackend, tokens: &[u32], start: usize) -> Vec<f32> {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use safetensors::Dtype;
 use serde_json::json;
@@ -44,8 +44,11 @@ struct Turn {
 }
 
 fn backend(model: &Arc<CpuModel>, shape: KvShape, threads: usize) -> CpuBackend {
-    let threads = NonZeroUsize::new(threads).unwrap();
-    CpuBackend::new(Arc::clone(model), shape, threads).unwrap()
+    let processors = match NonZeroUsize::new(threads).unwrap() {
+        NonZeroUsize::MIN => Processors::of_caller(),
+        threads => Processors::start("cpu", threads).unwrap(),
+    };
+    CpuBackend::new(Arc::clone(model), shape, processors)
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {

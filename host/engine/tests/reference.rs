@@ -7,10 +7,8 @@
 #[expect(dead_code, reason = "each test file uses a part")]
 mod models;
 
-use std::num::NonZeroUsize;
-
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, KvShape};
+use pointsman_engine::cpu::{CpuBackend, KvShape, Processors};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::config::{Head, LlamaConfig};
 use safetensors::Dtype;
@@ -150,7 +148,7 @@ fn engine(config: &Value, tensors: &Tensors) -> Vec<f32> {
         tokens_per_block: 6,
         blocks_total: 4,
     };
-    let mut backend = CpuBackend::new(model, shape, NonZeroUsize::MIN).unwrap();
+    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
     let blocks = [2, 0, 3, 1].map(BlockId);
     let mut logits = Vec::new();
     let chunk = Chunk {

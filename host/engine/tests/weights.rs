@@ -8,11 +8,10 @@
 mod models;
 
 use std::error::Error;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
 use safetensors::Dtype;
@@ -55,7 +54,7 @@ fn answer(files: &ModelFiles) -> Vec<u32> {
         tokens_per_block: 8,
         blocks_total: 1,
     };
-    let mut backend = CpuBackend::new(model, shape, NonZeroUsize::MIN).unwrap();
+    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
     let chunk = Chunk {
         tokens: &[3, 1, 4, 1, 5],
         start: 0,

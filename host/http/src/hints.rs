@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
-use pointsman_core::rows::RequestClass;
+use pointsman_core::rows::{ExecutorKind, RequestClass};
 use pointsman_core::{Micros, SessionKey};
+use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::message::Hints;
 use pointsman_notation::nearest;
 use schemars::{Schema, SchemaGenerator};
@@ -46,7 +47,7 @@ enum Form {
     Pairs,
 }
 
-static HINTS: [Hint; 10] = [
+static HINTS: [Hint; 12] = [
     Hint {
         name: "session",
         form: Form::Text,
@@ -94,6 +95,18 @@ static HINTS: [Hint; 10] = [
         schema: || json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
     },
     Hint {
+        name: "device",
+        form: Form::Text,
+        about: "Name of the only device allowed.",
+        schema: || json!({"type": "string", "minLength": 1}),
+    },
+    Hint {
+        name: "kind",
+        form: Form::Text,
+        about: "The only kind of executors allowed: `cpu` forces a request to the processors.",
+        schema: || json!({"type": "string", "enum": KINDS.map(|(name, _)| name)}),
+    },
+    Hint {
         name: "may_wait",
         form: Form::Json,
         about: "`false`: rather refuse the request than let it wait outside the queue.",
@@ -118,6 +131,13 @@ const CLASSES: [(&str, RequestClass); 2] = [
     ("throughput", RequestClass::Throughput),
 ];
 
+const KINDS: [(&str, ExecutorKind); 4] = [
+    ("cpu", ExecutorKind::Cpu),
+    ("cuda", ExecutorKind::Cuda),
+    ("remote", ExecutorKind::Remote),
+    ("simulated", ExecutorKind::Simulated),
+];
+
 /// The field of a body that holds hints.
 pub(super) const BODY_FIELD: &str = "pointsman";
 
@@ -139,7 +159,9 @@ pub(super) struct Rules<'a> {
     /// The most urgency that the client may claim.
     pub(super) claims: Claims,
     pub(super) label_keys: &'a [String],
-    pub(super) executors: &'a [String],
+    pub(super) executors: &'a [ExecutorEntry],
+    /// The name of the model that is asked for; absent: none is.
+    pub(super) model: Option<&'a str>,
     /// The client's tenant. Sessions of different tenants are different.
     pub(super) tenant: &'a str,
 }
@@ -211,7 +233,7 @@ pub(super) fn parse(
         output_tokens_expected: given
             .take("expected_tokens", "an integer of at least 1", |n| *n >= 1)?,
         labels: given.labels(rules.label_keys)?,
-        allowed: given.executors(rules.executors)?,
+        allowed: given.allowed(rules)?,
         group: given.take("group", "an integer of at least 0", |_| true)?,
         may_wait: given
             .take("may_wait", "true or false", |_| true)?
@@ -379,6 +401,7 @@ impl Given<'_> {
         let labels = labels.unwrap_or_default();
         if let Some(key) = labels.keys().find(|key| !keys.contains(key)) {
             let key = quoted(key);
+            let keys = keys.iter().map(String::as_str).collect();
             return Err(unknown("labels", "label key", &key, keys));
         }
         Ok(labels
@@ -387,25 +410,97 @@ impl Given<'_> {
             .collect())
     }
 
-    fn executors(&mut self, known: &[String]) -> Result<Option<Vec<String>>, ApiError> {
+    /// Names of the only executors allowed: those that are named, on the device, of the kind and
+    /// that serve the model. Absent: no hint is about executors.
+    fn allowed(&mut self, rules: Rules<'_>) -> Result<Option<Vec<String>>, ApiError> {
+        let known = rules.executors;
+        let names = self.executors(known)?;
+        let device = self.device(known)?;
+        let kind = self.kind(known)?;
+        if names.is_none() && device.is_none() && kind.is_none() {
+            return Ok(None);
+        }
+        let is_named = |name: &String| names.as_ref().is_none_or(|names| names.contains(name));
+        let executors = known.iter().filter(|executor| {
+            is_named(&executor.name)
+                && device.as_ref().is_none_or(|name| executor.device == *name)
+                && kind.is_none_or(|kind| executor.kind == kind)
+        });
+        let serves = |executor: &ExecutorEntry| {
+            let mut models = executor.models.iter();
+            rules.model.is_none_or(|model| models.any(|it| it == model))
+        };
+        let allowed: Vec<&ExecutorEntry> = executors.collect();
+        let mut serving = allowed.iter().filter(|executor| serves(executor));
+        match (allowed.is_empty(), serving.next()) {
+            (true, _) => Err(nowhere("no executor is all that the hints say".to_owned())),
+            (false, None) => {
+                let model = quoted(rules.model.unwrap_or_default());
+                let names: Vec<&str> = allowed.iter().map(|it| &*it.name).collect();
+                let names = names.join(", ");
+                Err(nowhere(format!(
+                    "no executor that the hints allow serves the model `{model}`; they allow: {names}"
+                )))
+            }
+            (false, Some(_)) => {
+                let mut names: Vec<String> = allowed.iter().map(|it| it.name.clone()).collect();
+                names.sort();
+                Ok(Some(names))
+            }
+        }
+    }
+
+    fn executors(&mut self, known: &[ExecutorEntry]) -> Result<Option<Vec<String>>, ApiError> {
         let names = self.take(
             "executors",
             "a list of at least one name",
             |names: &Vec<String>| !names.is_empty(),
         )?;
-        let Some(mut names) = names else {
-            return Ok(None);
-        };
-        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        let mut given = names.iter().flatten();
+        let is_known = |name: &String| known.iter().any(|executor| executor.name == *name);
+        if let Some(name) = given.find(|name| !is_known(name)) {
+            let known = known.iter().map(|executor| &*executor.name).collect();
             return Err(unknown("executors", "executor", &quoted(name), known));
         }
-        names.sort();
-        names.dedup();
-        Ok(Some(names))
+        Ok(names)
+    }
+
+    fn device(&mut self, known: &[ExecutorEntry]) -> Result<Option<String>, ApiError> {
+        let device = self.take("device", "the name of a device", |_: &String| true)?;
+        let Some(name) = &device else { return Ok(None) };
+        if !known.iter().any(|executor| executor.device == *name) {
+            let mut devices: Vec<&str> = known.iter().map(|executor| &*executor.device).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            let what = "device with an executor";
+            return Err(unknown("device", what, &quoted(name), devices));
+        }
+        Ok(device)
+    }
+
+    fn kind(&mut self, known: &[ExecutorEntry]) -> Result<Option<ExecutorKind>, ApiError> {
+        let named = |name: &str| KINDS.into_iter().find(|(known, _)| *known == name);
+        let wanted = "`cpu`, `cuda`, `remote` or `simulated`";
+        let kind = self.take("kind", wanted, |name: &String| named(name).is_some())?;
+        let Some((name, kind)) = kind.and_then(|name| named(&name)) else {
+            return Ok(None);
+        };
+        let has = |kind| known.iter().any(|executor| executor.kind == kind);
+        if !has(kind) {
+            let there = KINDS.into_iter().filter(|(_, kind)| has(*kind));
+            let there = there.map(|(name, _)| name).collect();
+            return Err(unknown("kind", "executor of the kind", name, there));
+        }
+        Ok(Some(kind))
     }
 }
 
-fn unknown(hint: &str, what: &str, name: &str, known: &[String]) -> ApiError {
+/// The error of hints that leave no executor.
+fn nowhere(message: String) -> ApiError {
+    ApiError::field(BODY_FIELD, message)
+}
+
+fn unknown(hint: &str, what: &str, name: &str, known: Vec<&str>) -> ApiError {
     let known = if known.is_empty() {
         "there are none".to_owned()
     } else {

@@ -1,12 +1,14 @@
 //! The models on this machine's processors: the [`Provider`] of the local engine.
 //!
-//! [`start`] attaches the models of the configuration; the fleet adds and removes others.
+//! [`start`] attaches the devices and executors of the configuration; the fleet adds and removes
+//! other executors.
 //!
-//! All models share one device, the processors, and its KV blocks. A block is a fixed number of
-//! bytes: enough for 16 tokens of the model with the most bytes per token. A block holds as many
-//! tokens of each other model as fit.
+//! A device is a part of the processors, with threads and KV blocks of its own, which all its
+//! executors share. A block is a fixed number of bytes: enough for 16 tokens of the model with the
+//! most bytes per token. A block holds as many tokens of each other model as fit; where an executor
+//! serves several models, as many as fit of the one with the most bytes per token.
 
-use std::io;
+use std::any::Any;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -16,49 +18,54 @@ use pointsman_core::{
     DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, Input, KvSpec, Machine, Micros,
     ModelId,
 };
-use pointsman_driver::catalog::ModelEntry;
+use pointsman_driver::catalog::{ExecutorEntry, ModelEntry};
 use pointsman_driver::clock;
-use pointsman_driver::fleet::Running;
+use pointsman_driver::fleet::{Running, sized};
 use pointsman_driver::provider::{
-    ExecutorTerms, ModelConfig, ModelSource, Provider, ServeModelError, ServedModel,
+    ExecutorConfig, ModelConfig, ModelSource, PreparedExecutor, PreparedModel, Provider,
+    ServeModelError, ServedModel,
 };
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
 use pointsman_engine::model::backend::Backend;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
-use pointsman_executor::handle::EngineHandle;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use crate::config::CpuConfig;
+use crate::config::{Config, DeviceConfig};
 use crate::embedded;
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
-/// The name of the processors as a device.
-const DEVICE: &str = "cpu0";
 
-/// The files of a model in memory, before the device is known.
+/// The files of a model in memory.
 #[derive(Debug)]
-pub struct Loaded {
-    config: ModelConfig,
+struct Loaded {
     text: Arc<ModelText>,
     model: Arc<CpuModel>,
 }
 
-/// The processors as an attached device.
+/// The processors as attached devices.
 #[derive(Clone, Debug)]
 pub struct LocalProvider {
-    device: DeviceId,
-    blocks: Blocks,
-    cpu: CpuConfig,
+    /// The devices, the default one first.
+    devices: Vec<LocalDevice>,
     /// The way for reports of the engines.
     events: mpsc::Sender<Events>,
 }
 
-/// The KV blocks of the device.
+/// A part of the processors as an attached device.
+#[derive(Clone, Debug)]
+struct LocalDevice {
+    name: String,
+    id: DeviceId,
+    blocks: Blocks,
+    processors: Processors,
+}
+
+/// The KV blocks of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Blocks {
     /// Bytes of one block.
@@ -67,49 +74,44 @@ struct Blocks {
     total: u32,
 }
 
-/// A model whose tokens fit the blocks of the device.
-#[derive(Debug)]
-struct LocalModel {
-    loaded: Arc<Loaded>,
-    shape: KvShape,
-    host: LocalProvider,
-}
+// === Loading ===
 
-// === impl Loaded ===
-
-impl Loaded {
-    /// Loads a model. Slow: all weights are read.
-    ///
-    /// # Errors
-    /// If a file of the model is missing or wrong; the error names the model.
-    pub fn load(config: &ModelConfig) -> Result<Self> {
-        let name = &config.name;
-        let files = match &config.source {
-            ModelSource::Embedded => {
-                embedded::demo_model().context("this binary was built without the demo model")?
-            }
-            ModelSource::Folder(folder) => ModelFiles::Folder(folder.clone()),
-        };
-        let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
-        let text = text.with_clock(clock::unix_seconds);
-        let model = CpuModel::load(&files).with_context(|| format!("model {name}"))?;
-        let (ids, rows) = (text.vocab_size(), model.config().vocab_size);
-        ensure!(
-            ids <= rows,
-            "model {name}: the tokenizer has {ids} tokens, the model {rows}; they do not belong \
-             together"
-        );
-        info!(model = name, files = %describe(&config.source), "model loaded");
-        Ok(Self {
-            config: config.clone(),
-            text: Arc::new(text),
+/// Loads a model. Slow: all weights are read.
+///
+/// # Errors
+/// If a file of the model is missing or wrong; the error names the model.
+pub fn load(config: &ModelConfig) -> Result<ServedModel> {
+    let name = &config.name;
+    let files = match &config.source {
+        ModelSource::Embedded => {
+            embedded::demo_model().context("this binary was built without the demo model")?
+        }
+        ModelSource::Folder(folder) => ModelFiles::Folder(folder.clone()),
+    };
+    let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
+    let text = text.with_clock(clock::unix_seconds);
+    let model = CpuModel::load(&files).with_context(|| format!("model {name}"))?;
+    let (ids, rows) = (text.vocab_size(), model.config().vocab_size);
+    ensure!(
+        ids <= rows,
+        "model {name}: the tokenizer has {ids} tokens, the model {rows}; they do not belong \
+         together"
+    );
+    info!(model = name, files = %describe(&config.source), "model loaded");
+    let text = Arc::new(text);
+    Ok(ServedModel {
+        source: config.source.clone(),
+        entry: ModelEntry {
+            name: name.clone(),
+            text: Arc::clone(&text) as _,
+            context_tokens: model.config().context_tokens,
+            created: clock::unix_seconds(),
+        },
+        weights: Arc::new(Loaded {
+            text,
             model: Arc::new(model),
-        })
-    }
-
-    fn kv_bytes_per_token(&self) -> u64 {
-        self.model.kv_bytes_per_token()
-    }
+        }),
+    })
 }
 
 fn describe(source: &ModelSource) -> String {
@@ -119,195 +121,270 @@ fn describe(source: &ModelSource) -> String {
     }
 }
 
+/// The files of a model that [`load`] returned.
+fn loaded(model: &ServedModel) -> Arc<Loaded> {
+    let weights = Arc::clone(&model.weights) as Arc<dyn Any + Send + Sync>;
+    let loaded = weights.downcast();
+    loaded.expect("a provider is given the models that it has loaded")
+}
+
 // === impl LocalProvider ===
 
 impl Provider for LocalProvider {
-    fn load(&self, model: &ModelConfig) -> Result<Arc<dyn ServedModel>, ServeModelError> {
-        let loaded = Loaded::load(model);
-        let loaded = loaded.map_err(|error| ServeModelError::Files(format!("{error:#}")))?;
-        Ok(Arc::new(self.fit(Arc::new(loaded))?))
-    }
-}
-
-impl LocalProvider {
-    /// Lays the model's KV cache out in the blocks of the device.
-    fn fit(&self, loaded: Arc<Loaded>) -> Result<LocalModel, ServeModelError> {
-        let token_bytes = loaded.kv_bytes_per_token();
-        let tokens = u32::try_from(self.blocks.bytes / token_bytes).unwrap_or(u32::MAX);
-        if tokens == 0 {
-            return Err(ServeModelError::DoesNotFit(format!(
-                "a token of model {} takes {token_bytes} bytes of KV cache, a block of the device \
-                 has {}; put the model into the configuration and start the host again",
-                loaded.config.name, self.blocks.bytes
-            )));
-        }
-        let shape = KvShape {
-            tokens_per_block: tokens,
-            blocks_total: self.blocks.total,
-        };
-        Ok(LocalModel {
-            loaded,
-            shape,
-            host: self.clone(),
-        })
-    }
-}
-
-// === impl LocalModel ===
-
-impl ServedModel for LocalModel {
-    fn config(&self) -> &ModelConfig {
-        &self.loaded.config
+    fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError> {
+        load(model).map_err(|error| ServeModelError::Files(format!("{error:#}")))
     }
 
-    /// The model as clients see it: a sequence alone is no longer than the whole pool.
-    fn entry(&self) -> ModelEntry {
-        let shape = self.shape;
-        let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
-        ModelEntry {
-            name: self.config().name.clone(),
-            text: Arc::clone(&self.loaded.text) as _,
-            context_tokens: self.loaded.model.config().context_tokens.min(pool),
-            created: clock::unix_seconds(),
-        }
-    }
-
-    fn executor(&self, terms: &ExecutorTerms) -> ExecutorSpec {
-        ExecutorSpec {
-            name: format!("{DEVICE}/{}", self.config().name),
-            device: self.host.device,
+    fn executor(
+        &self,
+        models: &[ServedModel],
+        config: &ExecutorConfig,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        let device = self.device(config.device.as_deref())?;
+        let shape = device.shape(models)?;
+        let name = config.name.clone().unwrap_or_else(|| {
+            let first = models.first().map_or("", |model| &*model.entry.name);
+            format!("{}/{first}", device.name)
+        });
+        let terms = config.terms;
+        let spec = ExecutorSpec {
+            name,
+            device: device.id,
             kind: ExecutorKind::Cpu,
             role: Role::Both,
             group: terms.group,
             share_weight: terms.share_weight,
             serves: None,
             slots_total: terms.slots,
-            models_max: None,
+            models_max: terms.models_max,
             queue_limit: terms.queue,
-            tokens_per_block: Some(self.shape.tokens_per_block),
+            tokens_per_block: Some(shape.tokens_per_block),
             preempts: terms.preemptible,
-            model_unload_delay: Micros(0),
-        }
-    }
-
-    fn spawn(&self, executor: ExecutorId, model: ModelId, slots: u32) -> io::Result<EngineHandle> {
-        let (weights, shape) = (Arc::clone(&self.loaded.model), self.shape);
-        let threads = NonZeroUsize::new(self.host.cpu.threads).unwrap_or(NonZeroUsize::MIN);
-        let backend = move || {
-            let backend = CpuBackend::new(Arc::clone(&weights), shape, threads)?;
-            Ok(Box::new(backend) as Box<dyn Backend>)
+            model_unload_delay: terms.model_unload_delay,
         };
-        engine::spawn(EngineSpec {
+        let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
+        let prepared = models.iter().map(|model| PreparedModel {
+            name: model.entry.name.clone(),
+            // A sequence alone is no longer than the whole pool.
+            context_tokens: loaded(model).model.config().context_tokens.min(pool),
+        });
+        let engine = Engine {
+            models: models.iter().map(loaded).collect(),
+            shape,
+            slots: terms.slots,
+            processors: device.processors.clone(),
+            events: self.events.clone(),
+        };
+        Ok(PreparedExecutor {
+            spec,
+            models: prepared.collect(),
+            spawn: Box::new(move |executor, models| engine::spawn(engine.spec(executor, models))),
+        })
+    }
+}
+
+impl LocalProvider {
+    /// The device `name`; without a name the default one.
+    fn device(&self, name: Option<&str>) -> Result<&LocalDevice, ServeModelError> {
+        let mut devices = self.devices.iter();
+        let found = match name {
+            Some(name) => devices.find(|device| device.name == name),
+            None => devices.next(),
+        };
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.devices.iter().map(|device| &*device.name).collect();
+            ServeModelError::NoDevice {
+                name: name.unwrap_or_default().to_owned(),
+                known: known.join(", "),
+            }
+        })
+    }
+}
+
+impl LocalDevice {
+    /// Lays the KV cache of an executor's models out in the blocks of the device.
+    fn shape(&self, models: &[ServedModel]) -> Result<KvShape, ServeModelError> {
+        let widest = models
+            .iter()
+            .max_by_key(|model| loaded(model).model.kv_bytes_per_token());
+        let token_bytes = widest.map_or(1, |model| loaded(model).model.kv_bytes_per_token());
+        let tokens = u32::try_from(self.blocks.bytes / token_bytes).unwrap_or(u32::MAX);
+        if tokens == 0 {
+            let name = widest.map_or("", |model| &*model.entry.name);
+            return Err(ServeModelError::DoesNotFit(format!(
+                "a token of model {name} takes {token_bytes} bytes of KV cache, a block of device {} \
+                 has {}; put the model into the configuration and start the host again",
+                self.name, self.blocks.bytes
+            )));
+        }
+        Ok(KvShape {
+            tokens_per_block: tokens,
+            blocks_total: self.blocks.total,
+        })
+    }
+}
+
+/// An engine that could be started.
+struct Engine {
+    models: Vec<Arc<Loaded>>,
+    shape: KvShape,
+    slots: u32,
+    processors: Processors,
+    events: mpsc::Sender<Events>,
+}
+
+impl Engine {
+    /// The engine of `executor`, whose models the machine knows by `ids`.
+    fn spec(self, executor: ExecutorId, ids: &[ModelId]) -> EngineSpec {
+        let models = self.models.iter().zip(ids).map(|(loaded, id)| {
+            let (weights, shape) = (Arc::clone(&loaded.model), self.shape);
+            let processors = self.processors.clone();
+            let backend = move || {
+                let backend = CpuBackend::new(Arc::clone(&weights), shape, processors.clone());
+                Ok(Box::new(backend) as Box<dyn Backend>)
+            };
+            ModelSpec {
+                model: *id,
+                text: Arc::clone(&loaded.text),
+                backend: Box::new(backend),
+            }
+        });
+        EngineSpec {
             executor,
             incarnation: Incarnation(0),
-            slots,
-            models: vec![ModelSpec {
-                model,
-                text: Arc::clone(&self.loaded.text),
-                backend: Box::new(backend),
-            }],
-            events: self.host.events.clone(),
+            slots: self.slots,
+            models: models.collect(),
+            events: self.events,
             recovery: Recovery::default(),
-        })
+        }
     }
 }
 
 // === The start ===
 
-/// A model in memory, and an executor for it.
-pub type Wanted = (ModelConfig, Arc<Loaded>);
-
-/// Loads the models that `configs` name, each once.
+/// Loads models, each once.
 ///
 /// # Errors
 /// If a file of a model is missing or wrong; the error names the model.
-pub fn load(configs: Vec<ModelConfig>) -> Result<Vec<Wanted>> {
-    let mut wanted: Vec<Wanted> = Vec::new();
-    for config in configs {
-        let mut earlier = wanted.iter().filter(|(known, _)| known.name == config.name);
-        let loaded = match earlier.next() {
-            Some((_, loaded)) => Arc::clone(loaded),
-            None => Arc::new(Loaded::load(&config)?),
-        };
-        wanted.push((config, loaded));
-    }
-    Ok(wanted)
+pub fn load_all(configs: &[ModelConfig]) -> Result<Vec<ServedModel>> {
+    configs.iter().map(load).collect()
 }
 
-/// Attaches the processors and each model to `machine`, and starts the engines.
+/// Attaches the devices and executors of a configuration to `machine`, and starts the engines.
+/// `models` are those of the configuration.
 ///
 /// # Errors
-/// If a model does not fit the device, or a thread cannot be made.
+/// If a model does not fit its device, or a thread cannot be made.
 pub fn start(
     machine: &mut Machine,
     now: Micros,
-    models: &[Wanted],
-    cpu: &CpuConfig,
+    (config, models): (&Config, &[ServedModel]),
     events: mpsc::Sender<Events>,
 ) -> Result<(LocalProvider, Vec<Running>)> {
-    let blocks = blocks(models, cpu)?;
-    let device = DeviceSpec {
-        name: DEVICE.to_owned(),
-        kv: KvSpec::Owned {
-            block_bytes: blocks.bytes,
-            blocks_total: blocks.total,
-        },
-        tokens_per_step: Some(cpu.tokens_per_step),
-    };
-    let device = machine.handle(now, Input::DeviceAttached(device));
+    for model in &config.models {
+        let id = machine.intern(now, &model.name);
+        if model.running_max.is_some() {
+            machine.handle(now, Input::ModelLimitSet(id, model.running_max));
+        }
+    }
+    let devices = config.devices.iter().map(|device| {
+        let executors = config.executors_on(device);
+        let here: Vec<&str> = executors
+            .flat_map(|executor| executor.models.iter().map(String::as_str))
+            .collect();
+        attach_device(machine, now, device, widest(models, &here)?)
+    });
     let provider = LocalProvider {
-        device: device.device()?,
-        blocks,
-        cpu: cpu.clone(),
+        devices: devices.collect::<Result<_>>()?,
         events,
     };
-    let running = models.iter().map(|(config, loaded)| {
-        let model = provider.fit(Arc::clone(loaded))?;
-        attach(machine, now, model, config).with_context(|| format!("model {}", config.name))
+    let running = config.executors.iter().map(|executor| {
+        let models: Vec<ServedModel> = named(models, &executor.models).cloned().collect();
+        let about = || format!("model {}", executor.models.join(", "));
+        attach(machine, now, &provider, (executor, models)).with_context(about)
     });
     let running = running.collect::<Result<_>>()?;
     Ok((provider, running))
 }
 
-/// Attaches an executor of a model, and starts its engine.
-fn attach(
+/// The models of these names, in the order of the names.
+fn named<'a>(
+    models: &'a [ServedModel],
+    names: &'a [String],
+) -> impl Iterator<Item = &'a ServedModel> {
+    let find = |name: &&String| models.iter().find(|model| model.entry.name == **name);
+    names.iter().filter_map(move |name| find(&name))
+}
+
+/// Bytes of KV cache that a token takes, of the model that takes the most of those `here`. Where there
+/// are none, any model may come.
+fn widest(models: &[ServedModel], here: &[&str]) -> Result<u64> {
+    let comes_here = |model: &&ServedModel| here.is_empty() || here.contains(&&*model.entry.name);
+    let widths = models.iter().filter(comes_here);
+    let widest = widths.map(|model| loaded(model).model.kv_bytes_per_token());
+    widest.max().context("no model is configured")
+}
+
+/// Attaches a device whose blocks fit a model with so many bytes per token, and starts its threads.
+fn attach_device(
     machine: &mut Machine,
     now: Micros,
-    model: LocalModel,
-    config: &ModelConfig,
-) -> Result<Running> {
-    let id = machine.intern(now, &config.name);
-    let default = model.executor(&config.terms);
-    let spec = ExecutorSpec {
-        name: config.executor.clone().unwrap_or(default.name),
-        serves: Some(vec![id]),
-        ..default
+    config: &DeviceConfig,
+    token_bytes: u64,
+) -> Result<LocalDevice> {
+    let name = &config.name;
+    let bytes = token_bytes * TOKENS_PER_BLOCK;
+    let total = u32::try_from(config.kv_bytes / bytes).unwrap_or(u32::MAX);
+    ensure!(
+        total > 0,
+        "kv-memory of {} bytes, on device {name}, holds no block: one takes {bytes} bytes",
+        config.kv_bytes
+    );
+    let spec = DeviceSpec {
+        name: name.clone(),
+        kv: KvSpec::Owned {
+            block_bytes: bytes,
+            blocks_total: total,
+        },
+        tokens_per_step: Some(config.tokens_per_step),
     };
-    let name = spec.name.clone();
-    let executor = machine.handle(now, Input::ExecutorAttached(spec));
-    let executor = executor.executor()?;
-    let engine = model
-        .spawn(executor, id, config.terms.slots)
-        .context("its engine")?;
-    Ok(Running {
-        executor,
-        name,
-        model: Arc::new(model),
-        engine,
+    let id = machine.handle(now, Input::DeviceAttached(spec)).device()?;
+    let threads = NonZeroUsize::new(config.threads).unwrap_or(NonZeroUsize::MIN);
+    Ok(LocalDevice {
+        name: name.clone(),
+        id,
+        blocks: Blocks { bytes, total },
+        processors: Processors::start(name, threads)?,
     })
 }
 
-fn blocks(models: &[Wanted], cpu: &CpuConfig) -> Result<Blocks> {
-    let widest = models
-        .iter()
-        .map(|(_, loaded)| loaded.kv_bytes_per_token())
-        .max();
-    let bytes = widest.context("no model is configured")? * TOKENS_PER_BLOCK;
-    let total = u32::try_from(cpu.kv_bytes / bytes).unwrap_or(u32::MAX);
-    ensure!(
-        total > 0,
-        "cpu.kv-memory of {} bytes holds no block: one takes {bytes} bytes",
-        cpu.kv_bytes
-    );
-    Ok(Blocks { bytes, total })
+/// Attaches an executor of these models, and starts its engine.
+fn attach(
+    machine: &mut Machine,
+    now: Micros,
+    provider: &LocalProvider,
+    (config, models): (&ExecutorConfig, Vec<ServedModel>),
+) -> Result<Running> {
+    let prepared = provider.executor(&models, config)?;
+    let ids = config.models.iter();
+    let ids: Vec<ModelId> = ids.map(|name| machine.intern(now, name)).collect();
+    let entry = ExecutorEntry {
+        name: prepared.spec.name.clone(),
+        device: provider.device(config.device.as_deref())?.name.clone(),
+        kind: prepared.spec.kind,
+        models: config.models.clone(),
+    };
+    let spec = ExecutorSpec {
+        serves: Some(ids.clone()),
+        ..prepared.spec
+    };
+    let executor = machine.handle(now, Input::ExecutorAttached(spec));
+    let executor = executor.executor()?;
+    let engine = (prepared.spawn)(executor, &ids).context("its engine")?;
+    Ok(Running {
+        executor,
+        entry,
+        models: sized(models, &prepared.models),
+        engine,
+    })
 }

@@ -19,7 +19,7 @@ use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{DriverHandle, channels};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::port::{DriverPort, eject};
-use pointsman_driver::provider::ModelConfig;
+use pointsman_driver::provider::{ModelConfig, ServedModel};
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
@@ -39,7 +39,7 @@ use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::memory;
-use crate::models::{self, Wanted};
+use crate::models;
 use crate::shutdown::{self, SignalOrder, Signals};
 
 /// Batches of executor events on their way to the driver.
@@ -352,17 +352,17 @@ fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
 }
 
 /// Loads the models, on a thread that may be busy for long.
-async fn load(configs: Vec<ModelConfig>) -> Result<Vec<Wanted>> {
-    let loading = task::spawn_blocking(move || models::load(configs));
+async fn load(configs: Vec<ModelConfig>) -> Result<Vec<ServedModel>> {
+    let loading = task::spawn_blocking(move || models::load_all(&configs));
     loading.await.context("loading panicked")?
 }
 
-fn start_core(config: &Config, models: &[Wanted], shared: &Shared) -> Result<Core> {
+fn start_core(config: &Config, models: &[ServedModel], shared: &Shared) -> Result<Core> {
     let now = shared.clock.now();
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
-    let (provider, running) = models::start(&mut machine, now, models, &config.cpu, events)?;
+    let (provider, running) = models::start(&mut machine, now, (config, models), events)?;
     let policies = PolicyHost::new(config.patience).with_restarts(Restarts::Elsewhere);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {

@@ -10,7 +10,7 @@ use common::{
 use pointsman_core::rows::Health;
 use pointsman_core::{
     Allotment, Allotments, AttachError, Author, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact,
-    Micros, RefusalCause, TokensUsed,
+    Handled, Input, Micros, RefusalCause, TokensUsed,
 };
 use pointsman_sim::{Engine, EngineProfile};
 
@@ -116,6 +116,40 @@ fn every_running_sequence_gets_a_token_and_the_total_holds() {
     start_on(&mut world, executors[1], 4);
     assert_eq!(budgets(&world, executors), [2, 18]);
     assert_eq!(refusals(&world), [], "it is in order, and raised");
+}
+
+#[test]
+fn tokens_per_step_change_while_engines_run() {
+    let (mut world, device, executors) = pair();
+    let set = |world: &mut World, tokens| world.input(Input::TokensPerStepSet(device, tokens));
+    let sum = |world: &World| {
+        let snapshots = executors.map(|id| world.machine.executor_snapshot(id));
+        let budgets = snapshots
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it.tokens_max);
+        budgets.sum::<u32>()
+    };
+    start_on(&mut world, executors[0], 4);
+    start_on(&mut world, executors[1], 4);
+    assert_eq!(sum(&world), 20);
+    assert_eq!(set(&mut world, 12), Handled::Done);
+    assert_eq!(sum(&world), 12, "no step has more, not even the next one");
+    world.settle();
+    assert_eq!(budgets(&world, executors), [6, 6]);
+    assert_eq!(set(&mut world, 30), Handled::Done);
+    world.settle();
+    assert_eq!(budgets(&world, executors), [15, 15]);
+    // Too few for the slots, of which each may run a sequence.
+    let too_few = AttachError::TooFewTokens {
+        slots: 4,
+        tokens_per_step: 3,
+    };
+    assert_eq!(set(&mut world, 3), Handled::Refused(too_few));
+    assert_eq!(world.machine.tokens_per_step(device), Some(30));
+    let nowhere = Input::TokensPerStepSet(DeviceId(9), 30);
+    let unknown = AttachError::UnknownDevice(DeviceId(9));
+    assert_eq!(world.input(nowhere), Handled::Refused(unknown));
 }
 
 #[test]

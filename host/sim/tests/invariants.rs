@@ -228,6 +228,13 @@ impl<P: Policies> Run<P> {
             return;
         };
         let rng = &mut self.rng;
+        if rng.u32(0..9) == 8 {
+            let device = self.devices[rng.usize(0..self.devices.len())];
+            // Too few for the slots, and refused, now and then.
+            let tokens = rng.u32(1..60);
+            self.world.input(Input::TokensPerStepSet(device, tokens));
+            return;
+        }
         let update = match rng.u32(0..8) {
             0 => ExecutorUpdate::Health(Health::Down),
             1 => ExecutorUpdate::Health(Health::Draining),

@@ -9,7 +9,7 @@ use crate::fact::PlacedIn;
 use crate::input::NewRequest;
 use pointsman_interface::RefusalCause;
 use pointsman_interface::rows::{self, Cached, ExecutorInfo, ExecutorLoad, Stage};
-use pointsman_interface::{ExecutorId, Micros, RequestId};
+use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
 
 use super::Machine;
 use super::interlock::check_place;
@@ -58,6 +58,27 @@ impl Machine {
     /// The KV pools that anybody counts, in attach order.
     pub fn devices(&self) -> impl Iterator<Item = rows::Device> {
         self.ledger.devices().iter().filter_map(Device::row)
+    }
+
+    /// The tokens that all engines of a device together may schedule in a step; absent: each engine
+    /// sets a number of its own.
+    #[must_use]
+    pub fn tokens_per_step(&self, device: DeviceId) -> Option<u32> {
+        self.ledger.find_device(device)?.spec.tokens_per_step
+    }
+
+    /// The models that are on an executor, with sequences or kept loaded.
+    pub fn residencies(&self, executor: ExecutorId) -> impl Iterator<Item = rows::Residency> {
+        let executor = self.ledger.find(executor).into_iter();
+        executor.flat_map(|executor| {
+            let models = executor.models.keys();
+            models.filter_map(|model| executor.residency(*model))
+        })
+    }
+
+    /// The models that were ever named, in the order of their ids.
+    pub fn models(&self) -> impl Iterator<Item = rows::Model> {
+        self.ledger.model_rows()
     }
 
     /// A request without a place, shared with the machine.

@@ -8,9 +8,10 @@ use pointsman_executor::stats::EngineStats;
 
 use super::super::decisions::TraceEvent;
 use super::super::operator::{
-    AttachRefused, AttachRequest, ChangeRefused, ExecutorChange, ExecutorRow, ForecastAuthor,
-    ForecastOutcome, Operator, RouteQuery,
+    AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, ForecastAuthor, ForecastOutcome,
+    Operator, RouteQuery,
 };
+use super::super::provider::{PreparedExecutor, PreparedModel};
 use super::*;
 use tokio::sync::oneshot;
 
@@ -97,15 +98,18 @@ fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
     assert!(stage.commands.is_closed() || stage.commands.try_recv().is_err());
 }
 
-fn attach_request(name: &str, commands: mpsc::Sender<Command>) -> Box<AttachRequest> {
-    Box::new(AttachRequest {
+fn prepared(name: &str, commands: mpsc::Sender<Command>) -> Box<PreparedExecutor> {
+    Box::new(PreparedExecutor {
         spec: ExecutorSpec {
             slots_total: 1,
             tokens_per_block: Some(4),
             ..fixture::executor_spec(name, DeviceId(0))
         },
-        model: "demo".to_owned(),
-        spawn: Box::new(move |_executor, _model| {
+        models: vec![PreparedModel {
+            name: "demo".to_owned(),
+            context_tokens: 64,
+        }],
+        spawn: Box::new(move |_executor, _models| {
             Ok(EngineHandle {
                 commands,
                 stats: Arc::new(EngineStats::default()),
@@ -119,13 +123,13 @@ fn attach_request(name: &str, commands: mpsc::Sender<Command>) -> Box<AttachRequ
 fn one_that_is_added_is_used_and_a_name_that_is_taken_is_refused() {
     let mut stage = Stage::new();
     let (sender, mut commands) = mpsc::channel(8);
-    let twin = attach_request("cpu0/demo", sender.clone());
+    let twin = prepared("cpu0/demo", sender.clone());
     let refused = stage.ask(|answer| Operator::Attach(twin, answer));
     assert!(
         matches!(refused, Err(AttachRefused::Machine(_))),
         "{refused:?}"
     );
-    let second = attach_request("cpu0/second", sender);
+    let second = prepared("cpu0/second", sender);
     let attached = stage
         .ask(|answer| Operator::Attach(second, answer))
         .unwrap();
@@ -141,8 +145,8 @@ fn one_that_is_added_is_used_and_a_name_that_is_taken_is_refused() {
 #[test]
 fn one_without_a_thread_is_not_attached() {
     let mut stage = Stage::new();
-    let mut second = attach_request("cpu0/second", mpsc::channel(1).0);
-    second.spawn = Box::new(|_executor, _model| Err(std::io::Error::other("no thread")));
+    let mut second = prepared("cpu0/second", mpsc::channel(1).0);
+    second.spawn = Box::new(|_executor, _models| Err(std::io::Error::other("no thread")));
     let refused = stage.ask(|answer| Operator::Attach(second, answer));
     assert!(
         matches!(refused, Err(AttachRefused::NoThread(_))),

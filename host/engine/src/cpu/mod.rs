@@ -1,7 +1,8 @@
 //! The engine's arithmetic on this machine's processors, and the reference for every other
 //! device.
 //!
-//! A [`CpuModel`] is loaded once; each [`CpuBackend`] over it has its own KV pool and threads. A
+//! A [`CpuModel`] is loaded once; each [`CpuBackend`] over it has its own KV pool. The backends of one
+//! device share its [`Processors`], so that they never compute on more of them together. A
 //! row of logits is the same bit by bit whatever else is in the step, however its prompt was cut,
 //! whichever blocks it has, and with any number of threads: scheduling can be tested by equality.
 //! Between machines only the platform's sine, cosine and power, for positions, can differ.
@@ -20,15 +21,16 @@ mod input;
 mod kernels;
 mod kv;
 mod ops;
+mod processors;
 mod simd;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use pointsman_core::BlockId;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::ThreadPool;
 
 pub use kv::KvShape;
+pub use processors::Processors;
 
 use self::input::InputBatch;
 use self::kv::KvPool;
@@ -69,7 +71,7 @@ pub struct CpuBackend {
     // Immutable.
     model: Arc<CpuModel>,
     instructions: Instructions,
-    threads: Option<ThreadPool>,
+    processors: Processors,
     // Owned state.
     kv: KvPool,
     activations: Activations<Vec<f32>>,
@@ -121,23 +123,16 @@ impl CpuModel {
 // === impl CpuBackend ===
 
 impl CpuBackend {
-    /// Makes a backend with an empty pool. With more than one thread the caller waits for them.
-    ///
-    /// # Errors
-    /// If the threads cannot be started.
-    pub fn new(
-        model: Arc<CpuModel>,
-        shape: KvShape,
-        threads: NonZeroUsize,
-    ) -> Result<Self, DeviceError> {
-        let threads = threads.get();
-        Ok(Self {
+    /// Makes a backend with an empty pool, which computes on `processors`.
+    #[must_use]
+    pub fn new(model: Arc<CpuModel>, shape: KvShape, processors: Processors) -> Self {
+        Self {
             instructions: Instructions::detect(),
-            threads: (threads > 1).then(|| pool(threads)).transpose()?,
+            processors,
             kv: KvPool::new(shape, &model.config),
             activations: Activations::default(),
             model,
-        })
+        }
     }
 
     /// Makes the backend compute without vector instructions, with the same results.
@@ -160,7 +155,7 @@ impl CpuBackend {
         let model = &*self.model;
         let input = InputBatch::new(chunks, model, self.kv.shape());
         let work = input.rows.len() * model.matrix_size_max();
-        let pool = self.threads.as_ref().filter(|_| work >= PARALLEL_MIN);
+        let pool = self.processors.pool().filter(|_| work >= PARALLEL_MIN);
         let mut ops = CpuOps {
             simd,
             config: &model.config,
@@ -203,14 +198,6 @@ impl Backend for CpuBackend {
         std::mem::swap(logits, &mut self.activations.logits);
         Ok(())
     }
-}
-
-fn pool(threads: usize) -> Result<ThreadPool, DeviceError> {
-    ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|index| format!("cpu-engine-{index}"))
-        .build()
-        .map_err(|error| DeviceError(format!("threads cannot be started: {error}")))
 }
 
 // === impl Instructions ===

@@ -1,12 +1,11 @@
 //! Engines as executors under test: one that works when it is asked for events, and one on its
 //! thread.
 
-use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pointsman_core::ModelId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape};
+use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
 use pointsman_engine::model::backend::Backend;
 use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use pointsman_engine::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
@@ -41,8 +40,8 @@ pub fn demo() -> Box<dyn Backend> {
         tokens_per_block: SHAPE.tokens_per_block,
         blocks_total: SHAPE.blocks_total,
     };
-    let backend = CpuBackend::new(Arc::clone(model), shape, NonZeroUsize::MIN);
-    Box::new(backend.unwrap())
+    let backend = CpuBackend::new(Arc::clone(model), shape, Processors::of_caller());
+    Box::new(backend)
 }
 
 /// The models of an engine under test, by the makers of their backends.

@@ -1,20 +1,17 @@
 //! Executors: their list, the addition of another one, the removal of one.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_driver::catalog::Catalog;
-use pointsman_driver::fleet::{AddError, Addition};
+use pointsman_driver::fleet::AddError;
 use pointsman_driver::message::Load;
 use pointsman_driver::operator::{
-    ChangeRefused, DeviceRow, ExecutorChange, ExecutorRow, Fate, Operator, Overview,
+    ChangeRefused, ExecutorChange, ExecutorRow, Fate, Operator, Overview, PresentModel,
 };
-use pointsman_driver::provider::{EXECUTOR_QUEUE_MAX, ExecutorTerms, SLOTS_MAX, WEIGHTS};
 use pointsman_executor::stats::EngineStats;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::super::App;
 use super::super::answer::Json;
@@ -22,6 +19,8 @@ use super::super::error::{ApiError, quoted};
 use super::super::fields::{Fields, closed_object};
 use super::super::openapi::named;
 use super::super::router::Call;
+use super::addition::{SHARE_WEIGHT, addition, weight, weight_schema};
+use super::devices::Device;
 use super::in_time;
 
 /// The executors, the first 1000 in attach order, and the devices.
@@ -52,6 +51,10 @@ pub(crate) struct Executor {
     share_weight: u32,
     /// True if a sequence may be taken off it for a more urgent one.
     preemptible: bool,
+    /// Distinct models of which sequences may be there at once; null: unlimited.
+    models_max: Option<u32>,
+    /// The models that are there: with sequences, or kept loaded.
+    models_present: Vec<Present>,
     slots_used: u32,
     slots_total: u32,
     #[serde(flatten)]
@@ -82,6 +85,18 @@ struct ExecutorQueue {
     saturated: bool,
 }
 
+/// A model on an executor.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Present {
+    model: String,
+    /// Sequences of the model, queued ones too.
+    sequences: u32,
+    /// The time, on the host's clock, until which it is kept loaded without a sequence; null: it has
+    /// sequences.
+    warm_until_micros: Option<u64>,
+}
+
 /// Counters of an engine.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
@@ -90,18 +105,6 @@ struct EngineCounters {
     prefill_tokens: u64,
     generated_tokens: u64,
     losses: u64,
-}
-
-/// A device with its KV blocks.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Device {
-    name: String,
-    block_bytes: u64,
-    blocks_total: u32,
-    /// Blocks that hold nothing.
-    blocks_free: u32,
-    /// Blocks that are free on demand and hold a prefix.
-    blocks_cached: u32,
 }
 
 /// The requests and resources in use.
@@ -119,12 +122,6 @@ pub(crate) struct HostLoad {
     executors_up: u32,
 }
 
-/// The key of an executor's share of its device's tokens.
-const SHARE_WEIGHT: &str = "share-weight";
-
-/// The most bytes of a name.
-const NAME_BYTES_MAX: usize = 128;
-
 pub(crate) async fn list(call: Call<'_>) -> Result<Json<ExecutorList>, ApiError> {
     let overview = in_time(call.app.driver.operate(Operator::Overview)).await?;
     Ok(Json(ExecutorList::new(&call.app.catalog(), &overview)))
@@ -137,6 +134,10 @@ pub(crate) async fn add(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     match app.fleet.clone().add(addition).await {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ AddError::Load(_)) => Err(ApiError::field("path", error.to_string())),
+        Err(error @ AddError::NotServed { .. }) => {
+            Err(ApiError::field("models", error.to_string()))
+        }
+        Err(error @ AddError::NoDevice(_)) => Err(ApiError::field("device", error.to_string())),
         Err(error @ (AddError::OtherModel(_) | AddError::Refused(_))) => {
             Err(ApiError::Conflict(error.to_string()))
         }
@@ -210,133 +211,6 @@ fn answer(app: &App, row: &ExecutorRow) -> Json<Executor> {
     Json(Executor::new(row, catalog.engine(&row.name)))
 }
 
-/// The schema of [`addition`].
-pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
-    let name = |description: &str| {
-        json!({
-            "description": description,
-            "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
-        })
-    };
-    let path = "The absolute path of a Hugging Face folder. By default the model of that name that is \
-                served already, or the embedded one.";
-    let properties = vec![
-        ("name", name("The name clients use for the model.")),
-        ("path", json!({"type": "string", "description": path})),
-        (
-            "slots",
-            json!({
-                "description": "Sequences at once; by default 8.",
-                "type": "integer", "minimum": 1, "maximum": SLOTS_MAX,
-            }),
-        ),
-        (SHARE_WEIGHT, weight_schema()),
-        (
-            "group",
-            json!({
-                "description": "The topology group, which requests can ask for; by default 0.",
-                "type": "integer", "minimum": 0, "maximum": u32::MAX,
-            }),
-        ),
-        (
-            "queue",
-            json!({
-                "description": "Requests of each class that may be placed there and wait for a \
-                                slot; by default 0.",
-                "type": "integer", "minimum": 0, "maximum": EXECUTOR_QUEUE_MAX,
-            }),
-        ),
-        (
-            "preemptible",
-            json!({
-                "description": "Whether a sequence may be taken off it for a more urgent one; by \
-                                default true.",
-                "type": "boolean",
-            }),
-        ),
-        (
-            "executor",
-            name("The executor's name; by default its device's and its model's."),
-        ),
-    ];
-    named(
-        schemas,
-        "ExecutorRequest",
-        closed_object(&["name"], properties),
-    )
-}
-
-/// Reads the table `[[models]]` of the configuration as JSON, with a name for the executor.
-fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
-    let model: String = fields.require("name", "the name of a model")?;
-    let model = plain("name", model)?;
-    let folder: Option<String> = fields.take_as("path", "an absolute path", |path: &String| {
-        Path::new(path).is_absolute()
-    })?;
-    let executor: Option<String> = fields.take_as("executor", "a name", |_| true)?;
-    let executor = executor.map(|name| plain("executor", name)).transpose()?;
-    let terms = terms(&mut fields)?;
-    fields.none_left(&[
-        "name",
-        "path",
-        "slots",
-        SHARE_WEIGHT,
-        "group",
-        "queue",
-        "preemptible",
-        "executor",
-    ])?;
-    Ok(Addition {
-        model,
-        folder: folder.map(PathBuf::from),
-        executor,
-        terms,
-    })
-}
-
-fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> {
-    let default = ExecutorTerms::default();
-    let slots = format!("an integer from 1 to {SLOTS_MAX}");
-    let slots = fields.take_as("slots", &slots, |slots| (1..=SLOTS_MAX).contains(slots))?;
-    let weight = weight(fields)?;
-    let group = fields.take_as("group", "an integer from 0 to 4294967295", |_: &u32| true)?;
-    let queue = format!("an integer from 0 to {EXECUTOR_QUEUE_MAX}");
-    let queue = fields.take_as("queue", &queue, |queue| *queue <= EXECUTOR_QUEUE_MAX)?;
-    let preemptible = fields.take_as("preemptible", "true or false", |_: &bool| true)?;
-    Ok(ExecutorTerms {
-        slots: slots.unwrap_or(default.slots),
-        share_weight: weight.unwrap_or(default.share_weight),
-        group: group.unwrap_or(default.group),
-        queue: queue.unwrap_or(default.queue),
-        preemptible: preemptible.unwrap_or(default.preemptible),
-    })
-}
-
-fn weight(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
-    let wanted = format!("an integer from {} to {}", WEIGHTS.start(), WEIGHTS.end());
-    fields.take_as(SHARE_WEIGHT, &wanted, |weight| WEIGHTS.contains(weight))
-}
-
-fn weight_schema() -> Value {
-    let (lightest, heaviest) = WEIGHTS.into_inner();
-    json!({
-        "description": "Relative share of the tokens of a step; by default 1.",
-        "type": "integer", "minimum": lightest, "maximum": heaviest,
-    })
-}
-
-fn plain(param: &'static str, name: String) -> Result<String, ApiError> {
-    let is_plain = !name.chars().any(char::is_control) && name.trim() == name;
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_plain {
-        let message = format!(
-            "`{param}` has to be a name of 1 to {NAME_BYTES_MAX} bytes, without control characters \
-             and outer spaces"
-        );
-        return Err(ApiError::field(param, message));
-    }
-    Ok(name)
-}
-
 // === impl ExecutorList ===
 
 impl ExecutorList {
@@ -367,6 +241,8 @@ impl Executor {
             group: row.group,
             share_weight: row.share_weight,
             preemptible: row.preemptible,
+            models_max: row.models_max,
+            models_present: row.present.iter().map(Present::from).collect(),
             slots_used: load.slots_used,
             slots_total: row.slots_total,
             queue: ExecutorQueue {
@@ -416,16 +292,14 @@ fn order(fate: Fate) -> Option<&'static str> {
     }
 }
 
-// === impl Device ===
+// === impl Present ===
 
-impl From<&DeviceRow> for Device {
-    fn from(row: &DeviceRow) -> Self {
+impl From<&PresentModel> for Present {
+    fn from(present: &PresentModel) -> Self {
         Self {
-            name: row.name.clone(),
-            block_bytes: row.block_bytes,
-            blocks_total: row.blocks_total,
-            blocks_free: row.blocks_free,
-            blocks_cached: row.blocks_cached,
+            model: present.model.clone(),
+            sequences: present.sequences,
+            warm_until_micros: present.warm_until.map(|until| until.0),
         }
     }
 }

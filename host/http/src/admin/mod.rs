@@ -7,10 +7,13 @@
 //! # Not here
 //! The check that the sender is an operator (`auth`).
 
+pub(super) mod addition;
 pub(super) mod decisions;
+pub(super) mod devices;
 pub(super) mod dumps;
 pub(super) mod executors;
 pub(super) mod journal;
+pub(super) mod models;
 pub(super) mod orders;
 pub(super) mod policies;
 pub(super) mod route;

@@ -5,27 +5,47 @@ use serde_json::json;
 
 use super::*;
 
-fn keys() -> (Vec<String>, Vec<String>) {
-    let owned = |names: [&str; 2]| names.map(str::to_owned).to_vec();
-    (owned(["team", "env"]), owned(["cpu0", "cpu1"]))
+/// Two executors on devices of their own, of which the second one alone serves the model `b`.
+fn executors() -> [ExecutorEntry; 2] {
+    let executor = |name: &str, kind, models: &[&str]| ExecutorEntry {
+        name: name.to_owned(),
+        device: format!("device-of-{name}"),
+        kind,
+        models: models.iter().map(|model| (*model).to_owned()).collect(),
+    };
+    [
+        executor("cpu0", ExecutorKind::Cpu, &["a"]),
+        executor("cpu1", ExecutorKind::Remote, &["a", "b"]),
+    ]
 }
 
 fn parse_with(headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> {
+    parse_for("a", headers, body)
+}
+
+/// Reads the hints of a request for `model`.
+fn parse_for(model: &str, headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> {
     let claims = Claims {
         priority_max: 10,
         ..Claims::default()
     };
-    parse_of(claims, headers, body)
+    parse_of((claims, model), headers, body)
 }
 
-/// Reads the hints of a client that may claim so much.
-fn parse_of(claims: Claims, headers: &[(&str, &str)], body: Value) -> Result<Hints, ApiError> {
-    let (label_keys, executors) = keys();
+/// Reads the hints of a request for a model, of a client that may claim so much.
+fn parse_of(
+    (claims, model): (Claims, &str),
+    headers: &[(&str, &str)],
+    body: Value,
+) -> Result<Hints, ApiError> {
+    let label_keys = ["team", "env"].map(str::to_owned);
+    let executors = executors();
     let rules = Rules {
         priority_min: -10,
         claims,
         label_keys: &label_keys,
         executors: &executors,
+        model: Some(model),
         tenant: "acme",
     };
     let mut map = HeaderMap::new();
@@ -54,6 +74,8 @@ fn headers_and_body_mean_the_same() {
         ("x-pointsman-expected-tokens", "40"),
         ("x-pointsman-labels", "team=a, env=prod"),
         ("x-pointsman-executors", "cpu1, cpu0, cpu1"),
+        ("x-pointsman-device", "device-of-cpu1"),
+        ("x-pointsman-kind", "remote"),
         ("x-pointsman-may-wait", "false"),
         ("x-pointsman-head-start-ms", "20"),
         ("x-pointsman-group", "2"),
@@ -66,6 +88,8 @@ fn headers_and_body_mean_the_same() {
         "expected_tokens": 40,
         "labels": {"env": "prod", "team": "a"},
         "executors": ["cpu1", "cpu0", "cpu1"],
+        "device": "device-of-cpu1",
+        "kind": "remote",
         "may_wait": false,
         "head_start_ms": 20,
         "group": 2,
@@ -78,7 +102,7 @@ fn headers_and_body_mean_the_same() {
         deadline: Some(Micros(1_500_000)),
         output_tokens_expected: Some(40),
         labels: vec!["env=prod".to_owned(), "team=a".to_owned()],
-        allowed: Some(vec!["cpu0".to_owned(), "cpu1".to_owned()]),
+        allowed: Some(vec!["cpu1".to_owned()]),
         group: Some(2),
         may_wait: false,
     };
@@ -164,6 +188,59 @@ fn a_hint_out_of_bounds_is_refused_by_name() {
         let (param, message) = refused(&[], hint);
         assert_eq!(message, wanted);
         assert!(param.starts_with("pointsman."), "{param}");
+    }
+}
+
+#[test]
+fn hints_about_executors_leave_those_that_are_all_they_say() {
+    for (hints, allowed) in [
+        (json!({}), None),
+        (
+            json!({"executors": ["cpu1", "cpu0"]}),
+            Some(vec!["cpu0", "cpu1"]),
+        ),
+        (json!({"device": "device-of-cpu0"}), Some(vec!["cpu0"])),
+        (json!({"kind": "remote"}), Some(vec!["cpu1"])),
+        (
+            json!({"kind": "cpu", "device": "device-of-cpu0"}),
+            Some(vec!["cpu0"]),
+        ),
+    ] {
+        let parsed = parse_with(&[], hints.clone()).unwrap().allowed;
+        let allowed = allowed.map(|names| names.into_iter().map(str::to_owned).collect());
+        assert_eq!(parsed, allowed, "{hints}");
+    }
+    for (model, hints, wanted) in [
+        (
+            "a",
+            json!({"device": "cpu0"}),
+            "there is no device with an executor `cpu0`; there are: device-of-cpu0, device-of-cpu1",
+        ),
+        (
+            "a",
+            json!({"kind": "gpu"}),
+            "`pointsman.kind` has to be `cpu`, `cuda`, `remote` or `simulated`, not the text `gpu`",
+        ),
+        (
+            "a",
+            json!({"kind": "cuda"}),
+            "there is no executor of the kind `cuda`; there are: cpu, remote",
+        ),
+        (
+            "a",
+            json!({"kind": "cpu", "device": "device-of-cpu1"}),
+            "no executor is all that the hints say",
+        ),
+        (
+            "b",
+            json!({"kind": "cpu"}),
+            "no executor that the hints allow serves the model `b`; they allow: cpu0",
+        ),
+    ] {
+        match parse_for(model, &[], hints.clone()) {
+            Err(ApiError::Field { message, .. }) => assert_eq!(message, wanted, "{hints}"),
+            other => panic!("{hints}: {other:?}"),
+        }
     }
 }
 
@@ -263,7 +340,7 @@ fn a_tenant_claims_no_more_urgency_than_it_may() {
         class_max: RequestClass::Throughput,
         head_start_max: Duration::from_secs(1),
     };
-    let said = |body| match parse_of(bulk, &[], body) {
+    let said = |body| match parse_of((bulk, "a"), &[], body) {
         Err(ApiError::Field { param, message }) => (param, message),
         other => panic!("{other:?}"),
     };
@@ -281,9 +358,9 @@ fn a_tenant_claims_no_more_urgency_than_it_may() {
         assert!(message.contains(wanted), "{message}");
     }
     let claimed = |hints: Hints| (hints.priority, hints.class);
-    let unclaimed = parse_of(bulk, &[], json!({})).map(claimed);
+    let unclaimed = parse_of((bulk, "a"), &[], json!({})).map(claimed);
     assert_eq!(unclaimed, Ok((-2, RequestClass::Throughput)));
     let within = json!({"priority": -3, "class": "throughput", "head_start_ms": 1000});
-    let within = parse_of(bulk, &[], within).map(claimed);
+    let within = parse_of((bulk, "a"), &[], within).map(claimed);
     assert_eq!(within, Ok((-3, RequestClass::Throughput)));
 }

@@ -24,7 +24,8 @@ use std::sync::Arc;
 use http_body_util::Either;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
-use pointsman_driver::catalog::Catalog;
+use pointsman_core::rows::ExecutorKind;
+use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
 use pointsman_driver::operator::RouteQuery;
@@ -179,7 +180,8 @@ fn understand(
     let mut fields = Fields::parse(body)?;
     let name: String = fields.require("model", "a text")?;
     let model = models::find(&catalog, &name)?;
-    let hinted = (&caller.headers, rules(app, &catalog, &caller.tenant));
+    let rules = rules(app, &catalog, (&caller.tenant, &model.name));
+    let hinted = (&caller.headers, rules);
     let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
     note_ignored(&fields);
     let prompt = prompt.into_tokens(model)?;
@@ -226,7 +228,7 @@ pub(super) fn route_query(
     let catalog = app.catalog();
     let name: String = fields.require("model", "a text")?;
     let model = models::find(&catalog, &name)?;
-    let rules = rules(app, &catalog, &caller.tenant);
+    let rules = rules(app, &catalog, (&caller.tenant, &model.name));
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
     let wanted = "an integer of at least 1";
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
@@ -251,12 +253,14 @@ pub(super) fn route_query(
     })
 }
 
-fn rules<'a>(app: &'a App, catalog: &'a Catalog, tenant: &'a str) -> Rules<'a> {
+/// The rules for hints of a tenant's request for a model.
+fn rules<'a>(app: &'a App, catalog: &'a Catalog, (tenant, model): (&'a str, &'a str)) -> Rules<'a> {
     Rules {
         priority_min: -app.settings.priority_max,
         claims: app.settings.claims_of(tenant),
         label_keys: &app.settings.label_keys,
         executors: &catalog.executors,
+        model: Some(model),
         tenant,
     }
 }
@@ -295,7 +299,13 @@ pub fn try_body(kind: CompletionKind, body: &[u8]) -> Result<(), String> {
             ..Claims::default()
         },
         label_keys: &["team".to_owned()],
-        executors: &["cpu".to_owned()],
+        executors: &[ExecutorEntry {
+            name: "cpu".to_owned(),
+            device: "cpu0".to_owned(),
+            kind: ExecutorKind::Cpu,
+            models: Vec::new(),
+        }],
+        model: None,
         tenant: "default",
     };
     let defaults = GenerationDefaults {

@@ -4,7 +4,10 @@ use hyper::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{Body, Query, Route};
-use crate::admin::{self, decisions, dumps, executors, journal, orders, policies, route};
+use crate::admin::{
+    self, addition, decisions, devices, dumps, executors, journal, models as served, orders,
+    policies, route,
+};
 use crate::answer::{Function, Run};
 use crate::auth::Access;
 use crate::openai::{self, models};
@@ -94,9 +97,10 @@ pub(super) static TABLE: &[Route] = &[
         .named("addExecutor", "admin")
         .about(
             "Adds an executor, and its model unless that is served already.",
-            "Answered when the model is loaded.",
+            "Answered when the model is loaded. With `models` in place of `name` it serves several, \
+             all of them served already.",
         )
-        .takes(Body::Required(executors::addition_schema))
+        .takes(Body::Required(addition::addition_schema))
         .status(StatusCode::CREATED),
     admin_get("/admin/executors/{name}", run!(executors::one))
         .named("retrieveExecutor", "admin")
@@ -121,6 +125,22 @@ pub(super) static TABLE: &[Route] = &[
         .named("setExecutorShareWeight", "admin")
         .about("Gives an executor another share of its device's tokens.", "")
         .takes(Body::Required(executors::share_weight_schema)),
+    admin_get("/admin/devices", run!(devices::list))
+        .named("listDevices", "admin")
+        .about("Lists the devices.", "")
+        .fails(DRIVER_FAILURES),
+    order("/admin/devices/{name}/tokens-per-step", run!(devices::tokens_per_step))
+        .named("setDeviceTokensPerStep", "admin")
+        .about("Sets the tokens that the engines of a device may schedule in a step.", "")
+        .takes(Body::Required(devices::tokens_per_step_schema)),
+    admin_get("/admin/models", run!(served::list))
+        .named("listServedModels", "admin")
+        .about("Lists the models with their executors and requests.", "")
+        .fails(DRIVER_FAILURES),
+    order("/admin/models/{name}/running-max", run!(served::running_max))
+        .named("setModelRunningMax", "admin")
+        .about("Sets how many requests of a model may run at once.", "The limit stays with the name.")
+        .takes(Body::Required(served::running_max_schema)),
     order("/admin/route", run!(route::forecast))
         .named("forecastRoute", "admin")
         .about(

@@ -303,6 +303,7 @@ fn inputs() -> Vec<Input> {
         Input::SequenceFailed(sequence(), RetryClass::Elsewhere),
         Input::SequenceLeft(sequence()),
         Input::TimePassed,
+        Input::TokensPerStepSet(DeviceId(0), 64),
     ]
 }
 

@@ -55,15 +55,43 @@ pub enum Wrong {
         key: String,
         name: String,
     },
-    /// Another table of a model, which is another executor for it and has to be named.
+    /// Another table of a model.
     #[error(
-        "{key}: `{model}` is there already; for another executor of that model give this table \
-         an `executor`, its name"
+        "{key}: `{model}` is there already; for another executor of that model write a table \
+         [[executors]]"
     )]
-    SecondExecutor {
+    SecondModel {
         /// The path of the key.
         key: String,
         model: String,
+    },
+    /// Terms of an executor in the table of a model that is served by executors with tables of
+    /// their own.
+    #[error(
+        "{key}: a table [[executors]] names `{model}`, so that the terms of its executors are there"
+    )]
+    TermsElsewhere {
+        /// The path of the key.
+        key: String,
+        model: String,
+    },
+    /// A model's name that the configuration does not have.
+    #[error("{key}: there is no model `{name}`; {}", instead(name, known))]
+    UnknownModel {
+        /// The path of the key.
+        key: String,
+        name: String,
+        /// The names of the configured models.
+        known: Vec<String>,
+    },
+    /// A device's name that the configuration does not have.
+    #[error("{key}: there is no device `{name}`; {}", instead(name, known))]
+    UnknownDevice {
+        /// The path of the key.
+        key: String,
+        name: String,
+        /// The names of the configured devices.
+        known: Vec<String>,
     },
     /// A tenant's name that the configuration does not have.
     #[error("{key}: there is no tenant `{name}`; {}", instead(name, known))]
@@ -90,19 +118,25 @@ pub enum Wrong {
     },
     /// More sequences at once than a step has tokens for.
     #[error(
-        "{slots} slots, all models together, need as many tokens per step, not {tokens_per_step}"
+        "{slots} slots, all executors on {device} together, need as many tokens per step, not \
+         {tokens_per_step}"
     )]
     SlotsExceedStep {
-        /// Number of slots of all models.
+        /// The name of the device.
+        device: String,
+        /// Number of slots of all executors there.
         slots: u64,
         /// Number of tokens in a step.
         tokens_per_step: u32,
     },
-    /// More models than executors may be attached.
-    #[error("{models} models need as many executors, but core.executors-max is {executors_max}")]
-    ModelsExceedExecutors {
-        /// Number of models.
-        models: usize,
+    /// More devices than there may be.
+    #[error("there may be {0} devices, with the one of [cpu]")]
+    TooManyDevices(usize),
+    /// More executors than may be attached.
+    #[error("{executors} executors are more than core.executors-max, which is {executors_max}")]
+    TooManyExecutors {
+        /// Number of executors.
+        executors: usize,
         /// The most executors that may be attached.
         executors_max: u32,
     },

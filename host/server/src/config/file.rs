@@ -38,7 +38,9 @@ pub(super) struct File {
     pub(super) tenants: Tables<Tenant>,
     pub(super) hints: Hints,
     pub(super) models: Tables<Model>,
+    pub(super) executors: Tables<Executor>,
     pub(super) cpu: Cpu,
+    pub(super) devices: Tables<Device>,
     pub(super) core: Core,
     pub(super) policies: Policies,
     pub(super) admin: Admin,
@@ -125,12 +127,30 @@ pub(super) struct Hints {
 pub(super) struct Model {
     pub(super) name: Spanned<String>,
     pub(super) path: Given<String>,
+    pub(super) running_max: Given<Number>,
     pub(super) executor: Given<String>,
+    pub(super) device: Given<String>,
     pub(super) slots: Given<Number>,
     pub(super) share_weight: Given<Number>,
     pub(super) group: Given<Number>,
     pub(super) queue: Given<Number>,
-    pub(super) preemptible: Option<bool>,
+    pub(super) preemptible: Given<bool>,
+    pub(super) model_unload_delay: Given<Time>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub(super) struct Executor {
+    pub(super) name: Spanned<String>,
+    pub(super) models: Spanned<Vec<Spanned<String>>>,
+    pub(super) device: Given<String>,
+    pub(super) slots: Given<Number>,
+    pub(super) share_weight: Given<Number>,
+    pub(super) group: Given<Number>,
+    pub(super) queue: Given<Number>,
+    pub(super) preemptible: Given<bool>,
+    pub(super) models_max: Given<Number>,
+    pub(super) model_unload_delay: Given<Time>,
 }
 
 #[derive(Default, Deserialize)]
@@ -141,6 +161,15 @@ pub(super) struct Model {
     expecting = "a table"
 )]
 pub(super) struct Cpu {
+    pub(super) kv_memory: Given<Size>,
+    pub(super) tokens_per_step: Given<Number>,
+    pub(super) threads: Given<Number>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub(super) struct Device {
+    pub(super) name: Spanned<String>,
     pub(super) kv_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,

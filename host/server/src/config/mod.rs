@@ -30,7 +30,7 @@ use pointsman_policy::{Compiler, Patience};
 use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
-use pointsman_driver::provider::ModelConfig;
+use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
 pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin};
 use pointsman_lifecycle::settings::LifecycleSettings;
 
@@ -42,6 +42,8 @@ const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST,
 const DRAIN: Duration = Duration::from_secs(30);
 /// The most bytes of the configuration file, and of a file with a key.
 const FILE_BYTES_MAX: u64 = 16 << 20;
+/// The name of the device on which an executor is that names none.
+pub const DEFAULT_DEVICE: &str = "cpu0";
 /// The policy folder where no other is named; watched if it exists.
 const POLICIES_FOLDER: &str = "policies.d";
 
@@ -60,8 +62,10 @@ pub struct Config {
     pub hints: HintsConfig,
     /// Models served on this machine's processors.
     pub models: Vec<ModelConfig>,
-    /// The processors as a device.
-    pub cpu: CpuConfig,
+    /// The executors that serve them.
+    pub executors: Vec<ExecutorConfig>,
+    /// The devices, parts of this machine's processors. The first is [`DEFAULT_DEVICE`].
+    pub devices: Vec<DeviceConfig>,
     /// Bounds of the machine.
     pub core: core::Config,
     /// The policy folder and what policies may use.
@@ -148,14 +152,16 @@ pub struct HintsConfig {
     pub priority_max: i32,
 }
 
-/// The processors as a device.
+/// A part of the processors as a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuConfig {
-    /// Bytes of KV cache, all models together. Default 64 MiB.
+pub struct DeviceConfig {
+    /// The device's name.
+    pub name: String,
+    /// Bytes of KV cache, all executors together. Default 64 MiB.
     pub kv_bytes: u64,
-    /// Tokens in a step, all models together. Default 256.
+    /// Tokens in a step, all executors together. Default 256.
     pub tokens_per_step: u32,
-    /// Compute threads. Default: processors less one, at least one.
+    /// Compute threads, which all executors share. Default: processors less one, at least one.
     pub threads: usize,
 }
 
@@ -215,6 +221,14 @@ impl Config {
             None => TomlText::new(Path::new(""), ""),
         };
         validate::config(&source, parsed(&source)?, flags, &Here::look())
+    }
+
+    /// The executors on a device.
+    pub fn executors_on(&self, device: &DeviceConfig) -> impl Iterator<Item = &ExecutorConfig> {
+        self.executors.iter().filter(|executor| {
+            let name = executor.device.as_deref().unwrap_or(DEFAULT_DEVICE);
+            name == device.name
+        })
     }
 
     /// Reads a file of this text, without flags, on a machine of two processors.
@@ -320,11 +334,13 @@ impl Default for LogConfig {
     }
 }
 
-impl CpuConfig {
-    /// The defaults on a machine with that many processors. One is left to the driver and HTTP.
+impl DeviceConfig {
+    /// The device `name` with defaults, on a machine with that many processors. One is left to the
+    /// driver and HTTP.
     #[must_use]
-    pub fn with_processors(processors: usize) -> Self {
+    pub fn with_processors(name: &str, processors: usize) -> Self {
         Self {
+            name: name.to_owned(),
             kv_bytes: 64 << 20,
             tokens_per_step: 256,
             threads: processors.saturating_sub(1).max(1),

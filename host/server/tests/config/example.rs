@@ -50,9 +50,14 @@ fn the_example_shows_the_defaults() {
     assert_eq!(shown.listen, default.listen);
     assert_eq!(shown.drain, default.drain);
     assert_eq!(shown.http, default.http);
-    assert_eq!(shown.models[0], default.models[0]);
-    assert_eq!(shown.cpu.kv_bytes, default.cpu.kv_bytes);
-    assert_eq!(shown.cpu.tokens_per_step, default.cpu.tokens_per_step);
+    assert_eq!(shown.models[0].source, default.models[0].source);
+    assert_eq!(shown.executors[0], default.executors[0]);
+    let (device, default_device) = (&default.devices[0], &shown.devices[0]);
+    assert_eq!(device.kv_bytes, default_device.kv_bytes);
+    assert_eq!(device.tokens_per_step, default_device.tokens_per_step);
+    let second = &shown.devices[1];
+    assert_eq!(second.kv_bytes, default_device.kv_bytes);
+    assert_eq!(second.tokens_per_step, default_device.tokens_per_step);
     assert_eq!(shown.tenants[0].weight, TenantConfig::new("alice").weight);
     assert_eq!(shown.hints, default.hints);
     assert_eq!(shown.core, default.core);

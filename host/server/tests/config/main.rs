@@ -17,9 +17,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
-use pointsman_core::Hook;
 use pointsman_core::rows::RequestClass;
-use pointsman_driver::provider::{ExecutorTerms, ModelSource};
+use pointsman_core::{Hook, Micros};
+use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelSource};
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{
@@ -88,26 +88,69 @@ fn with_nothing_given_the_demo_model_is_served_on_loopback_to_everybody() {
 }
 
 #[test]
-fn a_model_in_a_second_table_has_another_executor() {
+fn a_table_of_a_model_describes_its_executor() {
     let config = load(
-        "[[models]]\nname = 'llama'\npath = 'models/llama'\nslots = 2\n\
-         [[models]]\nname = 'llama'\nexecutor = 'second'\ngroup = 3\nqueue = 4\n\
-         preemptible = false\nshare-weight = 5",
+        "[[models]]\nname = 'llama'\npath = 'models/llama'\nrunning-max = 9\nexecutor = 'one'\n\
+         device = 'cpu1'\nslots = 2\ngroup = 3\nqueue = 4\npreemptible = false\nshare-weight = 5\n\
+         model-unload-delay = '3s'\n\
+         [[models]]\nname = 'demo'\n\
+         [[devices]]\nname = 'cpu1'\nthreads = 7",
     )
     .unwrap();
-    let [first, second] = config.models.try_into().unwrap();
-    assert_eq!((first.executor, first.terms.slots), (None, 2));
-    assert_eq!(second.name, "llama");
-    assert_eq!(second.source, first.source);
-    assert_eq!(second.executor.as_deref(), Some("second"));
-    let terms = ExecutorTerms {
-        slots: 8,
-        share_weight: 5,
-        group: 3,
-        queue: 4,
-        preemptible: false,
+    let limits = config.models.iter().map(|model| model.running_max);
+    assert_eq!(limits.collect::<Vec<_>>(), [Some(9), None]);
+    let one = ExecutorConfig {
+        name: Some("one".to_owned()),
+        models: vec!["llama".to_owned()],
+        device: Some("cpu1".to_owned()),
+        terms: ExecutorTerms {
+            slots: 2,
+            share_weight: 5,
+            group: 3,
+            queue: 4,
+            preemptible: false,
+            models_max: None,
+            model_unload_delay: Micros(3_000_000),
+        },
     };
-    assert_eq!(second.terms, terms);
+    assert_eq!(config.executors, [one, ExecutorConfig::new("demo")]);
+    let devices = config.devices.iter();
+    let devices: Vec<_> = devices
+        .map(|device| (&*device.name, device.kv_bytes))
+        .collect();
+    assert_eq!(devices, [("cpu0", 64 << 20), ("cpu1", 64 << 20)]);
+    assert_eq!(config.devices[1].threads, 7);
+}
+
+#[test]
+fn an_executor_with_a_table_of_its_own_serves_the_models_it_names() {
+    let config = load(
+        "[[models]]\nname = 'demo'\n[[models]]\nname = 'llama'\npath = 'models/llama'\n\
+         [[models]]\nname = 'alone'\npath = 'models/alone'\n\
+         [[executors]]\nname = 'both'\nmodels = ['llama', 'demo']\nmodels-max = 1\n\
+         model-unload-delay = '3s'\nslots = 2\n\
+         [[executors]]\nname = 'second'\nmodels = ['demo']",
+    )
+    .unwrap();
+    let executors = config.executors.iter();
+    let served: Vec<_> = executors
+        .map(|executor| (executor.name.as_deref(), executor.models.join(" ")))
+        .collect();
+    let expected = [
+        (None, "alone"),
+        (Some("both"), "llama demo"),
+        (Some("second"), "demo"),
+    ];
+    assert_eq!(
+        served,
+        expected.map(|(name, models)| (name, models.to_owned()))
+    );
+    let terms = config.executors[1].terms;
+    assert_eq!((terms.models_max, terms.slots), (Some(1), 2));
+    assert_eq!(terms.model_unload_delay, Micros(3_000_000));
+    // The demo model needs no table to be named.
+    let demo = load("[[executors]]\nname = 'one'\nmodels = ['demo']\nslots = 3").unwrap();
+    assert_eq!((demo.models.len(), demo.executors.len()), (1, 1));
 }
 
 #[test]
@@ -134,8 +177,8 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert!(!config.http.metrics_public);
     assert_eq!(
         (
-            config.models[0].terms.slots,
-            config.models[0].terms.share_weight
+            config.executors[0].terms.slots,
+            config.executors[0].terms.share_weight
         ),
         (2, 1)
     );
@@ -247,9 +290,9 @@ fn flags_override_the_file() {
     assert_eq!(config.listen.port(), 2);
     assert_eq!(config.policies.folder, Some(mine));
     let models: Vec<_> = config
-        .models
+        .executors
         .iter()
-        .map(|model| (&*model.name, model.terms.slots))
+        .map(|executor| (&*executor.models[0], executor.terms.slots))
         .collect();
     assert_eq!(models, [("chat", 8), ("d", 8)]);
     assert_eq!(config.models[0].source, ModelSource::Folder("/a/b".into()));

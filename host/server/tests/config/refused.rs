@@ -33,7 +33,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         (
             "[server]",
             "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, state-folder, http, keys, \
-             tenants, hints, models, cpu, core, policies, admin, journal, log",
+             tenants, hints, models, executors, cpu, devices, core, policies, admin, journal, log",
         ),
         (
             "[journal]\nfiles-max = 8",
@@ -250,16 +250,11 @@ fn a_name_that_stands_for_two_things_or_none_is_refused() {
         (
             "[[models]]\nname = 'a'\npath = 'x'\n[[models]]\nname = 'a'\npath = 'y'",
             "pointsman.toml:5:8: models[1].name: `a` is there already; for another executor of \
-             that model give this table an `executor`, its name",
+             that model write a table [[executors]]",
         ),
         (
-            "[[models]]\nname = 'a'\nexecutor = 'x'\n[[models]]\nname = 'a'\nexecutor = 'x'",
+            "[[models]]\nname = 'a'\nexecutor = 'x'\n[[models]]\nname = 'b'\nexecutor = 'x'",
             "pointsman.toml:6:12: models[1].executor: `x` is there already",
-        ),
-        (
-            "[[models]]\nname = 'a'\n[[models]]\nname = 'a'\nexecutor = 'x'\npath = 'y'",
-            "pointsman.toml:6:8: models[1].path: expected the path that the model's first table has, \
-             or none, not \"y\"",
         ),
         (
             "[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'",
@@ -332,23 +327,65 @@ fn a_key_that_cannot_be_used_is_refused_without_showing_it() {
 }
 
 #[test]
+fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
+    refused(&[
+        (
+            "[[models]]\nname = 'a'\nexecutor = 'x'\n[[models]]\nname = 'b'\n\
+             [[executors]]\nname = 'x'\nmodels = ['b']",
+            "pointsman.toml:7:8: executors[0].name: `x` is there already",
+        ),
+        (
+            "[[models]]\nname = 'a'\nslots = 3\n[[executors]]\nname = 'x'\nmodels = ['a']",
+            "pointsman.toml:3:9: models[0].slots: a table [[executors]] names `a`, so that the terms \
+             of its executors are there",
+        ),
+        (
+            "[[executors]]\nname = 'x'\nmodels = ['demo', 'demi']",
+            "pointsman.toml:3:19: executors[0].models: there is no model `demi`; did you mean `demo`?",
+        ),
+        (
+            "[[executors]]\nname = 'x'\nmodels = ['demo', 'demo']",
+            "pointsman.toml:3:19: executors[0].models: `demo` is there already",
+        ),
+        (
+            "[[executors]]\nname = 'x'\nmodels = []",
+            "pointsman.toml:3:10: executors[0].models: expected the name of at least one model, not \
+             \"[]\"",
+        ),
+        (
+            "[[models]]\nname = 'a'\ndevice = 'gpu'",
+            "pointsman.toml:3:10: models[0].device: there is no device `gpu`; did you mean `cpu0`?",
+        ),
+        (
+            "[[devices]]\nname = 'cpu0'",
+            "pointsman.toml:2:8: devices[0].name: `cpu0` is there already",
+        ),
+    ]);
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused() {
     refused(&[
         (
             "[cpu]\ntokens-per-step = 4",
-            "pointsman.toml:2:19: 8 slots, all models together, need as many tokens per step, \
-             not 4",
+            "pointsman.toml:2:19: 8 slots, all executors on cpu0 together, need as many tokens \
+             per step, not 4",
         ),
         (
             "[[models]]\nname = 'a'\npath = 'a'\nslots = 200\n\
              [[models]]\nname = 'b'\npath = 'b'\nslots = 100",
-            "pointsman.toml:1:1: 300 slots, all models together, need as many tokens per step, \
-             not 256",
+            "pointsman.toml:1:1: 300 slots, all executors on cpu0 together, need as many tokens \
+             per step, not 256",
+        ),
+        (
+            "[[models]]\nname = 'a'\ndevice = 'cpu1'\n[[devices]]\nname = 'cpu1'\ntokens-per-step = 7",
+            "pointsman.toml:6:19: 8 slots, all executors on cpu1 together, need as many tokens per \
+             step, not 7",
         ),
         (
             "[core]\nexecutors-max = 1\n[[models]]\nname = 'a'\npath = 'a'\n\
              [[models]]\nname = 'b'\npath = 'b'",
-            "pointsman.toml:2:17: 2 models need as many executors, but core.executors-max is 1",
+            "pointsman.toml:2:17: 2 executors are more than core.executors-max, which is 1",
         ),
     ]);
 }
@@ -373,7 +410,8 @@ fn what_a_flag_asks_for_is_refused_at_the_flag() {
         assert_eq!(refusal("", line), said);
     }
     let many: String = (0..33).map(|model| format!("--model m{model} ")).collect();
-    let said = "--model: 264 slots, all models together, need as many tokens per step, not 256";
+    let said = "--model: 264 slots, all executors on cpu0 together, need as many tokens per step, not \
+                256";
     assert_eq!(refusal("", &many), said);
 }
 

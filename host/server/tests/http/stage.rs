@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
+use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{Outcome, RefusedWhy};
-use pointsman_driver::catalog::{Catalog, ModelEntry};
+use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
@@ -19,7 +20,9 @@ use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
 
 use pointsman_driver::metrics::Metrics;
-use pointsman_driver::provider::{ModelConfig, Provider, ServeModelError, ServedModel};
+use pointsman_driver::provider::{
+    ExecutorConfig, ModelConfig, PreparedExecutor, Provider, ServeModelError, ServedModel,
+};
 use pointsman_http::{App, Audience, ServerPhase, Watched, serve};
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::ReconcilerReport;
@@ -155,8 +158,26 @@ impl Stage {
 struct Nowhere;
 
 impl Provider for Nowhere {
-    fn load(&self, _: &ModelConfig) -> Result<Arc<dyn ServedModel>, ServeModelError> {
+    fn load(&self, _: &ModelConfig) -> Result<ServedModel, ServeModelError> {
         Err(ServeModelError::DoesNotFit("there is no device".to_owned()))
+    }
+
+    fn executor(
+        &self,
+        _: &[ServedModel],
+        _: &ExecutorConfig,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        Err(ServeModelError::DoesNotFit("there is no device".to_owned()))
+    }
+}
+
+/// An executor of the demo model on a device.
+fn executor(device: &str) -> ExecutorEntry {
+    ExecutorEntry {
+        name: format!("{device}/demo"),
+        device: device.to_owned(),
+        kind: ExecutorKind::Cpu,
+        models: vec!["demo".to_owned()],
     }
 }
 
@@ -168,7 +189,7 @@ fn catalog() -> Catalog {
             context_tokens: 2048,
             created: 1_700_000_000,
         }],
-        executors: vec!["cpu0/demo".to_owned(), "cpu1/demo".to_owned()],
+        executors: ["cpu0", "cpu1"].map(executor).to_vec(),
         engines: Vec::new(),
     }
 }

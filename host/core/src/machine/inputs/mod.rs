@@ -39,6 +39,12 @@ impl Machine {
                     .attach_device(spec)
                     .map_or_else(Handled::Refused, Handled::Device);
             }
+            Input::TokensPerStepSet(device, tokens) => {
+                let ledger = &mut self.ledger;
+                if let Err(why) = ledger.set_tokens_per_step(device, tokens, &mut self.out) {
+                    return Handled::Refused(why);
+                }
+            }
             Input::KvReported(device, report) => {
                 self.ledger.report_kv(device, report, &mut self.out);
             }

@@ -14,6 +14,22 @@ use super::super::timers::Timer;
 use super::device::ReportedKv;
 use super::{Attachment, Device, Executor, Freed, Kv, Ledger};
 
+/// Slots of executors, taken together.
+fn slots_of<'a>(executors: impl Iterator<Item = &'a Executor>) -> u64 {
+    executors.map(|e| u64::from(e.spec.slots_total)).sum()
+}
+
+/// Checks that each running sequence can get a token in each step.
+fn tokens_suffice(slots: u64, tokens_per_step: u32) -> Result<(), AttachError> {
+    if slots <= u64::from(tokens_per_step) {
+        return Ok(());
+    }
+    Err(AttachError::TooFewTokens {
+        slots,
+        tokens_per_step,
+    })
+}
+
 // === impl Ledger: attaching ===
 
 impl Ledger {
@@ -40,12 +56,12 @@ impl Ledger {
         if owned && spec.tokens_per_block.is_none_or(|tokens| tokens == 0) {
             return Err(AttachError::NoTokensPerBlock);
         }
-        self.check_tokens(device, None, spec.slots_total)
+        self.check_slots(device, None, spec.slots_total)
     }
 
     /// Checks that every sequence could get a token in each step if `changed`, or a new executor,
     /// had so many slots.
-    fn check_tokens(
+    fn check_slots(
         &self,
         device: &Device,
         changed: Option<ExecutorId>,
@@ -56,15 +72,8 @@ impl Ledger {
         };
         let others = self.executors_on(device.id);
         let others = others.filter(|executor| Some(executor.id) != changed);
-        let slots: u64 = others.map(|e| u64::from(e.spec.slots_total)).sum();
-        let slots = slots + u64::from(slots_total);
-        if slots > u64::from(tokens_per_step) {
-            return Err(AttachError::TooFewTokens {
-                slots,
-                tokens_per_step,
-            });
-        }
-        Ok(())
+        let slots = slots_of(others) + u64::from(slots_total);
+        tokens_suffice(slots, tokens_per_step)
     }
 
     /// Opens the books of an executor that [`Self::can_attach`] let pass.
@@ -104,6 +113,25 @@ impl Ledger {
         }
     }
 
+    /// Sets the tokens that all engines of a device together may schedule in a step. Budgets that
+    /// are too large for that shrink at once, and the next round sets all of them anew.
+    pub(crate) fn set_tokens_per_step(
+        &mut self,
+        id: DeviceId,
+        tokens_per_step: u32,
+        out: &mut Outbox,
+    ) -> Result<(), AttachError> {
+        if self.find_device(id).is_none() {
+            return Err(AttachError::UnknownDevice(id));
+        }
+        tokens_suffice(slots_of(self.executors_on(id)), tokens_per_step)?;
+        self.device_mut(id).spec.tokens_per_step = Some(tokens_per_step);
+        self.keep_floors(id, out);
+        self.sets.allot_due.insert(id);
+        out.due = true;
+        Ok(())
+    }
+
     /// Sets the number of an executor's slots. More of them are free room.
     pub(crate) fn set_slots(
         &mut self,
@@ -115,7 +143,7 @@ impl Ledger {
             return Err(AttachError::NoSlots);
         }
         let device = self.device_of(id);
-        self.check_tokens(device, Some(id), slots_total)?;
+        self.check_slots(device, Some(id), slots_total)?;
         let freed = Freed(device.id);
         self.update(id, |spec| spec.slots_total = slots_total, out);
         Ok(freed)

@@ -50,12 +50,17 @@ impl Ledger {
         Some(Change::Tenant(tenant_row(id, tenant)))
     }
 
+    /// The rows of the models, in the order of their ids.
+    pub(crate) fn model_rows(&self) -> impl Iterator<Item = rows::Model> {
+        let models = self.models.iter();
+        models.map(|(id, model)| model_row(*id, model))
+    }
+
     /// Adds every row there is.
     pub(crate) fn all_rows(&self, out: &mut Vec<Change>) {
         let devices = self.devices.iter().filter_map(Device::row);
         out.extend(devices.map(Change::Device));
-        let models = self.models.iter();
-        out.extend(models.map(|(id, model)| Change::Model(model_row(*id, model))));
+        out.extend(self.model_rows().map(Change::Model));
         let tenants = self.tenants.iter();
         out.extend(tenants.map(|(id, tenant)| Change::Tenant(tenant_row(*id, tenant))));
         for executor in self.executors() {

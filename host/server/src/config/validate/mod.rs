@@ -5,6 +5,7 @@
 //!    an error names key, value, range and place (`tests/config`).
 
 mod access;
+mod devices;
 mod models;
 mod policies;
 
@@ -23,8 +24,8 @@ use super::error::{ConfigError, Place, Wrong};
 use super::file::{self, File, Given};
 use super::flags::Flags;
 use super::{
-    AdminConfig, Config, CpuConfig, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN,
-    LogConfig, Secret,
+    AdminConfig, Config, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN, LogConfig,
+    Secret,
 };
 use crate::logging;
 
@@ -48,7 +49,6 @@ const JOURNAL_ROUND: RangeInclusive<Size> = Size(64 << 10)..=Size(1 << 30);
 const JOURNAL_AGE: RangeInclusive<Time> = Time::from_secs(3600)..=Time::from_secs(87_600 * 3600);
 /// The value, in place of a folder, that turns the journal off.
 const JOURNAL_OFF: &str = "off";
-const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
 
 /// The part of a configuration that comes from the process and its machine.
 #[derive(Clone, Debug)]
@@ -75,11 +75,6 @@ pub(super) fn config(
     let check = Check { source };
     let patience = std::mem::take(&mut file.policies.patience);
     let compile = std::mem::take(&mut file.policies.compile);
-    let step = file
-        .cpu
-        .tokens_per_step
-        .as_ref()
-        .map(|given| given.span().start);
     let executors = file
         .core
         .executors_max
@@ -87,6 +82,9 @@ pub(super) fn config(
         .map(|given| given.span().start);
     let models = file.models.0.first().map(|given| given.span().start);
     let models = models.filter(|_| flags.models.is_empty());
+    let steps = devices::steps(&file);
+    let devices = check.devices(file.cpu, file.devices.0, here)?;
+    let served = check.served(file.models.0, file.executors.0, &devices, flags)?;
     let hints = check.hints(file.hints)?;
     let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0, &hints)?;
     let config = Config {
@@ -95,8 +93,9 @@ pub(super) fn config(
         keys,
         tenants,
         hints,
-        models: check.models(file.models.0, flags)?,
-        cpu: check.cpu(file.cpu, here)?,
+        models: served.models,
+        executors: served.executors,
+        devices,
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
         compiler: check.compiler(compile)?,
@@ -111,35 +110,21 @@ pub(super) fn config(
         Some(offset) => ConfigError::new(Place::At(source.location(offset)), wrong),
         None => ConfigError::new(Place::Flag("--model"), wrong),
     };
-    slots_fit_step(&config).map_err(|wrong| at(step, wrong))?;
-    models_fit_executors(&config).map_err(|wrong| at(executors, wrong))?;
+    for (device, step) in config.devices.iter().zip(steps) {
+        devices::slots_fit_step(&config, device).map_err(|wrong| at(step, wrong))?;
+    }
+    executors_fit(&config).map_err(|wrong| at(executors, wrong))?;
     Ok(config)
 }
 
-/// Checks that each running sequence can have a token in each step.
-fn slots_fit_step(config: &Config) -> Result<(), Wrong> {
-    let slots = config
-        .models
-        .iter()
-        .map(|model| u64::from(model.terms.slots));
-    let (slots, tokens_per_step) = (slots.sum(), config.cpu.tokens_per_step);
-    if slots > u64::from(tokens_per_step) {
-        return Err(Wrong::SlotsExceedStep {
-            slots,
-            tokens_per_step,
-        });
-    }
-    Ok(())
-}
-
-/// Checks that each model can have an executor.
-fn models_fit_executors(config: &Config) -> Result<(), Wrong> {
-    let (models, executors_max) = (config.models.len(), config.core.executors_max);
-    if u32::try_from(models).is_ok_and(|models| models <= executors_max) {
+/// Checks that each executor can be attached.
+fn executors_fit(config: &Config) -> Result<(), Wrong> {
+    let (executors, executors_max) = (config.executors.len(), config.core.executors_max);
+    if u32::try_from(executors).is_ok_and(|executors| executors <= executors_max) {
         return Ok(());
     }
-    Err(Wrong::ModelsExceedExecutors {
-        models,
+    Err(Wrong::TooManyExecutors {
+        executors,
         executors_max,
     })
 }
@@ -235,25 +220,6 @@ impl Check<'_> {
                 0..=1_000_000,
                 default.priority_max,
             )?,
-        })
-    }
-
-    fn cpu(self, given: file::Cpu, here: &Here) -> Result<CpuConfig, ConfigError> {
-        let default = CpuConfig::with_processors(here.processors);
-        Ok(CpuConfig {
-            kv_bytes: self.size(
-                "cpu.kv-memory",
-                given.kv_memory,
-                KV_MEMORY,
-                default.kv_bytes,
-            )?,
-            tokens_per_step: self.number(
-                "cpu.tokens-per-step",
-                given.tokens_per_step,
-                1..=1 << 16,
-                default.tokens_per_step,
-            )?,
-            threads: self.number("cpu.threads", given.threads, 1..=1024, default.threads)?,
         })
     }
 
@@ -380,6 +346,22 @@ impl Check<'_> {
         let number = T::try_from(given.get_ref().0).ok();
         let number = number.filter(|number| range.contains(number));
         number.ok_or_else(|| self.out_of(key, &given, &range))
+    }
+
+    /// A number that has no default.
+    fn number_if<T>(
+        self,
+        key: &str,
+        given: Option<&Spanned<Number>>,
+        range: RangeInclusive<T>,
+    ) -> Result<Option<T>, ConfigError>
+    where
+        T: PartialOrd + Display + TryFrom<i64> + Copy,
+    {
+        let Some(given) = given else { return Ok(None) };
+        let default = *range.start();
+        let given = Spanned::new(given.span(), *given.get_ref());
+        self.number(key, Some(given), range, default).map(Some)
     }
 
     fn time(

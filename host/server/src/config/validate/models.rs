@@ -1,114 +1,301 @@
-//! Models: those of the flags, else those of the file, else the demo model.
+//! Models and executors: those of the flags, else those of the file, else the demo model.
 
 use std::ops::RangeInclusive;
 
+use pointsman_core::Micros;
 use pointsman_driver::provider::{
-    EXECUTOR_QUEUE_MAX, ExecutorTerms, ModelConfig, ModelSource, SLOTS_MAX, WEIGHTS,
+    EXECUTOR_QUEUE_MAX, ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource, RUNNING,
+    SLOTS_MAX, UNLOAD_DELAY_MAX, WEIGHTS,
 };
+use pointsman_notation::{Number, Time};
 use toml::Spanned;
 
+use super::super::DeviceConfig;
 use super::super::error::{ConfigError, Place, Wrong};
-use super::super::file;
+use super::super::file::{self, Given};
 use super::super::flags::{Flags, ModelFlag};
 use super::Check;
 use crate::embedded;
 
 /// The demo model's name.
 const DEMO: &str = "demo";
+const UNLOAD_DELAY: RangeInclusive<Time> =
+    Time::from_micros(0)..=Time::from_micros(UNLOAD_DELAY_MAX.0);
+
+/// The models, and the executors that serve them.
+pub(super) struct Served {
+    pub(super) models: Vec<ModelConfig>,
+    pub(super) executors: Vec<ExecutorConfig>,
+}
+
+/// The terms of an executor, as a table has them.
+struct Terms {
+    slots: Given<Number>,
+    share_weight: Given<Number>,
+    group: Given<Number>,
+    queue: Given<Number>,
+    preemptible: Given<bool>,
+    models_max: Given<Number>,
+    model_unload_delay: Given<Time>,
+}
 
 impl Check<'_> {
-    pub(super) fn models(
+    /// The models with their executors. An executor is described by a table of its own, or by the
+    /// table of the one model that it serves.
+    pub(super) fn served(
         self,
-        given: Vec<Spanned<file::Model>>,
+        models: Vec<Spanned<file::Model>>,
+        executors: Vec<Spanned<file::Executor>>,
+        devices: &[DeviceConfig],
         flags: &Flags,
-    ) -> Result<Vec<ModelConfig>, ConfigError> {
+    ) -> Result<Served, ConfigError> {
         if !flags.models.is_empty() {
             return of_flags(&flags.models);
         }
+        let mut served = Served {
+            models: self.models(&models)?,
+            executors: Vec::new(),
+        };
+        let has_own_tables = |name: &str| {
+            let mut tables = executors
+                .iter()
+                .flat_map(|table| table.get_ref().models.get_ref());
+            tables.any(|model| model.get_ref() == name)
+        };
+        for (index, table) in models.into_iter().enumerate() {
+            let path = |key: &str| format!("models[{index}].{key}");
+            let table = table.into_inner();
+            if !has_own_tables(table.name.get_ref()) {
+                let executor = self.executor_of_model(&path, table, (&served, devices))?;
+                served.executors.push(executor);
+            } else if let Some((key, offset)) = table.first_term() {
+                let model = table.name.into_inner();
+                let key = path(key);
+                let place = Place::At(self.source.location(offset));
+                return Err(ConfigError::new(
+                    place,
+                    Wrong::TermsElsewhere { key, model },
+                ));
+            }
+        }
+        if executors.is_empty() && served.executors.is_empty() {
+            served.executors.push(ExecutorConfig::new(DEMO));
+        }
+        for (index, table) in executors.into_iter().enumerate() {
+            let path = |key: &str| format!("executors[{index}].{key}");
+            let executor = self.executor(&path, table.into_inner(), (&served, devices))?;
+            served.executors.push(executor);
+        }
+        Ok(served)
+    }
+
+    fn models(self, given: &[Spanned<file::Model>]) -> Result<Vec<ModelConfig>, ConfigError> {
         if given.is_empty() {
             let source = demo().map_err(|wrong| ConfigError::new(Place::Defaults, wrong))?;
             return Ok(vec![ModelConfig::new(DEMO, source)]);
         }
         let mut models: Vec<ModelConfig> = Vec::new();
-        for (index, model) in given.into_iter().enumerate() {
+        for (index, table) in given.iter().enumerate() {
             let path = |key: &str| format!("models[{index}].{key}");
-            let name = self.name(&path("name"), &model.get_ref().name)?;
-            let same = models.iter().find(|known| known.name == name);
-            let source = self.source_of(&path, &model, same)?;
-            let executor = model.get_ref().executor.clone();
-            let others: Vec<String> = models.iter().filter_map(|it| it.executor.clone()).collect();
-            let executor = executor.map(|name| self.new_name(&path("executor"), name, &others));
+            let file::Model {
+                name: given_name,
+                path: folder,
+                running_max,
+                ..
+            } = table.get_ref();
+            let name = self.name(&path("name"), given_name)?;
+            if models.iter().any(|known| known.name == name) {
+                let key = path("name");
+                return Err(self.at(given_name, Wrong::SecondModel { key, model: name }));
+            }
+            let source = match folder {
+                Some(folder) => ModelSource::Folder(self.source.resolve(folder.get_ref())),
+                None => demo().map_err(|wrong| self.at(table, wrong))?,
+            };
+            let key = path("running-max");
             models.push(ModelConfig {
                 name,
                 source,
-                executor: executor.transpose()?,
-                terms: self.terms(&path, model.into_inner())?,
+                running_max: self.number_if(&key, running_max.as_ref(), RUNNING)?,
             });
         }
         Ok(models)
     }
 
-    /// The files of a model. The same model in another table, `same`, is another executor for it.
-    fn source_of(
+    /// The executor that the table of a model describes.
+    fn executor_of_model(
         self,
         path: &dyn Fn(&str) -> String,
-        model: &Spanned<file::Model>,
-        same: Option<&ModelConfig>,
-    ) -> Result<ModelSource, ConfigError> {
-        let file::Model {
-            name,
-            path: folder,
-            executor,
-            ..
-        } = model.get_ref();
-        let named = folder
-            .as_ref()
-            .map(|folder| ModelSource::Folder(self.source.resolve(folder.get_ref())));
-        match (same, folder, named) {
-            (Some(_), ..) if executor.is_none() => {
-                let key = path("name");
-                let model = name.get_ref().clone();
-                Err(self.at(name, Wrong::SecondExecutor { key, model }))
+        table: file::Model,
+        (served, devices): (&Served, &[DeviceConfig]),
+    ) -> Result<ExecutorConfig, ConfigError> {
+        let others = served.executor_names();
+        let name = table.executor.clone();
+        let name = name.map(|name| self.new_name(&path("executor"), name, &others));
+        Ok(ExecutorConfig {
+            name: name.transpose()?,
+            models: vec![table.name.get_ref().clone()],
+            device: self.device(&path("device"), table.device.as_ref(), devices)?,
+            terms: self.terms(path, table.into())?,
+        })
+    }
+
+    /// The executor that a table of its own describes.
+    fn executor(
+        self,
+        path: &dyn Fn(&str) -> String,
+        table: file::Executor,
+        (served, devices): (&Served, &[DeviceConfig]),
+    ) -> Result<ExecutorConfig, ConfigError> {
+        let others = served.executor_names();
+        let name = self.new_name(&path("name"), table.name.clone(), &others)?;
+        let known: Vec<String> = served.models.iter().map(|it| it.name.clone()).collect();
+        let key = path("models");
+        let mut models: Vec<String> = Vec::new();
+        for model in table.models.get_ref() {
+            let name = self.new_name(&key, model.clone(), &models)?;
+            if !known.contains(&name) {
+                return Err(self.at(model, Wrong::UnknownModel { key, name, known }));
             }
-            (Some(same), Some(folder), Some(named)) if same.source != named => {
-                let expected = "the path that the model's first table has, or none";
-                Err(self.value(&path("path"), folder, expected))
-            }
-            (Some(same), ..) => Ok(same.source.clone()),
-            (None, _, Some(named)) => Ok(named),
-            (None, _, None) => demo().map_err(|wrong| self.at(model, wrong)),
+            models.push(name);
         }
+        if models.is_empty() {
+            let none = Spanned::new(table.models.span(), "[]".to_owned());
+            return Err(self.value(&key, &none, "the name of at least one model"));
+        }
+        Ok(ExecutorConfig {
+            name: Some(name),
+            models,
+            device: self.device(&path("device"), table.device.as_ref(), devices)?,
+            terms: self.terms(path, table.into())?,
+        })
+    }
+
+    fn device(
+        self,
+        key: &str,
+        given: Option<&Spanned<String>>,
+        devices: &[DeviceConfig],
+    ) -> Result<Option<String>, ConfigError> {
+        let Some(given) = given else { return Ok(None) };
+        let name = given.get_ref().clone();
+        if devices.iter().any(|device| device.name == name) {
+            return Ok(Some(name));
+        }
+        let known = devices.iter().map(|device| device.name.clone()).collect();
+        let key = key.to_owned();
+        Err(self.at(given, Wrong::UnknownDevice { key, name, known }))
     }
 
     fn terms(
         self,
         path: &dyn Fn(&str) -> String,
-        given: file::Model,
+        given: Terms,
     ) -> Result<ExecutorTerms, ConfigError> {
         let default = ExecutorTerms::default();
         let number = |key: &str, given, range: RangeInclusive<u32>, default| {
             self.number(&path(key), given, range, default)
         };
+        let weight = default.share_weight;
         let queue = 0..=EXECUTOR_QUEUE_MAX;
+        let models_max = given.models_max.as_ref();
+        let delay = self.within(
+            &path("model-unload-delay"),
+            given.model_unload_delay,
+            UNLOAD_DELAY,
+        )?;
         Ok(ExecutorTerms {
             slots: number("slots", given.slots, 1..=SLOTS_MAX, default.slots)?,
-            share_weight: number(
-                "share-weight",
-                given.share_weight,
-                WEIGHTS,
-                default.share_weight,
-            )?,
+            share_weight: number("share-weight", given.share_weight, WEIGHTS, weight)?,
             group: number("group", given.group, 0..=u32::MAX, default.group)?,
             queue: number("queue", given.queue, queue, default.queue)?,
-            preemptible: given.preemptible.unwrap_or(default.preemptible),
+            preemptible: given
+                .preemptible
+                .map_or(default.preemptible, Spanned::into_inner),
+            models_max: self.number_if(&path("models-max"), models_max, RUNNING)?,
+            model_unload_delay: delay
+                .map_or(default.model_unload_delay, |time| Micros(time.as_micros())),
         })
     }
 }
 
-fn of_flags(flags: &[ModelFlag]) -> Result<Vec<ModelConfig>, ConfigError> {
-    let mut models: Vec<ModelConfig> = Vec::new();
+// === impl Served ===
+
+impl Served {
+    fn executor_names(&self) -> Vec<String> {
+        let names = self.executors.iter();
+        names.filter_map(|executor| executor.name.clone()).collect()
+    }
+}
+
+// === impl the tables ===
+
+impl file::Model {
+    /// The first key that describes an executor, with its place.
+    fn first_term(&self) -> Option<(&'static str, usize)> {
+        let texts = [("executor", &self.executor), ("device", &self.device)];
+        let numbers = [
+            ("slots", &self.slots),
+            ("share-weight", &self.share_weight),
+            ("group", &self.group),
+            ("queue", &self.queue),
+        ];
+        let (delay, preemptible) = (&self.model_unload_delay, &self.preemptible);
+        let texts = texts.map(|(key, given)| (key, given.as_ref().map(|it| it.span().start)));
+        let numbers = numbers.map(|(key, given)| (key, given.as_ref().map(|it| it.span().start)));
+        let rest = [
+            (
+                "preemptible",
+                preemptible.as_ref().map(|it| it.span().start),
+            ),
+            (
+                "model-unload-delay",
+                delay.as_ref().map(|it| it.span().start),
+            ),
+        ];
+        let all = texts.into_iter().chain(numbers).chain(rest);
+        let given = all.filter_map(|(key, offset)| Some((key, offset?)));
+        given.min_by_key(|(_, offset)| *offset)
+    }
+}
+
+impl From<file::Model> for Terms {
+    fn from(table: file::Model) -> Self {
+        Self {
+            slots: table.slots,
+            share_weight: table.share_weight,
+            group: table.group,
+            queue: table.queue,
+            preemptible: table.preemptible,
+            models_max: None,
+            model_unload_delay: table.model_unload_delay,
+        }
+    }
+}
+
+impl From<file::Executor> for Terms {
+    fn from(table: file::Executor) -> Self {
+        Self {
+            slots: table.slots,
+            share_weight: table.share_weight,
+            group: table.group,
+            queue: table.queue,
+            preemptible: table.preemptible,
+            models_max: table.models_max,
+            model_unload_delay: table.model_unload_delay,
+        }
+    }
+}
+
+// === The flags, and the demo model ===
+
+fn of_flags(flags: &[ModelFlag]) -> Result<Served, ConfigError> {
+    let mut served = Served {
+        models: Vec::new(),
+        executors: Vec::new(),
+    };
     for flag in flags {
-        if models.iter().any(|model| model.name == flag.name) {
+        if served.models.iter().any(|model| model.name == flag.name) {
             let wrong = Wrong::Twice {
                 key: "models".to_owned(),
                 name: flag.name.clone(),
@@ -116,9 +303,10 @@ fn of_flags(flags: &[ModelFlag]) -> Result<Vec<ModelConfig>, ConfigError> {
             return Err(ConfigError::new(Place::Flag("--model"), wrong));
         }
         let source = ModelSource::Folder(flag.folder.clone());
-        models.push(ModelConfig::new(&flag.name, source));
+        served.models.push(ModelConfig::new(&flag.name, source));
+        served.executors.push(ExecutorConfig::new(&flag.name));
     }
-    Ok(models)
+    Ok(served)
 }
 
 fn demo() -> Result<ModelSource, Wrong> {
