@@ -1,7 +1,7 @@
 //! Closed hooks: no other policy answers in their policy's stead.
 
 use pointsman_core::{
-    Config, Fact, Input, Machine, NewRequest, Otherwise, Outcome, RefusedWhy, admission,
+    Config, Fact, Input, Machine, NewRequest, Otherwise, Outcome, RefusedWhy, admission, fixture,
 };
 
 use super::*;
@@ -123,6 +123,11 @@ fn arrivals_that_nobody_may_decide_about_are_refused_by_the_machine() {
     let mut host = closed(&[&policy]);
     policy.fail(&[Failing::Admit]);
     let mut machine = Machine::new(Config::default()).unwrap();
+    let device = Input::DeviceAttached(fixture::device_spec("cpu0"));
+    let device = machine.handle(Micros(0), device).device().unwrap();
+    // Without an executor the machine refuses it for that.
+    let executor = fixture::executor_spec("cpu0/llama", device);
+    machine.handle(Micros(0), Input::ExecutorAttached(executor));
     let tenant = machine.intern(Micros(0), "default");
     machine.handle(Micros(0), Input::arrival(NewRequest::new(tenant, 10, 10)));
     machine.decide(Micros(0), &mut host);
