@@ -15,7 +15,20 @@ export const lifecycle = {
       name: "javascript-policy",
       version: "0.1.0",
       summary: "Each request goes where the most slots are free.",
-      feed: { waiting: true, sequences: false, completed: false },
+      // What `route` reads. Nothing else is told.
+      needs: [
+        {
+          hook: "routing",
+          feed: {
+            executors: true,
+            loads: true,
+            residencies: true,
+            devices: true,
+            models: true,
+            waiting: true,
+          },
+        },
+      ],
       reasons: REASONS,
       stateVersion: 1,
     };

@@ -1,7 +1,7 @@
 """What the host has told, what this policy has placed since, and what fits where.
 
 The SDK does this for policies in Rust. Here are the rows that a routing policy without affinity
-needs; to follow more (sequences, tenants, names), ask for them in `describe` and add a case.
+needs; to follow more (sequences, tenants, names), ask for them in `needs` of `describe` and add a case.
 """
 
 from collections import Counter

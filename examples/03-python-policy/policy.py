@@ -4,7 +4,7 @@ import json
 
 from componentize_py_types import Err
 from wit_world import exports
-from wit_world.exports.lifecycle import Description, Feed
+from wit_world.exports.lifecycle import Description, Feed, Hook, Need
 from wit_world.exports.routing import Choice_Hold, Choice_Place, Verdict
 
 from mirror import Mirror
@@ -15,6 +15,11 @@ mirror = Mirror()
 REASONS = ["most free slots", "no room anywhere"]
 PLACED, NO_ROOM = range(2)
 
+# What `route` reads. Nothing else is told.
+NEEDS = (
+    Feed.EXECUTORS | Feed.LOADS | Feed.RESIDENCIES | Feed.DEVICES | Feed.MODELS | Feed.WAITING
+)
+
 
 class Lifecycle(exports.Lifecycle):
     def describe(self):
@@ -22,7 +27,7 @@ class Lifecycle(exports.Lifecycle):
             name="python-policy",
             version="0.1.0",
             summary="Each request goes where the most slots are free.",
-            feed=Feed.WAITING,
+            needs=[Need(Hook.ROUTING, NEEDS)],
             reasons=REASONS,
             state_version=1,
         )

@@ -6,10 +6,10 @@
     reason = "a test fails by panicking, and looks only for the facts it is about"
 )]
 
-use pointsman_core::rows::{Change, FeedKinds, SequenceState};
+use pointsman_core::rows::{Change, SequenceState};
 use pointsman_core::{
-    Answer, Asked, Author, Config, Fact, Feed, Hook, Input, Micros, NewRequest, Outcome, Policies,
-    Reply, Sink, Tap, TenantId, View, rows::NameKind,
+    Answer, Asked, Author, Config, Fact, Hook, Input, Micros, NewRequest, Outcome, Policies, Reply,
+    RowKinds, Sink, Tap, TenantId, View, rows::NameKind,
 };
 use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
 use pointsman_tests::fleet;
@@ -23,13 +23,7 @@ struct MirrorCheck {
 
 /// The guest's digest (`tests/guests`), from the machine's rows.
 fn digest(view: &View<'_>) -> u16 {
-    let kinds = FeedKinds {
-        waiting: true,
-        sequences: true,
-        completed: false,
-    };
-    let mut rows = Vec::new();
-    Feed::new(kinds).changes(view, &mut rows);
+    let rows = view.rows(RowKinds::ALL);
     let terms = rows.iter().map(|row| match row {
         Change::Load(load) => u64::from(load.id.0 + 1) * u64::from(load.slots_used + 1),
         Change::Waiting(request) => 3 * (request.id.0 + 1),

@@ -7,10 +7,10 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use pointsman_core::rows::{Change, Extent, FeedKinds};
+use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
-    Answer, Asked, Author, Fact, Hook, HookSet, Micros, Moment, NewRequest, Policies, Question,
-    Reply, Sink, Stamped, Tap, TenantId, routing,
+    Answer, Asked, Author, Fact, Hook, HookSet, Micros, Moment, Needs, NewRequest, Policies,
+    Question, Reply, Sink, Stamped, Tap, TenantId, routing,
 };
 use pointsman_policy::{
     Agreement, BindError, Digest, Fault, Instance, Limits, Mode, Patience, PolicyDescription,
@@ -210,7 +210,7 @@ impl Instance for Stuck {
             name: "stuck".to_owned(),
             version: "1".to_owned(),
             summary: String::new(),
-            feed: FeedKinds::default(),
+            needs: Needs::default(),
             reasons: Vec::new(),
             state_version: 1,
         })

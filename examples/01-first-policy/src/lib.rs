@@ -2,8 +2,7 @@
 
 use std::cmp::Reverse;
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::{ByRank, NoSettings, Place, Policy, Ranked, Seat, export};
+use pointsman_sdk::{ByRank, Description, NoSettings, Place, Policy, Ranked, Seat, export};
 
 /// The policy. It keeps no state: all that it needs is in the rows of an executor.
 #[derive(Debug)]
@@ -26,7 +25,6 @@ impl Policy for MostFreeSlots {
             name: "first-policy".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "Each request goes where the most slots are free.".into(),
-            feed: Feed::WAITING,
             reasons: vec!["most free slots".into(), "no room anywhere".into()],
             state_version: 1,
         }

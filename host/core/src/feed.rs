@@ -1,11 +1,11 @@
 //! The rows that a policy has been told, and those that must be told before its next question.
 //!
-//! The protocol is `observe` of `wit/hooks.wit`: each row that changed since the last time,
-//! and each row the last answer named, changed or not, so that what a policy counted while
-//! answering cannot outlive a refusal.
+//! The protocol is `observe` of `wit/hooks.wit`: of the kinds that the question's hook needs each
+//! row that changed since the policy was told of that kind, once, and each row the last answer
+//! named, changed or not, so that what a policy counted while answering cannot outlive a refusal.
 //!
 //! # Invariants
-//! 1. After [`Feed::changes`] the policy's mirror equals the machine's rows
+//! 1. After [`Feed::changes`] the policy's mirror equals the machine's rows of the kinds asked for
 //!    (`tests/feed.rs` folds random runs and compares).
 //! 2. A row named by an answer is among the next changes (`tests/feed.rs`).
 //! 3. With a [`Relay`], a policy elsewhere is told what it would be told here
@@ -14,24 +14,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::log::{RowKey, Wanted};
+use crate::log::{News, RowKey};
 use crate::view::View;
-use pointsman_interface::Question;
-use pointsman_interface::rows::{AskedRequest, Cached, Change, Extent, FeedKinds};
+use pointsman_interface::rows::{AskedRequest, Cached, Change, Extent};
 use pointsman_interface::{Eviction, Reply, admission, routing};
 use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_interface::{Needs, Question, RowKind, RowKinds};
 
 /// One policy's position in the machine's changes.
 #[derive(Debug)]
 pub struct Feed {
-    kinds: FeedKinds,
-    /// The position to go on from; absent: the policy knows nothing yet.
-    position: Option<u64>,
-    /// The rows that the last answer named.
+    needs: Needs,
+    /// The positions to go on from; absent: the policy knows nothing yet.
+    positions: Option<Positions>,
+    /// The rows that the last answers named.
     pub named: Named,
 }
 
-/// Rows that an answer named, and that its policy is told again.
+/// The positions up to which a policy has been told, by kind of rows: a kind that a question does
+/// not need is left for the next one that does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Positions([u64; RowKind::ALL.len()]);
+
+/// Rows that an answer named, and that its policy is told again. Of the executors of a placement
+/// that is the first, on which a policy counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named(BTreeSet<RowKey>);
 
@@ -39,92 +45,145 @@ pub struct Named(BTreeSet<RowKey>);
 /// and elsewhere again what that policy's own answers named.
 #[derive(Debug, Default)]
 pub struct Relay {
-    /// The rows that the last answer named.
+    /// The rows that the last answers named.
     pub named: Named,
     /// The rows that an answer can name, each as it was told last.
     rows: BTreeMap<RowKey, Change>,
 }
 
+impl Positions {
+    /// The oldest position of `kinds`; absent: there are none.
+    fn oldest(&self, kinds: RowKinds) -> Option<u64> {
+        kinds.iter().map(|kind| self.0[kind as usize]).min()
+    }
+
+    fn set(&mut self, kinds: RowKinds, position: u64) {
+        for kind in kinds.iter() {
+            self.0[kind as usize] = position;
+        }
+    }
+}
+
 impl Feed {
-    /// Makes the feed of a policy that knows nothing yet and wants `kinds` besides the rows that
-    /// every policy gets.
+    /// Makes the feed of a policy that knows nothing yet and whose hooks have these needs.
     #[must_use]
-    pub fn new(kinds: FeedKinds) -> Self {
+    pub fn new(needs: Needs) -> Self {
         Self {
-            kinds,
-            position: None,
+            needs,
+            positions: None,
             named: Named::default(),
         }
     }
 
-    /// The kinds of rows that the policy gets besides those that every policy gets.
+    /// The kinds of rows that the policy's hooks read.
     #[must_use]
-    pub fn kinds(&self) -> FeedKinds {
-        self.kinds
+    pub fn needs(&self) -> &Needs {
+        &self.needs
     }
 
-    /// The position in the machine's changes up to which the policy has been told; absent: the
-    /// policy knows nothing.
+    /// The position in the machine's changes up to which the policy has been told of every kind
+    /// that a decision of it reads; absent: the policy knows nothing.
     #[must_use]
     pub fn told(&self) -> Option<u64> {
-        self.position
+        let positions = self.positions?;
+        Some(positions.oldest(self.needs.decided()).unwrap_or_default())
     }
 
     /// Begins anew, after a fresh instance took the policy's place and knows nothing.
     pub fn reset(&mut self) {
-        self.position = None;
+        self.positions = None;
         self.named.0.clear();
     }
 
-    /// Writes to `out` the changes that the policy must be told now, and takes them as told. With
+    /// Writes to `out` the changes of these kinds that the policy must be told now, and takes them
+    /// as told. A policy that knows nothing is told every kind that a decision of it reads. With
     /// nothing to tell, `out` stays empty and no `observe` is due.
-    pub fn changes(&mut self, view: &View<'_>, out: &mut Vec<Change>) -> Extent {
+    pub fn changes(&mut self, view: &View<'_>, kinds: RowKinds, out: &mut Vec<Change>) -> Extent {
         out.clear();
-        let kinds = self.kinds;
-        let known = self.position.and_then(|at| Some((at, view.since(at)?)));
-        let extent = match known {
-            Some((position, entries)) => {
-                out.extend(
-                    entries.filter_map(|(stamp, key)| view.row(key, Wanted::Entry(stamp), kinds)),
-                );
-                let named = self.named.0.iter();
-                out.extend(named.filter_map(|key| view.row(*key, Wanted::Untold(position), kinds)));
-                Extent::SinceLast
-            }
-            None => {
-                view.everything(self.kinds, out);
-                Extent::Everything
-            }
+        let Some(positions) = &mut self.positions else {
+            return self.everything(view, out);
         };
-        self.position = Some(view.end());
+        let Some(oldest) = positions.oldest(kinds) else {
+            return Extent::SinceLast;
+        };
+        let Some(entries) = view.since(oldest) else {
+            return self.everything(view, out);
+        };
+        for (at, news) in entries {
+            let told = |key: RowKey| positions.0[key.kind() as usize];
+            let row = match news {
+                News::Changed(key) if kinds.contains(key.kind()) && at >= told(key) => {
+                    view.row(key)
+                }
+                News::Gone { key, since }
+                    if kinds.contains(key.kind()) && at >= told(key) && since < told(key) =>
+                {
+                    view.gone(key)
+                }
+                News::Changed(_) | News::Gone { .. } | News::Void => None,
+            };
+            out.extend(row);
+        }
+        for key in self.named.take(kinds) {
+            let told = positions.0[key.kind() as usize];
+            out.extend(view.row_unless_changed(key, told));
+        }
+        positions.set(kinds, view.end());
+        Extent::SinceLast
+    }
+
+    fn everything(&mut self, view: &View<'_>, out: &mut Vec<Change>) -> Extent {
+        view.everything(self.needs.decided(), out);
+        self.positions = Some(Positions([view.end(); RowKind::ALL.len()]));
         self.named.0.clear();
-        extent
+        Extent::Everything
     }
 }
 
 impl Named {
-    /// Notes a request that an answer named.
-    pub fn request(&mut self, request: RequestId) {
-        self.0.insert(RowKey::Waiting(request));
-        self.0.insert(RowKey::Sequence(request));
+    /// Takes out the rows of these kinds.
+    fn take(&mut self, kinds: RowKinds) -> BTreeSet<RowKey> {
+        if self.0.is_empty() {
+            return BTreeSet::new();
+        }
+        let all = std::mem::take(&mut self.0);
+        let (taken, left) = all.into_iter().partition(|key| kinds.contains(key.kind()));
+        self.0 = left;
+        taken
     }
 
-    /// Notes an executor that an answer named.
-    pub fn executor(&mut self, executor: ExecutorId) {
-        self.0.insert(RowKey::Load(executor));
+    /// Notes a row that an answer named, if the hook that gave it reads such rows: on others it
+    /// cannot have counted anything.
+    fn add(&mut self, key: RowKey, kinds: RowKinds) {
+        if kinds.contains(key.kind()) {
+            self.0.insert(key);
+        }
     }
 
-    /// Notes the requests and executors that the reply to a question named. An order counts on
-    /// nothing that could be refused, and an executor's row says nothing of its allotment.
-    pub fn by_reply(&mut self, question: &Question<'_>, reply: &Reply) {
+    fn request(&mut self, request: RequestId, kinds: RowKinds) {
+        self.add(RowKey::Waiting(request), kinds);
+        self.add(RowKey::Sequence(request), kinds);
+    }
+
+    fn executor(&mut self, executor: ExecutorId, kinds: RowKinds) {
+        self.add(RowKey::Load(executor), kinds);
+    }
+
+    /// Notes the requests and executors that the reply of a policy with these needs to a question
+    /// named. An order counts on nothing that could be refused, and an executor's row says nothing
+    /// of its allotment.
+    pub fn by_reply(&mut self, needs: &Needs, question: &Question<'_>, reply: &Reply) {
+        let kinds = needs.of(question.hook());
         match (question, reply) {
             (Question::Admission { arrivals, .. }, Reply::Admission(verdicts)) => {
-                self.by_admit(arrivals, verdicts);
+                self.by_admit(arrivals, verdicts, kinds);
             }
             (Question::Routing(requests), Reply::Routing(verdicts)) => {
-                self.by_route(requests, verdicts);
+                self.by_route(requests, verdicts, kinds);
             }
-            (Question::Preemption(_), Reply::Preemption(Some(eviction))) => self.by_evict(eviction),
+            (Question::Preemption(_), Reply::Preemption(Some(eviction))) => {
+                self.by_evict(eviction, kinds);
+            }
             (
                 Question::Admission { .. }
                 | Question::Priority(_)
@@ -136,40 +195,45 @@ impl Named {
         }
     }
 
-    fn by_admit(&mut self, arrivals: &[AskedRequest], verdicts: &[admission::Verdict]) {
+    fn by_admit(
+        &mut self,
+        arrivals: &[AskedRequest],
+        verdicts: &[admission::Verdict],
+        kinds: RowKinds,
+    ) {
         for asked in arrivals {
-            self.request(asked.request);
+            self.request(asked.request, kinds);
         }
         for verdict in verdicts {
             if let admission::Choice::Displace(displaced) = verdict.choice {
-                self.request(displaced.request);
+                self.request(displaced.request, kinds);
             }
         }
     }
 
-    fn by_route(&mut self, requests: &[Cached], verdicts: &[routing::Verdict]) {
+    fn by_route(&mut self, requests: &[Cached], verdicts: &[routing::Verdict], kinds: RowKinds) {
         for (cached, verdict) in requests.iter().zip(verdicts) {
             if let routing::Choice::Place(executors) = &verdict.choice {
-                self.request(cached.request);
-                for executor in executors {
-                    self.executor(*executor);
+                self.request(cached.request, kinds);
+                if let Some(executor) = executors.first() {
+                    self.executor(*executor, kinds);
                 }
             }
         }
     }
 
-    fn by_evict(&mut self, eviction: &Eviction) {
-        self.executor(eviction.executor);
+    fn by_evict(&mut self, eviction: &Eviction, kinds: RowKinds) {
+        self.executor(eviction.executor, kinds);
         for victim in &eviction.victims {
-            self.request(victim.request);
+            self.request(victim.request, kinds);
         }
     }
 }
 
 impl Relay {
-    /// Takes note of a feed's changes, and adds the rows that the last answer named and that are
-    /// not among them.
-    pub fn pass(&mut self, extent: Extent, changes: &mut Vec<Change>) {
+    /// Takes note of a feed's changes of these kinds, and adds the rows of them that the last
+    /// answers named and that are not among the changes.
+    pub fn pass(&mut self, kinds: RowKinds, extent: Extent, changes: &mut Vec<Change>) {
         if extent == Extent::Everything {
             self.rows.clear();
             self.named.0.clear();
@@ -197,7 +261,7 @@ impl Relay {
                 None => self.rows.remove(&key),
             };
         }
-        let named = std::mem::take(&mut self.named.0);
+        let named = self.named.take(kinds);
         changes.extend(named.iter().filter_map(|key| self.rows.get(key)).cloned());
     }
 }

@@ -2,11 +2,16 @@
 //!
 //! Readers keep their own position ([`crate::Feed`]); the log knows none of them. A reader that has
 //! fallen behind the entries kept is told everything anew.
+//!
+//! # Invariants
+//! 1. A row has one entry at most, its newest: an entry is void once the row changes again
+//!    (`tests`). So a reader is told a row once, however often it changed.
+//! 2. That a row is gone is told to those alone who were told of the row (`tests`).
 
 use std::collections::VecDeque;
 
 use pointsman_interface::rows::{NameKind, Presence};
-use pointsman_interface::{DeviceId, ExecutorId, ModelId, RequestId, TenantId};
+use pointsman_interface::{DeviceId, ExecutorId, ModelId, RequestId, RowKind, TenantId};
 
 /// The key of a row that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,39 +29,54 @@ pub(crate) enum RowKey {
     Completion(u64),
 }
 
-/// Position of a row's newest entry in the log; an older entry of the same row is skipped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Stamp(u64);
-
-/// The state of a row that a reader asks for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted {
-    /// The row behind this entry, if that is its newest.
-    Entry(Stamp),
-    /// The row as it is, if it has not changed from this position on.
-    Untold(u64),
-}
-
-impl Wanted {
-    /// Tells whether a live row with this stamp is wanted.
-    pub(crate) fn live(self, stamp: Stamp) -> bool {
+impl RowKey {
+    /// The kind of the row.
+    pub(crate) fn kind(self) -> RowKind {
         match self {
-            Wanted::Entry(entry) => entry == stamp,
-            Wanted::Untold(position) => stamp.0 < position,
+            RowKey::Name(..) => RowKind::Name,
+            RowKey::Executor(_) => RowKind::Executor,
+            RowKey::Load(_) => RowKind::Load,
+            RowKey::Residency(_) => RowKind::Residency,
+            RowKey::Device(_) => RowKind::Device,
+            RowKey::Model(_) => RowKind::Model,
+            RowKey::Tenant(_) => RowKind::Tenant,
+            RowKey::Waiting(_) => RowKind::Waiting,
+            RowKey::Sequence(_) => RowKind::Sequence,
+            RowKey::Completion(_) => RowKind::Completion,
         }
     }
+}
 
-    /// Tells whether the news that a row is gone is wanted.
-    pub(crate) fn gone(self) -> bool {
-        matches!(self, Wanted::Entry(_))
+/// The positions of a row's entries in the log; 0 where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Stamp {
+    first: u64,
+    newest: u64,
+}
+
+impl Stamp {
+    /// Tells whether the row has not changed from `position` on.
+    pub(crate) fn is_before(self, position: u64) -> bool {
+        self.newest < position
     }
+}
+
+/// The news of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The row is new or has changed.
+    Changed(RowKey),
+    /// The row is gone, which was there from this position on.
+    Gone { key: RowKey, since: u64 },
+    /// Nothing any more: a later entry has the row's news.
+    Void,
 }
 
 /// The newest row changes.
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
-    pub(crate) entries: VecDeque<RowKey>,
+    pub(crate) entries: VecDeque<News>,
     pub(crate) entries_max: usize,
     /// Position of the first entry kept. Positions start at 1, so that a default stamp is older
     /// than every entry.
@@ -74,17 +94,42 @@ impl ChangeLog {
 
     /// Notes that `key` changed, and stamps the row with the entry's position.
     pub(crate) fn mark(&mut self, key: RowKey, stamp: &mut Stamp) {
-        *stamp = Stamp(self.end());
-        self.note(key);
+        let position = self.replace(News::Changed(key), *stamp);
+        if stamp.first == 0 {
+            stamp.first = position;
+        }
+        stamp.newest = position;
     }
 
-    /// Notes that `key` changed, for a row that is gone or changes once.
+    /// Notes that the row of `key` is gone.
+    pub(crate) fn gone(&mut self, key: RowKey, stamp: &mut Stamp) {
+        let since = stamp.first;
+        stamp.newest = self.replace(News::Gone { key, since }, *stamp);
+    }
+
+    /// Notes a row that changes only this once.
     pub(crate) fn note(&mut self, key: RowKey) {
+        self.push(News::Changed(key));
+    }
+
+    /// Adds the newest entry of a row in place of the one before it. Returns its position.
+    fn replace(&mut self, news: News, stamp: Stamp) -> u64 {
+        let before = stamp.newest.checked_sub(self.base);
+        let before = before.and_then(|at| self.entries.get_mut(usize::try_from(at).ok()?));
+        if let Some(before) = before {
+            *before = News::Void;
+        }
+        let position = self.end();
+        self.push(news);
+        position
+    }
+
+    fn push(&mut self, news: News) {
         if self.entries.len() == self.entries_max {
             self.entries.pop_front();
             self.base += 1;
         }
-        self.entries.push_back(key);
+        self.entries.push_back(news);
     }
 
     /// Position after the newest entry.
@@ -93,14 +138,14 @@ impl ChangeLog {
     }
 
     /// The entries from `position` on, each with its own; absent where they are no longer kept.
-    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = (Stamp, RowKey)>> {
+    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = (u64, News)>> {
         let skip = position.checked_sub(self.base)?;
         let skip = usize::try_from(skip).ok()?;
         if skip > self.entries.len() {
             return None;
         }
         let entries = self.entries.range(skip..);
-        Some(entries.zip(position..).map(|(key, at)| (Stamp(at), *key)))
+        Some((position..).zip(entries.copied()))
     }
 }
 
@@ -108,19 +153,57 @@ impl ChangeLog {
 mod tests {
     use super::*;
 
+    fn load(id: u32) -> RowKey {
+        RowKey::Load(ExecutorId(id))
+    }
+
+    fn kept(log: &ChangeLog, position: u64) -> Vec<News> {
+        let entries = log.since(position).unwrap().map(|(_, news)| news);
+        entries.filter(|news| *news != News::Void).collect()
+    }
+
     #[test]
     fn a_reader_behind_what_is_kept_gets_nothing() {
         let mut log = ChangeLog::new(2);
         let start = log.end();
         for id in 0..3 {
-            log.note(RowKey::Load(ExecutorId(id)));
+            log.note(load(id));
         }
         assert!(log.since(start).is_none());
-        let kept: Vec<_> = log.since(start + 1).unwrap().map(|(_, key)| key).collect();
-        assert_eq!(
-            kept,
-            [RowKey::Load(ExecutorId(1)), RowKey::Load(ExecutorId(2))]
-        );
+        let rows = [News::Changed(load(1)), News::Changed(load(2))];
+        assert_eq!(kept(&log, start + 1), rows);
         assert_eq!(log.since(log.end()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_row_has_one_entry_however_often_it_changes_comes_and_goes() {
+        let mut log = ChangeLog::new(100);
+        let (mut one, mut other) = (Stamp::default(), Stamp::default());
+        let start = log.end();
+        for _ in 0..3 {
+            log.mark(load(1), &mut one);
+            log.mark(load(2), &mut other);
+        }
+        let rows = [News::Changed(load(1)), News::Changed(load(2))];
+        assert_eq!(kept(&log, start), rows);
+        let told = log.end();
+        for _ in 0..2 {
+            log.gone(load(1), &mut one);
+            log.mark(load(1), &mut one);
+        }
+        assert_eq!(kept(&log, told), [News::Changed(load(1))]);
+        log.gone(load(1), &mut one);
+        let key = load(1);
+        assert_eq!(kept(&log, told), [News::Gone { key, since: start }]);
+    }
+
+    #[test]
+    fn an_entry_that_is_kept_no_longer_is_nobody_elses() {
+        let mut log = ChangeLog::new(1);
+        let mut stamp = Stamp::default();
+        log.mark(load(1), &mut stamp);
+        log.note(load(2));
+        log.mark(load(1), &mut stamp);
+        assert_eq!(kept(&log, log.base), [News::Changed(load(1))]);
     }
 }

@@ -1,9 +1,9 @@
 //! The machine as a policy's host sees it while a question is asked: read-only.
 
-use crate::log::{RowKey, Stamp, Wanted};
+use crate::log::{News, RowKey};
 use crate::machine::Machine;
-use pointsman_interface::rows::{Cached, Change, FeedKinds, NameKind, Request};
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_interface::rows::{Cached, Change, NameKind, Request};
+use pointsman_interface::{ExecutorId, RequestId, RowKinds};
 
 /// A read-only view of a [`Machine`].
 #[derive(Clone, Copy, Debug)]
@@ -45,20 +45,36 @@ impl<'a> View<'a> {
     }
 
     /// Row changes from `position` on; absent where they are no longer kept.
-    pub(crate) fn since(
-        &self,
-        position: u64,
-    ) -> Option<impl Iterator<Item = (Stamp, RowKey)> + 'a> {
+    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = (u64, News)> + 'a> {
         self.machine.log().since(position)
     }
 
-    /// The row behind `key` as it is now, if it is wanted and of a kind the policy wants.
-    pub(crate) fn row(&self, key: RowKey, wanted: Wanted, kinds: FeedKinds) -> Option<Change> {
-        self.machine.row(key, wanted, kinds)
+    /// The row behind `key` as it is now, if it is there.
+    pub(crate) fn row(&self, key: RowKey) -> Option<Change> {
+        self.machine.row(key)
     }
 
-    /// Every row there is, in the order a policy needs them: names first.
-    pub(crate) fn everything(&self, kinds: FeedKinds, out: &mut Vec<Change>) {
+    /// The row behind `key`, if it is there and has not changed from `position` on.
+    pub(crate) fn row_unless_changed(&self, key: RowKey, position: u64) -> Option<Change> {
+        let stamp = self.machine.stamp(key)?;
+        stamp.is_before(position).then(|| self.row(key))?
+    }
+
+    /// The news that the row behind `key` is gone, if it has not come back since.
+    pub(crate) fn gone(&self, key: RowKey) -> Option<Change> {
+        self.machine.gone(key)
+    }
+
+    /// Every row there is of these kinds, as a policy that knows nothing is told them.
+    #[must_use]
+    pub fn rows(&self, kinds: RowKinds) -> Vec<Change> {
+        let mut rows = Vec::new();
+        self.everything(kinds, &mut rows);
+        rows
+    }
+
+    /// Every row there is of these kinds, in the order a policy needs them: names first.
+    pub(crate) fn everything(&self, kinds: RowKinds, out: &mut Vec<Change>) {
         self.machine.all_rows(kinds, out);
     }
 }

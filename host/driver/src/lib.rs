@@ -342,10 +342,10 @@ impl Driver {
         }
     }
 
-    /// The rows that a policy with the feed `kinds` must be told before it takes over.
+    /// The rows that a policy with these needs must be told before it takes over.
     #[must_use]
-    pub fn brief(&mut self, now: Micros, kinds: pointsman_core::rows::FeedKinds) -> Briefing {
-        let briefing = Briefing::new(&self.machine.view(), now, kinds);
+    pub fn brief(&mut self, now: Micros, needs: pointsman_core::Needs) -> Briefing {
+        let briefing = Briefing::new(&self.machine.view(), now, needs);
         if let Some(recorder) = self.machine.recorder_mut() {
             recorder.briefed(now, &briefing);
         }

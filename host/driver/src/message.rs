@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pointsman_core::rows::{FeedKinds, RequestClass};
+use pointsman_core::Needs;
+use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
 use pointsman_executor::delivery::{self, Closing, Deliveries, TextSink};
 use pointsman_executor::job::Job;
@@ -106,7 +107,7 @@ pub enum Control {
     /// The requests that are queued and that run.
     Load(oneshot::Sender<Load>),
     /// The rows that a policy with this feed must be told before it takes over.
-    Brief(FeedKinds, oneshot::Sender<Briefing>),
+    Brief(Needs, oneshot::Sender<Briefing>),
     /// A question or an order of an operator.
     Operator(Operator),
     /// The order to end every request, and then the driver.
@@ -258,9 +259,9 @@ impl DriverHandle {
     /// Sends [`Control::Brief`], and waits on this thread, which must not be one of a runtime;
     /// absent once the driver has ended.
     #[must_use]
-    pub fn brief(&self, kinds: FeedKinds) -> Option<Briefing> {
+    pub fn brief(&self, needs: Needs) -> Option<Briefing> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.control.blocking_send(Control::Brief(kinds, answer));
+        let sent = self.control.blocking_send(Control::Brief(needs, answer));
         sent.ok()?;
         answered.blocking_recv().ok()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pointsman_core::rows::FeedKinds;
+use pointsman_core::Needs;
 use pointsman_core::{HookSet, Micros};
 use pointsman_lifecycle::order::{Order, OrderError, OrderHandle};
 use pointsman_lifecycle::port::{HostEnded, PolicyPort};
@@ -31,8 +31,8 @@ impl PolicyPort for DriverPort {
         self.driver.handover(policy)
     }
 
-    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded> {
-        self.driver.brief(kinds).ok_or(HostEnded)
+    fn brief(&self, needs: Needs) -> Result<Briefing, HostEnded> {
+        self.driver.brief(needs).ok_or(HostEnded)
     }
 
     fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, HostEnded> {

@@ -132,7 +132,7 @@ impl DriverLoop {
             Control::Handover(policy, answer) => {
                 drop(answer.send(self.driver.handover(now, policy)));
             }
-            Control::Brief(kinds, answer) => drop(answer.send(self.driver.brief(now, kinds))),
+            Control::Brief(needs, answer) => drop(answer.send(self.driver.brief(now, needs))),
             Control::Commit(commit, answer) => {
                 let mut committed = self.driver.commit(now, commit);
                 if let Ok(committed) = &mut committed {

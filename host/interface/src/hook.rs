@@ -124,6 +124,7 @@ impl fmt::Debug for HookSet {
 
 /// One value for each hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HookMap<T>([T; Hook::ALL.len()]);
 
 impl<T> HookMap<T> {

@@ -16,6 +16,7 @@ mod answer;
 pub mod fixture;
 mod hook;
 mod ids;
+mod needs;
 mod question;
 mod refusal;
 pub mod rows;
@@ -29,6 +30,7 @@ pub use ids::{
     AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
     RequestId, Round, SessionKey, TenantId,
 };
+pub use needs::{Needs, RowKind, RowKinds};
 pub use question::{Question, Shortage, ShortageCause, TokensUsed};
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::RowKind;
 use crate::ids::{
     AdapterId, DeviceId, ExecutorId, LabelId, Micros, ModelId, RequestId, Round, SessionKey,
     TenantId,
@@ -396,18 +397,21 @@ pub enum Change {
     Completed(Completion),
 }
 
-/// The optional kinds of change a policy asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent switches: `flags feed` of wit/hooks.wit"
-)]
-pub struct FeedKinds {
-    /// True if the policy is told of requests without a place.
-    pub waiting: bool,
-    /// True if the policy is told of placed requests.
-    pub sequences: bool,
-    /// True if the policy is told of requests that ended.
-    pub completed: bool,
+impl Change {
+    /// The kind of rows that the change belongs to.
+    #[must_use]
+    pub fn kind(&self) -> RowKind {
+        match self {
+            Change::Name(_) => RowKind::Name,
+            Change::Executor(_) | Change::ExecutorGone(_) => RowKind::Executor,
+            Change::Load(_) => RowKind::Load,
+            Change::Residency(_) | Change::ResidencyGone(_) => RowKind::Residency,
+            Change::Device(_) => RowKind::Device,
+            Change::Model(_) => RowKind::Model,
+            Change::Tenant(_) => RowKind::Tenant,
+            Change::Waiting(_) | Change::WaitingGone(_) => RowKind::Waiting,
+            Change::Sequence(_) | Change::SequenceGone(_) => RowKind::Sequence,
+            Change::Completed(_) => RowKind::Completion,
+        }
+    }
 }

@@ -6,8 +6,7 @@
 
 use std::borrow::Cow;
 
-use pointsman_core::rows::FeedKinds;
-use pointsman_core::{Answer, Hook, Input, Micros, Reply, RequestId, Round, Stamped};
+use pointsman_core::{Answer, Hook, Input, Micros, Needs, Reply, RequestId, Round, Stamped};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::{Blob, ContentHash};
@@ -88,8 +87,8 @@ pub struct Decision<'a> {
 pub struct Briefed {
     /// Time between two rounds, in µs.
     pub now: Micros,
-    /// Kinds of rows, besides those that every policy is told.
-    pub kinds: FeedKinds,
+    /// The kinds of rows that the policy's hooks read.
+    pub needs: Needs,
     /// Position in the machine's changes up to which it was collected. [`PolicyRecord::told`] of a
     /// policy that got this collection has the same value.
     pub told: u64,

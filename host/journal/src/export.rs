@@ -55,7 +55,12 @@ pub fn text_line(entry: &Entry<'_>) -> String {
         }
         Entry::Keyframe(it) => format!("{} keyframe after round {}", it.now, it.round),
         Entry::Gap(gap) => format!("gap: {} entries are missing", gap.dropped),
-        Entry::Briefed(it) => format!("{} briefed {:?} up to {}", it.now, it.kinds, it.told),
+        Entry::Briefed(it) => format!(
+            "{} briefed {:?} up to {}",
+            it.now,
+            it.needs.decided(),
+            it.told
+        ),
         Entry::Restarted(it) => {
             format!(
                 "  policy {} restarted as generation {}",

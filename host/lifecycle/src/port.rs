@@ -1,7 +1,7 @@
 //! The reconciler's way to the policies in force, which the driver owns.
 
 use pointsman_core::Micros;
-use pointsman_core::rows::FeedKinds;
+use pointsman_core::Needs;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, Snapshot};
 
 use super::report::ReloadStep;
@@ -11,11 +11,11 @@ pub trait PolicyPort {
     /// The state of a policy in force, for its successor; absent: there is none.
     fn handover(&self, policy: u32) -> Option<Snapshot>;
 
-    /// The rows that a policy with the feed `kinds` must be told before it takes over.
+    /// The rows that a policy with these needs must be told before it takes over.
     ///
     /// # Errors
     /// If the host has ended.
-    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded>;
+    fn brief(&self, needs: Needs) -> Result<Briefing, HostEnded>;
 
     /// Changes the policies in force, all or nothing. An empty commit only returns the policies in
     /// force.

@@ -4,9 +4,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
+use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{
-    ExecutorId, FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, admission, routing,
+    ExecutorId, FaultKind, Hook, HookSet, Micros, Moment, Needs, Question, Reply, RowKind,
+    RowKinds, admission, routing,
 };
 use serde_json::Map;
 use wit_component::{ComponentEncoder, StringEncoding};
@@ -84,9 +85,11 @@ impl Guest {
                 (global $count (mut i32) (i32.const 0))
                 (data (i32.const 1024)
                     "\00\08\00\00\04\00\00\00" "\04\08\00\00\03\00\00\00"
-                    "\00\08\00\00\00\00\00\00" "\01\00\00\00"
+                    "\00\08\00\00\00\00\00\00" "\38\04\00\00\01\00\00\00"
                     "\00\00\00\00\00\00\00\00" "\01\00\00\00")
                 (data (i32.const 2048) "test1.0")
+                (; The hook priority needs names, executors and so on up to waiting. ;)
+                (data (i32.const 1080) "\01\00\ff\00")
                 (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
                     (local $at i32)
                     (local.set $at
@@ -184,7 +187,7 @@ pub(crate) fn scripted(name: &str) -> Handle {
             name: name.to_owned(),
             version: "1.0.0".to_owned(),
             summary: "For tests.".to_owned(),
-            feed: FeedKinds::default(),
+            needs: Needs::every(told_to_all()),
             reasons: vec!["because".to_owned()],
             state_version: 1,
         },
@@ -197,6 +200,12 @@ pub(crate) fn scripted(name: &str) -> Handle {
         calls: Vec::new(),
         gate: None,
     })))
+}
+
+/// The rows that a scripted policy is told, unless it is told otherwise.
+fn told_to_all() -> RowKinds {
+    let others = [RowKind::Waiting, RowKind::Sequence, RowKind::Completion];
+    others.into_iter().fold(RowKinds::ALL, RowKinds::without)
 }
 
 impl Handle {

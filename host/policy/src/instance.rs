@@ -8,8 +8,8 @@
 //! 1. After a [`Fault`] an instance is dropped and never asked again: its memory is in an unknown
 //!    state (`host::tests`).
 
-use pointsman_core::rows::{Cached, Change, Extent, FeedKinds, Request};
-use pointsman_core::{ExecutorId, FaultKind, HookSet, Micros, Moment, Question, Reply};
+use pointsman_core::rows::{Cached, Change, Extent, Request};
+use pointsman_core::{ExecutorId, FaultKind, HookSet, Micros, Moment, Needs, Question, Reply};
 
 /// One running instance of a policy.
 ///
@@ -125,8 +125,8 @@ pub struct PolicyDescription {
     pub version: String,
     /// One sentence about the policy's behaviour.
     pub summary: String,
-    /// Kinds of rows that the policy wants to be told, besides those that every policy is told.
-    pub feed: FeedKinds,
+    /// The kinds of rows that its hooks read, and that it is told.
+    pub needs: Needs,
     /// Texts for the reasons of its answers, by index.
     pub reasons: Vec<String>,
     /// Version of the snapshots' format.

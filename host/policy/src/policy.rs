@@ -7,8 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pointsman_core::rows::{Change, Extent, FeedKinds};
-use pointsman_core::{FaultKind, Feed, Hook, HookSet, Micros, View};
+use pointsman_core::rows::{Change, Extent};
+use pointsman_core::{FaultKind, Feed, Hook, HookSet, Micros, Needs, RowKind, RowKinds, View};
 use pointsman_notation::untrusted;
 use serde_json::{Map, Value};
 
@@ -195,10 +195,10 @@ pub struct Briefing {
 }
 
 impl Briefing {
-    /// Kinds of rows that the briefing contains.
+    /// The needs of the policy that the briefing is for.
     #[must_use]
-    pub fn kinds(&self) -> FeedKinds {
-        self.feed.kinds()
+    pub fn needs(&self) -> &Needs {
+        self.feed.needs()
     }
 
     /// Position in the machine's changes up to which the briefing goes.
@@ -207,12 +207,12 @@ impl Briefing {
         self.feed.told()
     }
 
-    /// Collects all rows of `view` for a policy that wants to be told `kinds`.
+    /// Collects all rows of `view` for a policy with these needs.
     #[must_use]
-    pub fn new(view: &View<'_>, at: Micros, kinds: FeedKinds) -> Self {
-        let mut feed = Feed::new(kinds);
+    pub fn new(view: &View<'_>, at: Micros, needs: Needs) -> Self {
+        let mut feed = Feed::new(needs);
         let mut changes = Vec::new();
-        let extent = feed.changes(view, &mut changes);
+        let extent = feed.changes(view, needs.decided(), &mut changes);
         Self {
             at,
             feed,
@@ -291,7 +291,8 @@ pub enum DescriptionError {
 /// The policy in force is not affected.
 pub fn start(source: PolicySource) -> Result<Runner, StartError> {
     let mut instance = source.instantiate()?;
-    let description = instance.describe()?;
+    let mut description = instance.describe()?;
+    forget_needs_of_absent(&mut description.needs, instance.as_ref());
     check_texts(&description, source.limits())?;
     check_hooks(&description, instance.hooks())?;
     instance
@@ -340,16 +341,28 @@ fn check_name(name: &str) -> Result<(), DescriptionError> {
     Err(DescriptionError::Name(name.to_owned()))
 }
 
+/// Takes out the needs of hooks that the policy does not have: nobody would read those rows.
+fn forget_needs_of_absent(needs: &mut Needs, instance: &dyn Instance) {
+    let hooks = instance.hooks();
+    for hook in Hook::ALL.into_iter().filter(|hook| !hooks.contains(*hook)) {
+        needs.decisions[hook] = RowKinds::EMPTY;
+    }
+    if !instance.explains() {
+        needs.explanation = RowKinds::EMPTY;
+    }
+}
+
 /// Victims cannot be named without their feed. The other hooks are passed the ids that their
 /// answers are about.
 fn check_hooks(said: &PolicyDescription, hooks: HookSet) -> Result<(), DescriptionError> {
     if hooks.is_empty() {
         return Err(DescriptionError::NoHooks);
     }
-    if hooks.contains(Hook::Preemption) && !said.feed.sequences {
+    let needs = said.needs.of(Hook::Preemption);
+    if hooks.contains(Hook::Preemption) && !needs.contains(RowKind::Sequence) {
         return Err(DescriptionError::FeedMissing {
             hook: Hook::Preemption.as_str(),
-            feed: "sequences",
+            feed: RowKind::Sequence.as_str(),
         });
     }
     Ok(())

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{Moment, Question, routing};
+use pointsman_core::{Hook, Moment, Question, RowKind, routing};
 
 use crate::instance::{Candidate, Fault, Instance, PolicyDescription};
 use crate::policy::PolicySource;
@@ -68,7 +68,8 @@ impl Rehearsal {
     /// The fault of the copy.
     pub fn route(&self, request: &Request, cached: &Cached) -> Result<routing::Verdict, Fault> {
         let mut copy = self.copy()?;
-        if self.description.feed.waiting {
+        let needs = self.description.needs.of(Hook::Routing);
+        if needs.contains(RowKind::Waiting) {
             let arrived = [Change::Waiting(Arc::new(request.clone()))];
             let told = (self.at.now, Extent::SinceLast);
             observe_all(copy.as_mut(), self.source.limits(), told, &arrived)?;

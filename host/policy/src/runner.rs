@@ -20,7 +20,7 @@ use std::fmt;
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
     Answer, Asked, FaultKind, Feed, HookSet, Micros, Moment, Policies, PolicyFault, Question,
-    Reply, View,
+    Reply, RowKinds, View,
 };
 
 use crate::component::Digest;
@@ -35,13 +35,13 @@ use snapshots::Snapshots;
 
 /// A source of the rows that a policy is told: a [`View`], or a script in tests.
 pub(crate) trait Rows {
-    /// Writes to `out` what the policy with `feed` must be told now.
-    fn changes(&self, feed: &mut Feed, out: &mut Vec<Change>) -> Extent;
+    /// Writes to `out` what the policy with `feed` must be told now of these kinds.
+    fn changes(&self, feed: &mut Feed, kinds: RowKinds, out: &mut Vec<Change>) -> Extent;
 }
 
 impl Rows for View<'_> {
-    fn changes(&self, feed: &mut Feed, out: &mut Vec<Change>) -> Extent {
-        feed.changes(self, out)
+    fn changes(&self, feed: &mut Feed, kinds: RowKinds, out: &mut Vec<Change>) -> Extent {
+        feed.changes(self, kinds, out)
     }
 }
 
@@ -137,7 +137,7 @@ impl Runner {
         instance: Box<dyn Instance>,
     ) -> Self {
         Self {
-            feed: Feed::new(description.feed),
+            feed: Feed::new(description.needs),
             hooks: instance.hooks(),
             explains: instance.explains(),
             source,
@@ -350,10 +350,11 @@ impl Runner {
     ) -> Result<Answered, Fault> {
         let answered = self
             .wake()
-            .and_then(|()| self.tell(rows, at.now))
+            .and_then(|()| self.tell(rows, self.kinds(question), at.now))
             .and_then(|()| self.put(at, question));
         if let Ok(answered) = &answered {
-            self.feed.named.by_reply(question, &answered.reply);
+            let needs = &self.description.needs;
+            self.feed.named.by_reply(needs, question, &answered.reply);
         }
         self.settle(at.now, answered)
     }
@@ -402,10 +403,15 @@ impl Runner {
         }
     }
 
-    /// Brings its mirror up to date.
-    fn tell(&mut self, rows: &dyn Rows, now: Micros) -> Result<(), Fault> {
+    /// The kinds of rows that the policy must know of to answer `question`.
+    fn kinds(&self, question: &Question<'_>) -> RowKinds {
+        self.description.needs.of(question.hook())
+    }
+
+    /// Brings its mirror up to date in rows of these kinds.
+    fn tell(&mut self, rows: &dyn Rows, kinds: RowKinds, now: Micros) -> Result<(), Fault> {
         let mut changes = std::mem::take(&mut self.changes);
-        let extent = rows.changes(&mut self.feed, &mut changes);
+        let extent = rows.changes(&mut self.feed, kinds, &mut changes);
         let told = self.observe(now, extent, &changes);
         self.changes = changes;
         told

@@ -107,7 +107,7 @@ impl Shadow {
         runner: Runner,
         patience: Patience,
     ) -> io::Result<Self> {
-        let feed = Feed::new(runner.description.feed);
+        let feed = Feed::new(runner.description.needs);
         let link = Arc::new(Link {
             pending: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -158,7 +158,8 @@ impl Shadow {
             self.feed.reset();
         }
         let mut changes = Vec::new();
-        let extent = asking.rows.changes(&mut self.feed, &mut changes);
+        let kinds = self.feed.needs().of(asking.question.hook());
+        let extent = asking.rows.changes(&mut self.feed, kinds, &mut changes);
         let in_force = in_force.map(|(policy, reply)| InForce {
             policy,
             reasons: self.reasons(policy, reasons),

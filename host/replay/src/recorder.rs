@@ -11,7 +11,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use pointsman_core::rows::FeedKinds;
 use pointsman_core::{
     Answer, Asked, Author, Input, Machine, Micros, Policies, Recorder, Reply, Round, Stamped,
 };
@@ -225,10 +224,10 @@ impl PolicyRecorder for JournalRecorder {
     }
 
     fn briefed(&mut self, now: Micros, briefing: &Briefing) {
-        let kinds: FeedKinds = briefing.kinds();
+        let needs = *briefing.needs();
         let told = briefing.told().unwrap_or_default();
         self.writer
-            .write(&Entry::Briefed(Briefed { now, kinds, told }));
+            .write(&Entry::Briefed(Briefed { now, needs, told }));
     }
 
     fn turn(&mut self, now: Micros, machine: &Machine, host: &mut PolicyHost) {

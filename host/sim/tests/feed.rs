@@ -5,16 +5,16 @@
 
 mod common;
 
-use common::fed::{ALL, Fed, fed_with};
+use common::fed::{Fed, fed_with};
 use common::{
     AnyWorld, MODEL_A, MODEL_B, SECOND, Scripted, add_device, add_executor, arrive, executor_with,
     request, world_of,
 };
 use fastrand::Rng;
-use pointsman_core::rows::{Change, Extent, FeedKinds, Health, RequestClass};
+use pointsman_core::rows::{Change, Extent, Health, RequestClass};
 use pointsman_core::{
-    BlockHash, Config, DeviceId, ExecutorId, ExecutorUpdate, Input, Micros, NewRequest, Policies,
-    RefusalCause, RequestId, RetryClass, routing,
+    BlockHash, Config, DeviceId, ExecutorId, ExecutorUpdate, Hook, Input, Micros, Needs,
+    NewRequest, Policies, RefusalCause, RequestId, RetryClass, RowKind, RowKinds, routing,
 };
 use pointsman_sim::{Adversary, EngineProfile};
 
@@ -80,6 +80,17 @@ fn some_event<P: Policies>(rng: &mut Rng, world: &mut AnyWorld<P>) {
     }
 }
 
+/// Every kind of rows, for every hook.
+fn all() -> Needs {
+    Needs::every(RowKinds::ALL)
+}
+
+/// Each kind of rows or not, by chance.
+fn some_kinds(rng: &mut Rng) -> RowKinds {
+    let kinds = RowKind::ALL.into_iter();
+    kinds.filter(|_| rng.bool()).collect()
+}
+
 /// A random run; panics where the mirror of `fed` is wrong.
 fn run<P: Policies>(seed: u64, fed: Fed<P>) -> AnyWorld<Fed<P>> {
     let mut rng = Rng::with_seed(seed);
@@ -115,7 +126,7 @@ fn for_seeds(check: impl Fn(u64)) {
 fn a_mirror_folded_from_changes_equals_the_rows_at_every_question() {
     for_seeds(|seed| {
         let sanity = [20, 90, 100][(seed % 3) as usize];
-        let world = run(seed, fed_with(Adversary::new(seed, sanity), ALL));
+        let world = run(seed, fed_with(Adversary::new(seed, sanity), all()));
         let told = &world.policies.sink.told;
         assert!(told.len() > 50, "{} questions are few", told.len());
         let again = told
@@ -126,37 +137,28 @@ fn a_mirror_folded_from_changes_equals_the_rows_at_every_question() {
 }
 
 #[test]
+fn rows_of_the_kinds_that_a_hook_needs_are_current_at_its_questions() {
+    for_seeds(|seed| {
+        let mut rng = Rng::with_seed(seed);
+        let mut needs = Needs::default();
+        for hook in Hook::ALL {
+            needs.decisions[hook] = some_kinds(&mut rng);
+        }
+        let world = run(seed, fed_with(Adversary::new(seed, 90), needs));
+        assert!(world.policies.sink.told.len() > 50);
+    });
+}
+
+#[test]
 fn kinds_that_a_policy_does_not_want_never_come_and_the_others_do() {
     for_seeds(|seed| {
-        let kinds = FeedKinds {
-            waiting: seed & 1 > 0,
-            sequences: seed & 2 > 0,
-            completed: seed & 4 > 0,
-        };
-        let world = run(seed, fed_with(Adversary::new(seed, 90), kinds));
-        let told = world
-            .policies
-            .sink
-            .told
-            .iter()
-            .flat_map(|(_, changes)| changes);
-        let mut came = FeedKinds::default();
-        for change in told {
-            match change {
-                Change::Waiting(_) | Change::WaitingGone(_) => came.waiting = true,
-                Change::Sequence(_) | Change::SequenceGone(_) => came.sequences = true,
-                Change::Completed(_) => came.completed = true,
-                Change::Name(_)
-                | Change::Executor(_)
-                | Change::Load(_)
-                | Change::ExecutorGone(_)
-                | Change::Residency(_)
-                | Change::ResidencyGone(_)
-                | Change::Device(_)
-                | Change::Model(_)
-                | Change::Tenant(_) => {}
-            }
-        }
+        let kinds = some_kinds(&mut Rng::with_seed(seed));
+        let world = run(
+            seed,
+            fed_with(Adversary::new(seed, 90), Needs::every(kinds)),
+        );
+        let told = world.policies.sink.told.iter();
+        let came: RowKinds = told.flat_map(|(_, rows)| rows).map(Change::kind).collect();
         assert_eq!(came, kinds);
     });
 }
@@ -169,7 +171,7 @@ fn fed() -> (AnyWorld<Fed<Scripted>>, ExecutorId, RequestId) {
         change_log_max: 64,
         ..Config::default()
     };
-    let mut world = world_of(config, fed_with(Scripted::default(), ALL));
+    let mut world = world_of(config, fed_with(Scripted::default(), all()));
     let device = add_device(&mut world, 16);
     let executor = add_executor(&mut world, device, 1);
     let elsewhere = add_executor(&mut world, device, 1);
@@ -250,4 +252,73 @@ fn a_policy_that_fell_behind_the_change_log_is_told_everything() {
             .any(|change| matches!(change, Change::Name(_)))
     );
     assert_eq!(told_next(&mut world).0, Extent::SinceLast);
+}
+
+// === What is told once, late, or not at all ===
+
+/// The needs of a policy whose `route` reads loads and waiting requests, and `admit` nothing.
+fn only_routing() -> Needs {
+    let mut needs = Needs::default();
+    needs.decisions[Hook::Routing] = RowKinds::from_iter([RowKind::Load, RowKind::Waiting]);
+    needs
+}
+
+#[test]
+fn what_changed_twice_is_told_once_and_what_came_and_went_is_not_told() {
+    let mut world = world_of(
+        Config::default(),
+        fed_with(Scripted::default(), only_routing()),
+    );
+    let device = add_device(&mut world, 64);
+    let executor = add_executor(&mut world, device, 1);
+    let route = |world: &mut AnyWorld<Fed<Scripted>>, hold: bool| {
+        let place = routing::Choice::Place(vec![executor]);
+        let choice = if hold {
+            routing::Choice::Hold(None)
+        } else {
+            place
+        };
+        let inner = &mut world.policies.inner;
+        inner.on_route(move |_, _| choice.clone());
+    };
+    // The first runs, so that nobody is routed while others come, change and go.
+    route(&mut world, false);
+    let first = arrive(&mut world, request(4, 200));
+    world.settle();
+    let before = world.policies.sink.told.len();
+    let waits = arrive(&mut world, request(4, 4));
+    let gone = arrive(&mut world, request(4, 4));
+    world.settle();
+    world.input(Input::RequestCancelled(gone));
+    for _ in 0..5 {
+        world.run_until(world.now().after(Micros(SECOND / 100)));
+    }
+    let told = &world.policies.sink.told[before..];
+    assert!(
+        told.iter().all(|(_, changes)| changes.is_empty()),
+        "admit needs nothing: {told:?}"
+    );
+    route(&mut world, true);
+    let before = world.policies.sink.told.len();
+    world.input(Input::RequestCancelled(first));
+    let told = loop {
+        world.run_until(world.now().after(Micros(SECOND / 100)));
+        let mut told = world.policies.sink.told[before..].iter();
+        if let Some(told) = told.find(|(_, changes)| !changes.is_empty()) {
+            break told;
+        }
+    };
+    let (extent, changes) = told;
+    assert_eq!(*extent, Extent::SinceLast);
+    let [load, first_gone, waiting] = sorted(changes);
+    assert!(matches!(first_gone, Change::WaitingGone(id) if *id == first));
+    assert!(matches!(load, Change::Load(load) if load.id == executor && load.slots_used == 0));
+    assert!(matches!(waiting, Change::Waiting(row) if row.id == waits));
+}
+
+/// Three changes: the load, what is gone, and what waits.
+fn sorted(changes: &[Change]) -> [&Change; 3] {
+    let mut sorted: Vec<_> = changes.iter().collect();
+    sorted.sort_by_key(|change| (change.kind(), matches!(change, Change::Waiting(_))));
+    sorted.try_into().unwrap_or_else(|_| panic!("{changes:?}"))
 }

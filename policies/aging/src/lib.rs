@@ -16,9 +16,8 @@ mod diversity;
 mod settings;
 mod warmth;
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::types::{AskedRequest, Request, RequestClass};
-use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, export};
 
 use diversity::Diversity;
 pub use settings::Settings;
@@ -65,7 +64,6 @@ impl Policy for Aging {
                 "A model that is warm nowhere is started; then class, client priority, head start \
                       and warm models first; waiting outweighs them all in the end."
                     .into(),
-            feed: Feed::WAITING,
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -82,6 +80,8 @@ impl Policy for Aging {
 }
 
 impl Priority for Aging {
+    const NEEDS: Feed = Feed::FIT;
+
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.warmth.begin();
         self.diversity.begin();

@@ -21,10 +21,9 @@ mod tenants;
 
 use pointsman_sdk::wire::admission::Verdict;
 use pointsman_sdk::wire::budget::{Allotments, DeviceTokens};
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::preemption::{Eviction, Shortage};
 use pointsman_sdk::wire::types::{AskedRequest, Change};
-use pointsman_sdk::{Admission, Mirror, Moment, Policy, Preemption, export};
+use pointsman_sdk::{Admission, Description, Feed, Mirror, Moment, Policy, Preemption, export};
 
 use admit::{Books, Door};
 use evict::YieldToOlder;
@@ -52,7 +51,6 @@ impl Policy for Budget {
             summary: "What tenants may use and a full queue does, how engines share a device's \
                       tokens, and who gives way."
                 .into(),
-            feed: Feed::WAITING | Feed::SEQUENCES,
             reasons: Reason::texts(),
             state_version: 2,
         }
@@ -88,6 +86,8 @@ impl Policy for Budget {
 }
 
 impl Admission for Budget {
+    const NEEDS: Feed = Feed::FLEET.union(Feed::WAITING).union(Feed::TENANTS);
+
     fn admit(
         &mut self,
         mirror: &Mirror,
@@ -108,6 +108,8 @@ impl Admission for Budget {
 }
 
 impl pointsman_sdk::Budget for Budget {
+    const NEEDS: Feed = Feed::FLEET;
+
     fn allot(&mut self, mirror: &Mirror, _at: Moment, tokens: &DeviceTokens) -> Allotments {
         let engines = allot::allotments(
             mirror,
@@ -123,6 +125,8 @@ impl pointsman_sdk::Budget for Budget {
 }
 
 impl Preemption for Budget {
+    const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES);
+
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
         let yield_to_older = if self.settings.yield_to_older {
             YieldToOlder::LastResort

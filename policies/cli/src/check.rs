@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use pointsman_core::rows::FeedKinds;
+use pointsman_core::{Needs, RowKind};
 use pointsman_notation::chain;
 use pointsman_policy::{LogLine, PolicyComponent, PolicySource, Runner, StartError, start};
 
@@ -74,24 +74,20 @@ fn describe(facts: &mut Facts, started: &Runner) {
     let said = started.description();
     facts.add("name", format!("{} {}", said.name, said.version));
     facts.add("summary", said.summary.as_str());
-    facts.list("feeds", feeds(said.feed));
+    facts.list("reads", reads(&said.needs));
     facts.list("reasons", &said.reasons);
 }
 
-fn feeds(feed: FeedKinds) -> impl Iterator<Item = &'static str> {
-    let FeedKinds {
-        waiting,
-        sequences,
-        completed,
-    } = feed;
-    let named = [
-        ("waiting", waiting),
-        ("sequences", sequences),
-        ("completed", completed),
-    ];
-    named
-        .into_iter()
-        .filter_map(|(name, wanted)| wanted.then_some(name))
+/// A line for each hook that reads rows.
+fn reads(needs: &Needs) -> impl Iterator<Item = String> {
+    let decisions = needs.decisions.iter();
+    let decisions = decisions.map(|(hook, kinds)| (hook.as_str(), *kinds));
+    let all = decisions.chain([("explanation", needs.explanation)]);
+    all.filter(|(_, kinds)| !kinds.is_empty())
+        .map(|(hook, kinds)| {
+            let kinds: Vec<_> = kinds.iter().map(RowKind::as_str).collect();
+            format!("{hook}: {}", kinds.join(", "))
+        })
 }
 
 /// Remarks about a policy that is good.

@@ -107,8 +107,8 @@ mod tests {
         let mut facts = Facts::default();
         facts.add("name", "x");
         facts.list("reasons", ["a", "b"]);
-        facts.list("feeds", Vec::<String>::new());
-        let text = "  name     x\n  reasons  a\n           b\n  feeds    none\n";
+        facts.list("reads", Vec::<String>::new());
+        let text = "  name     x\n  reasons  a\n           b\n  reads    none\n";
         assert_eq!(facts.text(), text);
     }
 

@@ -19,11 +19,11 @@ mod settings;
 mod table;
 
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::AskedRequest;
 use pointsman_sdk::{
-    Case, ExecutorIndex, Explanation, Mirror, Moment, Pick, Policy, Priority, Router, export,
+    Case, Description, ExecutorIndex, Explanation, Feed, Mirror, Moment, Pick, Policy, Priority,
+    Router, export,
 };
 
 use reason::Reason;
@@ -49,7 +49,6 @@ impl Policy for Deadline {
                 "What has to start first to make its deadline goes first; what cannot make it \
                       is given up."
                     .into(),
-            feed: Feed::WAITING,
             reasons: Reason::texts(),
             state_version: 1,
         }
@@ -68,6 +67,8 @@ impl Policy for Deadline {
 }
 
 impl Priority for Deadline {
+    const NEEDS: Feed = Feed::FLEET.union(Feed::WAITING);
+
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         order::order((mirror, &self.table), &self.settings, at.now, requests)
     }
@@ -82,6 +83,8 @@ impl Router for Deadline {
 }
 
 impl Explanation for Deadline {
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         place::explain(case, &self.settings)
     }

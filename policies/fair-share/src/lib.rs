@@ -15,9 +15,8 @@ mod queue;
 mod settings;
 mod snapshot;
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::types::{AskedRequest, Change};
-use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, export};
 
 use accounts::Accounts;
 pub use settings::Settings;
@@ -41,7 +40,6 @@ impl Policy for FairShare {
             summary: "The tenant first that was served the fewest tokens for its weight; waiting \
                       counts, too."
                 .into(),
-            feed: Feed::WAITING,
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -79,6 +77,8 @@ impl Policy for FairShare {
 }
 
 impl Priority for FairShare {
+    const NEEDS: Feed = Feed::WAITING.union(Feed::TENANTS);
+
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         queue::order(mirror, &self.settings, &self.accounts, requests)
     }

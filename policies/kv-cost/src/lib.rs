@@ -16,12 +16,11 @@ mod settings;
 
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
-    Case, Executor, ExecutorIndex, Explanation, Fleet, Pick, Place, Policy, Ranking, Router,
-    explain, export,
+    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Pick, Place, Policy,
+    Ranking, Router, explain, export,
 };
 
 use cost::{Prompt, cost, credit_unlisted};
@@ -56,7 +55,6 @@ impl Policy for KvCost {
             name: "kv-cost".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The least cost of prefill and decode, less what is cached.".into(),
-            feed: Feed::WAITING,
             reasons: Reason::texts(),
             state_version: 1,
         }
@@ -168,6 +166,8 @@ fn is_up(executor: &Executor<'_>) -> bool {
 }
 
 impl Explanation for KvCost {
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         let mut executors = case.fleet.mirror.executors();
         let another_is_up = executors.any(|at| is_up(&at) && case.fit(&at).is_ok());

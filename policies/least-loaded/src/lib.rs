@@ -7,8 +7,9 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
-use pointsman_sdk::{ByRank, Executor, NoSettings, Place, Policy, Ranked, Readiness, export};
+use pointsman_sdk::{
+    ByRank, Description, Executor, NoSettings, Place, Policy, Ranked, Readiness, export,
+};
 
 /// A policy that prefers executors with few requests.
 #[derive(Debug)]
@@ -49,7 +50,6 @@ impl Policy for LeastLoaded {
             name: "least-loaded".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The executor with the fewest requests, then the fewest placements.".into(),
-            feed: Feed::WAITING,
             reasons: ["least loaded", "no room anywhere"].map(Into::into).into(),
             state_version: 1,
         }

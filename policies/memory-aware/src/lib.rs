@@ -22,12 +22,11 @@ mod search;
 mod settings;
 
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{
-    Case, Executor, ExecutorIndex, Explanation, Fleet, Mirror, Pick, Policy, Ranking, Reach,
-    Router, Turns, export,
+    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Policy,
+    Ranking, Reach, Router, Turns, export,
 };
 
 use cold::Drains;
@@ -61,7 +60,6 @@ impl Policy for MemoryAware {
             summary: "The least pressed, least loaded executor, or one that holds the prompt; \
                       sessions and groups stay together, warm models are waited for."
                 .into(),
-            feed: Feed::WAITING,
             reasons: Reason::texts(),
             state_version: 1,
         }
@@ -127,6 +125,9 @@ impl ExecutorIndex for MemoryAware {
 }
 
 impl Router for MemoryAware {
+    /// A session is hashed to an executor by its name.
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     const UNKNOWN: u16 = Reason::Unknown.index();
 
     fn begin(&mut self) {
@@ -160,6 +161,8 @@ impl Router for MemoryAware {
 }
 
 impl Explanation for MemoryAware {
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         explain::candidates(Search::new(self, case))
     }

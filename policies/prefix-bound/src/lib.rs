@@ -17,11 +17,10 @@ mod settings;
 use std::cmp::Reverse;
 
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::{
-    Case, Executor, ExecutorIndex, Explanation, Fleet, Pick, Place, Policy, Ranking, Readiness,
-    Router, explain, export,
+    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Pick, Place, Policy,
+    Ranking, Readiness, Router, explain, export,
 };
 
 use bound::Bound;
@@ -90,7 +89,6 @@ impl Policy for PrefixBound {
             name: "prefix-bound".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The longest cached prefix, unless the load there is over a bound.".into(),
-            feed: Feed::WAITING,
             reasons: Reason::texts(),
             state_version: 1,
         }
@@ -143,6 +141,8 @@ impl Router for PrefixBound {
 }
 
 impl Explanation for PrefixBound {
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         let bound = self.loads.bound(&self.settings, case);
         let prefers = |place: &Place<'_>| Ok(self.weigh(case, *place, &bound).preference);

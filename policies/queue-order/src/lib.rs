@@ -12,9 +12,8 @@
 
 use std::cmp::Reverse;
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::types::{AskedRequest, Request};
-use pointsman_sdk::{Mirror, Moment, Policy, Priority, Urgency, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Urgency, export};
 use serde::Deserialize;
 
 /// One second, in micros: the weight of a request without a head start.
@@ -66,7 +65,6 @@ impl Policy for QueueOrder {
             summary: "First come, last come, or the most weight per uncached prompt token first; \
                       within class and client priority."
                 .into(),
-            feed: Feed::WAITING,
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -80,6 +78,8 @@ impl Policy for QueueOrder {
 }
 
 impl Priority for QueueOrder {
+    const NEEDS: Feed = Feed::WAITING;
+
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         let ranks = requests.iter().filter_map(|asked| {
             let request = mirror.request(asked.request)?;

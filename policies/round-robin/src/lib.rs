@@ -8,9 +8,10 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::types::Request;
-use pointsman_sdk::{ByRank, NoSettings, Place, Policy, Ranked, Readiness, Turns, export};
+use pointsman_sdk::{
+    ByRank, Description, NoSettings, Place, Policy, Ranked, Readiness, Turns, export,
+};
 
 /// A policy in which executors take turns.
 #[derive(Debug)]
@@ -38,7 +39,6 @@ impl Policy for RoundRobin {
             name: "round-robin".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The next executor in turn that can take the request, per model.".into(),
-            feed: Feed::WAITING,
             reasons: ["its turn", "no room anywhere"].map(Into::into).into(),
             state_version: 1,
         }

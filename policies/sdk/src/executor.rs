@@ -12,7 +12,43 @@ pub struct Executor<'a> {
     /// The row that changes all the time.
     pub load: &'a ExecutorLoad,
     /// Models present on the executor, by ascending id.
-    pub residencies: &'a [Residency],
+    pub residencies: Residencies<'a>,
+}
+
+/// The models present on an executor, by ascending id.
+///
+/// # Panics
+///
+/// To look at them in a hook that does not need [`Feed::RESIDENCIES`](crate::Feed) panics.
+#[derive(Clone, Copy, Debug)]
+pub struct Residencies<'a>(Option<&'a [Residency]>);
+
+// === impl Residencies ===
+
+impl<'a> Residencies<'a> {
+    /// The models that are not told.
+    pub(crate) const UNTOLD: Self = Self(None);
+
+    /// The models as rows, each of which names the executor.
+    #[must_use]
+    #[inline]
+    pub fn new(rows: &'a [Residency]) -> Self {
+        Self(Some(rows))
+    }
+
+    /// The models' rows.
+    #[must_use]
+    #[inline]
+    pub fn rows(self) -> &'a [Residency] {
+        self.0
+            .expect("a hook that reads residencies has them in its NEEDS")
+    }
+
+    /// Iterates over the models' rows.
+    #[inline]
+    pub fn iter(self) -> std::slice::Iter<'a, Residency> {
+        self.rows().iter()
+    }
 }
 
 // === impl Executor ===

@@ -13,8 +13,11 @@ macro_rules! export {
         /// A new instance of this policy, not yet configured.
         #[must_use]
         pub fn instance() -> ::std::boxed::Box<dyn $crate::Instance> {
-            ::std::boxed::Box::new(PolicyInstance(::core::default::Default::default()))
+            ::std::boxed::Box::new(PolicyInstance($crate::Runtime::new(NEEDS)))
         }
+
+        /// The kinds of rows that each hook of this policy reads.
+        const NEEDS: &[($crate::Hook, $crate::Feed)] = &[$($crate::__need!($hook, $policy)),+];
 
         struct PolicyInstance($crate::Runtime<$policy>);
 
@@ -24,7 +27,7 @@ macro_rules! export {
             }
 
             fn describe(&self) -> $crate::wire::lifecycle::Description {
-                <$policy as $crate::Policy>::describe()
+                <$policy as $crate::Policy>::describe().with_needs(NEEDS)
             }
 
             fn configure(
@@ -63,11 +66,13 @@ macro_rules! export {
 
             ::std::thread_local! {
                 static RUNTIME: ::core::cell::RefCell<$crate::Runtime<$policy>> =
-                    ::core::cell::RefCell::new(::core::default::Default::default());
+                    ::core::cell::RefCell::new($crate::Runtime::new(NEEDS));
             }
 
             impl $crate::component::Host for Component {
                 type Policy = $policy;
+
+                const NEEDS: &'static [($crate::Hook, $crate::Feed)] = NEEDS;
 
                 fn with<R>(call: impl FnOnce(&mut $crate::Runtime<$policy>) -> R) -> R {
                     RUNTIME.with_borrow_mut(call)
@@ -103,6 +108,45 @@ macro_rules! __hook {
         $crate::Hook::Explanation
     };
     ($other:ident) => {
+        ::core::compile_error!(::core::concat!(
+            "no such hook: ",
+            ::core::stringify!($other)
+        ))
+    };
+}
+
+/// The [`Hook`](crate::Hook) of a name, with what the policy reads there.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __need {
+    (admission, $policy:ty) => {
+        (
+            $crate::Hook::Admission,
+            <$policy as $crate::Admission>::NEEDS,
+        )
+    };
+    (priority, $policy:ty) => {
+        ($crate::Hook::Priority, <$policy as $crate::Priority>::NEEDS)
+    };
+    (routing, $policy:ty) => {
+        ($crate::Hook::Routing, <$policy as $crate::Routing>::NEEDS)
+    };
+    (preemption, $policy:ty) => {
+        (
+            $crate::Hook::Preemption,
+            <$policy as $crate::Preemption>::NEEDS,
+        )
+    };
+    (budget, $policy:ty) => {
+        ($crate::Hook::Budget, <$policy as $crate::Budget>::NEEDS)
+    };
+    (explanation, $policy:ty) => {
+        (
+            $crate::Hook::Explanation,
+            <$policy as $crate::Explanation>::NEEDS,
+        )
+    };
+    ($other:ident, $policy:ty) => {
         ::core::compile_error!(::core::concat!(
             "no such hook: ",
             ::core::stringify!($other)
@@ -189,9 +233,9 @@ macro_rules! __export_world {
 pub mod component {
     use std::cell::Cell;
 
-    use crate::instance::Runtime;
+    use crate::instance::{Hook, Runtime};
     use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
-    use crate::wire::lifecycle::Description;
+    use crate::wire::lifecycle::{Description, Feed};
     use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
     use crate::wire::{admission, budget, explanation, lifecycle, preemption, priority, routing};
 
@@ -199,6 +243,9 @@ pub mod component {
     pub trait Host {
         /// The policy of the component.
         type Policy: Policy;
+
+        /// The kinds of rows that each of its hooks reads.
+        const NEEDS: &'static [(Hook, Feed)];
 
         /// Calls with the instance.
         fn with<R>(call: impl FnOnce(&mut Runtime<Self::Policy>) -> R) -> R;
@@ -219,7 +266,7 @@ pub mod component {
     impl<H: Host> lifecycle::Guest for H {
         fn describe() -> Description {
             hook_panics();
-            H::Policy::describe()
+            H::Policy::describe().with_needs(H::NEEDS)
         }
 
         fn configure(settings: String) -> Result<(), String> {

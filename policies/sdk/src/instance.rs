@@ -9,7 +9,7 @@ use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 use crate::settings;
-use crate::wire::lifecycle::Description;
+use crate::wire::lifecycle::{Description, Feed};
 use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
@@ -118,6 +118,8 @@ pub trait Instance: Send {
 /// A policy with its mirror. The component's exports and [`Instance`] are both this.
 pub struct Runtime<P> {
     policy: Option<P>,
+    /// The kinds of rows that any hook of the policy reads.
+    needs: Feed,
     mirror: Mirror,
     placed: BatchPlacements,
     touched: Touched,
@@ -125,10 +127,14 @@ pub struct Runtime<P> {
 
 // === impl Runtime ===
 
-impl<P> Default for Runtime<P> {
-    fn default() -> Self {
+impl<P> Runtime<P> {
+    /// Makes the runtime of a policy whose hooks have these needs.
+    #[must_use]
+    pub fn new(needs: &[(Hook, Feed)]) -> Self {
+        let needs = needs.iter().map(|(_, feed)| *feed);
         Self {
             policy: None,
+            needs: needs.fold(Feed::empty(), Feed::union),
             mirror: Mirror::default(),
             placed: BatchPlacements::default(),
             touched: Touched::default(),
@@ -167,7 +173,8 @@ impl<P: Policy> Runtime<P> {
     }
 
     /// See [`Instance::observe`].
-    pub fn observe(&mut self, now: u64, extent: Extent, changes: Vec<Change>) {
+    pub fn observe(&mut self, now: u64, extent: Extent, mut changes: Vec<Change>) {
+        self.mirror.let_read(self.needs);
         let policy = configured(&mut self.policy);
         // Known when compiled: a policy without an index pays nothing for one.
         let has_index = policy.index().is_some();
@@ -183,10 +190,10 @@ impl<P: Policy> Runtime<P> {
         if extent == Extent::Everything {
             policy.cleared();
         }
-        for change in changes {
-            policy.changed(&self.mirror, &change);
+        for change in &mut changes {
+            policy.changed(&self.mirror, change);
             if has_index {
-                self.touched.changed(&self.mirror, &change);
+                self.touched.changed(&self.mirror, change);
             }
             self.mirror.apply(change);
         }
@@ -220,6 +227,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Admission,
     {
+        self.mirror.let_read(<P as Admission>::NEEDS);
         configured(&mut self.policy).admit(&self.mirror, at, arrivals, room)
     }
 
@@ -228,6 +236,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Priority,
     {
+        self.mirror.let_read(<P as Priority>::NEEDS);
         configured(&mut self.policy).order(&self.mirror, at, requests)
     }
 
@@ -236,6 +245,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Routing,
     {
+        self.mirror.let_read(<P as Routing>::NEEDS);
         configured(&mut self.policy).route(&self.mirror, &mut self.placed, at, requests)
     }
 
@@ -248,6 +258,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Preemption,
     {
+        self.mirror.let_read(<P as Preemption>::NEEDS);
         configured(&mut self.policy).evict(&self.mirror, at, shortage)
     }
 
@@ -256,6 +267,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Budget,
     {
+        self.mirror.let_read(<P as Budget>::NEEDS);
         configured(&mut self.policy).allot(&self.mirror, at, tokens)
     }
 
@@ -269,6 +281,7 @@ impl<P: Policy> Runtime<P> {
     where
         P: Explanation,
     {
+        self.mirror.let_read(<P as Explanation>::NEEDS);
         let case = Case::new(Fleet::from(&self.mirror), request, at.now);
         configured(&mut self.policy).explain(&case.with_cached(cached))
     }

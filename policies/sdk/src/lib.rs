@@ -14,9 +14,8 @@
 //! | [`Routing`] | the verdicts on a batch | the counts of placements |
 //!
 //! ```
-//! use pointsman_sdk::wire::lifecycle::{Description, Feed};
 //! use pointsman_sdk::wire::types::AskedRequest;
-//! use pointsman_sdk::{Mirror, Moment, NoSettings, Policy, Priority};
+//! use pointsman_sdk::{Mirror, Moment, NoSettings, Policy, Priority, Description, Feed};
 //!
 //! /// The newest first.
 //! pub struct Newest;
@@ -29,7 +28,6 @@
 //!             name: "newest".into(),
 //!             version: "1.0.0".into(),
 //!             summary: "The newest first.".into(),
-//!             feed: Feed::WAITING,
 //!             reasons: Vec::new(),
 //!             state_version: 1,
 //!         }
@@ -41,6 +39,8 @@
 //! }
 //!
 //! impl Priority for Newest {
+//!     const NEEDS: Feed = Feed::WAITING;
+//!
 //!     fn order(&mut self, _: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
 //!         let mut order: Vec<u64> = requests.iter().map(|asked| asked.request).collect();
 //!         order.sort_unstable_by(|a, b| b.cmp(a));
@@ -56,6 +56,12 @@
 //! let requests = vec![asked(1), asked(2), asked(3)];
 //! assert_eq!(policy.order(Moment { now: 0, round: 1 }, requests), [3, 2, 1]);
 //! ```
+//!
+//! # Needs
+//!
+//! Each hook says what it reads, as `NEEDS`, and is told nothing else: rows of other kinds may be
+//! missing, or as old as another hook's last question. To read what was not asked for panics in
+//! tests.
 //!
 //! # Determinism
 //!
@@ -82,6 +88,7 @@ mod index;
 mod instance;
 pub mod log;
 mod mirror;
+mod needs;
 mod placements;
 mod policy;
 mod ranked;
@@ -97,12 +104,13 @@ mod urgency;
 pub mod wire;
 
 pub use case::{Case, Obstacle};
-pub use executor::Executor;
+pub use executor::{Executor, Residencies};
 pub use export::component;
 pub use fleet::{Fleet, Place, Readiness, Seat};
 pub use index::{ExecutorIndex, Reach};
 pub use instance::{Hook, Instance, Runtime};
 pub use mirror::Mirror;
+pub use needs::Description;
 pub use placements::{BatchPlacements, PlacementCounts};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 pub use ranked::{ByRank, Ranked};
@@ -112,4 +120,5 @@ pub use settings::{NoSettings, check_range};
 pub use table::ExecutorTable;
 pub use turns::{Turn, Turns};
 pub use urgency::Urgency;
+pub use wire::lifecycle::Feed;
 pub use wire::types::Moment;

@@ -1,7 +1,8 @@
 //! The mirror: the rows that the host has told this policy, by id.
 //!
 //! The SDK feeds the mirror and a policy reads it. Rows come in ascending id order, which for
-//! executors is the order they were attached in. Rows that the policy's feed leaves out are absent.
+//! executors is the order they were attached in. A hook may read the kinds of rows that it needs:
+//! others are absent, or as old as the last question that needed them. To read them panics in tests.
 //!
 //! # Invariants
 //! 1. A row replaces the one with its id, and `everything` forgets all rows (`tests`).
@@ -14,8 +15,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::executor::Executor;
+use crate::executor::{Executor, Residencies};
 use crate::rows::Rows;
+use crate::wire::lifecycle::Feed;
 use crate::wire::types::{
     Change, Device, ExecutorInfo, ExecutorLoad, Extent, Model, NameKind, Request, Residency,
     Sequence, Tenant,
@@ -25,6 +27,8 @@ use crate::wire::types::{
 #[derive(Clone, Debug, Default)]
 pub struct Mirror {
     now: u64,
+    /// The kinds of rows that may be read now; absent: all.
+    readable: Option<Feed>,
     executors: Rows<ExecutorSlot>,
     devices: Rows<DeviceSlot>,
     models: Rows<ModelSlot>,
@@ -72,7 +76,7 @@ impl Mirror {
         self.executors
             .iter()
             .enumerate()
-            .filter_map(|(position, (_, slot))| slot.view(position))
+            .filter_map(|(position, (_, slot))| self.view(position, slot))
     }
 
     /// The executors that share a device, in attach order.
@@ -100,20 +104,37 @@ impl Mirror {
     #[inline]
     pub fn executor(&self, id: u32) -> Option<Executor<'_>> {
         let position = self.executors.position(id)?;
-        self.executors.at(position)?.1.view(position)
+        self.view(position, self.executors.at(position)?.1)
+    }
+
+    #[inline]
+    fn view<'a>(&self, position: usize, slot: &'a ExecutorSlot) -> Option<Executor<'a>> {
+        self.check(Feed::FLEET);
+        let is_told = !cfg!(debug_assertions) || self.may_read(Feed::RESIDENCIES);
+        Some(Executor {
+            position,
+            info: slot.info.as_ref()?,
+            load: slot.load.as_ref()?,
+            residencies: if is_told {
+                Residencies::new(&slot.residencies)
+            } else {
+                Residencies::UNTOLD
+            },
+        })
     }
 
     /// The executor at a position.
     #[must_use]
     #[inline]
     pub fn executor_at(&self, position: usize) -> Option<Executor<'_>> {
-        self.executors.at(position)?.1.view(position)
+        self.view(position, self.executors.at(position)?.1)
     }
 
     /// The device of this id.
     #[must_use]
     #[inline]
     pub fn device(&self, id: u32) -> Option<&Device> {
+        self.check(Feed::DEVICES);
         self.devices.get(id)?.row.as_ref()
     }
 
@@ -126,6 +147,7 @@ impl Mirror {
 
     /// The devices, by id.
     pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.check(Feed::DEVICES);
         self.devices
             .iter()
             .filter_map(|(_, slot)| slot.row.as_ref())
@@ -135,6 +157,7 @@ impl Mirror {
     #[must_use]
     #[inline]
     pub fn model(&self, id: u32) -> Option<&Model> {
+        self.check(Feed::MODELS);
         self.models.get(id)?.row.as_ref()
     }
 
@@ -147,11 +170,13 @@ impl Mirror {
 
     /// The models, by id.
     pub fn models(&self) -> impl Iterator<Item = &Model> {
+        self.check(Feed::MODELS);
         self.models.iter().filter_map(|(_, slot)| slot.row.as_ref())
     }
 
     /// Executors that a model is present on, in attach order.
     pub fn presences(&self, model: u32) -> impl Iterator<Item = (Executor<'_>, &Residency)> {
+        self.check(Feed::RESIDENCIES);
         let executors = self
             .models
             .get(model)
@@ -165,38 +190,45 @@ impl Mirror {
     /// The tenant of this id.
     #[must_use]
     pub fn tenant(&self, id: u32) -> Option<&Tenant> {
+        self.check(Feed::TENANTS);
         self.tenants.get(id)?.as_ref()
     }
 
     /// The tenants, by id.
     pub fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        self.check(Feed::TENANTS);
         self.tenants.iter().filter_map(|(_, row)| row.as_ref())
     }
 
     /// A request without a place.
     #[must_use]
     pub fn request(&self, id: u64) -> Option<&Request> {
+        self.check(Feed::WAITING);
         self.requests.get(&id).map(Box::as_ref)
     }
 
     /// The requests without a place, by id.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.check(Feed::WAITING);
         self.requests.values().map(Box::as_ref)
     }
 
     /// A placed request.
     #[must_use]
     pub fn sequence(&self, request: u64) -> Option<&Sequence> {
+        self.check(Feed::SEQUENCES);
         self.sequences.get(&request)
     }
 
     /// The placed requests, by id.
     pub fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.check(Feed::SEQUENCES);
         self.sequences.values()
     }
 
     /// The requests placed on an executor, by id.
     pub fn sequences_on(&self, executor: u32) -> impl Iterator<Item = &Sequence> {
+        self.check(Feed::SEQUENCES);
         let requests = self
             .executors
             .get(executor)
@@ -209,47 +241,89 @@ impl Mirror {
     /// The text behind an id.
     #[must_use]
     pub fn name(&self, kind: NameKind, id: u32) -> Option<&str> {
+        self.check(Feed::NAMES);
         self.names.get(&(kind, id)).map(String::as_str)
     }
 
     /// Begins an `observe`.
     pub(crate) fn begin(&mut self, now: u64, extent: Extent) {
         if extent == Extent::Everything {
-            *self = Self::default();
+            *self = Self {
+                readable: self.readable,
+                ..Self::default()
+            };
         }
         self.now = now;
     }
 
+    /// Lets rows of these kinds be read from now on, and no others.
     #[inline]
-    pub(crate) fn apply(&mut self, change: Change) {
+    pub(crate) fn let_read(&mut self, kinds: Feed) {
+        self.readable = Some(kinds);
+    }
+
+    /// Tells whether rows of these kinds may be read.
+    #[inline]
+    fn may_read(&self, kinds: Feed) -> bool {
+        self.readable
+            .is_none_or(|readable| readable.contains(kinds))
+    }
+
+    /// Panics in tests where a hook reads rows of a kind that is not in its `NEEDS`: they would be
+    /// missing or old.
+    #[inline]
+    fn check(&self, kinds: Feed) {
+        debug_assert!(
+            self.may_read(kinds),
+            "a hook reads {kinds:?}, which is not in its NEEDS"
+        );
+    }
+
+    /// Takes a row over, and with it the lists and texts that it holds. By reference, since a change
+    /// is as large as the largest row, and moving one costs a component more than most rows do.
+    #[inline]
+    pub(crate) fn apply(&mut self, change: &mut Change) {
         match change {
             Change::Name(row) => {
-                self.names.insert((row.kind, row.id), row.text);
+                let text = std::mem::take(&mut row.text);
+                self.names.insert((row.kind, row.id), text);
             }
             Change::Executor(row) => self.executor_changed(row),
-            Change::Load(row) => self.executors.entry(row.id).load = Some(row),
-            Change::ExecutorGone(id) => self.executor_gone(id),
-            Change::Residency(row) => self.residency(row),
+            Change::Load(row) => self.executors.entry(row.id).load = Some(*row),
+            Change::ExecutorGone(id) => self.executor_gone(*id),
+            Change::Residency(row) => self.residency(*row),
             Change::ResidencyGone(gone) => self.residency_gone(gone.executor, gone.model),
-            Change::Device(row) => self.devices.entry(row.id).row = Some(row),
-            Change::Model(row) => self.models.entry(row.id).row = Some(row),
-            Change::Tenant(row) => *self.tenants.entry(row.id) = Some(row),
-            Change::Waiting(row) => {
-                self.requests.insert(row.id, Box::new(row));
-            }
+            Change::Device(row) => self.devices.entry(row.id).row = Some(*row),
+            Change::Model(row) => self.models.entry(row.id).row = Some(*row),
+            Change::Tenant(row) => *self.tenants.entry(row.id) = Some(*row),
+            Change::Waiting(row) => self.waiting(row),
             Change::WaitingGone(id) => {
-                self.requests.remove(&id);
+                self.requests.remove(id);
             }
-            Change::Sequence(row) => self.sequence_changed(row),
-            Change::SequenceGone(request) => self.sequence_gone(request),
+            Change::Sequence(row) => self.sequence_changed(*row),
+            Change::SequenceGone(request) => self.sequence_gone(*request),
             // Kept by policies that learn, through `Policy::changed`.
             Change::Completed(_) => {}
         }
     }
 
-    fn executor_changed(&mut self, row: ExecutorInfo) {
+    fn waiting(&mut self, row: &mut Request) {
+        let taken = Request {
+            labels: row.labels.take(),
+            allowed: row.allowed.take(),
+            failed_on: row.failed_on.take(),
+            ..*row
+        };
+        self.requests.insert(row.id, Box::new(taken));
+    }
+
+    fn executor_changed(&mut self, row: &mut ExecutorInfo) {
         let (id, device) = (row.id, row.device);
-        let before = self.executors.entry(id).info.replace(row);
+        let taken = ExecutorInfo {
+            serves: row.serves.take(),
+            ..*row
+        };
+        let before = self.executors.entry(id).info.replace(taken);
         if before.as_ref().is_some_and(|row| row.device == device) {
             return;
         }
@@ -356,20 +430,6 @@ impl Mirror {
         }) {
             self.executors.remove(executor);
         }
-    }
-}
-
-// === impl ExecutorSlot ===
-
-impl ExecutorSlot {
-    #[inline]
-    fn view(&self, position: usize) -> Option<Executor<'_>> {
-        Some(Executor {
-            position,
-            info: self.info.as_ref()?,
-            load: self.load.as_ref()?,
-            residencies: &self.residencies,
-        })
     }
 }
 

@@ -5,8 +5,9 @@ use serde::de::DeserializeOwned;
 use crate::case::Case;
 use crate::index::ExecutorIndex;
 use crate::mirror::Mirror;
+use crate::needs::Description;
 use crate::placements::BatchPlacements;
-use crate::wire::lifecycle::Description;
+use crate::wire::lifecycle::Feed;
 use crate::wire::types::{AskedRequest, Cached, Change, Moment};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
@@ -16,7 +17,7 @@ pub trait Policy: Sized + Send + 'static {
     /// misspelt key is then an error that lists the known ones.
     type Settings: DeserializeOwned;
 
-    /// Name, version and reasons of the policy, and the rows that it wants to be told.
+    /// Name, version and reasons of the policy.
     fn describe() -> Description;
 
     /// Makes a policy with these settings.
@@ -70,12 +71,14 @@ pub trait Policy: Sized + Send + 'static {
 /// Decides whether requests may wait at all.
 ///
 /// ```
-/// # use pointsman_sdk::{Admission, Mirror, Moment, Policy, wire::lifecycle};
+/// # use pointsman_sdk::{Admission, Description, Feed, Mirror, Moment, Policy};
 /// use pointsman_sdk::wire::admission::{Choice, Verdict};
 /// use pointsman_sdk::wire::types::AskedRequest;
 ///
 /// # struct Doorman;
 /// impl Admission for Doorman {
+///     const NEEDS: Feed = Feed::empty();
+///
 ///     fn admit(
 ///         &mut self,
 ///         _: &Mirror,
@@ -93,7 +96,7 @@ pub trait Policy: Sized + Send + 'static {
 /// }
 /// # impl Policy for Doorman {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # let asked = |request| AskedRequest { request, cached_tokens: 0 };
@@ -103,6 +106,9 @@ pub trait Policy: Sized + Send + 'static {
 /// # assert_eq!(verdicts[1].choice, Choice::Park);
 /// ```
 pub trait Admission: Policy {
+    /// The kinds of rows that the hook reads.
+    const NEEDS: Feed;
+
     /// Gives one verdict per arrival, in order. `room` is the number of requests that may still
     /// enter the queue.
     fn admit(
@@ -117,11 +123,13 @@ pub trait Admission: Policy {
 /// Decides in which order waiting requests are tried.
 ///
 /// ```
-/// # use pointsman_sdk::{Mirror, Moment, Policy, Priority, wire::lifecycle};
+/// # use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority};
 /// use pointsman_sdk::wire::types::AskedRequest;
 ///
 /// # struct Shortest;
 /// impl Priority for Shortest {
+///     const NEEDS: Feed = Feed::WAITING;
+///
 ///     fn order(&mut self, mirror: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
 ///         let known = requests.iter().filter_map(|asked| {
 ///             let prompt_tokens = mirror.request(asked.request)?.prompt_tokens;
@@ -134,13 +142,16 @@ pub trait Admission: Policy {
 /// }
 /// # impl Policy for Shortest {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # let asked = [AskedRequest { request: 1, cached_tokens: 0 }];
 /// # assert!(Shortest.order(&Mirror::default(), Moment { now: 0, round: 0 }, &asked).is_empty());
 /// ```
 pub trait Priority: Policy {
+    /// The kinds of rows that the hook reads.
+    const NEEDS: Feed;
+
     /// Orders these requests, most urgent first. Requests left out come after, by arrival.
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64>;
 }
@@ -151,12 +162,14 @@ pub trait Priority: Policy {
 /// are asked about one request at a time.
 ///
 /// ```
-/// # use pointsman_sdk::{BatchPlacements, Mirror, Moment, Policy, Routing, wire::lifecycle};
+/// # use pointsman_sdk::{BatchPlacements, Description, Feed, Mirror, Moment, Policy, Routing};
 /// use pointsman_sdk::wire::{routing::{Choice, Verdict}, types::Cached};
 /// use pointsman_sdk::{Case, Fleet};
 ///
 /// # struct First;
 /// impl Routing for First {
+///     const NEEDS: Feed = Feed::FIT;
+///
 ///     fn route(
 ///         &mut self,
 ///         mirror: &Mirror,
@@ -182,7 +195,7 @@ pub trait Priority: Policy {
 /// }
 /// # impl Policy for First {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # let asked = Cached { request: 1, overlaps: None, floor_tokens: 0, shared_tokens: 0 };
@@ -192,6 +205,9 @@ pub trait Priority: Policy {
 /// # assert_eq!(verdicts[0].choice, Choice::Hold(None));
 /// ```
 pub trait Routing: Policy {
+    /// The kinds of rows that the hook reads.
+    const NEEDS: Feed;
+
     /// Gives one verdict per request, in the same order. Placements are counted in `placed`, which
     /// the SDK clears at every `observe`.
     fn route(
@@ -207,12 +223,14 @@ pub trait Routing: Policy {
 ///
 /// ```
 /// # use pointsman_sdk::wire::types::{Change, Extent, Sequence};
-/// # use pointsman_sdk::{Mirror, Moment, Policy, Preemption, export, fixture, wire::lifecycle};
+/// # use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Preemption, export, fixture};
 /// use pointsman_sdk::Urgency;
 /// use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
 ///
 /// # struct Newest;
 /// impl Preemption for Newest {
+///     const NEEDS: Feed = Feed::WAITING.union(Feed::SEQUENCES);
+///
 ///     /// Where a slot is missing, the newest of the less urgent sequences gives its own.
 ///     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
 ///         let needy = Urgency::from(mirror.request(shortage.needy)?);
@@ -226,12 +244,11 @@ pub trait Routing: Policy {
 /// }
 /// # impl Policy for Newest {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description {
-/// #         lifecycle::Description {
+/// #     fn describe() -> Description {
+/// #         Description {
 /// #             name: String::new(),
 /// #             version: String::new(),
 /// #             summary: String::new(),
-/// #             feed: lifecycle::Feed::WAITING | lifecycle::Feed::SEQUENCES,
 /// #             reasons: Vec::new(),
 /// #             state_version: 1,
 /// #         }
@@ -256,6 +273,9 @@ pub trait Routing: Policy {
 /// # assert!(policy.evict(fixture::at(0), shortage(Cause::Blocks)).is_none());
 /// ```
 pub trait Preemption: Policy {
+    /// The kinds of rows that the hook reads.
+    const NEEDS: Feed;
+
     /// Names victims that cover the whole shortage when they leave. Without an answer the needy
     /// request keeps waiting.
     fn evict(
@@ -269,11 +289,13 @@ pub trait Preemption: Policy {
 /// Decides how many tokens each engine of a device may schedule in a step.
 ///
 /// ```
-/// # use pointsman_sdk::{Budget, Mirror, Moment, Policy, wire::lifecycle};
+/// # use pointsman_sdk::{Budget, Description, Feed, Mirror, Moment, Policy};
 /// use pointsman_sdk::wire::budget::{Allotment, Allotments, DeviceTokens};
 ///
 /// # struct Equal;
 /// impl Budget for Equal {
+///     const NEEDS: Feed = Feed::empty();
+///
 ///     fn allot(&mut self, _: &Mirror, _: Moment, tokens: &DeviceTokens) -> Allotments {
 ///         let engines = u32::try_from(tokens.used.len()).unwrap_or(u32::MAX).max(1);
 ///         let tokens_max = tokens.tokens_total / engines;
@@ -284,7 +306,7 @@ pub trait Preemption: Policy {
 /// }
 /// # impl Policy for Equal {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// # let tokens = DeviceTokens { device: 0, tokens_total: 100, used: Vec::new() };
@@ -292,6 +314,9 @@ pub trait Preemption: Policy {
 /// # assert!(said.engines.is_empty());
 /// ```
 pub trait Budget: Policy {
+    /// The kinds of rows that the hook reads.
+    const NEEDS: Feed;
+
     /// Shares the tokens of a step among the engines of a device.
     fn allot(
         &mut self,
@@ -304,11 +329,13 @@ pub trait Budget: Policy {
 /// Explains where a request would go.
 ///
 /// ```
-/// # use pointsman_sdk::{Case, Explanation, Policy, wire::lifecycle};
+/// # use pointsman_sdk::{Case, Description, Explanation, Feed, Policy};
 /// use pointsman_sdk::wire::explanation::Candidate;
 ///
 /// # struct Open;
 /// impl Explanation for Open {
+///     const NEEDS: Feed = Feed::FIT;
+///
 ///     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
 ///         let candidate = |executor: pointsman_sdk::Executor<'_>| Candidate {
 ///             executor: executor.id(),
@@ -321,11 +348,14 @@ pub trait Budget: Policy {
 /// }
 /// # impl Policy for Open {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// ```
 pub trait Explanation: Policy {
+    /// The kinds of rows that the hook reads.
+    const NEEDS: Feed;
+
     /// Lists every executor, for a request that comes alone. The request need not be in the
     /// mirror.
     fn explain(&mut self, case: &Case<'_>) -> Vec<explanation::Candidate>;

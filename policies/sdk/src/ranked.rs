@@ -6,12 +6,13 @@ use crate::explain;
 use crate::fleet::{Fleet, Place};
 use crate::index::{ExecutorIndex, Reach};
 use crate::mirror::Mirror;
+use crate::needs::Description;
 use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority};
 use crate::ranking::Ranking;
 use crate::router::{Pick, Router};
 use crate::turns::Turns;
 use crate::wire::explanation::Candidate;
-use crate::wire::lifecycle::Description;
+use crate::wire::lifecycle::Feed;
 use crate::wire::routing::Verdict;
 use crate::wire::types::{AskedRequest, Change, Moment, Request};
 use crate::wire::{admission, budget, preemption};
@@ -23,8 +24,7 @@ use crate::wire::{admission, budget, preemption};
 /// second. Equals come in attach order, or in turn where the policy keeps [`Turns`].
 ///
 /// ```
-/// use pointsman_sdk::wire::lifecycle::{Description, Feed};
-/// use pointsman_sdk::{ByRank, NoSettings, Place, Policy, Ranked, Readiness, export};
+/// use pointsman_sdk::{ByRank, Description, NoSettings, Place, Policy, Ranked, Readiness, export};
 ///
 /// /// Each request goes where the fewest requests run.
 /// struct Idlest;
@@ -45,7 +45,6 @@ use crate::wire::{admission, budget, preemption};
 ///             name: "idlest".into(),
 ///             version: "1.0.0".into(),
 ///             summary: "Each request goes where the fewest requests run.".into(),
-///             feed: Feed::WAITING,
 ///             reasons: vec!["the fewest requests".into(), "no room anywhere".into()],
 ///             state_version: 1,
 ///         }
@@ -72,6 +71,10 @@ pub trait Ranked: Policy {
 
     /// The policy's reason for holding a request.
     const NO_ROOM: u16 = 1;
+
+    /// The kinds of rows that the policy reads: what finds a request its place, and what else it
+    /// names.
+    const NEEDS: Feed = Feed::FIT;
 
     /// Executors whose ranks a placement changes.
     const REACH: Reach = Reach::Executor;
@@ -158,6 +161,7 @@ impl<P: Ranked> ExecutorIndex for ByRank<P> {
 
 impl<P: Ranked> Router for ByRank<P> {
     const UNKNOWN: u16 = P::NO_ROOM;
+    const NEEDS: Feed = <P as Ranked>::NEEDS;
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
         let request = case.request;
@@ -176,6 +180,8 @@ impl<P: Ranked> Router for ByRank<P> {
 }
 
 impl<P: Ranked> Explanation for ByRank<P> {
+    const NEEDS: Feed = <P as Ranked>::NEEDS.union(Feed::NAMES);
+
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         let turns = self.policy.turns(case.request);
         let turn = turns.map(|turns| turns.of(case.request.model));
@@ -191,6 +197,8 @@ impl<P: Ranked> Explanation for ByRank<P> {
 }
 
 impl<P: Ranked + Admission> Admission for ByRank<P> {
+    const NEEDS: Feed = <P as Admission>::NEEDS;
+
     fn admit(
         &mut self,
         mirror: &Mirror,
@@ -203,12 +211,16 @@ impl<P: Ranked + Admission> Admission for ByRank<P> {
 }
 
 impl<P: Ranked + Priority> Priority for ByRank<P> {
+    const NEEDS: Feed = <P as Priority>::NEEDS;
+
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.policy.order(mirror, at, requests)
     }
 }
 
 impl<P: Ranked + Preemption> Preemption for ByRank<P> {
+    const NEEDS: Feed = <P as Preemption>::NEEDS;
+
     fn evict(
         &mut self,
         mirror: &Mirror,
@@ -220,6 +232,8 @@ impl<P: Ranked + Preemption> Preemption for ByRank<P> {
 }
 
 impl<P: Ranked + Budget> Budget for ByRank<P> {
+    const NEEDS: Feed = <P as Budget>::NEEDS;
+
     fn allot(
         &mut self,
         mirror: &Mirror,

@@ -258,6 +258,7 @@ impl<R: Ord> BestFirst<'_, R> {
     fn begin(&mut self) {
         self.has_begun = true;
         self.beside.reserve(BESIDE_EXPECTED);
+        self.ahead.reserve(BESIDE_EXPECTED);
         match (&self.request.allowed, self.last) {
             (Some(allowed), last) => {
                 for &id in allowed {

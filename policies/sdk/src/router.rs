@@ -7,6 +7,7 @@ use crate::index::update_placed;
 use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::policy::{Policy, Routing};
+use crate::wire::lifecycle::Feed;
 use crate::wire::routing::{Choice, Verdict};
 use crate::wire::types::{Cached, Moment};
 
@@ -24,7 +25,7 @@ pub struct Pick {
 /// A policy that routes request by request. It has [`Routing`] from this.
 ///
 /// ```
-/// # use pointsman_sdk::{Policy, wire::lifecycle};
+/// # use pointsman_sdk::{Description, Policy};
 /// use pointsman_sdk::{Case, Pick, Router, wire::routing::Verdict};
 ///
 /// # struct First;
@@ -39,13 +40,17 @@ pub struct Pick {
 /// }
 /// # impl Policy for First {
 /// #     type Settings = serde_json::Value;
-/// #     fn describe() -> lifecycle::Description { unreachable!() }
+/// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
 /// ```
 pub trait Router: Policy {
     /// The reason for holding a request that is not in the mirror.
     const UNKNOWN: u16;
+
+    /// The kinds of rows that the policy reads: what finds a request its place, and what else it
+    /// names.
+    const NEEDS: Feed = Feed::FIT;
 
     /// Begins a question, which is about one or more requests.
     fn begin(&mut self) {}
@@ -80,6 +85,8 @@ pub trait Router: Policy {
 }
 
 impl<R: Router> Routing for R {
+    const NEEDS: Feed = <R as Router>::NEEDS;
+
     fn route(
         &mut self,
         mirror: &Mirror,

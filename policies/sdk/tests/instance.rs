@@ -3,11 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pointsman_sdk::fixture::{asked, at, cached, executor, load, request};
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change, Extent};
 use pointsman_sdk::{
-    BatchPlacements, Case, Fleet, Hook, Instance, Mirror, Moment, NoSettings, Policy, Routing,
+    BatchPlacements, Case, Description, Feed, Fleet, Hook, Instance, Mirror, Moment, NoSettings,
+    Policy, Routing,
 };
 
 /// First fit; counts the changes and clearings it hears of.
@@ -25,7 +25,6 @@ impl Policy for FirstFit {
             name: "first-fit".into(),
             version: "1.0.0".into(),
             summary: String::new(),
-            feed: Feed::WAITING,
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -63,6 +62,8 @@ impl Policy for FirstFit {
 }
 
 impl Routing for FirstFit {
+    const NEEDS: Feed = Feed::FIT;
+
     fn route(
         &mut self,
         mirror: &Mirror,
@@ -147,4 +148,79 @@ fn only_named_hooks_are_exported() {
         message.downcast_ref::<&str>(),
         Some(&"the policy does not export priority")
     );
+}
+
+/// A policy that reads more in `order` than it asks for.
+mod curious {
+    use pointsman_sdk::wire::types::AskedRequest;
+    use pointsman_sdk::{Description, Feed, Mirror, Moment, NoSettings, Policy, Priority};
+
+    pub(crate) struct Curious;
+
+    impl Policy for Curious {
+        type Settings = NoSettings;
+
+        fn describe() -> Description {
+            super::FirstFit::describe()
+        }
+
+        fn new(_: NoSettings) -> Result<Self, String> {
+            Ok(Self)
+        }
+    }
+
+    impl Priority for Curious {
+        const NEEDS: Feed = Feed::FLEET;
+
+        /// Reads what the first request names.
+        fn order(&mut self, mirror: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
+            match requests[0].request {
+                0 => drop(mirror.executors().next()),
+                1 => drop(mirror.request(1)),
+                2 => drop(mirror.device(0)),
+                3 => drop(mirror.model(0)),
+                4 => drop(mirror.tenant(0)),
+                5 => drop(mirror.sequence(0)),
+                6 => drop(mirror.presences(0).next()),
+                7 => drop(mirror.executors().next().map(|at| at.residencies.rows())),
+                _ => {}
+            }
+            requests.iter().map(|asked| asked.request).collect()
+        }
+    }
+
+    pointsman_sdk::export!(Curious: priority);
+}
+
+#[test]
+fn the_host_is_told_what_each_hook_needs() {
+    use pointsman_sdk::wire::lifecycle;
+    let [need] = &curious::instance().describe().needs[..] else {
+        panic!("there is one hook");
+    };
+    assert_eq!(need.hook, lifecycle::Hook::Priority);
+    assert_eq!(need.feed, Feed::EXECUTORS | Feed::LOADS);
+}
+
+#[test]
+fn to_read_what_the_hook_does_not_need_panics() {
+    let started = || {
+        let mut policy = curious::instance();
+        policy.configure("{}").expect("there is nothing to set");
+        let changes = vec![Change::Executor(executor(0)), Change::Load(load(0))];
+        policy.observe(0, Extent::Everything, changes);
+        policy
+    };
+    assert_eq!(started().order(at(0), asked(&[0])), [0]);
+    for what in 1..=7 {
+        let mut policy = started();
+        let answered = catch_unwind(AssertUnwindSafe(|| policy.order(at(0), asked(&[what]))));
+        let message = answered.expect_err("it reads what it did not ask for");
+        let text = message.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(message.downcast_ref::<&str>().copied());
+        assert!(
+            text.is_some_and(|text| text.contains("NEEDS")),
+            "{what}: {text:?}"
+        );
+    }
 }

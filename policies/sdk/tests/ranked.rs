@@ -3,17 +3,17 @@
 use std::cmp::Reverse;
 
 use pointsman_sdk::fixture::{at, cached, device, executor, load, request};
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent, Request};
-use pointsman_sdk::{ByRank, Executor, Instance, NoSettings, Place, Policy, Ranked, Reach, Turns};
+use pointsman_sdk::{
+    ByRank, Description, Executor, Instance, NoSettings, Place, Policy, Ranked, Reach, Turns,
+};
 
 fn describe() -> Description {
     Description {
         name: "ranked".into(),
         version: "1.0.0".into(),
         summary: String::new(),
-        feed: Feed::WAITING,
         reasons: vec!["the best".into(), "no room".into()],
         state_version: 1,
     }

@@ -12,9 +12,8 @@
 
 mod settings;
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::types::{AskedRequest, Request};
-use pointsman_sdk::{Mirror, Moment, Policy, Priority, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, export};
 
 pub use settings::Settings;
 use settings::Weights;
@@ -42,7 +41,6 @@ impl Policy for ShortestFirst {
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The shortest expected answer first; waiting outweighs any length in the end."
                 .into(),
-            feed: Feed::WAITING,
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -56,6 +54,8 @@ impl Policy for ShortestFirst {
 }
 
 impl Priority for ShortestFirst {
+    const NEEDS: Feed = Feed::WAITING;
+
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         let known = requests
             .iter()

@@ -16,12 +16,11 @@ mod homes;
 use std::collections::BTreeMap;
 
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
-    Case, Executor, ExecutorIndex, Explanation, Fleet, Mirror, Pick, Place, Policy, Ranking,
-    Readiness, Router, Turns, explain, export,
+    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Place,
+    Policy, Ranking, Readiness, Router, Turns, explain, export,
 };
 
 use homes::{Claimants, Homes, claim};
@@ -78,7 +77,6 @@ impl Policy for Sticky {
             name: "sticky".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "Each session on the executor it is hashed to; without one, in turn.".into(),
-            feed: Feed::WAITING,
             reasons: Reason::texts(),
             state_version: 1,
         }
@@ -121,6 +119,8 @@ impl ExecutorIndex for Sticky {
 }
 
 impl Router for Sticky {
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     const UNKNOWN: u16 = Reason::NoRoom.index();
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
@@ -139,6 +139,8 @@ impl Router for Sticky {
 }
 
 impl Explanation for Sticky {
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         let (mirror, request) = (case.fleet.mirror, case.request);
         let group = self.group(case);

@@ -5,11 +5,11 @@
 
 use std::hint::black_box;
 
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change};
 use pointsman_sdk::{
-    BatchPlacements, Case, Executor, Fleet, Mirror, Moment, Policy, Routing, Seat, export,
+    BatchPlacements, Case, Description, Executor, Feed, Fleet, Mirror, Moment, Policy, Routing,
+    Seat, export,
 };
 use serde::Deserialize;
 
@@ -57,7 +57,6 @@ impl Policy for Fickle {
             name: "fickle".into(),
             version: "1".into(),
             summary: "Routes by its habit.".into(),
-            feed: Feed::WAITING,
             reasons: vec!["so".into()],
             state_version: 1,
         }
@@ -136,6 +135,8 @@ fn look_at_pairs(mirror: &Mirror) {
 }
 
 impl Routing for Fickle {
+    const NEEDS: Feed = Feed::FIT;
+
     fn route(
         &mut self,
         mirror: &Mirror,

@@ -16,17 +16,23 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use pointsman_sdk::wire::budget::{Allotment, Allotments, DeviceTokens};
-use pointsman_sdk::wire::lifecycle::{Description, Feed};
 use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{
     AskedRequest, Cached, Change, Health, NameKind, Request, SequenceState,
 };
 use pointsman_sdk::wire::{admission, routing};
 use pointsman_sdk::{
-    Admission, Budget, Executor, Mirror, Moment, Policy, Preemption, Priority, Routing, export,
+    Admission, Budget, Description, Executor, Feed, Mirror, Moment, Policy, Preemption, Priority,
+    Routing, export,
 };
 
 pub use settings::{Answers, Call, Outrage, Settings};
+
+/// The rows that it wants before every question: all but those of requests that have ended.
+const EVERYTHING: Feed = Feed::FIT
+    .union(Feed::SEQUENCES)
+    .union(Feed::TENANTS)
+    .union(Feed::NAMES);
 
 /// A policy that misbehaves as its settings say.
 #[derive(Debug)]
@@ -185,7 +191,6 @@ impl Policy for Hostile {
             name: "hostile".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "Does what its settings say, wrong things above all.".into(),
-            feed: Feed::WAITING | Feed::SEQUENCES,
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -237,6 +242,8 @@ impl Policy for Hostile {
 }
 
 impl Admission for Hostile {
+    const NEEDS: Feed = EVERYTHING;
+
     fn admit(
         &mut self,
         _: &Mirror,
@@ -272,6 +279,8 @@ impl Admission for Hostile {
 }
 
 impl Priority for Hostile {
+    const NEEDS: Feed = EVERYTHING;
+
     fn order(&mut self, _: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.outrage(Call::Order);
         toil(self.settings.toil);
@@ -289,6 +298,8 @@ impl Priority for Hostile {
 }
 
 impl Routing for Hostile {
+    const NEEDS: Feed = EVERYTHING;
+
     fn route(
         &mut self,
         mirror: &Mirror,
@@ -321,6 +332,8 @@ impl Routing for Hostile {
 }
 
 impl Preemption for Hostile {
+    const NEEDS: Feed = EVERYTHING;
+
     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
         self.outrage(Call::Evict);
         toil(self.settings.toil);
@@ -343,6 +356,8 @@ impl Preemption for Hostile {
 }
 
 impl Budget for Hostile {
+    const NEEDS: Feed = EVERYTHING;
+
     fn allot(&mut self, _: &Mirror, _: Moment, tokens: &DeviceTokens) -> Allotments {
         self.outrage(Call::Allot);
         toil(self.settings.toil);

@@ -11,9 +11,11 @@ const MODULE: &str = r#"(module
     (global $next (mut i32) (i32.const 4096))
     (data (i32.const 1024)
         "\00\08\00\00\05\00\00\00" "\05\08\00\00\03\00\00\00"
-        "\00\08\00\00\00\00\00\00" "\01\00\00\00"
+        "\00\08\00\00\00\00\00\00" "\38\04\00\00\01\00\00\00"
         "\00\00\00\00\00\00\00\00" "\01\00\00\00")
     (data (i32.const 2048) "small1.0")
+    (; The hook priority needs waiting requests. ;)
+    (data (i32.const 1080) "\01\00\80\00")
     (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
         (local $at i32)
         (local.set $at (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
@@ -31,6 +33,15 @@ const MODULE: &str = r#"(module
         (i32.const 1100))
     (func (export "pointsman:scheduling/priority@0.1.0#order")
         (param i64 i64 i32 i32) (result i32)
+        (; The ids of the requests asked about, moved together. ;)
+        (local $i i32)
+        (block $done (loop $next
+            (br_if $done (i32.ge_u (local.get $i) (local.get 3)))
+            (i64.store
+                (i32.add (local.get 2) (i32.mul (local.get $i) (i32.const 8)))
+                (i64.load (i32.add (local.get 2) (i32.mul (local.get $i) (i32.const 16)))))
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (br $next)))
         (i32.store (i32.const 1300) (local.get 2))
         (i32.store (i32.const 1304) (local.get 3))
         (i32.const 1300)))"#;

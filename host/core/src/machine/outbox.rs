@@ -85,7 +85,12 @@ impl Outbox {
         self.log.mark(key, stamp);
     }
 
-    /// Notes that the row behind `key` is gone, or that it changes only this once.
+    /// Notes that the row behind `key` is gone.
+    pub(crate) fn gone(&mut self, key: RowKey, stamp: &mut Stamp) {
+        self.log.gone(key, stamp);
+    }
+
+    /// Notes a row that changes only this once.
     pub(crate) fn note(&mut self, key: RowKey) {
         self.log.note(key);
     }

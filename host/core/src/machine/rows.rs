@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::log::{RowKey, Wanted};
+use crate::log::{RowKey, Stamp};
 use pointsman_interface::rows::{
-    AskedRequest, Cached, Change, FeedKinds, Name, NameKind, Request, Sequence, SequenceState,
+    AskedRequest, Cached, Change, Name, NameKind, Request, Sequence, SequenceState,
 };
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_interface::{ExecutorId, RequestId, RowKind, RowKinds};
 
 use super::Machine;
 use super::requests::{InSlot, Phase};
@@ -88,44 +88,90 @@ impl Machine {
         Some(self.ledger.cached(self.requests.find(id)?, overlaps_max))
     }
 
-    /// The row behind a key as it is now, if it is wanted.
-    pub(crate) fn row(&self, key: RowKey, wanted: Wanted, kinds: FeedKinds) -> Option<Change> {
+    /// The row behind a key as it is now, if it is there.
+    pub(crate) fn row(&self, key: RowKey) -> Option<Change> {
         match key {
             RowKey::Name(kind, id) => self.names.row(kind, id).map(Change::Name),
-            RowKey::Executor(id) => self.ledger.executor_change(id, wanted),
-            RowKey::Load(id) => self.ledger.load_change(id, wanted),
-            RowKey::Residency(presence) => self.ledger.residency_change(presence, wanted),
-            RowKey::Device(id) => self.ledger.device_change(id, wanted),
-            RowKey::Model(id) => self.ledger.model_change(id, wanted),
-            RowKey::Tenant(id) => self.ledger.tenant_change(id, wanted),
-            RowKey::Waiting(id) if kinds.waiting => self.requests.waiting_change(id, wanted),
-            RowKey::Sequence(id) if kinds.sequences => self.sequence_change(id, wanted),
-            RowKey::Completion(number) if kinds.completed => {
-                self.out.completions.get(number).map(Change::Completed)
+            RowKey::Executor(id) => {
+                let executor = self.ledger.find(id)?;
+                Some(Change::Executor(Box::new(executor.info())))
             }
-            RowKey::Waiting(_) | RowKey::Sequence(_) | RowKey::Completion(_) => None,
+            RowKey::Load(id) => Some(Change::Load(self.ledger.find(id)?.load())),
+            RowKey::Residency(presence) => {
+                let executor = self.ledger.find(presence.executor)?;
+                executor.residency(presence.model).map(Change::Residency)
+            }
+            RowKey::Device(id) => self.ledger.device_row(id).map(Change::Device),
+            RowKey::Model(id) => self.ledger.model_row(id).map(Change::Model),
+            RowKey::Tenant(id) => self.ledger.tenant_row(id).map(Change::Tenant),
+            RowKey::Waiting(id) => self.waiting_row(id).cloned().map(Change::Waiting),
+            RowKey::Sequence(id) => self.sequence_row(id).map(Change::Sequence),
+            RowKey::Completion(number) => self.out.completions.get(number).map(Change::Completed),
         }
     }
 
-    fn sequence_change(&self, id: RequestId, wanted: Wanted) -> Option<Change> {
-        match (self.requests.find(id), self.sequence_row(id)) {
-            (Some(request), Some(row)) => wanted
-                .live(request.sequence_stamp)
-                .then_some(Change::Sequence(row)),
-            _ => wanted.gone().then_some(Change::SequenceGone(id)),
+    /// The stamp of a row that an answer can name, if the row is there.
+    pub(crate) fn stamp(&self, key: RowKey) -> Option<Stamp> {
+        match key {
+            RowKey::Load(id) => Some(self.ledger.find(id)?.load_stamp),
+            RowKey::Waiting(id) => Some(self.requests.find(id)?.waiting_stamp),
+            RowKey::Sequence(id) => Some(self.requests.find(id)?.sequence_stamp),
+            RowKey::Name(..)
+            | RowKey::Executor(_)
+            | RowKey::Residency(_)
+            | RowKey::Device(_)
+            | RowKey::Model(_)
+            | RowKey::Tenant(_)
+            | RowKey::Completion(_) => None,
         }
     }
 
-    /// Every row there is, names first, so that each id is known before it is used.
-    pub(crate) fn all_rows(&self, kinds: FeedKinds, out: &mut Vec<Change>) {
-        let names = self.names.rows().filter(|name| self.is_in_use(name));
-        out.extend(names.map(Change::Name));
-        self.ledger.all_rows(out);
+    /// The news that the row behind a key is gone, if it has not come back.
+    pub(crate) fn gone(&self, key: RowKey) -> Option<Change> {
+        match key {
+            RowKey::Executor(id) => {
+                let is_gone = self.ledger.find(id).is_none();
+                is_gone.then_some(Change::ExecutorGone(id))
+            }
+            RowKey::Residency(presence) => {
+                let executor = self.ledger.find(presence.executor);
+                let row = executor.and_then(|executor| executor.residency(presence.model));
+                row.is_none().then_some(Change::ResidencyGone(presence))
+            }
+            RowKey::Waiting(id) => {
+                let is_gone = self.waiting_row(id).is_none();
+                is_gone.then_some(Change::WaitingGone(id))
+            }
+            RowKey::Sequence(id) => {
+                let is_gone = self.sequence_row(id).is_none();
+                is_gone.then_some(Change::SequenceGone(id))
+            }
+            RowKey::Name(..)
+            | RowKey::Load(_)
+            | RowKey::Device(_)
+            | RowKey::Model(_)
+            | RowKey::Tenant(_)
+            | RowKey::Completion(_) => None,
+        }
+    }
+
+    /// Every row there is of these kinds, names first, so that each id is known before it is used.
+    pub(crate) fn all_rows(&self, kinds: RowKinds, out: &mut Vec<Change>) {
+        if kinds.contains(RowKind::Name) {
+            let names = self.names.rows().filter(|name| self.is_in_use(name));
+            out.extend(names.map(Change::Name));
+        }
+        self.ledger.all_rows(kinds, out);
+        let waiting = kinds.contains(RowKind::Waiting);
+        let sequences = kinds.contains(RowKind::Sequence);
+        if !waiting && !sequences {
+            return;
+        }
         for request in self.requests.iter() {
-            if kinds.waiting && request.waiting().is_some() {
+            if waiting && request.waiting().is_some() {
                 out.push(Change::Waiting(Arc::clone(&request.row)));
             }
-            if kinds.sequences {
+            if sequences {
                 out.extend(self.sequence_row(request.id()).map(Change::Sequence));
             }
         }

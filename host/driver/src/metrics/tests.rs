@@ -1,10 +1,10 @@
 //! The text that is rendered after real decisions of a real machine, and after each fact.
 
-use pointsman_core::rows::{Change, Extent, FeedKinds, Health};
+use pointsman_core::rows::{Change, Extent, Health};
 use pointsman_core::{
     Author, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy, Fact,
-    FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, NewRequest, Outcome, PlacedIn,
-    Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
+    FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, Needs, NewRequest, Outcome,
+    PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
     ShortageCause, StartOrder, StepReport, fixture, routing,
 };
 use pointsman_policy::{
@@ -33,7 +33,7 @@ impl Instance for Once {
             name: "once".to_owned(),
             version: "1".to_owned(),
             summary: String::new(),
-            feed: FeedKinds::default(),
+            needs: Needs::default(),
             reasons: vec!["first".to_owned()],
             state_version: 0,
         })

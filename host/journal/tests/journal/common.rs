@@ -13,14 +13,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use pointsman_core::rows::{ExecutorKind, FeedKinds, Health, NameKind, RequestClass};
+use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass};
 use pointsman_core::{
     Allotment, Allotments, Answer, Author, BlockHash, Clock, Decided, DeviceId, EvictHow, Eviction,
     ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook,
-    Incarnation, Input, KvReport, LabelId, Micros, ModelId, NewRequest, Otherwise, Outcome,
+    Incarnation, Input, KvReport, LabelId, Micros, ModelId, Needs, NewRequest, Otherwise, Outcome,
     PlacedIn, PolicyFault, PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId,
-    RequeuedWhy, RetryClass, Round, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport,
-    TenantId, Tier, Victim, admission, fixture, routing,
+    RequeuedWhy, RetryClass, Round, RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause,
+    Stamped, StepReport, TenantId, Tier, Victim, admission, fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -173,11 +173,7 @@ pub(crate) fn everything() -> Vec<Entry<'static>> {
         Entry::Gap(Gap { dropped: 1 << 40 }),
         Entry::Briefed(Briefed {
             now: Micros(19),
-            kinds: FeedKinds {
-                waiting: true,
-                sequences: false,
-                completed: true,
-            },
+            needs: Needs::every(RowKinds::from_iter([RowKind::Waiting, RowKind::Completion])),
             told: 300,
         }),
         Entry::Restarted(Restarted {

@@ -164,9 +164,9 @@ impl<P: PolicyPort> Reconciler<P> {
         });
         let restored = restored.map_err(|error| Failure::new(ReloadStep::Restore, &error))?;
         attempt.restored = Some(restored);
-        let kinds = started.description().feed;
+        let needs = started.description().needs;
         let briefed: Result<_, HostEnded> = attempt.time(ReloadStep::Observe, || {
-            let briefing = port.brief(kinds)?;
+            let briefing = port.brief(needs)?;
             Ok(started.brief(briefing))
         });
         briefed?.map_err(|error| Failure::new(ReloadStep::Observe, &error))?;

@@ -6,21 +6,56 @@
 macro_rules! conversions_of_answers {
     () => {
         pub(crate) fn description(said: wire::lifecycle::Description) -> $crate::PolicyDescription {
-            use wire::lifecycle::Feed;
-            // Both generators define these two operators, and only one defines `contains`.
-            let wants = |kind: Feed| said.feed & kind == kind;
+            let mut needs = core_types::Needs::default();
+            for need in said.needs {
+                let kinds = row_kinds(need.feed);
+                let kept = match hook(need.hook) {
+                    Some(hook) => &mut needs.decisions[hook],
+                    None => &mut needs.explanation,
+                };
+                *kept = kept.union(kinds);
+            }
             $crate::PolicyDescription {
                 name: said.name,
                 version: said.version,
                 summary: said.summary,
-                feed: rows::FeedKinds {
-                    waiting: wants(Feed::WAITING),
-                    sequences: wants(Feed::SEQUENCES),
-                    completed: wants(Feed::COMPLETED),
-                },
+                needs,
                 reasons: said.reasons,
                 state_version: said.state_version,
             }
+        }
+
+        /// The hook of a decision; absent: the explanation's, which decides nothing.
+        fn hook(hook: wire::lifecycle::Hook) -> Option<core_types::Hook> {
+            use wire::lifecycle::Hook;
+            match hook {
+                Hook::Admission => Some(core_types::Hook::Admission),
+                Hook::Priority => Some(core_types::Hook::Priority),
+                Hook::Routing => Some(core_types::Hook::Routing),
+                Hook::Preemption => Some(core_types::Hook::Preemption),
+                Hook::Budget => Some(core_types::Hook::Budget),
+                Hook::Explanation => None,
+            }
+        }
+
+        fn row_kinds(feed: wire::lifecycle::Feed) -> core_types::RowKinds {
+            use core_types::RowKind;
+            use wire::lifecycle::Feed;
+            let flags = [
+                (Feed::NAMES, RowKind::Name),
+                (Feed::EXECUTORS, RowKind::Executor),
+                (Feed::LOADS, RowKind::Load),
+                (Feed::RESIDENCIES, RowKind::Residency),
+                (Feed::DEVICES, RowKind::Device),
+                (Feed::MODELS, RowKind::Model),
+                (Feed::TENANTS, RowKind::Tenant),
+                (Feed::WAITING, RowKind::Waiting),
+                (Feed::SEQUENCES, RowKind::Sequence),
+                (Feed::COMPLETED, RowKind::Completion),
+            ];
+            // Both generators define these two operators, and only one defines `contains`.
+            let wanted = flags.into_iter().filter(|(flag, _)| feed & *flag == *flag);
+            wanted.map(|(_, kind)| kind).collect()
         }
 
         pub(crate) fn admission_verdict(

@@ -10,8 +10,8 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 
-use pointsman_core::rows::{Change, FeedKinds};
-use pointsman_core::{FaultKind, Feed, Micros, Question, Round, View};
+use pointsman_core::rows::Change;
+use pointsman_core::{FaultKind, Feed, Micros, Needs, Question, Round, RowKinds, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -111,13 +111,13 @@ impl Write for Hashing {
 impl MirrorDigest {
     /// Computes the digest for a policy that is told rows of `kinds`.
     #[must_use]
-    pub fn of(view: &View<'_>, kinds: FeedKinds) -> Self {
+    pub fn of(view: &View<'_>, kinds: RowKinds) -> Self {
         Self::of_rows(view, kinds)
     }
 
-    pub(super) fn of_rows(rows: &dyn Rows, kinds: FeedKinds) -> Self {
+    pub(super) fn of_rows(rows: &dyn Rows, kinds: RowKinds) -> Self {
         let mut changes: Vec<Change> = Vec::new();
-        rows.changes(&mut Feed::new(kinds), &mut changes);
+        rows.changes(&mut Feed::new(Needs::every(kinds)), kinds, &mut changes);
         let mut hashing = Hashing(Sha256::new());
         for change in &changes {
             writeln!(hashing, "{change:?}").expect("a digest takes any text");

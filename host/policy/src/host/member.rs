@@ -83,11 +83,11 @@ impl Member {
             Ok(answered) => Ok(self.book(asking, answered)),
             Err(fault) => {
                 shared.dumps.keep(|| {
-                    let feed = self.runner.description.feed;
+                    let kinds = self.runner.description.needs.decided();
                     let asked = DumpedCall::Question(asking.question.clone().into_owned());
                     FaultDump {
                         round: Some(asking.at.round),
-                        mirror: Some(MirrorDigest::of_rows(asking.rows, feed)),
+                        mirror: Some(MirrorDigest::of_rows(asking.rows, kinds)),
                         ..self.runner.dump((self.number, now), asked, &fault)
                     }
                 });

@@ -47,7 +47,8 @@ impl PolicyHost {
 mod tests {
     use pointsman_core::rows::{Cached, Change, Extent};
     use pointsman_core::{
-        Config, ExecutorId, Feed, HookSet, Machine, Micros, Round, TenantId, fixture, routing,
+        Config, ExecutorId, Feed, HookSet, Machine, Micros, Needs, Round, RowKinds, TenantId,
+        fixture, routing,
     };
 
     use super::*;
@@ -59,7 +60,7 @@ mod tests {
     struct Nobody;
 
     impl Rows for Nobody {
-        fn changes(&self, _: &mut Feed, out: &mut Vec<Change>) -> Extent {
+        fn changes(&self, _: &mut Feed, _: RowKinds, out: &mut Vec<Change>) -> Extent {
             out.clear();
             Extent::Everything
         }
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn a_copy_is_told_of_the_request_and_asked_and_the_policy_in_force_knows_nothing_of_it() {
         let policy = scripted("p");
-        policy.set(|script| script.description.feed.waiting = true);
+        policy.set(|script| script.description.needs = Needs::every(RowKinds::ALL));
         let host = routing(&policy);
         let before: Vec<_> = host.status().collect();
         let (request, cached) = request();

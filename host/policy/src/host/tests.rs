@@ -13,7 +13,8 @@ use std::cell::RefCell;
 
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
-    Answer, Author, ExecutorId, FaultKind, Feed, Moment, Question, RequestId, Round, fixture,
+    Answer, Author, ExecutorId, FaultKind, Feed, Moment, Question, RequestId, Round, RowKinds,
+    fixture,
 };
 
 use super::*;
@@ -28,7 +29,7 @@ use crate::runner::{InstanceCounters, Rows};
 struct Feeding(RefCell<Vec<(Extent, usize)>>);
 
 impl Rows for Feeding {
-    fn changes(&self, _: &mut Feed, out: &mut Vec<Change>) -> Extent {
+    fn changes(&self, _: &mut Feed, _: RowKinds, out: &mut Vec<Change>) -> Extent {
         let mut left = self.0.borrow_mut();
         let (extent, count) = if left.len() > 1 {
             left.remove(0)

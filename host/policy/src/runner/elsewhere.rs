@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pointsman_core::{Feed, Micros, Moment};
+use pointsman_core::{Feed, Micros, Moment, Needs};
 
 use super::life::{Life, Restarts};
 use super::snapshots::Snapshots;
@@ -23,7 +23,7 @@ impl Runner {
             description: self.description.clone(),
             hooks: self.hooks,
             explains: self.explains,
-            feed: Feed::new(self.description.feed),
+            feed: Feed::new(self.description.needs),
             snapshots: Snapshots::default(),
             counters: InstanceCounters {
                 generation,
@@ -49,7 +49,9 @@ impl Runner {
     /// The policy as it is, with all rows, for throw-away copies to be asked. `policy` is its number.
     pub(crate) fn rehearse(&self, policy: u32, rows: &dyn Rows, at: Moment) -> Rehearsal {
         let mut changes = Vec::new();
-        let extent = rows.changes(&mut Feed::new(self.description.feed), &mut changes);
+        let kinds = self.description.needs.all();
+        let mut feed = Feed::new(Needs::every(kinds));
+        let extent = rows.changes(&mut feed, kinds, &mut changes);
         Rehearsal {
             policy,
             name: self.name.clone(),

@@ -87,7 +87,8 @@ impl Runner {
         if !self.is_up() {
             return Ok(());
         }
-        let told = self.tell(rows, now);
+        let kinds = self.description.needs.decided();
+        let told = self.tell(rows, kinds, now);
         if told.is_err() {
             self.back_off(now);
         }

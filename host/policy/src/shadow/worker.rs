@@ -68,7 +68,8 @@ impl Worker {
             self.link.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.relay.pass(put.extent, &mut put.changes);
+        let kinds = self.runner.description.needs.of(put.question.hook());
+        self.relay.pass(kinds, put.extent, &mut put.changes);
         let told = (put.extent, put.changes.as_slice());
         let answered = self.runner.ask_told(told, put.at, &put.question);
         let fault = answered.as_ref().err();
@@ -107,7 +108,10 @@ impl Worker {
     }
 
     fn take(&mut self, put: &ShadowQuestion, answered: &Answered) {
-        self.relay.named.by_reply(&put.question, &answered.reply);
+        let needs = &self.runner.description.needs;
+        self.relay
+            .named
+            .by_reply(needs, &put.question, &answered.reply);
         let hook = put.question.hook();
         let compared = put.in_force.as_ref().map(|in_force| {
             let decisions = compare(&put.question, &in_force.reply, &answered.reply);

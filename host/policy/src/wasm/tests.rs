@@ -1,6 +1,6 @@
 //! Limits and faults, provoked in real components.
 
-use pointsman_core::{Hook, Round, fixture};
+use pointsman_core::{Hook, Round, RowKind, fixture};
 
 use super::*;
 use crate::engine::PolicyEngine;
@@ -46,7 +46,8 @@ fn describes_configures_and_answers() {
         (description.name.as_str(), description.version.as_str()),
         ("test", "1.0")
     );
-    assert!(description.feed.waiting && !description.feed.sequences);
+    let needs = description.needs.of(Hook::Priority);
+    assert!(needs.contains(RowKind::Waiting) && !needs.contains(RowKind::Sequence));
     assert_eq!(description.state_version, 1);
     assert_eq!(instance.configure("{}"), Ok(Ok(())));
     instance

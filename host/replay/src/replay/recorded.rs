@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pointsman_core::rows::FeedKinds;
+use pointsman_core::Needs;
 use pointsman_core::{Asked, Author, FaultKind, Micros, PolicyFault, View};
 use pointsman_journal::{
     Blob, Bound, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
@@ -75,10 +75,10 @@ impl RecordedPolicies {
                 continue;
             }
             let mut runner = revive(components, record)?;
-            let kinds = runner.description().feed;
+            let needs = runner.description().needs;
             let briefing = record
                 .told
-                .and_then(|told| take_briefing(briefings, kinds, told));
+                .and_then(|told| take_briefing(briefings, &needs, told));
             // Its briefing came before this journal, so it is told everything instead.
             let mut track = Track::Joined;
             if let Some(briefing) = briefing {
@@ -228,14 +228,10 @@ impl RecordedPolicies {
     }
 }
 
-/// Takes the briefing that was made for a policy that wants `kinds` and was told up to `told`.
-fn take_briefing(
-    briefings: &mut VecDeque<Briefing>,
-    kinds: FeedKinds,
-    told: u64,
-) -> Option<Briefing> {
+/// Takes the briefing that was made for a policy with these needs and was told up to `told`.
+fn take_briefing(briefings: &mut VecDeque<Briefing>, needs: &Needs, told: u64) -> Option<Briefing> {
     let idx = briefings
         .iter()
-        .position(|it| it.kinds() == kinds && it.told() == Some(told))?;
+        .position(|it| it.needs() == needs && it.told() == Some(told))?;
     briefings.remove(idx)
 }

@@ -163,8 +163,8 @@ impl ReplayRun {
     }
 
     fn brief(&mut self, briefed: Briefed) -> Result<(), Stop> {
-        let Briefed { now, kinds, told } = briefed;
-        let briefing = Briefing::new(&self.machine.view(), now, kinds);
+        let Briefed { now, needs, told } = briefed;
+        let briefing = Briefing::new(&self.machine.view(), now, needs);
         if briefing.told() != Some(told) {
             let what = "how far the machine's changes had come";
             return Err(Mismatch::new(what, told, briefing.told()).into());

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
-use pointsman_core::rows::FeedKinds;
+use pointsman_core::Needs;
 use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, fixture};
 use pointsman_driver::message::{Hints, Submission, Submitted, TicketId};
 use pointsman_driver::metrics::Metrics;
@@ -68,9 +68,9 @@ impl PolicyPort for Port {
         self.driver.borrow_mut().handover(self.now(), policy)
     }
 
-    fn brief(&self, kinds: FeedKinds) -> Result<Briefing, HostEnded> {
+    fn brief(&self, needs: Needs) -> Result<Briefing, HostEnded> {
         let now = self.now();
-        Ok(self.driver.borrow_mut().brief(now, kinds))
+        Ok(self.driver.borrow_mut().brief(now, needs))
     }
 
     fn commit(&self, commit: Commit) -> Result<Result<Committed, CommitError>, HostEnded> {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use pointsman_core::rows::{Cached, Change, FeedKinds};
+use pointsman_core::rows::{Cached, Change};
 use pointsman_core::{
-    Allotments, Answer, Author, DeviceId, Eviction, ExecutorId, Feed, Hook, Micros, Policies,
-    Question, Refusal, Reply, RequestId, Shortage, TokensUsed, View, admission, routing,
+    Allotments, Answer, Author, DeviceId, Eviction, ExecutorId, Hook, Micros, Policies, Question,
+    Refusal, Reply, RequestId, RowKinds, Shortage, TokensUsed, View, admission, routing,
 };
 
 type Admit = Box<dyn FnMut(RequestId) -> admission::Choice>;
@@ -115,14 +115,7 @@ impl Scripted {
 
 /// Everything there is, as a policy that knows nothing yet is told it.
 pub fn everything(view: &View<'_>) -> Vec<Change> {
-    let mut rows = Vec::new();
-    let kinds = FeedKinds {
-        waiting: true,
-        sequences: true,
-        completed: true,
-    };
-    Feed::new(kinds).changes(view, &mut rows);
-    rows
+    view.rows(RowKinds::ALL)
 }
 
 impl Scripted {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use pointsman_core::rows::{
-    Cached, Change, Device, ExecutorInfo, ExecutorLoad, FeedKinds, Name, NameKind, Request,
-    RequestClass, Sequence,
+    Cached, Change, Device, ExecutorInfo, ExecutorLoad, Name, NameKind, Request, RequestClass,
+    Sequence,
 };
 use pointsman_core::{
-    DeviceId, ExecutorId, Hook, Micros, Moment, Question, RequestId, Round, Shortage,
+    DeviceId, ExecutorId, Hook, Micros, Moment, Question, RequestId, Round, RowKinds, Shortage,
     ShortageCause, TokensUsed, fixture,
 };
 use pointsman_policy::{Fault, Instance, PolicyComponent};
@@ -31,7 +31,7 @@ pub(super) enum Measured {
 /// A fleet that changes a little between two questions.
 pub(super) struct Fleet {
     executors: u32,
-    feed: FeedKinds,
+    kinds: RowKinds,
     /// Changes so far.
     round: u64,
 }
@@ -65,17 +65,23 @@ impl Measured {
 // === impl Fleet ===
 
 impl Fleet {
-    /// A fleet of this number of executors, for a policy that subscribes to `feed`.
-    pub(super) fn new(executors: u32, feed: FeedKinds) -> Self {
+    /// A fleet of this number of executors, for a policy that is told rows of `kinds`.
+    pub(super) fn new(executors: u32, kinds: RowKinds) -> Self {
         Self {
             executors,
-            feed,
+            kinds,
             round: 0,
         }
     }
 
-    /// Every row of the fleet.
+    /// Every row of the fleet that the policy is told.
     pub(super) fn everything(&self) -> Vec<Change> {
+        let mut rows = self.all();
+        rows.retain(|row| self.kinds.contains(row.kind()));
+        rows
+    }
+
+    fn all(&self) -> Vec<Change> {
         let mut rows = vec![Change::Tenant(fixture::tenant(0))];
         for id in 0..self.executors {
             if id % PER_DEVICE == 0 {
@@ -85,13 +91,9 @@ impl Fleet {
             rows.push(Change::Name(Name { kind, id, text }));
             rows.push(Change::Executor(Box::new(info(id))));
             rows.push(Change::Load(self.load(id)));
-            if self.feed.sequences {
-                rows.push(Change::Sequence(sequence(id)));
-            }
+            rows.push(Change::Sequence(sequence(id)));
         }
-        if self.feed.waiting {
-            rows.extend((0..WAITING).map(waiting));
-        }
+        rows.extend((0..WAITING).map(waiting));
         rows
     }
 
@@ -101,11 +103,13 @@ impl Fleet {
         self.round += 1;
         let id = self.round % u64::from(self.executors);
         let id = u32::try_from(id).unwrap_or(0);
-        let mut rows = vec![Change::Load(self.load(id)), Change::Device(self.device(id))];
-        if self.feed.waiting {
-            rows.push(waiting(0));
-        }
-        rows
+        let rows = [
+            Change::Load(self.load(id)),
+            Change::Device(self.device(id)),
+            waiting(0),
+        ];
+        let told = rows.into_iter();
+        told.filter(|row| self.kinds.contains(row.kind())).collect()
     }
 
     /// Asks a policy.

@@ -149,13 +149,13 @@ fn measure(
         component, given, ..
     } = contender;
     let mut policy = WasmInstance::new(component, given.limits)?;
-    let feed = policy.describe()?.feed;
+    let kinds = policy.describe()?.needs.all();
     let settings = Value::Object(given.settings.clone()).to_string();
     policy.configure(&settings)?.map_err(|refusal| Fault {
         kind: pointsman_core::FaultKind::Start,
         detail: format!("settings refused: {refusal}"),
     })?;
-    let mut fleet = Fleet::new(executors, feed);
+    let mut fleet = Fleet::new(executors, kinds);
     let limits = &given.limits;
     let told = (Micros(0), Extent::Everything);
     observe_all(&mut policy, limits, told, &fleet.everything())?;

@@ -1,4 +1,4 @@
-//! The parts that each hook brings to a new policy: a module, a scenario, reasons, a feed; and
+//! The parts that each hook brings to a new policy: a module, a scenario, reasons; and
 //! `lib.rs`, which puts the chosen parts together.
 
 use anyhow::Result;
@@ -62,9 +62,9 @@ pub(super) fn library(hooks: &[Hook]) -> String {
         )
     };
     let (imports, exported) = if hooks.contains(&Hook::Routing) {
-        ("ByRank, Policy, export", "ByRank<Decisions>")
+        ("ByRank, Description, Policy, export", "ByRank<Decisions>")
     } else {
-        ("Policy, export", "Decisions")
+        ("Description, Policy, export", "Decisions")
     };
     include_str!("templates/lib.rs.txt")
         .replace("IMPORTS", imports)
@@ -72,19 +72,7 @@ pub(super) fn library(hooks: &[Hook]) -> String {
         .replace("MODULES", &modules.collect::<String>())
         .replace("REASON_MODULE", &module)
         .replace("REASONS", texts)
-        .replace("FEED", feed(hooks))
         .replace("EXPORTS", &exports.join(", "))
-}
-
-/// The feed that the questions of `hooks` need, in the words of the SDK.
-fn feed(hooks: &[Hook]) -> &'static str {
-    let sequences = hooks.contains(&Hook::Preemption);
-    let waiting = hooks.contains(&Hook::Priority) || hooks.contains(&Hook::Routing);
-    match (sequences, waiting) {
-        (true, _) => "Feed::WAITING | Feed::SEQUENCES",
-        (false, true) => "Feed::WAITING",
-        (false, false) => "Feed::empty()",
-    }
 }
 
 fn reason_module(reasons: &[(&str, &str)]) -> String {
@@ -176,20 +164,6 @@ mod tests {
         assert_eq!(chosen(&twice).unwrap(), [Hook::Admission, Hook::Routing]);
         let error = chosen(&[Hook::Explanation]).unwrap_err().to_string();
         assert!(error.starts_with("explanation is no decision"), "{error}");
-    }
-
-    #[test]
-    fn a_policy_is_told_what_its_hooks_need() {
-        for (hooks, told) in [
-            (&[Hook::Admission, Hook::Budget][..], "Feed::empty()"),
-            (&[Hook::Priority], "Feed::WAITING"),
-            (
-                &[Hook::Routing, Hook::Preemption],
-                "Feed::WAITING | Feed::SEQUENCES",
-            ),
-        ] {
-            assert_eq!(feed(hooks), told);
-        }
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! Credit and cost against vectors worked out by hand.
 
 use pointsman_sdk::fixture::{at, cached, device, executor, load};
-use pointsman_sdk::wire::types::{
-    Cached, Change, ExecutorInfo, ExecutorLoad, Overlap, Request, Residency,
-};
-use pointsman_sdk::{Case, Executor, Mirror};
+use pointsman_sdk::wire::types::{Cached, Change, ExecutorInfo, ExecutorLoad, Overlap, Request};
+use pointsman_sdk::{Case, Executor, Mirror, Residencies};
 
 use super::{Fleet, MEMORY, SLOTS, first, for_model, placed, used};
 use crate::credit::{Credit, cost};
@@ -41,12 +39,11 @@ fn on<T>(
         tokens_per_block: Some(tokens_per_block),
         ..executor(0)
     };
-    let residencies: &[Residency] = &[];
     let executor = Executor {
         position: 0,
         info: &info,
         load: &load,
-        residencies,
+        residencies: Residencies::new(&[]),
     };
     check(&case, &executor)
 }

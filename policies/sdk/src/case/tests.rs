@@ -43,12 +43,12 @@ impl Setup {
     fn mirror(&self) -> Mirror {
         let mut mirror = Mirror::default();
         mirror.begin(100, Extent::Everything);
-        mirror.apply(Change::Executor(self.info.clone()));
-        mirror.apply(Change::Load(self.load));
-        mirror.apply(Change::Device(self.device));
-        mirror.apply(Change::Model(self.model));
+        mirror.apply(&mut Change::Executor(self.info.clone()));
+        mirror.apply(&mut Change::Load(self.load));
+        mirror.apply(&mut Change::Device(self.device));
+        mirror.apply(&mut Change::Model(self.model));
         for row in &self.residencies {
-            mirror.apply(Change::Residency(*row));
+            mirror.apply(&mut Change::Residency(*row));
         }
         mirror
     }

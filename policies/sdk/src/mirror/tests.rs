@@ -14,8 +14,8 @@ fn mirror(changes: Vec<Change>) -> Mirror {
 }
 
 fn add(mirror: &mut Mirror, changes: Vec<Change>) {
-    for change in changes {
-        mirror.apply(change);
+    for mut change in changes {
+        mirror.apply(&mut change);
     }
 }
 

@@ -31,9 +31,9 @@ impl Told {
     fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
         self.mirror.begin(0, Extent::SinceLast);
         let mut touched = Touched::default();
-        for change in changes {
+        for mut change in changes {
             touched.changed(&self.mirror, &change);
-            self.mirror.apply(change);
+            self.mirror.apply(&mut change);
         }
         touched.update(&mut self.ranking, Fleet::from(&self.mirror));
     }

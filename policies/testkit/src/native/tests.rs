@@ -7,12 +7,11 @@ struct Brittle;
 impl sdk::Policy for Brittle {
     type Settings = Map<String, Value>;
 
-    fn describe() -> sdk::wire::lifecycle::Description {
-        sdk::wire::lifecycle::Description {
+    fn describe() -> sdk::Description {
+        sdk::Description {
             name: "brittle".into(),
             version: "1".into(),
             summary: "Panics.".into(),
-            feed: sdk::wire::lifecycle::Feed::empty(),
             reasons: Vec::new(),
             state_version: 1,
         }
@@ -24,6 +23,8 @@ impl sdk::Policy for Brittle {
 }
 
 impl sdk::Priority for Brittle {
+    const NEEDS: sdk::Feed = sdk::Feed::empty();
+
     fn order(
         &mut self,
         _: &sdk::Mirror,

@@ -123,8 +123,8 @@ fn restarted(
             return Err(format!("it does not take its own state over: {refused:?}"));
         }
     }
-    let kinds = runner.description().feed;
-    let briefing = Briefing::new(&asked.view, asked.at.now, kinds);
+    let needs = runner.description().needs;
+    let briefing = Briefing::new(&asked.view, asked.at.now, needs);
     runner.brief(briefing).map_err(said)?;
     Ok(runner)
 }

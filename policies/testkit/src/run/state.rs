@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::rows::{Change, FeedKinds, Health, Tenant};
+use pointsman_core::rows::{Change, Health, Tenant};
 use pointsman_core::{
-    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Feed, Input, Micros, ModelId, NewRequest,
-    PrefixEvent, RequestId, SessionKey, TenantId, Tier,
+    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros, ModelId, NewRequest,
+    PrefixEvent, RequestId, RowKind, RowKinds, SessionKey, TenantId, Tier,
 };
 use pointsman_sim::World;
 
@@ -254,9 +254,8 @@ impl ScenarioRun {
 
     /// The tenants as a policy is told of them.
     fn tenant_rows(&self) -> Vec<Tenant> {
-        let mut rows = Vec::new();
-        let view = self.world.machine.view();
-        Feed::new(FeedKinds::default()).changes(&view, &mut rows);
+        let tenants = RowKinds::from_iter([RowKind::Tenant]);
+        let rows = self.world.machine.view().rows(tenants);
         let rows = rows.into_iter().filter_map(|change| {
             if let Change::Tenant(row) = change {
                 Some(row)

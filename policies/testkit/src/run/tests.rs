@@ -4,7 +4,6 @@ use std::path::Path;
 
 use pointsman_sdk as sdk;
 use sdk::wire::explanation::Candidate;
-use sdk::wire::lifecycle::{Description, Feed};
 use sdk::wire::routing::{Choice, Verdict};
 use sdk::wire::types::Cached;
 
@@ -392,12 +391,11 @@ struct NoSettings {}
 impl sdk::Policy for Odd {
     type Settings = NoSettings;
 
-    fn describe() -> Description {
-        Description {
+    fn describe() -> sdk::Description {
+        sdk::Description {
             name: "odd".into(),
             version: "1".into(),
             summary: "Routes oddly.".into(),
-            feed: Feed::WAITING,
             reasons: vec!["as ever".into(), "less than nothing".into()],
             state_version: 1,
         }
@@ -409,6 +407,8 @@ impl sdk::Policy for Odd {
 }
 
 impl sdk::Routing for Odd {
+    const NEEDS: sdk::Feed = sdk::Feed::WAITING;
+
     fn route(
         &mut self,
         mirror: &sdk::Mirror,
@@ -432,6 +432,8 @@ impl sdk::Routing for Odd {
 }
 
 impl sdk::Explanation for Odd {
+    const NEEDS: sdk::Feed = sdk::Feed::empty();
+
     fn explain(&mut self, case: &sdk::Case<'_>) -> Vec<Candidate> {
         let (request, overlaps) = (case.request, case.cached.overlaps.iter().flatten());
         let cached: u32 = overlaps.map(|overlap| overlap.device_tokens).sum();

@@ -266,20 +266,20 @@ impl Ledger {
     fn remove(&mut self, id: ExecutorId, out: &mut Outbox) {
         let device = self[id].spec.device;
         let removed = self.executors.remove(id);
-        let models = removed.into_iter().flat_map(|executor| executor.models);
-        for (model, _) in models {
+        let Some(mut removed) = removed else { return };
+        for (model, mut stamp) in std::mem::take(&mut removed.models_stamps) {
             let presence = Presence {
                 executor: id,
                 model,
             };
-            out.note(RowKey::Residency(presence));
+            out.gone(RowKey::Residency(presence), &mut stamp);
         }
         self.device_mut(device)
             .executors
             .retain(|other| *other != id);
         self.sets.open.remove(&id);
         out.timers.arm(Timer::Executor(id), None);
-        out.note(RowKey::Executor(id));
+        out.gone(RowKey::Executor(id), &mut removed.info_stamp);
         self.sets.allot_due.insert(device);
         out.effect(Effect::Detached { executor: id });
         out.fact(Fact::ExecutorDetached(id));

@@ -270,8 +270,8 @@ impl Ledger {
             let stamp = record.models_stamps.entry(model).or_default();
             out.mark(key, stamp);
         } else {
-            record.models_stamps.remove(&model);
-            out.note(key);
+            let stamp = record.models_stamps.remove(&model);
+            out.gone(key, &mut stamp.unwrap_or_default());
         }
     }
 }

@@ -18,8 +18,8 @@ use std::ops::Index;
 use crate::config::Config;
 use crate::fact::RequeuedWhy;
 use crate::input::Progress;
-use crate::log::{RowKey, Wanted};
-use pointsman_interface::rows::{Change, Stage};
+use crate::log::RowKey;
+use pointsman_interface::rows::Stage;
 use pointsman_interface::{ExecutorId, Micros, RequestId, Round};
 
 use super::count;
@@ -98,16 +98,6 @@ impl Requests {
     pub(super) fn watched(&self) -> &BTreeSet<RequestId> {
         &self.watched
     }
-
-    pub(super) fn waiting_change(&self, id: RequestId, wanted: Wanted) -> Option<Change> {
-        match self.find(id).filter(|r| r.waiting().is_some()) {
-            Some(request) => {
-                let is_wanted = wanted.live(request.waiting_stamp);
-                is_wanted.then(|| Change::Waiting(request.row.clone()))
-            }
-            None => wanted.gone().then_some(Change::WaitingGone(id)),
-        }
-    }
 }
 
 /// The request that comes before the others by urgency, then arrival.
@@ -180,10 +170,10 @@ impl Requests {
     /// Forgets a request that has ended, and whose room is free.
     pub(super) fn forget(&mut self, id: RequestId, out: &mut Outbox) {
         let request = self.by_id.remove(&id);
-        let request = request.expect("a request is forgotten once");
+        let mut request = request.expect("a request is forgotten once");
         out.timers.arm(Timer::Request(id), None);
         if request.placed().is_some() {
-            out.note(RowKey::Sequence(id));
+            out.gone(RowKey::Sequence(id), &mut request.sequence_stamp);
             return;
         }
         match request.row.stage {
@@ -191,7 +181,7 @@ impl Requests {
             Stage::Parked => drop(self.parking.remove(&id)),
             Stage::Queued => drop(self.queue.remove(&id)),
         }
-        out.note(RowKey::Waiting(id));
+        out.gone(RowKey::Waiting(id), &mut request.waiting_stamp);
     }
 }
 
@@ -201,8 +191,9 @@ impl Requests {
     /// Gives a queued request its place.
     pub(super) fn enter(&mut self, id: RequestId, placed: Placed, out: &mut Outbox) {
         self.queue.remove(&id);
-        self.get_mut(id).turn(|phase| phase.enter(placed));
-        out.note(RowKey::Waiting(id));
+        let request = self.get_mut(id);
+        request.turn(|phase| phase.enter(placed));
+        out.gone(RowKey::Waiting(id), &mut request.waiting_stamp);
         self.touch_sequence(id, out);
     }
 
@@ -308,8 +299,8 @@ impl Requests {
         row.stage = Stage::Queued;
         row.attempts += 1;
         request.turn(|phase| phase.requeue(out.now()));
+        out.gone(RowKey::Sequence(id), &mut request.sequence_stamp);
         self.queue.insert(id);
-        out.note(RowKey::Sequence(id));
         self.touch_waiting(id, out);
     }
 

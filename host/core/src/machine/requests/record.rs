@@ -40,7 +40,7 @@ pub(crate) struct Request {
     /// Requests for which it was evicted: it may not evict these in turn.
     pub(crate) evicted_for: BTreeSet<RequestId>,
     // For the feed.
-    pub(super) waiting_stamp: Stamp,
+    pub(crate) waiting_stamp: Stamp,
     pub(crate) sequence_stamp: Stamp,
 }
 

@@ -274,8 +274,8 @@ fn a_briefed_policy_is_told_in_a_round_only_what_changed_since() {
     let policy = scripted("a");
     let mut machine = machine();
     let mut started = start(policy.source()).unwrap();
-    let kinds = started.description().feed;
-    let briefing = Briefing::new(&machine.view(), Micros(1), kinds);
+    let needs = started.description().needs;
+    let briefing = Briefing::new(&machine.view(), Micros(1), needs);
     policy.calls();
     started.brief(briefing).unwrap();
     let calls = policy.calls();

@@ -2,11 +2,13 @@
 
 use pointsman_sdk::wire::admission::{Choice, Verdict};
 use pointsman_sdk::wire::types::AskedRequest;
-use pointsman_sdk::{Admission, Mirror, Moment};
+use pointsman_sdk::{Admission, Mirror, Moment, Feed};
 
 use crate::{Decisions, reason};
 
 impl Admission for Decisions {
+    const NEEDS: Feed = Feed::empty();
+
     /// Admits as many requests as there is room for; the others wait outside the queue.
     fn admit(
         &mut self,

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 
 use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{Sequence, SequenceState};
-use pointsman_sdk::{Case, Fleet, Mirror, Moment, Preemption, Urgency};
+use pointsman_sdk::{Case, Feed, Fleet, Mirror, Moment, Preemption, Urgency};
 
 use crate::{Decisions, reason};
 
 impl Preemption for Decisions {
+    const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES);
+
     /// Takes a missing slot from the newest of the least urgent sequences. For want of anything
     /// else none gives way.
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {

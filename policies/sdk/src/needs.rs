@@ -1,0 +1,66 @@
+//! What the hooks of a policy read: sets of [`Feed`] flags that belong together, and the description
+//! that the host is given.
+
+use crate::instance::Hook;
+use crate::wire::lifecycle::{self, Feed, Need};
+
+impl Feed {
+    /// The kinds of rows that [`Mirror::executors`](crate::Mirror::executors) shows, models on them aside.
+    pub const FLEET: Self = Self::EXECUTORS.union(Self::LOADS);
+
+    /// The kinds of rows that [`Case::fit`](crate::Case::fit) reads: all that finds a request its place.
+    pub const FIT: Self = Self::FLEET
+        .union(Self::WAITING)
+        .union(Self::RESIDENCIES)
+        .union(Self::DEVICES)
+        .union(Self::MODELS);
+}
+
+/// A policy in its author's words: the description that the host is given, but for what the hooks
+/// need, which [`export!`](crate::export) adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Short; a policy file of the same name replaces it.
+    pub name: String,
+    /// In its author's words.
+    pub version: String,
+    /// Its decisions and their rule, in a sentence.
+    pub summary: String,
+    /// Texts for the `reason` of its answers, by index.
+    pub reasons: Vec<String>,
+    /// Version of the bytes that `snapshot` makes.
+    pub state_version: u32,
+}
+
+impl Description {
+    /// The description with the needs of the policy's hooks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_needs(self, needs: &[(Hook, Feed)]) -> lifecycle::Description {
+        let needs = needs.iter().map(|&(hook, feed)| Need {
+            hook: hook.into(),
+            feed,
+        });
+        lifecycle::Description {
+            name: self.name,
+            version: self.version,
+            summary: self.summary,
+            needs: needs.collect(),
+            reasons: self.reasons,
+            state_version: self.state_version,
+        }
+    }
+}
+
+impl From<Hook> for lifecycle::Hook {
+    fn from(hook: Hook) -> Self {
+        match hook {
+            Hook::Admission => Self::Admission,
+            Hook::Priority => Self::Priority,
+            Hook::Routing => Self::Routing,
+            Hook::Preemption => Self::Preemption,
+            Hook::Budget => Self::Budget,
+            Hook::Explanation => Self::Explanation,
+        }
+    }
+}
