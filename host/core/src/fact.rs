@@ -191,6 +191,9 @@ pub enum Fact {
         needy: RequestId,
         /// The way in which the victim leaves.
         how: EvictHow,
+        /// Blocks that come free when the victim leaves: those that it shares with nobody, but for
+        /// others that leave already.
+        blocks: u32,
         /// The author of the decision and the reason.
         by: Decided,
     },

@@ -63,20 +63,42 @@ pub enum Tier {
     /// A disk or an outside store, from which the engines of that device can read.
     Disk(DeviceId),
     /// A cache that any executor can read.
-    Shared {
-        /// Tokens in a block of the cache.
-        tokens_per_block: u32,
-    },
+    Shared,
 }
 
-/// A change of the blocks in a [`Tier`]. Hashes are those of [`NewRequest::prompt_hashes`].
+/// Everything that decides, besides the text, about the numbers in a prompt's blocks. Hashes stand for the
+/// text alone: two models with one tokenizer have equal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct BlockKind {
+    /// The model that the blocks are for; absent: the only one there is, which requests need not
+    /// name.
+    pub model: Option<ModelId>,
+    /// The LoRA adapter; absent: none.
+    pub adapter: Option<AdapterId>,
+    /// Tokens in a block.
+    pub tokens_per_block: u32,
+}
+
+/// The full blocks of a prompt. None are known where the list is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PromptBlocks {
+    /// Tokens in a block. Executors with blocks of another size share nothing.
+    pub tokens_per_block: u32,
+    /// A hash for each full block, chained: it stands for the text up to the block's end. The list
+    /// may be shorter than the prompt.
+    pub hashes: Vec<BlockHash>,
+}
+
+/// A change of the blocks in a [`Tier`]. Hashes are those of [`PromptBlocks`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PrefixEvent {
     /// The tier holds these blocks now.
-    Stored(Vec<BlockHash>),
+    Stored(BlockKind, Vec<BlockHash>),
     /// The tier no longer holds these blocks.
-    Removed(Vec<BlockHash>),
+    Removed(BlockKind, Vec<BlockHash>),
     /// The tier holds nothing any more.
     Cleared,
 }
@@ -156,8 +178,8 @@ pub struct NewRequest {
     pub may_wait: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Chained hashes of the prompt's full blocks, for executors with owned KV. May be shorter.
-    pub prompt_hashes: Vec<BlockHash>,
+    /// The prompt's full blocks, by which executors share what they hold of it.
+    pub prompt_blocks: PromptBlocks,
     /// Upper bound on generated tokens.
     pub output_tokens_max: u32,
     /// The likely number of generated tokens; absent: unknown.
@@ -186,7 +208,7 @@ impl NewRequest {
             deadline: None,
             may_wait: true,
             prompt_tokens,
-            prompt_hashes: Vec::new(),
+            prompt_blocks: PromptBlocks::default(),
             output_tokens_max,
             output_tokens_expected: None,
             group: None,

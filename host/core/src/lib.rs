@@ -86,10 +86,12 @@ pub use fact::{
 pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};
 pub use input::{
-    DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, KvReport, KvSpec, NewRequest,
-    PrefixEvent, Progress, RetryClass, SequenceRef, StepReport, Tier,
+    BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, KvReport, KvSpec,
+    NewRequest, PrefixEvent, Progress, PromptBlocks, RetryClass, SequenceRef, StepReport, Tier,
 };
-pub use machine::{BrokenInvariant, ExecutorSnapshot, Machine, Probe, QueueSnapshot};
+pub use machine::{
+    BrokenInvariant, ExecutorSnapshot, Machine, PotentialLoad, Probe, ProbedExecutor, QueueSnapshot,
+};
 pub use pointsman_interface::*;
 pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};
 pub use recorded::RecordedMachine;

@@ -94,11 +94,24 @@ pub enum TraceEvent {
     /// The engine took the sequence up.
     Started(ExecutorId),
     /// The sequence has to leave for the sake of another request.
-    Evicted(ExecutorId, RequestId, EvictHow, DecidedBy),
+    Evicted(TracedEviction, DecidedBy),
     /// The request waits for a place again.
     Requeued(RequeuedWhy),
     /// The request ended.
     Ended(Outcome),
+}
+
+/// The eviction of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedEviction {
+    /// The executor that the sequence leaves.
+    pub executor: ExecutorId,
+    /// The request that needs the room.
+    pub needy: RequestId,
+    /// The way in which the sequence leaves.
+    pub how: EvictHow,
+    /// Blocks that it gives back.
+    pub blocks: u32,
 }
 
 /// A question about a request, and its answer.
@@ -335,9 +348,18 @@ impl DecisionLog {
                 executor,
                 needy,
                 how,
+                blocks,
                 by: decided,
                 ..
-            } => TraceEvent::Evicted(*executor, *needy, *how, by(decided)),
+            } => {
+                let eviction = TracedEviction {
+                    executor: *executor,
+                    needy: *needy,
+                    how: *how,
+                    blocks: *blocks,
+                };
+                TraceEvent::Evicted(eviction, by(decided))
+            }
             Fact::Requeued(_, why) => TraceEvent::Requeued(*why),
             Fact::Refused(author, hook, refusal) => {
                 let by = self.by(*author, 0, policies);
@@ -453,7 +475,7 @@ impl Trace {
                 }
                 TraceEvent::Placed(executor, ..)
                 | TraceEvent::Started(executor)
-                | TraceEvent::Evicted(executor, ..) => {
+                | TraceEvent::Evicted(TracedEviction { executor, .. }, _) => {
                     executors.push(*executor);
                 }
                 TraceEvent::Refused(_, executor, ..) => executors.extend(*executor),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pointsman_core::rows::{self, NameKind};
 use pointsman_core::{
-    ExecutorId, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, RefusalCause,
+    ExecutorId, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, ProbedExecutor,
     TenantId, routing,
 };
 use pointsman_policy::{Candidate, ExplainError, Rehearsal};
@@ -178,12 +178,13 @@ impl ForecastDraft {
             &self.probe.cached,
         );
         let candidates = self.probe.executors.iter().take(EXECUTORS_SHOWN);
-        let candidate = |(executor, interlock): &(ExecutorId, Result<PlacedIn, RefusalCause>)| {
+        let candidate = |probed: &ProbedExecutor| {
             let mut words = words.iter().flatten();
             RouteCandidate {
-                executor: name(&self.names, *executor),
-                interlock: interlock.map(place).map_err(|cause| cause.to_string()),
-                words: words.find(|words| words.executor == *executor).cloned(),
+                executor: name(&self.names, probed.id),
+                interlock: probed.verdict.map(place).map_err(|cause| cause.to_string()),
+                load: probed.load,
+                words: words.find(|words| words.executor == probed.id).cloned(),
             }
         };
         let named = match &authored.verdict {
@@ -205,7 +206,7 @@ impl ForecastDraft {
     fn verdict(&self) -> Authored {
         let built_in = |by| {
             let executors = self.probe.executors.iter();
-            let verdict = routing::Choice::Place(executors.map(|(id, _)| *id).collect());
+            let verdict = routing::Choice::Place(executors.map(|it| it.id).collect());
             Authored { by, verdict }
         };
         let Some(rehearsal) = &self.rehearsal else {
@@ -234,7 +235,7 @@ impl ForecastDraft {
     fn outcome(&self, verdict: &routing::Choice) -> ForecastOutcome {
         let takes = |executor: &&ExecutorId| {
             let mut asked = self.probe.executors.iter();
-            asked.any(|(id, interlock)| id == *executor && interlock.is_ok())
+            asked.any(|it| it.id == **executor && it.verdict.is_ok())
         };
         match verdict {
             routing::Choice::Place(executors) => match executors.iter().find(takes) {

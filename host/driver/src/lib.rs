@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use pointsman_core::rows::{Health, NameKind};
+use pointsman_core::rows::{self, Health, NameKind};
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId,
     Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round, SequenceRef, Sink,
@@ -522,10 +522,13 @@ impl Driver {
     #[must_use]
     pub fn load(&self) -> Load {
         let queue = self.machine.queue_snapshot();
+        let idle = |device: &rows::Device| device.blocks_free.saturating_add(device.blocks_cached);
+        let held = |device: rows::Device| device.blocks_total.saturating_sub(idle(&device));
         let mut load = Load {
             live: self.machine.live_requests(),
             queued: queue.queued.len(),
             parked: queue.parked.len(),
+            blocks_used: self.machine.devices().map(|d| u64::from(held(d))).sum(),
             ..Load::default()
         };
         for id in self.machine.executor_ids() {
@@ -535,9 +538,6 @@ impl Driver {
             load.slots_used += executor.slots_used;
             load.slots_total += executor.slots_total;
             load.executors_up += u32::from(executor.health.takes_new());
-            for (request, _) in &executor.sequences {
-                load.blocks_used += self.machine.block_table(*request).len() as u64;
-            }
         }
         load
     }

@@ -127,7 +127,7 @@ pub struct Load {
     pub slots_used: u32,
     /// Slots in use or free, all executors.
     pub slots_total: u32,
-    /// KV blocks held by sequences, all devices.
+    /// KV blocks held by sequences, each once however many share it, all devices.
     pub blocks_used: u64,
     /// Executors that take something new.
     pub executors_up: u32,

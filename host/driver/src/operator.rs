@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use pointsman_core::rows::{ExecutorKind, ExecutorLoad};
-use pointsman_core::{AttachError, ExecutorId, HookSet, Micros, Round};
+use pointsman_core::{AttachError, ExecutorId, HookSet, Micros, PotentialLoad, Round};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
@@ -108,6 +108,8 @@ pub struct ExecutorRow {
     pub slots_total: u32,
     /// Tokens per step that were allotted last; absent: none were allotted.
     pub tokens_max: Option<u32>,
+    /// Tokens that it computed since its device's last allotment.
+    pub tokens_used: u64,
     /// The parts of the executor that are in use, and its speed.
     pub load: ExecutorLoad,
 }
@@ -306,6 +308,8 @@ pub struct RouteCandidate {
     pub executor: String,
     /// The interlock's reason to take the request or to refuse it.
     pub interlock: Result<&'static str, String>,
+    /// The executor's load if it took the request.
+    pub load: PotentialLoad,
     /// The policy's words on the executor; absent: none.
     pub words: Option<Candidate>,
 }

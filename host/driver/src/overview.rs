@@ -59,7 +59,7 @@ impl Driver {
     pub(super) fn executor_row(&self, id: ExecutorId) -> Option<ExecutorRow> {
         let info = self.machine.executor_info(id)?;
         let load = self.machine.executor_load(id)?;
-        let tokens_max = self.machine.executor_snapshot(id)?.tokens_max;
+        let snapshot = self.machine.executor_snapshot(id)?;
         let models = info.serves.map(|models| {
             let names = models
                 .iter()
@@ -79,7 +79,8 @@ impl Driver {
             models_max: info.models_max,
             present: self.present(id),
             slots_total: info.slots_total,
-            tokens_max,
+            tokens_max: snapshot.tokens_max,
+            tokens_used: snapshot.tokens_used,
             load,
         })
     }

@@ -276,7 +276,8 @@ pub struct Overlap {
 #[expect(missing_docs, reason = "documented in wit/types.wit, record cached")]
 pub struct Cached {
     pub request: RequestId,
-    /// The executors that hold most of the prompt; empty: none holds more than the floor.
+    /// The best holders of each tier, those with most on their device first; empty: none holds more
+    /// than the floor.
     pub overlaps: Vec<Overlap>,
     pub floor_tokens: u32,
     pub shared_tokens: u32,

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{
-    END, SECOND, World, add_device, add_executor, arrive, assert_nothing_held, blocks_idle,
-    executor_with, is_queued, is_running, request, single, starts, steps, with_hashes, world,
-    world_with,
+    END, SECOND, World, add_device, add_executor, arrive, assert_nothing_held, blocks, blocks_idle,
+    blocks_of, executor_with, is_queued, is_running, request, single, starts, steps, with_hashes,
+    world, world_with,
 };
 use pointsman_core::rows::{Health, Overlap};
 use pointsman_core::{
@@ -175,8 +175,7 @@ fn a_policy_is_told_which_executor_holds_how_much_of_a_prompt() {
 }
 
 fn stored(world: &mut World, tier: Tier, hashes: &[u128]) {
-    let hashes = hashes.iter().copied().map(BlockHash).collect();
-    let event = PrefixEvent::Stored(hashes);
+    let event = PrefixEvent::Stored(blocks_of(None), blocks(hashes).hashes);
     world.input(Input::PrefixesReported(tier, event));
 }
 
@@ -209,16 +208,14 @@ fn a_policy_is_told_what_engines_and_caches_report_to_hold_beside_the_pool() {
     stored(&mut world, Tier::Device(DEVICE), &[10, 11, 12]);
     stored(&mut world, Tier::Host(DEVICE), &[10, 11]);
     stored(&mut world, Tier::Disk(device), &[10, 11, 12, 14]);
-    let shared = Tier::Shared {
-        tokens_per_block: 4,
-    };
+    let shared = Tier::Shared;
     stored(&mut world, shared, &[10, 11]);
     arrive(&mut world, with_hashes(&[10, 11, 12, 13], request(17, 1)));
-    let expected = vec![(second, [0, 0, 12]), (first, [4, 4, 0])];
+    let expected = vec![(first, [4, 4, 0]), (second, [0, 0, 12])];
     assert_eq!(told(&world), (expected, 0, 8));
     assert!(world.run_out(END));
 
-    let removed = PrefixEvent::Removed(vec![BlockHash(11)]);
+    let removed = PrefixEvent::Removed(blocks_of(None), vec![BlockHash(11)]);
     world.input(Input::PrefixesReported(Tier::Disk(device), removed));
     world.input(Input::PrefixesReported(shared, PrefixEvent::Cleared));
     world.lose(first);
@@ -260,17 +257,13 @@ fn an_order_is_asked_for_with_the_longest_prefix_that_one_place_holds() {
         world.policies.route_to(&[executor]);
         serve(&mut world, &PREFIX[..hashes], 10);
     }
-    let shared = Tier::Shared {
-        tokens_per_block: 16,
-    };
-    let stored = PrefixEvent::Stored(vec![BlockHash(20)]);
-    world.input(Input::PrefixesReported(shared, stored));
+    stored(&mut world, Tier::Shared, &[20]);
     for hashes in [&PREFIX[..], &PREFIX[..1], &[], &[20], &[99]] {
         world.arrive(with_hashes(hashes, request(10, 1)), 1);
     }
     world.settle();
     let told = &world.policies.asked.prefixes;
-    assert!(told.contains(&vec![8, 4, 0, 10, 0]), "{told:?}");
+    assert!(told.contains(&vec![8, 4, 0, 4, 0]), "{told:?}");
 }
 
 #[test]
@@ -292,11 +285,7 @@ fn prefixes_of_a_long_queue_are_looked_up_in_turn() {
         world.policies.asked.prefixes.last().cloned()
     };
     assert_eq!(come(&mut world, 4), Some(vec![0; 4]));
-    let tier = Tier::Shared {
-        tokens_per_block: 4,
-    };
-    let stored = PrefixEvent::Stored(vec![BlockHash(20)]);
-    world.input(Input::PrefixesReported(tier, stored));
+    stored(&mut world, Tier::Shared, &[20]);
     let two_and_the_new = Some(vec![4, 4, 0, 0, 4]);
     assert_eq!(come(&mut world, 1), two_and_the_new);
     assert_eq!(come(&mut world, 1), Some(vec![4; 6]), "and the other two");

@@ -301,15 +301,15 @@ fn a_policy_is_told_what_each_engine_computed_since_the_last_time() {
     let told = &world.policies.asked.used;
     assert_eq!(
         told.last(),
-        Some(&used(6, 0)),
-        "four of the prompt, two new ones"
+        Some(&used(5, 0)),
+        "the first new token comes out of the prompt's last pass"
     );
     steps(&mut world, second, 1);
     steps(&mut world, first, 1);
     let told = &world.policies.asked.used;
     assert_eq!(
         told.last(),
-        Some(&used(1, 7)),
+        Some(&used(1, 6)),
         "the rest, and no token twice"
     );
 }
@@ -349,4 +349,25 @@ fn more_slots_than_tokens_are_refused() {
     let slots = world.machine.executor_snapshot(first).unwrap().slots_total;
     assert_eq!(slots, 2, "and so is raising them");
     executor_with(&mut world, device, |spec, _| spec.slots_total = 16);
+}
+
+// === Tokens used ===
+
+#[test]
+fn tokens_used_are_counted_by_engine_since_the_last_allotment() {
+    let (mut world, _, executors) = pair();
+    let used = |world: &World| {
+        executors.map(|id| world.machine.executor_snapshot(id).unwrap().tokens_used)
+    };
+    start_on(&mut world, executors[0], 12);
+    assert_eq!(used(&world), [0, 0]);
+    // The first token comes out of the pass that reads the prompt's end.
+    steps(&mut world, executors[0], 2);
+    assert_eq!(used(&world), [12 + 1, 0]);
+    start_on(&mut world, executors[1], 4);
+    assert_eq!(used(&world), [0, 0], "a new allotment was made");
+    steps(&mut world, executors[1], 1);
+    assert_eq!(used(&world), [0, 4]);
+    start_on(&mut world, executors[1], 4);
+    assert_eq!(used(&world), [0, 4], "both were busy: nothing was allotted");
 }

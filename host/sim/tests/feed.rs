@@ -7,14 +7,14 @@ mod common;
 
 use common::fed::{Fed, fed_with};
 use common::{
-    AnyWorld, MODEL_A, MODEL_B, SECOND, Scripted, add_device, add_executor, arrive, executor_with,
-    request, world_of,
+    AnyWorld, MODEL_A, MODEL_B, SECOND, Scripted, add_device, add_executor, arrive, blocks,
+    executor_with, request, world_of,
 };
 use fastrand::Rng;
 use pointsman_core::rows::{Change, Extent, Health, RequestClass};
 use pointsman_core::{
-    BlockHash, Config, DeviceId, ExecutorId, ExecutorUpdate, Hook, Input, Micros, Needs,
-    NewRequest, Policies, RefusalCause, RequestId, RetryClass, RowKind, RowKinds, routing,
+    Config, DeviceId, ExecutorId, ExecutorUpdate, Hook, Input, Micros, Needs, NewRequest, Policies,
+    RefusalCause, RequestId, RetryClass, RowKind, RowKinds, routing,
 };
 use pointsman_sim::{Adversary, EngineProfile};
 
@@ -30,7 +30,7 @@ fn some_request(rng: &mut Rng) -> NewRequest {
         } else {
             RequestClass::Throughput
         },
-        prompt_hashes: hashes.map(|n| BlockHash(n.into())).collect(),
+        prompt_blocks: blocks(&hashes.map(u128::from).collect::<Vec<_>>()),
         ..request(prompt_tokens, rng.u32(1..40))
     }
 }

@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, RequestClass, Role};
 use pointsman_core::{
-    BlockHash, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Input,
-    KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Policies, PrefixEvent,
-    RequestId, RetryClass, TenantId, Tier,
+    BlockHash, BlockKind, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
+    Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Policies,
+    PrefixEvent, PromptBlocks, RequestId, RetryClass, TenantId, Tier,
 };
 use pointsman_sim::{Adversary, EngineProfile, World, replay};
 
@@ -132,13 +132,11 @@ impl<P: Policies> Run<P> {
             may_wait: rng.u32(0..5) > 0,
             allowed: (rng.u32(0..8) == 0 && !executors.is_empty())
                 .then(|| vec![executors[rng.usize(0..executors.len())]]),
-            // Hashes cover full blocks of any size only where all prompts share them.
-            prompt_hashes: if rng.bool() {
-                (0..shared.min(prompt_tokens / 8))
+            prompt_blocks: PromptBlocks {
+                tokens_per_block: 4,
+                hashes: (0..shared.min(prompt_tokens / 4))
                     .map(|n| BlockHash(n.into()))
-                    .collect()
-            } else {
-                Vec::new()
+                    .collect(),
             },
             ..NewRequest::new(tenant, prompt_tokens, rng.u32(1..60))
         }
@@ -209,15 +207,18 @@ impl<P: Policies> Run<P> {
             0 => Tier::Device(device),
             1 => Tier::Host(device),
             2 => Tier::Disk(device),
-            _ => Tier::Shared {
-                tokens_per_block: 4,
-            },
+            _ => Tier::Shared,
         };
         let hashes = (0..self.rng.u128(1..8)).map(BlockHash).collect();
+        let kind = BlockKind {
+            model: self.rng.choice(&self.models).copied(),
+            adapter: None,
+            tokens_per_block: 4,
+        };
         let event = match self.rng.u32(0..3) {
-            0 => PrefixEvent::Removed(hashes),
+            0 => PrefixEvent::Removed(kind, hashes),
             1 => PrefixEvent::Cleared,
-            _ => PrefixEvent::Stored(hashes),
+            _ => PrefixEvent::Stored(kind, hashes),
         };
         self.world.input(Input::PrefixesReported(tier, event));
     }

@@ -1,6 +1,6 @@
 //! Executors: their list, additions, removals, and the terms on which they take requests.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::Config;
 use pointsman_tests::client::chat;
@@ -30,10 +30,7 @@ async fn executors_are_listed_with_what_they_have_and_do() -> Result<()> {
         ensure!(executor[field] == value, "{field}: {executor}");
     }
     ensure!(executor["kv_blocks_used"].as_u64() > Some(0), "{executor}");
-    ensure!(
-        listed["devices"][0]["blocks_total"].as_u64() > Some(0),
-        "{listed}"
-    );
+    ensure!(executor["tokens_since_allotment"].is_u64(), "{executor}");
     let one = ok(serving.client.get("/admin/executors/cpu0/demo")).await?;
     ensure!(one["slots_total"] == 8, "{one}");
     let (status, message) = error(&serving.client.get("/admin/executors/gpu").await?)?;
@@ -43,6 +40,33 @@ async fn executors_are_listed_with_what_they_have_and_do() -> Result<()> {
     );
     drop(stream);
     serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_blocks_in_use_are_those_of_the_pool_and_never_more() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let client = serving.client;
+    let streams = [running(client).await?, running(client).await?];
+    let listed = ok(client.get("/admin/executors")).await?;
+    let (executor, device) = (&listed["executors"][0], &listed["devices"][0]);
+    let number = |value: &Value| value.as_u64().context("no number");
+    let idle = number(&device["blocks_free"])? + number(&device["blocks_cached"])?;
+    let used = number(&device["blocks_total"])? - idle;
+    ensure!(used > 0, "{device}");
+    // All sequences run on the one executor.
+    ensure!(number(&executor["kv_blocks_used"])? == used, "{listed}");
+    ensure!(number(&listed["load"]["blocks_used"])? == used, "{listed}");
+    let told = ok(client.post("/admin/route", &chat("Hello"))).await?;
+    let candidate = &told["candidates"][0];
+    ensure!(number(&candidate["kv_blocks_used"])? > used, "{candidate}");
+    drop(streams);
+    serving.idle().await?;
+    let metrics = String::from_utf8(client.get("/metrics").await?.body)?;
+    ensure!(
+        metrics.contains("\npointsman_kv_blocks_used 0\n"),
+        "{metrics}"
+    );
     Ok(())
 }
 

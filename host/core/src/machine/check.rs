@@ -157,17 +157,15 @@ impl Machine {
 
     fn check_load(&self, executor: &Executor) -> Check {
         let id = executor.id;
-        let (mut blocks, mut pending) = (0u64, 0u64);
+        let mut pending = 0u64;
         for request in self.requests.iter() {
             if let Some(placed) = request.placed().filter(|placed| placed.executor == id) {
-                blocks += u64::from(self.ledger.device_of(id).held(request.id()));
                 pending += u64::from(request.row.prompt_tokens.saturating_sub(placed.prefilled));
             }
         }
         ensure!(
-            blocks == executor.blocks_used && pending == executor.prefill_tokens_pending,
-            "executor {id} counts {} blocks and {} prefill tokens, there are {blocks} and {pending}",
-            executor.blocks_used,
+            pending == executor.prefill_tokens_pending,
+            "executor {id} counts {} prefill tokens, there are {pending}",
             executor.prefill_tokens_pending
         );
         ensure!(
@@ -217,10 +215,10 @@ impl Machine {
         if let Some(pool) = device.pool() {
             pool.check()
                 .map_err(|broken| BrokenInvariant(format!("device {id}: {broken}")))?;
-            for owner in pool.holders() {
+            for (owner, executor) in pool.leases() {
                 let request = self.requests.find(owner);
-                let on = request.and_then(Request::executor);
-                let here = on.is_some_and(|executor| device.executors.contains(&executor));
+                let here = request.and_then(Request::executor) == Some(executor)
+                    && device.executors.contains(&executor);
                 ensure!(here, "request {owner} holds blocks of device {id}");
             }
         }

@@ -41,7 +41,7 @@ use pointsman_interface::rows::{Health, NameKind, RequestClass, SequenceState};
 use pointsman_interface::{BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round};
 
 pub use check::BrokenInvariant;
-pub use probe::Probe;
+pub use probe::{PotentialLoad, Probe, ProbedExecutor};
 
 use interlock::Books;
 use ledger::Ledger;
@@ -79,6 +79,9 @@ pub struct ExecutorSnapshot {
     pub slots_total: u32,
     /// Tokens per step that it was last allotted.
     pub tokens_max: Option<u32>,
+    /// Tokens of its steps since its device's last allotment; since it was attached, where its
+    /// device's tokens are not allotted.
+    pub tokens_used: u64,
     /// The requests that are placed there.
     pub sequences: Vec<(RequestId, SequenceState)>,
 }
@@ -228,6 +231,7 @@ impl Machine {
             slots_used: executor.slots_used(),
             slots_total: executor.spec.slots_total,
             tokens_max: executor.tokens_max,
+            tokens_used: executor.tokens_used,
             sequences: sequences.collect(),
         })
     }

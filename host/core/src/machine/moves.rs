@@ -17,6 +17,13 @@ use super::ledger::{Freed, Grown, Step};
 use super::requests::{AfterLeaving, InSlot, Phase, Placed, Request, Reservation, most_urgent};
 use super::timers::Timer;
 
+/// An eviction as its victim's fact tells it.
+struct Notice {
+    needy: RequestId,
+    by: Decided,
+    blocks: u32,
+}
+
 // === impl Machine: in ===
 
 impl Machine {
@@ -130,7 +137,8 @@ impl Machine {
         let Reservation { executor, by, .. } = reservation;
         let request = &self.requests[id];
         if self.ledger.fill(request, executor, &mut self.out) {
-            self.enter(id, executor, 0, PlacedIn::Slot);
+            let cached_tokens = self.ledger.cached_tokens(id, executor);
+            self.enter(id, executor, cached_tokens, PlacedIn::Slot);
             self.begin(id, (executor, PlacedIn::Slot), by);
         }
     }
@@ -169,17 +177,34 @@ impl Machine {
         let device = self.ledger[executor].spec.device;
         let mut freed = self.ledger.claim(device, shortage.needy);
         for victim in &eviction.victims {
-            if let Some(more) = self.evict_one(*victim, shortage.needy, by) {
+            let notice = Notice {
+                needy: shortage.needy,
+                by,
+                blocks: self.blocks_freed_by(victim.request, device),
+            };
+            if let Some(more) = self.evict_one(*victim, notice) {
                 freed = freed.and(more);
             }
         }
         self.refill(freed);
     }
 
+    /// The number of blocks that come free when a victim leaves after those that leave already.
+    fn blocks_freed_by(&self, victim: RequestId, device: DeviceId) -> u32 {
+        let Some(pool) = self.ledger[device].pool() else {
+            return 0;
+        };
+        let mut leaving = self.books().leaving_on(device);
+        let before = pool.freed_by(&leaving);
+        leaving.insert(victim);
+        pool.freed_by(&leaving) - before
+    }
+
     /// Makes a victim leave. The engine has never heard of one in the device queue, which is out at
     /// once.
-    fn evict_one(&mut self, victim: Victim, needy: RequestId, by: Decided) -> Option<Freed> {
+    fn evict_one(&mut self, victim: Victim, notice: Notice) -> Option<Freed> {
         let (id, how) = (victim.request, victim.how);
+        let Notice { needy, by, blocks } = notice;
         self.requests.evicted(id, needy);
         let executor = self.requests[id].placement().executor;
         self.out.fact(Fact::Evicted {
@@ -187,6 +212,7 @@ impl Machine {
             executor,
             needy,
             how,
+            blocks,
             by,
         });
         if self.requests[id].is_queued_on_executor() {

@@ -13,7 +13,7 @@ use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
 
 use super::Machine;
 use super::interlock::check_place;
-use super::ledger::Device;
+use super::ledger::{Device, Executor};
 use super::requests::Request;
 
 /// A request that has not arrived, as it would stand if it had.
@@ -23,8 +23,28 @@ pub struct Probe {
     pub request: Arc<rows::Request>,
     /// The part of its prompt that is cached.
     pub cached: Cached,
-    /// The interlock's verdict on each attached executor now, in attach order.
-    pub executors: Vec<(ExecutorId, Result<PlacedIn, RefusalCause>)>,
+    /// The attached executors, in attach order.
+    pub executors: Vec<ProbedExecutor>,
+}
+
+/// An executor as the request of a [`Probe`] finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbedExecutor {
+    /// The executor.
+    pub id: ExecutorId,
+    /// The interlock's verdict now.
+    pub verdict: Result<PlacedIn, RefusalCause>,
+    /// The executor's load if the request were placed there.
+    pub load: PotentialLoad,
+}
+
+/// The load of an executor if a request were placed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PotentialLoad {
+    /// Blocks that its sequences would hold. One that the request would share with them counts once.
+    pub blocks_used: u64,
+    /// Prompt tokens that it would have yet to compute, without those that are cached.
+    pub prefill_tokens_pending: u64,
 }
 
 impl Machine {
@@ -35,10 +55,14 @@ impl Machine {
         let mut request = Request::new(self.requests.next_id(), now, new);
         Arc::make_mut(&mut request.row).stage = Stage::Queued;
         let ledger = &self.ledger;
-        let said = |executor| (executor, check_place(ledger, &request, &ledger[executor]));
+        let probed = |executor: &Executor| ProbedExecutor {
+            id: executor.id,
+            verdict: check_place(ledger, &request, executor),
+            load: ledger.potential_load(&request, executor),
+        };
         Probe {
             cached: ledger.cached(&request, self.config.overlaps_max),
-            executors: self.executor_ids().map(said).collect(),
+            executors: ledger.executors().map(probed).collect(),
             request: request.row,
         }
     }
@@ -52,7 +76,7 @@ impl Machine {
     /// The load of an attached executor.
     #[must_use]
     pub fn executor_load(&self, id: ExecutorId) -> Option<ExecutorLoad> {
-        Some(self.ledger.find(id)?.load())
+        Some(self.ledger.load(self.ledger.find(id)?))
     }
 
     /// The KV pools that anybody counts, in attach order.
@@ -132,14 +156,18 @@ mod tests {
         let probe = machine.probe(AT, NewRequest::new(tenant, 6, 2));
         let (a, b) = (ExecutorId(0), ExecutorId(1));
         let said = [(a, Err(RefusalCause::NoSlot)), (b, Ok(PlacedIn::Slot))];
-        assert_eq!(probe.executors, said);
+        let verdicts = probe.executors.iter().map(|it| (it.id, it.verdict));
+        assert_eq!(verdicts.collect::<Vec<_>>(), said);
+        let loads = probe.executors.iter().map(|it| it.load);
+        let loads = loads.map(|load| (load.blocks_used, load.prefill_tokens_pending));
+        assert_eq!(loads.collect::<Vec<_>>(), [(4, 12), (2, 6)]);
         assert_eq!(probe.request.stage, Stage::Queued);
         let large = machine.probe(AT, NewRequest::new(tenant, 40, 2));
         let never = RefusalCause::NeverFits {
             needed: 11,
             total: 8,
         };
-        assert_eq!(large.executors[1], (b, Err(never)));
+        assert_eq!(large.executors[1].verdict, Err(never));
         assert_eq!(format!("{machine:?}"), before);
         // The next one to arrive is none the wiser.
         let next = machine.handle(AT, Input::arrival(NewRequest::new(tenant, 6, 2)));

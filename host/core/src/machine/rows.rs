@@ -65,7 +65,7 @@ impl Machine {
         for id in requests {
             let request = &self.requests[*id];
             match request.prefix_known_at() {
-                _ if request.prompt_hashes.is_empty() => {}
+                _ if request.prompt_blocks.hashes.is_empty() => {}
                 None => due.push(*id),
                 Some(round) if round < now => known.push((round, *id)),
                 Some(_) => {}

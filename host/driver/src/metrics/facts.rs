@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
-    Author, Clock, EvictHow, ExecutorId, ExpiredWhy, Fact, FailedWhy, FaultKind, Machine, Micros,
-    Outcome, PlacedIn, RefusedWhy, RequestId, RequeuedWhy, ShortageCause, Stamped, TenantId,
+    Author, Clock, EvictHow, ExecutorId, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, Machine,
+    Micros, Outcome, PlacedIn, RefusedWhy, RequestId, RequeuedWhy, ShortageCause, Stamped,
+    TenantId,
 };
 use pointsman_policy::PolicyHost;
 use prometheus_client::metrics::counter::Counter;
@@ -44,6 +45,7 @@ struct RequestMetrics {
     decided: Family<2, Counter>,
     placed: Family<3, Counter>,
     evicted: Family<3, Counter>,
+    blocks_evicted: Family<2, Counter>,
     requeued: Family<1, Counter>,
     shortages: Family<1, Counter>,
     ended: Family<3, Counter>,
@@ -124,10 +126,14 @@ impl FactMetrics {
                 requests.found_a_place(*request, now);
             }
             Fact::Evicted {
-                executor, how, by, ..
+                executor,
+                how,
+                blocks,
+                by,
+                ..
             } => {
-                let (at, by) = (texts.executor(*executor), texts.author(by.author));
-                requests.evicted.with([at, by, manner(*how)]).inc();
+                let labels = (texts.executor(*executor), texts.author(by.author));
+                requests.gave_way(labels, *how, *blocks);
             }
             Fact::Requeued(request, why) => {
                 requests.requeued.with([return_cause(*why)]).inc();
@@ -137,19 +143,12 @@ impl FactMetrics {
                 requests.shortages.with([shortage(*cause)]).inc();
             }
             Fact::Ended(request, outcome) => requests.ended(*request, *outcome, now, texts),
-            Fact::Refused(by, hook, _) => {
-                let labels = [hook.as_str(), texts.author(*by)];
-                self.interventions.refusals.with(labels).inc();
-            }
+            Fact::Refused(by, hook, _) => self.interventions.refused(*hook, texts.author(*by)),
             Fact::Fault(hook, fault) => {
                 let policy = texts.author(Author::Policy(fault.policy));
-                let labels = [hook.as_str(), policy, fault_kind(fault.kind)];
-                self.interventions.faults.with(labels).inc();
+                self.interventions.faulted(*hook, policy, fault.kind);
             }
-            Fact::Strike(which, hook, _) => {
-                let labels = [hook.as_str(), clock(*which)];
-                self.interventions.strikes.with(labels).inc();
-            }
+            Fact::Strike(which, hook, _) => self.interventions.struck(*hook, *which),
             Fact::ExecutorAttached(executor, _) => executors.attached(texts.executor(*executor)),
             Fact::HealthChanged(executor, health) => {
                 executors.healthy(texts.executor(*executor), *health);
@@ -233,6 +232,11 @@ impl RequestMetrics {
                 "Sequences that had to give way",
                 ["executor", "policy", "how"],
             ),
+            blocks_evicted: to.counters(
+                "kv_blocks_evicted",
+                "KV blocks that sequences gave back which had to give way",
+                ["executor", "policy"],
+            ),
             requeued: to.counters("requests_requeued", "Returns to the queue", ["why"]),
             shortages: to.counters(
                 "shortages",
@@ -261,6 +265,12 @@ impl RequestMetrics {
 
     fn decided(&self, decision: &str, by: &str) {
         self.decided.with([decision, by]).inc();
+    }
+
+    fn gave_way(&self, (executor, by): (&str, &str), how: EvictHow, blocks: u32) {
+        self.evicted.with([executor, by, manner(how)]).inc();
+        let blocks_evicted = self.blocks_evicted.with([executor, by]);
+        blocks_evicted.inc_by(u64::from(blocks));
     }
 
     fn born(&self, request: RequestId, tenant: TenantId, now: Micros) {
@@ -322,6 +332,19 @@ impl InterventionMetrics {
                 ["hook", "clock"],
             ),
         }
+    }
+
+    fn refused(&self, hook: Hook, by: &str) {
+        self.refusals.with([hook.as_str(), by]).inc();
+    }
+
+    fn faulted(&self, hook: Hook, policy: &str, kind: FaultKind) {
+        let labels = [hook.as_str(), policy, fault_kind(kind)];
+        self.faults.with(labels).inc();
+    }
+
+    fn struck(&self, hook: Hook, which: Clock) {
+        self.strikes.with([hook.as_str(), clock(which)]).inc();
     }
 }
 

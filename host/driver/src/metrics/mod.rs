@@ -333,7 +333,10 @@ impl LoadMetrics {
             parked: to.gauge("requests_parked", "Requests outside the queue"),
             slots: to.gauge("slots", "Slots there are"),
             slots_used: to.gauge("slots_used", "Slots in use"),
-            blocks_used: to.gauge("kv_blocks_used", "KV blocks that sequences hold"),
+            blocks_used: to.gauge(
+                "kv_blocks_used",
+                "KV blocks that sequences hold, each once however many share it",
+            ),
         }
     }
 }

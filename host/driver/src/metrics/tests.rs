@@ -294,6 +294,7 @@ fn decisions_are_counted_by_what_they_were_and_whose() {
         executor: EXECUTOR,
         needy: RequestId(8),
         how: EvictHow::Recompute,
+        blocks: 3,
         by,
     };
     for (fact, line) in [
@@ -312,6 +313,10 @@ fn decisions_are_counted_by_what_they_were_and_whose() {
         (
             placed,
             "requests_placed_total{executor=\"cpu0/demo\",policy=\"built-in\",into=\"queue\"} 1",
+        ),
+        (
+            evicted.clone(),
+            "kv_blocks_evicted_total{executor=\"cpu0/demo\",policy=\"built-in\"} 3",
         ),
         (
             evicted,

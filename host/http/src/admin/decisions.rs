@@ -176,14 +176,15 @@ impl Names<'_> {
             TraceEvent::Started(executor) => Event::Started {
                 executor: self.executor(*executor),
             },
-            TraceEvent::Evicted(executor, needy, how, by) => Event::Evicted {
+            TraceEvent::Evicted(eviction, by) => Event::Evicted {
                 decider: decider(by),
-                how: match how {
+                how: match eviction.how {
                     EvictHow::Recompute => "recompute",
                     EvictHow::Swap => "swap",
                 },
-                for_request: needy.0,
-                executor: self.executor(*executor),
+                for_request: eviction.needy.0,
+                executor: self.executor(eviction.executor),
+                kv_blocks_freed: eviction.blocks,
             },
             TraceEvent::Requeued(why) => Event::Requeued {
                 why: match why {

@@ -59,11 +59,14 @@ pub(crate) struct Executor {
     slots_total: u32,
     #[serde(flatten)]
     queue: ExecutorQueue,
+    /// Blocks that its sequences hold, each once however many share it.
     kv_blocks_used: u64,
     /// Prompt tokens that it has yet to compute.
     prefill_tokens_pending: u64,
     /// Tokens per step that it was last allotted.
     tokens_per_step_max: Option<u32>,
+    /// Tokens of its steps since its device's tokens were last allotted.
+    tokens_since_allotment: u64,
     /// Requests placed there so far.
     placed_total: u64,
     /// Usual time to the first token.
@@ -253,6 +256,7 @@ impl Executor {
             kv_blocks_used: load.blocks_used,
             prefill_tokens_pending: load.prefill_tokens_pending,
             tokens_per_step_max: row.tokens_max,
+            tokens_since_allotment: row.tokens_used,
             placed_total: load.placed_total,
             ttft_micros: load.ttft_micros,
             itl_micros: load.itl_micros,

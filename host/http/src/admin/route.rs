@@ -62,6 +62,10 @@ struct Candidate {
     takes_it_now: bool,
     /// The interlock's reason to take or refuse the request.
     interlock: String,
+    /// Blocks that its sequences would hold with this one. What they would share counts once.
+    kv_blocks_used: u64,
+    /// Prompt tokens that it would have yet to compute with this one, without those cached.
+    prefill_tokens_pending: u64,
     /// The policy's words; null: it says nothing about this executor.
     eligible: Option<bool>,
     /// Smaller is better; comparable within one answer only.
@@ -181,6 +185,8 @@ impl From<RouteCandidate> for Candidate {
             executor: candidate.executor,
             takes_it_now,
             interlock,
+            kv_blocks_used: candidate.load.blocks_used,
+            prefill_tokens_pending: candidate.load.prefill_tokens_pending,
             eligible: words.as_ref().map(|words| words.eligible),
             cost: words.as_ref().map(|words| words.cost),
             note: words.map(|words| words.note),

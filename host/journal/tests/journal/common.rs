@@ -15,12 +15,13 @@ use std::time::SystemTime;
 
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass};
 use pointsman_core::{
-    Allotment, Allotments, Answer, Author, BlockHash, Clock, Decided, DeviceId, EvictHow, Eviction,
-    ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook,
-    Incarnation, Input, KvReport, LabelId, Micros, ModelId, Needs, NewRequest, Otherwise, Outcome,
-    PlacedIn, PolicyFault, PrefixEvent, Progress, RefusalCause, RefusedWhy, Reply, RequestId,
-    RequeuedWhy, RetryClass, Round, RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause,
-    Stamped, StepReport, TenantId, Tier, Victim, admission, fixture, routing,
+    Allotment, Allotments, Answer, Author, BlockHash, BlockKind, Clock, Decided, DeviceId,
+    EvictHow, Eviction, ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy,
+    FaultKind, Hook, Incarnation, Input, KvReport, LabelId, Micros, ModelId, Needs, NewRequest,
+    Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress, PromptBlocks, RefusalCause,
+    RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round, RowKind, RowKinds, SequenceRef,
+    SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier, Victim, admission, fixture,
+    routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -242,6 +243,11 @@ fn sequence() -> SequenceRef {
 }
 
 fn inputs() -> Vec<Input> {
+    let kind = BlockKind {
+        model: Some(ModelId(1)),
+        adapter: None,
+        tokens_per_block: 16,
+    };
     let mut request = NewRequest::new(TenantId(2), 100, 20);
     request.model = Some(ModelId(1));
     request.session = Some(SessionKey(u64::MAX));
@@ -249,7 +255,10 @@ fn inputs() -> Vec<Input> {
     request.priority = -3;
     request.labels = vec![LabelId(0)];
     request.deadline = Some(Micros(5_000_000));
-    request.prompt_hashes = vec![BlockHash(u128::MAX), BlockHash(1)];
+    request.prompt_blocks = PromptBlocks {
+        tokens_per_block: 16,
+        hashes: vec![BlockHash(u128::MAX), BlockHash(1)],
+    };
     request.allowed = Some(vec![ExecutorId(1)]);
     let executor = ExecutorSpec {
         kind: ExecutorKind::Cpu,
@@ -274,12 +283,7 @@ fn inputs() -> Vec<Input> {
                 blocks_evicted_total: 5,
             },
         ),
-        Input::PrefixesReported(
-            Tier::Shared {
-                tokens_per_block: 16,
-            },
-            PrefixEvent::Stored(vec![BlockHash(7)]),
-        ),
+        Input::PrefixesReported(Tier::Shared, PrefixEvent::Stored(kind, vec![BlockHash(7)])),
         Input::ExecutorAttached(executor),
         Input::ExecutorUpdated(ExecutorId(1), ExecutorUpdate::Health(Health::Draining)),
         Input::ExecutorLost(ExecutorId(1), Incarnation(2)),
@@ -428,6 +432,7 @@ fn facts() -> Vec<Fact> {
             executor,
             needy: RequestId(1),
             how: EvictHow::Recompute,
+            blocks: 2,
             by,
         },
         Fact::Left(request, executor),

@@ -12,9 +12,10 @@ mod scripted;
 
 use pointsman_core::rows::{Change, Request, Residency, SequenceState};
 use pointsman_core::{
-    BlockHash, Clock, Config, DeviceId, DeviceSpec, Effect, EvictHow, Eviction, ExecutorId,
-    ExecutorSpec, Fact, Incarnation, Input, KvSpec, Micros, ModelId, NewRequest, Policies,
-    RefusalCause, RequestId, SequenceRef, StartOrder, TenantId, Victim, fixture,
+    BlockHash, BlockKind, Clock, Config, DeviceId, DeviceSpec, Effect, EvictHow, Eviction,
+    ExecutorId, ExecutorSpec, Fact, Incarnation, Input, KvSpec, Micros, ModelId, NewRequest,
+    Policies, PromptBlocks, RefusalCause, RequestId, SequenceRef, StartOrder, TenantId, Victim,
+    fixture,
 };
 use pointsman_sim::EngineProfile;
 
@@ -146,8 +147,25 @@ pub fn of_model(model: ModelId, new: NewRequest) -> NewRequest {
 /// A request whose prompt begins with these full blocks.
 pub fn with_hashes(hashes: &[u128], new: NewRequest) -> NewRequest {
     NewRequest {
-        prompt_hashes: hashes.iter().copied().map(BlockHash).collect(),
+        prompt_blocks: blocks(hashes),
         ..new
+    }
+}
+
+/// Blocks of the usual size.
+pub fn blocks(hashes: &[u128]) -> PromptBlocks {
+    PromptBlocks {
+        tokens_per_block: TOKENS_PER_BLOCK,
+        hashes: hashes.iter().copied().map(BlockHash).collect(),
+    }
+}
+
+/// The kind of a model's blocks of the usual size.
+pub fn blocks_of(model: Option<ModelId>) -> BlockKind {
+    BlockKind {
+        model,
+        adapter: None,
+        tokens_per_block: TOKENS_PER_BLOCK,
     }
 }
 

@@ -8,8 +8,8 @@ use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 use pointsman_core::{
     Author, BlockHash, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
-    Fact, Hook, Input, KvSpec, Micros, ModelId, NewRequest, RequestId, RetryClass, Stamped,
-    TenantId,
+    Fact, Hook, Input, KvSpec, Micros, ModelId, NewRequest, PromptBlocks, RequestId, RetryClass,
+    Stamped, TenantId,
 };
 use pointsman_policy::{PolicyHost, StartError};
 use pointsman_sim::{EngineProfile, World};
@@ -156,9 +156,12 @@ impl Run {
             output_tokens_expected: rng.bool().then(|| rng.u32(1..40)),
             group: (rng.u32(0..8) == 0).then(|| rng.u32(0..2)),
             preferred: preferred.filter(|_| rng.u32(0..3) == 0),
-            prompt_hashes: (0..prompt / BLOCK)
-                .map(|n| BlockHash(conversation + u128::from(n)))
-                .collect(),
+            prompt_blocks: PromptBlocks {
+                tokens_per_block: BLOCK,
+                hashes: (0..prompt / BLOCK)
+                    .map(|n| BlockHash(conversation + u128::from(n)))
+                    .collect(),
+            },
             ..NewRequest::new(TenantId(rng.u32(0..KINDS)), prompt, rng.u32(1..24))
         }
     }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_core::rows::{Change, Health, Tenant};
 use pointsman_core::{
-    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros, ModelId, NewRequest,
-    PrefixEvent, RequestId, RowKind, RowKinds, SessionKey, TenantId, Tier,
+    BlockKind, DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Feed, Input, Micros, ModelId,
+    NewRequest, PrefixEvent, PromptBlocks, RequestId, RowKind, RowKinds, SessionKey, TenantId,
+    Tier,
 };
 use pointsman_sim::World;
 
@@ -320,8 +321,12 @@ impl ScenarioRun {
             .transpose()?;
         for name in arrival.names() {
             let new = NewRequest {
-                prompt_hashes: block
-                    .map_or(Vec::new(), |tokens| arrival.prompt.hashes(&name, tokens)),
+                prompt_blocks: block.map_or_else(PromptBlocks::default, |tokens_per_block| {
+                    PromptBlocks {
+                        tokens_per_block,
+                        hashes: arrival.prompt.hashes(&name, tokens_per_block),
+                    }
+                }),
                 ..new.clone()
             };
             self.world.arrive(new, arrival.output);
@@ -352,7 +357,7 @@ impl ScenarioRun {
             (TierName::Device, Some(device)) => Tier::Device(device),
             (TierName::Host, Some(device)) => Tier::Host(device),
             (TierName::Disk, Some(device)) => Tier::Disk(device),
-            (TierName::Shared, None) => Tier::Shared { tokens_per_block },
+            (TierName::Shared, None) => Tier::Shared,
             (TierName::Shared, Some(_)) => return Err("a shared cache has no `device`".into()),
             (TierName::Device | TierName::Host | TierName::Disk, None) => {
                 return Err("a tier that is not shared needs a `device`".into());
@@ -360,9 +365,15 @@ impl ScenarioRun {
         };
         // Only common text is reported: the name "" belongs to no request.
         let hashes = |prompt: &Prompt| prompt.hashes("", tokens_per_block);
+        let model = cache.model.as_ref();
+        let kind = BlockKind {
+            model: model.map(|name| self.models[name.get_ref()]),
+            adapter: None,
+            tokens_per_block,
+        };
         let event = match (&cache.stored, &cache.removed, cache.cleared) {
-            (Some(stored), None, false) => PrefixEvent::Stored(hashes(stored)),
-            (None, Some(removed), false) => PrefixEvent::Removed(hashes(removed)),
+            (Some(stored), None, false) => PrefixEvent::Stored(kind, hashes(stored)),
+            (None, Some(removed), false) => PrefixEvent::Removed(kind, hashes(removed)),
             (None, None, true) => PrefixEvent::Cleared,
             _ => return Err("write one of `stored`, `removed` and `cleared = true`".into()),
         };

@@ -54,11 +54,12 @@ impl ScenarioRun {
             Fact::Evicted {
                 executor,
                 needy,
+                blocks,
                 by,
                 ..
             } => {
                 let (from, needy, by) = (on(executor), name(needy), self.by(*by));
-                format!("{about} must leave {from} for {needy}{by}")
+                format!("{about} must leave {from} for {needy}, which frees {blocks} blocks{by}")
             }
             Fact::Left(_, executor) => format!("{about} has left {}", on(executor)),
             Fact::Requeued(_, why) => format!("{about} waits again: {why:?}"),

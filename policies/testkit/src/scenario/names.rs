@@ -165,7 +165,9 @@ impl Known<'_> {
             }
             Action::Cache(caches) => {
                 let devices = caches.iter().filter_map(|cache| cache.device.as_ref());
-                self.need_all(Thing::Device, devices)
+                self.need_all(Thing::Device, devices)?;
+                let models = caches.iter().filter_map(|cache| cache.model.as_ref());
+                self.need_all(Thing::Model, models)
             }
         }
     }

@@ -160,6 +160,8 @@ pub(crate) struct CacheTable {
     pub(crate) tier: TierName,
     /// Device of the cache; absent for a shared cache.
     pub(crate) device: Option<Name>,
+    /// Model of the blocks; absent where requests name none.
+    pub(crate) model: Option<Name>,
     pub(crate) stored: Option<Prompt>,
     pub(crate) removed: Option<Prompt>,
     #[serde(default)]

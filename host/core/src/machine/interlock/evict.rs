@@ -99,20 +99,34 @@ impl Books<'_> {
     ) -> bool {
         let device = &self.ledger[executor.spec.device];
         let waits = shortage.executor.is_none();
-        let blocks = if waits {
-            blocks_at_start(needy, executor)
+        let leaving = self.leaving_with(device.id, victims);
+        let (blocks, coming) = if waits {
+            let coming = self.ledger.available_after(needy, executor, &leaving);
+            (blocks_at_start(needy, executor), coming)
         } else {
-            shortage.blocks
+            let pool = device.pool();
+            let coming = pool.map(|pool| pool.available() + pool.freed_by(&leaving));
+            (shortage.blocks, coming)
         };
-        if let Some(pool) = device.pool() {
-            let coming = pool.available() + pool.freed_by(&self.leaving_with(device.id, victims));
-            if coming < blocks + self.spoken_for(device.id, needy) {
-                return false;
-            }
+        if coming.is_some_and(|coming| coming < blocks + self.spoken_for(device.id, needy)) {
+            return false;
         }
         !waits
             || (self.slot_is_covered(executor, victims)
                 && self.model_is_covered(needy, executor, victims))
+    }
+
+    /// The number of blocks that a waiting request must get on an executor: without what others hold
+    /// of its prompt there, unless a possible victim holds it alone and would give it back.
+    pub(crate) fn blocks_lacked_by(self, needy: &Request, executor: &Executor) -> u32 {
+        let preemptible = self.ledger.sets().preemptible.iter();
+        let gives_way = |id: &RequestId| {
+            let checked = self.check_victim(needy, *id, EvictHow::Recompute, executor);
+            checked.is_ok()
+        };
+        let victims = preemptible.map(|(_, id)| *id).filter(gives_way);
+        let shared = self.ledger.shared_whatever_leaves(needy, executor, victims);
+        blocks_at_start(needy, executor).saturating_sub(shared)
     }
 
     /// The number of blocks that others have first claim on: requests with open claims, and for a

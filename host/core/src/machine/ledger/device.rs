@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use crate::input::{DeviceSpec, KvReport, KvSpec};
 use crate::log::Stamp;
 use crate::rows;
-use pointsman_interface::{BlockHash, DeviceId, ExecutorId, RequestId};
+use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
 use super::pool::BlockPool;
+use super::prefix::Prefix;
 use super::tiers::Tiers;
 
 /// The KV blocks of a device, as far as the machine knows them.
@@ -99,14 +100,21 @@ impl Device {
             .map_or(0, |pool| count(pool.lease(request).len()))
     }
 
-    /// Takes up to `blocks` blocks for a request whose prompt has these hashes. Returns how many
-    /// of them already hold their tokens.
-    pub(super) fn lease(&mut self, request: RequestId, hashes: &[BlockHash], blocks: u32) -> u32 {
+    /// Takes up to `blocks` blocks for a request's sequence on `executor`, those that already hold
+    /// leading blocks of its prompt first.
+    pub(super) fn lease(
+        &mut self,
+        (request, executor): (RequestId, ExecutorId),
+        prefix: Prefix<'_>,
+        blocks: u32,
+    ) {
         match &mut self.kv {
-            Kv::Owned(pool) => pool.reserve(request, hashes, blocks),
+            Kv::Owned(pool) => {
+                pool.open(request, executor, prefix);
+                pool.grow(request, blocks);
+            }
             Kv::Reported(kv) => {
                 kv.placed_since = kv.placed_since.saturating_add(blocks);
-                0
             }
         }
     }
@@ -119,10 +127,10 @@ impl Device {
 
     /// The number of blocks that a new placement could have; absent where nobody counts them. While
     /// a running sequence lacks a block, free ones are not for newcomers.
-    pub(crate) fn available_for(&self, hashes: &[BlockHash]) -> Option<u32> {
+    pub(super) fn available_for(&self, prefix: Prefix<'_>) -> Option<u32> {
         match &self.kv {
             Kv::Owned(_) if !self.short.is_empty() => Some(0),
-            Kv::Owned(pool) => Some(pool.available_for(hashes)),
+            Kv::Owned(pool) => Some(pool.available_for(prefix)),
             Kv::Reported(kv) => kv.available(),
         }
     }

@@ -116,11 +116,10 @@ pub(crate) struct Executor {
     /// Models with sequences, of the ones in `models`.
     pub(crate) models_active: u32,
     pub(crate) prefill_tokens_pending: u64,
-    pub(crate) blocks_used: u64,
     pub(crate) placed_total: u64,
     pub(crate) tokens_max: Option<u32>,
     /// Tokens computed since `allot` was last asked about its device.
-    pub(super) tokens_used: u64,
+    pub(crate) tokens_used: u64,
     pub(super) faults: Faults,
     /// The saturation that was told last.
     pub(crate) saturated: bool,
@@ -145,7 +144,6 @@ impl Executor {
             models: BTreeMap::new(),
             models_active: 0,
             prefill_tokens_pending: 0,
-            blocks_used: 0,
             placed_total: 0,
             tokens_max: None,
             tokens_used: 0,
@@ -260,7 +258,8 @@ impl Executor {
         }
     }
 
-    pub(crate) fn load(&self) -> ExecutorLoad {
+    /// The load, where `blocks_used` is the device's to say.
+    pub(super) fn load(&self, blocks_used: u32) -> ExecutorLoad {
         ExecutorLoad {
             id: self.id,
             health: self.health_seen(),
@@ -269,7 +268,7 @@ impl Executor {
             queued_throughput: self.queue.len(RequestClass::Throughput),
             saturated: self.is_saturated(),
             prefill_tokens_pending: self.prefill_tokens_pending,
-            blocks_used: self.blocks_used,
+            blocks_used: u64::from(blocks_used),
             placed_total: self.placed_total,
             ttft_micros: self.ttft.quantised(),
             itl_micros: self.itl.quantised(),

@@ -22,9 +22,12 @@ mod device;
 mod executor;
 mod faults;
 mod fleet;
+mod holders;
 mod models;
+mod overlaps;
 mod placements;
 mod pool;
+mod prefix;
 mod rows;
 mod tiers;
 
@@ -47,14 +50,15 @@ pub(super) use placements::{Grown, blocks_at_start};
 use device::Kv;
 use executor::Executors;
 use models::{Model, Tenant};
-use tiers::SharedCache;
+use tiers::Held;
 
 /// The books of all devices, executors, models and tenants.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Ledger {
     devices: Vec<Device>,
-    shared_cache: SharedCache,
+    /// A cache that any executor can read.
+    shared_cache: Held,
     executors: Executors,
     models: BTreeMap<ModelId, Model>,
     tenants: BTreeMap<TenantId, Tenant>,

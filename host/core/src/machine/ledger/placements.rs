@@ -1,15 +1,19 @@
 //! Placements: room taken, grown and given back.
 
+use std::collections::BTreeSet;
+
 use crate::fact::PlacedIn;
 use pointsman_interface::RefusalCause;
-use pointsman_interface::{BlockHash, BlockId, DeviceId, ExecutorId, RequestId};
+use pointsman_interface::{BlockId, DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
 use super::super::outbox::Outbox;
+use super::super::probe::PotentialLoad;
 use super::super::requests::{Advance, Placed, Request};
 use super::executor::{Executor, SlotUse};
 use super::models::Step;
 use super::pool::blocks_for;
+use super::prefix::Prefix;
 use super::{Freed, Ledger};
 
 /// The outcome of [`Ledger::grow`].
@@ -34,14 +38,6 @@ pub(crate) fn blocks_at_start(request: &Request, executor: &Executor) -> u32 {
         bound
     };
     blocks_for(tokens, tokens_per_block)
-}
-
-/// Hashes of the prompt blocks that a request may share with others: all before the one that its
-/// last prompt token is in. That token is always computed, for its logits, and so is written.
-fn shareable(request: &Request, tokens_per_block: u32) -> &[BlockHash] {
-    let hashes = &request.prompt_hashes;
-    let whole = request.row.prompt_tokens.saturating_sub(1) / tokens_per_block.max(1);
-    &hashes[..hashes.len().min(whole as usize)]
 }
 
 // === impl Ledger: room there is ===
@@ -84,14 +80,61 @@ impl Ledger {
         }
         self.can_run(request.row.model)?;
         let needed = blocks_at_start(request, executor);
-        let tokens_per_block = executor.spec.tokens_per_block.unwrap_or(0);
         let device = &self[executor.spec.device];
-        match device.available_for(shareable(request, tokens_per_block)) {
+        match device.available_for(Prefix::shareable(request, executor)) {
             Some(available) if needed > available => {
                 Err(RefusalCause::NoBlocks { needed, available })
             }
             Some(_) | None => Ok(into),
         }
+    }
+}
+
+// === impl Ledger: room there could be ===
+
+impl Ledger {
+    /// The number of blocks that a waiting request could have on an executor once these have left,
+    /// those that others share with it included; absent where the machine does not keep the books.
+    pub(crate) fn available_after(
+        &self,
+        request: &Request,
+        executor: &Executor,
+        leaving: &BTreeSet<RequestId>,
+    ) -> Option<u32> {
+        let pool = self[executor.spec.device].pool()?;
+        Some(pool.available_after(leaving, Prefix::shareable(request, executor)))
+    }
+
+    /// The load of an executor if a request were placed there.
+    pub(crate) fn potential_load(&self, request: &Request, executor: &Executor) -> PotentialLoad {
+        let mut load = PotentialLoad {
+            blocks_used: 0,
+            prefill_tokens_pending: executor.prefill_tokens_pending,
+        };
+        let device = &self[executor.spec.device];
+        let prefix = Prefix::shareable(request, executor);
+        if let Some(pool) = device.pool() {
+            let blocks = blocks_at_start(request, executor);
+            load.blocks_used = u64::from(pool.used_with(executor.id, prefix, blocks));
+        }
+        let hits = device.hits(prefix).device;
+        let cached = hits.saturating_mul(prefix.kind.tokens_per_block);
+        let uncached = request.row.prompt_tokens.saturating_sub(cached);
+        load.prefill_tokens_pending += u64::from(uncached);
+        load
+    }
+
+    /// The number of blocks that a waiting request would share with others on an executor, whoever of
+    /// `victims` leaves.
+    pub(crate) fn shared_whatever_leaves(
+        &self,
+        request: &Request,
+        executor: &Executor,
+        victims: impl Iterator<Item = RequestId>,
+    ) -> u32 {
+        let pool = self[executor.spec.device].pool();
+        let prefix = Prefix::shareable(request, executor);
+        pool.map_or(0, |pool| pool.shared_whatever_leaves(prefix, victims))
     }
 }
 
@@ -108,12 +151,21 @@ impl Ledger {
     ) -> u32 {
         let record = &self[executor];
         let blocks = blocks_at_start(request, record);
-        let tokens_per_block = record.spec.tokens_per_block.unwrap_or(0);
         let device = record.spec.device;
-        let hashes = shareable(request, tokens_per_block);
-        let cached = self.device_mut(device).lease(request.id(), hashes, blocks);
+        let prefix = Prefix::shareable(request, record);
+        let lease = (request.id(), executor);
+        self.device_mut(device).lease(lease, prefix, blocks);
         self.join_model(executor, request, out);
-        cached.saturating_mul(tokens_per_block)
+        self.cached_tokens(request.id(), executor)
+    }
+
+    /// The leading tokens of a request's prompt that its blocks on an executor held when they were
+    /// taken.
+    pub(crate) fn cached_tokens(&self, request: RequestId, executor: ExecutorId) -> u32 {
+        let record = &self[executor];
+        let pool = self[record.spec.device].pool();
+        let blocks = pool.map_or(0, |pool| pool.cached_of(request));
+        blocks.saturating_mul(record.spec.tokens_per_block.unwrap_or(0))
     }
 
     /// Puts a request whose blocks and model's place are taken into its slot or the device queue.
@@ -126,10 +178,8 @@ impl Ledger {
     ) {
         let (id, row) = (request.id(), &request.row);
         self.count_waiting(row, Step::Down, out);
-        let held = self.device_of(placed.executor).held(id);
         let preempts = self.book(placed.executor, |record| {
             record.placed_total += 1;
-            record.blocks_used += u64::from(held);
             record.prefill_tokens_pending += u64::from(row.prompt_tokens - placed.cached_tokens);
             match into {
                 PlacedIn::Queue => record.queue.push(row.class, id),
@@ -176,14 +226,14 @@ impl Ledger {
 // === impl Ledger: room kept for the needy ===
 
 impl Ledger {
-    /// Takes a model's place on an executor for a waiting request, and opens its lease: the rest
-    /// follows by [`Self::fill`].
+    /// Takes a model's place on an executor for a waiting request, and opens its lease with what is
+    /// cached of its prompt: the rest follows by [`Self::fill`].
     pub(crate) fn reserve(&mut self, request: &Request, executor: ExecutorId, out: &mut Outbox) {
         self.join_model(executor, request, out);
-        let device = self[executor].spec.device;
-        if let Some(pool) = self.device_mut(device).pool_mut() {
-            pool.reserve(request.id(), &[], 0);
-        }
+        let record = &self[executor];
+        let (device, prefix) = (record.spec.device, Prefix::shareable(request, record));
+        self.device_mut(device)
+            .lease((request.id(), executor), prefix, 0);
     }
 
     /// Gives a request first claim on room of a device. Some may be free already.
@@ -234,7 +284,7 @@ impl Ledger {
     pub(crate) fn advance(&mut self, request: &Request, made: &Advance, out: &mut Outbox) {
         let record = self.executor_mut(request.placement().executor);
         record.prefill_tokens_pending -= u64::from(made.prefilled);
-        record.tokens_used += u64::from(made.prefilled) + u64::from(made.generated);
+        record.tokens_used += u64::from(made.tokens_used());
         if let Some(ttft) = made.ttft {
             record.measured_ttft(ttft);
         }
@@ -246,21 +296,17 @@ impl Ledger {
 
     /// Makes the full prompt blocks whose KV is there available to others.
     pub(crate) fn publish(&mut self, request: &Request) {
-        if request.prompt_hashes.is_empty() {
-            return;
-        }
         let placed = request.placement();
-        let spec = &self[placed.executor].spec;
-        let (device, tokens_per_block) = (spec.device, spec.tokens_per_block);
-        let pool = self.device_mut(device).pool_mut();
-        let Some((pool, tokens_per_block)) = pool.zip(tokens_per_block) else {
+        let executor = &self[placed.executor];
+        let (device, prefix) = (executor.spec.device, Prefix::of(request, executor));
+        let tokens_per_block = prefix.kind.tokens_per_block.max(1);
+        let full = (placed.prefilled / tokens_per_block) as usize;
+        let cached = (placed.cached_tokens / tokens_per_block) as usize;
+        let Some(pool) = self.device_mut(device).pool_mut() else {
             return;
         };
-        let full = (placed.prefilled / tokens_per_block.max(1)) as usize;
-        let cached = (placed.cached_tokens / tokens_per_block.max(1)) as usize;
-        let hashes = request.prompt_hashes.iter().enumerate();
-        for (idx, hash) in hashes.take(full).skip(cached) {
-            pool.publish(request.id(), idx, *hash);
+        for (idx, key) in prefix.keys().enumerate().take(full).skip(cached) {
+            pool.publish(request.id(), idx, key);
         }
     }
 
@@ -304,7 +350,6 @@ impl Ledger {
         if is_enough {
             device.settle(id);
         }
-        self.executor_mut(executor).blocks_used += new.len() as u64;
         Grown {
             blocks: new,
             is_enough,
@@ -329,12 +374,10 @@ impl Ledger {
     pub(crate) fn release(&mut self, request: &Request, out: &mut Outbox) -> Freed {
         let (id, row, placed) = (request.id(), &request.row, request.placement());
         let unfilled = row.prompt_tokens.saturating_sub(placed.prefilled);
-        let held = self.device_of(placed.executor).held(id);
         self.sets.preemptible.remove(&(request.urgency(), id));
         self.count_running(row.tenant, Step::Down, out);
         let record = self.executor_mut(placed.executor);
         record.prefill_tokens_pending -= u64::from(unfilled);
-        record.blocks_used -= u64::from(held);
         record.queue.remove(row.class, id);
         let ran = record.slots.contains_key(&id);
         let freed = self.vacate(request, placed.executor, out);

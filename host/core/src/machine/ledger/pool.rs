@@ -1,27 +1,34 @@
 //! The KV blocks of one device, and their holders.
 //!
 //! A [`BlockPool`] is a ledger: a *lease* is one request's blocks, opened by
-//! [`BlockPool::reserve`], grown, and closed by exactly one [`BlockPool::close`]. Full blocks of
-//! prompt tokens can be *published* under the hash of their contents; then later leases share
+//! [`BlockPool::open`], grown, and closed by exactly one [`BlockPool::close`]. Full blocks of
+//! prompt tokens can be *published* under the key of their contents; then later leases share
 //! them, and once nobody holds them they stay as cache until the room is needed.
 //!
 //! # Invariants
 //! [`BlockPool::check`]: every block is free, cached or held; a block's holders are exactly the
-//! leases that list it; the index names exactly the published blocks.
+//! leases that list it; an executor uses exactly the blocks that its leases list, each once however
+//! many list it; the index names exactly the published blocks.
 //!
 //! # Bounds
 //! Everything is bounded by the number of blocks, fixed when the pool is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_interface::{BlockHash, BlockId, RequestId};
+use pointsman_interface::{BlockId, ExecutorId, RequestId};
 
 use super::super::count;
+use super::holders::{Holders, Use};
+use super::prefix::{Prefix, PrefixKey};
 
 /// One request's blocks, in the order of its tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Lease {
+    /// The executor that the blocks are for.
+    executor: ExecutorId,
+    /// Leading blocks that held their tokens when the lease was opened.
+    cached: u32,
     blocks: Vec<BlockId>,
 }
 
@@ -30,9 +37,9 @@ struct Lease {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Block {
     /// Leases that list it.
-    holders: u32,
-    /// The hash of its contents, once published.
-    hash: Option<BlockHash>,
+    holders: Holders,
+    /// The key of its contents, once published.
+    key: Option<PrefixKey>,
     /// The time at which it became cached, in releases.
     cached_at: u64,
 }
@@ -46,8 +53,11 @@ pub(crate) struct BlockPool {
     free: Vec<BlockId>,
     /// Published blocks nobody holds, least recently released first.
     cached: BTreeSet<(u64, BlockId)>,
-    index: BTreeMap<BlockHash, BlockId>,
+    index: BTreeMap<PrefixKey, BlockId>,
     leases: BTreeMap<RequestId, Lease>,
+    /// Blocks that the leases of each executor list, each counted once; executors that use none are
+    /// missing.
+    used: BTreeMap<ExecutorId, u32>,
     /// Counts releases, to order the cached blocks.
     clock: u64,
     evicted_total: u64,
@@ -63,6 +73,7 @@ impl BlockPool {
             cached: BTreeSet::new(),
             index: BTreeMap::new(),
             leases: BTreeMap::new(),
+            used: BTreeMap::new(),
             clock: 0,
             evicted_total: 0,
         }
@@ -102,57 +113,105 @@ impl BlockPool {
             .map_or(&[], |lease| lease.blocks.as_slice())
     }
 
-    /// The number of leading `hashes` that some block holds.
-    pub(crate) fn leading_hits(&self, hashes: &[BlockHash]) -> u32 {
-        count(
-            hashes
-                .iter()
-                .take_while(|hash| self.index.contains_key(hash))
-                .count(),
-        )
+    /// The number of blocks that the sequences of an executor hold, each counted once however many
+    /// hold it.
+    pub(crate) fn used_by(&self, executor: ExecutorId) -> u32 {
+        self.used.get(&executor).copied().unwrap_or(0)
     }
 
-    /// The number of blocks that a request whose prompt has these hashes could get, hits included.
-    pub(crate) fn available_for(&self, hashes: &[BlockHash]) -> u32 {
-        let held_hits = hashes
-            .iter()
-            .map_while(|hash| self.index.get(hash))
-            .filter(|block| self.block(**block).holders > 0)
-            .count();
-        self.available() + count(held_hits)
+    /// The number of blocks that an executor would use with one more sequence, of `blocks` blocks.
+    pub(super) fn used_with(&self, executor: ExecutorId, prefix: Prefix<'_>, blocks: u32) -> u32 {
+        let is_here = |block: &BlockId| self.block(*block).holders.is_on(executor);
+        let shared = count(self.hits(prefix).filter(is_here).count());
+        let new = blocks.saturating_sub(shared);
+        self.used_by(executor).saturating_add(new)
     }
 
-    /// Opens a lease of up to `n` blocks: first the ones that already hold the prompt's leading
-    /// blocks, then empty ones. Where fewer are available the lease gets those, and [`Self::grow`]
-    /// adds the rest later. Returns how many leading blocks already hold their tokens.
+    /// The number of leading blocks of a request that held their tokens when its lease was opened.
+    pub(super) fn cached_of(&self, request: RequestId) -> u32 {
+        self.leases.get(&request).map_or(0, |lease| lease.cached)
+    }
+
+    /// The leading blocks of a prompt that are there.
+    fn hits<'a>(&'a self, prefix: Prefix<'a>) -> impl Iterator<Item = BlockId> + 'a {
+        prefix.keys().map_while(|key| self.index.get(&key).copied())
+    }
+
+    /// The leading blocks of a prompt that are there and that somebody holds.
+    fn held_hits<'a>(&'a self, prefix: Prefix<'a>) -> impl Iterator<Item = BlockId> + 'a {
+        let hits = self.hits(prefix);
+        hits.filter(|block| self.holders(*block) > 0)
+    }
+
+    /// The number of leading blocks of a prompt that are there.
+    pub(super) fn leading_hits(&self, prefix: Prefix<'_>) -> u32 {
+        count(self.hits(prefix).count())
+    }
+
+    /// The number of blocks that a request with this prompt could get, hits included.
+    pub(super) fn available_for(&self, prefix: Prefix<'_>) -> u32 {
+        self.available() + count(self.held_hits(prefix).count())
+    }
+
+    /// The number of blocks that a request with this prompt could get once these leases are
+    /// closed, hits included.
+    pub(super) fn available_after(&self, leaving: &BTreeSet<RequestId>, prefix: Prefix<'_>) -> u32 {
+        let listed = self.listed_by(leaving);
+        let stays =
+            |block: &BlockId| self.holders(*block) > listed.get(block).copied().unwrap_or(0);
+        let shared = count(self.held_hits(prefix).filter(stays).count());
+        self.available() + self.freed_of(&listed) + shared
+    }
+
+    /// The number of a prompt's leading blocks that are held whoever of `victims` leaves, or that no
+    /// victim counts as its own.
+    pub(super) fn shared_whatever_leaves(
+        &self,
+        prefix: Prefix<'_>,
+        victims: impl Iterator<Item = RequestId>,
+    ) -> u32 {
+        let mut shared: BTreeSet<BlockId> = self.held_hits(prefix).collect();
+        if !shared.is_empty() {
+            for block in victims.flat_map(|victim| self.lease(victim)) {
+                if self.holders(*block) == 1 {
+                    shared.remove(block);
+                }
+            }
+        }
+        count(shared.len())
+    }
+
+    /// Opens a lease for a sequence on `executor`, which begins with the blocks that already hold
+    /// the prompt's leading tokens. [`Self::grow`] adds the others.
     ///
     /// # Panics
     /// If the request has a lease: every lease has one opening.
-    pub(super) fn reserve(&mut self, request: RequestId, hashes: &[BlockHash], n: u32) -> u32 {
+    pub(super) fn open(&mut self, request: RequestId, executor: ExecutorId, prefix: Prefix<'_>) {
         assert!(
             !self.leases.contains_key(&request),
             "a request has one lease at a time"
         );
-        let hits: Vec<BlockId> = hashes
-            .iter()
-            .take(n as usize)
-            .map_while(|hash| self.index.get(hash).copied())
-            .collect();
+        let hits: Vec<BlockId> = self.hits(prefix).collect();
         for block in &hits {
-            self.hold(*block);
+            self.hold(*block, executor);
         }
-        let blocks_cached = count(hits.len());
-        self.leases.insert(request, Lease { blocks: hits });
-        self.grow(request, n);
-        blocks_cached
+        let lease = Lease {
+            executor,
+            cached: count(hits.len()),
+            blocks: hits,
+        };
+        self.leases.insert(request, lease);
     }
 
     /// Adds empty blocks to a lease until it has `n`, as far as there are any. Returns the new
     /// blocks.
     pub(super) fn grow(&mut self, request: RequestId, n: u32) -> Vec<BlockId> {
-        let has = self.lease(request).len();
-        let want = (n as usize).saturating_sub(has);
-        let got: Vec<BlockId> = (0..want).map_while(|_| self.take_empty()).collect();
+        let Some(lease) = self.leases.get(&request) else {
+            return Vec::new();
+        };
+        let executor = lease.executor;
+        let want = (n as usize).saturating_sub(lease.blocks.len());
+        let got: Vec<BlockId> = (0..want).map_while(|_| self.take_empty(executor)).collect();
         if let Some(lease) = self.leases.get_mut(&request) {
             lease.blocks.extend_from_slice(&got);
         }
@@ -166,52 +225,53 @@ impl BlockPool {
         };
         // The tail is released first, so that a prefix outlives what follows it.
         for block in lease.blocks.into_iter().rev() {
-            self.release(block);
+            self.release(block, lease.executor);
         }
     }
 
-    /// Notes that block number `idx` of a lease now holds the contents with this hash. Where
+    /// Notes that block number `idx` of a lease now holds the contents with this key. Where
     /// another block already holds them, nothing changes.
-    pub(super) fn publish(&mut self, request: RequestId, idx: usize, hash: BlockHash) {
+    pub(super) fn publish(&mut self, request: RequestId, idx: usize, key: PrefixKey) {
         let Some(block) = self.lease(request).get(idx).copied() else {
             return;
         };
-        if self.block(block).hash.is_none() && !self.index.contains_key(&hash) {
-            self.block_mut(block).hash = Some(hash);
-            self.index.insert(hash, block);
+        if self.block(block).key.is_none() && !self.index.contains_key(&key) {
+            self.block_mut(block).key = Some(key);
+            self.index.insert(key, block);
         }
     }
 
     /// The number of blocks of a lease that nobody else holds.
     pub(crate) fn exclusive(&self, request: RequestId) -> u32 {
         let lease = self.lease(request).iter();
-        count(
-            lease
-                .filter(|block| self.block(**block).holders == 1)
-                .count(),
-        )
+        count(lease.filter(|block| self.holders(**block) == 1).count())
     }
 
     /// The number of blocks that would become available if all these leases were closed: the
     /// blocks nobody else holds.
     pub(crate) fn freed_by(&self, leaving: &BTreeSet<RequestId>) -> u32 {
-        let mut holders: BTreeMap<BlockId, u32> = BTreeMap::new();
-        for request in leaving {
-            for block in self.lease(*request) {
-                *holders.entry(*block).or_default() += 1;
-            }
+        self.freed_of(&self.listed_by(leaving))
+    }
+
+    fn freed_of(&self, listed: &BTreeMap<BlockId, u32>) -> u32 {
+        let all_leave = |(block, n): &(&BlockId, &u32)| self.holders(**block) == **n;
+        count(listed.iter().filter(all_leave).count())
+    }
+
+    /// The blocks that these leases list, with how many of them list each.
+    fn listed_by(&self, leases: &BTreeSet<RequestId>) -> BTreeMap<BlockId, u32> {
+        let mut listed: BTreeMap<BlockId, u32> = BTreeMap::new();
+        for block in leases.iter().flat_map(|request| self.lease(*request)) {
+            *listed.entry(*block).or_default() += 1;
         }
-        let all_leave = holders
-            .iter()
-            .filter(|(block, n)| self.block(**block).holders == **n);
-        count(all_leave.count())
+        listed
     }
 
     /// Forgets every published prefix: the contents are gone though the blocks are not.
     pub(super) fn forget_contents(&mut self) {
         self.index.clear();
         for block in &mut self.blocks {
-            block.hash = None;
+            block.key = None;
         }
         while let Some((_, block)) = self.cached.pop_first() {
             self.evicted_total += 1;
@@ -219,46 +279,68 @@ impl BlockPool {
         }
     }
 
-    fn take_empty(&mut self) -> Option<BlockId> {
+    fn take_empty(&mut self, executor: ExecutorId) -> Option<BlockId> {
         let block = match self.free.pop() {
             Some(block) => block,
             None => self.evict_cached()?,
         };
-        self.block_mut(block).holders = 1;
+        self.add_holder(block, executor);
         Some(block)
     }
 
     /// Drops the contents of the least recently released cached block.
     fn evict_cached(&mut self) -> Option<BlockId> {
         let (_, block) = self.cached.pop_first()?;
-        if let Some(hash) = self.block_mut(block).hash.take() {
-            self.index.remove(&hash);
+        if let Some(key) = self.block_mut(block).key.take() {
+            self.index.remove(&key);
         }
         self.evicted_total += 1;
         Some(block)
     }
 
-    fn hold(&mut self, id: BlockId) {
-        let block = &mut self.blocks[id.0 as usize];
-        if block.holders == 0 {
-            self.cached.remove(&(block.cached_at, id));
+    fn hold(&mut self, id: BlockId, executor: ExecutorId) {
+        let block = self.block(id);
+        if block.holders.count() == 0 {
+            let cached = (block.cached_at, id);
+            self.cached.remove(&cached);
         }
-        block.holders += 1;
+        self.add_holder(id, executor);
     }
 
-    fn release(&mut self, id: BlockId) {
+    fn add_holder(&mut self, id: BlockId, executor: ExecutorId) {
+        if self.block_mut(id).holders.add(executor) == Use::Changed {
+            *self.used.entry(executor).or_default() += 1;
+        }
+    }
+
+    fn release(&mut self, id: BlockId, executor: ExecutorId) {
+        if self.block_mut(id).holders.remove(executor) == Use::Changed {
+            self.unuse(executor);
+        }
         let block = &mut self.blocks[id.0 as usize];
-        block.holders -= 1;
-        if block.holders > 0 {
+        if block.holders.count() > 0 {
             return;
         }
-        if block.hash.is_some() {
+        if block.key.is_some() {
             self.clock += 1;
             block.cached_at = self.clock;
             self.cached.insert((self.clock, id));
         } else {
             self.free.push(id);
         }
+    }
+
+    /// Counts a block less for an executor.
+    fn unuse(&mut self, executor: ExecutorId) {
+        let used = self.used.entry(executor).or_default();
+        *used -= 1;
+        if *used == 0 {
+            self.used.remove(&executor);
+        }
+    }
+
+    fn holders(&self, id: BlockId) -> u32 {
+        self.block(id).holders.count()
     }
 
     fn block(&self, id: BlockId) -> &Block {
@@ -269,9 +351,10 @@ impl BlockPool {
         &mut self.blocks[id.0 as usize]
     }
 
-    /// Requests with a lease.
-    pub(crate) fn holders(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.leases.keys().copied()
+    /// Requests with a lease, and the executor of each.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = (RequestId, ExecutorId)> + '_ {
+        let leases = self.leases.iter();
+        leases.map(|(request, lease)| (*request, lease.executor))
     }
 
     /// Checks that every block that is named is there.
@@ -306,16 +389,35 @@ impl BlockPool {
             ));
         }
         for (idx, (block, listed)) in self.blocks.iter().zip(holders).enumerate() {
-            if block.holders != listed {
+            let counted = block.holders.count();
+            if counted != listed {
                 return Err(format!(
-                    "block {idx} counts {} holders and is listed by {listed}",
-                    block.holders
+                    "block {idx} counts {counted} holders and is listed by {listed}"
                 ));
             }
         }
-        let published = self.blocks.iter().filter(|block| block.hash.is_some());
+        let published = self.blocks.iter().filter(|block| block.key.is_some());
         if published.count() != self.index.len() {
             return Err("the prefix index does not name exactly the published blocks".into());
+        }
+        self.check_used()
+    }
+
+    fn check_used(&self) -> Result<(), String> {
+        let mut listed: BTreeMap<ExecutorId, BTreeSet<BlockId>> = BTreeMap::new();
+        for lease in self.leases.values() {
+            listed
+                .entry(lease.executor)
+                .or_default()
+                .extend(&lease.blocks);
+        }
+        let distinct = listed.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+        let distinct: BTreeMap<_, _> = distinct.map(|(id, b)| (id, count(b.len()))).collect();
+        if distinct != self.used {
+            return Err(format!(
+                "executors count {:?} blocks and their sequences hold {distinct:?}",
+                self.used
+            ));
         }
         Ok(())
     }
@@ -327,61 +429,4 @@ pub(crate) fn blocks_for(tokens: u64, tokens_per_block: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: RequestId = RequestId(1);
-    const B: RequestId = RequestId(2);
-    const HASHES: [BlockHash; 2] = [BlockHash(10), BlockHash(11)];
-
-    #[test]
-    fn a_published_prefix_is_shared_and_outlives_its_maker() {
-        let mut pool = BlockPool::new(1, 4);
-        assert_eq!(pool.reserve(A, &HASHES, 3), 0);
-        pool.publish(A, 0, HASHES[0]);
-        pool.publish(A, 1, HASHES[1]);
-        assert_eq!(pool.available_for(&HASHES), 3, "one free and two to share");
-        assert_eq!(pool.reserve(B, &HASHES, 3), 2);
-        assert_eq!(pool.exclusive(A), 1);
-        assert_eq!(pool.freed_by(&BTreeSet::from([A, B])), 4);
-        pool.close(A);
-        pool.check().unwrap();
-        pool.close(B);
-        pool.check().unwrap();
-        assert_eq!((pool.free(), pool.cached()), (2, 2));
-        assert_eq!(pool.leading_hits(&HASHES), 2);
-    }
-
-    #[test]
-    fn cache_is_dropped_from_the_tail_when_the_room_is_needed() {
-        let mut pool = BlockPool::new(1, 2);
-        pool.reserve(A, &HASHES, 2);
-        pool.publish(A, 0, HASHES[0]);
-        pool.publish(A, 1, HASHES[1]);
-        pool.close(A);
-        pool.reserve(B, &[], 1);
-        assert_eq!(pool.leading_hits(&HASHES), 1, "the tail went first");
-        assert_eq!(pool.evicted_total(), 1);
-        pool.check().unwrap();
-    }
-
-    #[test]
-    fn a_lease_gets_what_there_is_and_grows_later() {
-        let mut pool = BlockPool::new(1, 3);
-        pool.reserve(A, &[], 2);
-        pool.reserve(B, &[], 3);
-        assert_eq!(pool.lease(B).len(), 1);
-        assert!(pool.grow(B, 3).is_empty());
-        pool.close(A);
-        assert_eq!(pool.grow(B, 3).len(), 2);
-        assert_eq!(pool.available(), 0);
-        pool.check().unwrap();
-    }
-
-    #[test]
-    fn block_counts_round_up() {
-        assert_eq!(blocks_for(0, 16), 0);
-        assert_eq!(blocks_for(16, 16), 1);
-        assert_eq!(blocks_for(17, 16), 2);
-    }
-}
+mod tests;

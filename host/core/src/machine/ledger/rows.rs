@@ -1,14 +1,20 @@
 //! Rows of the books, as policies are told them.
 
-use pointsman_interface::rows::{self, Change};
+use pointsman_interface::rows::{self, Change, ExecutorLoad};
 use pointsman_interface::{DeviceId, ModelId, RowKind, RowKinds, TenantId};
 
 use super::models::{Model, Tenant};
-use super::{Device, Ledger};
+use super::{Device, Executor, Ledger};
 
 impl Ledger {
     pub(crate) fn device_row(&self, id: DeviceId) -> Option<rows::Device> {
         self.find_device(id)?.row()
+    }
+
+    /// The load of an executor.
+    pub(crate) fn load(&self, executor: &Executor) -> ExecutorLoad {
+        let pool = self[executor.spec.device].pool();
+        executor.load(pool.map_or(0, |pool| pool.used_by(executor.id)))
     }
 
     pub(crate) fn model_row(&self, id: ModelId) -> Option<rows::Model> {
@@ -53,7 +59,7 @@ impl Ledger {
                 out.push(Change::Executor(Box::new(executor.info())));
             }
             if loads {
-                out.push(Change::Load(executor.load()));
+                out.push(Change::Load(self.load(executor)));
             }
             if residencies {
                 let models = executor.models.keys();

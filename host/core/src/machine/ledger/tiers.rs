@@ -10,20 +10,18 @@
 
 use std::collections::BTreeSet;
 
-use crate::input::{PrefixEvent, Tier};
-use pointsman_interface::rows::{Cached, Overlap};
+use crate::input::{BlockKind, PrefixEvent, Tier};
 use pointsman_interface::{BlockHash, DeviceId};
 
 use super::super::count;
-use super::super::requests::Request;
 use super::Ledger;
 use super::device::{Device, Kv};
-use super::executor::Executor;
+use super::prefix::Prefix;
 
 /// Blocks that one tier holds.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-struct Held(BTreeSet<BlockHash>);
+pub(super) struct Held(BTreeSet<(BlockKind, BlockHash)>);
 
 /// Blocks that a device's engines hold beside the machine's pool.
 #[derive(Debug, Default)]
@@ -33,14 +31,6 @@ pub(super) struct Tiers {
     device: Held,
     host: Held,
     disk: Held,
-}
-
-/// A cache that any executor can read.
-#[derive(Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct SharedCache {
-    tokens_per_block: u32,
-    held: Held,
 }
 
 /// Leading blocks of a prompt by tier, each counting what the ones before it do not hold.
@@ -56,35 +46,26 @@ pub(super) struct Hits {
 impl Held {
     fn note(&mut self, event: PrefixEvent, max: u32) {
         match event {
-            PrefixEvent::Stored(hashes) => {
+            PrefixEvent::Stored(kind, hashes) => {
                 let room = (max as usize).saturating_sub(self.0.len());
-                let new = hashes.into_iter().filter(|hash| !self.0.contains(hash));
-                let new: Vec<BlockHash> = new.take(room).collect();
+                let new = hashes.into_iter().map(|hash| (kind, hash));
+                let new = new.filter(|key| !self.0.contains(key));
+                let new: Vec<_> = new.take(room).collect();
                 self.0.extend(new);
             }
-            PrefixEvent::Removed(hashes) => {
+            PrefixEvent::Removed(kind, hashes) => {
                 for hash in hashes {
-                    self.0.remove(&hash);
+                    self.0.remove(&(kind, hash));
                 }
             }
             PrefixEvent::Cleared => self.0.clear(),
         }
     }
 
-    /// The number of leading `hashes` that are held.
-    fn leading(&self, hashes: &[BlockHash]) -> u32 {
-        let held = hashes.iter().take_while(|hash| self.0.contains(hash));
-        count(held.count())
-    }
-}
-
-// === impl SharedCache ===
-
-impl SharedCache {
-    /// The number of leading tokens that it holds of a prompt with these hashes.
-    fn tokens(&self, hashes: &[BlockHash]) -> u32 {
-        let blocks = self.held.leading(hashes);
-        blocks.saturating_mul(self.tokens_per_block)
+    /// The number of a prompt's leading blocks that are held.
+    pub(super) fn leading(&self, prefix: Prefix<'_>) -> u32 {
+        let held = |hash: &&BlockHash| self.0.contains(&(prefix.kind, **hash));
+        count(prefix.hashes.iter().take_while(held).count())
     }
 }
 
@@ -101,15 +82,14 @@ impl Hits {
 // === impl Device ===
 
 impl Device {
-    /// The leading blocks that the device holds of a prompt with these hashes.
-    pub(super) fn hits(&self, hashes: &[BlockHash]) -> Hits {
-        let after = |n: u32| hashes.get(n as usize..).unwrap_or_default();
+    /// The leading blocks that the device holds of a prompt.
+    pub(super) fn hits(&self, prefix: Prefix<'_>) -> Hits {
         let device = match &self.kv {
-            Kv::Owned(pool) => pool.leading_hits(hashes),
-            Kv::Reported(_) => self.tiers.device.leading(hashes),
+            Kv::Owned(pool) => pool.leading_hits(prefix),
+            Kv::Reported(_) => self.tiers.device.leading(prefix),
         };
-        let host = self.tiers.host.leading(after(device));
-        let disk = self.tiers.disk.leading(after(device + host));
+        let host = self.tiers.host.leading(prefix.after(device));
+        let disk = self.tiers.disk.leading(prefix.after(device + host));
         Hits { device, host, disk }
     }
 
@@ -134,75 +114,11 @@ impl Ledger {
             Tier::Device(id) => tiers_of(devices, id).map(|tiers| &mut tiers.device),
             Tier::Host(id) => tiers_of(devices, id).map(|tiers| &mut tiers.host),
             Tier::Disk(id) => tiers_of(devices, id).map(|tiers| &mut tiers.disk),
-            Tier::Shared { tokens_per_block } => {
-                self.shared_cache.tokens_per_block = tokens_per_block;
-                Some(&mut self.shared_cache.held)
-            }
+            Tier::Shared => Some(&mut self.shared_cache),
         };
         if let Some(held) = held {
             held.note(event, max);
         }
-    }
-
-    /// The part of a request's prompt that is cached, for a request that need not have arrived.
-    /// Names as many executors as `overlaps_max`.
-    pub(crate) fn cached(&self, request: &Request, overlaps_max: u32) -> Cached {
-        let mut cached = Cached {
-            request: request.id(),
-            overlaps: Vec::new(),
-            floor_tokens: 0,
-            shared_tokens: 0,
-        };
-        if !request.prompt_hashes.is_empty() {
-            let shared = self.shared_cache.tokens(&request.prompt_hashes);
-            cached.shared_tokens = shared.min(request.row.prompt_tokens);
-            (cached.overlaps, cached.floor_tokens) = self.overlaps(request, overlaps_max);
-        }
-        cached
-    }
-
-    /// Most tokens of a request's prompt that one executor which serves it holds, all tiers
-    /// together, or that the shared cache holds.
-    pub(crate) fn longest_prefix(&self, request: &Request) -> u32 {
-        let shared = self.shared_cache.tokens(&request.prompt_hashes);
-        let mut longest = shared.min(request.row.prompt_tokens);
-        for device in &self.devices {
-            let executors = device.executors.iter().map(|id| &self[*id]);
-            let mut serving = executors
-                .filter(|executor| executor.serves(request.row.model))
-                .peekable();
-            if serving.peek().is_some() {
-                let hits = device.hits(&request.prompt_hashes);
-                let held = serving.map(|executor| tokens_held(&overlap(request, executor, hits)));
-                longest = held.fold(longest, u32::max);
-            }
-        }
-        longest
-    }
-
-    /// The executors that hold most of the prompt, and the tokens that each other one holds on its
-    /// device at least.
-    fn overlaps(&self, request: &Request, overlaps_max: u32) -> (Vec<Overlap>, u32) {
-        let mut overlaps = Vec::new();
-        let mut holds_nothing = false;
-        for device in &self.devices {
-            let hits = device.hits(&request.prompt_hashes);
-            let ids = device.executors.iter();
-            let mut serving = ids
-                .map(|id| &self[*id])
-                .filter(|executor| executor.serves(request.row.model));
-            if hits.total() > 0 {
-                overlaps.extend(serving.map(|executor| overlap(request, executor, hits)));
-            } else if !holds_nothing {
-                holds_nothing = serving.next().is_some();
-            }
-        }
-        overlaps.sort_by_key(|it| std::cmp::Reverse((tokens_held(it), it.device_tokens)));
-        let listed = overlaps.len().min(overlaps_max as usize);
-        let unlisted = overlaps[listed..].iter().map(|it| it.device_tokens);
-        let floor = unlisted.min().filter(|_| !holds_nothing);
-        overlaps.truncate(listed);
-        (overlaps, floor.unwrap_or(0))
     }
 }
 
@@ -212,37 +128,35 @@ fn tiers_of(devices: &mut [Device], id: DeviceId) -> Option<&mut Tiers> {
         .map(|device| &mut device.tiers)
 }
 
-/// The tokens of an overlap, all tiers together: no more than its prompt has.
-fn tokens_held(overlap: &Overlap) -> u32 {
-    overlap.device_tokens + overlap.host_tokens + overlap.disk_tokens
-}
-
-/// The tokens of a request's prompt that `executor` holds, of which its device holds `hits`.
-fn overlap(request: &Request, executor: &Executor, hits: Hits) -> Overlap {
-    let prompt = request.row.prompt_tokens;
-    let per_block = executor.spec.tokens_per_block.unwrap_or(0);
-    let tokens = |blocks: u32| blocks.saturating_mul(per_block);
-    let device = tokens(hits.device).min(prompt);
-    let host = tokens(hits.host).min(prompt - device);
-    Overlap {
-        executor: executor.id,
-        device_tokens: device,
-        host_tokens: host,
-        disk_tokens: tokens(hits.disk).min(prompt - device - host),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::input::{DeviceSpec, KvSpec};
+
+    const HASHES: [BlockHash; 7] = [
+        BlockHash(1),
+        BlockHash(2),
+        BlockHash(3),
+        BlockHash(4),
+        BlockHash(5),
+        BlockHash(6),
+        BlockHash(7),
+    ];
+
+    fn prompt(model: u32, hashes: &'static [BlockHash]) -> Prefix<'static> {
+        Prefix::of_model(model, hashes)
+    }
 
     fn hashes(numbers: &[u128]) -> Vec<BlockHash> {
         numbers.iter().copied().map(BlockHash).collect()
     }
 
     fn stored(numbers: &[u128]) -> PrefixEvent {
-        PrefixEvent::Stored(hashes(numbers))
+        PrefixEvent::Stored(prompt(0, &[]).kind, hashes(numbers))
+    }
+
+    fn removed(numbers: &[u128]) -> PrefixEvent {
+        PrefixEvent::Removed(prompt(0, &[]).kind, hashes(numbers))
     }
 
     #[test]
@@ -258,15 +172,20 @@ mod tests {
         device.tiers.device.note(stored(&[1, 2]), 8);
         device.tiers.host.note(stored(&[2, 3]), 8);
         device.tiers.disk.note(stored(&[1, 4, 5, 7]), 8);
-        let hits = device.hits(&hashes(&[1, 2, 3, 4, 5, 6, 7]));
+        let hits = device.hits(prompt(0, &HASHES));
         let expected = Hits {
             device: 2,
             host: 1,
             disk: 2,
         };
         assert_eq!((hits, hits.total()), (expected, 5));
+        assert_eq!(
+            device.hits(prompt(1, &HASHES)),
+            Hits::default(),
+            "another model"
+        );
         device.forget_contents();
-        let hits = device.hits(&hashes(&[1, 2, 3]));
+        let hits = device.hits(prompt(0, &HASHES[..3]));
         assert_eq!((hits.device, hits.host, hits.disk), (0, 0, 1));
     }
 
@@ -275,11 +194,11 @@ mod tests {
         let mut held = Held::default();
         held.note(stored(&[1, 2, 3]), 2);
         held.note(stored(&[2, 4]), 2);
-        assert_eq!(held.leading(&hashes(&[1, 2, 3])), 2);
-        held.note(PrefixEvent::Removed(hashes(&[1])), 2);
+        assert_eq!(held.leading(prompt(0, &HASHES)), 2);
+        held.note(removed(&[1]), 2);
         held.note(stored(&[3]), 2);
-        assert_eq!(held.leading(&hashes(&[2, 3])), 2);
+        assert_eq!(held.leading(prompt(0, &HASHES[1..])), 2);
         held.note(PrefixEvent::Cleared, 2);
-        assert_eq!(held.leading(&hashes(&[2])), 0);
+        assert_eq!(held.leading(prompt(0, &HASHES[1..])), 0);
     }
 }

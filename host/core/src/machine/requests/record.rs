@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::fact::Decided;
-use crate::input::{NewRequest, Progress, SequenceRef};
+use crate::input::{NewRequest, Progress, PromptBlocks, SequenceRef};
 use crate::log::Stamp;
 use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
-use pointsman_interface::{BlockHash, ExecutorId, Incarnation, Micros, RequestId, Round};
+use pointsman_interface::{ExecutorId, Incarnation, Micros, RequestId, Round};
 
 /// The urgency of a request before any policy: the greater, the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub(crate) struct Urgency {
 pub(crate) struct Request {
     /// The request as policies see it while it has no place.
     pub(crate) row: Arc<RequestRow>,
-    pub(crate) prompt_hashes: Vec<BlockHash>,
+    pub(crate) prompt_blocks: PromptBlocks,
     /// The longest cached prefix of the prompt, as last looked up.
     prefix: Option<KnownPrefix>,
     pub(crate) phase: Phase,
@@ -158,6 +158,16 @@ pub(crate) struct Advance {
     pub(crate) itl: Option<u64>,
 }
 
+// === impl Advance ===
+
+impl Advance {
+    /// Tokens of the step that went to the sequence. The token that follows the prompt's last one
+    /// comes out of the same pass.
+    pub(crate) fn tokens_used(&self) -> u32 {
+        self.prefilled.max(self.generated)
+    }
+}
+
 // === impl Request: reading ===
 
 impl Request {
@@ -188,7 +198,7 @@ impl Request {
         };
         Self {
             row: Arc::new(row),
-            prompt_hashes: new.prompt_hashes,
+            prompt_blocks: new.prompt_blocks,
             prefix: None,
             phase: Phase::Waiting(Waiting::new(now)),
             generated: 0,

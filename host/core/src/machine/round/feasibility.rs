@@ -52,7 +52,7 @@ impl Feasibility {
             return true;
         }
         // A cached prefix shortens what is needed, so nothing follows from what did not fit.
-        let plain = request.prompt_hashes.is_empty();
+        let plain = request.prompt_blocks.hashes.is_empty();
         if plain && known.too_long.is_some_and(|long| long.within(length)) {
             return false;
         }

@@ -23,7 +23,6 @@ use pointsman_interface::{DeviceId, Micros, RequestId};
 use pointsman_interface::{Question, Shortage, ShortageCause};
 
 use super::super::interlock::check_place;
-use super::super::ledger::blocks_at_start;
 use super::super::requests::{Request, most_urgent};
 use super::super::timers::EvictGate;
 use super::super::{CLASSES, Machine};
@@ -182,7 +181,8 @@ impl Machine {
     }
 
     /// The room that a waiting request lacks: a slot if that is all somewhere, else blocks, else a
-    /// model's place; absent where no eviction could help.
+    /// model's place; absent where no eviction could help. The blocks are enough on any executor
+    /// that lacks the same.
     fn placement_shortage(&self, needy: &Request) -> Option<Shortage> {
         let mut found: Option<(ShortageCause, u32)> = None;
         let rank = |cause| match cause {
@@ -198,9 +198,12 @@ impl Machine {
                 Err(RefusalCause::RunningMax) => return None,
                 Ok(_) | Err(_) => continue,
             };
-            if found.is_none_or(|(best, _)| rank(cause) < rank(best)) {
-                found = Some((cause, blocks_at_start(needy, executor)));
-            }
+            let blocks = self.books().blocks_lacked_by(needy, executor);
+            found = Some(match found {
+                Some((best, most)) if rank(best) == rank(cause) => (best, most.max(blocks)),
+                Some(better) if rank(better.0) < rank(cause) => better,
+                Some(_) | None => (cause, blocks),
+            });
         }
         found.map(|(cause, blocks)| Shortage {
             cause,
@@ -215,7 +218,7 @@ impl Machine {
     fn refresh_sharers(&mut self) {
         let placed = self.ledger.sets().preemptible.iter();
         for (_, id) in placed {
-            if !self.requests[*id].prompt_hashes.is_empty() {
+            if !self.requests[*id].prompt_blocks.hashes.is_empty() {
                 self.requests.touch_sequence(*id, &mut self.out);
             }
         }

@@ -108,6 +108,8 @@ pub(super) enum Event {
         how: &'static str,
         for_request: u64,
         executor: String,
+        /// Blocks that it gives back: those that it shares with nobody.
+        kv_blocks_freed: u32,
     },
     #[serde(rename = "waits again")]
     Requeued {
