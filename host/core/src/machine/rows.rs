@@ -96,7 +96,7 @@ impl Machine {
                 let executor = self.ledger.find(id)?;
                 Some(Change::Executor(Box::new(executor.info())))
             }
-            RowKey::Load(id) => Some(Change::Load(self.ledger.find(id)?.load())),
+            RowKey::Load(id) => Some(Change::Load(self.ledger.load(self.ledger.find(id)?))),
             RowKey::Residency(presence) => {
                 let executor = self.ledger.find(presence.executor)?;
                 executor.residency(presence.model).map(Change::Residency)
