@@ -35,7 +35,7 @@ export const lifecycle = {
   },
 
   // What is thrown is shown to the operator.
-  configure(settings) {
+  configure(settings, bounds) {
     const [key] = Object.keys(JSON.parse(settings));
     if (key !== undefined) throw `unknown field \`${key}\`, there are no fields`;
   },

@@ -32,7 +32,7 @@ class Lifecycle(exports.Lifecycle):
             state_version=1,
         )
 
-    def configure(self, settings):
+    def configure(self, settings, bounds):
         """What is raised is shown to the operator."""
         for key in json.loads(settings):
             raise Err(f"unknown field `{key}`, there are no fields")

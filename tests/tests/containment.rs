@@ -40,6 +40,7 @@ fn bind(host: &mut PolicyHost, source: PolicySource, hooks: &[Hook]) -> u32 {
 fn world(host: PolicyHost) -> World<PolicyHost> {
     let config = Config {
         unplaced_max: Micros(2 * SECOND),
+        held_max: Micros(0),
         ..Config::default()
     };
     let (mut world, _) = fleet::small_world(config, host, (4, 4, 512));

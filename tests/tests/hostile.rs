@@ -29,6 +29,7 @@ enum Behind {
 fn config() -> Config {
     Config {
         unplaced_max: Micros(2 * SECOND),
+        held_max: Micros(2 * SECOND),
         tokenless_steps_max: 8,
         ..Config::default()
     }

@@ -149,6 +149,7 @@ fn in_time() -> Vec<Case> {
 /// probation is short.
 fn two_tenants(config: &mut Config) {
     config.core.unplaced_max = Micros(300_000);
+    config.core.held_max = Micros(300_000);
     config.policies.probation.questions = 300;
     config.policies.probation.micros = 1_000_000;
     for name in TENANTS {

@@ -9,8 +9,8 @@ use std::thread;
 
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
-    Answer, Asked, Author, Fact, Hook, HookSet, Micros, Moment, Needs, NewRequest, Policies,
-    Question, Reply, Sink, Stamped, Tap, TenantId, routing,
+    Answer, Asked, Author, Bounds, Fact, Hook, HookSet, Micros, Moment, Needs, NewRequest,
+    Policies, Question, Reply, Sink, Stamped, Tap, TenantId, routing,
 };
 use pointsman_policy::{
     Agreement, BindError, Digest, Fault, Instance, Limits, Mode, Patience, PolicyDescription,
@@ -216,7 +216,7 @@ impl Instance for Stuck {
         })
     }
 
-    fn configure(&mut self, _: &str) -> Result<Result<(), String>, Fault> {
+    fn configure(&mut self, _: &str, _: &Bounds) -> Result<Result<(), String>, Fault> {
         Ok(Ok(()))
     }
 

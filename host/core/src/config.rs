@@ -1,6 +1,6 @@
 //! Bounds of the machine, checked once.
 
-use pointsman_interface::Micros;
+use pointsman_interface::{Bounds, Micros};
 
 /// Every bound the machine keeps. [`Config::validate`] is called by [`crate::Machine::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +31,9 @@ pub struct Config {
     /// The time in µs for which an executor takes nothing new after too many faults. After it one more
     /// fault is one too many.
     pub down_for: Micros,
-    /// Longest time in µs that a request may be without a place before it is refused with a
-    /// timeout; counted from the arrival, and anew from the return after a failure or preemption.
+    /// Longest time in µs that a request may be without a place; counted from the arrival, and anew
+    /// from the return after a failure or preemption. What no executor can take then is refused with
+    /// a timeout.
     pub wait_max: Micros,
     /// Longest time in µs that a request waits while no executor serves it, because every one that
     /// could is down, is leaving, or was never there. 0: it is refused at once.
@@ -41,6 +42,10 @@ pub struct Config {
     /// placed by the built-in rule. Also the longest time that a running sequence may lack a block,
     /// and that a reservation may stay open.
     pub unplaced_max: Micros,
+    /// Longest time in µs that a policy may hold a request on purpose, without a strike and in all
+    /// while it is without a place: the first two liveness clocks stand still meanwhile. With
+    /// `unplaced_max` less than `wait_max`.
+    pub held_max: Micros,
     /// Second liveness clock: number of times that a request may be overtaken by later, not more
     /// urgent ones where it could have run.
     pub overtaken_max: u32,
@@ -60,6 +65,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
+        let wait_max = Micros(60_000_000);
         Self {
             queue_max: 4096,
             parking_max: 4096,
@@ -71,9 +77,10 @@ impl Default for Config {
             degraded_after: 3,
             down_after: 5,
             down_for: Micros(10_000_000),
-            wait_max: Micros(60_000_000),
+            wait_max,
             unserved_max: Micros(0),
-            unplaced_max: Micros(10_000_000),
+            unplaced_max: unplaced_within(wait_max),
+            held_max: held_within(wait_max),
             overtaken_max: 256,
             tokenless_steps_max: 64,
             evict_retry: Micros(50_000),
@@ -84,28 +91,77 @@ impl Default for Config {
     }
 }
 
-/// A bound that makes no sense.
+/// The default of `unplaced_max`: 10 s, or a sixth of `wait_max` where that is less.
+fn unplaced_within(wait_max: Micros) -> Micros {
+    Micros((wait_max.0 / 6).clamp(1, 10_000_000))
+}
+
+/// The default of `held_max`: 30 s, or half of `wait_max` where that is less.
+fn held_within(wait_max: Micros) -> Micros {
+    Micros((wait_max.0 / 2).min(30_000_000))
+}
+
+/// Bounds that make no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} must be between {min} and {max}, not {value}")]
-pub struct InvalidConfig {
-    /// The bound's name, as in the configuration file.
-    pub name: &'static str,
-    /// The value that was set.
-    pub value: u64,
-    /// Smallest value accepted.
-    pub min: u64,
-    /// Largest value accepted.
-    pub max: u64,
+pub enum InvalidConfig {
+    /// A bound is out of its range.
+    #[error("{name} must be between {min} and {max}, not {value}")]
+    Range {
+        /// The bound's name, as in the configuration file.
+        name: &'static str,
+        /// The value that was set.
+        value: u64,
+        /// Smallest value accepted.
+        min: u64,
+        /// Largest value accepted.
+        max: u64,
+    },
+    /// A request could be held for so long that nobody would place it in time.
+    #[error(
+        "held-max ({held_max}us) and unplaced-max ({unplaced_max}us) together must be less than \
+         wait-max ({wait_max}us)"
+    )]
+    NoTimeToPlace {
+        /// The longest time of holds on purpose.
+        held_max: Micros,
+        /// The time after which the built-in rule places a request.
+        unplaced_max: Micros,
+        /// The longest time without a place.
+        wait_max: Micros,
+    },
 }
 
 /// Longest time any clock may be set to: one day.
 const DAY: u64 = 24 * 3600 * 1_000_000;
 
 impl Config {
+    /// Sets the longest time without a place, and the bounds whose defaults depend on it.
+    pub fn wait(&mut self, wait_max: Micros) {
+        self.wait_max = wait_max;
+        self.unplaced_max = unplaced_within(wait_max);
+        self.held_max = held_within(wait_max);
+    }
+
+    /// The bounds that policies are told.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            queue_max: self.queue_max,
+            parking_max: self.parking_max,
+            batch_max: self.batch_max,
+            attempts_max: self.attempts_max,
+            overtaken_max: self.overtaken_max,
+            wait_max: self.wait_max,
+            unplaced_max: self.unplaced_max,
+            held_max: self.held_max,
+        }
+    }
+
     /// Checks every bound.
     ///
     /// # Errors
-    /// The first bound that is out of its range, with the range.
+    /// The first bound that is out of its range, with the range; or bounds that contradict each
+    /// other.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let bounds = [
             ("queue-max", u64::from(self.queue_max), 1, 1 << 20),
@@ -126,6 +182,7 @@ impl Config {
             ("wait-max", self.wait_max.0, 1, DAY),
             ("unserved-max", self.unserved_max.0, 0, DAY),
             ("unplaced-max", self.unplaced_max.0, 1, DAY),
+            ("held-max", self.held_max.0, 0, DAY),
             ("overtaken-max", u64::from(self.overtaken_max), 1, 1 << 20),
             (
                 "tokenless-steps-max",
@@ -155,13 +212,20 @@ impl Config {
         ];
         for (name, value, min, max) in bounds {
             if value < min || value > max {
-                return Err(InvalidConfig {
+                return Err(InvalidConfig::Range {
                     name,
                     value,
                     min,
                     max,
                 });
             }
+        }
+        if self.held_max.after(self.unplaced_max) >= self.wait_max {
+            return Err(InvalidConfig::NoTimeToPlace {
+                held_max: self.held_max,
+                unplaced_max: self.unplaced_max,
+                wait_max: self.wait_max,
+            });
         }
         Ok(())
     }

@@ -108,6 +108,7 @@ pub fn request(id: u64) -> Request {
         failed_on: Vec::new(),
         preferred: None,
         attempts: 0,
+        hold_end: None,
     }
 }
 

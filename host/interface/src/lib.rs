@@ -12,6 +12,7 @@
 #![deny(missing_docs)]
 
 mod answer;
+mod bounds;
 #[cfg(feature = "test-util")]
 pub mod fixture;
 mod hook;
@@ -25,6 +26,7 @@ pub use answer::{
     Allotment, Allotments, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault,
     Reply, Victim, admission, routing,
 };
+pub use bounds::Bounds;
 pub use hook::{Hook, HookMap, HookSet};
 pub use ids::{
     AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,

@@ -257,6 +257,7 @@ pub struct Request {
     pub failed_on: Vec<ExecutorId>,
     pub preferred: Option<ExecutorId>,
     pub attempts: u32,
+    pub hold_end: Option<Micros>,
 }
 
 /// Prompt tokens an executor already holds, by tier.

@@ -50,7 +50,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pointsman_core::Micros;
+use pointsman_core::{Bounds, Micros};
 use pointsman_policy::PolicyEngine;
 use tokio::sync::watch::Receiver as Watched;
 
@@ -74,6 +74,8 @@ pub struct EmbeddedPolicy {
 /// The parts of a reconciler, except its port.
 pub struct ReconcilerSpec {
     pub settings: LifecycleSettings,
+    /// The bounds of the machine, which every policy is told.
+    pub bounds: Bounds,
     /// The default policies. Of two that export a hook the first has the hook.
     pub embedded: Vec<EmbeddedPolicy>,
     /// The engine that compiles and runs policies.

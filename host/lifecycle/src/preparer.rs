@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
+use pointsman_core::Bounds;
 use pointsman_policy::{
     COMPONENT_BYTES_MAX, CompileCache, Digest, Limits, Made, PolicyComponent, PolicyEngine,
 };
@@ -54,6 +55,8 @@ pub(crate) struct Preparer {
     compiler: Compiler,
     /// The most that a policy may use.
     limits: Limits,
+    /// The bounds that policies are told.
+    bounds: Bounds,
     /// Settings by policy name, where no sidecar has any.
     settings: BTreeMap<String, Map<String, Value>>,
     // Owned state.
@@ -85,7 +88,7 @@ impl Preparer {
     /// # Errors
     /// If a thread cannot be started.
     pub(crate) fn spawn(
-        settings: &LifecycleSettings,
+        (settings, bounds): (&LifecycleSettings, Bounds),
         engine: PolicyEngine,
         cache: Option<CompileCache>,
         waker: &Waker,
@@ -102,6 +105,7 @@ impl Preparer {
         Ok(Self {
             compiler,
             limits: settings.limits,
+            bounds,
             settings: settings.settings.iter().cloned().collect(),
             jobs: Background::spawn(("policy-preparer", threads), waker, work)?,
             components: VecDeque::new(),
@@ -153,7 +157,8 @@ impl Preparer {
         };
         self.note(component.clone(), made.as_ref());
         let (sidecar, text) = self.sidecar(name, None)?;
-        Ok(Version::new(Origin::Embedded, &component, &sidecar, text))
+        let source = sidecar.source(&component, self.bounds);
+        Ok(Version::new(Origin::Embedded, source, &sidecar, text))
     }
 
     // === Files ===
@@ -196,6 +201,7 @@ impl Preparer {
             code,
             sidecar,
             sidecar_text,
+            bounds: self.bounds,
             stamp: Some(stamp.clone()),
         };
         if let Code::Component(component) = &job.code
@@ -222,6 +228,7 @@ impl Preparer {
             code: self.code(bytes),
             sidecar,
             sidecar_text,
+            bounds: self.bounds,
             stamp: None,
         })
     }

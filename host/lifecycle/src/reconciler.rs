@@ -73,13 +73,14 @@ impl<P: PolicyPort> Reconciler<P> {
     pub fn new(spec: ReconcilerSpec, port: P) -> io::Result<Self> {
         let ReconcilerSpec {
             settings,
+            bounds,
             embedded,
             engine,
             clock,
             mut state,
             waker,
         } = spec;
-        let preparer = Preparer::spawn(&settings, engine, state.cache(), &waker)?;
+        let preparer = Preparer::spawn((&settings, bounds), engine, state.cache(), &waker)?;
         let (orders, inbox) = order::orders(waker);
         let defaults = embedded.iter().map(|policy| policy.name).collect();
         Ok(Self {

@@ -22,8 +22,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::string::FromUtf8Error;
 
+use pointsman_core::Bounds;
 use pointsman_notation::{TomlError, TomlProblem, TomlText};
-use pointsman_policy::{Digest, Limits, Mode, OnFailure};
+use pointsman_policy::{Digest, Limits, Mode, OnFailure, PolicyComponent, PolicySource};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
@@ -69,6 +70,13 @@ impl Sidecar {
             sha256: None,
             on_failure: OnFailure::default(),
         }
+    }
+
+    /// The source of instances of `component` with these settings, on a machine with these bounds.
+    pub fn source(&self, component: &PolicyComponent, bounds: Bounds) -> PolicySource {
+        let plain = Map::new();
+        let settings = self.settings.as_ref().unwrap_or(&plain);
+        PolicySource::component(component, settings, self.limits).within(bounds)
     }
 }
 

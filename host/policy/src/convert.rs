@@ -45,6 +45,19 @@ macro_rules! conversions_of_rows {
             }
         }
 
+        pub(crate) fn bounds(bounds: &core_types::Bounds) -> wire::lifecycle::Bounds {
+            wire::lifecycle::Bounds {
+                queue_max: bounds.queue_max,
+                parking_max: bounds.parking_max,
+                batch_max: bounds.batch_max,
+                attempts_max: bounds.attempts_max,
+                overtaken_max: bounds.overtaken_max,
+                wait_max: bounds.wait_max.0,
+                unplaced_max: bounds.unplaced_max.0,
+                held_max: bounds.held_max.0,
+            }
+        }
+
         pub(crate) fn extent(extent: rows::Extent) -> types::Extent {
             match extent {
                 rows::Extent::SinceLast => types::Extent::SinceLast,
@@ -225,6 +238,7 @@ macro_rules! conversions_of_requests {
                 failed_on: (!row.failed_on.is_empty()).then(|| executors(&row.failed_on)),
                 preferred: row.preferred.map(|id| id.0),
                 attempts: row.attempts,
+                hold_end: row.hold_end.map(|at| at.0),
             }
         }
 

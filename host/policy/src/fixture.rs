@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{
-    ExecutorId, FaultKind, Hook, HookSet, Micros, Moment, Needs, Question, Reply, RowKind,
+    Bounds, ExecutorId, FaultKind, Hook, HookSet, Micros, Moment, Needs, Question, Reply, RowKind,
     RowKinds, admission, routing,
 };
 use serde_json::Map;
@@ -269,7 +269,7 @@ impl Instance for Scripted {
         Ok(self.0.0.lock().unwrap().description.clone())
     }
 
-    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
+    fn configure(&mut self, settings: &str, _: &Bounds) -> Result<Result<(), String>, Fault> {
         self.0
             .call(format!("configure {settings}"), Some(Failing::Make))?;
         let (refusal, gate) = {

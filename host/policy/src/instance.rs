@@ -9,7 +9,9 @@
 //!    state (`host::tests`).
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{ExecutorId, FaultKind, HookSet, Micros, Moment, Needs, Question, Reply};
+use pointsman_core::{
+    Bounds, ExecutorId, FaultKind, HookSet, Micros, Moment, Needs, Question, Reply,
+};
 
 /// One running instance of a policy.
 ///
@@ -29,12 +31,12 @@ pub trait Instance: Send {
     /// The fault that ended the call.
     fn describe(&mut self) -> Result<PolicyDescription, Fault>;
 
-    /// Passes the operator's settings, a JSON object; called once. The inner error is the policy's
-    /// refusal of them, for the operator.
+    /// Passes the operator's settings, a JSON object, and the host's bounds; called once. The inner
+    /// error is the policy's refusal of the settings, for the operator.
     ///
     /// # Errors
     /// The fault that ended the call.
-    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault>;
+    fn configure(&mut self, settings: &str, bounds: &Bounds) -> Result<Result<(), String>, Fault>;
 
     /// Tells the policy which rows of the machine have changed.
     ///

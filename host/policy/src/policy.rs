@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{FaultKind, Feed, Hook, HookSet, Micros, Needs, RowKind, RowKinds, View};
+use pointsman_core::{
+    Bounds, Config, FaultKind, Feed, Hook, HookSet, Micros, Needs, RowKind, RowKinds, View,
+};
 use pointsman_notation::untrusted;
 use serde_json::{Map, Value};
 
@@ -27,6 +29,7 @@ pub struct PolicySource {
     code: Code,
     settings: Arc<str>,
     limits: Limits,
+    bounds: Bounds,
     digest: Digest,
     fingerprint: Digest,
 }
@@ -68,9 +71,23 @@ impl PolicySource {
             code,
             settings: settings.into(),
             limits,
+            bounds: Config::default().bounds(),
             digest,
             fingerprint: Digest::of(&text),
         }
+    }
+
+    /// The same source for a machine with these bounds, which instances are told. Without this they
+    /// are told the default ones.
+    #[must_use]
+    pub fn within(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
+    }
+
+    /// The bounds that instances are told.
+    #[must_use]
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
     }
 
     /// Digest of the code.
@@ -119,7 +136,8 @@ impl PolicySource {
     fn cold(&self) -> Result<Box<dyn Instance>, Fault> {
         let as_start = |fault: Fault| Fault::new(FaultKind::Start, fault.detail);
         let mut instance = self.instantiate().map_err(as_start)?;
-        match instance.configure(&self.settings).map_err(as_start)? {
+        let configured = instance.configure(&self.settings, &self.bounds);
+        match configured.map_err(as_start)? {
             Ok(()) => Ok(instance),
             Err(refusal) => Err(Fault::new(
                 FaultKind::Start,
@@ -296,7 +314,7 @@ pub fn start(source: PolicySource) -> Result<Runner, StartError> {
     check_texts(&description, source.limits())?;
     check_hooks(&description, instance.hooks())?;
     instance
-        .configure(&source.settings)
+        .configure(&source.settings, &source.bounds)
         .map_err(StartError::ConfigureFaulted)?
         .map_err(StartError::SettingsRefused)?;
     Ok(Runner::new(source, description, instance))

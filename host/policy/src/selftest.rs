@@ -94,17 +94,28 @@ pub fn self_test(source: &PolicySource) -> Result<(), SelfTestError> {
     many_rows(source)
 }
 
+/// The bounds of a machine that waits as long as the one that the policy is for.
+fn config(source: &PolicySource) -> Config {
+    let bounds = source.bounds();
+    Config {
+        wait_max: bounds.wait_max,
+        unplaced_max: bounds.unplaced_max,
+        held_max: bounds.held_max,
+        ..Config::default()
+    }
+}
+
 // === Scenes ===
 
 fn no_executor(source: &PolicySource) -> Result<(), SelfTestError> {
-    let mut host = TestHost::new(source, Scene::NoExecutor, Config::default())?;
+    let mut host = TestHost::new(source, Scene::NoExecutor, config(source))?;
     host.turn()?;
     host.arrive(3, RequestClass::LatencyCritical, 0);
     host.turn()
 }
 
 fn one_executor(source: &PolicySource) -> Result<(), SelfTestError> {
-    let mut host = TestHost::new(source, Scene::OneExecutor, Config::default())?;
+    let mut host = TestHost::new(source, Scene::OneExecutor, config(source))?;
     host.attach(1, 2);
     host.turn()?;
     host.arrive(2, RequestClass::LatencyCritical, 0);
@@ -121,7 +132,7 @@ fn all_full(source: &PolicySource) -> Result<(), SelfTestError> {
     let config = Config {
         queue_max: 4,
         parking_max: 2,
-        ..Config::default()
+        ..config(source)
     };
     let mut host = TestHost::new(source, Scene::AllFull, config)?;
     host.attach(1, 2);
@@ -143,7 +154,7 @@ fn many_rows(source: &PolicySource) -> Result<(), SelfTestError> {
     let rows = source.limits().observe_rows.min(ROWS_MAX);
     let config = Config {
         queue_max: rows,
-        ..Config::default()
+        ..config(source)
     };
     let mut host = TestHost::new(source, Scene::ManyRows, config)?;
     host.attach(EXECUTORS, 4);

@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
+use pointsman_core::{Bounds, FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
 use pointsman_notation::untrusted;
 use wasmtime::component::InstancePre;
 use wasmtime::{Store, Trap};
@@ -342,9 +342,10 @@ impl Instance for WasmInstance {
         .map(convert::description)
     }
 
-    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
+    fn configure(&mut self, settings: &str, bounds: &Bounds) -> Result<Result<(), String>, Fault> {
+        let bounds = convert::bounds(bounds);
         let refused = self.call_lifecycle("configure", &mut |store, guest, _| {
-            guest.lifecycle.call_configure(store, settings)
+            guest.lifecycle.call_configure(store, settings, bounds)
         })?;
         Ok(refused.map_err(|why| untrusted::line(&why, REFUSAL_BYTES)))
     }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use pointsman_core::Hook;
+use pointsman_core::{Bounds, Hook};
 use pointsman_journal::{Blob, Chain, Component, ContentHash, PolicyRecord, Roster};
 use pointsman_notation::NamedLimits;
 use pointsman_policy::{
@@ -114,13 +114,15 @@ fn limits_json(limits: &Limits) -> String {
 pub(crate) fn revive(
     components: &ComponentCache,
     record: &PolicyRecord,
+    bounds: Bounds,
 ) -> Result<Runner, ReplayError> {
-    started(components, record).map_err(|source| ReplayError::policy(record, source))
+    started(components, record, bounds).map_err(|source| ReplayError::policy(record, source))
 }
 
 fn started(
     components: &ComponentCache,
     record: &PolicyRecord,
+    bounds: Bounds,
 ) -> Result<Runner, Box<dyn Error + Send + Sync>> {
     let code = record.code.as_ref().ok_or_else(|| {
         format!(
@@ -136,7 +138,8 @@ fn started(
     }
     let settings: Map<String, Value> = serde_json::from_str(&record.settings)?;
     let limits = limits(&record.limits)?;
-    let mut runner = start(PolicySource::component(&component, &settings, limits))?;
+    let source = PolicySource::component(&component, &settings, limits);
+    let mut runner = start(source.within(bounds))?;
     if let Some(state) = &record.state {
         let description = runner.description();
         runner.restore(&Snapshot {

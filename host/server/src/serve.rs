@@ -410,6 +410,7 @@ fn start_reconciler(
     let state = config.state_folder.as_deref().map(State::open);
     let spec = ReconcilerSpec {
         settings: config.policies.clone(),
+        bounds: config.core.bounds(),
         embedded: embedded::policies()?.to_vec(),
         engine: PolicyEngine::with_compiler(config.compiler.clone())?,
         clock: Arc::new(move || clock.now()),

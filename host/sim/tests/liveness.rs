@@ -6,11 +6,12 @@ mod common;
 use common::{
     END, World, add_device, add_executor, arrive, cancel, device_with, executor_with, facts,
     is_queued, is_running, placements, refusals, request, seconds, single, steps, strikes,
-    world_with,
+    waiting_row, world_with,
 };
+use pointsman_core::rows::Health;
 use pointsman_core::{
-    Allotment, Allotments, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, Fact,
-    Micros, NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
+    Allotment, Allotments, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, ExpiredWhy,
+    Fact, Micros, NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
 };
 
 const HOLD: routing::Choice = routing::Choice::Hold(None);
@@ -129,6 +130,208 @@ fn more_executors_than_there_are_are_no_ranking() {
         refusals(&world),
         [RefusalCause::TooMany { named, attached }]
     );
+}
+
+// === Held on purpose ===
+
+fn held_max() -> Micros {
+    Config::default().held_max
+}
+
+/// One slot, and a policy that holds every request until `until`. Returns a request that it holds.
+fn held_until(until: Micros) -> (World, ExecutorId, RequestId) {
+    let (mut world, executor) = single(1, 64);
+    let hold = routing::Choice::Hold(Some(until));
+    world.policies.on_route(move |_, _| hold.clone());
+    let id = arrive(&mut world, request(10, 5));
+    (world, executor, id)
+}
+
+/// Makes the machine ask again, with nothing changed that matters.
+fn stir(world: &mut World, executor: ExecutorId) {
+    for slots in [2, 1] {
+        world.update(executor, ExecutorUpdate::SlotsTotal(slots));
+        world.settle();
+    }
+}
+
+/// The ends of the holds of a request that the machine reported.
+fn ends(world: &World, id: RequestId) -> Vec<Option<Micros>> {
+    let held = facts(world).filter_map(|fact| {
+        let Fact::Held(held, until, _) = fact else {
+            return None;
+        };
+        (*held == id).then_some(*until)
+    });
+    held.collect()
+}
+
+#[test]
+fn a_hold_on_purpose_is_no_strike_while_it_lasts() {
+    let until = unplaced_max().after(seconds(15));
+    let (mut world, executor, id) = held_until(until);
+    world.run_until(Micros(until.0 - 1));
+    assert!(is_queued(&world, id));
+    world.policies.route_to(&[executor]);
+    world.run_until(until);
+    assert_eq!(placements(&world, id), [executor]);
+    assert_eq!(
+        (placed_by(&world, id), strikes(&world)),
+        (Some(Author::Policy(0)), vec![])
+    );
+}
+
+#[test]
+fn a_hold_ends_at_the_bound_and_then_the_first_clock_begins() {
+    let (mut world, executor, id) = held_until(Micros(u64::MAX));
+    assert_eq!(ends(&world, id), [Some(held_max())]);
+    world.run_until(held_max());
+    let asked = world.policies.route_questions_for(id);
+    assert_eq!(
+        asked,
+        [Micros(0), held_max()],
+        "asked again at the end of the hold"
+    );
+    assert_eq!(ends(&world, id)[1], None, "its holds are used up");
+    let placed_at = held_max().after(unplaced_max());
+    world.run_until(Micros(placed_at.0 - 1));
+    assert!(is_queued(&world, id) && strikes(&world).is_empty());
+    world.run_until(placed_at);
+    assert_eq!(strikes(&world), [(Clock::Unplaced, id)]);
+    assert_eq!(placements(&world, id), [executor]);
+    assert!(world.run_out(END));
+    assert!(matches!(world.outcome(id), Some(Outcome::Finished { .. })));
+}
+
+#[test]
+fn a_hold_that_stops_no_clock_is_asked_about_again_at_its_time_all_the_same() {
+    let mut world = world_with(Config {
+        held_max: Micros(0),
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 64);
+    add_executor(&mut world, device, 1);
+    world
+        .policies
+        .on_route(|now, _| routing::Choice::Hold(Some(now.after(seconds(3)))));
+    let id = arrive(&mut world, request(10, 5));
+    world.run_until(unplaced_max());
+    let asked = world.policies.route_questions_for(id);
+    assert_eq!(asked, [0, 3, 6, 9].map(seconds));
+    assert_eq!(strikes(&world), [(Clock::Unplaced, id)]);
+}
+
+#[test]
+fn short_holds_stop_the_clock_only_while_they_last() {
+    let (mut world, executor) = single(1, 64);
+    // A second is held on purpose, the next one is not, and so on.
+    world.policies.on_route(|now, _| {
+        let next = now.after(seconds(1));
+        routing::Choice::Hold((now.0 / seconds(2).0 * seconds(2).0 == now.0).then_some(next))
+    });
+    let id = arrive(&mut world, request(10, 5));
+    for second in 1..20 {
+        world.run_until(seconds(second));
+        stir(&mut world, executor);
+        assert_eq!(strikes(&world), [], "{second} s");
+    }
+    world.run_until(seconds(20));
+    assert_eq!(strikes(&world), [(Clock::Unplaced, id)]);
+}
+
+#[test]
+fn a_return_begins_a_new_stay_with_holds_of_its_own() {
+    let (mut world, executor, id) = held_until(Micros(u64::MAX));
+    let other = add_device(&mut world, 64);
+    add_executor(&mut world, other, 1);
+    world.run_until(seconds(20));
+    world.policies.route_to(&[executor]);
+    stir(&mut world, executor);
+    assert!(is_running(&world, id));
+    world
+        .policies
+        .on_route(|_, _| routing::Choice::Hold(Some(Micros(u64::MAX))));
+    world.fail(executor, id, pointsman_core::RetryClass::Elsewhere);
+    world.settle();
+    assert_eq!(
+        ends(&world, id).last(),
+        Some(&Some(seconds(20).after(held_max())))
+    );
+}
+
+#[test]
+fn a_request_held_on_purpose_is_not_overtaken() {
+    let mut world = world_with(Config {
+        overtaken_max: 2,
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 64);
+    let executor = add_executor(&mut world, device, 1);
+    let held = RequestId(0);
+    world.policies.on_route(move |_, id| {
+        if id == held {
+            routing::Choice::Hold(Some(Micros(u64::MAX)))
+        } else {
+            routing::Choice::Place(vec![executor])
+        }
+    });
+    assert_eq!(arrive(&mut world, request(4, 1)), held);
+    for _ in 0..5 {
+        let new = arrive(&mut world, request(4, 1));
+        assert!(is_running(&world, new));
+        world.step(executor);
+    }
+    assert_eq!(strikes(&world), []);
+    // Without a time it is, and goes first soon.
+    world.policies.on_route(move |_, id| {
+        if id == held {
+            HOLD
+        } else {
+            routing::Choice::Place(vec![executor])
+        }
+    });
+    for _ in 0..3 {
+        arrive(&mut world, request(4, 1));
+        world.step(executor);
+    }
+    assert_eq!(strikes(&world), [(Clock::Overtaken, held)]);
+}
+
+#[test]
+fn the_end_of_holds_is_in_the_row_of_a_held_request() {
+    let (mut world, executor, id) = held_until(seconds(4));
+    let told = |world: &mut World| waiting_row(world, id).unwrap().hold_end;
+    world.run_until(seconds(2));
+    stir(&mut world, executor);
+    assert_eq!(told(&mut world), Some(held_max()), "the same hold goes on");
+    // Nothing could take it for a while: that is no hold.
+    world.update(executor, ExecutorUpdate::Health(Health::Draining));
+    world.settle();
+    world.run_until(seconds(12));
+    world.update(executor, ExecutorUpdate::Health(Health::Up));
+    world.settle();
+    assert_eq!(told(&mut world), Some(held_max().after(seconds(10))));
+}
+
+// === The end of the wait ===
+
+/// The executor takes nothing for almost as long as a request may wait; then the policy holds.
+#[test]
+fn what_could_be_placed_at_the_end_of_its_wait_is_placed_and_not_refused() {
+    for hold in [HOLD, routing::Choice::Hold(Some(Micros(u64::MAX)))] {
+        let (mut world, executor) = single(1, 64);
+        world.update(executor, ExecutorUpdate::Health(Health::Draining));
+        world.policies.on_route(move |_, _| hold.clone());
+        let [first, second] = [(); 2].map(|()| arrive(&mut world, request(10, 5)));
+        let wait_max = Config::default().wait_max;
+        world.run_until(Micros(wait_max.0 - 5));
+        world.update(executor, ExecutorUpdate::Health(Health::Up));
+        world.run_until(wait_max);
+        assert_eq!(placements(&world, first), [executor]);
+        assert_eq!(strikes(&world), []);
+        let expired = Outcome::Expired(ExpiredWhy::Wait);
+        assert_eq!(world.outcome(second), Some(expired), "one slot is for one");
+    }
 }
 
 // === Overtaken ===

@@ -1,7 +1,7 @@
 //! The order, by hand-computed scores.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, executor, load, request, residency};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, executor, load, request, residency};
 use pointsman_sdk::wire::types::{
     Change, ExecutorLoad, Extent, Health, Request, RequestClass, Residency,
 };
@@ -15,7 +15,9 @@ const PLAIN: &str =
 
 fn policy(settings: &str, changes: Vec<Change>) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(settings).expect("valid settings");
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
     policy.observe(0, Extent::Everything, changes);
     policy
 }
@@ -286,7 +288,10 @@ fn a_request_it_was_not_told_of_is_left_out() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let check = |settings: &str, expected: &str| {
-        assert_eq!(instance().configure(settings), Err(expected.into()));
+        assert_eq!(
+            instance().configure(settings, bounds()),
+            Err(expected.into())
+        );
     };
     check(
         r#"{"queue-aging-equalization": 0}"#,

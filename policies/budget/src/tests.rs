@@ -1,7 +1,7 @@
 //! Admission and allotments.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{asked, at, executor, load, request};
+use pointsman_sdk::fixture::{asked, at, bounds, executor, load, request};
 use pointsman_sdk::wire::admission::{Choice, Displacement};
 use pointsman_sdk::wire::budget::DeviceTokens;
 use pointsman_sdk::wire::types::{
@@ -12,7 +12,9 @@ use super::instance;
 
 fn policy(settings: &str, changes: Vec<Change>) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(settings).expect("valid settings");
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
     policy.observe(0, Extent::Everything, changes);
     policy
 }
@@ -220,7 +222,10 @@ fn queued_work_is_work_and_an_engine_that_is_down_has_none() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let check = |settings: &str, expected: &str| {
-        assert_eq!(instance().configure(settings), Err(expected.into()));
+        assert_eq!(
+            instance().configure(settings, bounds()),
+            Err(expected.into())
+        );
     };
     check(
         r#"{"max-single-engine": 99}"#,

@@ -44,18 +44,21 @@ pub(crate) fn choose(case: &Case<'_>, table: &Table, settings: &Settings) -> Res
     let search = Search::new(case, table, settings);
     let best = search.best();
     let gives_up = settings.late == Late::GiveUp;
+    let may_wait = case.hold_end().is_some();
     let (place, reason) = match (best, case.request.deadline) {
         (Some((Timeliness::InTime, place)), Some(_)) => (place, Reason::InTime),
         (Some((Timeliness::InTime, place)), None) => (place, Reason::NoDeadline),
         (Some((Timeliness::Late, place)), _) if !gives_up => (place, Reason::Late),
         // The outlook of a request that has every executor to itself that may ever take it.
         (Some((Timeliness::Late, _)) | None, _) => {
-            return Err(match search.outlook() {
-                None => given(Choice::Hold(None), Reason::Nowhere),
-                Some(Timeliness::Late) if gives_up => given(Choice::GiveUp, Reason::TooLate),
-                Some(_) if best.is_none() => given(Choice::Hold(None), Reason::NoRoom),
-                Some(_) => given(Choice::Hold(None), Reason::FasterIsBusy),
-            });
+            let held = |reason: Reason| case.hold(None, reason.index());
+            match (search.outlook(), best) {
+                (None, _) => return Err(held(Reason::Nowhere)),
+                (Some(Timeliness::Late), _) if gives_up => return Err(GIVEN_UP),
+                (Some(_), None) => return Err(held(Reason::NoRoom)),
+                (Some(_), Some(_)) if may_wait => return Err(held(Reason::FasterIsBusy)),
+                (Some(_), Some((_, place))) => (place, Reason::Late),
+            }
         }
     };
     Ok(Pick::new(&place, reason.index()))
@@ -192,10 +195,21 @@ impl<'a> Search<'a> {
 /// Lists every executor for the request.
 pub(crate) fn explain(case: &Case<'_>, settings: &Settings) -> Vec<Candidate> {
     let tokens = output_tokens(settings, case.request);
+    let timeliness_on = |executor: &Executor<'_>| {
+        let micros = Pace::of(executor.load).micros(tokens);
+        Timeliness::of(case.request, case.now, micros)
+    };
+    let could_be_in_time = |executor: Executor<'_>| {
+        timeliness_on(&executor) == Timeliness::InTime && case.check_lasting(&executor).is_ok()
+    };
+    // Held for a faster executor until the host let it be held no longer.
+    let has_waited =
+        case.hold_end().is_none() && case.fleet.mirror.executors().any(could_be_in_time);
     let rank = |place: &Place<'_>| {
         let micros = Pace::of(place.executor.load).micros(tokens);
-        let timeliness = Timeliness::of(case.request, case.now, micros);
-        if timeliness == Timeliness::Late && settings.late == Late::GiveUp {
+        let timeliness = timeliness_on(&place.executor);
+        let may_be_late = settings.late == Late::RunLast || has_waited;
+        if timeliness == Timeliness::Late && !may_be_late {
             return Err("the answer would come too late");
         }
         Ok(Rank {
@@ -213,9 +227,7 @@ pub(crate) fn explain(case: &Case<'_>, settings: &Settings) -> Vec<Candidate> {
     explain::by_rank(case, rank, note)
 }
 
-fn given(choice: Choice, reason: Reason) -> Verdict {
-    Verdict {
-        choice,
-        reason: reason.index(),
-    }
-}
+const GIVEN_UP: Verdict = Verdict {
+    choice: Choice::GiveUp,
+    reason: Reason::TooLate.index(),
+};

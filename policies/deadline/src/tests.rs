@@ -4,7 +4,7 @@
 //! 0.5 s. An answer of 11 tokens takes 3 s on the one and 10 s on the other.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, cached, executor, load, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, cached, executor, load, request};
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request};
@@ -12,6 +12,8 @@ use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request};
 use super::instance;
 use super::reason::Reason;
 
+/// The verdict on what is asked at 0 and waits as long as it may.
+const HELD: Choice = Choice::Hold(Some(30 * SECOND));
 const FAST: u32 = 0;
 const SLOW: u32 = 1;
 
@@ -33,7 +35,9 @@ fn full(id: u32) -> ExecutorLoad {
 
 fn policy(settings: &str, loads: &[ExecutorLoad]) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(settings).expect("valid settings");
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
     let info = |load: &ExecutorLoad| Change::Executor(executor(load.id));
     let changes = loads.iter().map(info);
     let loads = loads.iter().cloned().map(Change::Load);
@@ -203,7 +207,7 @@ fn placements_of_one_answer_count_and_of_equally_used_ones_the_faster_is_taken()
         .into_iter()
         .map(on)
         .collect::<Vec<_>>();
-    expected.push(Choice::Hold(None));
+    expected.push(HELD);
     assert_eq!(choices, expected);
 }
 
@@ -227,7 +231,7 @@ fn what_no_executor_can_end_in_time_is_given_up() {
 fn it_is_held_where_a_busy_executor_would_make_it() {
     let mut policy = policy("{}", &[full(FAST), measured(SLOW)]);
     let p = &mut *policy;
-    let held = |reason| (Choice::Hold(None), reason);
+    let held = |reason| (HELD, reason);
     check_route(p, 0, due(1, 9 * SECOND), held(Reason::FasterIsBusy));
     check_route(
         p,
@@ -294,7 +298,7 @@ fn it_goes_where_it_explains_as_loads_change() {
         let explained = policy.explain(at(0), asked, cached(round));
         let eligible = explained.iter().filter(|candidate| candidate.eligible);
         let best = eligible.min_by_key(|candidate| candidate.cost);
-        let expected = best.map_or(Choice::Hold(None), |best| on(best.executor));
+        let expected = best.map_or(HELD, |best| on(best.executor));
         held += u32::from(best.is_none());
         let verdicts = policy.route(at(0), vec![cached(round)]);
         assert_eq!(verdicts[0].choice, expected, "round {round}: {explained:?}");
@@ -321,7 +325,10 @@ fn the_greatest_times_do_not_overflow() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let check = |settings: &str, expected: &str| {
-        assert_eq!(instance().configure(settings), Err(expected.into()));
+        assert_eq!(
+            instance().configure(settings, bounds()),
+            Err(expected.into())
+        );
     };
     check(
         r#"{"patience": 86401}"#,

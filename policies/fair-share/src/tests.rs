@@ -3,7 +3,7 @@
 //! Unless a test says otherwise prompt tokens count 1, generated ones 2, and waiting nothing.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, request, tenant};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request, tenant};
 use pointsman_sdk::wire::types::{Change, Extent, Request, Tenant};
 
 use super::instance;
@@ -12,7 +12,9 @@ const UNAGED: &str = r#"{"aging": 0}"#;
 
 fn policy(settings: &str) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(settings).expect("valid settings");
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
     policy
 }
 
@@ -353,7 +355,10 @@ fn a_request_it_was_not_told_of_is_left_out() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let check = |settings: &str, expected: &str| {
-        assert_eq!(instance().configure(settings), Err(expected.into()));
+        assert_eq!(
+            instance().configure(settings, bounds()),
+            Err(expected.into())
+        );
     };
     check(
         r#"{"prompt-token-cost": 0, "output-token-cost": 0}"#,

@@ -91,7 +91,7 @@ impl Router for KvCost {
         } else {
             self.drawn(case)
         };
-        let place = chosen.ok_or(Self::hold(Reason::NoRoom.index()))?;
+        let place = chosen.ok_or_else(|| case.hold(None, Reason::NoRoom.index()))?;
         let reason = if self.settings.temperature > 0 {
             Reason::Drawn
         } else {

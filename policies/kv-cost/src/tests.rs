@@ -1,7 +1,7 @@
 //! Costs and choices, computed by hand from the formula.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, at, cached, executor, load, request};
+use pointsman_sdk::fixture::{SECOND, at, bounds, cached, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{
     Cached, Change, ExecutorInfo, ExecutorLoad, Extent, Health, Overlap, Request,
@@ -12,7 +12,7 @@ use super::instance;
 /// Two executors on devices of their own, whose pools are not told; whoever asks.
 fn policy(settings: &str, loads: &[ExecutorLoad], requests: Vec<Request>) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(settings).unwrap();
+    policy.configure(settings, bounds()).unwrap();
     let rows = loads.iter().flat_map(|row| {
         let info = ExecutorInfo {
             device: row.id,
@@ -257,7 +257,7 @@ fn a_draw_follows_from_seed_and_request() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    let refused = |settings| instance().configure(settings);
+    let refused = |settings| instance().configure(settings, bounds());
     assert_eq!(
         refused(r#"{"device-credit": 1001}"#),
         Err("`device-credit`: 1001 is not between 0 and 1000".to_owned())

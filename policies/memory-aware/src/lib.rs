@@ -22,7 +22,7 @@ mod search;
 mod settings;
 
 use pointsman_sdk::wire::explanation::Candidate;
-use pointsman_sdk::wire::routing::{Choice, Verdict};
+use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{
     Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Policy,
@@ -90,7 +90,7 @@ impl Policy for MemoryAware {
 
     fn observed(&mut self, mirror: &Mirror) {
         self.known.clear();
-        let drains = self.settings.cold_models == ColdModels::Drain && self.roster.limits_models();
+        let drains = self.settings.help() == Some(ColdModels::Drain) && self.roster.limits_models();
         self.drains = if drains {
             Drains::find(self, mirror)
         } else {
@@ -137,15 +137,19 @@ impl Router for MemoryAware {
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
         let search = Search::new(self, case);
         if let Some(blocked) = self.known.blocked(&search) {
-            return Err(held(blocked));
+            return Err(held(case, blocked));
         }
         let (_, choice) = search.choose(self.may_look(&search));
         match choice {
-            Ok(choice) => Ok(choice.pick(self.settings.balance)),
+            Ok(choice) if search.may_wait => Ok(choice.pick(self.settings.balance)),
+            Ok(choice) => Ok(Pick {
+                reason: Reason::HeldOut.index(),
+                ..choice.pick(self.settings.balance)
+            }),
             Err(blocked) => {
                 let entry = Known::entry(&search, blocked);
                 self.known.note(entry);
-                Err(held(blocked))
+                Err(held(case, blocked))
             }
         }
     }
@@ -182,11 +186,9 @@ impl MemoryAware {
 
 /// A warm hold is waited for where it is all that stands in the way; any other lack passes at a
 /// time that no row tells.
-fn held(blocked: Blocked) -> Verdict {
-    if let Some(until) = blocked.warm_until {
-        return hold(Some(until), Reason::WarmHold);
-    }
+fn held(case: &Case<'_>, blocked: Blocked) -> Verdict {
     let reason = match blocked.lack {
+        _ if blocked.warm_until.is_some() => Reason::WarmHold,
         Some(Lack::ModelLimit) => Reason::ModelLimit,
         Some(Lack::Drain) => Reason::Drain,
         Some(Lack::Slot) => Reason::NoSlot,
@@ -194,14 +196,7 @@ fn held(blocked: Blocked) -> Verdict {
         Some(Lack::Model) => Reason::ModelsMax,
         None => Reason::Nowhere,
     };
-    hold(None, reason)
-}
-
-fn hold(until: Option<u64>, reason: Reason) -> Verdict {
-    Verdict {
-        choice: Choice::Hold(until),
-        reason: reason.index(),
-    }
+    case.hold(blocked.warm_until, reason.index())
 }
 
 export!(MemoryAware: routing, explanation);

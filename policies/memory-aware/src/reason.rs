@@ -17,5 +17,6 @@ pointsman_sdk::reasons! {
         Overlap = "least cost for what it holds of the prompt",
         Waiver = "its model is warm nowhere: another's warm hold is waived",
         Drain = "where there is room is kept free for a model that is warm nowhere",
+        HeldOut = "held for as long as the host allows: no warm hold, drain or group binds it now",
     }
 }

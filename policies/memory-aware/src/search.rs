@@ -31,6 +31,8 @@ pub(crate) struct Search<'a> {
     pub(crate) group: Option<u32>,
     /// The session, where it is hashed to an executor.
     pub(crate) session: Option<u64>,
+    /// The host lets it be held. Where not, no warm hold, drain or group keeps it from a place.
+    pub(crate) may_wait: bool,
 }
 
 /// An obstacle to a request on an executor.
@@ -69,6 +71,7 @@ impl<'a> Search<'a> {
             case,
             group,
             session: case.request.session.filter(|_| hashes),
+            may_wait: case.hold_end().is_some(),
         }
     }
 
@@ -86,6 +89,13 @@ impl<'a> Search<'a> {
         if let Some(choice) = self.choice() {
             return (self, Ok(choice));
         }
+        let anywhere = Self {
+            group: None,
+            ..self
+        };
+        if self.group.is_some() && !self.may_wait {
+            return anywhere.choose(may_look);
+        }
         if may_look == MayLook::No {
             return (self, Err(Blocked::UNKNOWN));
         }
@@ -94,10 +104,6 @@ impl<'a> Search<'a> {
         if self.group.is_none() || waits || looked.waived.is_some() {
             return (self, looked.waived.ok_or(looked.blocked));
         }
-        let anywhere = Self {
-            group: None,
-            ..self
-        };
         anywhere.choose(may_look)
     }
 
@@ -137,7 +143,7 @@ impl<'a> Search<'a> {
     #[inline]
     pub(crate) fn place_on(&self, executor: Executor<'a>) -> Result<Place<'a>, Hurdle> {
         let seat = self.case.fit(&executor).map_err(Hurdle::Obstacle)?;
-        if self.drains.keeps_out(executor.id(), self.request().model) {
+        if self.may_wait && self.drains.keeps_out(executor.id(), self.request().model) {
             return Err(Hurdle::Drained);
         }
         Ok(self.seated(executor, seat))

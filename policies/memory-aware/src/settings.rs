@@ -20,6 +20,9 @@ pub struct Settings {
     pub rendezvous: Rendezvous,
     /// Meaning of a request's topology group.
     pub group_hint: GroupHint,
+    /// Points of a request whose model is warm, as in `aging`. 0: warmth does not count, and a model
+    /// that is warm nowhere gets no help.
+    pub affinity_bonus: u32,
     /// Help for a request whose model is warm nowhere.
     pub cold_models: ColdModels,
     /// Models warm nowhere that executors are kept free for, at most.
@@ -82,8 +85,6 @@ pub enum GroupHint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ColdModels {
-    /// No help: another model's warm hold binds the request.
-    Wait,
     /// A hold is waived that is all that stands in the way.
     Start,
     /// A hold is waived, and where `models-max` alone stands in the way an executor is kept free.
@@ -98,6 +99,7 @@ impl Default for Settings {
             session_preference: true,
             rendezvous: Rendezvous::Groups,
             group_hint: GroupHint::Keep,
+            affinity_bonus: 10,
             cold_models: ColdModels::Drain,
             cold_models_max: 8,
             device_credit: 1000,
@@ -135,12 +137,19 @@ impl Settings {
                 "`pressure-tiers`: {tiers:?} do not ascend to at most 1000 permille"
             ));
         }
+        check_range("affinity-bonus", self.affinity_bonus, 0..=1_000_000)?;
         check_range("candidates", self.candidates, 1..=8)?;
         // A question or an `observe` must end in a fleet of any size.
         check_range("cold-models-max", self.cold_models_max, 0..=64)?;
         check_range("looks-max", self.looks_max, 0..=64)?;
         check_range("tokens-per-block", self.tokens_per_block, 1..=1_000_000)?;
         Ok(self)
+    }
+
+    /// The help for a request whose model is warm nowhere; absent: none, and another model's warm
+    /// hold binds it.
+    pub(crate) fn help(&self) -> Option<ColdModels> {
+        (self.affinity_bonus > 0).then_some(self.cold_models)
     }
 
     /// The pressure tier of a pool with so many permille of its blocks in use.

@@ -7,7 +7,7 @@ mod indexed;
 mod overlap;
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{at, cached, device, executor, load, request};
+use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{
     Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Request,
@@ -16,6 +16,8 @@ use pointsman_sdk::wire::types::{
 use super::instance;
 use crate::reason::Reason;
 
+/// The verdict on what is asked at 100 us and waits as long as it may.
+const HELD: Choice = Choice::Hold(Some(30_000_100));
 const MEMORY: &str = "{}";
 const SLOTS: &str = r#"{"balance": "slots"}"#;
 
@@ -60,7 +62,9 @@ impl Fleet {
 
     fn policy(self, settings: &str, requests: Vec<Request>) -> Box<dyn Instance> {
         let mut policy = instance();
-        policy.configure(settings).expect("valid settings");
+        policy
+            .configure(settings, bounds())
+            .expect("valid settings");
         let mut changes = self.0;
         changes.extend(requests.into_iter().map(Change::Waiting));
         policy.observe(100, Extent::Everything, changes);
@@ -260,7 +264,7 @@ fn a_batch_counts_its_own_placements() {
     let verdicts = Fleet::of_three().ask(MEMORY, requests);
     let firsts: Vec<u32> = verdicts[..12].iter().map(|row| first(&row.0)).collect();
     assert_eq!(firsts, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]);
-    assert_eq!(verdicts[12], (Choice::Hold(None), Reason::NoSlot.index()));
+    assert_eq!(verdicts[12], (HELD, Reason::NoSlot.index()));
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Router for PrefixBound {
         let best = contenders
             .iter()
             .min_by_key(|contender| contender.preference);
-        let best = best.ok_or(Self::hold(Reason::NoRoom.index()))?;
+        let best = best.ok_or_else(|| case.hold(None, Reason::NoRoom.index()))?;
         // Degraded ones are not looked at where another is up.
         let mut alike = contenders
             .iter()

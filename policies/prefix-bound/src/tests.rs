@@ -1,6 +1,6 @@
 //! Choices by prefix and load, computed by hand.
 
-use pointsman_sdk::fixture::{SECOND, at, cached, executor, load, request};
+use pointsman_sdk::fixture::{SECOND, at, bounds, cached, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{
     Cached, Change, ExecutorInfo, ExecutorLoad, Extent, Health, Overlap,
@@ -39,7 +39,7 @@ fn check_loads(
     (chosen, reason): (u32, Reason),
 ) {
     let mut policy = instance();
-    policy.configure(settings).unwrap();
+    policy.configure(settings, bounds()).unwrap();
     let mut rows = vec![Change::Waiting(request(1))];
     for load in loads {
         rows.push(Change::Executor(ExecutorInfo {
@@ -126,7 +126,7 @@ fn up_goes_before_degraded_whatever_is_cached() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    let refused = |settings| instance().configure(settings);
+    let refused = |settings| instance().configure(settings, bounds());
     assert_eq!(
         refused(r#"{"balance-rel": 999}"#),
         Err("`balance-rel`: 999 is not between 1000 and 1000000".to_owned())

@@ -1,6 +1,6 @@
 //! The three orders, by scores computed by hand.
 
-use pointsman_sdk::fixture::{SECOND, asked, at, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass};
 
 use super::instance;
@@ -15,7 +15,7 @@ fn check(discipline: &str, requests: &[Request], expected: &[u64]) {
         let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
         let mut policy = instance();
         policy
-            .configure(&format!(r#"{{"discipline": "{discipline}"}}"#))
+            .configure(&format!(r#"{{"discipline": "{discipline}"}}"#), bounds())
             .expect("valid settings");
         let changes = requests.into_iter().map(Change::Waiting).collect();
         policy.observe(0, Extent::Everything, changes);
@@ -130,14 +130,16 @@ fn class_and_then_priority_are_strict_in_every_discipline() {
 #[test]
 fn a_request_it_was_not_told_of_is_left_out() {
     let mut policy = instance();
-    policy.configure("{}").expect("the defaults are valid");
+    policy
+        .configure("{}", bounds())
+        .expect("the defaults are valid");
     policy.observe(0, Extent::Everything, vec![Change::Waiting(request(1))]);
     assert_eq!(policy.order(at(0), asked(&[9, 1])), [1]);
 }
 
 #[test]
 fn an_unknown_discipline_is_refused_with_the_known_ones() {
-    let refused = instance().configure(r#"{"discipline": "sjf"}"#);
+    let refused = instance().configure(r#"{"discipline": "sjf"}"#, bounds());
     assert_eq!(
         refused,
         Err("`discipline`: unknown variant `sjf`, expected one of `fcfs`, `lcfs`, `wspt`".into())

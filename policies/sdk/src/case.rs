@@ -5,6 +5,7 @@
 
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Seat};
+use crate::wire::routing::{Choice, Verdict};
 use crate::wire::types::{Cached, Overlap, Request, RequestClass};
 
 /// One request, and the fleet that it is to be placed in.
@@ -238,8 +239,31 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// A model kept warm for followers is not driven out by another. A placement of this batch
-    /// that starts a model there has ended the hold already.
+    /// The latest time until which the request can be held on purpose, in microseconds; absent: the
+    /// host lets it be held no longer.
+    #[must_use]
+    #[inline]
+    pub fn hold_end(&self) -> Option<u64> {
+        let from_now = || self.now.saturating_add(self.fleet.mirror.bounds().held_max);
+        let end = self.request.hold_end.unwrap_or_else(from_now);
+        (end > self.now).then_some(end)
+    }
+
+    /// The verdict that the request waits on purpose, for this reason: until then at the latest, or
+    /// for as long as the host lets it. A policy that is asked once that time is over should place
+    /// the request somewhere else.
+    #[must_use]
+    pub fn hold(&self, until: Option<u64>, reason: u16) -> Verdict {
+        let until = [until, self.hold_end()].into_iter().flatten().min();
+        Verdict {
+            choice: Choice::Hold(until),
+            reason,
+        }
+    }
+
+    /// A model kept warm for followers is not driven out by another, for as long as the request can
+    /// be held on purpose. A placement of this batch that starts a model there has ended the hold
+    /// already.
     #[inline]
     fn check_warm_hold(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
         let Some(model) = self.request.model else {
@@ -251,7 +275,9 @@ impl<'a> Case<'a> {
         });
         let started = self.fleet.placed.started(executor);
         match held {
-            Some(until) if !executor.runs(model) && started.is_empty() => {
+            Some(until)
+                if !executor.runs(model) && started.is_empty() && self.hold_end().is_some() =>
+            {
                 Err(Obstacle::WarmHold { until })
             }
             Some(_) | None => Ok(()),

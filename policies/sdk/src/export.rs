@@ -33,8 +33,9 @@ macro_rules! export {
             fn configure(
                 &mut self,
                 settings: &str,
+                bounds: $crate::Bounds,
             ) -> ::core::result::Result<(), ::std::string::String> {
-                self.0.configure(settings)
+                self.0.configure(settings, bounds)
             }
 
             fn observe(
@@ -235,7 +236,7 @@ pub mod component {
 
     use crate::instance::{Hook, Runtime};
     use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
-    use crate::wire::lifecycle::{Description, Feed};
+    use crate::wire::lifecycle::{Bounds, Description, Feed};
     use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
     use crate::wire::{admission, budget, explanation, lifecycle, preemption, priority, routing};
 
@@ -269,9 +270,9 @@ pub mod component {
             H::Policy::describe().with_needs(H::NEEDS)
         }
 
-        fn configure(settings: String) -> Result<(), String> {
+        fn configure(settings: String, bounds: Bounds) -> Result<(), String> {
             hook_panics();
-            H::with(|runtime| runtime.configure(&settings))
+            H::with(|runtime| runtime.configure(&settings, bounds))
         }
 
         fn observe(now: u64, extent: Extent, changes: Vec<Change>) {

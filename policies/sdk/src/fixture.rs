@@ -9,6 +9,7 @@
 //! # assert_eq!(changes.len(), 2);
 //! ```
 
+use crate::wire::lifecycle::Bounds;
 use crate::wire::types::{
     AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Model, Moment,
     Request, RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
@@ -144,6 +145,7 @@ pub fn request(id: u64) -> Request {
         failed_on: None,
         preferred: None,
         attempts: 0,
+        hold_end: None,
     }
 }
 
@@ -165,6 +167,21 @@ pub fn sequence(request: u64, executor: u32) -> Sequence {
         preemptible: true,
         swappable: false,
         preemptions: 0,
+    }
+}
+
+/// Bounds as a host has them that was not told others.
+#[must_use]
+pub fn bounds() -> Bounds {
+    Bounds {
+        queue_max: 4096,
+        parking_max: 4096,
+        batch_max: 64,
+        attempts_max: 8,
+        overtaken_max: 256,
+        wait_max: 60_000_000,
+        unplaced_max: 10_000_000,
+        held_max: 30_000_000,
     }
 }
 

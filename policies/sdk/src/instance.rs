@@ -9,7 +9,7 @@ use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 use crate::settings;
-use crate::wire::lifecycle::{Description, Feed};
+use crate::wire::lifecycle::{Bounds, Description, Feed};
 use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
@@ -44,12 +44,12 @@ pub trait Instance: Send {
     /// Its name, and the rows it wants to be told.
     fn describe(&self) -> Description;
 
-    /// Sets the policy up, once.
+    /// Sets the policy up, once, for a host with these bounds.
     ///
     /// # Errors
     ///
     /// A sentence about the setting that is wrong.
-    fn configure(&mut self, settings: &str) -> Result<(), String>;
+    fn configure(&mut self, settings: &str, bounds: Bounds) -> Result<(), String>;
 
     /// Brings the mirror up to date, and forgets the placements of the last batch.
     fn observe(&mut self, now: u64, extent: Extent, changes: Vec<Change>);
@@ -164,11 +164,12 @@ impl<P: Policy> Runtime<P> {
     /// # Errors
     ///
     /// A sentence about the setting that is wrong.
-    pub fn configure(&mut self, text: &str) -> Result<(), String> {
+    pub fn configure(&mut self, text: &str, bounds: Bounds) -> Result<(), String> {
         if self.policy.is_some() {
             return Err("already configured".to_owned());
         }
         self.policy = Some(P::new(settings::parse(text)?)?);
+        self.mirror.bind(bounds);
         Ok(())
     }
 

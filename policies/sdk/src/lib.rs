@@ -51,7 +51,7 @@
 //! pointsman_sdk::export!(Newest: priority);
 //!
 //! let mut policy = instance();
-//! policy.configure("{}").expect("the defaults are valid");
+//! policy.configure("{}", pointsman_sdk::fixture::bounds()).expect("the defaults are valid");
 //! let asked = |request| AskedRequest { request, cached_tokens: 0 };
 //! let requests = vec![asked(1), asked(2), asked(3)];
 //! assert_eq!(policy.order(Moment { now: 0, round: 1 }, requests), [3, 2, 1]);
@@ -120,5 +120,5 @@ pub use settings::{NoSettings, check_range};
 pub use table::ExecutorTable;
 pub use turns::{Turn, Turns};
 pub use urgency::Urgency;
-pub use wire::lifecycle::Feed;
+pub use wire::lifecycle::{Bounds, Feed};
 pub use wire::types::Moment;

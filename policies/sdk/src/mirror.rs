@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use crate::executor::{Executor, Residencies};
 use crate::rows::Rows;
-use crate::wire::lifecycle::Feed;
+use crate::wire::lifecycle::{Bounds, Feed};
 use crate::wire::types::{
     Change, Device, ExecutorInfo, ExecutorLoad, Extent, Model, NameKind, Request, Residency,
     Sequence, Tenant,
@@ -26,6 +26,8 @@ use crate::wire::types::{
 /// The rows of the host, by id.
 #[derive(Clone, Debug, Default)]
 pub struct Mirror {
+    /// Absent: the policy is not configured.
+    bounds: Option<Bounds>,
     now: u64,
     /// The kinds of rows that may be read now; absent: all.
     readable: Option<Feed>,
@@ -65,6 +67,23 @@ struct ModelSlot {
 // === impl Mirror ===
 
 impl Mirror {
+    /// The bounds that the host keeps whatever the policy says: known from the start.
+    ///
+    /// # Panics
+    ///
+    /// If the policy is not configured.
+    #[must_use]
+    #[inline]
+    pub fn bounds(&self) -> &Bounds {
+        let bounds = self.bounds.as_ref();
+        bounds.expect("the host calls configure before anything else")
+    }
+
+    /// Takes the host's bounds.
+    pub(crate) fn bind(&mut self, bounds: Bounds) {
+        self.bounds = Some(bounds);
+    }
+
     /// Time of the last `observe`.
     #[must_use]
     pub fn now(&self) -> u64 {
@@ -250,6 +269,7 @@ impl Mirror {
         if extent == Extent::Everything {
             *self = Self {
                 readable: self.readable,
+                bounds: self.bounds,
                 ..Self::default()
             };
         }

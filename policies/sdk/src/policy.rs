@@ -257,7 +257,7 @@ pub trait Routing: Policy {
 /// # }
 /// # export!(Newest: preemption);
 /// # let mut policy = instance();
-/// # policy.configure("{}").unwrap();
+/// # policy.configure("{}", fixture::bounds()).unwrap();
 /// # let sequence = |request| Sequence { priority: -1, ..fixture::sequence(request, 0) };
 /// # policy.observe(0, Extent::Everything, vec![
 /// #     Change::Executor(fixture::executor(0)),

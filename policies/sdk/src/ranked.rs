@@ -169,7 +169,7 @@ impl<P: Ranked> Router for ByRank<P> {
         let last = turns.and_then(|turns| turns.last(request.model));
         let best_first = self.ranking.best_first(request).after(last);
         let best = case.first_of(best_first, P::BEST);
-        best.ok_or(Self::hold(P::NO_ROOM))
+        best.ok_or_else(|| case.hold(None, P::NO_ROOM))
     }
 
     fn picked(&mut self, case: &Case<'_>, pick: &Pick) {

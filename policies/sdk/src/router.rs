@@ -35,7 +35,7 @@ pub struct Pick {
 ///     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
 ///         let executors = case.fleet.mirror.executors();
 ///         let ids = executors.map(|executor| executor.id());
-///         case.first_of(ids, 0).ok_or(Self::hold(1))
+///         case.first_of(ids, 0).ok_or(case.hold(None, 1))
 ///     }
 /// }
 /// # impl Policy for First {
@@ -73,15 +73,6 @@ pub trait Router: Policy {
         let _ = executor;
         u64::from(case.request.prompt_tokens)
     }
-
-    /// The verdict that a request waits, for this reason.
-    #[must_use]
-    fn hold(reason: u16) -> Verdict {
-        Verdict {
-            choice: Choice::Hold(None),
-            reason,
-        }
-    }
 }
 
 impl<R: Router> Routing for R {
@@ -97,7 +88,10 @@ impl<R: Router> Routing for R {
         self.begin();
         let verdict = |cached: &Cached| {
             let Some(request) = mirror.request(cached.request) else {
-                return Self::hold(Self::UNKNOWN);
+                return Verdict {
+                    choice: Choice::Hold(None),
+                    reason: Self::UNKNOWN,
+                };
             };
             if let Some(index) = self.index() {
                 update_placed(index, mirror, placed);

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pointsman_sdk::fixture::{asked, at, cached, executor, load, request};
+use pointsman_sdk::fixture::{asked, at, bounds, cached, executor, load, request};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Cached, Change, Extent};
 use pointsman_sdk::{
@@ -92,7 +92,9 @@ pointsman_sdk::export!(FirstFit: routing);
 
 fn started() -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure("{}").expect("there is nothing to set");
+    policy
+        .configure("{}", bounds())
+        .expect("there is nothing to set");
     let mut changes = vec![Change::Executor(executor(0)), Change::Load(load(0))];
     changes.extend((1..=6).map(|id| Change::Waiting(request(id))));
     policy.observe(0, Extent::Everything, changes);
@@ -120,7 +122,7 @@ fn a_policy_hears_of_changes_and_carries_its_state_over() {
     let mut policy = started();
     assert_eq!(policy.snapshot(), [8, 1]);
     let mut successor = instance();
-    assert_eq!(successor.configure("{}"), Ok(()));
+    assert_eq!(successor.configure("{}", bounds()), Ok(()));
     assert_eq!(successor.restore(vec![8, 1]), Ok(()));
     assert_eq!(successor.snapshot(), [8, 1]);
     assert_eq!(successor.restore(vec![8]), Err("not two bytes".into()));
@@ -129,13 +131,16 @@ fn a_policy_hears_of_changes_and_carries_its_state_over() {
 #[test]
 fn settings_are_taken_once_and_refused_with_their_key() {
     let mut policy = instance();
-    let refused = policy.configure(r#"{"speed": 1}"#);
+    let refused = policy.configure(r#"{"speed": 1}"#, bounds());
     assert_eq!(
         refused,
         Err("unknown field `speed`, there are no fields".into())
     );
-    assert_eq!(policy.configure("{}"), Ok(()));
-    assert_eq!(policy.configure("{}"), Err("already configured".into()));
+    assert_eq!(policy.configure("{}", bounds()), Ok(()));
+    assert_eq!(
+        policy.configure("{}", bounds()),
+        Err("already configured".into())
+    );
 }
 
 #[test]
@@ -206,7 +211,9 @@ fn the_host_is_told_what_each_hook_needs() {
 fn to_read_what_the_hook_does_not_need_panics() {
     let started = || {
         let mut policy = curious::instance();
-        policy.configure("{}").expect("there is nothing to set");
+        policy
+            .configure("{}", bounds())
+            .expect("there is nothing to set");
         let changes = vec![Change::Executor(executor(0)), Change::Load(load(0))];
         policy.observe(0, Extent::Everything, changes);
         policy

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use pointsman_sdk::fixture::{at, cached, device, executor, load, request};
+use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent, Request};
 use pointsman_sdk::{
@@ -129,7 +129,9 @@ mod roomiest {
 
 /// A policy that was told of these executors, two to a device, and of requests 1 to 8.
 fn told(mut policy: Box<dyn Instance>, loads: &[ExecutorLoad]) -> Box<dyn Instance> {
-    policy.configure("{}").expect("there is nothing to set");
+    policy
+        .configure("{}", bounds())
+        .expect("there is nothing to set");
     let rows = loads.iter().flat_map(|load| {
         let info = ExecutorInfo {
             device: load.id / 2,

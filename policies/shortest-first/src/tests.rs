@@ -1,7 +1,7 @@
 //! The order, by times computed by hand, and the bound on waiting.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass};
 
 use super::instance;
@@ -12,7 +12,9 @@ const TOKEN: u64 = SECOND / 100;
 
 fn policy(requests: Vec<Request>) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(SETTINGS).expect("valid settings");
+    policy
+        .configure(SETTINGS, bounds())
+        .expect("valid settings");
     let changes = requests.into_iter().map(Change::Waiting).collect();
     policy.observe(0, Extent::Everything, changes);
     policy
@@ -146,7 +148,10 @@ fn a_request_it_was_not_told_of_is_left_out() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let check = |settings: &str, expected: &str| {
-        assert_eq!(instance().configure(settings), Err(expected.into()));
+        assert_eq!(
+            instance().configure(settings, bounds()),
+            Err(expected.into())
+        );
     };
     check(
         r#"{"wait-per-token": 60001}"#,

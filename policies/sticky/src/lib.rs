@@ -154,7 +154,8 @@ impl Explanation for Sticky {
             if group.is_some_and(|group| group != at.info.group) {
                 return Err("it is of another group");
             }
-            if self.settings.when_full == WhenFull::Wait && home.is_some_and(|id| id != at.id()) {
+            let waits = self.settings.when_full == WhenFull::Wait && case.hold_end().is_some();
+            if waits && home.is_some_and(|id| id != at.id()) {
                 return Err("the request waits for its session's executor");
             }
             let degraded = at.load.health == Health::Degraded;
@@ -186,9 +187,11 @@ impl Sticky {
             (Some(_), Some(next), _) if home == next_id => {
                 Ok(Pick::new(&next, Reason::Home.index()))
             }
-            (Some(_), _, WhenFull::Wait) => Err(Self::hold(Reason::HomeFull.index())),
+            (Some(_), _, WhenFull::Wait) if case.hold_end().is_some() => {
+                Err(case.hold(None, Reason::HomeFull.index()))
+            }
             (_, Some(next), _) => Ok(Pick::new(&next, Reason::Next.index())),
-            (_, None, _) => Err(Self::hold(Reason::NoRoom.index())),
+            (_, None, _) => Err(case.hold(None, Reason::NoRoom.index())),
         }
     }
 
@@ -202,14 +205,14 @@ impl Sticky {
         let is_in_group = |id: &u32| group.is_none_or(|group| is_of(id, group));
         let walk = self.ranking.best_first(request).in_group(group).after(last);
         let next = case.first_of(walk.filter(is_in_group), Reason::Turn.index());
-        next.ok_or(Self::hold(Reason::NoRoom.index()))
+        next.ok_or_else(|| case.hold(None, Reason::NoRoom.index()))
     }
 
     /// The group that the request is kept to: the one it asks for, if that has an executor which
-    /// may take it once there is room.
+    /// may take it once there is room, for as long as the request can be held.
     fn group(&mut self, case: &Case<'_>) -> Option<u32> {
         let request = case.request;
-        let group = request.group?;
+        let group = request.group.filter(|_| case.hold_end().is_some())?;
         let found = || self.homes.has_group(case, group);
         // Found once for all requests that differ in nothing else.
         let serves = if request.allowed.is_none() && request.failed_on.is_none() {

@@ -1,7 +1,7 @@
 //! Sessions over fleets, by the hash computed independently.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{at, cached, executor, load, request};
+use pointsman_sdk::fixture::{at, bounds, cached, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, Extent, Health, Name, NameKind, Request};
 
@@ -15,7 +15,7 @@ const HOMES_OF_FOUR: [u32; 10] = [3, 2, 2, 3, 0, 3, 1, 1, 3, 3];
 /// Executors `gpu-0`, `gpu-1` and so on with room for everything, and whoever asks.
 fn policy(executors: &[u32], requests: Vec<Request>) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure("{}").unwrap();
+    policy.configure("{}", bounds()).unwrap();
     let rows = executors.iter().flat_map(|&id| {
         let mut info = executor(id);
         info.slots_total = 10_000;

@@ -97,7 +97,7 @@ impl Components {
     }
 }
 
-fn source(component: &PolicyComponent, settings: &Map<String, Value>) -> PolicySource {
+pub(crate) fn source(component: &PolicyComponent, settings: &Map<String, Value>) -> PolicySource {
     PolicySource::component(component, settings, Limits::default())
 }
 

@@ -10,7 +10,7 @@ use pointsman_notation::{Location, chain};
 use pointsman_policy::PolicySource;
 use serde_json::{Map, Value};
 
-use crate::component::Components;
+use crate::component::{self, ComponentError, Components};
 use crate::native::{self, Make};
 use crate::report::{Case, Problem, Suite, Verdict};
 use crate::run::{self, Ran, RunError};
@@ -97,6 +97,18 @@ impl Registry {
         self
     }
 
+    /// Adds a policy of the workspace as its component, which is its one flavour, for a scenario
+    /// about two policies.
+    ///
+    /// # Errors
+    /// If there is no such component, or it cannot be loaded.
+    pub fn with_component(self, name: &str) -> Result<Self, ComponentError> {
+        let component = Components::default().component(name)?.clone();
+        Ok(self.with_source(name, move |settings| {
+            component::source(&component, settings)
+        }))
+    }
+
     /// Adds a policy that was loaded already; `source` configures it with a scenario's settings.
     /// The policy has one flavour, whichever is asked for.
     #[must_use]
@@ -156,11 +168,12 @@ impl Kit {
                 given: given.join(", "),
             });
         };
-        match (entry, flavour) {
-            (Entry::Source(source), Flavour::Native | Flavour::Component) => Ok(source(settings)),
-            (Entry::Make(make), Flavour::Native) => Ok(native::source(name, *make, settings)),
-            (Entry::Make(_), Flavour::Component) => Ok(self.components.source(name, settings)?),
-        }
+        let source = match (entry, flavour) {
+            (Entry::Source(source), Flavour::Native | Flavour::Component) => source(settings),
+            (Entry::Make(make), Flavour::Native) => native::source(name, *make, settings),
+            (Entry::Make(_), Flavour::Component) => self.components.source(name, settings)?,
+        };
+        Ok(source.within(scenario.config.bounds()))
     }
 
     /// Runs scenarios one by one and reports each: as failed if an expectation is not met, and as

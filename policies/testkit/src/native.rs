@@ -11,7 +11,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, RequestId};
+use pointsman_core::{
+    Bounds, FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, RequestId,
+};
 use pointsman_policy::{
     Candidate, Digest, Fault, Instance, Limits, LogLevel, LogLine, PolicyDescription, PolicySource,
 };
@@ -146,8 +148,9 @@ impl Instance for Native {
         Ok(wire::description(said))
     }
 
-    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
-        self.call("configure", |policy| policy.configure(settings))
+    fn configure(&mut self, settings: &str, bounds: &Bounds) -> Result<Result<(), String>, Fault> {
+        let bounds = wire::bounds(bounds);
+        self.call("configure", |policy| policy.configure(settings, bounds))
     }
 
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {

@@ -86,7 +86,7 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             seed: 1,
-            runs: 8,
+            runs: 9,
             events: 100,
             rush: 8,
             restart_every: 16,

@@ -25,7 +25,8 @@ use pointsman_core::rows::{
     Request, RequestClass,
 };
 use pointsman_core::{
-    DeviceId, ExecutorId, Micros, ModelId, Moment, Question, Round, SessionKey, fixture, routing,
+    Config, DeviceId, ExecutorId, Micros, ModelId, Moment, Question, Round, SessionKey, fixture,
+    routing,
 };
 use pointsman_policy::{Instance, Limits, observe_all};
 use pointsman_sdk::rendezvous::split_mix;
@@ -125,7 +126,8 @@ pub fn ask_batch(
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let mut policy = components.instance(name).map_err(|error| told(&error))?;
     policy.describe().map_err(|fault| told(&fault))?;
-    policy.configure(settings).map_err(|fault| told(&fault))??;
+    let configured = policy.configure(settings, &Config::default().bounds());
+    configured.map_err(|fault| told(&fault))??;
     let fleet = Fleet { executors, room };
     let rows = fleet.rows();
     let when = (Micros(SECOND), Extent::Everything);

@@ -115,6 +115,7 @@ struct MachineTable {
     wait_max: Option<Time>,
     unserved_max: Option<Time>,
     unplaced_max: Option<Time>,
+    held_max: Option<Time>,
     overtaken_max: Option<u32>,
     tokenless_steps_max: Option<u32>,
     evict_retry: Option<Time>,
@@ -195,7 +196,10 @@ fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String 
 
 fn config(source: &TomlText, table: &Spanned<MachineTable>) -> Result<Config, TomlError> {
     let set = table.get_ref();
-    let plain = Config::default();
+    let mut plain = Config::default();
+    if let Some(wait_max) = set.wait_max {
+        plain.wait(micros(wait_max));
+    }
     let time = |given: Option<Time>, plain: Micros| given.map_or(plain, micros);
     let config = Config {
         queue_max: set.queue_max.unwrap_or(plain.queue_max),
@@ -208,9 +212,10 @@ fn config(source: &TomlText, table: &Spanned<MachineTable>) -> Result<Config, To
         degraded_after: set.degraded_after.unwrap_or(plain.degraded_after),
         down_after: set.down_after.unwrap_or(plain.down_after),
         down_for: time(set.down_for, plain.down_for),
-        wait_max: time(set.wait_max, plain.wait_max),
+        wait_max: plain.wait_max,
         unserved_max: time(set.unserved_max, plain.unserved_max),
         unplaced_max: time(set.unplaced_max, plain.unplaced_max),
+        held_max: time(set.held_max, plain.held_max),
         overtaken_max: set.overtaken_max.unwrap_or(plain.overtaken_max),
         tokenless_steps_max: set.tokenless_steps_max.unwrap_or(plain.tokenless_steps_max),
         evict_retry: time(set.evict_retry, plain.evict_retry),

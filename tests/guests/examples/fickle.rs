@@ -39,6 +39,8 @@ enum Habit {
     FirstRow,
     /// Holds every request.
     Holds,
+    /// Does not say until when it waits for another model's hold to end.
+    Untimed,
     /// Looks at every pair of executors.
     Pairs,
 }
@@ -97,7 +99,7 @@ impl Fickle {
             Habit::Panics => panic!("out of habit"),
             Habit::Holds => return Choice::Hold(None),
             Habit::Pairs => look_at_pairs(mirror),
-            Habit::None | Habit::Counts | Habit::FirstRow => {}
+            Habit::None | Habit::Counts | Habit::FirstRow | Habit::Untimed => {}
         }
         let Some(request) = mirror.request(id) else {
             return Choice::Hold(None);
@@ -108,7 +110,16 @@ impl Fickle {
         let mut open: Vec<_> = open.collect();
         self.rearrange(&mut open);
         let Some((executor, seat)) = open.first() else {
-            return Choice::Hold(None);
+            return match self.habit {
+                Habit::Untimed => Choice::Hold(None),
+                Habit::None
+                | Habit::Nowhere
+                | Habit::Panics
+                | Habit::Counts
+                | Habit::FirstRow
+                | Habit::Holds
+                | Habit::Pairs => case.hold(None, 0).choice,
+            };
         };
         placed.place(mirror, request, executor, *seat);
         Choice::Place(vec![executor.id()])
@@ -121,7 +132,12 @@ impl Fickle {
                 let told = &self.executors;
                 open.sort_by_key(|(executor, _)| told.iter().position(|id| *id == executor.id()));
             }
-            Habit::None | Habit::Nowhere | Habit::Panics | Habit::Holds | Habit::Pairs => {}
+            Habit::None
+            | Habit::Nowhere
+            | Habit::Panics
+            | Habit::Holds
+            | Habit::Untimed
+            | Habit::Pairs => {}
         }
     }
 }

@@ -57,8 +57,8 @@ impl Machine {
     }
 
     /// Checks, right after a round, that no waiting request is past the bounds of the liveness
-    /// clocks: neither feasible and unplaced for longer than `unplaced-max`, nor overtaken more
-    /// than `overtaken-max` times before the last round.
+    /// clocks: neither feasible and unplaced for longer than `unplaced-max` while it was not held on
+    /// purpose, nor held on purpose for longer than `held-max`.
     ///
     /// # Errors
     /// The first request that is.
@@ -66,13 +66,20 @@ impl Machine {
         let grace = self.config.evict_retry;
         for id in self.requests.watched() {
             let waiting = self.requests.find(*id).and_then(Request::waiting);
-            let Some(since) = waiting.and_then(|waiting| waiting.feasible_since) else {
+            let Some(waiting) = waiting else {
                 continue;
             };
-            let unplaced = self.out.now().since(since);
+            let now = self.out.now();
+            let unplaced_at = waiting.unplaced_at(self.config.unplaced_max);
             ensure!(
-                unplaced <= self.config.unplaced_max.after(grace),
-                "request {id} could have been placed for {unplaced}us"
+                unplaced_at.is_none_or(|at| now <= at.after(grace)),
+                "request {id} could have been placed for {}us longer than `unplaced-max`",
+                unplaced_at.map_or(0, |at| now.since(at).0)
+            );
+            let held = waiting.held_by(now);
+            ensure!(
+                held <= self.config.held_max,
+                "request {id} was held on purpose for {held}us"
             );
         }
         Ok(())

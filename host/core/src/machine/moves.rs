@@ -352,7 +352,7 @@ impl Machine {
             }),
             Phase::Waiting(waiting) => {
                 let reserved = request.reservation().map(|r| r.since.after(bound));
-                let unplaced = waiting.feasible_since.map(|since| since.after(bound));
+                let unplaced = waiting.unplaced_at(bound);
                 let expires = waiting.since.after(self.config.wait_max);
                 let unserved = waiting.unserved_since;
                 let unserved = unserved.map(|since| since.after(self.config.unserved_max));
@@ -360,7 +360,7 @@ impl Machine {
                     reserved,
                     unplaced,
                     unserved,
-                    waiting.held_until,
+                    waiting.asked_at(),
                     Some(expires),
                 ];
                 soonest.into_iter().flatten().min()

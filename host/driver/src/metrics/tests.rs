@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::{Change, Extent, Health};
 use pointsman_core::{
-    Author, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy, Fact,
-    FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, Needs, NewRequest, Outcome,
+    Author, Bounds, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy,
+    Fact, FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, Needs, NewRequest, Outcome,
     PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
     ShortageCause, StartOrder, StepReport, fixture, routing,
 };
@@ -39,7 +39,7 @@ impl Instance for Once {
         })
     }
 
-    fn configure(&mut self, _: &str) -> Result<Result<(), String>, Fault> {
+    fn configure(&mut self, _: &str, _: &Bounds) -> Result<Result<(), String>, Fault> {
         Ok(Ok(()))
     }
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pointsman_core::Hook;
+use pointsman_core::{Bounds, Hook};
 use pointsman_policy::{
     CompileCache, Digest, Limits, LoadError, Made, Mode, PolicyComponent, PolicyEngine, Runner,
     self_test,
@@ -36,6 +36,7 @@ pub(crate) struct Job {
     /// The sidecar; without settings in the file, it has those of the configuration.
     pub(super) sidecar: Sidecar,
     pub(super) sidecar_text: Option<String>,
+    pub(super) bounds: Bounds,
     /// The code's file; absent: the code is not from the folder.
     pub(super) stamp: Option<Stamp>,
 }
@@ -103,7 +104,8 @@ impl Job {
     /// The version that the job makes of `component`.
     pub(super) fn version(&self, component: &PolicyComponent) -> Version {
         let text = self.sidecar_text.clone();
-        Version::new(self.origin.clone(), component, &self.sidecar, text)
+        let source = self.sidecar.source(component, self.bounds);
+        Version::new(self.origin.clone(), source, &self.sidecar, text)
     }
 }
 

@@ -116,19 +116,18 @@ pub(crate) struct Entry {
 // === impl Version ===
 
 impl Version {
-    /// The version that `component` and `sidecar`, with its `text`, make together.
+    /// The version that `source` and `sidecar`, with its `text`, make together.
     pub(crate) fn new(
         origin: Origin,
-        component: &PolicyComponent,
+        source: PolicySource,
         sidecar: &Sidecar,
         text: Option<String>,
     ) -> Self {
-        let settings = sidecar.settings.clone().unwrap_or_default();
         Self {
             origin,
-            source: PolicySource::component(component, &settings, sidecar.limits),
-            settings,
-            hooks: component.hooks(),
+            hooks: source.code().map_or(HookSet::EMPTY, PolicyComponent::hooks),
+            source,
+            settings: sidecar.settings.clone().unwrap_or_default(),
             mode: sidecar.mode,
             on_failure: sidecar.on_failure,
             sidecar: text,

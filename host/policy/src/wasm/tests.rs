@@ -1,6 +1,6 @@
 //! Limits and faults, provoked in real components.
 
-use pointsman_core::{Hook, Round, RowKind, fixture};
+use pointsman_core::{Config, Hook, Round, RowKind, fixture};
 
 use super::*;
 use crate::engine::PolicyEngine;
@@ -49,7 +49,10 @@ fn describes_configures_and_answers() {
     let needs = description.needs.of(Hook::Priority);
     assert!(needs.contains(RowKind::Waiting) && !needs.contains(RowKind::Sequence));
     assert_eq!(description.state_version, 1);
-    assert_eq!(instance.configure("{}"), Ok(Ok(())));
+    assert_eq!(
+        instance.configure("{}", &Config::default().bounds()),
+        Ok(Ok(()))
+    );
     instance
         .observe(Micros(1), Extent::Everything, &[])
         .unwrap();

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pointsman_core::Needs;
-use pointsman_core::{Asked, Author, FaultKind, Micros, PolicyFault, View};
+use pointsman_core::{Asked, Author, Bounds, FaultKind, Micros, Needs, PolicyFault, View};
 use pointsman_journal::{
     Blob, Bound, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
 };
@@ -19,6 +18,8 @@ use crate::roster::revive;
 #[derive(Debug)]
 pub(super) struct RecordedPolicies {
     by_number: BTreeMap<u32, RecordedPolicy>,
+    /// The bounds of the recorded machine, which policies are told.
+    bounds: Bounds,
     /// True if this build counts fuel as the recording one did.
     compares_fuel: bool,
 }
@@ -40,9 +41,11 @@ enum Track {
 }
 
 impl RecordedPolicies {
-    pub(super) fn new(context: &Context<'_>) -> Self {
+    /// No policies yet, for a machine with these bounds.
+    pub(super) fn new(context: &Context<'_>, bounds: Bounds) -> Self {
         Self {
             by_number: BTreeMap::new(),
+            bounds,
             compares_fuel: context.compares_fuel,
         }
     }
@@ -54,7 +57,7 @@ impl RecordedPolicies {
         roster: &Roster,
     ) -> Result<(), Stop> {
         for record in &roster.policies {
-            let runner = revive(components, record)?;
+            let runner = revive(components, record, self.bounds)?;
             self.add(record, runner, Track::Joined);
         }
         Ok(())
@@ -74,7 +77,7 @@ impl RecordedPolicies {
             if self.by_number.contains_key(&record.number) {
                 continue;
             }
-            let mut runner = revive(components, record)?;
+            let mut runner = revive(components, record, self.bounds)?;
             let needs = runner.description().needs;
             let briefing = record
                 .told

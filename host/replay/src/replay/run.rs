@@ -36,17 +36,18 @@ pub(super) struct ReplayRun {
 
 impl ReplayRun {
     pub(super) fn new(keyframe: Keyframe, context: &mut Context<'_>) -> Result<Self, Stop> {
-        let machine = keyframe.machine.read().map_err(|error| {
+        let machine: Machine = keyframe.machine.read().map_err(|error| {
             Stop::Error(ReplayError::Machine {
                 file: String::new(),
                 offset: 0,
                 why: error.to_string(),
             })
         })?;
-        let mut policies = RecordedPolicies::new(context);
+        let bounds = machine.config().bounds();
+        let mut policies = RecordedPolicies::new(context, bounds);
         match &mut context.what_if {
             None => policies.begin(context.components, &keyframe.roster)?,
-            Some(what_if) => what_if.begin(&keyframe.roster)?,
+            Some(what_if) => what_if.begin(&keyframe.roster, bounds)?,
         }
         Ok(Self {
             machine,

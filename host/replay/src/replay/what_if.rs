@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    Answer, Asked, Author, Hook, Reply, RequestId, Round, View, admission, routing,
+    Answer, Asked, Author, Bounds, Hook, Reply, RequestId, Round, View, admission, routing,
 };
 use pointsman_journal::{Decision, Roster};
 use pointsman_notation::Time;
@@ -102,11 +102,12 @@ impl WhatIf {
     }
 
     /// Starts the policy, at the beginning of a journal or after a gap.
-    pub(super) fn begin(&mut self, roster: &Roster) -> Result<(), Stop> {
-        let runner = start(self.source.clone()).map_err(|error| ReplayError::Policy {
-            name: self.name.clone(),
-            source: error.into(),
-        })?;
+    pub(super) fn begin(&mut self, roster: &Roster, bounds: Bounds) -> Result<(), Stop> {
+        let runner =
+            start(self.source.clone().within(bounds)).map_err(|error| ReplayError::Policy {
+                name: self.name.clone(),
+                source: error.into(),
+            })?;
         self.runner = Some(runner);
         self.meet(roster);
         Ok(())

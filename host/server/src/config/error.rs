@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use pointsman_notation::{Location, TomlError, TomlProblem, instead};
+use pointsman_notation::{Location, Time, TomlError, TomlProblem, instead};
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +139,19 @@ pub enum Wrong {
         executors: usize,
         /// The most executors that may be attached.
         executors_max: u32,
+    },
+    /// Requests could be held for so long that nobody would place them in time.
+    #[error(
+        "core.held-max ({held_max}) and core.unplaced-max ({unplaced_max}) together must be less \
+         than core.wait-max ({wait_max})"
+    )]
+    NoTimeToPlace {
+        /// The longest time of holds on purpose.
+        held_max: Time,
+        /// The time after which the built-in rule places a request.
+        unplaced_max: Time,
+        /// The longest time without a place.
+        wait_max: Time,
     },
     /// A number of files for the journal, which is bounded by bytes and age.
     #[error(

@@ -196,6 +196,7 @@ pub(super) struct Core {
     pub(super) wait_max: Given<Time>,
     pub(super) unserved_max: Given<Time>,
     pub(super) unplaced_max: Given<Time>,
+    pub(super) held_max: Given<Time>,
     pub(super) overtaken_max: Given<Number>,
     pub(super) tokenless_steps_max: Given<Number>,
     pub(super) evict_retry: Given<Time>,

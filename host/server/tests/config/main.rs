@@ -183,6 +183,8 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
         (2, 1)
     );
     assert_eq!(config.core.wait_max.0, 5_000_000);
+    let within = (config.core.unplaced_max.0, config.core.held_max.0);
+    assert_eq!(within, (833_333, 2_500_000), "a part of wait-max");
     assert_eq!((config.core.parking_max, config.core.queue_max), (0, 4096));
     let policies = &config.policies;
     assert!(policies.settle.is_zero());
@@ -200,6 +202,26 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(large.journal.settings.total_bytes, 2 << 30);
     assert_eq!(config.patience.back_off_max_micros, 20_000_000);
     assert_eq!(config.log.format, LogFormat::Json);
+}
+
+#[test]
+fn settings_may_be_for_several_policies_at_once() {
+    let config = load(
+        "[policies.settings.'aging, memory-aware']\naffinity-bonus = 0\n\
+         [policies.settings.memory-aware]\ncandidates = 2\n",
+    )
+    .unwrap();
+    let settings = |name: &str| {
+        let mut all = config.policies.settings.iter();
+        let (_, settings) = all.find(|(policy, _)| policy == name).unwrap();
+        serde_json::Value::from(settings.clone()).to_string()
+    };
+    assert_eq!(settings("aging"), r#"{"affinity-bonus":0}"#);
+    assert_eq!(
+        settings("memory-aware"),
+        r#"{"affinity-bonus":0,"candidates":2}"#
+    );
+    assert_eq!(config.policies.settings.len(), 2);
 }
 
 #[test]

@@ -223,12 +223,12 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
 #[test]
 fn no_bound_of_the_machine_takes_what_does_not_fit() {
     let core = known("[core]\n");
-    assert_eq!(core.len(), 19);
+    assert_eq!(core.len(), 20);
     let times = ["wait-max", "unplaced-max", "evict-retry", "down-for"];
     for key in core {
         let values = if times.contains(&&*key) {
             ["'0s'", "'1000h'"]
-        } else if key == "unserved-max" {
+        } else if ["unserved-max", "held-max"].contains(&&*key) {
             ["'25h'", "'1000h'"]
         } else {
             ["-1", "5_000_000_000"]
@@ -242,6 +242,35 @@ fn no_bound_of_the_machine_takes_what_does_not_fit() {
             assert!(said.starts_with(&expected), "{said}");
         }
     }
+}
+
+#[test]
+fn a_setting_that_a_policy_has_from_two_tables_is_refused() {
+    refused(&[(
+        "[policies.settings.a]\nx = 1\n[policies.settings.'a, b']\nx = 2",
+        "pointsman.toml:3:1: policies.settings, for a: `x` is there already",
+    )]);
+}
+
+#[test]
+fn holds_must_leave_the_built_in_rule_time_to_place_a_request() {
+    refused(&[
+        (
+            "[core]\nheld-max = '50s'",
+            "pointsman.toml:2:12: core.held-max (50s) and core.unplaced-max (10s) together must be \
+             less than core.wait-max (1min)",
+        ),
+        (
+            "[core]\nwait-max = '20s'\nunplaced-max = '10s'",
+            "pointsman.toml:3:16: core.held-max (10s) and core.unplaced-max (10s) together must be \
+             less than core.wait-max (20s)",
+        ),
+        (
+            "[core]\nwait-max = '1us'",
+            "pointsman.toml:2:12: core.held-max (0s) and core.unplaced-max (1us) together must be \
+             less than core.wait-max (1us)",
+        ),
+    ]);
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn what_two_files_contest_is_shown() {
 fn spec(settings: LifecycleSettings, clock: SystemClock, waker: Waker) -> ReconcilerSpec {
     ReconcilerSpec {
         settings,
+        bounds: pointsman_core::Config::default().bounds(),
         embedded: embedded::policies().unwrap().to_vec(),
         engine: PolicyEngine::new().unwrap(),
         clock: Arc::new(move || clock.now()),

@@ -191,6 +191,7 @@ impl Stage {
         let (waker, woken) = waker();
         let spec = ReconcilerSpec {
             settings: config.policies.clone(),
+            bounds: Config::default().bounds(),
             embedded: embedded.clone(),
             engine: PolicyEngine::new().unwrap(),
             clock: Arc::new(move || Micros(reading.load(Ordering::Relaxed))),

@@ -1,7 +1,7 @@
 //! Tenants at the door, by hand-computed use.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, executor, load, request, tenant};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, executor, load, request, tenant};
 use pointsman_sdk::wire::admission::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request, Stage, Tenant};
 
@@ -51,7 +51,9 @@ fn pinned(executor: u32, row: Request) -> Request {
 /// A policy told at 10 s that these tenants were served nothing yet, and so many tokens.
 fn policy(settings: &str, tenants: &[Tenant], requests: &[Request]) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy.configure(settings).expect("valid settings");
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
     let fresh = |told: &Tenant| {
         Change::Tenant(Tenant {
             output_tokens_total: 0,
@@ -206,7 +208,7 @@ fn a_fault_resets_no_budget() {
     let tenants = [row(GREEDY, 900), row(MODEST, 0)];
     let answer = |state: Option<Vec<u8>>| {
         let mut fresh = instance();
-        fresh.configure("{}").expect("valid settings");
+        fresh.configure("{}", bounds()).expect("valid settings");
         if let Some(state) = state {
             fresh.restore(state).expect("its own snapshot");
         }

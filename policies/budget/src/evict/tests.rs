@@ -2,7 +2,7 @@
 
 mod places;
 
-use pointsman_sdk::fixture::{at, device, executor, load, request, sequence};
+use pointsman_sdk::fixture::{at, bounds, device, executor, load, request, sequence};
 use pointsman_sdk::wire::preemption::{Cause, How, Shortage};
 use pointsman_sdk::wire::types::{
     Change, Device, ExecutorInfo, ExecutorLoad, Extent, Request, RequestClass, Sequence,
@@ -57,7 +57,9 @@ impl Case {
 
     fn check(self, shortage: Shortage, expected: Option<(u32, &[u64], Reason)>) {
         let mut policy = crate::instance();
-        policy.configure(self.settings).expect("valid settings");
+        policy
+            .configure(self.settings, bounds())
+            .expect("valid settings");
         policy.observe(0, Extent::Everything, self.rows);
         let eviction = policy.evict(at(0), shortage);
         let found = eviction.as_ref().map(|eviction| {
@@ -308,7 +310,7 @@ fn never_takes_from_the_more_urgent() {
             .collect();
         let wanted = random(30) + 1;
         let mut policy = crate::instance();
-        policy.configure("{}").expect("valid settings");
+        policy.configure("{}", bounds()).expect("valid settings");
         let mut changes = two_engines().rows;
         changes.extend(rows.iter().cloned().map(Change::Sequence));
         changes.push(Change::Sequence(urgent(NEEDY, 0, needy_priority)));

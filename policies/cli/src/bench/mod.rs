@@ -13,8 +13,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use pointsman_core::Micros;
 use pointsman_core::rows::Extent;
+use pointsman_core::{Config, Micros};
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
 use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance, observe_all};
@@ -151,7 +151,8 @@ fn measure(
     let mut policy = WasmInstance::new(component, given.limits)?;
     let kinds = policy.describe()?.needs.all();
     let settings = Value::Object(given.settings.clone()).to_string();
-    policy.configure(&settings)?.map_err(|refusal| Fault {
+    let configured = policy.configure(&settings, &Config::default().bounds())?;
+    configured.map_err(|refusal| Fault {
         kind: pointsman_core::FaultKind::Start,
         detail: format!("settings refused: {refusal}"),
     })?;

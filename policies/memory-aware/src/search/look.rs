@@ -5,7 +5,6 @@ use pointsman_sdk::{Obstacle, Place, Seat};
 use super::{Choice, Hurdle, Search};
 use crate::cold::is_cold;
 use crate::rank::Rank;
-use crate::settings::ColdModels;
 
 /// The result of a look.
 pub(super) struct Looked<'a> {
@@ -69,7 +68,7 @@ impl<'a> Search<'a> {
     /// Returns whether a warm hold does not bind the request: its model is warm nowhere.
     fn waives_holds(&self) -> bool {
         let model = self.request().model;
-        self.policy.settings.cold_models != ColdModels::Wait
+        self.policy.settings.help().is_some()
             && model.is_some_and(|model| is_cold(self.case.fleet, model, self.case.now))
     }
 }

@@ -6,10 +6,10 @@ use pointsman_sdk::wire::types::{
     Change, ExecutorInfo, ExecutorLoad, Extent, Health, Model, Presence, Request, Residency,
 };
 
-use super::{Fleet, MEMORY, SLOTS, for_model, placed, slots};
+use super::{Fleet, HELD, MEMORY, SLOTS, for_model, placed, slots};
 use crate::reason::Reason;
 
-const WAIT: &str = r#"{"cold-models": "wait"}"#;
+const WAIT: &str = r#"{"affinity-bonus": 0}"#;
 const START: &str = r#"{"cold-models": "start"}"#;
 
 fn kept_warm(executor: u32, model: u32) -> Change {
@@ -144,7 +144,7 @@ fn each_waiting_model_is_given_one_of_its_own() {
     let waiting = || vec![for_model(1, 0), for_model(2, 0), for_model(3, 1)];
     assert_eq!(refill(fleet(), MEMORY, waiting()).0, placed(&[2]));
     let all = [waiting(), vec![for_model(4, 2), for_model(5, 3)]].concat();
-    let held = (Choice::Hold(None), Reason::Drain.index());
+    let held = (HELD, Reason::Drain.index());
     assert_eq!(refill(fleet(), MEMORY, all), held);
 }
 

@@ -2,12 +2,11 @@
 
 use pointsman_sdk::fixture::{at, cached, device, executor, load};
 use pointsman_sdk::rendezvous::{node, weight};
-use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{
     Change, ExecutorInfo, ExecutorLoad, Health, Name, NameKind, Request,
 };
 
-use super::{Fleet, MEMORY, first, for_model, placed, slots};
+use super::{Fleet, HELD, MEMORY, first, for_model, placed, slots};
 use crate::reason::Reason;
 
 /// So many executors, the even ones of group 0 and the odd ones of group 1, named `gpu-0` and so on.
@@ -50,7 +49,7 @@ fn a_group_is_kept_to_while_one_of_it_is_live() {
         placed(&[1, 3])
     );
     let verdicts = full(fleet(4)).ask(MEMORY, of_group(1, None));
-    assert_eq!(verdicts, [(Choice::Hold(None), Reason::NoSlot.index())]);
+    assert_eq!(verdicts, [(HELD, Reason::NoSlot.index())]);
 
     let prefer = r#"{"group-hint": "prefer"}"#;
     assert_eq!(

@@ -1,13 +1,13 @@
 //! Obstacles, and the words for them.
 
-use pointsman_sdk::fixture::{at, cached, device, executor, load, residency};
+use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, residency};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorInfo, Name, NameKind, Request, Residency};
 
-use super::{Fleet, MEMORY, for_model, instance, placed, slots, used};
+use super::{Fleet, HELD, MEMORY, for_model, instance, placed, slots, used};
 use crate::reason::Reason;
 
-const WAIT: &str = r#"{"cold-models": "wait"}"#;
+const WAIT: &str = r#"{"affinity-bonus": 0}"#;
 
 fn warm(executor: u32, model: u32, until: u64) -> Change {
     Change::Residency(Residency {
@@ -41,7 +41,7 @@ fn a_hold_on_an_executor_that_could_not_take_it_anyway_is_no_reason_to_wake() {
     Fleet::new()
         .with(slots(0, 4), device(0))
         .and(warm(0, 7, 500))
-        .check(MEMORY, Choice::Hold(None), Reason::NoSlot);
+        .check(MEMORY, HELD, Reason::NoSlot);
 }
 
 #[test]
@@ -55,16 +55,16 @@ fn what_is_lacking_is_said() {
         serves: Some(vec![1]),
         ..executor(0)
     })
-    .check(MEMORY, Choice::Hold(None), Reason::Nowhere);
+    .check(MEMORY, HELD, Reason::Nowhere);
     one(ExecutorInfo {
         models_max: Some(1),
         ..executor(0)
     })
     .and(Change::Residency(residency(0, 1)))
-    .check(MEMORY, Choice::Hold(None), Reason::ModelsMax);
+    .check(MEMORY, HELD, Reason::ModelsMax);
     Fleet::new()
         .with(load(0), used(0, 994))
-        .check(MEMORY, Choice::Hold(None), Reason::NoBlocks);
+        .check(MEMORY, HELD, Reason::NoBlocks);
     let verdicts = Fleet::new().ask(MEMORY, Vec::new());
     assert!(verdicts.is_empty());
     let mut policy = Fleet::of_three().policy(MEMORY, Vec::new());
@@ -102,7 +102,7 @@ fn as_many_candidates_as_set_are_named() {
         let some = fleet().ask(&settings, vec![for_model(1, 0)]);
         assert_eq!(some[0].0, placed(&all[..candidates]));
     }
-    let refused = instance().configure(r#"{"candidates": 9}"#);
+    let refused = instance().configure(r#"{"candidates": 9}"#, bounds());
     assert_eq!(
         refused,
         Err("`candidates`: 9 is not between 1 and 8".into())
@@ -123,7 +123,7 @@ fn tiers_begin_where_they_are_set() {
         placed(&[1, 0])
     );
     for tiers in ["[850, 700, 950]", "[700, 850, 1001]"] {
-        let refused = instance().configure(&format!(r#"{{"pressure-tiers": {tiers}}}"#));
+        let refused = instance().configure(&format!(r#"{{"pressure-tiers": {tiers}}}"#), bounds());
         let error = format!("`pressure-tiers`: {tiers} do not ascend to at most 1000 permille");
         assert_eq!(refused, Err(error));
     }

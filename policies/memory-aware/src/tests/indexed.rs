@@ -1,6 +1,6 @@
 //! The index finds what a look at every executor finds.
 
-use pointsman_sdk::fixture::{at, cached, device, executor, load, request};
+use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::{
     Cached, Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Overlap,
@@ -99,9 +99,9 @@ fn check_finds_what_a_scan_finds(settings: &str) {
     for seed in 0..40 {
         let mut dice = Dice(seed);
         let mut policy = instance();
-        policy.configure(settings).unwrap();
+        policy.configure(settings, bounds()).unwrap();
         let mut scanning = instance();
-        scanning.configure(settings).unwrap();
+        scanning.configure(settings, bounds()).unwrap();
         for policy in [&mut policy, &mut scanning] {
             policy.observe(100, Extent::Everything, Vec::new());
         }

@@ -1,6 +1,6 @@
 //! Credit and cost against vectors worked out by hand.
 
-use pointsman_sdk::fixture::{at, cached, device, executor, load};
+use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load};
 use pointsman_sdk::wire::types::{Cached, Change, ExecutorInfo, ExecutorLoad, Overlap, Request};
 use pointsman_sdk::{Case, Executor, Mirror, Residencies};
 
@@ -231,7 +231,7 @@ fn an_explanation_says_how_much_of_the_prompt_is_held() {
 
 #[test]
 fn a_weight_that_is_a_mistake_of_unit_is_refused() {
-    let refused = super::instance().configure(r#"{"host-credit": 1000001}"#);
+    let refused = super::instance().configure(r#"{"host-credit": 1000001}"#, bounds());
     assert_eq!(
         refused,
         Err("`host-credit`: 1000001 permille is above 1000000".into())

@@ -1,10 +1,11 @@
 //! Each obstacle alone, and what earlier placements of the batch change.
 
 use super::{Case, Obstacle};
-use crate::fixture::{device, executor, load, model, request, residency};
+use crate::fixture::{bounds, device, executor, load, model, request, residency};
 use crate::fleet::{Fleet, Seat};
 use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
+use crate::wire::routing::Choice;
 use crate::wire::types::{
     Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Model, Request, RequestClass,
     Residency,
@@ -42,6 +43,7 @@ fn setup() -> Setup {
 impl Setup {
     fn mirror(&self) -> Mirror {
         let mut mirror = Mirror::default();
+        mirror.bind(bounds());
         mirror.begin(100, Extent::Everything);
         mirror.apply(&mut Change::Executor(self.info.clone()));
         mirror.apply(&mut Change::Load(self.load));
@@ -251,4 +253,35 @@ fn a_start_earlier_in_the_batch_has_ended_the_hold() {
     let mut placed = BatchPlacements::default();
     placed.place(&mirror, &setup.request, &executor, Seat::Slot);
     assert_eq!(fit(&mirror, &placed, &setup.request), Ok(Seat::Slot));
+}
+
+#[test]
+fn a_request_is_held_until_the_end_that_the_host_names_and_then_no_warm_hold_binds_it() {
+    let held_max = bounds().held_max;
+    for (hold_end, expected) in [
+        (None, Some(100 + held_max)),
+        (Some(700), Some(700)),
+        (Some(100), None),
+    ] {
+        let mut setup = setup();
+        setup.residencies = vec![warm(1, 500)];
+        setup.request.hold_end = hold_end;
+        let mirror = setup.mirror();
+        let placed = BatchPlacements::default();
+        let fleet = Fleet {
+            mirror: &mirror,
+            placed: &placed,
+        };
+        let case = Case::new(fleet, &setup.request, 100);
+        assert_eq!(case.hold_end(), expected);
+        let until = |until| case.hold(until, 7).choice;
+        assert_eq!(until(None), Choice::Hold(expected));
+        let earlier = expected.map_or(400, |end| end.min(400));
+        assert_eq!(until(Some(400)), Choice::Hold(Some(earlier)));
+        let fit = case.fit(&mirror.executor(0).expect("both rows are there"));
+        match expected {
+            Some(_) => assert_eq!(fit, Err(Obstacle::WarmHold { until: 500 })),
+            None => assert_eq!(fit, Ok(Seat::Slot)),
+        }
+    }
 }

@@ -44,7 +44,10 @@ fn a_panic_is_a_fault_and_so_is_every_later_call() {
     assert_eq!(native.hooks().iter().collect::<Vec<_>>(), [Hook::Priority]);
     assert!(!native.explains());
     assert_eq!(native.describe().unwrap().name, "brittle");
-    native.configure("{}").unwrap().unwrap();
+    native
+        .configure("{}", &pointsman_core::Config::default().bounds())
+        .unwrap()
+        .unwrap();
     let at = Moment {
         now: Micros(0),
         round: pointsman_core::Round(1),
@@ -64,7 +67,10 @@ fn a_panic_is_a_fault_and_so_is_every_later_call() {
 #[test]
 fn a_hook_that_is_not_exported_is_a_fault() {
     let mut native = Native::new(instance);
-    native.configure("{}").unwrap().unwrap();
+    native
+        .configure("{}", &pointsman_core::Config::default().bounds())
+        .unwrap()
+        .unwrap();
     let at = Moment {
         now: Micros(0),
         round: pointsman_core::Round(1),

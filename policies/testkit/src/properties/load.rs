@@ -1,15 +1,18 @@
 //! Random fleets, with random events.
 //!
-//! Odd seeds make *weather*: executors fail, drain, come and go, limits change, clients leave. Even
-//! seeds make a *rush*: for a while more requests arrive than a small fleet can serve. All are
-//! equally urgent, so a request that is left behind is left behind by the policy.
+//! Of three seeds that follow each other one makes *weather*: executors fail, drain, come and go,
+//! limits change, clients leave. One makes a *rush*: for a while more requests arrive than a small
+//! fleet can serve. All are equally urgent, so a request that is left behind is left behind by the
+//! policy. One makes a fleet for *patience*: few models at a time, kept warm for long, groups,
+//! sessions, and answers that take many seconds. It keeps moving, but what a policy waits for on
+//! purpose comes later than the first liveness clock runs out.
 
 use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 use pointsman_core::{
     Author, BlockHash, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
     Fact, Hook, Input, KvSpec, Micros, ModelId, NewRequest, PromptBlocks, RequestId, RetryClass,
-    Stamped, TenantId,
+    SessionKey, Stamped, TenantId,
 };
 use pointsman_policy::{PolicyHost, StartError};
 use pointsman_sim::{EngineProfile, World};
@@ -32,6 +35,14 @@ pub(super) struct Ran {
     pub(super) explained: u64,
 }
 
+/// A kind of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Weather,
+    Rush,
+    Patience,
+}
+
 struct Run {
     rng: Rng,
     world: World<WithCopies>,
@@ -41,14 +52,13 @@ struct Run {
 
 /// Makes one run. The host panics if it breaks an invariant of its own.
 pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, StartError> {
+    let kind = Kind::of(seed);
     let mut run = Run::new(WithCopies::new(subject, plan, seed)?, seed);
-    if seed % 2 == 1 {
-        for _ in 0..plan.events {
-            run.weather();
-        }
-    } else {
-        for _ in 0..plan.events {
-            run.rush(plan.rush);
+    for _ in 0..plan.events {
+        match kind {
+            Kind::Weather => run.weather(),
+            Kind::Rush => run.rush(plan.rush),
+            Kind::Patience => run.patience(),
         }
     }
     run.drain();
@@ -64,6 +74,18 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
         compared,
         explained,
     })
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn of(seed: u64) -> Self {
+        match seed % 3 {
+            0 => Self::Patience,
+            1 => Self::Weather,
+            _ => Self::Rush,
+        }
+    }
 }
 
 // === impl Run ===
@@ -111,10 +133,52 @@ impl Run {
             devices,
             attached: 0,
         };
-        for _ in 0..run.rng.u32(1..5) {
-            run.attach();
+        match Kind::of(seed) {
+            Kind::Weather | Kind::Rush => {
+                for _ in 0..run.rng.u32(1..5) {
+                    run.attach();
+                }
+            }
+            Kind::Patience => {
+                for _ in 0..run.rng.u32(2..5) {
+                    run.attach_patient();
+                }
+            }
         }
         run
+    }
+
+    /// Attaches a slow executor of a group that runs one model at a time, and keeps it warm.
+    fn attach_patient(&mut self) {
+        let spec = DeviceSpec {
+            name: format!("remote-{}", self.attached),
+            kv: KvSpec::Remote,
+            tokens_per_step: None,
+        };
+        let device = self.world.attach_device(spec);
+        let rng = &mut self.rng;
+        self.attached += 1;
+        let spec = ExecutorSpec {
+            name: format!("executor-{}", self.attached),
+            device: device.expect("there are few devices"),
+            kind: ExecutorKind::Simulated,
+            role: Role::Both,
+            group: self.attached % 2,
+            share_weight: 1,
+            serves: None,
+            slots_total: rng.u32(1..4),
+            models_max: Some(1),
+            queue_limit: 0,
+            tokens_per_block: None,
+            preempts: true,
+            model_unload_delay: Micros(rng.u64(0..40) * SECOND),
+        };
+        let slow = EngineProfile {
+            step: Micros(SECOND / 2),
+            ..EngineProfile::default()
+        };
+        let attached = self.world.attach_executor(spec, slow);
+        attached.expect("a remote device has room for any executor");
     }
 
     fn attach(&mut self) {
@@ -196,6 +260,20 @@ impl Run {
             self.arrive(new);
         }
         self.advance(SECOND / 4);
+    }
+
+    /// Brings a request that some rule of a policy may make wait, of an answer of up to 20 s.
+    fn patience(&mut self) {
+        let rng = &mut self.rng;
+        let output = rng.u32(2..40);
+        let new = NewRequest {
+            model: Some(ModelId(rng.u32(0..KINDS))),
+            group: (rng.u32(0..3) == 0).then(|| rng.u32(0..2)),
+            session: rng.bool().then(|| SessionKey(rng.u64(0..6))),
+            ..NewRequest::new(TenantId(rng.u32(0..KINDS)), rng.u32(1..40), output)
+        };
+        self.world.arrive(new, output);
+        self.advance(8 * SECOND);
     }
 
     fn weather(&mut self) {

@@ -93,7 +93,7 @@ impl<'a> Shipped<'a> {
             ..Plan::default()
         };
         let few = Plan {
-            runs: 2,
+            runs: 3,
             events: 60,
             restart_every: 32,
             fleets: vec![8, 64],

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fastrand::Rng;
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{HookSet, Micros, Moment, Question, Reply};
+use pointsman_core::{Bounds, HookSet, Micros, Moment, Question, Reply};
 use pointsman_policy::{
     Candidate, Fault, Instance, Limits, LogLine, PolicyComponent, PolicyDescription, PolicySource,
     WasmInstance,
@@ -142,8 +142,8 @@ impl Instance for Shuffled {
         self.inner()?.describe()
     }
 
-    fn configure(&mut self, settings: &str) -> Result<Result<(), String>, Fault> {
-        self.inner()?.configure(settings)
+    fn configure(&mut self, settings: &str, bounds: &Bounds) -> Result<Result<(), String>, Fault> {
+        self.inner()?.configure(settings, bounds)
     }
 
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {

@@ -95,6 +95,21 @@ fn a_policy_that_holds_for_ever_starves() {
 }
 
 #[test]
+fn a_policy_that_does_not_say_until_when_it_waits_starves_where_models_are_kept_for_long() {
+    let patience = Plan {
+        seed: 6,
+        runs: 1,
+        ..Plan::default()
+    };
+    let failed = failed_in("untimed", &patience);
+    let [(Property::StarvesNobody, said)] = &failed[..] else {
+        panic!("{failed:?}")
+    };
+    assert!(said.contains("was Unplaced"), "{said}");
+    assert_eq!(failed_in("none", &patience), []);
+}
+
+#[test]
 fn the_same_plan_gives_the_same_report() {
     let subject = subject("none");
     assert_eq!(check(&subject, &plan()), check(&subject, &plan()));

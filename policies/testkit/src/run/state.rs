@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_core::rows::{Change, Health, Tenant};
 use pointsman_core::{
-    BlockKind, DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Feed, Input, Micros, ModelId,
+    BlockKind, DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros, ModelId,
     NewRequest, PrefixEvent, PromptBlocks, RequestId, RowKind, RowKinds, SessionKey, TenantId,
     Tier,
 };

@@ -277,7 +277,7 @@ fn a_strike_fails_the_scenario() {
         [[step]]
         arrive = { name = "h", priority = -1 }
         [[step]]
-        advance = "20s"
+        advance = "41s"
         expect.placed = { h = "x" }
     "#;
     check_missed(ODD, steps, "strikes: expected 0, got 1");

@@ -139,11 +139,19 @@ impl Machine {
         id
     }
 
-    /// Ends a request that has run out of time.
+    /// Ends a request that has run out of time. One that has waited for as long as it may is left to
+    /// the round if an executor could take it now.
     pub(super) fn expire(&mut self, id: RequestId) {
-        let request = self.requests.find(id);
-        if let Some(outcome) = request.and_then(|request| self.expiry(request)) {
-            self.end(id, outcome);
+        let Some(request) = self.requests.find(id) else {
+            return;
+        };
+        let waited = Outcome::Expired(ExpiredWhy::Wait);
+        match self.expiry(request) {
+            Some(outcome) if outcome == waited && self.could_be_placed(request) => {
+                self.requests.watch(id);
+            }
+            Some(outcome) => self.end(id, outcome),
+            None => {}
         }
     }
 
@@ -156,8 +164,7 @@ impl Machine {
         if request.row.deadline.is_some_and(|at| at <= now) {
             return Some(Outcome::Expired(ExpiredWhy::Deadline));
         }
-        let waited = now.since(request.waiting()?.since);
-        if waited >= self.config.wait_max {
+        if self.has_waited_out(request.waiting()?) {
             return Some(Outcome::Expired(ExpiredWhy::Wait));
         }
         self.unserved(request).map(Outcome::Refused)
@@ -199,7 +206,7 @@ impl Machine {
             self.drop_reservation(id);
         }
         if let Some(waiting) = self.requests.waiting_mut(id) {
-            waiting.held_until = waiting.held_until.filter(|at| *at > now);
+            waiting.pass(now);
         }
         self.arm_request(id);
     }

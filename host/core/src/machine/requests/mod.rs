@@ -11,6 +11,7 @@
 //! inputs and in answers, go through [`Requests::find`].
 
 mod record;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -26,9 +27,8 @@ use super::count;
 use super::outbox::Outbox;
 use super::timers::Timer;
 
-pub(super) use record::{
-    Advance, AfterLeaving, InSlot, Phase, Placed, Request, Reservation, Short, Urgency, Waiting,
-};
+pub(super) use record::{Advance, AfterLeaving, InSlot, Phase, Placed, Request, Short, Urgency};
+pub(super) use waiting::{Reservation, Waiting};
 
 /// The records of live requests, and their lists.
 #[derive(Debug, Default)]
@@ -153,6 +153,18 @@ impl Requests {
 
     pub(super) fn unwatch(&mut self, id: RequestId) {
         self.watched.remove(&id);
+    }
+
+    /// Brings the row of a request that was held on purpose up to date with the latest time at which
+    /// a hold ends.
+    pub(super) fn tell_hold_end(&mut self, id: RequestId, held_max: Micros, out: &mut Outbox) {
+        let request = self.get_mut(id);
+        let waiting = request.waiting().filter(|waiting| waiting.was_held());
+        let hold_end = waiting.map(|waiting| waiting.hold_end(out.now(), held_max));
+        if hold_end.is_some() && request.row.hold_end != hold_end {
+            request.row_mut().hold_end = hold_end;
+            self.touch_waiting(id, out);
+        }
     }
 
     /// Notes room that is kept for a waiting request.
@@ -298,6 +310,7 @@ impl Requests {
         row.output_tokens_max = row.output_tokens_max.saturating_sub(generated);
         row.stage = Stage::Queued;
         row.attempts += 1;
+        row.hold_end = None;
         request.turn(|phase| phase.requeue(out.now()));
         out.gone(RowKey::Sequence(id), &mut request.sequence_stamp);
         self.queue.insert(id);

@@ -7,11 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::fact::Decided;
 use crate::input::{NewRequest, Progress, PromptBlocks, SequenceRef};
 use crate::log::Stamp;
 use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
 use pointsman_interface::{ExecutorId, Incarnation, Micros, RequestId, Round};
+
+use super::waiting::{Reservation, Waiting};
 
 /// The urgency of a request before any policy: the greater, the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,34 +74,6 @@ pub(crate) enum AfterLeaving {
     Requeue,
     /// Its outcome is set; only its room is still in use.
     Gone,
-}
-
-/// A request without a place.
-#[derive(Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Waiting {
-    /// Start of the time that counts against the bound on waiting.
-    pub(crate) since: Micros,
-    /// The time since which some executor could have taken it in every round.
-    pub(crate) feasible_since: Option<Micros>,
-    /// The time since which no executor has served it.
-    pub(crate) unserved_since: Option<Micros>,
-    /// The number of placements that went past it.
-    pub(crate) overtaken: u32,
-    /// The time until which a policy holds it.
-    pub(crate) held_until: Option<Micros>,
-    /// Room kept for it.
-    pub(super) reservation: Option<Reservation>,
-}
-
-/// Room kept on an executor for a request that others give way to.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Reservation {
-    pub(crate) executor: ExecutorId,
-    pub(crate) since: Micros,
-    /// The author of the eviction.
-    pub(crate) by: Decided,
 }
 
 /// A request on an executor.
@@ -195,6 +168,7 @@ impl Request {
             failed_on: Vec::new(),
             preferred: new.preferred,
             attempts: 0,
+            hold_end: None,
         };
         Self {
             row: Arc::new(row),
@@ -398,19 +372,6 @@ impl Phase {
         match self {
             Phase::Placed(_) | Phase::Leaving(..) => Phase::Waiting(Waiting::new(now)),
             Phase::Waiting(_) => panic!("a waiting request is queued already"),
-        }
-    }
-}
-
-impl Waiting {
-    fn new(since: Micros) -> Self {
-        Self {
-            since,
-            feasible_since: None,
-            unserved_since: None,
-            overtaken: 0,
-            held_until: None,
-            reservation: None,
         }
     }
 }

@@ -6,46 +6,73 @@
 //!    without a token for `tokenless-steps-max` steps gets a built-in allotment (see
 //!    `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block for `unplaced-max`
 //!    gets a built-in eviction (see `shortages`).
+//!
+//! A hold on purpose stops the first two while it lasts, so that nobody is struck for it: see
+//! `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
+//! an executor can take it at that time, and refused only if none can.
 
-use crate::fact::{Clock, Decided, Fact};
+use crate::fact::{Clock, Decided, ExpiredWhy, Fact, Outcome};
 use crate::policies::Strike;
 use pointsman_interface::Hook;
+use pointsman_interface::rows::Stage;
 use pointsman_interface::{ExecutorId, RequestId};
 
 use super::super::interlock::check_open_to;
-use super::super::requests::Request;
+use super::super::requests::{Request, Waiting};
 use super::super::{Machine, count};
 use super::feasibility::Feasibility;
 use super::{OngoingRound, built_in};
 
+/// A reason to place a request before any policy is asked.
+enum Overdue {
+    /// A clock has run out, which counts against the policy.
+    Clock(Clock),
+    /// It has waited for as long as it may.
+    Waited,
+}
+
 impl OngoingRound<'_> {
-    /// Places the requests that the first two clocks put first, where the built-in rule finds room.
+    /// Places the requests that must go first, where the built-in rule finds room.
     pub(super) fn place_overdue(&mut self) {
         for id in self.machine.requests.watched().clone() {
-            let Some(clock) = self.machine.overdue(id) else {
+            let Some(overdue) = self.machine.overdue(id) else {
                 continue;
             };
             let request = &self.machine.requests[id];
-            let Some(on) = built_in::first_with_room(&self.machine.ledger, request) else {
-                continue;
-            };
-            let strike = Fact::Strike(clock, Hook::Routing, id);
-            self.machine.out.fact(strike);
-            self.strike(Strike {
-                at: self.at.now,
-                hook: Hook::Routing,
-                clock,
-                request: Some(id),
-            });
-            self.place(id, on, Decided::BUILT_IN);
+            let room = built_in::first_with_room(&self.machine.ledger, request);
+            match (overdue, room) {
+                (Overdue::Clock(clock), Some(on)) => {
+                    self.strike_for(id, clock);
+                    self.place(id, on, Decided::BUILT_IN);
+                }
+                (Overdue::Waited, Some(on)) => self.place(id, on, Decided::BUILT_IN),
+                (Overdue::Waited, None) => {
+                    self.machine.end(id, Outcome::Expired(ExpiredWhy::Wait));
+                }
+                (Overdue::Clock(_), None) => {}
+            }
         }
     }
 
-    /// Second clock: counts the placements of this round that overtook a request left waiting.
+    fn strike_for(&mut self, id: RequestId, clock: Clock) {
+        let strike = Fact::Strike(clock, Hook::Routing, id);
+        self.machine.out.fact(strike);
+        self.strike(Strike {
+            at: self.at.now,
+            hook: Hook::Routing,
+            clock,
+            request: Some(id),
+        });
+    }
+
+    /// Second clock: counts the placements of this round that overtook a request left waiting, and
+    /// not on purpose.
     pub(super) fn count_overtaken(&mut self) {
         for id in &self.asked {
             let waiting = self.machine.requests.find(*id);
-            let Some(request) = waiting.filter(|request| request.waiting().is_some()) else {
+            let counts = |waiting: &Waiting| waiting.held_until().is_none();
+            let Some(request) = waiting.filter(|request| request.waiting().is_some_and(counts))
+            else {
                 continue;
             };
             let overtook = self.placements.iter().filter(|(other, executor)| {
@@ -79,18 +106,41 @@ impl OngoingRound<'_> {
 }
 
 impl Machine {
-    /// The clock that has run out for a watched request, if one has.
-    fn overdue(&self, id: RequestId) -> Option<Clock> {
+    /// The reason to place a watched request now, if there is one.
+    fn overdue(&self, id: RequestId) -> Option<Overdue> {
         let request = self.requests.find(id)?;
         let waiting = request.waiting()?;
         if request.reservation().is_some() {
             return None;
         }
-        if waiting.overtaken >= self.config.overtaken_max {
-            return Some(Clock::Overtaken);
+        let unplaced_at = waiting.unplaced_at(self.config.unplaced_max);
+        if unplaced_at.is_some_and(|at| at <= self.out.now()) {
+            return Some(Overdue::Clock(Clock::Unplaced));
         }
-        let since = self.out.now().since(waiting.feasible_since?);
-        (since >= self.config.unplaced_max).then_some(Clock::Unplaced)
+        if self.has_waited_out(waiting) {
+            return Some(Overdue::Waited);
+        }
+        let is_overtaken = waiting.overtaken >= self.config.overtaken_max;
+        let counts = is_overtaken && waiting.held_until().is_none();
+        counts.then_some(Overdue::Clock(Clock::Overtaken))
+    }
+
+    /// Tells whether a request has been without a place for as long as one may.
+    pub(in super::super) fn has_waited_out(&self, waiting: &Waiting) -> bool {
+        self.out.now().since(waiting.since) >= self.config.wait_max
+    }
+
+    /// Tells whether the built-in rule finds room for a queued request.
+    pub(in super::super) fn could_be_placed(&self, request: &Request) -> bool {
+        request.row.stage == Stage::Queued
+            && request.reservation().is_none()
+            && built_in::first_with_room(&self.ledger, request).is_some()
+    }
+
+    /// Brings the row of a request up to date with the latest time at which a hold ends.
+    pub(super) fn tell_hold_end(&mut self, id: RequestId) {
+        let held_max = self.config.held_max;
+        self.requests.tell_hold_end(id, held_max, &mut self.out);
     }
 
     /// Tells whether a placement went past a request that is at least as urgent and could have run
@@ -114,11 +164,15 @@ impl Machine {
             return;
         };
         if could_run {
-            waiting.feasible_since.get_or_insert(now);
+            waiting.could_run(now);
         } else {
-            waiting.feasible_since = None;
+            waiting.could_not_run(now);
         }
-        if could_run || waiting.overtaken > 0 {
+        let is_overtaken = waiting.overtaken > 0;
+        if waiting.held_until().is_some() {
+            self.tell_hold_end(id);
+        }
+        if could_run || is_overtaken {
             self.requests.watch(id);
         } else {
             self.requests.unwatch(id);

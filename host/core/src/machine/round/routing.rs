@@ -78,6 +78,9 @@ impl OngoingRound<'_> {
     }
 
     fn ask_route(&mut self, batch: &[RequestId]) {
+        for id in batch {
+            self.machine.tell_hold_end(*id);
+        }
         let cached = batch.iter().filter_map(|id| self.machine.cached(*id));
         let question = Question::Routing(Cow::Owned(cached.collect()));
         let answer = self.ask(question, |answer| answer.routing());
@@ -111,10 +114,9 @@ impl OngoingRound<'_> {
                 self.place(id, on, by);
             }
             routing::Choice::Hold(until) => {
-                let until = until.filter(|at| *at > self.at.now);
-                if let Some(waiting) = machine.requests.waiting_mut(id) {
-                    waiting.held_until = until;
-                }
+                let waiting = machine.requests.waiting_mut(id);
+                let held_max = machine.config.held_max;
+                let until = waiting.and_then(|waiting| waiting.hold(self.at.now, until, held_max));
                 machine.out.fact(Fact::Held(id, until, by));
             }
             routing::Choice::GiveUp => self.turn_away(id, RefusedWhy::GaveUp, by),

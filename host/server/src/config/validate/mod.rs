@@ -237,15 +237,13 @@ impl Check<'_> {
         self.count(c, given.attempts_max, |c, value| c.attempts_max = value)?;
         self.count(c, given.degraded_after, |c, value| c.degraded_after = value)?;
         self.count(c, given.down_after, |c, value| c.down_after = value)?;
-        self.pause(c, given.down_for, |c, value| c.down_for = value)?;
-        self.pause(c, given.wait_max, |c, value| c.wait_max = value)?;
-        self.pause(c, given.unserved_max, |c, value| c.unserved_max = value)?;
-        self.pause(c, given.unplaced_max, |c, value| c.unplaced_max = value)?;
+        self.pause(c, &given.down_for, |c, value| c.down_for = value)?;
+        self.pause(c, &given.unserved_max, |c, value| c.unserved_max = value)?;
         self.count(c, given.overtaken_max, |c, value| c.overtaken_max = value)?;
         self.count(c, given.tokenless_steps_max, |c, value| {
             c.tokenless_steps_max = value
         })?;
-        self.pause(c, given.evict_retry, |c, value| c.evict_retry = value)?;
+        self.pause(c, &given.evict_retry, |c, value| c.evict_retry = value)?;
         self.count(c, given.change_log_max, |c, value| c.change_log_max = value)?;
         self.count(c, given.completions_max, |c, value| {
             c.completions_max = value
@@ -253,7 +251,15 @@ impl Check<'_> {
         self.count(c, given.retry_after_secs, |c, value| {
             c.retry_after_secs = value
         })?;
-        Ok(core)
+        // These depend on each other, and the defaults of the others on the first.
+        self.pause(c, &given.wait_max, core::Config::wait)?;
+        self.pause(c, &given.unplaced_max, |c, value| c.unplaced_max = value)?;
+        self.pause(c, &given.held_max, |c, value| c.held_max = value)?;
+        let mut waits = [given.held_max, given.unplaced_max, given.wait_max].into_iter();
+        match (core.validate(), waits.find_map(|given| given)) {
+            (Err(_), Some(given)) => Err(self.at(&given, no_time_to_place(&core))),
+            (Ok(()), _) | (Err(_), None) => Ok(core),
+        }
     }
 
     fn admin(self, given: file::Admin) -> Result<AdminConfig, ConfigError> {
@@ -420,27 +426,26 @@ impl Check<'_> {
         };
         // No bound may be as large as what stands for all that does not fit.
         set(core, u32::try_from(given.get_ref().0).unwrap_or(u32::MAX));
-        core.validate().map_err(|error| {
-            let key = format!("core.{}", error.name);
-            self.out_of(&key, &given, &(error.min..=error.max))
-        })
+        out_of_range(core).map_or(
+            Ok(()),
+            |(key, range)| Err(self.out_of(&key, &given, &range)),
+        )
     }
 
     /// A time of the core, which knows its range.
     fn pause(
         self,
         core: &mut core::Config,
-        given: Given<Time>,
+        given: &Given<Time>,
         set: impl FnOnce(&mut core::Config, core::Micros),
     ) -> Result<(), ConfigError> {
         let Some(given) = given else {
             return Ok(());
         };
         set(core, core::Micros(given.get_ref().as_micros()));
-        core.validate().map_err(|error| {
-            let key = format!("core.{}", error.name);
-            let range = Time::from_micros(error.min)..=Time::from_micros(error.max);
-            self.out_of(&key, &given, &range)
+        out_of_range(core).map_or(Ok(()), |(key, range)| {
+            let range = Time::from_micros(*range.start())..=Time::from_micros(*range.end());
+            Err(self.out_of(&key, given, &range))
         })
     }
 
@@ -497,5 +502,25 @@ impl Check<'_> {
             max: range.end().to_string(),
         };
         self.at(given, wrong)
+    }
+}
+
+/// The bound of the core that is out of its range, with the range.
+fn out_of_range(core: &core::Config) -> Option<(String, RangeInclusive<u64>)> {
+    match core.validate() {
+        Err(core::InvalidConfig::Range { name, min, max, .. }) => {
+            Some((format!("core.{name}"), min..=max))
+        }
+        Err(core::InvalidConfig::NoTimeToPlace { .. }) | Ok(()) => None,
+    }
+}
+
+/// The words for times that contradict each other.
+fn no_time_to_place(core: &core::Config) -> Wrong {
+    let time = |micros: core::Micros| Time::from_micros(micros.0);
+    Wrong::NoTimeToPlace {
+        held_max: time(core.held_max),
+        unplaced_max: time(core.unplaced_max),
+        wait_max: time(core.wait_max),
     }
 }

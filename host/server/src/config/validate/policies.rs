@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use pointsman_core::Hook;
 use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::tables::{self, LimitsTable};
-use pointsman_notation::{NamedLimits, Time, TomlError, TomlProblem};
+use pointsman_notation::{NamedLimits, Time, TomlProblem};
 use pointsman_policy::{CompileLimits, Compiler, Limits, Patience, Probation};
 use toml::Spanned;
 
@@ -97,15 +97,29 @@ impl Check<'_> {
         Ok(bound.into_iter().collect())
     }
 
+    /// The settings by policy. A table may be for several policies, with commas between their
+    /// names, so that what they must agree on is written once.
     fn settings(
         self,
         given: impl IntoIterator<Item = (String, Spanned<toml::Table>)>,
-    ) -> Result<Vec<(String, Settings)>, TomlError> {
-        let converted = given.into_iter().map(|(policy, table)| {
-            let key = format!("policies.settings.{policy}");
-            Ok((policy, tables::settings(self.source, &key, table)?))
-        });
-        converted.collect()
+    ) -> Result<Vec<(String, Settings)>, ConfigError> {
+        let mut by_policy: BTreeMap<String, Settings> = BTreeMap::new();
+        for (policies, table) in given {
+            let key = format!("policies.settings.{policies}");
+            let at = Spanned::new(table.span(), ());
+            let shared = tables::settings(self.source, &key, table)?;
+            for policy in policies.split(',').map(str::trim) {
+                let settings = by_policy.entry(policy.to_owned()).or_default();
+                for (name, value) in &shared {
+                    if settings.insert(name.clone(), value.clone()).is_some() {
+                        let key = format!("policies.settings, for {policy}");
+                        let name = name.clone();
+                        return Err(self.at(&at, Wrong::Twice { key, name }));
+                    }
+                }
+            }
+        }
+        Ok(by_policy.into_iter().collect())
     }
 
     fn probation(self, given: file::Probation) -> Result<Probation, ConfigError> {

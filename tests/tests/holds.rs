@@ -1,0 +1,172 @@
+//! Requests that a policy holds on purpose, over HTTP: they wait for longer than the first liveness
+//! clock without a strike, and none fails for it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_core::Micros;
+use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
+use pointsman_server::config::Config;
+use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
+use pointsman_tests::serving::{Serving, component, holds};
+use serde_json::{Value, json};
+use tokio::task;
+
+/// Time after which the built-in rule places what waits for no reason.
+const UNPLACED_MAX: Micros = Micros(50_000);
+
+/// Has the demo model served by `left`, of group 1, and `right`, of group 2, with a slot each.
+fn two_groups(config: &mut Config) {
+    config.executors = [("left", 1), ("right", 2)]
+        .map(|(name, group)| ExecutorConfig {
+            name: Some(name.to_owned()),
+            terms: ExecutorTerms {
+                group,
+                slots: 1,
+                ..ExecutorTerms::default()
+            },
+            ..ExecutorConfig::new("demo")
+        })
+        .to_vec();
+    config.core.unplaced_max = UNPLACED_MAX;
+}
+
+/// A chat that asks for group 1 and belongs to a session.
+fn asks(mut body: Value, session: &str) -> Value {
+    body["pointsman"] = json!({"group": 1, "session": session});
+    body
+}
+
+/// A request that holds its slot until its client leaves.
+async fn running(client: Client, session: &str) -> Result<Stream> {
+    let mut body = asks(streamed_chat("Hello"), session);
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(1900);
+    let mut stream = client.stream(&body).await?;
+    stream.first_text().await?;
+    Ok(stream)
+}
+
+/// Waits until the host's clock has moved on by several times `UNPLACED_MAX`.
+async fn outlasts_the_clock(client: Client) -> Result<()> {
+    let now = async || {
+        let shown = client.get("/monitor/data").await?.json()?;
+        shown["at_micros"].as_u64().context("no time is shown")
+    };
+    let since = now().await?;
+    let patience = Duration::from_secs(60);
+    let waited = tokio::time::timeout(patience, async {
+        while now().await? < since + 4 * UNPLACED_MAX.0 {}
+        anyhow::Ok(())
+    });
+    waited.await.context("the host's clock stands still")?
+}
+
+async fn strikes(client: Client) -> Result<usize> {
+    let metrics = client.get("/metrics").await?;
+    let text = String::from_utf8(metrics.body)?;
+    let strikes = text.lines().filter(|line| {
+        line.starts_with("pointsman_liveness_strikes_total") && !line.ends_with(" 0")
+    });
+    Ok(strikes.count())
+}
+
+/// Has a request wait for the executor `left`, which another one occupies, while `right` is idle.
+async fn waits_for_left(serving: &Serving) -> Result<()> {
+    let client = serving.client;
+    let first = running(client, "ann").await?;
+    ensure!(first.headers["x-pointsman-executor"] == "left");
+    let body = asks(chat("Hello"), "ann");
+    let second = task::spawn(async move { client.post("/v1/chat/completions", &body).await });
+    serving.load_until(|load| load.queued == 1).await?;
+    outlasts_the_clock(client).await?;
+    ensure!(strikes(client).await? == 0);
+    drop(first);
+    let second = second.await??;
+    ensure!(second.status == 200, "{second:?}");
+    ensure!(
+        second.header("x-pointsman-executor") == "left",
+        "{second:?}"
+    );
+    ensure!(
+        second.header("x-pointsman-policy") != "built-in",
+        "{second:?}"
+    );
+    ensure!(strikes(client).await? == 0);
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_waits_for_its_group_and_the_default_policy_is_not_struck() -> Result<()> {
+    let serving = Serving::start(two_groups).await?;
+    waits_for_left(&serving).await?;
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_waits_for_its_executor_where_its_policy_says_so() -> Result<()> {
+    let serving = Serving::start(two_groups).await?;
+    serving.drop_in("sticky.toml", b"[settings]\nwhen-full = \"wait\"\n")?;
+    serving.drop_in("sticky.wasm", &component("sticky")?)?;
+    serving
+        .report_until(|report| holds(report, "sticky"))
+        .await?;
+    waits_for_left(&serving).await?;
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_nobody_could_serve_in_its_group_in_time_is_served_elsewhere() -> Result<()> {
+    let serving = Serving::start(|config| {
+        two_groups(config);
+        config.core.held_max = Micros(300_000);
+    })
+    .await?;
+    let client = serving.client;
+    let first = running(client, "ann").await?;
+    let body = asks(chat("Hello"), "ann");
+    let second = client.post("/v1/chat/completions", &body).await?;
+    ensure!(second.status == 200, "{second:?}");
+    ensure!(
+        second.header("x-pointsman-executor") == "right",
+        "{second:?}"
+    );
+    ensure!(
+        second.header("x-pointsman-policy") == "memory-aware",
+        "{second:?}"
+    );
+    ensure!(strikes(client).await? == 0);
+    drop(first);
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_policy_that_holds_everything_as_long_as_it_may_makes_no_request_fail() -> Result<()> {
+    let serving = Serving::start(|config| config.core.wait(Micros(3_000_000))).await?;
+    serving.drop_in("holder.toml", b"[settings]\nanswers = \"hold-for-ever\"\n")?;
+    serving.drop_in("holder.wasm", &component("test/hostile")?)?;
+    serving
+        .report_until(|report| holds(report, "holder"))
+        .await?;
+    let client = serving.client;
+    let all: Vec<_> = (0..4)
+        .map(|_| task::spawn(async move { client.chat("Hello").await }))
+        .collect();
+    let mut built_in = 0;
+    for answer in all {
+        let answer = answer.await??;
+        ensure!(answer.status == 200, "{answer:?}");
+        built_in += usize::from(answer.header("x-pointsman-policy") == "built-in");
+    }
+    ensure!(built_in > 0 && strikes(client).await? > 0);
+    // The strikes cost it its hooks.
+    serving
+        .report_until(|report| !holds(report, "holder"))
+        .await?;
+    serving.server.stop().await?;
+    Ok(())
+}
