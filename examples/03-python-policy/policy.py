@@ -36,6 +36,7 @@ class Lifecycle(exports.Lifecycle):
         """What is raised is shown to the operator."""
         for key in json.loads(settings):
             raise Err(f"unknown field `{key}`, there are no fields")
+        mirror.held_max = bounds.held_max
 
     def observe(self, now, extent, changes):
         mirror.observe(extent, changes)
@@ -51,6 +52,12 @@ class Lifecycle(exports.Lifecycle):
 class Routing(exports.Routing):
     def route(self, at, requests):
         return [place(cached.request, at.now) for cached in requests]
+
+
+def hold_end(request, now):
+    """The time until which a request waits on purpose, or None where the host lets it no longer."""
+    end = now + mirror.held_max if request.hold_end is None else request.hold_end
+    return end if end > now else None
 
 
 def place(request_id, now):
@@ -69,7 +76,7 @@ def place(request_id, now):
         default=None,
     )
     if best is None:
-        return Verdict(Choice_Hold(None), NO_ROOM)
+        return Verdict(Choice_Hold(hold_end(request, now)), NO_ROOM)
     seat, _, executor_id = best
     mirror.place(need, mirror.executors[executor_id], seat)
     return Verdict(Choice_Place([executor_id]), PLACED)

@@ -31,9 +31,17 @@ fn names(world: &mut World<PolicyHost>) {
     }
 }
 
+/// Bounds of a host that lets requests wait for an executor that is lost.
+fn config() -> Config {
+    Config {
+        unserved_max: Config::default().wait_max,
+        ..Config::default()
+    }
+}
+
 /// Four engines on one device, two of them with one model at a time.
 fn fleet_of_four(host: PolicyHost) -> (World<PolicyHost>, Vec<ExecutorId>) {
-    let (mut world, mut executors) = fleet::small_world(Config::default(), host, (2, 3, 120));
+    let (mut world, mut executors) = fleet::small_world(config(), host, (2, 3, 120));
     names(&mut world);
     let device = world
         .machine
@@ -56,6 +64,7 @@ fn fleet_of_four(host: PolicyHost) -> (World<PolicyHost>, Vec<ExecutorId>) {
     (world, executors)
 }
 
+/// A request that waits: one that would not is refused where all that could take it are saturated.
 fn request(rng: &mut Rng) -> NewRequest {
     NewRequest {
         model: Some(ModelId(rng.u32(0..3))),
@@ -65,7 +74,6 @@ fn request(rng: &mut Rng) -> NewRequest {
             RequestClass::LatencyCritical
         },
         priority: rng.i32(-1..2),
-        may_wait: rng.u32(0..8) > 0,
         ..NewRequest::new(TenantId(rng.u32(0..3)), rng.u32(1..200), rng.u32(1..150))
     }
 }
@@ -157,7 +165,7 @@ fn a_recorded_run_is_decided_the_same_by_fresh_components() {
     let host = defaults.host(Flavour::Component).unwrap();
     let world = run(11, host);
     let mut again = defaults.host(Flavour::Component).unwrap();
-    let (facts, effects) = replay(Config::default(), &mut again, world.recording()).unwrap();
+    let (facts, effects) = replay(config(), &mut again, world.recording()).unwrap();
     assert_eq!(facts, world.facts());
     assert_eq!(effects, world.effects());
 }

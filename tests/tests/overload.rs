@@ -105,34 +105,6 @@ async fn a_client_that_is_displaced_is_told_when_to_come_back_by_the_policy() ->
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_may_serve_is_refused_at_once_or_waits_as_configured() -> Result<()> {
-    // The demo model under two names, and a request for the one on the executor of the other.
-    let twins = |config: &mut Config| {
-        let mut twin = config.models[0].clone();
-        twin.name = "twin".to_owned();
-        config.models.push(twin);
-    };
-    let mut stray = chat("Hello");
-    stray["pointsman"] = json!({"executors": ["cpu0/twin"], "deadline_ms": 50});
-    let serving = Serving::start(twins).await?;
-    let answer = serving.client.post("/v1/chat/completions", &stray).await?;
-    ensure!(answer.status == 503, "{answer:?}");
-    ensure!(answer.json()?["error"]["code"] == "unserved", "{answer:?}");
-    ensure!(answer.header("retry-after") == "1", "{answer:?}");
-    serving.server.stop().await?;
-
-    let patient = Serving::start(|config| {
-        twins(config);
-        config.core.unserved_max = config.core.wait_max;
-    })
-    .await?;
-    let answer = patient.client.post("/v1/chat/completions", &stray).await?;
-    let code = &answer.json()?["error"]["code"];
-    ensure!(code == "deadline_exceeded", "{code}");
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_tenant_is_told_how_much_urgency_it_may_claim() -> Result<()> {
     let serving = Serving::start(|config| {
         let claims = &mut config.tenants[0].claims;

@@ -111,12 +111,17 @@ impl Feed {
         };
         for (at, news) in entries {
             let told = |key: RowKey| positions.0[key.kind() as usize];
+            // With an executor goes its name, which may have been told before its row.
+            let named = positions.0[RowKind::Name as usize];
+            let knows = |key: RowKey, since: u64| {
+                since < told(key) || matches!(key, RowKey::Executor(_)) && since < named
+            };
             let row = match news {
                 News::Changed(key) if kinds.contains(key.kind()) && at >= told(key) => {
                     view.row(key)
                 }
                 News::Gone { key, since }
-                    if kinds.contains(key.kind()) && at >= told(key) && since < told(key) =>
+                    if kinds.contains(key.kind()) && at >= told(key) && knows(key, since) =>
                 {
                     view.gone(key)
                 }

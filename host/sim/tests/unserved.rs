@@ -85,6 +85,24 @@ fn what_waits_is_refused_when_the_last_that_serves_it_is_gone() {
 }
 
 #[test]
+fn an_executor_that_dies_and_is_back_at_once_disturbs_nobody_who_waits() {
+    let mut world = world();
+    let executor = serves_a(&mut world);
+    let other = serves_a(&mut world);
+    let running = [(); 2].map(|()| arrive(&mut world, of(MODEL_A)));
+    let waits = arrive(&mut world, of(MODEL_A));
+    world.update(other, ExecutorUpdate::Detach);
+    world.lose(executor);
+    world.update(executor, UP);
+    world.settle();
+    assert!(world.outcome(waits).is_none());
+    assert!(world.run_out(END));
+    let served = Some(Outcome::Finished { output_tokens: 2 });
+    assert_eq!(world.outcome(waits), served);
+    assert_eq!(placements(&world, running[0]).len(), 1);
+}
+
+#[test]
 fn an_executor_that_drains_still_serves_what_waits_for_it() {
     let mut world = world();
     let executor = serves_a(&mut world);

@@ -98,10 +98,9 @@ async fn a_model_stays_loaded_for_the_unload_delay_and_keeps_another_out() -> Re
     };
     let serving = Serving::start(|config| {
         shared(config, terms);
-        config.core.wait_max = hour;
-        config.core.unplaced_max = hour;
+        config.core.wait(hour);
         // By default the first request of a model that is warm nowhere waives the hold.
-        let settings = json!({"cold-models": "wait"});
+        let settings = json!({"affinity-bonus": 0});
         let settings = settings.as_object().cloned().unwrap_or_default();
         let settings = ("memory-aware".to_owned(), settings);
         config.policies.settings.push(settings);

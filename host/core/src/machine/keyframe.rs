@@ -38,7 +38,7 @@ impl Serialize for Machine {
             ),
             (out.at.round, out.due, &sets.allot_due, &sets.allot_built_in),
             (&out.timers, &out.log, &out.completions),
-            (&out.effects, &out.facts, out.at.now),
+            (&out.effects, &out.facts, out.at.now, out.fleet_news),
         )
             .serialize(serializer)
     }
@@ -51,13 +51,13 @@ impl<'de> Deserialize<'de> for Machine {
             (open, watched, preemptible, short),
             (round, due, allot_due, allot_built_in),
             (timers, log, completions),
-            (effects, facts, now),
+            (effects, facts, now, fleet_news),
         ): (
             (_, _, Ledger, Requests),
             (_, _, _, _),
             (_, _, _, _),
             (_, _, _),
-            (_, _, _),
+            (_, _, _, _),
         ) = Deserialize::deserialize(deserializer)?;
         ledger.restore(Sets {
             open,
@@ -75,6 +75,7 @@ impl<'de> Deserialize<'de> for Machine {
             out: Outbox {
                 at: Moment { now, round },
                 due,
+                fleet_news,
                 timers,
                 log,
                 completions,

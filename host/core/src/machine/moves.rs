@@ -290,7 +290,7 @@ impl Machine {
         self.arm_request(id);
         self.out.due = true;
         self.out.fact(Fact::Requeued(id, why));
-        self.look_for_server(id);
+        self.out.fleet_changed();
     }
 
     /// Sets a request's outcome, unless it has one or has been forgotten. A running request is told

@@ -21,11 +21,22 @@ pub(crate) struct Outbox {
     pub(super) at: Moment,
     /// True if something changed that could change an answer: a round has something to decide.
     pub(super) due: bool,
+    pub(super) fleet_news: FleetNews,
     pub(super) timers: Timers,
     pub(super) log: ChangeLog,
     pub(super) completions: Completions,
     pub(super) effects: VecDeque<Effect>,
     pub(super) facts: VecDeque<Stamped>,
+}
+
+/// The news of the fleet since servers were last looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(super) enum FleetNews {
+    #[default]
+    None,
+    /// An executor has come, changed or gone, or a request came back from one.
+    Some,
 }
 
 /// The newest completions, numbered.
@@ -44,6 +55,7 @@ impl Outbox {
                 round: Round(0),
             },
             due: false,
+            fleet_news: FleetNews::None,
             timers: Timers::default(),
             log: ChangeLog::new(config.change_log_max),
             completions: Completions {
@@ -54,6 +66,12 @@ impl Outbox {
             effects: VecDeque::new(),
             facts: VecDeque::new(),
         }
+    }
+
+    /// Has servers looked for in the next round.
+    pub(super) fn fleet_changed(&mut self) {
+        self.fleet_news = FleetNews::Some;
+        self.due = true;
     }
 
     pub(crate) fn now(&self) -> Micros {

@@ -91,6 +91,10 @@ impl Machine {
     /// The row behind a key as it is now, if it is there.
     pub(crate) fn row(&self, key: RowKey) -> Option<Change> {
         match key {
+            // The name of an executor goes with it.
+            RowKey::Name(NameKind::Executor, id) if self.ledger.find(ExecutorId(id)).is_none() => {
+                None
+            }
             RowKey::Name(kind, id) => self.names.row(kind, id).map(Change::Name),
             RowKey::Executor(id) => {
                 let executor = self.ledger.find(id)?;

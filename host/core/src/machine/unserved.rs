@@ -1,7 +1,8 @@
 //! Requests that nobody serves: every executor that could is down, is leaving, or was never there.
 //!
-//! Such a request is refused after `unserved-max`, at once where that is 0. It is looked for when a
-//! request comes to wait, and for all that wait when an executor comes or goes.
+//! Such a request is refused after `unserved-max`, at once where that is 0. Servers are looked for when
+//! a request arrives, and for all that wait in the first round after an executor came or went: one that
+//! dies and is back before that disturbs nobody.
 
 use crate::fact::{Outcome, RefusedWhy};
 use pointsman_interface::rows::Health;
@@ -9,6 +10,7 @@ use pointsman_interface::{ExecutorId, RequestId};
 
 use super::Machine;
 use super::interlock::{Prospect, prospect};
+use super::outbox::FleetNews;
 use super::requests::Request;
 
 impl Machine {
@@ -38,8 +40,11 @@ impl Machine {
         self.expire(id);
     }
 
-    /// Does so for all requests that wait: an executor has come, changed or gone.
+    /// Looks for servers of all requests that wait, if the fleet has changed since it last did.
     pub(super) fn look_for_servers(&mut self) {
+        if std::mem::take(&mut self.out.fleet_news) == FleetNews::None {
+            return;
+        }
         let waiting = self.requests.iter().filter(|r| r.waiting().is_some());
         for id in waiting.map(Request::id).collect::<Vec<_>>() {
             self.look_for_server(id);
@@ -65,7 +70,7 @@ impl Machine {
         let health = self.ledger[id].health_seen();
         if health == Health::Down && before != health {
             self.drop_reservations_on(id);
-            self.look_for_servers();
+            self.out.fleet_changed();
         }
     }
 }

@@ -37,7 +37,7 @@ impl Machine {
         self.ledger.can_attach(&spec)?;
         let named = self.name_new(NameKind::Executor, &spec.name);
         let id = self.ledger.attach(spec, &mut self.out);
-        self.look_for_servers();
+        self.out.fleet_changed();
         debug_assert_eq!(named, id.0, "executors are named in the order of their ids");
         Ok(id)
     }
@@ -63,8 +63,7 @@ impl Machine {
             ExecutorUpdate::Serves(serves) => ledger.set_serves(id, serves, out),
             ExecutorUpdate::Detach => self.detach(id),
         }
-        self.look_for_servers();
-        self.out.due = true;
+        self.out.fleet_changed();
         Ok(())
     }
 
@@ -106,7 +105,7 @@ impl Machine {
         let left = left.reduce(Freed::and);
         let freed = self.ledger.forget_contents(id, &mut self.out);
         self.refill(left.into_iter().fold(freed, Freed::and));
-        self.look_for_servers();
+        self.out.fleet_changed();
     }
 
     /// Takes a request off an executor that was lost. Absent where its room was only kept.

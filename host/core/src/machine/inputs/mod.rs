@@ -216,7 +216,7 @@ impl Machine {
         let rested = self.ledger.find(id).map(Executor::health_seen);
         self.ledger.end_rest(id, &mut self.out);
         if rested != self.ledger.find(id).map(Executor::health_seen) {
-            self.look_for_servers();
+            self.out.fleet_changed();
         }
         self.out.due = true;
     }

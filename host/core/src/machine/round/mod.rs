@@ -54,6 +54,7 @@ impl Machine {
     pub fn decide(&mut self, now: Micros, policies: &mut dyn Policies) {
         self.out.pass(now);
         self.fire_timers();
+        self.look_for_servers();
         if !std::mem::take(&mut self.out.due) {
             return;
         }
