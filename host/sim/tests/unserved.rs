@@ -151,6 +151,33 @@ fn an_executor_that_comes_stops_the_clock_and_one_that_goes_starts_it_anew() {
 }
 
 #[test]
+fn an_executor_whose_rest_ends_by_an_answer_serves_again_at_once() {
+    let mut world = world_with(Config {
+        unserved_max: seconds(5),
+        degraded_after: 1,
+        down_after: 1,
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 1 << 14);
+    let executor = add_executor(&mut world, device, 3);
+    arrive(&mut world, request(4, 9000));
+    let short = arrive(&mut world, request(4, 2));
+    for _ in 0..2 {
+        let id = arrive(&mut world, request(4, 2));
+        world.fail(executor, id, RetryClass::Elsewhere);
+        world.settle();
+    }
+    let waiting = [(); 3].map(|()| arrive(&mut world, request(4, 9000)));
+    assert!(waiting.iter().all(|id| placements(&world, *id).is_empty()));
+    wait(&mut world, 1);
+    assert!(world.outcome(short).is_some());
+    let [first, second, third] = waiting;
+    assert!(runs_on(&world, first, executor) && runs_on(&world, second, executor));
+    wait(&mut world, 6);
+    assert!(is_queued(&world, third), "it waits for a slot");
+}
+
+#[test]
 fn an_executor_that_rests_serves_nobody() {
     let mut world = world_with(Config {
         degraded_after: 1,

@@ -290,7 +290,7 @@ impl Machine {
         self.arm_request(id);
         self.out.due = true;
         self.out.fact(Fact::Requeued(id, why));
-        self.out.fleet_changed();
+        self.look_for_next_server(id);
     }
 
     /// Sets a request's outcome, unless it has one or has been forgotten. A running request is told

@@ -35,7 +35,7 @@ pub(crate) struct Outbox {
 pub(super) enum FleetNews {
     #[default]
     None,
-    /// An executor has come, changed or gone, or a request came back from one.
+    /// An executor has come, changed or gone, or a request that nobody serves came back.
     Some,
 }
 

@@ -5,8 +5,7 @@
 //! dies and is back before that disturbs nobody.
 
 use crate::fact::{Outcome, RefusedWhy};
-use pointsman_interface::rows::Health;
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_interface::RequestId;
 
 use super::Machine;
 use super::interlock::{Prospect, prospect};
@@ -18,15 +17,33 @@ impl Machine {
     pub(super) fn look_for_first_server(&mut self, id: RequestId) {
         match prospect(&self.ledger, &self.requests[id]) {
             Prospect::Served => {}
-            Prospect::Unserved => self.look_for_server(id),
+            Prospect::Unserved => self.note_prospect(id, Prospect::Unserved),
             Prospect::NeverFits(why) => self.end(id, Outcome::Refused(why)),
         }
     }
 
-    /// Notes whether somebody serves a request that waits. One whose time without a server is over is
-    /// refused.
-    pub(super) fn look_for_server(&mut self, id: RequestId) {
-        let prospect = prospect(&self.ledger, &self.requests[id]);
+    /// Has a server looked for, in the next round, for a request that has come back and that nobody
+    /// serves at this time.
+    pub(super) fn look_for_next_server(&mut self, id: RequestId) {
+        if prospect(&self.ledger, &self.requests[id]) != Prospect::Served {
+            self.out.fleet_changed();
+        }
+    }
+
+    /// Looks for servers of all requests that wait, if the fleet has changed since it last did.
+    pub(super) fn look_for_servers(&mut self) {
+        if std::mem::take(&mut self.out.fleet_news) == FleetNews::None {
+            return;
+        }
+        let waiting = self.requests.iter().filter(|r| r.waiting().is_some());
+        for id in waiting.map(Request::id).collect::<Vec<_>>() {
+            let prospect = prospect(&self.ledger, &self.requests[id]);
+            self.note_prospect(id, prospect);
+        }
+    }
+
+    /// Starts or stops the clock of a request that nobody may serve. One whose time is over is refused.
+    fn note_prospect(&mut self, id: RequestId, prospect: Prospect) {
         let now = self.out.now();
         let Some(waiting) = self.requests.waiting_mut(id) else {
             return;
@@ -40,37 +57,11 @@ impl Machine {
         self.expire(id);
     }
 
-    /// Looks for servers of all requests that wait, if the fleet has changed since it last did.
-    pub(super) fn look_for_servers(&mut self) {
-        if std::mem::take(&mut self.out.fleet_news) == FleetNews::None {
-            return;
-        }
-        let waiting = self.requests.iter().filter(|r| r.waiting().is_some());
-        for id in waiting.map(Request::id).collect::<Vec<_>>() {
-            self.look_for_server(id);
-        }
-    }
-
     /// The refusal of a request that nobody has served for `unserved-max`.
     pub(super) fn unserved(&self, request: &Request) -> Option<RefusedWhy> {
         let since = request.waiting()?.unserved_since?;
         let retry_after = self.config.retry_after_secs;
         let is_over = self.out.now().since(since) >= self.config.unserved_max;
         is_over.then_some(RefusedWhy::Unserved { retry_after })
-    }
-}
-
-// === impl Machine: executors that fault ===
-
-impl Machine {
-    /// Counts a fault of an executor, which may take nothing new after it.
-    pub(super) fn fault(&mut self, id: ExecutorId) {
-        let before = self.ledger[id].health_seen();
-        self.ledger.fault(id, &self.config, &mut self.out);
-        let health = self.ledger[id].health_seen();
-        if health == Health::Down && before != health {
-            self.drop_reservations_on(id);
-            self.out.fleet_changed();
-        }
     }
 }

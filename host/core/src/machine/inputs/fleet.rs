@@ -99,13 +99,20 @@ impl Machine {
         let placed = self.ledger.lose(id);
         self.out.fact(Fact::ExecutorLost(id));
         self.fault(id);
-        self.drop_reservations_on(id);
         let placed = placed.into_iter();
         let left = placed.filter_map(|request| self.lose_sequence(request, id));
         let left = left.reduce(Freed::and);
         let freed = self.ledger.forget_contents(id, &mut self.out);
         self.refill(left.into_iter().fold(freed, Freed::and));
         self.out.fleet_changed();
+    }
+
+    /// Counts a fault of an executor, which may take nothing new after it.
+    pub(super) fn fault(&mut self, id: ExecutorId) {
+        self.ledger.fault(id, &self.config, &mut self.out);
+        if self.ledger[id].health_seen() == Health::Down {
+            self.drop_reservations_on(id);
+        }
     }
 
     /// Takes a request off an executor that was lost. Absent where its room was only kept.

@@ -16,7 +16,7 @@ use pointsman_interface::rows::NameKind;
 use pointsman_interface::{ExecutorId, Micros, ModelId, RequestId, TenantId};
 
 use super::Machine;
-use super::ledger::{Executor, Step};
+use super::ledger::Step;
 use super::requests::Request;
 use super::timers::Timer;
 
@@ -213,11 +213,7 @@ impl Machine {
 
     fn fire_executor(&mut self, id: ExecutorId) {
         self.ledger.cool_due(id, &mut self.out);
-        let rested = self.ledger.find(id).map(Executor::health_seen);
         self.ledger.end_rest(id, &mut self.out);
-        if rested != self.ledger.find(id).map(Executor::health_seen) {
-            self.out.fleet_changed();
-        }
         self.out.due = true;
     }
 }

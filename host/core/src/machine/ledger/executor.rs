@@ -167,11 +167,9 @@ impl Executor {
         match (self.health, self.attachment) {
             (Health::Down | Health::Draining, _) => self.health,
             (Health::Up | Health::Degraded, Attachment::Detaching) => Health::Draining,
-            (Health::Up, Attachment::Attached) => self.faults.health(),
-            (Health::Degraded, Attachment::Attached) => match self.faults.health() {
-                Health::Up => Health::Degraded,
-                worse @ (Health::Degraded | Health::Draining | Health::Down) => worse,
-            },
+            (Health::Up | Health::Degraded, Attachment::Attached) => {
+                self.health.max(self.faults.health())
+            }
         }
     }
 

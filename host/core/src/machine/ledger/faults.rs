@@ -45,6 +45,11 @@ impl Faults {
         }
     }
 
+    /// True if no fault is counted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_a_row == 0
+    }
+
     /// Forgets all faults: a sequence was served to its end.
     pub(super) fn forgive(&mut self) {
         *self = Self::default();

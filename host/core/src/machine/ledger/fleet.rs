@@ -188,6 +188,9 @@ impl Ledger {
 
     /// Forgives an executor its faults: it has served a sequence to its end.
     pub(crate) fn forgive(&mut self, id: ExecutorId, out: &mut Outbox) {
+        if self[id].faults.is_empty() {
+            return;
+        }
         self.change_health(id, |executor| executor.faults.forgive(), out);
         self.arm(id, out);
     }
@@ -201,7 +204,8 @@ impl Ledger {
         }
     }
 
-    /// Changes something that the health of an executor follows from.
+    /// Changes something that the health of an executor follows from. Another health is news to
+    /// requests that nobody serves.
     fn change_health(
         &mut self,
         id: ExecutorId,
@@ -214,7 +218,7 @@ impl Ledger {
         if health != before {
             self.touch_load(id, out);
             out.fact(Fact::HealthChanged(id, health));
-            out.due = true;
+            out.fleet_changed();
         }
     }
 
