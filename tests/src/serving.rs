@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use pointsman_driver::message::Load;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::config::{Config, Flags};
+use pointsman_server::models::Backends;
 use pointsman_server::serve::Server;
 use tempfile::TempDir;
 
@@ -35,6 +36,14 @@ impl Serving {
     /// # Errors
     /// If the server does not start.
     pub async fn start(tune: impl FnOnce(&mut Config)) -> Result<Self> {
+        Self::start_with(tune, Backends::default()).await
+    }
+
+    /// Starts a server whose engines have these backends, as [`Self::start`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_with(tune: impl FnOnce(&mut Config), backends: Backends) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let flags = Flags {
             listen: Some("127.0.0.1:0".parse()?),
@@ -46,7 +55,7 @@ impl Serving {
         config.policies.poll = Duration::from_millis(200);
         config.drain = Duration::from_secs(5);
         tune(&mut config);
-        let server = Server::start(config).await?;
+        let server = Server::start_with(config, backends).await?;
         Ok(Self {
             client: Client::new(server.addr()),
             server,

@@ -90,8 +90,6 @@ pub enum ExpiredWhy {
 pub enum FailedWhy {
     /// The failure was not one to retry.
     NotRetryable,
-    /// The executor died after the client had seen part of the answer.
-    Lost,
     /// The request had as many tries as allowed.
     AttemptsMax,
     /// Every executor that may serve the request has failed the request.

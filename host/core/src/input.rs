@@ -254,11 +254,21 @@ pub struct SequenceRef {
     pub incarnation: Incarnation,
 }
 
+/// The part of a request's answer that the host has when its executor can do no more for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Kept {
+    /// The request.
+    pub request: RequestId,
+    /// Tokens generated so far, over all placements, from which another executor can go on.
+    pub generated: u32,
+}
+
 /// The retry that may follow a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RetryClass {
-    /// No retry: the request itself is at fault, or the client has seen part of the answer.
+    /// No retry: the request itself is at fault, or its answer cannot be continued elsewhere.
     Never,
     /// Another executor may serve the request.
     Elsewhere,
@@ -290,7 +300,15 @@ pub enum Input {
     /// Something about an executor changed.
     ExecutorUpdated(ExecutorId, ExecutorUpdate),
     /// An executor died; all sequences that ran there are gone.
-    ExecutorLost(ExecutorId, Incarnation),
+    ExecutorLost {
+        /// The executor that died.
+        executor: ExecutorId,
+        /// The life that ended.
+        incarnation: Incarnation,
+        /// The part that is left of their answers. A request that is missing has lost all that was
+        /// generated there.
+        kept: Vec<Kept>,
+    },
     /// A request arrived.
     RequestArrived(Box<NewRequest>),
     /// A client left.
@@ -302,7 +320,14 @@ pub enum Input {
     /// A sequence came to its end; its blocks are given back.
     SequenceFinished(SequenceRef),
     /// A sequence failed; its blocks are given back.
-    SequenceFailed(SequenceRef, RetryClass),
+    SequenceFailed {
+        /// The sequence that failed.
+        sequence: SequenceRef,
+        /// The retry that may follow.
+        retry: RetryClass,
+        /// Tokens generated so far, over all placements, from which another executor can go on.
+        kept: u32,
+    },
     /// An evicted or cancelled sequence has left; its blocks are given back.
     SequenceLeft(SequenceRef),
     /// Time passed, and nothing else happened.

@@ -86,7 +86,7 @@ pub use fact::{
 pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};
 pub use input::{
-    BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, KvReport, KvSpec,
+    BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept, KvReport, KvSpec,
     NewRequest, PrefixEvent, Progress, PromptBlocks, RetryClass, SequenceRef, StepReport, Tier,
 };
 pub use machine::{

@@ -47,9 +47,9 @@ use std::task::Waker;
 
 use pointsman_core::rows::{self, Health, NameKind};
 use pointsman_core::{
-    Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Input, LabelId,
-    Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round, SequenceRef, Sink,
-    Stamped, Tap,
+    Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Incarnation, Input,
+    Kept, LabelId, Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round,
+    SequenceRef, Sink, Stamped, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::{Authorship, BUILT_IN, Placement};
@@ -62,7 +62,7 @@ use executors::Executors;
 use forecast::Referents;
 use message::{Load, Submission, Submitted, TicketId};
 use operator::Fate;
-use requests::{Record, Requests};
+use requests::{Record, Remains, Requests};
 
 /// The machine, its policies, and the requests in hand.
 #[derive(Debug)]
@@ -292,22 +292,53 @@ impl Driver {
                     state,
                 } => {
                     record::failed(sequence, &why);
-                    if let Some(state) = state {
-                        self.requests.give_back(sequence.request, *state);
-                    }
-                    self.input(now, Input::SequenceFailed(sequence, retry));
+                    let input = match self.requests.failed(sequence.request, state) {
+                        Remains::Whole => Input::SequenceFinished(sequence),
+                        Remains::Part(kept) => Input::SequenceFailed {
+                            sequence,
+                            retry,
+                            kept,
+                        },
+                    };
+                    self.input(now, input);
                 }
                 Event::Left { sequence, state } => {
-                    self.requests.give_back(sequence.request, *state);
+                    self.requests.give_back(sequence.request, state);
                     self.input(now, Input::SequenceLeft(sequence));
                 }
                 Event::Lost { why } => {
                     record::lost(executor, &why);
-                    self.input(now, Input::ExecutorLost(executor, incarnation));
+                    self.lose(now, executor, incarnation);
                     self.revive(now, executor);
                 }
             }
         }
+    }
+
+    /// Takes what ran on an executor from it, as far as the driver has the answers: the life
+    /// `incarnation` has ended.
+    fn lose(&mut self, now: Micros, executor: ExecutorId, incarnation: Incarnation) {
+        let mut kept = Vec::new();
+        for (request, remains) in self.requests.take_from(executor) {
+            match remains {
+                Remains::Part(generated) => kept.push(Kept { request, generated }),
+                // Its end was not heard of.
+                Remains::Whole => self.input(
+                    now,
+                    Input::SequenceFinished(SequenceRef {
+                        request,
+                        executor,
+                        incarnation,
+                    }),
+                ),
+            }
+        }
+        let lost = Input::ExecutorLost {
+            executor,
+            incarnation,
+            kept,
+        };
+        self.input(now, lost);
     }
 
     /// Begins the next life of an executor that has reported itself lost.
@@ -430,7 +461,7 @@ impl Driver {
         }
         for (executor, incarnation) in self.executors.flush() {
             record::closed(executor);
-            self.input(now, Input::ExecutorLost(executor, incarnation));
+            self.lose(now, executor, incarnation);
         }
     }
 
@@ -477,9 +508,15 @@ impl Driver {
         match effect {
             Effect::Start(order) => {
                 let SequenceRef {
-                    request, executor, ..
+                    request,
+                    executor,
+                    incarnation,
                 } = order.sequence;
-                if let Some(sequence) = self.requests.start(request) {
+                // Ordered before it was heard that this life has ended.
+                if !self.executors.is_current(executor, incarnation) {
+                    return;
+                }
+                if let Some(sequence) = self.requests.start(request, executor) {
                     let start = Box::new(Start { order, sequence });
                     self.executors.send(executor, Command::Start(start));
                 }

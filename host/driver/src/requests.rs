@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{Outcome, RequestId};
+use pointsman_core::{ExecutorId, Outcome, RequestId};
 use pointsman_executor::delivery::{Authorship, Closing, End, Placement, StopReason, TextSink};
-use pointsman_executor::job::{Job, JobState};
+use pointsman_executor::job::{Job, JobState, Recovered};
 
 use super::message::TicketId;
 
@@ -28,8 +28,10 @@ pub(super) struct Record {
     sink: TextSink,
     closing: Closing,
     // Owned state.
-    /// The progress of the request while no executor has it; absent: none was given back.
-    state: Option<JobState>,
+    /// The progress of the request while no executor has it; absent: it has not begun.
+    state: Option<Box<JobState>>,
+    /// The executor that has the sequence; absent: none.
+    executor: Option<ExecutorId>,
     placement: Option<Arc<Placement>>,
     stop: Option<StopReason>,
     refused_by: Option<Authorship>,
@@ -43,6 +45,7 @@ impl Record {
             sink,
             closing,
             state: None,
+            executor: None,
             placement: None,
             stop: None,
             refused_by: None,
@@ -50,11 +53,51 @@ impl Record {
     }
 
     /// Takes the sequence for an executor: as the last executor left it, or from the beginning.
-    fn take_sequence(&mut self) -> JobState {
-        self.state
-            .take()
-            .unwrap_or_else(|| JobState::new(Arc::clone(&self.job), self.sink.clone()))
+    fn take_sequence(&mut self, executor: ExecutorId) -> JobState {
+        self.executor = Some(executor);
+        let begun = self.state.take();
+        let fresh = || JobState::new(Arc::clone(&self.job), self.sink.clone());
+        let mut state = begun.map_or_else(fresh, |state| *state);
+        state.begin_turn();
+        state
     }
+
+    /// Keeps the sequence that an executor has handed back.
+    fn give_back(&mut self, state: Box<JobState>) {
+        self.executor = None;
+        self.state = Some(state);
+    }
+
+    /// Takes the sequence from an executor that cannot hand it back.
+    fn recover(&mut self) {
+        match JobState::recover(&self.job, &self.sink) {
+            Recovered::GoesOn(state) => self.give_back(state),
+            Recovered::Finished(stop) => {
+                self.executor = None;
+                self.stop = Some(stop);
+            }
+        }
+    }
+
+    /// The tokens of the answer that are here.
+    fn remains(&self) -> Remains {
+        match (&self.state, self.stop) {
+            (None, Some(_)) => Remains::Whole,
+            (None, None) => Remains::Part(0),
+            (Some(state), _) => {
+                Remains::Part(u32::try_from(state.generated().len()).unwrap_or(u32::MAX))
+            }
+        }
+    }
+}
+
+/// The part of an answer that is left when its executor can do no more for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remains {
+    /// All of it has been handed in.
+    Whole,
+    /// Another executor can go on after so many tokens.
+    Part(u32),
 }
 
 impl Requests {
@@ -87,19 +130,43 @@ impl Requests {
 
     /// Takes the sequence of `request` to start it, and tells the client the placement; absent: the
     /// client has left.
-    pub(super) fn start(&mut self, request: RequestId) -> Option<JobState> {
+    pub(super) fn start(&mut self, request: RequestId, executor: ExecutorId) -> Option<JobState> {
         let record = self.records.get_mut(&request)?;
         if let Some(placement) = &record.placement {
             record.sink.placed(Arc::clone(placement));
         }
-        Some(record.take_sequence())
+        Some(record.take_sequence(executor))
     }
 
     /// Keeps the progress of `request` that an executor has given back.
-    pub(super) fn give_back(&mut self, request: RequestId, state: JobState) {
+    pub(super) fn give_back(&mut self, request: RequestId, state: Box<JobState>) {
         if let Some(record) = self.records.get_mut(&request) {
-            record.state = Some(state);
+            record.give_back(state);
         }
+    }
+
+    /// Keeps the progress of `request`, which an executor has failed and may have given back.
+    /// Nothing is left of a request whose client has gone.
+    pub(super) fn failed(&mut self, request: RequestId, state: Option<Box<JobState>>) -> Remains {
+        let Some(record) = self.records.get_mut(&request) else {
+            return Remains::Part(0);
+        };
+        match state {
+            Some(state) => record.give_back(state),
+            None => record.recover(),
+        }
+        record.remains()
+    }
+
+    /// Takes the sequences from an executor that is lost.
+    pub(super) fn take_from(&mut self, executor: ExecutorId) -> Vec<(RequestId, Remains)> {
+        let records = self.records.iter_mut();
+        let lost = records.filter(|(_, record)| record.executor == Some(executor));
+        let taken = lost.map(|(request, record)| {
+            record.recover();
+            (*request, record.remains())
+        });
+        taken.collect()
     }
 
     /// Notes the reason why generation ended. The outcome follows from the machine.

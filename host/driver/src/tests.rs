@@ -4,8 +4,8 @@ use pointsman_core::{
     Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, Outcome, Progress, RequestId,
     RetryClass, StepReport, fixture,
 };
-use pointsman_executor::delivery::{Deliveries, Delivery, End, StopReason, channel};
-use pointsman_executor::job::{Job, Sampling};
+use pointsman_executor::delivery::{Deliveries, Delivery, End, Piece, StopReason, channel};
+use pointsman_executor::job::{Job, JobState, Sampling};
 use pointsman_policy::Patience;
 
 use super::message::Hints;
@@ -38,6 +38,11 @@ impl Stage {
 
     /// A stage whose executors share one channel.
     fn with_executors(names: &[&str], commands_max: usize) -> Self {
+        Self::with_queues(names, commands_max, 0)
+    }
+
+    /// A stage whose executors have queues of their own and share one channel.
+    fn with_queues(names: &[&str], commands_max: usize, queue_limit: u32) -> Self {
         let mut machine = Machine::new(Config::default()).unwrap();
         let device = DeviceSpec {
             tokens_per_step: Some(64),
@@ -49,6 +54,7 @@ impl Stage {
             .unwrap();
         let spec = |name: &str| ExecutorSpec {
             slots_total: 2,
+            queue_limit,
             tokens_per_block: Some(4),
             ..fixture::executor_spec(name, device)
         };
@@ -136,9 +142,11 @@ impl Stage {
         }
     }
 
+    /// The next start. Grants before it are passed over.
     fn start(&mut self) -> Start {
         match self.command() {
             Some(Command::Start(start)) => *start,
+            Some(Command::Grant { .. }) => self.start(),
             other => panic!("no start: {other:?}"),
         }
     }
@@ -262,11 +270,11 @@ fn what_an_executor_gives_back_is_taken_up_elsewhere_where_it_was_left() {
 fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start_elsewhere() {
     let mut stage = Stage::with_executors(&["cpu0/demo", "cpu1/demo"], 64);
     let (_, _deliveries) = stage.submit();
-    drop(stage.start());
+    let sequence = stage.start().order.sequence;
     let lost = Event::Lost {
         why: "a test".to_owned(),
     };
-    stage.says(0, vec![lost]);
+    stage.says(0, vec![Event::Started(sequence), lost]);
     let executor = stage.driver.machine.executor_snapshot(CPU).unwrap();
     assert_eq!(executor.health, Health::Up);
     assert_eq!(executor.incarnation, Incarnation(1));
@@ -275,15 +283,112 @@ fn a_lost_executor_begins_anew_and_what_it_ran_begins_from_the_start_elsewhere()
     assert!(again.sequence.generated().is_empty());
 }
 
+/// Generates a token and hands in its text, and the reason if generation ends with it.
+fn generate(sequence: &mut JobState, token: u32, stop: Option<StopReason>) {
+    sequence.tokens.push(token);
+    sequence.unsent = Piece {
+        text: format!("<{token}>"),
+        tokens: 1,
+    };
+    sequence.deliver(stop);
+}
+
+fn texts(deliveries: &mut Deliveries) -> Vec<String> {
+    let all = std::iter::from_fn(|| deliveries.try_next());
+    let texts = all.filter_map(|delivery| match delivery {
+        Delivery::Text(piece) => Some(piece.text),
+        Delivery::Placed(_) | Delivery::End(_) => None,
+    });
+    texts.collect()
+}
+
+#[test]
+fn what_was_handed_in_goes_on_elsewhere_and_nobody_hands_in_more_of_it() {
+    let lost = |_| Event::Lost {
+        why: "a test".to_owned(),
+    };
+    let failed = |sequence| Event::Failed {
+        sequence,
+        retry: RetryClass::Elsewhere,
+        why: "a test".to_owned(),
+        state: None,
+    };
+    let ends: [&dyn Fn(SequenceRef) -> Event; 2] = [&lost, &failed];
+    for end in ends {
+        let mut stage = Stage::with_executors(&["cpu0/demo", "cpu1/demo"], 64);
+        let (_, mut deliveries) = stage.submit();
+        let mut start = stage.start();
+        let sequence = start.order.sequence;
+        generate(&mut start.sequence, 7, None);
+        // Counted, and not handed in.
+        start.sequence.tokens.push(8);
+        let steps = stepped(sequence.request, 3, 2);
+        stage.says(0, vec![Event::Started(sequence), steps, end(sequence)]);
+        let mut resumed = stage.start();
+        assert_eq!(resumed.order.sequence.executor, ExecutorId(1));
+        assert_eq!(resumed.order.prompt_tokens, 4);
+        assert_eq!(resumed.order.output_tokens_max, 3);
+        assert_eq!(resumed.sequence.generated(), [7]);
+        generate(&mut start.sequence, 9, None);
+        generate(&mut resumed.sequence, 10, None);
+        assert_eq!(texts(&mut deliveries), ["<7>", "<10>"]);
+    }
+}
+
+#[test]
+fn an_answer_that_was_handed_in_whole_has_ended_though_its_executor_died_before_it_said_so() {
+    let mut stage = Stage::with_executors(&["cpu0/demo", "cpu1/demo"], 64);
+    let (_, mut deliveries) = stage.submit();
+    let mut start = stage.start();
+    let sequence = start.order.sequence;
+    generate(&mut start.sequence, 7, Some(StopReason::Stop));
+    let lost = Event::Lost {
+        why: "a test".to_owned(),
+    };
+    let steps = stepped(sequence.request, 3, 1);
+    stage.says(0, vec![Event::Started(sequence), steps, lost]);
+    let expected = End {
+        outcome: Outcome::Finished { output_tokens: 1 },
+        stop: Some(StopReason::Stop),
+        refused_by: None,
+    };
+    assert_eq!(end(&mut deliveries), expected);
+    let mut commands = std::iter::from_fn(|| stage.command());
+    assert!(!commands.any(|command| matches!(command, Command::Start(_))));
+}
+
+#[test]
+fn nothing_is_started_in_a_life_that_ended_before_the_order_was_carried_out() {
+    let mut stage = Stage::with_queues(&["cpu0/demo"], 64, 1);
+    let requests = [(); 3].map(|()| stage.submit());
+    let [sequence, other] = [(); 2].map(|()| stage.start().order.sequence);
+    // The first ends, so that the third takes its slot, and all that in the executor's last words.
+    let finished = Event::Finished {
+        sequence,
+        stop: StopReason::Stop,
+    };
+    let lost = Event::Lost {
+        why: "a test".to_owned(),
+    };
+    let started = [sequence, other].map(Event::Started);
+    let list = started.into_iter().chain([finished, lost]).collect();
+    stage.says(0, list);
+    let started = stage.start().order.sequence;
+    assert_eq!(started.request, RequestId(2));
+    assert_eq!(started.incarnation, Incarnation(1));
+    assert!(stage.command().is_none());
+    drop(requests);
+}
+
 #[test]
 fn a_request_that_the_only_executor_was_lost_with_has_failed() {
     let mut stage = Stage::new();
     let (_, mut deliveries) = stage.submit();
-    drop(stage.start());
+    let sequence = stage.start().order.sequence;
     let lost = Event::Lost {
         why: "a test".to_owned(),
     };
-    stage.says(0, vec![lost]);
+    stage.says(0, vec![Event::Started(sequence), lost]);
     let failed = Outcome::Failed(FailedWhy::NowhereLeft);
     assert_eq!(end(&mut deliveries).outcome, failed);
     assert_eq!(stage.driver.in_hand(), 0);

@@ -99,7 +99,7 @@ pub enum Event {
         retry: RetryClass,
         /// The cause, for the operator's log.
         why: String,
-        /// The sequence as far as it came, if another executor can go on with it.
+        /// The sequence as far as it came; absent: the host goes on from what was handed in.
         state: Option<Box<JobState>>,
     },
     /// An evicted or cancelled sequence has left.

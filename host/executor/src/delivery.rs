@@ -5,14 +5,21 @@
 //! tokens it asked for. The place for the [`End`] is reserved from the start, so that an end always
 //! arrives.
 //!
+//! # The host's copy
+//! An executor that dies takes its sequences with it. So the host has a copy of each answer
+//! (`HandedIn`), which changes together with the handing in of each piece, under one lock: a client
+//! misses no character and reads none twice, wherever its answer goes on.
+//!
 //! # Cancellation
 //! Dropping the [`Deliveries`] says that the client has left. Nothing here tells the machine so;
 //! that is the response's duty.
 
 use pointsman_core::Outcome;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
+
+use crate::text::TextStream;
 
 /// One message to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +94,12 @@ pub fn channel(output_tokens_max: u32) -> (TextSink, Closing, Deliveries) {
         .clone()
         .try_reserve_owned()
         .expect("a new channel has room and its receiver");
-    let sink = TextSink { sender, text_room };
+    let sink = TextSink {
+        sender,
+        text_room,
+        turns: Arc::default(),
+        turn: 0,
+    };
     (sink, Closing(closing), Deliveries(receiver))
 }
 
@@ -102,30 +114,99 @@ pub struct TextSink {
     sender: mpsc::Sender<Delivery>,
     /// Places that only text may take: a piece has a token at least, so it finds one.
     text_room: usize,
+    turns: Arc<Mutex<Turns>>,
+    /// The turn of the sequence that has this end. A sequence whose turn is over can hand in nothing.
+    turn: u32,
+}
+
+/// The turns of the sequences that have carried a request out, one after the other.
+#[derive(Debug, Default)]
+struct Turns {
+    /// The number of the present one.
+    present: u32,
+    answer: HandedIn,
+}
+
+/// The host's copy of an answer, as far as its text was handed in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HandedIn {
+    /// Token ids generated.
+    pub(crate) generated: Vec<u32>,
+    /// The state of the text after them.
+    pub(crate) text: TextStream,
+    /// Text and tokens among them that were not handed in.
+    pub(crate) unsent: Piece,
+    /// The reason why generation ended; absent: it has not.
+    pub(crate) stop: Option<StopReason>,
+}
+
+/// A piece on its way to the client, and the answer as it is with it.
+#[derive(Debug)]
+pub(crate) struct NextPiece<'a> {
+    pub(crate) piece: Piece,
+    /// Token ids generated, with those of the piece.
+    pub(crate) generated: &'a [u32],
+    pub(crate) text: &'a TextStream,
+    /// The reason why generation ended with this piece; absent: it goes on.
+    pub(crate) stop: Option<StopReason>,
 }
 
 /// The reason why a piece was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NotTaken {
+pub(crate) enum NotTaken {
     /// The channel has no room now. The piece comes back, to be handed in with the next one.
     Full(Piece),
-    /// The client has left.
+    /// The client has left, or the request has gone on elsewhere.
     Gone,
 }
 
 impl TextSink {
-    /// Hands in a piece.
+    /// Hands in a piece, and notes the answer in the host's copy.
     ///
     /// # Errors
-    /// If the client has left, or has been handed more pieces than tokens.
-    pub fn text(&self, piece: Piece) -> Result<(), NotTaken> {
-        match self.sender.try_send(Delivery::Text(piece)) {
-            Ok(()) => Ok(()),
-            Err(mpsc::error::TrySendError::Full(Delivery::Text(piece))) => {
-                Err(NotTaken::Full(piece))
-            }
-            Err(_) => Err(NotTaken::Gone),
+    /// If the client has left or has been handed more pieces than tokens, or the turn is over.
+    pub(crate) fn hand_in(&self, next: NextPiece<'_>) -> Result<(), NotTaken> {
+        let mut turns = self.turns();
+        if turns.present != self.turn {
+            return Err(NotTaken::Gone);
         }
+        match self.sender.try_send(Delivery::Text(next.piece)) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(Delivery::Text(piece))) => {
+                return Err(NotTaken::Full(piece));
+            }
+            Err(_) => return Err(NotTaken::Gone),
+        }
+        let answer = &mut turns.answer;
+        let known = answer.generated.len();
+        answer.generated.extend_from_slice(&next.generated[known..]);
+        answer.text.clone_from(next.text);
+        answer.unsent = Piece::default();
+        answer.stop = next.stop;
+        Ok(())
+    }
+
+    /// Begins a turn, with the answer as it is: whoever had the turn can hand in nothing more.
+    pub(crate) fn begin_turn(&mut self, answer: HandedIn) {
+        let present = {
+            let mut turns = self.turns();
+            turns.present += 1;
+            turns.answer = answer;
+            turns.present
+        };
+        self.turn = present;
+    }
+
+    /// Ends the turn of whoever has it. Returns the answer as far as it was handed in.
+    pub(crate) fn end_turn(&self) -> HandedIn {
+        let mut turns = self.turns();
+        turns.present += 1;
+        turns.answer.clone()
+    }
+
+    /// The turns. Whoever dies with the lock leaves the answer as it was before or after a piece.
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the response where the request runs now. A placement is only for headers, so it is
@@ -186,6 +267,16 @@ mod tests {
         }
     }
 
+    /// Hands in a piece as the only one.
+    fn hand_in(sink: &TextSink, text: &str) -> Result<(), NotTaken> {
+        sink.hand_in(NextPiece {
+            piece: piece(text),
+            generated: &[],
+            text: &TextStream::default(),
+            stop: None,
+        })
+    }
+
     fn placement() -> Arc<Placement> {
         Arc::new(Placement {
             executor: "cpu0".to_owned(),
@@ -204,9 +295,9 @@ mod tests {
             sink.placed(placement());
         }
         for text in ["a", "b", "c"] {
-            assert_eq!(sink.text(piece(text)), Ok(()));
+            assert_eq!(hand_in(&sink, text), Ok(()));
         }
-        assert_eq!(sink.text(piece("d")), Err(NotTaken::Full(piece("d"))));
+        assert_eq!(hand_in(&sink, "d"), Err(NotTaken::Full(piece("d"))));
         let end = End {
             outcome: Outcome::Finished { output_tokens: 3 },
             stop: Some(StopReason::Length),
@@ -227,7 +318,7 @@ mod tests {
         assert!(!sink.is_gone());
         drop(deliveries);
         assert!(sink.is_gone());
-        assert_eq!(sink.text(piece("a")), Err(NotTaken::Gone));
+        assert_eq!(hand_in(&sink, "a"), Err(NotTaken::Gone));
         sink.placed(placement());
         closing.end(End {
             outcome: Outcome::Cancelled,

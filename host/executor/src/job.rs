@@ -2,7 +2,8 @@
 //!
 //! A [`Job`] never changes. A [`JobState`] is its progress: an executor owns the sequence while it
 //! runs there and hands it back when it leaves, so that another executor can go on without the
-//! client noticing.
+//! client noticing. One that an executor cannot hand back is [recovered](JobState::recover) as far
+//! as its text was handed in.
 //!
 //! # Not here
 //! The choice of a sequence's executor and blocks: the machine's, in each
@@ -11,7 +12,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use crate::delivery::{NotTaken, Piece, StopReason, TextSink};
+use crate::delivery::{HandedIn, NextPiece, NotTaken, Piece, StopReason, TextSink};
 use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 
 /// A client's order for text.
@@ -58,6 +59,15 @@ pub struct JobState {
     pub sink: TextSink,
 }
 
+/// A sequence that was taken from an executor.
+#[derive(Debug)]
+pub enum Recovered {
+    /// All of its text was handed in.
+    Finished(StopReason),
+    /// Another executor can go on with it.
+    GoesOn(Box<JobState>),
+}
+
 impl JobState {
     /// Makes a sequence at the beginning of `job`, whose text goes to `sink`.
     #[must_use]
@@ -69,6 +79,40 @@ impl JobState {
             unsent: Piece::default(),
             sink,
         }
+    }
+
+    /// Takes the sequence of `job` from an executor that is lost or has not handed it back, and
+    /// which can hand in nothing more from now on. `sink` is any of the request's.
+    #[must_use]
+    pub fn recover(job: &Arc<Job>, sink: &TextSink) -> Recovered {
+        let HandedIn {
+            generated,
+            text,
+            unsent,
+            stop,
+        } = sink.end_turn();
+        if let Some(stop) = stop {
+            return Recovered::Finished(stop);
+        }
+        Recovered::GoesOn(Box::new(Self {
+            tokens: [&job.prompt[..], &generated].concat(),
+            job: Arc::clone(job),
+            text,
+            unsent,
+            sink: sink.clone(),
+        }))
+    }
+
+    /// Begins the sequence's turn on an executor: nobody else can hand in text of its request from
+    /// now on.
+    pub fn begin_turn(&mut self) {
+        let answer = HandedIn {
+            generated: self.generated().to_vec(),
+            text: self.text.clone(),
+            unsent: self.unsent.clone(),
+            stop: None,
+        };
+        self.sink.begin_turn(answer);
     }
 
     /// Token ids generated so far.
@@ -119,14 +163,20 @@ impl JobState {
     /// Hands in the unsent piece, if there is text.
     pub fn deliver_text(&mut self) {
         if !self.unsent.text.is_empty() {
-            self.deliver();
+            self.deliver(None);
         }
     }
 
-    /// Hands in the unsent piece, with or without text. Nothing is lost where the client's channel
-    /// has no room.
-    pub fn deliver(&mut self) {
-        match self.sink.text(mem::take(&mut self.unsent)) {
+    /// Hands in the unsent piece, with or without text, and the reason if generation ends with it.
+    /// Nothing is lost where the client's channel has no room.
+    pub fn deliver(&mut self, stop: Option<StopReason>) {
+        let next = NextPiece {
+            piece: mem::take(&mut self.unsent),
+            generated: &self.tokens[self.job.prompt.len()..],
+            text: &self.text,
+            stop,
+        };
+        match self.sink.hand_in(next) {
             // The driver will hear of a client that has left, and say so.
             Ok(()) | Err(NotTaken::Gone) => {}
             Err(NotTaken::Full(piece)) => self.unsent = piece,

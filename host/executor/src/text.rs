@@ -37,7 +37,7 @@ pub struct DecodeError(#[source] pub Box<dyn Error + Send + Sync>);
 ///
 /// A token's text may depend on the tokens before it, as a leading space does, so some that were
 /// decoded already are decoded again with those that follow.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TextStream {
     /// Tokens decoded before, then those still to be decoded.
     window: Vec<u32>,

@@ -409,7 +409,6 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
         Outcome::Failed(FailedWhy::NotRetryable) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "executor_failed")
         }
-        Outcome::Failed(FailedWhy::Lost) => (StatusCode::BAD_GATEWAY, "executor_lost"),
         Outcome::Failed(FailedWhy::AttemptsMax) => (StatusCode::BAD_GATEWAY, "attempts_exhausted"),
         Outcome::Failed(FailedWhy::NowhereLeft) => (StatusCode::BAD_GATEWAY, "nowhere_left"),
         Outcome::Finished { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
@@ -460,9 +459,6 @@ fn outcome_message(outcome: Outcome) -> String {
         }
         Outcome::Cancelled => "the server is shutting down".to_owned(),
         Outcome::Failed(FailedWhy::NotRetryable) => "the executor could not go on".to_owned(),
-        Outcome::Failed(FailedWhy::Lost) => {
-            "the executor was lost after part of the answer had been sent".to_owned()
-        }
         Outcome::Failed(FailedWhy::AttemptsMax) => "every attempt to run it failed".to_owned(),
         Outcome::Failed(FailedWhy::NowhereLeft) => {
             "every executor that may run it has failed it".to_owned()

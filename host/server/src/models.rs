@@ -9,6 +9,7 @@
 //! serves several models, as many as fit of the one with the most bytes per token.
 
 use std::any::Any;
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -47,11 +48,40 @@ struct Loaded {
     model: Arc<CpuModel>,
 }
 
+/// The rule by which the backends of engines are made of those of the processors. By default they are
+/// the same; a test may have some that fail.
+#[derive(Clone)]
+pub struct Backends(Arc<MakeBackend>);
+
+type MakeBackend = dyn Fn(&str, CpuBackend) -> Box<dyn Backend> + Send + Sync;
+
+impl Backends {
+    /// Backends that `make` makes, given the name of the executor each time.
+    pub fn new(
+        make: impl Fn(&str, CpuBackend) -> Box<dyn Backend> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(make))
+    }
+}
+
+impl Default for Backends {
+    fn default() -> Self {
+        Self::new(|_, backend| Box::new(backend))
+    }
+}
+
+impl fmt::Debug for Backends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backends").finish_non_exhaustive()
+    }
+}
+
 /// The processors as attached devices.
 #[derive(Clone, Debug)]
 pub struct LocalProvider {
     /// The devices, the default one first.
     devices: Vec<LocalDevice>,
+    backends: Backends,
     /// The way for reports of the engines.
     events: mpsc::Sender<Events>,
 }
@@ -169,6 +199,8 @@ impl Provider for LocalProvider {
             context_tokens: loaded(model).model.config().context_tokens.min(pool),
         });
         let engine = Engine {
+            name: spec.name.clone(),
+            backends: self.backends.clone(),
             models: models.iter().map(loaded).collect(),
             shape,
             slots: terms.slots,
@@ -226,6 +258,9 @@ impl LocalDevice {
 
 /// An engine that could be started.
 struct Engine {
+    /// The executor's name.
+    name: String,
+    backends: Backends,
     models: Vec<Arc<Loaded>>,
     shape: KvShape,
     slots: u32,
@@ -239,9 +274,10 @@ impl Engine {
         let models = self.models.iter().zip(ids).map(|(loaded, id)| {
             let (weights, shape) = (Arc::clone(&loaded.model), self.shape);
             let processors = self.processors.clone();
+            let (name, Backends(make)) = (self.name.clone(), self.backends.clone());
             let backend = move || {
                 let backend = CpuBackend::new(Arc::clone(&weights), shape, processors.clone());
-                Ok(Box::new(backend) as Box<dyn Backend>)
+                Ok(make(&name, backend))
             };
             ModelSpec {
                 model: *id,
@@ -271,7 +307,8 @@ pub fn load_all(configs: &[ModelConfig]) -> Result<Vec<ServedModel>> {
 }
 
 /// Attaches the devices and executors of a configuration to `machine`, and starts the engines.
-/// `models` are those of the configuration.
+/// `models` are those of the configuration. The engines make their backends by `backends` and report to
+/// `events`.
 ///
 /// # Errors
 /// If a model does not fit its device, or a thread cannot be made.
@@ -279,7 +316,7 @@ pub fn start(
     machine: &mut Machine,
     now: Micros,
     (config, models): (&Config, &[ServedModel]),
-    events: mpsc::Sender<Events>,
+    (backends, events): (Backends, mpsc::Sender<Events>),
 ) -> Result<(LocalProvider, Vec<Running>)> {
     for model in &config.models {
         let id = machine.intern(now, &model.name);
@@ -296,6 +333,7 @@ pub fn start(
     });
     let provider = LocalProvider {
         devices: devices.collect::<Result<_>>()?,
+        backends,
         events,
     };
     let running = config.executors.iter().map(|executor| {

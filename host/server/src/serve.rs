@@ -39,7 +39,7 @@ use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::memory;
-use crate::models;
+use crate::models::{self, Backends};
 use crate::shutdown::{self, SignalOrder, Signals};
 
 /// Batches of executor events on their way to the driver.
@@ -92,14 +92,22 @@ impl Server {
     /// # Errors
     /// What keeps it from serving; nothing is left running then but what ends by itself.
     pub async fn start(config: Config) -> Result<Self> {
-        let mut server = Self::begin(&config).await?;
+        Self::start_with(config, Backends::default()).await
+    }
+
+    /// Starts a server whose engines have these backends, as [`Self::start`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_with(config: Config, backends: Backends) -> Result<Self> {
+        let mut server = Self::begin(&config, backends).await?;
         server.make_ready(&config).await?;
         Ok(server)
     }
 
     /// Starts a server whose policies are still being made ready: probes are answered, and requests
     /// told so with 503. Call it on a runtime.
-    async fn begin(config: &Config) -> Result<Self> {
+    async fn begin(config: &Config, backends: Backends) -> Result<Self> {
         let clock = SystemClock::start();
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
@@ -114,7 +122,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
             waker,
         };
-        let core = start_core(config, &models, &shared)?;
+        let core = start_core(config, (&models, backends), &shared)?;
         let (phase, phases) = watch::channel(ServerPhase::Starting);
         let reconciler = start_reconciler(config, &core.driver, &shared, woken)?;
         let watched = Watched {
@@ -357,12 +365,17 @@ async fn load(configs: Vec<ModelConfig>) -> Result<Vec<ServedModel>> {
     loading.await.context("loading panicked")?
 }
 
-fn start_core(config: &Config, models: &[ServedModel], shared: &Shared) -> Result<Core> {
+fn start_core(
+    config: &Config,
+    (models, backends): (&[ServedModel], Backends),
+    shared: &Shared,
+) -> Result<Core> {
     let now = shared.clock.now();
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
-    let (provider, running) = models::start(&mut machine, now, (config, models), events)?;
+    let (provider, running) =
+        models::start(&mut machine, now, (config, models), (backends, events))?;
     let policies = PolicyHost::new(config.patience).with_restarts(Restarts::Elsewhere);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {
@@ -456,7 +469,7 @@ pub fn run(config: Config) -> Result<ExitCode> {
             biased;
             // Nobody has been answered yet.
             () = signals.stop() => return Ok(ExitCode::SUCCESS),
-            begun = Server::begin(&config) => begun?,
+            begun = Server::begin(&config, Backends::default()) => begun?,
         };
         if server.serves_before(&mut signals, &config).await? {
             while signals.next().await == SignalOrder::Eject {

@@ -129,6 +129,12 @@ impl Engine {
         self.sequences.keys().copied()
     }
 
+    /// The tokens that each sequence has generated here.
+    pub(crate) fn generated(&self) -> Vec<(RequestId, u32)> {
+        let sequences = self.sequences.iter();
+        sequences.map(|(id, s)| (*id, s.generated)).collect()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.sequences.is_empty()
     }

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use pointsman_core::rows::Health;
 use pointsman_core::{
     AttachError, BlockId, Config, DeviceId, DeviceSpec, Effect, ExecutorId, ExecutorSpec,
-    ExecutorUpdate, Fact, Handled, Input, InternedId, InvalidConfig, Machine, Micros, NewRequest,
-    Outcome, Policies, RecordedMachine, Recorder, RequestId, RetryClass, Round, SequenceRef,
-    Stamped, StepReport,
+    ExecutorUpdate, Fact, Handled, Input, InternedId, InvalidConfig, Kept, Machine, Micros,
+    NewRequest, Outcome, Policies, RecordedMachine, Recorder, RequestId, RetryClass, Round,
+    SequenceRef, Stamped, StepReport,
 };
 
 use crate::engine::{Engine, EngineProfile, Said, Step};
@@ -207,14 +207,36 @@ impl<P: Policies> World<P> {
         }
     }
 
-    /// Makes an executor die, and with it all its sequences.
+    /// Makes an executor die, and with it all its sequences. All that they had generated is left.
     pub fn lose(&mut self, executor: ExecutorId) {
-        if let Some(engine) = self.engines.get_mut(&executor) {
-            let incarnation = engine.incarnation;
-            engine.die();
-            self.forget_writers();
-            self.input(Input::ExecutorLost(executor, incarnation));
+        self.lose_keeping(executor, |generated| generated);
+    }
+
+    /// Makes an executor die, and with it all its sequences. `left` says how many of the tokens that
+    /// a sequence had generated there are left.
+    pub fn lose_keeping(&mut self, executor: ExecutorId, mut left: impl FnMut(u32) -> u32) {
+        let Some(engine) = self.engines.get_mut(&executor) else {
+            return;
+        };
+        let mut kept = Vec::new();
+        for (request, generated) in engine.generated() {
+            let script = self.scripts.get_mut(&request);
+            let script = script.expect("an engine runs requests of its world");
+            script.generated -= generated;
+            script.generated += left(generated);
+            kept.push(Kept {
+                request,
+                generated: script.generated,
+            });
         }
+        let incarnation = engine.incarnation;
+        engine.die();
+        self.forget_writers();
+        self.input(Input::ExecutorLost {
+            executor,
+            incarnation,
+            kept,
+        });
     }
 
     /// Makes an engine fail one of its sequences.
@@ -227,8 +249,14 @@ impl<P: Policies> World<P> {
                 executor,
                 incarnation: engine.incarnation,
             };
+            let script = self.scripts.get(&request);
+            let kept = script.map_or(0, |script| script.generated);
             self.forget_writers();
-            self.input(Input::SequenceFailed(sequence, retry));
+            self.input(Input::SequenceFailed {
+                sequence,
+                retry,
+                kept,
+            });
         }
     }
 

@@ -9,7 +9,7 @@ use common::{
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
-    Config, Effect, ExecutorId, ExecutorUpdate, Fact, FailedWhy, Incarnation, Outcome,
+    Config, Effect, ExecutorId, ExecutorUpdate, Fact, FailedWhy, Incarnation, Input, Outcome,
     RefusalCause, RequestId, RequeuedWhy, RetryClass,
 };
 
@@ -80,21 +80,72 @@ fn the_executor_that_failed_a_request_is_refused_for_it() {
     assert_eq!(placements(&world, id), [first, second]);
 }
 
-#[test]
-fn a_request_whose_client_has_seen_a_token_fails_with_its_executor() {
-    let mut world = world();
-    let [first, _] = fleet(&mut world);
-    let id = arrive(&mut world, request(10, 5));
-    world.step(first);
-    fail(&mut world, first, id, RetryClass::Elsewhere);
-    assert_eq!(world.outcome(id), failed(FailedWhy::Lost));
+/// Attaches two executors, and has the first one generate three tokens of five.
+fn half_served(world: &mut World) -> ([ExecutorId; 2], RequestId) {
+    let executors = fleet(world);
+    let id = arrive(world, request(10, 5));
+    steps(world, executors[0], 3);
+    (executors, id)
+}
 
-    let id = arrive(&mut world, request(10, 5));
-    world.step(first);
-    world.lose(first);
-    world.settle();
-    assert_eq!(world.outcome(id), failed(FailedWhy::Lost));
+/// The prompt and the bound with which each placement of a request began.
+fn orders(world: &World, id: RequestId) -> Vec<(u32, u32)> {
+    let starts = starts(world, id);
+    let orders = starts
+        .iter()
+        .map(|s| (s.prompt_tokens, s.output_tokens_max));
+    orders.collect()
+}
+
+#[test]
+fn a_half_answer_goes_on_elsewhere_from_the_tokens_that_are_left() {
+    for (left, total) in [(3, 2), (2, 3), (0, 5)] {
+        let mut world = world();
+        let ([first, second], id) = half_served(&mut world);
+        world.lose_keeping(first, |generated| {
+            assert_eq!(generated, 3);
+            left
+        });
+        world.settle();
+        assert!(requeued(&world, id, RequeuedWhy::Lost));
+        assert_eq!(placements(&world, id), [first, second]);
+        assert_eq!(orders(&world, id), [(10, 5), (10 + left, total)]);
+        assert!(world.run_out(END));
+        let finished = Outcome::Finished { output_tokens: 5 };
+        assert_eq!(world.outcome(id), Some(finished));
+        assert_nothing_held(&mut world);
+    }
+}
+
+#[test]
+fn a_half_answer_that_its_executor_failed_goes_on_elsewhere() {
+    let mut world = world();
+    let ([first, second], id) = half_served(&mut world);
+    fail(&mut world, first, id, RetryClass::Elsewhere);
+    assert_eq!(placements(&world, id), [first, second]);
+    assert_eq!(orders(&world, id), [(10, 5), (13, 2)]);
+    assert!(world.run_out(END));
+    let finished = Outcome::Finished { output_tokens: 5 };
+    assert_eq!(world.outcome(id), Some(finished));
     assert_nothing_held(&mut world);
+}
+
+#[test]
+fn tokens_that_were_given_back_before_are_left_whatever_is_lost() {
+    let mut world = world();
+    let ([first, second], id) = half_served(&mut world);
+    fail(&mut world, first, id, RetryClass::Elsewhere);
+    steps(&mut world, second, 1);
+    let [third] = fleet(&mut world);
+    let sequence = starts(&world, id)[1].sequence;
+    world.input(Input::ExecutorLost {
+        executor: second,
+        incarnation: sequence.incarnation,
+        kept: Vec::new(),
+    });
+    world.settle();
+    assert_eq!(placements(&world, id), [first, second, third]);
+    assert_eq!(orders(&world, id), [(10, 5), (13, 2), (13, 2)]);
 }
 
 #[test]
@@ -237,19 +288,25 @@ fn a_detached_executor_is_gone_after_its_last_sequence() {
 }
 
 #[test]
-fn what_waited_in_the_queue_of_a_lost_executor_may_go_back_when_it_returns() {
+fn what_a_lost_executor_had_not_taken_up_may_go_back_when_it_returns() {
     let mut world = patient();
     let device = add_device(&mut world, 16);
-    let only = executor_with(&mut world, device, |spec, _| spec.queue_limit = 1);
+    let only = executor_with(&mut world, device, |spec, _| {
+        spec.slots_total = 2;
+        spec.queue_limit = 1;
+    });
     let running = arrive(&mut world, request(10, 5));
-    let queued = arrive(&mut world, request(10, 5));
+    steps(&mut world, only, 1);
+    let [ordered, queued] = [(); 2].map(|()| arrive(&mut world, request(10, 5)));
+    assert!(is_running(&world, ordered));
+    assert_eq!(placed(&world, queued), Some((only, SequenceState::Queued)));
     world.lose(only);
     world.settle();
     assert_eq!(world.outcome(running), failed(FailedWhy::NowhereLeft));
-    assert!(is_queued(&world, queued));
     world.update(only, ExecutorUpdate::Health(Health::Up));
     assert!(world.run_out(END));
     let served = Some(Outcome::Finished { output_tokens: 5 });
+    assert_eq!(world.outcome(ordered), served);
     assert_eq!(world.outcome(queued), served);
 }
 

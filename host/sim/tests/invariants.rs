@@ -237,7 +237,10 @@ impl<P: Policies> Run<P> {
             return;
         }
         let update = match rng.u32(0..8) {
-            0 => ExecutorUpdate::Health(Health::Down),
+            0 => {
+                self.world.lose_keeping(executor, |left| rng.u32(0..=left));
+                return;
+            }
             1 => ExecutorUpdate::Health(Health::Draining),
             2 => ExecutorUpdate::Health(Health::Degraded),
             3 => ExecutorUpdate::Health(Health::Up),

@@ -221,9 +221,17 @@ fn every_message(request: RequestId, executor: ExecutorId, incarnation: Incarnat
         Input::SequenceStarted(sequence),
         Input::StepFinished(report),
         Input::SequenceFinished(sequence),
-        Input::SequenceFailed(sequence, RetryClass::Elsewhere),
+        Input::SequenceFailed {
+            sequence,
+            retry: RetryClass::Elsewhere,
+            kept: 0,
+        },
         Input::SequenceLeft(sequence),
-        Input::ExecutorLost(executor, incarnation),
+        Input::ExecutorLost {
+            executor,
+            incarnation,
+            kept: Vec::new(),
+        },
     ]
 }
 
@@ -260,7 +268,7 @@ fn a_message_about_a_sequence_that_is_not_there_is_ignored() {
     let running = arrive(&mut world, request(10, 5));
     for unknown in [ended, RequestId(99)] {
         for message in every_message(unknown, executor, Incarnation(0)) {
-            if !matches!(message, Input::ExecutorLost(..)) {
+            if !matches!(message, Input::ExecutorLost { .. }) {
                 assert_ignored(&mut world, message);
             }
         }

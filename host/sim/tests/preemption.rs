@@ -9,8 +9,8 @@ use common::{
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
-    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, FailedWhy, NewRequest, Outcome,
-    RefusalCause, RequestId, RequeuedWhy,
+    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, NewRequest, Outcome, RefusalCause,
+    RequestId, RequeuedWhy,
 };
 
 /// One executor whose sequences take three steps to leave.
@@ -286,16 +286,21 @@ fn a_lost_executor_ends_the_reservations_on_it() {
 }
 
 #[test]
-fn a_victim_whose_tokens_are_lost_on_its_way_out_has_failed() {
+fn a_victim_whose_executor_dies_on_its_way_out_has_not_failed() {
     let (mut world, executor) = slow_to_leave(1, 64);
     let victim = arrive(&mut world, background(10, 20));
     steps(&mut world, executor, 3);
     arrive(&mut world, request(10, 5));
     assert!(is_leaving(&world, victim));
-    world.lose(executor);
+    world.lose_keeping(executor, |_| 1);
     world.settle();
-    let failed = Outcome::Failed(FailedWhy::Lost);
-    assert_eq!(world.outcome(victim), Some(failed));
+    assert!(has_fact(
+        &world,
+        &Fact::Requeued(victim, RequeuedWhy::Evicted)
+    ));
+    let row = waiting_row(&mut world, victim).unwrap();
+    assert_eq!((row.prompt_tokens, row.output_tokens_max), (11, 19));
+    assert_eq!(row.failed_on, []);
 }
 
 #[test]

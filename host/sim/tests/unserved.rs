@@ -91,6 +91,7 @@ fn an_executor_that_dies_and_is_back_at_once_disturbs_nobody_who_waits() {
     let other = serves_a(&mut world);
     let running = [(); 2].map(|()| arrive(&mut world, of(MODEL_A)));
     let waits = arrive(&mut world, of(MODEL_A));
+    world.step(executor);
     world.update(other, ExecutorUpdate::Detach);
     world.lose(executor);
     world.update(executor, UP);

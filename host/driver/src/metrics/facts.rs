@@ -385,7 +385,6 @@ fn ending(outcome: Outcome) -> Ending {
         Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "deadline"),
         Outcome::Expired(ExpiredWhy::Wait) => ("expired", "wait"),
         Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "not-retryable"),
-        Outcome::Failed(FailedWhy::Lost) => ("failed", "lost"),
         Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "attempts-max"),
         Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "nowhere-left"),
     };

@@ -160,7 +160,7 @@ impl RunningSequence {
 
 impl RunningSequence {
     pub(super) fn finish(mut self, stop: StopReason) -> Event {
-        self.sequence.deliver();
+        self.sequence.deliver(Some(stop));
         Event::Finished {
             sequence: self.id,
             stop,

@@ -210,7 +210,7 @@ impl ScriptedSequence {
         let stop = accepted.expect("each token has a word");
         match stop {
             None => self.sequence.deliver_text(),
-            Some(_) => self.sequence.deliver(),
+            Some(_) => self.sequence.deliver(stop),
         }
         (progress, stop)
     }

@@ -300,7 +300,6 @@ fn ending(outcome: Outcome) -> Ending {
         Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "its deadline passed"),
         Outcome::Expired(ExpiredWhy::Wait) => ("expired", "it waited for core.wait-max"),
         Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "the executor could not go on"),
-        Outcome::Failed(FailedWhy::Lost) => ("failed", "the executor died after the first text"),
         Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "every attempt failed"),
         Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "every executor has failed it"),
     };

@@ -17,11 +17,11 @@ use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass};
 use pointsman_core::{
     Allotment, Allotments, Answer, Author, BlockHash, BlockKind, Clock, Decided, DeviceId,
     EvictHow, Eviction, ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy,
-    FaultKind, Hook, Incarnation, Input, KvReport, LabelId, Micros, ModelId, Needs, NewRequest,
-    Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress, PromptBlocks, RefusalCause,
-    RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round, RowKind, RowKinds, SequenceRef,
-    SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier, Victim, admission, fixture,
-    routing,
+    FaultKind, Hook, Incarnation, Input, Kept, KvReport, LabelId, Micros, ModelId, Needs,
+    NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress, PromptBlocks,
+    RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round, RowKind, RowKinds,
+    SequenceRef, SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier, Victim, admission,
+    fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -286,7 +286,14 @@ fn inputs() -> Vec<Input> {
         Input::PrefixesReported(Tier::Shared, PrefixEvent::Stored(kind, vec![BlockHash(7)])),
         Input::ExecutorAttached(executor),
         Input::ExecutorUpdated(ExecutorId(1), ExecutorUpdate::Health(Health::Draining)),
-        Input::ExecutorLost(ExecutorId(1), Incarnation(2)),
+        Input::ExecutorLost {
+            executor: ExecutorId(1),
+            incarnation: Incarnation(2),
+            kept: vec![Kept {
+                request: RequestId(7),
+                generated: 3,
+            }],
+        },
         Input::RequestArrived(Box::new(request)),
         Input::RequestCancelled(RequestId(300)),
         Input::SequenceStarted(sequence()),
@@ -300,7 +307,11 @@ fn inputs() -> Vec<Input> {
             }],
         }),
         Input::SequenceFinished(sequence()),
-        Input::SequenceFailed(sequence(), RetryClass::Elsewhere),
+        Input::SequenceFailed {
+            sequence: sequence(),
+            retry: RetryClass::Elsewhere,
+            kept: 3,
+        },
         Input::SequenceLeft(sequence()),
         Input::TimePassed,
         Input::TokensPerStepSet(DeviceId(0), 64),

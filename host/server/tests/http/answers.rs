@@ -222,7 +222,7 @@ async fn headers_tell_where_an_answer_began_and_who_decided() {
 }
 
 /// Each end without an answer, with its status, code and `Retry-After`.
-fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 13] {
+fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 12] {
     let (no_room, displaced, never_fits) = (
         RefusedWhy::NoRoom { retry_after: 3 },
         RefusedWhy::Displaced { retry_after: 2 },
@@ -260,7 +260,6 @@ fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 13] {
             "executor_failed",
             None,
         ),
-        (failed(FailedWhy::Lost), 502, "executor_lost", None),
         (failed(attempts), 502, "attempts_exhausted", None),
         (failed(nowhere), 502, "nowhere_left", None),
     ]
@@ -322,9 +321,9 @@ async fn a_failure_of_a_whole_answer_has_its_status_also_after_text() {
     client.post(CHAT, &chat(&json!({}))).await;
     let played = stage.submitted().await;
     played.text("half an", 2);
-    played.end(Outcome::Failed(FailedWhy::Lost));
+    played.end(Outcome::Failed(FailedWhy::NowhereLeft));
     let answer = client.answer().await;
-    assert_eq!(answer.error(), (502, "executor_lost".to_owned(), None));
+    assert_eq!(answer.error(), (502, "nowhere_left".to_owned(), None));
     assert!(!answer.body.contains("half"));
 }
 
@@ -338,14 +337,14 @@ async fn a_stream_that_fails_ends_with_an_error_and_without_done() {
     client.head().await;
     client.chunk().await.unwrap();
     played.text("lo", 1);
-    played.end(Outcome::Failed(FailedWhy::Lost));
+    played.end(Outcome::Failed(FailedWhy::NowhereLeft));
     let last = client.chunk().await.unwrap();
     let (text, error) = last.split_once("\n\n").unwrap();
     assert!(text.contains(r#""content":"lo""#), "{last}");
     assert_eq!(
         error,
-        "data: {\"error\":{\"message\":\"the executor was lost after part of the answer had been \
-         sent\",\"type\":\"server_error\",\"param\":null,\"code\":\"executor_lost\"}}\n\n"
+        "data: {\"error\":{\"message\":\"every executor that may run it has failed it\",\"type\":\
+         \"server_error\",\"param\":null,\"code\":\"nowhere_left\"}}\n\n"
     );
     assert_eq!(client.chunk().await, None);
     // The connection is as good as before.

@@ -16,6 +16,7 @@ use pointsman_driver::operator::Operator;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{Authorship, End, Piece, Placement, StopReason};
+use pointsman_executor::job::JobState;
 use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
 
@@ -216,8 +217,13 @@ impl Played {
 
     /// A piece of text that took so many tokens.
     pub(crate) fn text(&self, text: &str, tokens: u32) {
+        let Submitted {
+            submission, sink, ..
+        } = &self.0;
+        let mut sequence = JobState::new(Arc::clone(&submission.job), sink.clone());
         let text = text.to_owned();
-        self.0.sink.text(Piece { text, tokens }).unwrap();
+        sequence.unsent = Piece { text, tokens };
+        sequence.deliver(None);
     }
 
     /// True if the request's client is gone.

@@ -1,8 +1,10 @@
 //! Inputs about devices and executors.
 
+use std::collections::BTreeMap;
+
 use crate::fact::{Fact, RequeuedWhy};
 use crate::handled::AttachError;
-use crate::input::{DeviceSpec, ExecutorSpec, ExecutorUpdate, RetryClass};
+use crate::input::{DeviceSpec, ExecutorSpec, ExecutorUpdate, Kept, RetryClass};
 use pointsman_interface::rows::{Health, NameKind};
 use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
@@ -72,7 +74,7 @@ impl Machine {
             return;
         }
         if health == Health::Down {
-            self.lose_executor(id);
+            self.lose_executor(id, &[]);
             return;
         }
         self.ledger.set_health(id, health, &mut self.out);
@@ -94,13 +96,16 @@ impl Machine {
     }
 
     /// Ends a life of an executor: everything that ran there is gone, and its next life begins when
-    /// it is up again.
-    pub(super) fn lose_executor(&mut self, id: ExecutorId) {
+    /// it is up again. `kept` is the part of the answers that is left.
+    pub(super) fn lose_executor(&mut self, id: ExecutorId, kept: &[Kept]) {
         let placed = self.ledger.lose(id);
         self.out.fact(Fact::ExecutorLost(id));
         self.fault(id);
-        let placed = placed.into_iter();
-        let left = placed.filter_map(|request| self.lose_sequence(request, id));
+        let kept: BTreeMap<_, _> = kept.iter().map(|k| (k.request, k.generated)).collect();
+        let left = placed.into_iter().filter_map(|request| {
+            let kept = kept.get(&request).copied().unwrap_or_default();
+            self.lose_sequence(request, id, kept)
+        });
         let left = left.reduce(Freed::and);
         let freed = self.ledger.forget_contents(id, &mut self.out);
         self.refill(left.into_iter().fold(freed, Freed::and));
@@ -115,24 +120,23 @@ impl Machine {
         }
     }
 
-    /// Takes a request off an executor that was lost. Absent where its room was only kept.
-    fn lose_sequence(&mut self, id: RequestId, executor: ExecutorId) -> Option<Freed> {
+    /// Takes a request, of whose answer `kept` tokens are left, off an executor that was lost. Absent
+    /// where its room was only reserved.
+    fn lose_sequence(&mut self, id: RequestId, executor: ExecutorId, kept: u32) -> Option<Freed> {
         let request = &self.requests[id];
         let after = match &request.phase {
             Phase::Leaving(_, after) => Some(*after),
             Phase::Placed(_) => None,
             Phase::Waiting(_) => return None,
         };
-        let has_generated = request.generated > 0;
         self.complete(id, Ended::Badly);
         let freed = self.release(id);
+        self.requests.keep(id, kept);
         match after {
             Some(AfterLeaving::Gone) => self.requests.forget(id, &mut self.out),
-            // On its way out, and has not failed: unless the tokens it had not given back are lost.
-            Some(AfterLeaving::Requeue) if !has_generated => {
-                self.requeue(id, RequeuedWhy::Evicted);
-            }
-            Some(AfterLeaving::Requeue) | None => {
+            // On its way out, and has not failed.
+            Some(AfterLeaving::Requeue) => self.requeue(id, RequeuedWhy::Evicted),
+            None => {
                 self.retry_or_fail(id, executor, RequeuedWhy::Lost, RetryClass::Elsewhere);
             }
         }

@@ -62,9 +62,14 @@ impl Machine {
                     return Handled::Refused(why);
                 }
             }
-            Input::ExecutorLost(id, life) => {
-                if self.ledger.find(id).is_some_and(|e| e.incarnation == life) {
-                    self.lose_executor(id);
+            Input::ExecutorLost {
+                executor,
+                incarnation,
+                kept,
+            } => {
+                let found = self.ledger.find(executor);
+                if found.is_some_and(|found| found.incarnation == incarnation) {
+                    self.lose_executor(executor, &kept);
                 }
             }
             Input::RequestArrived(new) => return Handled::Request(self.arrive(*new)),
@@ -74,13 +79,15 @@ impl Machine {
             Input::SequenceFinished(sequence) if self.is_current(sequence) => {
                 self.finished(sequence);
             }
-            Input::SequenceFailed(sequence, retry) if self.is_current(sequence) => {
-                self.failed(sequence, retry);
-            }
+            Input::SequenceFailed {
+                sequence,
+                retry,
+                kept,
+            } if self.is_current(sequence) => self.failed(sequence, retry, kept),
             Input::SequenceLeft(sequence) if self.is_current(sequence) => self.left(sequence),
             Input::SequenceStarted(_)
             | Input::SequenceFinished(_)
-            | Input::SequenceFailed(..)
+            | Input::SequenceFailed { .. }
             | Input::SequenceLeft(_) => {}
             Input::TimePassed => self.fire_timers(),
         }

@@ -138,15 +138,16 @@ impl Machine {
         }
     }
 
-    /// Has a request tried elsewhere whose sequence failed before its first token, if the failure
-    /// was of a kind that allows it.
-    pub(super) fn failed(&mut self, sequence: SequenceRef, retry: RetryClass) {
+    /// Has a request whose sequence failed go on elsewhere from the `kept` tokens of its answer that
+    /// are left, if the failure was of a kind that allows it.
+    pub(super) fn failed(&mut self, sequence: SequenceRef, retry: RetryClass, kept: u32) {
         let id = sequence.request;
         self.complete(id, Ended::Badly);
         if retry == RetryClass::Elsewhere {
             self.fault(sequence.executor);
         }
         let freed = self.release(id);
+        self.requests.keep(id, kept);
         self.retry_or_fail(id, sequence.executor, RequeuedWhy::Failed, retry);
         self.refill(freed);
     }
@@ -156,7 +157,8 @@ impl Machine {
     pub(super) fn left(&mut self, sequence: SequenceRef) {
         let id = sequence.request;
         let Phase::Leaving(_, after) = self.requests[id].phase else {
-            self.failed(sequence, RetryClass::Elsewhere);
+            let kept = self.requests[id].generated;
+            self.failed(sequence, RetryClass::Elsewhere, kept);
             return;
         };
         let freed = self.release(id);
@@ -195,9 +197,6 @@ impl Machine {
         let request = &self.requests[id];
         if retry == RetryClass::Never {
             return Some(FailedWhy::NotRetryable);
-        }
-        if request.generated > 0 {
-            return Some(FailedWhy::Lost);
         }
         if request.failures >= self.config.attempts_max {
             return Some(FailedWhy::AttemptsMax);

@@ -289,13 +289,19 @@ impl Requests {
         self.get_mut(id).turn(Phase::end);
     }
 
+    /// Has a request whose placement is closed go on from `generated` tokens, all placements taken
+    /// together: they are all that is left of its answer.
+    pub(super) fn keep(&mut self, id: RequestId, generated: u32) {
+        self.get_mut(id).keep(generated);
+    }
+
     /// Notes that a placement ended because `executor` failed it or died.
     pub(super) fn failed(&mut self, id: RequestId, executor: ExecutorId, why: RequeuedWhy) {
         let request = self.get_mut(id);
         request.failures += 1;
-        // A request in the queue of an executor that died had no part in it, and may go there
+        // A request that an executor had not taken up when it died had no part in it, and may go there
         // again when it is back.
-        if why == RequeuedWhy::Failed || !request.is_queued_on_executor() {
+        if why == RequeuedWhy::Failed || request.placement().started_at.is_some() {
             request.row_mut().failed_on.push(executor);
         }
     }

@@ -305,6 +305,17 @@ impl Request {
         self.phase = next(std::mem::replace(&mut self.phase, between));
     }
 
+    /// Sets the tokens generated over all placements to those that are left of the answer. Those of
+    /// earlier placements were given back then, and are left whatever is said.
+    pub(super) fn keep(&mut self, generated: u32) {
+        let before = self.generated - self.placement().generated;
+        self.generated = generated.clamp(before, before + self.row.output_tokens_max);
+        self.placement_mut().generated = self.generated - before;
+        if self.generated == 0 {
+            self.first_token_at = None;
+        }
+    }
+
     /// Books the tokens of a step.
     pub(super) fn advance(&mut self, made: Progress, now: Micros) -> Advance {
         let prompt_tokens = self.row.prompt_tokens;

@@ -1,0 +1,269 @@
+//! Engines that die while they answer, over HTTP: the answer goes on elsewhere, word for word, and
+//! an executor that keeps failing is left alone for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use pointsman_core::Micros;
+use pointsman_driver::provider::ExecutorConfig;
+use pointsman_engine::cpu::CpuBackend;
+use pointsman_engine::model::backend::{Backend, Chunk, DeviceError};
+use pointsman_server::config::Config;
+use pointsman_server::models::Backends;
+use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
+use pointsman_tests::serving::Serving;
+use serde_json::{Value, json};
+
+/// The way in which an engine dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    DeviceError,
+    Panic,
+}
+
+/// The time of death of an engine: whichever of a server's makes the last of these steps.
+#[derive(Debug)]
+struct Fate {
+    /// Steps before it; negative: nobody dies.
+    steps: AtomicI64,
+    death: Death,
+}
+
+impl Fate {
+    fn new(death: Death) -> Arc<Self> {
+        let steps = AtomicI64::new(-1);
+        Arc::new(Self { steps, death })
+    }
+
+    /// Has an engine die after so many further steps.
+    fn after(&self, steps: i64) {
+        self.steps.store(steps, Ordering::SeqCst);
+    }
+
+    /// Counts a step. Returns an error, or panics, if it is the last.
+    fn step(&self) -> Option<DeviceError> {
+        let lives = self.steps.load(Ordering::SeqCst) < 0;
+        if lives || self.steps.fetch_sub(1, Ordering::SeqCst) > 0 {
+            return None;
+        }
+        let why = "as the test says";
+        match self.death {
+            Death::DeviceError => Some(DeviceError(why.to_owned())),
+            Death::Panic => panic!("{why}"),
+        }
+    }
+
+    /// Backends whose steps are counted.
+    fn backends(self: &Arc<Self>) -> Backends {
+        let fate = Arc::clone(self);
+        Backends::new(move |_, backend| {
+            let fate = Arc::clone(&fate);
+            Box::new(Mortal { backend, fate })
+        })
+    }
+}
+
+struct Mortal {
+    backend: CpuBackend,
+    fate: Arc<Fate>,
+}
+
+impl Backend for Mortal {
+    fn vocab_size(&self) -> usize {
+        self.backend.vocab_size()
+    }
+
+    fn tokens_per_block(&self) -> u32 {
+        self.backend.tokens_per_block()
+    }
+
+    fn blocks_total(&self) -> u32 {
+        self.backend.blocks_total()
+    }
+
+    fn context_tokens(&self) -> u32 {
+        self.backend.context_tokens()
+    }
+
+    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        match self.fate.step() {
+            Some(error) => Err(error),
+            None => self.backend.forward(chunks, logits),
+        }
+    }
+}
+
+/// Two executors of the demo model.
+fn twins(config: &mut Config) {
+    config.executors = ["left", "right"]
+        .map(|name| ExecutorConfig {
+            name: Some(name.to_owned()),
+            ..ExecutorConfig::new("demo")
+        })
+        .to_vec();
+}
+
+/// Makes a chat one of 60 drawn tokens.
+fn long(mut body: Value) -> Value {
+    for (field, value) in [
+        ("temperature", json!(0.9)),
+        ("seed", json!(7)),
+        ("ignore_eos", json!(true)),
+        ("max_tokens", json!(60)),
+    ] {
+        body[field] = value;
+    }
+    body
+}
+
+async fn ask(client: Client, body: &Value) -> Result<Answer> {
+    client.post("/v1/chat/completions", body).await
+}
+
+async fn metrics(client: Client) -> Result<String> {
+    Ok(String::from_utf8(client.get("/metrics").await?.body)?)
+}
+
+/// The number behind the name of a metric.
+fn count(metrics: &str, name: &str) -> u64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// Placements on both executors.
+fn placed(metrics: &str) -> [u64; 2] {
+    ["left", "right"].map(|name| {
+        let of = format!("pointsman_requests_placed_total{{executor=\"{name}\"");
+        let lines = metrics.lines().filter(|line| line.starts_with(&of));
+        let numbers = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        numbers.sum()
+    })
+}
+
+#[tokio::test]
+async fn an_answer_whose_engine_dies_goes_on_elsewhere_word_for_word() -> Result<()> {
+    for death in [Death::DeviceError, Death::Panic] {
+        let fate = Fate::new(death);
+        let serving = Serving::start_with(twins, fate.backends()).await?;
+        let client = serving.client;
+        let undisturbed = ask(client, &long(chat("Tell me a story"))).await?;
+        let (text, usage) = (undisturbed.text()?, undisturbed.json()?["usage"].clone());
+        ensure!(usage["completion_tokens"] == 60, "{usage}");
+        // Before the first token, in the middle, and at the last step but one.
+        for steps in [0, 1, 30, 58] {
+            fate.after(steps);
+            let answer = ask(client, &long(chat("Tell me a story"))).await?;
+            ensure!(answer.text()? == text, "{steps}: {:?}", answer.json());
+            ensure!(answer.json()?["usage"] == usage, "{:?}", answer.json());
+            fate.after(steps);
+            let stream = client
+                .stream(&long(streamed_chat("Tell me a story")))
+                .await?;
+            let read = stream.finish().await?;
+            ensure!(read.text == text && read.done, "{steps}: {read:?}");
+            ensure!(read.finish_reason.as_deref() == Some("length"), "{read:?}");
+        }
+        let metrics = metrics(client).await?;
+        let requeued = "pointsman_requests_requeued_total{why=\"lost\"}";
+        ensure!(count(&metrics, requeued) == 8, "{metrics}");
+        // Each try is counted to the executor that made it, the failed ones too.
+        ensure!(placed(&metrics).iter().sum::<u64>() == 17, "{metrics}");
+        serving.idle().await?;
+        serving.server.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_no_other_executor_can_go_on_with_ends_in_an_error() -> Result<()> {
+    let fate = Fate::new(Death::DeviceError);
+    let serving = Serving::start_with(|_| (), fate.backends()).await?;
+    fate.after(30);
+    let stream = serving.client.stream(&long(streamed_chat("Hi"))).await?;
+    let read = stream.finish().await?;
+    let error = read.error.context("no error")?;
+    ensure!(error["code"] == "nowhere_left", "{error}");
+    ensure!(!read.text.is_empty() && !read.done);
+    fate.after(30);
+    let answer = ask(serving.client, &long(chat("Hi"))).await?;
+    ensure!(answer.status == 502, "{:?}", answer.json());
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+/// Waits until the only executor is seen to be in this health.
+async fn is_seen(client: Client, health: &str) -> Result<()> {
+    let mut seen = Value::Null;
+    for _ in 0..6000 {
+        seen = client.get("/admin/executors").await?.json()?;
+        if seen["executors"][0]["health"] == health {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    bail!("not {health}: {seen}")
+}
+
+/// Has the only engine die at the second step of a request, which fails with it.
+async fn fails(client: Client, fate: &Fate) -> Result<()> {
+    fate.after(1);
+    let answer = ask(client, &long(chat("Hi"))).await?;
+    ensure!(answer.status == 502, "{:?}", answer.json());
+    Ok(())
+}
+
+fn brittle(config: &mut Config) {
+    config.core.degraded_after = 1;
+    config.core.down_after = 1;
+    config.core.down_for = Micros(500_000);
+}
+
+#[tokio::test]
+async fn an_executor_that_keeps_failing_is_degraded_and_then_rests() -> Result<()> {
+    let fate = Fate::new(Death::DeviceError);
+    let rests = Micros(3_600_000_000);
+    let serving = Serving::start_with(
+        |config| {
+            brittle(config);
+            config.core.down_for = rests;
+        },
+        fate.backends(),
+    )
+    .await?;
+    let client = serving.client;
+    is_seen(client, "up").await?;
+    fails(client, &fate).await?;
+    is_seen(client, "degraded").await?;
+    fails(client, &fate).await?;
+    is_seen(client, "down").await?;
+    // Nobody serves the model, and by default nobody waits for that to change.
+    let refused = ask(client, &chat("Hi")).await?;
+    ensure!(refused.status == 503, "{:?}", refused.json());
+    ensure!(refused.json()?["error"]["code"] == "unserved");
+    ensure!(refused.header("retry-after").parse::<u32>()? > 0);
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_request_that_may_waits_for_an_executor_that_rests_and_its_answer_makes_it_whole()
+-> Result<()> {
+    let fate = Fate::new(Death::DeviceError);
+    let serving = Serving::start_with(
+        |config| {
+            brittle(config);
+            config.core.unserved_max = Micros(60_000_000);
+        },
+        fate.backends(),
+    )
+    .await?;
+    let client = serving.client;
+    fails(client, &fate).await?;
+    fails(client, &fate).await?;
+    ask(client, &chat("Hi")).await?.text()?;
+    is_seen(client, "up").await?;
+    serving.idle().await?;
+    serving.server.stop().await
+}
