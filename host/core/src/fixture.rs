@@ -16,7 +16,7 @@ pub use pointsman_interface::fixture::{
 
 use pointsman_interface::{DeviceId, Micros};
 
-use crate::{DeviceSpec, ExecutorSpec, KvSpec};
+use crate::{DeviceSpec, ExecutorSpec, KvSpec, ReadableBlocks};
 
 /// A device with 64 blocks of a mebibyte and 256 tokens per step.
 #[must_use]
@@ -48,6 +48,7 @@ pub fn executor_spec(name: &str, device: DeviceId) -> ExecutorSpec {
         queue_limit: row.queue_limit,
         tokens_per_block: row.tokens_per_block,
         preempts: row.preempts,
+        reads: ReadableBlocks::Device,
         model_unload_delay: Micros(0),
     }
 }

@@ -103,6 +103,17 @@ pub enum PrefixEvent {
     Cleared,
 }
 
+/// The executors whose cached prompt blocks an executor can read. Model, adapter and block size have to
+/// agree besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ReadableBlocks {
+    /// Only its own blocks: each executor of the device has memory of its own behind them.
+    Own,
+    /// The blocks of all executors of the device, which have one memory.
+    Device,
+}
+
 /// An executor to attach: an engine or a server that runs sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -132,6 +143,8 @@ pub struct ExecutorSpec {
     /// True if the executor can put a sequence back to waiting and take it up again from its
     /// tokens.
     pub preempts: bool,
+    /// The executors whose cached prompt blocks the executor can read.
+    pub reads: ReadableBlocks,
     /// The time in µs for which a model stays loaded after its last sequence.
     pub model_unload_delay: Micros,
 }

@@ -37,6 +37,7 @@
 //!     queue_limit: 0,
 //!     tokens_per_block: Some(16),
 //!     preempts: true,
+//!     reads: ReadableBlocks::Device,
 //!     model_unload_delay: Micros(0),
 //! });
 //! machine.handle(now, executor).executor().unwrap();
@@ -87,7 +88,8 @@ pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};
 pub use input::{
     BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept, KvReport, KvSpec,
-    NewRequest, PrefixEvent, Progress, PromptBlocks, RetryClass, SequenceRef, StepReport, Tier,
+    NewRequest, PrefixEvent, Progress, PromptBlocks, ReadableBlocks, RetryClass, SequenceRef,
+    StepReport, Tier,
 };
 pub use machine::{
     BrokenInvariant, ExecutorSnapshot, Machine, PotentialLoad, Probe, ProbedExecutor, QueueSnapshot,

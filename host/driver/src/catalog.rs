@@ -31,6 +31,8 @@ pub struct ExecutorEntry {
     pub kind: ExecutorKind,
     /// Names of the models that the executor serves.
     pub models: Vec<String>,
+    /// Tokens in a block of the executor; absent: no paged KV.
+    pub tokens_per_block: Option<u32>,
 }
 
 /// A model that clients may name.
@@ -49,6 +51,14 @@ pub struct ModelEntry {
 // === impl Catalog ===
 
 impl Catalog {
+    /// Tokens in a block of the first executor that serves `model`; absent: no paged KV.
+    #[must_use]
+    pub fn tokens_per_block(&self, model: &str) -> Option<u32> {
+        let serves = |executor: &&ExecutorEntry| executor.models.iter().any(|name| name == model);
+        let first = self.executors.iter().find(serves);
+        first.and_then(|executor| executor.tokens_per_block)
+    }
+
     /// The counters of the engine of `executor`; absent: the engine does not run in this process.
     #[must_use]
     pub fn engine(&self, executor: &str) -> Option<&EngineStats> {

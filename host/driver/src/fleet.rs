@@ -172,6 +172,7 @@ impl Fleet {
         let models = self.models_of(&members, &addition).await?;
         let prepared = self.provider.executor(&models, &addition.executor)?;
         let sizes = prepared.models.clone();
+        let tokens_per_block = prepared.spec.tokens_per_block;
         let prepared = Box::new(prepared);
         let attached = self
             .driver
@@ -192,6 +193,7 @@ impl Fleet {
                 device: row.device.clone(),
                 kind: row.kind,
                 models: sizes.iter().map(|model| model.name.clone()).collect(),
+                tokens_per_block,
             },
             models: sized(models, &sizes),
             engine,

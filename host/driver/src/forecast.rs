@@ -21,8 +21,8 @@ use super::Driver;
 use super::decisions::Trace;
 use super::message::{Hints, TicketId};
 use super::operator::{
-    EXECUTORS_SHOWN, Explained, ForecastAuthor, ForecastOutcome, NoTenant, RouteCandidate,
-    RouteForecast, RouteQuery, Traces,
+    EXECUTORS_SHOWN, Explained, ForecastAuthor, ForecastOutcome, NoTenant, RequestSize,
+    RouteCandidate, RouteForecast, RouteQuery, Traces,
 };
 
 /// The ids of the things that a request names.
@@ -67,7 +67,7 @@ impl Driver {
         now: Micros,
         hints: Hints,
         referents: Referents,
-        (prompt_tokens, output_tokens_max): (u32, u32),
+        size: RequestSize,
     ) -> NewRequest {
         let allowed = hints.allowed.map(|names| {
             let ids = names.iter().filter_map(|name| self.names.get(name));
@@ -85,7 +85,8 @@ impl Driver {
             output_tokens_expected: hints.output_tokens_expected,
             group: hints.group,
             allowed,
-            ..NewRequest::new(referents.tenant, prompt_tokens, output_tokens_max)
+            prompt_blocks: size.prompt_blocks,
+            ..NewRequest::new(referents.tenant, size.prompt_tokens, size.output_tokens_max)
         }
     }
 
@@ -106,8 +107,7 @@ impl Driver {
                 .filter_map(|label| self.labels.known.get(label).copied())
                 .collect(),
         };
-        let tokens = (query.prompt_tokens, query.output_tokens_max);
-        let new = self.described(now, query.hints.clone(), referents, tokens);
+        let new = self.described(now, query.hints.clone(), referents, query.size.clone());
         let probe = self.machine.probe(now, new);
         Ok(ForecastDraft {
             rehearsal: self.rehearsal(now, &probe.request),

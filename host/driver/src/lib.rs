@@ -61,7 +61,7 @@ use decisions::{Arrival, DecisionLog};
 use executors::Executors;
 use forecast::Referents;
 use message::{Load, Submission, Submitted, TicketId};
-use operator::Fate;
+use operator::{Fate, RequestSize};
 use requests::{Record, Remains, Requests};
 
 /// The machine, its policies, and the requests in hand.
@@ -230,6 +230,7 @@ impl Driver {
             model,
             tenant,
             job,
+            prompt_blocks,
             hints,
         } = submission;
         let tenant = self.machine.intern(now, &tenant);
@@ -239,13 +240,12 @@ impl Driver {
             model: Some(model),
             labels: self.intern_labels(now, &hints.labels),
         };
-        let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
-        self.described(
-            now,
-            hints,
-            referents,
-            (prompt_tokens, job.output_tokens_max),
-        )
+        let size = RequestSize {
+            prompt_tokens: u32::try_from(job.prompt.len()).unwrap_or(u32::MAX),
+            prompt_blocks,
+            output_tokens_max: job.output_tokens_max,
+        };
+        self.described(now, hints, referents, size)
     }
 
     /// The ids of the labels `texts`. New labels beyond the bound are ignored and counted.
@@ -476,6 +476,7 @@ impl Driver {
             let placement = Placement {
                 executor: self.name_of(NameKind::Executor, executor.0),
                 by: self.authorship(stamped.round, *by),
+                cached_tokens: 0,
             };
             self.requests.placed(*request, placement);
         }
@@ -507,16 +508,13 @@ impl Driver {
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
             Effect::Start(order) => {
-                let SequenceRef {
-                    request,
-                    executor,
-                    incarnation,
-                } = order.sequence;
+                let executor = order.sequence.executor;
+                let incarnation = order.sequence.incarnation;
                 // Ordered before it was heard that this life has ended.
                 if !self.executors.is_current(executor, incarnation) {
                     return;
                 }
-                if let Some(sequence) = self.requests.start(request, executor) {
+                if let Some(sequence) = self.requests.start(&order) {
                     let start = Box::new(Start { order, sequence });
                     self.executors.send(executor, Command::Start(start));
                 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pointsman_core::Needs;
 use pointsman_core::rows::RequestClass;
-use pointsman_core::{Micros, SessionKey};
+use pointsman_core::{Micros, PromptBlocks, SessionKey};
 use pointsman_executor::delivery::{self, Closing, Deliveries, TextSink};
 use pointsman_executor::job::Job;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyStatus, Snapshot};
@@ -26,6 +26,8 @@ pub struct Submission {
     /// The name of the client's tenant.
     pub tenant: String,
     pub job: Arc<Job>,
+    /// The full blocks of the job's prompt.
+    pub prompt_blocks: PromptBlocks,
     /// The client's wishes about the scheduling.
     pub hints: Hints,
 }

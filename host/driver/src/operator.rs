@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::io;
 
 use pointsman_core::rows::{ExecutorKind, ExecutorLoad};
-use pointsman_core::{AttachError, ExecutorId, HookSet, Micros, PotentialLoad, Round};
+use pointsman_core::{
+    AttachError, ExecutorId, HookSet, Micros, PotentialLoad, PromptBlocks, Round,
+};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
@@ -243,12 +245,21 @@ pub struct RouteQuery {
     pub model: String,
     /// The name of the tenant that would ask.
     pub tenant: String,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u32,
-    /// Upper bound on generated tokens.
-    pub output_tokens_max: u32,
+    /// The lengths of the prompt and of the answer.
+    pub size: RequestSize,
     /// The client's wishes about the scheduling.
     pub hints: Hints,
+}
+
+/// The lengths of a request's prompt and of its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestSize {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// The full blocks of the prompt. None are known of a prompt that is only a number of tokens.
+    pub prompt_blocks: PromptBlocks,
+    /// Upper bound on generated tokens.
+    pub output_tokens_max: u32,
 }
 
 /// The error of a tenant of whom no request has arrived and whom the configuration does not name.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, Outcome, RequestId};
+use pointsman_core::{ExecutorId, Outcome, RequestId, StartOrder};
 use pointsman_executor::delivery::{Authorship, Closing, End, Placement, StopReason, TextSink};
 use pointsman_executor::job::{Job, JobState, Recovered};
 
@@ -32,7 +32,7 @@ pub(super) struct Record {
     state: Option<Box<JobState>>,
     /// The executor that has the sequence; absent: none.
     executor: Option<ExecutorId>,
-    placement: Option<Arc<Placement>>,
+    placement: Option<Placement>,
     stop: Option<StopReason>,
     refused_by: Option<Authorship>,
 }
@@ -117,7 +117,7 @@ impl Requests {
     /// Notes the placement of `request` from now on.
     pub(super) fn placed(&mut self, request: RequestId, placement: Placement) {
         if let Some(record) = self.records.get_mut(&request) {
-            record.placement = Some(Arc::new(placement));
+            record.placement = Some(placement);
         }
     }
 
@@ -128,14 +128,16 @@ impl Requests {
         }
     }
 
-    /// Takes the sequence of `request` to start it, and tells the client the placement; absent: the
+    /// Takes the sequence that is to be started, and tells the client the placement; absent: the
     /// client has left.
-    pub(super) fn start(&mut self, request: RequestId, executor: ExecutorId) -> Option<JobState> {
-        let record = self.records.get_mut(&request)?;
+    pub(super) fn start(&mut self, order: &StartOrder) -> Option<JobState> {
+        let record = self.records.get_mut(&order.sequence.request)?;
         if let Some(placement) = &record.placement {
-            record.sink.placed(Arc::clone(placement));
+            let mut placement = placement.clone();
+            placement.cached_tokens = order.cached_tokens;
+            record.sink.placed(Arc::new(placement));
         }
-        Some(record.take_sequence(executor))
+        Some(record.take_sequence(order.sequence.executor))
     }
 
     /// Keeps the progress of `request` that an executor has given back.

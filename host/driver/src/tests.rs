@@ -1,8 +1,8 @@
 //! The driver with a real machine and a hand that plays the executor.
 
 use pointsman_core::{
-    Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, Outcome, Progress, RequestId,
-    RetryClass, StepReport, fixture,
+    Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, Outcome, Progress, PromptBlocks,
+    RequestId, RetryClass, StepReport, fixture,
 };
 use pointsman_executor::delivery::{Deliveries, Delivery, End, Piece, StopReason, channel};
 use pointsman_executor::job::{Job, JobState, Sampling};
@@ -104,6 +104,7 @@ impl Stage {
             model: "demo".to_owned(),
             tenant: "default".to_owned(),
             job: Arc::new(job),
+            prompt_blocks: PromptBlocks::default(),
             hints,
         };
         let submitted = Submitted {

@@ -48,6 +48,8 @@ pub struct Placement {
     pub executor: String,
     /// The decision to place it there.
     pub by: Authorship,
+    /// Leading prompt tokens that the executor had already.
+    pub cached_tokens: u32,
 }
 
 /// The author of a decision about a request, in words for its client.
@@ -285,6 +287,7 @@ mod tests {
                 decision: "1".to_owned(),
                 reason: String::new(),
             },
+            cached_tokens: 0,
         })
     }
 

@@ -26,6 +26,8 @@ pub struct HttpSettings {
     pub read_timeout: Duration,
     /// The longest time that a client may leave bytes unread while more wait.
     pub write_timeout: Duration,
+    /// The requests that may use what executors have of each other's prompts.
+    pub prefix_cache: PrefixCache,
     /// Keys of clients and operators.
     pub keys: ApiKeys,
     /// Origins of pages that may use the server as clients do.
@@ -42,6 +44,19 @@ pub struct HttpSettings {
     pub retry_after_secs: u32,
     /// The most requests that may wait in the machine's queue.
     pub queue_max: u32,
+}
+
+/// The requests that may use what executors have of each other's prompts. The time to the first token
+/// tells a client whether others have sent the same beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefixCache {
+    /// All requests.
+    #[default]
+    Shared,
+    /// The requests of one tenant.
+    Tenant,
+    /// No requests.
+    Off,
 }
 
 /// The most urgency that requests of a tenant may claim.

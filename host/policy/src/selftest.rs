@@ -21,7 +21,7 @@ use std::fmt;
 use pointsman_core::rows::{ExecutorKind, RequestClass, Role};
 use pointsman_core::{
     Author, Config, DeviceSpec, Effect, ExecutorSpec, Fact, Hook, Input, KvSpec, Machine, Micros,
-    NewRequest, Progress, Refusal, RefusalCause, StartOrder, StepReport,
+    NewRequest, Progress, ReadableBlocks, Refusal, RefusalCause, StartOrder, StepReport,
 };
 
 use crate::instance::Fault;
@@ -227,6 +227,7 @@ impl TestHost {
                 queue_limit: 0,
                 tokens_per_block: Some(16),
                 preempts: true,
+                reads: ReadableBlocks::Device,
                 model_unload_delay: Micros(0),
             };
             let attached = self

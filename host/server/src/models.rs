@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use pointsman_core::rows::{ExecutorKind, Role};
 use pointsman_core::{
     DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, Input, KvSpec, Machine, Micros,
-    ModelId,
+    ModelId, ReadableBlocks,
 };
 use pointsman_driver::catalog::{ExecutorEntry, ModelEntry};
 use pointsman_driver::clock;
@@ -190,6 +190,8 @@ impl Provider for LocalProvider {
             queue_limit: terms.queue,
             tokens_per_block: Some(shape.tokens_per_block),
             preempts: terms.preemptible,
+            // Each engine has memory of its own behind the blocks of its device.
+            reads: ReadableBlocks::Own,
             model_unload_delay: terms.model_unload_delay,
         };
         let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
@@ -411,6 +413,7 @@ fn attach(
         device: provider.device(config.device.as_deref())?.name.clone(),
         kind: prepared.spec.kind,
         models: config.models.clone(),
+        tokens_per_block: prepared.spec.tokens_per_block,
     };
     let spec = ExecutorSpec {
         serves: Some(ids.clone()),

@@ -325,6 +325,7 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         reading_queue_max: config.http.reading_queue_max,
         read_timeout: config.http.read_timeout,
         write_timeout: config.http.write_timeout,
+        prefix_cache: config.http.prefix_cache,
         keys: if config.http.metrics_public {
             keys
         } else {

@@ -12,7 +12,7 @@ use pointsman_core::rows::{ExecutorKind, Health, RequestClass, Role};
 use pointsman_core::{
     BlockHash, BlockKind, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
     Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Policies,
-    PrefixEvent, PromptBlocks, RequestId, RetryClass, TenantId, Tier,
+    PrefixEvent, PromptBlocks, ReadableBlocks, RequestId, RetryClass, TenantId, Tier,
 };
 use pointsman_sim::{Adversary, EngineProfile, World, replay};
 
@@ -103,6 +103,11 @@ impl<P: Policies> Run<P> {
             queue_limit: if rng.bool() { 0 } else { rng.u32(0..3) },
             tokens_per_block: Some(rng.u32(2..8)),
             preempts: rng.u32(0..4) > 0,
+            reads: if rng.bool() {
+                ReadableBlocks::Own
+            } else {
+                ReadableBlocks::Device
+            },
             model_unload_delay: Micros(rng.u64(0..3) * SECOND),
         };
         let profile = EngineProfile {

@@ -9,7 +9,7 @@ use pointsman_executor::stats::EngineStats;
 use super::super::decisions::TraceEvent;
 use super::super::operator::{
     AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, ForecastAuthor, ForecastOutcome,
-    Operator, RouteQuery,
+    Operator, RequestSize, RouteQuery,
 };
 use super::super::provider::{PreparedExecutor, PreparedModel};
 use super::*;
@@ -33,8 +33,11 @@ fn route_query() -> RouteQuery {
     RouteQuery {
         model: "demo".to_owned(),
         tenant: "default".to_owned(),
-        prompt_tokens: 3,
-        output_tokens_max: 4,
+        size: RequestSize {
+            prompt_tokens: 3,
+            prompt_blocks: PromptBlocks::default(),
+            output_tokens_max: 4,
+        },
         hints: Hints::default(),
     }
 }

@@ -19,8 +19,8 @@
 //!    (`nothing_of_a_step_that_fails_is_shown`).
 //!
 //! # Not here
-//! The choice of sequences and their blocks (the core). Blocks shared between sequences and
-//! sequences swapped out are not built: a block table is taken as it is given.
+//! The choice of sequences and their blocks (the core): a block table is taken as it is given, with
+//! blocks of other sequences or without. Sequences swapped out are not built.
 
 mod model;
 mod running;

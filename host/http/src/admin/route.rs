@@ -138,8 +138,8 @@ impl Forecast {
             request: ForecastRequest {
                 model: query.model,
                 tenant: query.tenant,
-                prompt_tokens: query.prompt_tokens,
-                output_tokens_max: query.output_tokens_max,
+                prompt_tokens: query.size.prompt_tokens,
+                output_tokens_max: query.size.output_tokens_max,
             },
         }
     }

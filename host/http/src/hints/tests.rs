@@ -12,6 +12,7 @@ fn executors() -> [ExecutorEntry; 2] {
         device: format!("device-of-{name}"),
         kind,
         models: models.iter().map(|model| (*model).to_owned()).collect(),
+        tokens_per_block: None,
     };
     [
         executor("cpu0", ExecutorKind::Cpu, &["a"]),

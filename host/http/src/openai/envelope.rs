@@ -27,6 +27,23 @@ struct Usage {
     prompt_tokens: usize,
     completion_tokens: u32,
     total_tokens: usize,
+    prompt_tokens_details: PromptTokens,
+}
+
+/// Tokens of the prompt, by what was to be done for them.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct PromptTokens {
+    /// Leading tokens that the executor had already.
+    cached_tokens: u32,
+}
+
+/// Tokens that an answer took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tokens {
+    /// Leading tokens of the prompt that the executor had already.
+    pub(super) cached: u32,
+    pub(super) generated: u32,
 }
 
 /// The field `usage` of an object.
@@ -35,8 +52,8 @@ pub(super) enum UsageField {
     Absent,
     /// The value `null`: a later chunk has the usage.
     Later,
-    /// This number of tokens was generated.
-    Generated(u32),
+    /// The answer took so many tokens.
+    Whole(Tokens),
 }
 
 /// A choice of an answer.
@@ -89,8 +106,8 @@ impl From<StopReason> for FinishReason {
 
 impl Envelope {
     /// The JSON of a whole answer.
-    pub(super) fn whole(&self, answer: &WholeText, tokens: u32) -> Vec<u8> {
-        let usage = UsageField::Generated(tokens);
+    pub(super) fn whole(&self, answer: &WholeText, tokens: Tokens) -> Vec<u8> {
+        let usage = UsageField::Whole(tokens);
         let mut json = Vec::with_capacity(answer.text.len() + 512);
         match self.kind {
             CompletionKind::Chat => self.write(&mut json, &[chat::whole(answer)], usage),
@@ -129,8 +146,8 @@ impl Envelope {
     }
 
     /// Writes the chunk with the tokens of the whole stream.
-    pub(super) fn write_usage(&self, to: &mut Vec<u8>, tokens: u32) {
-        let usage = UsageField::Generated(tokens);
+    pub(super) fn write_usage(&self, to: &mut Vec<u8>, tokens: Tokens) {
+        let usage = UsageField::Whole(tokens);
         match self.kind {
             CompletionKind::Chat => self.write_event::<ChunkChoice<'_>>(to, &[], usage),
             CompletionKind::Text => self.write_event::<TextChoice<'_>>(to, &[], usage),
@@ -147,10 +164,13 @@ impl Envelope {
         let usage = match usage {
             UsageField::Absent => None,
             UsageField::Later => Some(None),
-            UsageField::Generated(completion_tokens) => Some(Some(Usage {
+            UsageField::Whole(Tokens { cached, generated }) => Some(Some(Usage {
                 prompt_tokens: self.prompt_tokens,
-                completion_tokens,
-                total_tokens: self.prompt_tokens + completion_tokens as usize,
+                completion_tokens: generated,
+                total_tokens: self.prompt_tokens + generated as usize,
+                prompt_tokens_details: PromptTokens {
+                    cached_tokens: cached,
+                },
             })),
         };
         let object = Object {

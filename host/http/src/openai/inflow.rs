@@ -16,6 +16,8 @@ use pointsman_executor::delivery::{Deliveries, Delivery, Placement, StopReason};
 use crate::authorship;
 use crate::error::{ApiError, Unserved};
 
+use super::envelope::Tokens;
+
 /// An answer on its way from the executor.
 #[derive(Debug)]
 pub(super) struct Inflow {
@@ -61,9 +63,13 @@ impl Inflow {
         }
     }
 
-    /// The number of tokens in the parts so far.
-    pub(super) fn tokens(&self) -> u32 {
-        self.tokens
+    /// The tokens that the parts so far took.
+    pub(super) fn tokens(&self) -> Tokens {
+        let placement = self.placement.as_ref();
+        Tokens {
+            cached: placement.map_or(0, |placement| placement.cached_tokens),
+            generated: self.tokens,
+        }
     }
 
     /// The next part. Not to be called again once the end has come.

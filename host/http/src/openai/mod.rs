@@ -16,6 +16,7 @@ mod envelope;
 mod inflow;
 pub(super) mod models;
 mod params;
+mod prefix;
 mod prompt;
 mod sse;
 
@@ -24,11 +25,12 @@ use std::sync::Arc;
 use http_body_util::Either;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
+use pointsman_core::PromptBlocks;
 use pointsman_core::rows::ExecutorKind;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
-use pointsman_driver::operator::RouteQuery;
+use pointsman_driver::operator::{RequestSize, RouteQuery};
 use pointsman_executor::job::Job;
 use pointsman_executor::prompt::GenerationDefaults;
 
@@ -186,6 +188,8 @@ fn understand(
     note_ignored(&fields);
     let prompt = prompt.into_tokens(model)?;
     let bound = output_bound(kind, model.context_tokens, prompt.len(), params.tokens_max)?;
+    let sharing = (app.settings.prefix_cache, &*caller.tenant);
+    let prompt_blocks = prefix::blocks(&prompt, catalog.tokens_per_block(&name), sharing);
     let job = Job {
         prompt,
         output_tokens_max: bound,
@@ -199,6 +203,7 @@ fn understand(
             model: model.name.clone(),
             tenant: caller.tenant,
             job: Arc::new(job),
+            prompt_blocks,
             hints,
         },
         transfer: params.transfer,
@@ -239,16 +244,25 @@ pub(super) fn route_query(
     } else {
         CompletionKind::Text
     };
-    let prompt_tokens = match length {
-        Some(length) => length as usize,
-        None => prompt(&mut fields, kind)?.into_tokens(model)?.len(),
+    let (prompt_tokens, prompt_blocks) = match length {
+        Some(length) => (length as usize, PromptBlocks::default()),
+        None => {
+            let tokens = prompt(&mut fields, kind)?.into_tokens(model)?;
+            let sharing = (app.settings.prefix_cache, &*caller.tenant);
+            let blocks = prefix::blocks(&tokens, catalog.tokens_per_block(&name), sharing);
+            (tokens.len(), blocks)
+        }
     };
-    let bound = output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
+    let output_tokens_max =
+        output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
     Ok(RouteQuery {
         model: model.name.clone(),
         tenant: caller.tenant,
-        prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
-        output_tokens_max: bound,
+        size: RequestSize {
+            prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+            prompt_blocks,
+            output_tokens_max,
+        },
         hints,
     })
 }
@@ -304,6 +318,7 @@ pub fn try_body(kind: CompletionKind, body: &[u8]) -> Result<(), String> {
             device: "cpu0".to_owned(),
             kind: ExecutorKind::Cpu,
             models: Vec::new(),
+            tokens_per_block: None,
         }],
         model: None,
         tenant: "default",

@@ -91,7 +91,7 @@ impl EventStream {
                 }
             };
         }
-        self.pace.written(self.inflow.tokens());
+        self.pace.written(self.inflow.tokens().generated);
         if !text.is_empty() {
             self.envelope.write_text(to, &text, self.usage.field());
         }

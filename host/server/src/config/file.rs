@@ -14,7 +14,7 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
-use super::LogFormat;
+use super::{LogFormat, PrefixCache};
 
 /// A value that may be left out, with its place.
 pub(super) type Given<T> = Option<Spanned<T>>;
@@ -65,6 +65,26 @@ pub(super) struct Http {
     pub(super) write_timeout: Given<Time>,
     pub(super) metrics_public: Option<bool>,
     pub(super) cors_origins: Vec<Spanned<String>>,
+    pub(super) prefix_cache: Option<PrefixCacheName>,
+}
+
+/// The name of a choice of requests that share a cache.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum PrefixCacheName {
+    Shared,
+    Tenant,
+    Off,
+}
+
+impl From<PrefixCacheName> for PrefixCache {
+    fn from(name: PrefixCacheName) -> Self {
+        match name {
+            PrefixCacheName::Shared => PrefixCache::Shared,
+            PrefixCacheName::Tenant => PrefixCache::Tenant,
+            PrefixCacheName::Off => PrefixCache::Off,
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]

@@ -31,7 +31,7 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
-pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin};
+pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin, PrefixCache};
 use pointsman_lifecycle::settings::LifecycleSettings;
 
 use file::File;
@@ -110,6 +110,8 @@ pub struct HttpConfig {
     pub metrics_public: bool,
     /// Origins of pages that may use the server as clients do. Default none.
     pub cors_origins: Vec<PageOrigin>,
+    /// The requests that may use what executors have of each other's prompts. Default shared.
+    pub prefix_cache: PrefixCache,
 }
 
 /// Access to `/admin` and `/monitor`, where operators look inside and give orders. With neither a
@@ -288,6 +290,7 @@ impl Default for HttpConfig {
             write_timeout: Duration::from_secs(30),
             metrics_public: true,
             cors_origins: Vec::new(),
+            prefix_cache: PrefixCache::default(),
         }
     }
 }

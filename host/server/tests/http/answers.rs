@@ -64,7 +64,7 @@ async fn a_chat_is_answered_as_openai_does() {
     assert_eq!(
         anonymous(&answer.body, "chatcmpl-"),
         format!(
-            r#"{{"id":"ID","object":"chat.completion","created":0,"model":"demo","choices":[{{"index":0,"message":{{"role":"assistant","content":"Hello","refusal":null}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":4,"total_tokens":{total}}}}}"#
+            r#"{{"id":"ID","object":"chat.completion","created":0,"model":"demo","choices":[{{"index":0,"message":{{"role":"assistant","content":"Hello","refusal":null}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":4,"total_tokens":{total},"prompt_tokens_details":{{"cached_tokens":0}}}}}}"#
         )
     );
     stage.expect_silence();
@@ -83,7 +83,7 @@ async fn a_completion_is_answered_as_openai_does() {
     let answer = client.answer().await;
     assert_eq!(
         anonymous(&answer.body, "cmpl-"),
-        r#"{"id":"ID","object":"text_completion","created":0,"model":"demo","choices":[{"text":" upon","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":16,"total_tokens":19}}"#
+        r#"{"id":"ID","object":"text_completion","created":0,"model":"demo","choices":[{"text":" upon","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":16,"total_tokens":19,"prompt_tokens_details":{"cached_tokens":0}}}"#
     );
 }
 
@@ -123,7 +123,7 @@ async fn a_chat_streams_role_text_stop_usage_and_done() {
     played.finish(StopReason::Stop);
     let total = prompt_tokens + 3;
     let usage = format!(
-        r#","usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,"total_tokens":{total}}}"#
+        r#","usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,"total_tokens":{total},"prompt_tokens_details":{{"cached_tokens":0}}}}"#
     );
     let last = client.chunk().await.unwrap();
     assert_eq!(

@@ -179,6 +179,7 @@ fn executor(device: &str) -> ExecutorEntry {
         device: device.to_owned(),
         kind: ExecutorKind::Cpu,
         models: vec!["demo".to_owned()],
+        tokens_per_block: Some(16),
     }
 }
 
@@ -212,6 +213,7 @@ impl Played {
                 decision: "7.1".to_owned(),
                 reason: reason.to_owned(),
             },
+            cached_tokens: 0,
         }));
     }
 

@@ -11,7 +11,9 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
 use pointsman_core::Needs;
-use pointsman_core::{Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, fixture};
+use pointsman_core::{
+    Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, PromptBlocks, fixture,
+};
 use pointsman_driver::message::{Hints, Submission, Submitted, TicketId};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::{Driver, Memory};
@@ -335,6 +337,7 @@ impl Stage {
             model: "model".to_owned(),
             tenant: "tenant".to_owned(),
             job: Arc::new(job),
+            prompt_blocks: PromptBlocks::default(),
             hints: Hints::default(),
         };
         let submitted = Submitted {

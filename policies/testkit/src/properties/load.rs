@@ -11,8 +11,8 @@ use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 use pointsman_core::{
     Author, BlockHash, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
-    Fact, Hook, Input, KvSpec, Micros, ModelId, NewRequest, PromptBlocks, RequestId, RetryClass,
-    SessionKey, Stamped, TenantId,
+    Fact, Hook, Input, KvSpec, Micros, ModelId, NewRequest, PromptBlocks, ReadableBlocks,
+    RequestId, RetryClass, SessionKey, Stamped, TenantId,
 };
 use pointsman_policy::{PolicyHost, StartError};
 use pointsman_sim::{EngineProfile, World};
@@ -171,6 +171,7 @@ impl Run {
             queue_limit: 0,
             tokens_per_block: None,
             preempts: true,
+            reads: ReadableBlocks::Device,
             model_unload_delay: Micros(rng.u64(0..40) * SECOND),
         };
         let slow = EngineProfile {
@@ -197,6 +198,7 @@ impl Run {
             queue_limit: if rng.bool() { 0 } else { rng.u32(0..3) },
             tokens_per_block: Some(BLOCK),
             preempts: rng.u32(0..4) > 0,
+            reads: ReadableBlocks::Device,
             model_unload_delay: Micros(rng.u64(0..3) * SECOND),
         };
         // A refusal (a device too small for one more engine) is part of the run.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use pointsman_core::rows::{Change, Health, Tenant};
 use pointsman_core::{
     BlockKind, DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, Micros, ModelId,
-    NewRequest, PrefixEvent, PromptBlocks, RequestId, RowKind, RowKinds, SessionKey, TenantId,
-    Tier,
+    NewRequest, PrefixEvent, PromptBlocks, ReadableBlocks, RequestId, RowKind, RowKinds,
+    SessionKey, TenantId, Tier,
 };
 use pointsman_sim::World;
 
@@ -159,6 +159,7 @@ impl ScenarioRun {
             queue_limit: executor.queue_limit,
             tokens_per_block,
             preempts: executor.preempts,
+            reads: ReadableBlocks::Device,
             model_unload_delay: micros(executor.model_unload_delay),
         };
         let attached = self.world.attach_executor(spec, executor.engine.profile());

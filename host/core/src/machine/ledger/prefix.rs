@@ -4,7 +4,7 @@
 //! the tokens in a block agree ([`BlockKind`]), so these are a part of every key: a model never hits
 //! another one's blocks, whatever hashes the machine is given.
 
-use crate::input::BlockKind;
+use crate::input::{BlockKind, ReadableBlocks};
 use pointsman_interface::{BlockHash, ExecutorId};
 
 use super::super::requests::Request;
@@ -16,7 +16,8 @@ use super::executor::Executor;
 pub(super) struct PrefixKey {
     hash: BlockHash,
     kind: BlockKind,
-    /// The only executor that can use the block: set where nobody knows whose model filled it.
+    /// The only executor that can use the block: set where it is in that one's own memory, or nobody
+    /// knows whose model filled it.
     only: Option<ExecutorId>,
 }
 
@@ -38,6 +39,7 @@ impl<'a> Prefix<'a> {
             Some(_) | None => None,
         };
         let model = request.row.model.or_else(sole);
+        let is_own = model.is_none() || executor.spec.reads == ReadableBlocks::Own;
         let fits = executor.spec.tokens_per_block == Some(blocks.tokens_per_block);
         Self {
             kind: BlockKind {
@@ -45,7 +47,7 @@ impl<'a> Prefix<'a> {
                 adapter: request.row.adapter,
                 tokens_per_block: blocks.tokens_per_block,
             },
-            only: model.is_none().then_some(executor.id),
+            only: is_own.then_some(executor.id),
             hashes: if fits { &blocks.hashes } else { &[] },
         }
     }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pointsman_core as core;
-use pointsman_http::{NoOrigin, PageOrigin};
+use pointsman_http::{NoOrigin, PageOrigin, PrefixCache};
 use pointsman_notation::{Number, Size, Time, TomlProblem, TomlText};
 use toml::Spanned;
 
@@ -194,6 +194,9 @@ impl Check<'_> {
             )?,
             metrics_public: given.metrics_public.unwrap_or(default.metrics_public),
             cors_origins: self.origins("http.cors-origins", &given.cors_origins)?,
+            prefix_cache: given
+                .prefix_cache
+                .map_or(default.prefix_cache, PrefixCache::from),
         })
     }
 
