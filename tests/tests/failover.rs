@@ -12,7 +12,7 @@ use pointsman_engine::model::backend::{Backend, Chunk, DeviceError};
 use pointsman_server::config::Config;
 use pointsman_server::models::Backends;
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 
 /// The way in which an engine dies.
@@ -193,7 +193,7 @@ async fn an_answer_that_no_other_executor_can_go_on_with_ends_in_an_error() -> R
     serving.server.stop().await
 }
 
-/// Waits until the only executor is seen to be in this health.
+/// Waits until the first executor is seen to be in this health.
 async fn is_seen(client: Client, health: &str) -> Result<()> {
     let mut seen = Value::Null;
     for _ in 0..6000 {
@@ -266,4 +266,58 @@ async fn a_request_that_may_waits_for_an_executor_that_rests_and_its_answer_make
     is_seen(client, "up").await?;
     serving.idle().await?;
     serving.server.stop().await
+}
+
+/// A server with two executors, of which the first is degraded. A policy of the pack chooses, or the
+/// default one.
+async fn half_degraded(policy: Option<&str>, fate: &Arc<Fate>) -> Result<Serving> {
+    let tune = |config: &mut Config| {
+        twins(config);
+        brittle(config);
+        config.core.down_after = 100;
+    };
+    let serving = Serving::start_with(tune, fate.backends()).await?;
+    if let Some(policy) = policy {
+        serving.drop_in(&format!("{policy}.wasm"), &component(policy)?)?;
+        serving.report_until(|report| holds(report, policy)).await?;
+    }
+    fate.after(1);
+    let mut pinned = long(chat("Hi"));
+    pinned["pointsman"] = json!({"executors": ["left"]});
+    let answer = ask(serving.client, &pinned).await?;
+    ensure!(answer.status == 502, "{:?}", answer.json());
+    is_seen(serving.client, "degraded").await?;
+    Ok(serving)
+}
+
+#[tokio::test]
+async fn a_degraded_executor_is_taken_where_no_other_is_up() -> Result<()> {
+    let policies = [
+        None,
+        Some("round-robin"),
+        Some("least-loaded"),
+        Some("sticky"),
+    ];
+    for policy in policies {
+        let fate = Fate::new(Death::DeviceError);
+        let serving = half_degraded(policy, &fate).await?;
+        let client = serving.client;
+        for n in 0..6 {
+            let mut body = chat("Hi");
+            body["pointsman"] = json!({"session": format!("session {n}")});
+            let answer = ask(client, &body).await?;
+            let placed = answer.header("x-pointsman-executor");
+            ensure!(placed == "right", "{policy:?}: {placed}");
+        }
+        is_seen(client, "degraded").await?;
+        client
+            .post("/admin/executors/right/drain", &json!({}))
+            .await?;
+        let answer = ask(client, &chat("Hi")).await?;
+        ensure!(answer.header("x-pointsman-executor") == "left");
+        is_seen(client, "up").await?;
+        serving.idle().await?;
+        serving.server.stop().await?;
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::Config;
-use pointsman_tests::client::{Stream, chat, streamed_chat};
+use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
 use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 use tokio::task;
@@ -47,6 +47,53 @@ async fn a_full_queue_is_a_429_that_says_when_to_come_back() -> Result<()> {
     drop(stream);
     drop(queued.await??);
     serving.idle().await?;
+    Ok(())
+}
+
+/// The status and error code of a chat.
+async fn said(client: Client) -> Result<(u16, String)> {
+    let answer = client.chat("Hello").await?;
+    let code = answer.json()?["error"]["code"].as_str().map(str::to_owned);
+    Ok((answer.status.as_u16(), code.unwrap_or_default()))
+}
+
+/// Has a server whose slot and queue are full treat one more request by `overflow`. Returns what the
+/// request that had waited and the one that came are answered once the slot is free.
+async fn overflown(overflow: &str) -> Result<[(u16, String); 2]> {
+    let serving = Serving::start(|config| {
+        small(config);
+        config.core.parking_max = 1;
+        let settings = [("overflow".to_owned(), json!(overflow))];
+        let settings = ("budget".to_owned(), settings.into_iter().collect());
+        config.policies.settings.push(settings);
+    })
+    .await?;
+    let client = serving.client;
+    let stream = running(&serving).await?;
+    let older = task::spawn(said(client));
+    serving.load_until(|load| load.queued == 1).await?;
+    let newer = task::spawn(said(client));
+    if overflow == "block" {
+        serving.load_until(|load| load.parked == 1).await?;
+    }
+    // Otherwise one of the two is answered while the slot is taken.
+    while overflow != "block" && !older.is_finished() && !newer.is_finished() {
+        task::yield_now().await;
+    }
+    drop(stream);
+    let answers = [older.await??, newer.await??];
+    serving.idle().await?;
+    serving.server.stop().await?;
+    Ok(answers)
+}
+
+#[tokio::test]
+async fn a_full_queue_is_treated_as_the_admission_policy_is_set_to() -> Result<()> {
+    let served = || (200, String::new());
+    let refused = |code: &str| (429, code.to_owned());
+    ensure!(overflown("block").await? == [served(), served()]);
+    ensure!(overflown("drop-newest").await? == [served(), refused("no_room")]);
+    ensure!(overflown("drop-oldest").await? == [refused("displaced"), served()]);
     Ok(())
 }
 

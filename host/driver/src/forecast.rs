@@ -73,6 +73,7 @@ impl Driver {
             let ids = names.iter().filter_map(|name| self.names.get(name));
             ids.copied().collect()
         });
+        let served_by = |session| self.sessions.executor(now, session);
         NewRequest {
             model: referents.model,
             session: hints.session,
@@ -85,6 +86,7 @@ impl Driver {
             output_tokens_expected: hints.output_tokens_expected,
             group: hints.group,
             allowed,
+            preferred: hints.session.and_then(served_by),
             prompt_blocks: size.prompt_blocks,
             ..NewRequest::new(referents.tenant, size.prompt_tokens, size.output_tokens_max)
         }

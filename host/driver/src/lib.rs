@@ -37,6 +37,7 @@ pub mod port;
 pub mod provider;
 mod record;
 mod requests;
+mod sessions;
 #[cfg(test)]
 mod tests;
 pub mod thread;
@@ -63,6 +64,7 @@ use forecast::Referents;
 use message::{Load, Submission, Submitted, TicketId};
 use operator::{Fate, RequestSize};
 use requests::{Record, Remains, Requests};
+use sessions::Sessions;
 
 /// The machine, its policies, and the requests in hand.
 #[derive(Debug)]
@@ -71,6 +73,7 @@ pub struct Driver {
     machine: RecordedMachine<dyn PolicyRecorder>,
     policies: PolicyHost,
     requests: Requests,
+    sessions: Sessions,
     executors: Executors,
     /// Executors by name, for hints.
     names: BTreeMap<String, ExecutorId>,
@@ -89,6 +92,10 @@ pub struct Memory {
     pub labels_max: u32,
     /// The number of requests whose decisions are remembered.
     pub decisions_max: u32,
+    /// The number of sessions.
+    pub sessions_max: u32,
+    /// The time in µs for which an idle session is remembered.
+    pub session_idle_max: Micros,
 }
 
 impl Default for Memory {
@@ -96,6 +103,8 @@ impl Default for Memory {
         Self {
             labels_max: 1024,
             decisions_max: 1024,
+            sessions_max: 65_536,
+            session_idle_max: Micros(300_000_000),
         }
     }
 }
@@ -145,6 +154,7 @@ impl Driver {
             machine: RecordedMachine::new(machine),
             policies,
             requests: Requests::default(),
+            sessions: Sessions::new(memory.sessions_max, memory.session_idle_max),
             executors: Executors::default(),
             names: BTreeMap::new(),
             labels: Labels {
@@ -200,7 +210,8 @@ impl Driver {
             sink,
             closing,
         } = submitted;
-        let record = Record::new(ticket, Arc::clone(&submission.job), sink, closing);
+        let (job, session) = (Arc::clone(&submission.job), submission.hints.session);
+        let record = Record::new(ticket, (job, session), sink, closing);
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let new = self.new_request(now, submission);
         let request = self.machine.handle(now, Input::arrival(new)).request();
@@ -283,6 +294,9 @@ impl Driver {
                 Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
                 Event::Finished { sequence, stop } => {
                     self.requests.stopped(sequence.request, stop);
+                    if let Some(session) = self.requests.session(sequence.request) {
+                        self.sessions.served(now, session, sequence.executor);
+                    }
                     self.input(now, Input::SequenceFinished(sequence));
                 }
                 Event::Failed {
@@ -537,6 +551,7 @@ impl Driver {
             Effect::Finish { request, outcome } => self.requests.end(request, outcome),
             Effect::Detached { executor } => {
                 self.executors.detach(executor);
+                self.sessions.detached(executor);
                 self.names.retain(|_, named| *named != executor);
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, Outcome, RequestId, StartOrder};
+use pointsman_core::{ExecutorId, Outcome, RequestId, SessionKey, StartOrder};
 use pointsman_executor::delivery::{Authorship, Closing, End, Placement, StopReason, TextSink};
 use pointsman_executor::job::{Job, JobState, Recovered};
 
@@ -25,6 +25,8 @@ pub(super) struct Record {
     // Immutable.
     ticket: TicketId,
     job: Arc<Job>,
+    /// The client's session; absent: none.
+    session: Option<SessionKey>,
     sink: TextSink,
     closing: Closing,
     // Owned state.
@@ -38,10 +40,16 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn new(ticket: TicketId, job: Arc<Job>, sink: TextSink, closing: Closing) -> Self {
+    pub(super) fn new(
+        ticket: TicketId,
+        (job, session): (Arc<Job>, Option<SessionKey>),
+        sink: TextSink,
+        closing: Closing,
+    ) -> Self {
         Self {
             ticket,
             job,
+            session,
             sink,
             closing,
             state: None,
@@ -112,6 +120,11 @@ impl Requests {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.records.keys().copied()
+    }
+
+    /// The session of `request`; absent: it is in none.
+    pub(super) fn session(&self, request: RequestId) -> Option<SessionKey> {
+        self.records.get(&request)?.session
     }
 
     /// Notes the placement of `request` from now on.

@@ -18,6 +18,8 @@ const CPU: ExecutorId = ExecutorId(0);
 const MEMORY: Memory = Memory {
     labels_max: 2,
     decisions_max: 8,
+    sessions_max: 8,
+    session_idle_max: Micros(1_000_000),
 };
 
 /// A driver with one executor of two slots, and the executor's end of the channel.

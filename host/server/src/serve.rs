@@ -28,6 +28,7 @@ use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
+use pointsman_notation::Time;
 use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder, Restarts};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -386,6 +387,8 @@ fn start_core(
     let memory = Memory {
         labels_max: config.hints.labels_max,
         decisions_max: config.admin.decisions_max,
+        sessions_max: config.hints.sessions_max,
+        session_idle_max: Micros(Time(config.hints.session_idle_max).as_micros()),
     };
     let mut driver =
         Driver::new(machine, policies, Arc::clone(&shared.metrics), memory).with_recorder(recorder);

@@ -6,11 +6,13 @@
 //! | `models` | executors of several models, models kept loaded, limits of models |
 //! | `budgets` | tokens of a step among engines, and blocks from one engine for another |
 //! | `routing` | several executors of one model |
+//! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
 
 mod budgets;
 mod devices;
 mod models;
 mod routing;
+mod strategies;
 
 use std::path::{Path, PathBuf};
 

@@ -139,6 +139,8 @@ impl From<ClassName> for RequestClass {
 pub(super) struct Hints {
     pub(super) label_keys: Vec<Spanned<String>>,
     pub(super) labels_max: Given<Number>,
+    pub(super) sessions_max: Given<Number>,
+    pub(super) session_idle_max: Given<Time>,
     pub(super) priority_max: Given<Number>,
 }
 

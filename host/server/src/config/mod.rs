@@ -150,6 +150,10 @@ pub struct HintsConfig {
     pub label_keys: Vec<String>,
     /// Distinct labels that are remembered. Default 1024.
     pub labels_max: u32,
+    /// Sessions whose executors are remembered. Default 65536.
+    pub sessions_max: u32,
+    /// The time for which an idle session is remembered. Default `5min`.
+    pub session_idle_max: Duration,
     /// The largest priority; the smallest is its negative. Default 100.
     pub priority_max: i32,
 }
@@ -310,6 +314,8 @@ impl Default for HintsConfig {
         Self {
             label_keys: Vec::new(),
             labels_max: 1024,
+            sessions_max: 65_536,
+            session_idle_max: Duration::from_secs(300),
             priority_max: 100,
         }
     }

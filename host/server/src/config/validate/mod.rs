@@ -38,6 +38,8 @@ const READING_QUEUE: RangeInclusive<u32> = 0..=1_000_000;
 /// Range of the number of requests whose decisions are remembered.
 const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
 const DRAIN: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(3600);
+/// A time for which an idle session may be remembered: a day at most.
+const SESSION_IDLE: RangeInclusive<Time> = Time::from_millis(1)..=Time::from_secs(86_400);
 const TIMEOUT: RangeInclusive<Time> = Time::from_millis(10)..=Time::from_secs(3600);
 const BODY: RangeInclusive<Size> = Size(1 << 10)..=Size(1 << 30);
 /// The most bytes that all bodies may have; at least they may have those of one.
@@ -216,6 +218,18 @@ impl Check<'_> {
                 given.labels_max,
                 0..=1 << 16,
                 default.labels_max,
+            )?,
+            sessions_max: self.number(
+                "hints.sessions-max",
+                given.sessions_max,
+                0..=1 << 24,
+                default.sessions_max,
+            )?,
+            session_idle_max: self.time(
+                "hints.session-idle-max",
+                given.session_idle_max,
+                SESSION_IDLE,
+                default.session_idle_max,
             )?,
             priority_max: self.number(
                 "hints.priority-max",
