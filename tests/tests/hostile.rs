@@ -137,7 +137,9 @@ fn check(settings: &str, expected: &ExpectedFact) {
 
 #[test]
 fn a_guest_that_loops_in_any_call_harms_nobody() {
-    for call in ["observe", "admit", "order", "route", "evict", "allot"] {
+    for call in [
+        "observe", "admit", "order", "route", "evict", "allot", "arrange",
+    ] {
         let settings = format!(r#"{{"outrage": "loop", "calls": ["{call}"]}}"#);
         check(&settings, &ExpectedFact::Fault(FaultKind::Fuel));
     }
@@ -145,7 +147,9 @@ fn a_guest_that_loops_in_any_call_harms_nobody() {
 
 #[test]
 fn a_guest_that_traps_in_any_call_harms_nobody() {
-    for call in ["observe", "admit", "order", "route", "evict", "allot"] {
+    for call in [
+        "observe", "admit", "order", "route", "evict", "allot", "arrange",
+    ] {
         let settings = format!(r#"{{"outrage": "trap", "calls": ["{call}"]}}"#);
         check(&settings, &ExpectedFact::Fault(FaultKind::Trap));
     }

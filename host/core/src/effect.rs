@@ -2,7 +2,7 @@
 
 use crate::fact::Outcome;
 use crate::input::SequenceRef;
-use pointsman_interface::EvictHow;
+use pointsman_interface::{Arrangement, EvictHow};
 use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId};
 
 /// One thing to do, in order.
@@ -34,6 +34,13 @@ pub enum Effect {
         executor: ExecutorId,
         /// Tokens per step.
         tokens_max: u32,
+    },
+    /// Has an engine spend its steps in another way from now on.
+    Arrange {
+        /// The executor whose engine this is.
+        executor: ExecutorId,
+        /// The way: sequences that it does not name come after, in order of arrival.
+        arrangement: Arrangement,
     },
     /// Tells the client how its request ended.
     Finish {

@@ -4,7 +4,7 @@ use pointsman_interface::Hook;
 use pointsman_interface::Refusal;
 use pointsman_interface::ShortageCause;
 use pointsman_interface::rows::Health;
-use pointsman_interface::{Author, EvictHow, PolicyFault};
+use pointsman_interface::{Arrangement, Author, EvictHow, PolicyFault};
 use pointsman_interface::{DeviceId, ExecutorId, Micros, ModelId, RequestId, Round, TenantId};
 
 /// A fact with its time.
@@ -212,6 +212,15 @@ pub enum Fact {
         executor: ExecutorId,
         /// Most tokens in a step.
         tokens_max: u32,
+        /// The author of the decision.
+        author: Author,
+    },
+    /// An engine was told to spend its steps in another way.
+    Arranged {
+        /// The executor whose engine this is.
+        executor: ExecutorId,
+        /// The way.
+        arrangement: Arrangement,
         /// The author of the decision.
         author: Author,
     },

@@ -194,7 +194,8 @@ impl Named {
                 | Question::Priority(_)
                 | Question::Routing(_)
                 | Question::Preemption(_)
-                | Question::Budget { .. },
+                | Question::Budget { .. }
+                | Question::Arrangement { .. },
                 _,
             ) => {}
         }

@@ -548,6 +548,10 @@ impl Driver {
             } => self
                 .executors
                 .send(executor, Command::SetBudget { tokens_max }),
+            Effect::Arrange {
+                executor,
+                arrangement,
+            } => self.executors.send(executor, Command::Arrange(arrangement)),
             Effect::Finish { request, outcome } => self.requests.end(request, outcome),
             Effect::Detached { executor } => {
                 self.executors.detach(executor);

@@ -438,7 +438,9 @@ fn commands_that_find_no_room_come_later_in_order() {
             Command::Start(start) => format!("start {}", start.order.sequence.request),
             Command::Cancel(sequence) => format!("cancel {}", sequence.request),
             Command::SetBudget { .. } => "budget".to_owned(),
-            Command::Grant { .. } | Command::Evict(_) => format!("{command:?}"),
+            Command::Grant { .. } | Command::Evict(_) | Command::Arrange(_) => {
+                format!("{command:?}")
+            }
         });
         stage.settle();
     }

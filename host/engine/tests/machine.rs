@@ -225,6 +225,10 @@ impl Host {
                 executor,
                 tokens_max,
             } => (executor, Command::SetBudget { tokens_max }),
+            Effect::Arrange {
+                executor,
+                arrangement,
+            } => (executor, Command::Arrange(arrangement)),
             Effect::Finish { request, outcome } => {
                 self.requests.get_mut(&request).unwrap().outcome = Some(outcome);
                 return;

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_core::{BlockId, ModelId, RequestId, RetryClass};
+use pointsman_core::{Arrangement, BlockId, ModelId, RequestId, RetryClass};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use pointsman_executor::contract::{Command, Event, Start};
@@ -322,6 +322,54 @@ fn cached_tokens_are_not_computed_again() {
     assert!(!texts[0].is_empty());
     let [first, second] = &mut texts;
     assert_eq!(first, second);
+}
+
+/// A bulk prompt that started first, and an urgent one that comes while it is computed.
+#[test]
+fn an_urgent_prompt_is_not_held_up_by_one_that_started_first() {
+    let mut steps = bare(ScriptedBackend::new(Shape {
+        tokens_per_block: 16,
+        ..SHAPE
+    }));
+    let begin = |steps: &mut StepLoop, request: u32, tokens: u32| {
+        let prompt: Vec<u32> = (0..tokens).map(|idx| 30 + idx).collect();
+        let (start, _deliveries) = start(request, &job(&prompt, 5));
+        steps.handle(Command::Start(Box::new(start)));
+        RequestId(request.into())
+    };
+    steps.handle(Command::SetBudget { tokens_max: 8 });
+    let bulk = begin(&mut steps, 0, 100);
+    let step = |steps: &mut StepLoop| {
+        assert_eq!(steps.step(), Ok(StepOutcome::Stepped));
+        let stepped = steps.take_events().into_iter().find_map(|event| {
+            if let Event::Stepped(report) = event {
+                Some(report)
+            } else {
+                None
+            }
+        });
+        let progress = stepped.expect("a step was made").progress.into_iter();
+        progress.map(|made| (made.request, made.prefilled, made.generated))
+    };
+    assert_eq!(step(&mut steps).collect::<Vec<_>>(), [(bulk, 8, 0)]);
+    let urgent = begin(&mut steps, 1, 21);
+    steps.handle(Command::Arrange(Arrangement {
+        prefill_max: None,
+        first: vec![urgent, bulk],
+    }));
+    for generated in [0, 0, 1] {
+        let made: Vec<_> = step(&mut steps).collect();
+        assert_eq!(made, [(bulk, 1, 0), (urgent, 7, generated)]);
+    }
+    // Its answer takes a token of each step, and the prompt the rest.
+    let made: Vec<_> = step(&mut steps).collect();
+    assert_eq!(made, [(bulk, 7, 0), (urgent, 0, 1)]);
+    steps.handle(Command::Arrange(Arrangement {
+        prefill_max: Some(3),
+        first: Vec::new(),
+    }));
+    let made: Vec<_> = step(&mut steps).collect();
+    assert_eq!(made, [(bulk, 3, 0), (urgent, 0, 1)]);
 }
 
 #[test]

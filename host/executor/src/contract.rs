@@ -12,11 +12,12 @@
 //! 2. After that event the executor touches none of the sequence's blocks.
 //! 3. A sequence writes only into blocks of its own table, and never beyond its grants: a sequence
 //!    that lacks a block sits out.
-//! 4. The tokens of a step are at most the budget, and a sequence is at most once in a step.
+//! 4. The tokens of a step are at most the budget, and a sequence is at most once in a step. Prompts
+//!    are computed in the order of the last [`Command::Arrange`], but no sequence goes without.
 //! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
 use pointsman_core::{
-    BlockId, ExecutorId, Incarnation, RetryClass, SequenceRef, StartOrder, StepReport,
+    Arrangement, BlockId, ExecutorId, Incarnation, RetryClass, SequenceRef, StartOrder, StepReport,
 };
 
 use crate::delivery::StopReason;
@@ -43,6 +44,8 @@ pub enum Command {
         /// Most tokens in a step, over all sequences; 0 pauses the executor.
         tokens_max: u32,
     },
+    /// Deals out the tokens of the steps in this way from now on ([`crate::shares`]).
+    Arrange(Arrangement),
 }
 
 /// A sequence to start.

@@ -19,6 +19,7 @@ pub mod delivery;
 pub mod handle;
 pub mod job;
 pub mod prompt;
+pub mod shares;
 pub mod stats;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;

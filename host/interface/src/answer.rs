@@ -1,5 +1,8 @@
 //! Answers as data: what a policy says, before the interlock looks at it.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use crate::ids::{ExecutorId, Micros, RequestId};
 
 /// The maker of a decision.
@@ -114,6 +117,8 @@ typed! {
     preemption, Preemption -> Option<Eviction>;
     /// The tokens per step, if this is an answer of `budget`.
     budget, Budget -> Allotments;
+    /// The order of an engine's sequences, if this is the other answer of `budget`.
+    arrangement, Arrangement -> Arrangement;
 }
 
 /// A policy's answer, before the interlock looks at it.
@@ -130,6 +135,8 @@ pub enum Reply {
     Preemption(Option<Eviction>),
     /// Tokens per step.
     Budget(Allotments),
+    /// Order of an engine's sequences.
+    Arrangement(Arrangement),
 }
 
 /// A policy that failed instead of answering.
@@ -272,6 +279,37 @@ pub struct Allotment {
     pub executor: ExecutorId,
     /// Most tokens that the engine may schedule in a step.
     pub tokens_max: u32,
+}
+
+/// The way in which an engine spends its steps until it is told otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Arrangement {
+    /// Most prompt tokens in a step, apart from the one that each sequence gets; absent: as many as
+    /// the step has.
+    pub prefill_max: Option<u32>,
+    /// The sequences whose prompts and needs of blocks come first, in this order.
+    pub first: Vec<RequestId>,
+}
+
+impl Arrangement {
+    /// The places of the sequences that it names: the least comes first.
+    #[must_use]
+    pub fn places(&self) -> BTreeMap<RequestId, usize> {
+        self.first.iter().copied().zip(0..).collect()
+    }
+}
+
+impl fmt::Display for Arrangement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first = self.first.iter();
+        first.try_for_each(|id| write!(f, "request {id}, then "))?;
+        f.write_str("the most urgent")?;
+        match self.prefill_max {
+            Some(tokens) => write!(f, ", with {tokens} tokens of prompts a step"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The tokens of a device, shared out.

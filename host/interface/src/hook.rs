@@ -15,7 +15,8 @@ pub enum Hook {
     Routing,
     /// Placed sequences that give way.
     Preemption,
-    /// Tokens that each engine of a device may schedule in a step.
+    /// Tokens that each engine of a device may schedule in a step, and the order in which its
+    /// sequences get them.
     Budget,
 }
 

@@ -23,8 +23,8 @@ mod refusal;
 pub mod rows;
 
 pub use answer::{
-    Allotment, Allotments, Answer, Author, EvictHow, Eviction, FaultKind, Otherwise, PolicyFault,
-    Reply, Victim, admission, routing,
+    Allotment, Allotments, Answer, Arrangement, Author, EvictHow, Eviction, FaultKind, Otherwise,
+    PolicyFault, Reply, Victim, admission, routing,
 };
 pub use bounds::Bounds;
 pub use hook::{Hook, HookMap, HookSet};

@@ -33,6 +33,13 @@ pub enum Question<'a> {
         /// Tokens that each engine of the device computed since the last time, in attach order.
         used: Cow<'a, [TokensUsed]>,
     },
+    /// Asks how an engine is to spend its steps.
+    Arrangement {
+        /// The executor whose engine this is.
+        executor: ExecutorId,
+        /// The sequences that run there, in order of arrival.
+        sequences: Cow<'a, [RequestId]>,
+    },
 }
 
 impl Question<'_> {
@@ -44,24 +51,28 @@ impl Question<'_> {
             Question::Priority(_) => Hook::Priority,
             Question::Routing(_) => Hook::Routing,
             Question::Preemption(_) => Hook::Preemption,
-            Question::Budget { .. } => Hook::Budget,
+            Question::Budget { .. } | Question::Arrangement { .. } => Hook::Budget,
         }
     }
 
     /// The requests that the question is about, in the order in which an answer speaks of them.
     pub fn requests(&self) -> impl Iterator<Item = RequestId> {
-        let (asked, cached, needy): (&[AskedRequest], &[Cached], _) = match self {
+        let none: (&[AskedRequest], &[Cached], &[RequestId]) = (&[], &[], &[]);
+        let (asked, cached, others) = match self {
             Question::Admission {
                 arrivals: asked, ..
             }
-            | Question::Priority(asked) => (asked, &[], None),
-            Question::Routing(cached) => (&[], cached, None),
-            Question::Preemption(shortage) => (&[], &[], Some(shortage.needy)),
-            Question::Budget { .. } => (&[], &[], None),
+            | Question::Priority(asked) => (&**asked, none.1, none.2),
+            Question::Routing(cached) => (none.0, &**cached, none.2),
+            Question::Preemption(shortage) => {
+                (none.0, none.1, std::slice::from_ref(&shortage.needy))
+            }
+            Question::Arrangement { sequences, .. } => (none.0, none.1, &**sequences),
+            Question::Budget { .. } => none,
         };
         let asked = asked.iter().map(|asked| asked.request);
         let cached = cached.iter().map(|cached| cached.request);
-        asked.chain(cached).chain(needy)
+        asked.chain(cached).chain(others.iter().copied())
     }
 
     /// Rows that the question passes to a policy, on which the fuel of the call depends. 1 where
@@ -73,6 +84,7 @@ impl Question<'_> {
             Question::Priority(requests) => requests.len(),
             Question::Routing(requests) => requests.len(),
             Question::Budget { used, .. } => used.len().max(1),
+            Question::Arrangement { sequences, .. } => sequences.len(),
             Question::Preemption(_) => 1,
         }
     }
@@ -96,6 +108,13 @@ impl Question<'_> {
                 device,
                 tokens_total,
                 used: Cow::Owned(used.into_owned()),
+            },
+            Question::Arrangement {
+                executor,
+                sequences,
+            } => Question::Arrangement {
+                executor,
+                sequences: Cow::Owned(sequences.into_owned()),
             },
         }
     }

@@ -312,7 +312,7 @@ impl Instance for Scripted {
                 };
                 Ok(Reply::Routing(vec![nowhere; requests.len()]))
             }
-            Question::Preemption(_) | Question::Budget { .. } => {
+            Question::Preemption(_) | Question::Budget { .. } | Question::Arrangement { .. } => {
                 Err(Fault::not_exported(question.hook().as_str()))
             }
         }

@@ -279,6 +279,7 @@ impl TestHost {
             }
             Effect::Grant { .. }
             | Effect::SetBudget { .. }
+            | Effect::Arrange { .. }
             | Effect::Finish { .. }
             | Effect::Detached { .. } => {}
         }

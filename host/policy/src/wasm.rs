@@ -63,6 +63,7 @@ pub struct WasmInstance {
 #[derive(Default)]
 struct Buffers {
     asked: Vec<types::AskedRequest>,
+    sequences: Vec<u64>,
     changes: Vec<types::Change>,
     cached: Vec<types::Cached>,
 }
@@ -260,6 +261,10 @@ impl Buffers {
                 self.cached.clear();
                 self.cached.extend(requests.iter().map(convert::cached));
             }
+            Question::Arrangement { sequences, .. } => {
+                self.sequences.clear();
+                self.sequences.extend(sequences.iter().map(|id| id.0));
+            }
             Question::Preemption(_) | Question::Budget { .. } => {}
         }
     }
@@ -399,6 +404,12 @@ impl Instance for WasmInstance {
                     let tokens = convert::device_tokens((*device, *tokens_total), used);
                     let allotments = budget.call_allot(store, at, &tokens)?;
                     Reply::Budget(convert::allotments(allotments))
+                }
+                Question::Arrangement { executor, .. } => {
+                    let budget = exported(&guest.budget, hook)?;
+                    let sequences = &buffers.sequences;
+                    let said = budget.call_arrange(store, at, executor.0, sequences)?;
+                    Reply::Arrangement(convert::arrangement(said))
                 }
             })
         })

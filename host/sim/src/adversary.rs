@@ -3,9 +3,9 @@
 use fastrand::Rng;
 use pointsman_core::rows::AskedRequest;
 use pointsman_core::{
-    Allotment, Allotments, Answer, Asked, EvictHow, Eviction, ExecutorId, FaultKind, Micros,
-    Moment, Policies, PolicyFault, Question, Reply, RequestId, Shortage, Victim, View, admission,
-    routing,
+    Allotment, Allotments, Answer, Arrangement, Asked, EvictHow, Eviction, ExecutorId, FaultKind,
+    Micros, Moment, Policies, PolicyFault, Question, Reply, RequestId, Shortage, Victim, View,
+    admission, routing,
 };
 
 /// An answerer at random, from a seed.
@@ -144,6 +144,16 @@ impl Adversary {
         })
     }
 
+    fn arrangement(&mut self, sequences: &[RequestId]) -> Arrangement {
+        let mut first = sequences.to_vec();
+        self.rng.shuffle(&mut first);
+        first.truncate(self.rng.usize(0..sequences.len() + 1));
+        Arrangement {
+            prefill_max: self.rng.bool().then(|| self.rng.u32(0..64)),
+            first: self.mangle(first),
+        }
+    }
+
     fn allotments(&mut self, view: &View<'_>, at: Moment, tokens_total: u32) -> Allotments {
         let n = self.rng.usize(0..4);
         let engines = (0..n).map(|_| Allotment {
@@ -173,6 +183,9 @@ impl Policies for Adversary {
             Question::Preemption(shortage) => Reply::Preemption(adversary.eviction(view, shortage)),
             Question::Budget { tokens_total, .. } => {
                 Reply::Budget(adversary.allotments(view, *at, *tokens_total))
+            }
+            Question::Arrangement { sequences, .. } => {
+                Reply::Arrangement(adversary.arrangement(sequences))
             }
         })
     }

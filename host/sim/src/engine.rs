@@ -1,13 +1,15 @@
 //! A scripted engine: obeys the machine's orders as a real one does, without computing anything.
 //!
-//! Per step it spends its token budget on decode first, one token per sequence, then on prefill
-//! in order of start. It writes KV only into blocks it was given, so a sequence without the block
-//! for its next token stalls until it is granted one.
+//! Per step it spends its token budget on decode first, one token per sequence, then on prefill:
+//! a token for each prompt, and the rest in the order that it was told. It writes KV only into
+//! blocks it was given, so a sequence without the block for its next token stalls until it is
+//! granted one.
 
 use std::collections::BTreeMap;
 
 use pointsman_core::{
-    BlockId, DeviceId, ExecutorId, Incarnation, Micros, Progress, RequestId, StartOrder,
+    Arrangement, BlockId, DeviceId, ExecutorId, Incarnation, Micros, Progress, RequestId,
+    StartOrder,
 };
 
 /// The speed of an engine: a step takes `step` plus `token` for each token scheduled.
@@ -19,6 +21,19 @@ pub struct EngineProfile {
     pub token: Micros,
     /// Steps an evicted sequence takes to leave, at least one.
     pub leave_steps: u32,
+    /// The division of what decode leaves of a step.
+    pub prefill: PrefillShares,
+}
+
+/// The prompts that get a part of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefillShares {
+    /// All of them, as an executor must.
+    #[default]
+    Each,
+    /// The first, and the next only what that one leaves: a broken engine, for tests of the clock
+    /// that notices.
+    FirstOnly,
 }
 
 impl Default for EngineProfile {
@@ -27,6 +42,7 @@ impl Default for EngineProfile {
             step: Micros(10_000),
             token: Micros(10),
             leave_steps: 1,
+            prefill: PrefillShares::Each,
         }
     }
 }
@@ -82,6 +98,7 @@ pub struct Engine {
     pub(crate) profile: EngineProfile,
     tokens_per_block: Option<u32>,
     tokens_max: Option<u32>,
+    arrangement: Arrangement,
     sequences: BTreeMap<RequestId, Sequence>,
     /// Requests in order of start; `true` until the engine has said that the sequence started.
     order: Vec<(RequestId, bool)>,
@@ -105,6 +122,7 @@ impl Engine {
             profile,
             tokens_per_block,
             tokens_max: None,
+            arrangement: Arrangement::default(),
             sequences: BTreeMap::new(),
             order: Vec::new(),
             next_step: None,
@@ -175,8 +193,13 @@ impl Engine {
         self.tokens_max = Some(tokens_max);
     }
 
+    pub(crate) fn arrange(&mut self, arrangement: Arrangement) {
+        self.arrangement = arrangement;
+    }
+
     /// Loses all sequences and begins a new life.
     pub(crate) fn die(&mut self) {
+        self.arrangement = Arrangement::default();
         self.sequences.clear();
         self.order.clear();
         self.next_step = None;
@@ -239,18 +262,43 @@ impl Engine {
         }
     }
 
+    /// Prompts in the order that was set, each with its share of `budget`. A prompt whose every
+    /// token is there still needs a pass for its first token.
+    fn prefill_shares(&self, budget: u32) -> Vec<(RequestId, u32)> {
+        let places = self.arrangement.places();
+        let ordered = self.order.iter().filter_map(|(request, _)| {
+            let sequence = self.sequences.get(request)?;
+            let wants = sequence.leaving.is_none() && sequence.generated == 0;
+            let left = (sequence.prompt_tokens - sequence.prefilled).max(1);
+            let place = places.get(request).copied().unwrap_or(usize::MAX);
+            wants.then_some((place, *request, left))
+        });
+        let mut prompts: Vec<(usize, RequestId, u32)> = ordered.collect();
+        prompts.sort_unstable();
+        let n = u32::try_from(prompts.len()).unwrap_or(u32::MAX);
+        let least = match self.profile.prefill {
+            PrefillShares::Each => 1,
+            PrefillShares::FirstOnly => 0,
+        };
+        let prefill_max = self.arrangement.prefill_max.unwrap_or(u32::MAX);
+        let mut rest = budget.min(prefill_max.max(n)).saturating_sub(n * least);
+        let mut floors = budget.min(n * least);
+        let shares = prompts.into_iter().map(|(_, request, left)| {
+            let floor = floors.min(least);
+            let more = rest.min(left - floor);
+            floors -= floor;
+            rest -= more;
+            (request, floor + more)
+        });
+        shares.filter(|(_, share)| *share > 0).collect()
+    }
+
     fn prefill(&mut self, step: &mut Step, budget: &mut u32) {
-        for (request, _) in &self.order {
+        for (request, share) in &self.prefill_shares(*budget) {
             let Some(sequence) = self.sequences.get_mut(request) else {
                 continue;
             };
-            let left = sequence.prompt_tokens - sequence.prefilled;
-            let chunk = left.min(*budget);
-            // A prompt whose every token is there still needs a pass for its first token.
-            let wants = sequence.leaving.is_none() && sequence.generated == 0;
-            if !wants || *budget == 0 {
-                continue;
-            }
+            let chunk = (sequence.prompt_tokens - sequence.prefilled).min(*share);
             assert!(
                 sequence.holds(sequence.prefilled + chunk, self.tokens_per_block),
                 "{request} has no block for its prompt"
@@ -263,7 +311,7 @@ impl Engine {
                 step.written
                     .extend(blocks.map(|idx| (sequence.blocks[idx as usize], *request)));
             }
-            *budget -= chunk.max(1);
+            *budget -= share;
             sequence.prefilled += chunk;
             let done = sequence.prefilled == sequence.prompt_tokens && sequence.output_tokens > 0;
             sequence.generated = u32::from(done);

@@ -14,5 +14,5 @@ mod engine;
 mod world;
 
 pub use adversary::Adversary;
-pub use engine::{Engine, EngineProfile};
+pub use engine::{Engine, EngineProfile, PrefillShares};
 pub use world::{Recorded, Tape, World, replay};

@@ -450,6 +450,14 @@ impl<P: Policies> World<P> {
                     engine.set_budget(*tokens_max);
                 }
             }
+            Effect::Arrange {
+                executor,
+                arrangement,
+            } => {
+                if let Some(engine) = self.engines.get_mut(executor) {
+                    engine.arrange(arrangement.clone());
+                }
+            }
             Effect::Detached { executor } => {
                 self.engines.remove(executor);
             }

@@ -13,6 +13,7 @@ use pointsman_core::{
     Allotment, Allotments, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, ExpiredWhy,
     Fact, Micros, NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
 };
+use pointsman_sim::PrefillShares;
 
 const HOLD: routing::Choice = routing::Choice::Hold(None);
 
@@ -422,7 +423,10 @@ fn a_sequence_without_tokens_for_too_many_steps_gets_a_built_in_allotment() {
         ..Config::default()
     });
     let device = device_with(&mut world, 64, Some(100));
-    let executor = executor_with(&mut world, device, |spec, _| spec.slots_total = 2);
+    let executor = executor_with(&mut world, device, |spec, profile| {
+        spec.slots_total = 2;
+        profile.prefill = PrefillShares::FirstOnly;
+    });
     world.policies.on_allot(|_| Allotments {
         engines: vec![Allotment {
             executor: ExecutorId(0),

@@ -1,8 +1,9 @@
 //! Admission, token budgets per tenant and per engine, and who gives way.
 //!
 //! Three decisions about room that is short: the requests that may wait, by the tokens their tenant
-//! has used and by a full queue; the split of a device's tokens over its engines; and the sequences
-//! that leave when a more urgent request finds no place.
+//! has used and by a full queue; the split of a device's tokens over its engines, and the order in
+//! which an engine spends them; and the sequences that leave when a more urgent request finds no
+//! place.
 //!
 //! # Not here
 //! The bounds themselves (queue, tokens, blocks), which are the host's.
@@ -20,7 +21,7 @@ mod shares;
 mod tenants;
 
 use pointsman_sdk::wire::admission::Verdict;
-use pointsman_sdk::wire::budget::{Allotments, DeviceTokens};
+use pointsman_sdk::wire::budget::{Allotments, Arrangement, DeviceTokens};
 use pointsman_sdk::wire::preemption::{Eviction, Shortage};
 use pointsman_sdk::wire::types::{AskedRequest, Change};
 use pointsman_sdk::{Admission, Description, Feed, Mirror, Moment, Policy, Preemption, export};
@@ -120,6 +121,21 @@ impl pointsman_sdk::Budget for Budget {
         Allotments {
             engines,
             again: None,
+        }
+    }
+
+    /// Names nobody, so that the most urgent come first: to tell the rows of all sequences for the same
+    /// answer would cost more than it.
+    fn arrange(
+        &mut self,
+        _mirror: &Mirror,
+        _at: Moment,
+        _executor: u32,
+        _sequences: &[u64],
+    ) -> Arrangement {
+        Arrangement {
+            prefill_max: self.settings.prefill_max,
+            first: Vec::new(),
         }
     }
 }

@@ -16,6 +16,9 @@ pub struct Settings {
     pub share_tolerance: u32,
     /// Permille of a device's tokens that one engine gets at most.
     pub max_single_engine: u32,
+    /// Prompt tokens that an engine may compute in a step, all its sequences together; absent: as
+    /// many as the step has.
+    pub prefill_max: Option<u32>,
     /// Permission for a running sequence that cannot grow to take the blocks of one that is as
     /// urgent but started later, where no less urgent sequence can give any.
     pub yield_to_older: bool,
@@ -40,6 +43,7 @@ impl Default for Settings {
             retry_after: 1,
             share_tolerance: 250,
             max_single_engine: 900,
+            prefill_max: None,
             yield_to_older: true,
         }
     }
@@ -50,6 +54,9 @@ impl Settings {
         check_range("retry-after", self.retry_after, 1..=3600)?;
         check_range("share-tolerance", self.share_tolerance, 0..=1_000_000)?;
         check_range("max-single-engine", self.max_single_engine, 100..=1000)?;
+        if let Some(tokens) = self.prefill_max {
+            check_range("prefill-max", tokens, 1..=1_000_000)?;
+        }
         Ok(self)
     }
 }

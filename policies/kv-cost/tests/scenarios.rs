@@ -22,7 +22,7 @@ fn it_has_every_property() {
 #[test]
 fn drawing_among_executors_it_has_every_other_property() {
     let policy = Shipped::new("kv-cost", pointsman_kv_cost::instance);
-    let drawing = policy.with("temperature = 500\nties = 'seeded'");
+    let drawing = policy.with("temperature = 5000\nties = 'seeded'");
     drawing.lacking(&[Property::ExplainsItself]).assert();
 }
 

@@ -8,7 +8,7 @@ use crate::search::{Blocked, Lack, Search};
 /// Requests without a place.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Since the last placement.
+    /// Since the last placement of the answer that is being made.
     entries: Vec<Entry>,
     /// Looks taken at every executor for the answer that is being made.
     looks: u32,
@@ -28,13 +28,11 @@ pub(crate) struct Entry {
 // === impl Known ===
 
 impl Known {
-    pub(crate) fn clear(&mut self) {
-        self.entries.clear();
-    }
-
-    /// Begins a question, which may come without news: a round has as many as it takes.
+    /// Begins a question. It may come without news, and its answer follows from the mirror alone, not
+    /// from what was asked before.
     pub(crate) fn begin(&mut self) {
         self.looks = 0;
+        self.entries.clear();
     }
 
     /// Notes a placement, which may be in the way of others.

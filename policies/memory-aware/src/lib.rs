@@ -89,7 +89,6 @@ impl Policy for MemoryAware {
     }
 
     fn observed(&mut self, mirror: &Mirror) {
-        self.known.clear();
         let drains = self.settings.help() == Some(ColdModels::Drain) && self.roster.limits_models();
         self.drains = if drains {
             Drains::find(self, mirror)
@@ -139,7 +138,8 @@ impl Router for MemoryAware {
         if let Some(blocked) = self.known.blocked(&search) {
             return Err(held(case, blocked));
         }
-        let (_, choice) = search.choose(self.may_look(&search));
+        let may_look = self.may_look(&search);
+        let (_, choice) = search.choose(may_look);
         match choice {
             Ok(choice) if search.may_wait => Ok(choice.pick(self.settings.balance)),
             Ok(choice) => Ok(Pick {
@@ -147,7 +147,11 @@ impl Router for MemoryAware {
                 ..choice.pick(self.settings.balance)
             }),
             Err(blocked) => {
-                let entry = Known::entry(&search, blocked);
+                // Without a look it is not known what stands in the way of a shorter one.
+                let entry = match may_look {
+                    MayLook::Yes => Known::entry(&search, blocked),
+                    MayLook::No => None,
+                };
                 self.known.note(entry);
                 Err(held(case, blocked))
             }

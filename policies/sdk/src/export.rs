@@ -204,6 +204,15 @@ macro_rules! __instance_hook {
         ) -> $crate::wire::budget::Allotments {
             self.0.allot(at, &tokens)
         }
+
+        fn arrange(
+            &mut self,
+            at: $crate::Moment,
+            executor: u32,
+            sequences: ::std::vec::Vec<u64>,
+        ) -> $crate::wire::budget::Arrangement {
+            self.0.arrange(at, executor, &sequences)
+        }
     };
     (explanation) => {
         fn explain(
@@ -315,6 +324,10 @@ pub mod component {
     impl<H: Host<Policy: Budget>> budget::Guest for H {
         fn allot(at: Moment, tokens: budget::DeviceTokens) -> budget::Allotments {
             H::with(|runtime| runtime.allot(at, &tokens))
+        }
+
+        fn arrange(at: Moment, executor: u32, sequences: Vec<u64>) -> budget::Arrangement {
+            H::with(|runtime| runtime.arrange(at, executor, &sequences))
         }
     }
 

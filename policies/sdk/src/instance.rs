@@ -103,6 +103,12 @@ pub trait Instance: Send {
         panic!("the policy does not export budget")
     }
 
+    /// See [`Budget::arrange`].
+    fn arrange(&mut self, at: Moment, executor: u32, sequences: Vec<u64>) -> budget::Arrangement {
+        let _ = (at, executor, sequences);
+        panic!("the policy does not export budget")
+    }
+
     /// See [`Explanation::explain`].
     fn explain(
         &mut self,
@@ -270,6 +276,14 @@ impl<P: Policy> Runtime<P> {
     {
         self.mirror.let_read(<P as Budget>::NEEDS);
         configured(&mut self.policy).allot(&self.mirror, at, tokens)
+    }
+
+    /// See [`Budget::arrange`].
+    pub fn arrange(&mut self, at: Moment, executor: u32, sequences: &[u64]) -> budget::Arrangement
+    where
+        P: Budget,
+    {
+        configured(&mut self.policy).arrange(&self.mirror, at, executor, sequences)
     }
 
     /// See [`Explanation::explain`].

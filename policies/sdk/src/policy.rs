@@ -286,7 +286,8 @@ pub trait Preemption: Policy {
     ) -> Option<preemption::Eviction>;
 }
 
-/// Decides how many tokens each engine of a device may schedule in a step.
+/// Decides how many tokens each engine of a device may schedule in a step, and on what it spends
+/// them.
 ///
 /// ```
 /// # use pointsman_sdk::{Budget, Description, Feed, Mirror, Moment, Policy};
@@ -324,6 +325,22 @@ pub trait Budget: Policy {
         at: Moment,
         tokens: &budget::DeviceTokens,
     ) -> budget::Allotments;
+
+    /// Says how an engine spends its steps on these sequences, which it runs. By default the most
+    /// urgent ones come first, and prompts take what they can.
+    fn arrange(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        executor: u32,
+        sequences: &[u64],
+    ) -> budget::Arrangement {
+        let _ = (mirror, at, executor, sequences);
+        budget::Arrangement {
+            prefill_max: None,
+            first: Vec::new(),
+        }
+    }
 }
 
 /// Explains where a request would go.

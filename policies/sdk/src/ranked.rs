@@ -242,4 +242,14 @@ impl<P: Ranked + Budget> Budget for ByRank<P> {
     ) -> budget::Allotments {
         self.policy.allot(mirror, at, tokens)
     }
+
+    fn arrange(
+        &mut self,
+        mirror: &Mirror,
+        at: Moment,
+        executor: u32,
+        sequences: &[u64],
+    ) -> budget::Arrangement {
+        self.policy.arrange(mirror, at, executor, sequences)
+    }
 }

@@ -195,6 +195,16 @@ impl Instance for Native {
                 let allotments = self.call("allot", |policy| policy.allot(at, tokens))?;
                 Reply::Budget(wire::allotments(allotments))
             }
+            Question::Arrangement {
+                executor,
+                sequences,
+            } => {
+                let sequences = sequences.iter().map(|id| id.0).collect();
+                let said = self.call("arrange", |policy| {
+                    policy.arrange(at, executor.0, sequences)
+                })?;
+                Reply::Arrangement(wire::arrangement(said))
+            }
         })
     }
 

@@ -15,7 +15,7 @@ mod settings;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use pointsman_sdk::wire::budget::{Allotment, Allotments, DeviceTokens};
+use pointsman_sdk::wire::budget::{Allotment, Allotments, Arrangement, DeviceTokens};
 use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{
     AskedRequest, Cached, Change, Health, NameKind, Request, SequenceState,
@@ -381,6 +381,17 @@ impl Budget for Hostile {
         Allotments {
             engines: engines.collect(),
             again: None,
+        }
+    }
+
+    fn arrange(&mut self, _: &Mirror, _: Moment, _: u32, sequences: &[u64]) -> Arrangement {
+        self.outrage(Call::Arrange);
+        toil(self.settings.toil);
+        let times = 1 + usize::from(self.answers() == Answers::Twice);
+        let first = self.million(Call::Arrange, 0);
+        Arrangement {
+            prefill_max: None,
+            first: first.unwrap_or_else(|| sequences.repeat(times)),
         }
     }
 }

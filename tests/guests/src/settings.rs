@@ -54,6 +54,7 @@ pub enum Call {
     Route,
     Evict,
     Allot,
+    Arrange,
 }
 
 /// A kind of answers, most of them wrong or useless.

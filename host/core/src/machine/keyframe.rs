@@ -37,6 +37,7 @@ impl Serialize for Machine {
                 &sets.short,
             ),
             (out.at.round, out.due, &sets.allot_due, &sets.allot_built_in),
+            (&sets.arrange_due, &sets.arrange_built_in),
             (&out.timers, &out.log, &out.completions),
             (&out.effects, &out.facts, out.at.now, out.fleet_news),
         )
@@ -50,12 +51,14 @@ impl<'de> Deserialize<'de> for Machine {
             (config, names, mut ledger, mut requests),
             (open, watched, preemptible, short),
             (round, due, allot_due, allot_built_in),
+            (arrange_due, arrange_built_in),
             (timers, log, completions),
             (effects, facts, now, fleet_news),
         ): (
             (_, _, Ledger, Requests),
             (_, _, _, _),
             (_, _, _, _),
+            (_, _),
             (_, _, _),
             (_, _, _, _),
         ) = Deserialize::deserialize(deserializer)?;
@@ -65,6 +68,8 @@ impl<'de> Deserialize<'de> for Machine {
             short,
             allot_due,
             allot_built_in,
+            arrange_due,
+            arrange_built_in,
         });
         requests.restore(watched);
         let machine = Machine {

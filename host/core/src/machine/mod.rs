@@ -38,7 +38,9 @@ use crate::fact::Stamped;
 use crate::log::ChangeLog;
 use crate::view::View;
 use pointsman_interface::rows::{Health, NameKind, RequestClass, SequenceState};
-use pointsman_interface::{BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round};
+use pointsman_interface::{
+    Arrangement, BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round,
+};
 
 pub use check::BrokenInvariant;
 pub use probe::{PotentialLoad, Probe, ProbedExecutor};
@@ -82,6 +84,8 @@ pub struct ExecutorSnapshot {
     /// Tokens of its steps since its device's last allotment; since it was attached, where its
     /// device's tokens are not allotted.
     pub tokens_used: u64,
+    /// The way in which its engine spends them.
+    pub arrangement: Arrangement,
     /// The requests that are placed there.
     pub sequences: Vec<(RequestId, SequenceState)>,
 }
@@ -232,6 +236,7 @@ impl Machine {
             slots_total: executor.spec.slots_total,
             tokens_max: executor.tokens_max,
             tokens_used: executor.tokens_used,
+            arrangement: executor.arrangement.clone(),
             sequences: sequences.collect(),
         })
     }

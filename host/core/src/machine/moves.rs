@@ -6,6 +6,8 @@
 //! a model's place and blocks, taken as they come free, in which it is placed as soon as all are
 //! there. So a victim, older than its successor, cannot take its place back.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use crate::effect::{Effect, StartOrder};
 use crate::fact::{Decided, Fact, Outcome, PlacedIn, RequeuedWhy};
 use pointsman_interface::Shortage;
@@ -14,7 +16,7 @@ use pointsman_interface::{Eviction, Victim};
 
 use super::Machine;
 use super::ledger::{Freed, Grown, Step};
-use super::requests::{AfterLeaving, InSlot, Phase, Placed, Request, Reservation, most_urgent};
+use super::requests::{AfterLeaving, InSlot, Phase, Placed, Request, Reservation};
 use super::timers::Timer;
 
 /// An eviction as its victim's fact tells it.
@@ -111,7 +113,7 @@ impl Machine {
     }
 
     /// Gives free blocks, and other room that is kept, to claims in order, then to running
-    /// sequences that lack a block, the most urgent first.
+    /// sequences that lack a block, as [`Self::short_in_order`] has them.
     pub(super) fn serve(&mut self, device: DeviceId) {
         for id in self.ledger[device].claims.clone() {
             match self.requests[id].reservation() {
@@ -121,15 +123,37 @@ impl Machine {
                 }
             }
         }
-        while let Some(id) = self.first_short(device)
-            && self.fill_short(id)
-        {}
+        for id in self.short_in_order(device) {
+            if !self.fill_short(id) {
+                return;
+            }
+        }
     }
 
-    fn first_short(&self, device: DeviceId) -> Option<RequestId> {
+    /// The sequences that lack blocks on a device and have no claim to any, as they get what is free.
+    /// Those of an engine come in the order of that engine; of the first of each engine the most
+    /// urgent one comes first.
+    fn short_in_order(&self, device: DeviceId) -> Vec<RequestId> {
         let device = &self.ledger[device];
         let unclaimed = device.short.iter().filter(|id| !device.claims.contains(id));
-        most_urgent(unclaimed.map(|id| &self.requests[*id])).map(Request::id)
+        let mut engines: BTreeMap<ExecutorId, Vec<&Request>> = BTreeMap::new();
+        for request in unclaimed.map(|id| &self.requests[*id]) {
+            let executor = request.placement().executor;
+            engines.entry(executor).or_default().push(request);
+        }
+        for (executor, short) in &mut engines {
+            let places = self.ledger[*executor].arrangement.places();
+            let place = |id| places.get(&id).copied().unwrap_or(usize::MAX);
+            short.sort_by_key(|request| (place(request.id()), request.precedence()));
+        }
+        let mut queues: Vec<VecDeque<&Request>> = engines.into_values().map(Into::into).collect();
+        let head = |queue: &VecDeque<&Request>| queue.front().map(|request| request.precedence());
+        let mut order = Vec::with_capacity(device.short.len());
+        while let Some(queue) = queues.iter_mut().min_by_key(|queue| head(queue)) {
+            order.extend(queue.pop_front().map(Request::id));
+            queues.retain(|queue| !queue.is_empty());
+        }
+        order
     }
 
     /// Takes free room for a reservation, and places its request once all is there.

@@ -54,7 +54,7 @@ impl LogSink<'_> {
                 self.0.pending.push_back(question);
             }
             // These questions are about no single request.
-            Question::Priority(_) | Question::Budget { .. } => {}
+            Question::Priority(_) | Question::Budget { .. } | Question::Arrangement { .. } => {}
         }
     }
 }

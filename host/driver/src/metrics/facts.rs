@@ -163,7 +163,8 @@ impl FactMetrics {
             | Fact::Left(..)
             | Fact::Reserved(..)
             | Fact::ReservationDropped(..)
-            | Fact::Allotted { .. } => {}
+            | Fact::Allotted { .. }
+            | Fact::Arranged { .. } => {}
         }
     }
 }

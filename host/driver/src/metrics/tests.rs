@@ -130,6 +130,7 @@ impl Host {
                 | Effect::Evict { .. }
                 | Effect::Cancel { .. }
                 | Effect::SetBudget { .. }
+                | Effect::Arrange { .. }
                 | Effect::Finish { .. }
                 | Effect::Detached { .. } => None,
             })

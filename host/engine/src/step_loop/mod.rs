@@ -24,15 +24,15 @@
 
 mod model;
 mod running;
-mod shares;
 
 use std::fmt;
 use std::sync::Arc;
 
 use pointsman_core::{
-    ExecutorId, Incarnation, ModelId, Progress, RetryClass, SequenceRef, StepReport,
+    Arrangement, ExecutorId, Incarnation, ModelId, Progress, RetryClass, SequenceRef, StepReport,
 };
 use pointsman_executor::contract::{Command, Event, Start};
+use pointsman_executor::shares::{self, Need};
 use pointsman_executor::stats::EngineStats;
 
 use crate::model::backend::{DeviceError, Logits};
@@ -40,7 +40,6 @@ use crate::sample::Sampler;
 
 pub use model::LoopModel;
 use running::{RunningSequence, Turn, TurnOutcome};
-use shares::Need;
 
 /// The sequences of one life of an engine, and the models that compute them.
 pub struct StepLoop {
@@ -58,6 +57,7 @@ pub struct StepLoop {
     /// Sequences in order of start, at most `slots`: few enough to be searched from the front.
     running: Vec<RunningSequence>,
     tokens_max: Option<u32>,
+    arrangement: Arrangement,
     steps: u64,
     // Events not yet taken.
     started: Vec<Event>,
@@ -116,6 +116,7 @@ impl StepLoop {
             sampler: Sampler::default(),
             running: Vec::new(),
             tokens_max: None,
+            arrangement: Arrangement::default(),
             steps: 0,
             started: Vec::new(),
             stepped: None,
@@ -155,6 +156,7 @@ impl StepLoop {
             }
             Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
             Command::SetBudget { tokens_max } => self.tokens_max = Some(tokens_max),
+            Command::Arrange(arrangement) => self.arrangement = arrangement,
         }
     }
 
@@ -268,7 +270,8 @@ impl StepLoop {
         let sat_out = needs.iter().filter(|need| need.tokens == 0);
         self.stats.sat_out.add(sat_out.count() as u64);
         let budget = self.tokens_max.map_or(usize::MAX, |max| max as usize);
-        let shares = shares::share(&needs, budget).into_iter().enumerate();
+        let shares = shares::share(&needs, budget, &self.arrangement);
+        let shares = shares.into_iter().enumerate();
         shares
             .filter(|(_, tokens)| *tokens > 0)
             .map(|(idx, tokens)| self.running[idx].turn(idx, tokens))

@@ -6,12 +6,11 @@ use pointsman_core::{BlockId, Progress, RetryClass, SequenceRef};
 use pointsman_executor::contract::{Event, Start};
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::job::JobState;
+use pointsman_executor::shares::Need;
 
 use crate::model::backend::{Chunk, Logits};
 use crate::sample::Sampler;
 use crate::text::ModelText;
-
-use super::shares::Need;
 
 /// A sequence in a slot, its block table, and the progress of its KV.
 #[derive(Debug)]
@@ -88,6 +87,8 @@ impl RunningSequence {
     pub(super) fn need(&self, tokens_per_block: usize) -> Need {
         let room = (self.blocks.len() * tokens_per_block).saturating_sub(self.in_kv);
         Need {
+            request: self.id.request,
+            is_prompt: self.in_kv < self.prompt_tokens,
             tokens: room.min(self.sequence.tokens.len() - self.in_kv),
             last_step: self.last_step,
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{BlockId, Progress, RequestId, SequenceRef};
+use pointsman_core::{Arrangement, BlockId, Progress, RequestId, SequenceRef};
 
 use super::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLOTS, WholeAnswer, reference, start};
 use crate::contract::{Command, Event};
@@ -264,6 +264,11 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         self.budget = tokens_max;
         self.budget_bound = tokens_max.max(earlier);
         self.executor.send(Command::SetBudget { tokens_max });
+    }
+
+    /// Sets the way in which steps are dealt out.
+    pub fn arrange(&mut self, arrangement: Arrangement) {
+        self.executor.send(Command::Arrange(arrangement));
     }
 
     /// Makes the client of `request` leave without a word to the executor.

@@ -2,10 +2,11 @@
 //!
 //! The driver has its end of the command channel; the test has the [`ScriptedExecutor`], makes it
 //! step, fail or lose everything, and hands the events on. Each token is a function of all tokens
-//! before and has a word for its text. A step serves sequences in order of start.
+//! before and has a word for its text.
 
 use pointsman_core::{
-    BlockId, ExecutorId, Incarnation, Progress, RequestId, RetryClass, SequenceRef, StepReport,
+    Arrangement, BlockId, ExecutorId, Incarnation, Progress, RequestId, RetryClass, SequenceRef,
+    StepReport,
 };
 use tokio::sync::mpsc;
 
@@ -13,6 +14,7 @@ use super::GREEDY;
 use crate::contract::{Command, Event, Events, Start};
 use crate::delivery::StopReason;
 use crate::job::{Job, JobState};
+use crate::shares::{self, Need};
 use crate::text::{DecodeError, Detokenizer};
 
 /// Commands that may wait for a scripted executor.
@@ -27,6 +29,9 @@ pub struct ScriptedExecutor {
     commands: mpsc::Receiver<Command>,
     /// Tokens in a step.
     budget: usize,
+    arrangement: Arrangement,
+    /// Steps so far.
+    steps: u64,
     /// Sequences in order of start.
     running: Vec<ScriptedSequence>,
     /// Events not yet reported.
@@ -43,6 +48,7 @@ struct ScriptedSequence {
     /// Tokens whose KV is in `blocks`.
     in_kv: usize,
     output_tokens_left: usize,
+    last_step: u64,
 }
 
 // === impl ScriptedExecutor ===
@@ -61,6 +67,8 @@ impl ScriptedExecutor {
             tokens_per_block: tokens_per_block as usize,
             commands,
             budget: usize::MAX,
+            arrangement: Arrangement::default(),
+            steps: 0,
             running: Vec::new(),
             events: Vec::new(),
         };
@@ -72,11 +80,14 @@ impl ScriptedExecutor {
         self.obey();
         let mut progress = Vec::new();
         let mut ended = Vec::new();
-        let mut budget = self.budget;
-        for mut running in std::mem::take(&mut self.running) {
-            let (made, stop) = running.advance(budget, self.tokens_per_block);
-            if made.prefilled + made.generated > 0 {
-                budget -= made.prefilled.max(made.generated) as usize;
+        let needs = self.running.iter().map(|r| r.need(self.tokens_per_block));
+        let needs: Vec<Need> = needs.collect();
+        let shares = shares::share(&needs, self.budget, &self.arrangement);
+        self.steps += 1;
+        for (mut running, tokens) in std::mem::take(&mut self.running).into_iter().zip(shares) {
+            let (made, stop) = running.advance(tokens);
+            if tokens > 0 {
+                running.last_step = self.steps;
                 progress.push(made);
             }
             match stop {
@@ -146,6 +157,7 @@ impl ScriptedExecutor {
                 }
                 Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
                 Command::SetBudget { tokens_max } => self.budget = tokens_max as usize,
+                Command::Arrange(arrangement) => self.arrangement = arrangement,
             }
         }
     }
@@ -164,6 +176,7 @@ impl ScriptedExecutor {
             output_tokens_left: start.output_tokens_left() as usize,
             sequence: start.sequence,
             blocks: start.order.blocks,
+            last_step: self.steps,
         });
     }
 
@@ -182,17 +195,19 @@ impl ScriptedExecutor {
 // === impl ScriptedSequence ===
 
 impl ScriptedSequence {
-    /// Computes up to `budget` tokens, and generates one if no other is left to compute. Returns a
-    /// reason if generation ends with it.
-    fn advance(
-        &mut self,
-        budget: usize,
-        tokens_per_block: usize,
-    ) -> (Progress, Option<StopReason>) {
+    fn need(&self, tokens_per_block: usize) -> Need {
         let room = self.blocks.len() * tokens_per_block - self.in_kv;
-        let tokens = (self.sequence.tokens.len() - self.in_kv)
-            .min(room)
-            .min(budget);
+        Need {
+            request: self.id.request,
+            tokens: room.min(self.sequence.tokens.len() - self.in_kv),
+            is_prompt: self.in_kv < self.prompt_tokens,
+            last_step: self.last_step,
+        }
+    }
+
+    /// Computes `tokens` tokens, and generates one if no other is left to compute. Returns a reason
+    /// if generation ends with it.
+    fn advance(&mut self, tokens: usize) -> (Progress, Option<StopReason>) {
         let prompt_left = self.prompt_tokens.saturating_sub(self.in_kv);
         let mut progress = Progress {
             request: self.id.request,

@@ -4,7 +4,7 @@
 //! into a situation; the [`TestHost`] checks what happens there.
 
 use fastrand::Rng;
-use pointsman_core::{ExecutorId, Incarnation, RequestId, SequenceRef};
+use pointsman_core::{Arrangement, ExecutorId, Incarnation, RequestId, SequenceRef};
 
 use super::{ExecutorUnderTest, SLOTS, TestHost, job, random_job, reference};
 use crate::contract::Command;
@@ -27,6 +27,7 @@ macro_rules! contract_suite {
                 evicted_sequences_go_on_where_they_were
                 cancelled_sequences_leave_and_are_gone
                 steps_keep_to_the_budget_and_everybody_gets_on
+                prompts_are_computed_in_the_order_that_was_set
                 commands_about_what_is_not_there_change_nothing
             }
 
@@ -164,6 +165,25 @@ pub fn steps_keep_to_the_budget_and_everybody_gets_on<E: ExecutorUnderTest>(make
     }
 }
 
+/// Prompts come in the order that was set, whichever started first, and no answer is another.
+pub fn prompts_are_computed_in_the_order_that_was_set<E: ExecutorUnderTest>(make: impl Fn() -> E) {
+    for prefill_max in [None, Some(6)] {
+        let mut host = TestHost::new(make());
+        // It pauses until all is set.
+        host.set_budget(0);
+        let [first, second] = [(); 2].map(|()| host.start(long_job(40, 5)));
+        host.arrange(Arrangement {
+            prefill_max,
+            first: vec![second],
+        });
+        host.set_budget(8);
+        turn_until(&mut host, |host| host.generated(second) > 0);
+        assert_eq!(host.generated(first), 0, "it came last");
+        host.run_out();
+        assert!(host.is_finished(first) && host.is_finished(second));
+    }
+}
+
 /// Commands of another life, executor or request are ignored.
 pub fn commands_about_what_is_not_there_change_nothing<E: ExecutorUnderTest>(make: impl Fn() -> E) {
     let mut host = TestHost::new(make());
@@ -229,6 +249,12 @@ fn act<E: ExecutorUnderTest>(host: &mut TestHost<E>, rng: &mut Rng) {
         }
         (6 | 7, _) => host.set_budget(rng.u32(1..40)),
         (8, Some(request)) => host.evict(request),
+        (15, _) => {
+            let first = (0..rng.u64(0..4)).map(|_| RequestId(rng.u64(0..known + 1)));
+            let first = first.collect();
+            let prefill_max = rng.bool().then(|| rng.u32(0..20));
+            host.arrange(Arrangement { prefill_max, first });
+        }
         (9, Some(request)) if rng.bool() => host.cancel(request),
         (10, Some(request)) if rng.bool() => host.hang_up(request),
         (11..15, Some(request)) => host.try_grant(request),

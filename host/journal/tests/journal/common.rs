@@ -15,13 +15,13 @@ use std::time::SystemTime;
 
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass};
 use pointsman_core::{
-    Allotment, Allotments, Answer, Author, BlockHash, BlockKind, Clock, Decided, DeviceId,
-    EvictHow, Eviction, ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy,
-    FaultKind, Hook, Incarnation, Input, Kept, KvReport, LabelId, Micros, ModelId, Needs,
-    NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress, PromptBlocks,
-    RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round, RowKind, RowKinds,
-    SequenceRef, SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier, Victim, admission,
-    fixture, routing,
+    Allotment, Allotments, Answer, Arrangement, Author, BlockHash, BlockKind, Clock, Decided,
+    DeviceId, EvictHow, Eviction, ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact,
+    FailedWhy, FaultKind, Hook, Incarnation, Input, Kept, KvReport, LabelId, Micros, ModelId,
+    Needs, NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress,
+    PromptBlocks, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round,
+    RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier,
+    Victim, admission, fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -318,6 +318,13 @@ fn inputs() -> Vec<Input> {
     ]
 }
 
+fn arrangement() -> Arrangement {
+    Arrangement {
+        prefill_max: Some(128),
+        first: vec![RequestId(300), RequestId(1)],
+    }
+}
+
 fn decisions() -> Vec<Decision<'static>> {
     let replies = vec![
         Reply::Admission(vec![
@@ -371,8 +378,10 @@ fn decisions() -> Vec<Decision<'static>> {
             }],
             again: Some(Micros(77)),
         }),
+        Reply::Arrangement(arrangement()),
     ];
-    let answered = Hook::ALL.into_iter().zip(replies);
+    let hooks = Hook::ALL.into_iter().chain([Hook::Budget]);
+    let answered = hooks.zip(replies);
     let answered = answered.map(|(hook, reply)| Decision {
         hook,
         requests: Cow::Owned(vec![RequestId(1), RequestId(300)]),
@@ -455,6 +464,11 @@ fn facts() -> Vec<Fact> {
             executor,
             tokens_max: 32,
             author: Author::BuiltIn,
+        },
+        Fact::Arranged {
+            executor,
+            arrangement: arrangement(),
+            author: Author::Policy(4),
         },
         Fact::Refused(
             Author::Policy(4),

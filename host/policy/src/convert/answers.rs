@@ -122,6 +122,13 @@ macro_rules! conversions_of_answers {
             }
         }
 
+        pub(crate) fn arrangement(said: wire::budget::Arrangement) -> core_types::Arrangement {
+            core_types::Arrangement {
+                prefill_max: said.prefill_max,
+                first: said.first.into_iter().map(core_types::RequestId).collect(),
+            }
+        }
+
         pub(crate) fn candidate(candidate: wire::explanation::Candidate) -> $crate::Candidate {
             $crate::Candidate {
                 executor: core_types::ExecutorId(candidate.executor),

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use pointsman_core::{
-    Allotment, EvictHow, Eviction, ExecutorId, Question, Reply, RequestId, admission, routing,
+    Allotment, Arrangement, EvictHow, Eviction, ExecutorId, Question, Reply, RequestId, admission,
+    routing,
 };
 use pointsman_notation::Time;
 
@@ -51,6 +52,7 @@ pub(super) enum Choice {
     Evict(ExecutorId, BTreeSet<(RequestId, Leaves)>),
     EvictNobody,
     Tokens(u32),
+    Arrange(Arrangement),
     /// The answer says nothing about the subject.
     Nothing,
 }
@@ -87,6 +89,7 @@ pub(super) fn compare(
         }
         Question::Preemption(shortage) => vec![About::Request(shortage.needy)],
         Question::Budget { .. } => return compare_budgets(in_force, shadow),
+        Question::Arrangement { executor, .. } => vec![About::Executor(*executor)],
     };
     let pairs = abouts.into_iter().enumerate();
     pairs
@@ -125,6 +128,10 @@ fn decisions(reply: &Reply) -> Vec<Decision> {
         Reply::Routing(verdicts) => verdicts.iter().map(routed).collect(),
         Reply::Preemption(eviction) => vec![evicted(eviction.as_ref())],
         Reply::Budget(_) => Vec::new(),
+        Reply::Arrangement(arrangement) => vec![Decision {
+            choice: Choice::Arrange(arrangement.clone()),
+            reason: None,
+        }],
     }
 }
 
@@ -183,7 +190,11 @@ fn compare_budgets(in_force: &Reply, shadow: &Reply) -> Vec<DecisionPair> {
 fn budgets(reply: &Reply) -> BTreeMap<ExecutorId, u32> {
     let allotments: &[Allotment] = match reply {
         Reply::Budget(allotments) => &allotments.engines,
-        Reply::Admission(_) | Reply::Priority(_) | Reply::Routing(_) | Reply::Preemption(_) => &[],
+        Reply::Admission(_)
+        | Reply::Priority(_)
+        | Reply::Routing(_)
+        | Reply::Preemption(_)
+        | Reply::Arrangement(_) => &[],
     };
     allotments
         .iter()
@@ -235,6 +246,7 @@ impl fmt::Display for Choice {
             }
             Choice::EvictNobody => f.write_str("evict nobody"),
             Choice::Tokens(tokens) => write!(f, "{tokens} tokens a step"),
+            Choice::Arrange(arrangement) => write!(f, "serve {arrangement}"),
             Choice::Nothing => f.write_str("nothing"),
         }
     }
@@ -341,5 +353,25 @@ mod tests {
         let (same, words) = check(&question, &one, &budget(&[(3, 1), (1, 5)]));
         assert_eq!(same, [true, false, false]);
         assert_eq!(words, "executor 2: 5 tokens a step, not nothing");
+    }
+
+    #[test]
+    fn the_order_of_an_engine_is_one_decision() {
+        let sequences = vec![RequestId(1), RequestId(2)];
+        let question = Question::Arrangement {
+            executor: ExecutorId(4),
+            sequences: sequences.clone().into(),
+        };
+        let one = Arrangement {
+            prefill_max: Some(16),
+            first: sequences,
+        };
+        let [one, other] = [one, Arrangement::default()].map(Reply::Arrangement);
+        assert_eq!(check(&question, &one, &one).0, [true]);
+        let (same, words) = check(&question, &one, &other);
+        assert_eq!(same, [false]);
+        let expected = "executor 4: serve request 1, then request 2, then the most urgent, with 16 \
+                        tokens of prompts a step, not serve the most urgent";
+        assert_eq!(words, expected);
     }
 }

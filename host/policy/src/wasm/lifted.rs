@@ -74,6 +74,7 @@ impl Lifted for Reply {
                 elements(victims.unwrap_or(0))
             }
             Reply::Budget(allotments) => elements(allotments.engines.len()),
+            Reply::Arrangement(arrangement) => elements(arrangement.first.len()),
         }
     }
 }

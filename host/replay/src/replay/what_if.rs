@@ -261,6 +261,7 @@ fn parts(view: &View<'_>, requests: &[RequestId], reply: &Reply) -> Vec<Part> {
                 .collect();
             whole(format!("allots {}", parts.join(", ")), 0)
         }
+        Reply::Arrangement(arrangement) => whole(format!("serves {arrangement}"), 0),
     }
 }
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 use pointsman_core::rows::{Cached, Change};
 use pointsman_core::{
-    Allotments, Answer, Author, DeviceId, Eviction, ExecutorId, Hook, Micros, Policies, Question,
-    Refusal, Reply, RequestId, RowKinds, Shortage, TokensUsed, View, admission, routing,
+    Allotments, Answer, Arrangement, Author, DeviceId, Eviction, ExecutorId, Hook, Micros,
+    Policies, Question, Refusal, Reply, RequestId, RowKinds, Shortage, TokensUsed, View, admission,
+    routing,
 };
 
 type Admit = Box<dyn FnMut(RequestId) -> admission::Choice>;
@@ -13,6 +14,7 @@ type Order = Box<dyn FnMut(&[RequestId]) -> Vec<RequestId>>;
 type Route = Box<dyn FnMut(Micros, RequestId) -> routing::Choice>;
 type Evict = Box<dyn FnMut(&Shortage) -> Option<Eviction>>;
 type Allot = Box<dyn FnMut(u32) -> Allotments>;
+type Arrange = Box<dyn FnMut(&[RequestId]) -> Arrangement>;
 
 /// Answers given by closures; the built-in rule decides where no closure is set.
 #[derive(Default)]
@@ -22,6 +24,7 @@ pub struct Scripted {
     route: Option<Route>,
     evict: Option<Evict>,
     allot: Option<Allot>,
+    arrange: Option<Arrange>,
     /// Verdicts too many in each answer of `admission` and `routing`.
     pub verdicts_too_many: u32,
     pub asked: Asked,
@@ -37,6 +40,7 @@ pub struct Asked {
     pub route: Vec<(Micros, Cached)>,
     pub evict: Vec<(Micros, Shortage)>,
     pub allot: Vec<DeviceId>,
+    pub arrange: Vec<(ExecutorId, Vec<RequestId>)>,
     /// The tokens that each engine had used, by question of `allot`.
     pub used: Vec<Vec<TokensUsed>>,
     /// The longest cached prefixes, by question of `order`.
@@ -76,6 +80,10 @@ impl Scripted {
 
     pub fn on_allot(&mut self, answer: impl FnMut(u32) -> Allotments + 'static) {
         self.allot = Some(Box::new(answer));
+    }
+
+    pub fn on_arrange(&mut self, answer: impl FnMut(&[RequestId]) -> Arrangement + 'static) {
+        self.arrange = Some(Box::new(answer));
     }
 
     /// Counts the questions about a shortage of this request.
@@ -166,6 +174,14 @@ impl Scripted {
                 self.asked.used.push(used.to_vec());
                 let allot = self.allot.as_mut()?;
                 Some(Reply::Budget(allot(*tokens_total)))
+            }
+            Question::Arrangement {
+                executor,
+                sequences,
+            } => {
+                self.asked.arrange.push((*executor, sequences.to_vec()));
+                let arrange = self.arrange.as_mut()?;
+                Some(Reply::Arrangement(arrange(sequences)))
             }
         }
     }

@@ -150,6 +150,29 @@ fn as_many_looks_as_set_are_taken_to_say_why_nothing_fits() {
 }
 
 #[test]
+fn a_request_for_which_no_look_was_left_is_in_the_way_of_no_shorter_one() {
+    let serves = ExecutorInfo {
+        serves: Some(vec![0]),
+        ..executor(0)
+    };
+    let fleet = Fleet::new()
+        .with(load(0), used(0, 990))
+        .and(Change::Executor(serves));
+    let long = Request {
+        prompt_tokens: 1000,
+        ..for_model(2, 0)
+    };
+    let requests = vec![for_model(1, 10), long, for_model(3, 0)];
+    let verdicts = fleet.ask(r#"{"looks-max": 1}"#, requests);
+    let expected = [
+        (HELD, Reason::Nowhere.index()),
+        (HELD, Reason::NoSlot.index()),
+        (placed(&[0]), Reason::LeastPressed.index()),
+    ];
+    assert_eq!(verdicts, expected);
+}
+
+#[test]
 fn an_explanation_covers_every_executor_and_agrees_with_the_route() {
     let fleet = Fleet::new()
         .with(slots(0, 1), used(0, 712))

@@ -324,6 +324,19 @@ impl Check<'_> {
         let expected = expect.allotted.iter();
         let expected = expected.map(|(name, tokens)| (name, u64::from(*tokens)));
         self.numbers("allotted", &expected.collect(), &allotted);
+        for (executor, expected) in &expect.arranged {
+            let snapshot = run.world.machine.executor_snapshot(run.executor(executor));
+            let got = snapshot.map(|snapshot| snapshot.arrangement.first);
+            let of = format!("{} ", executor.get_ref());
+            self.list("arranged", &of, expected, &got.unwrap_or_default());
+        }
+        let prefill_max = |id: ExecutorId| {
+            let snapshot = run.world.machine.executor_snapshot(id)?;
+            snapshot.arrangement.prefill_max.map(u64::from)
+        };
+        let expected = expect.prefill_max.iter();
+        let expected = expected.map(|(name, tokens)| (name, u64::from(*tokens)));
+        self.numbers("prefill-max", &expected.collect(), &prefill_max);
         let scheduled = |id: ExecutorId| {
             let before = run.mark.tokens.get(&id).copied().unwrap_or(0);
             let engine = run.world.engine(id)?;

@@ -34,6 +34,7 @@ pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
         | Fact::ExecutorLost(_)
         | Fact::ExecutorDetached(_)
         | Fact::Allotted { .. }
+        | Fact::Arranged { .. }
         | Fact::Fault(..) => None,
     }
 }
@@ -63,6 +64,7 @@ pub(super) fn decided(fact: &Fact) -> Option<Decided> {
         | Fact::ReservationDropped(..)
         | Fact::Short(..)
         | Fact::Allotted { .. }
+        | Fact::Arranged { .. }
         | Fact::Refused(..)
         | Fact::Fault(..)
         | Fact::Strike(..)

@@ -84,6 +84,7 @@ fn each_expectation_of_a_step_passes_where_it_is_met() {
         "parked = []",
         "victims = []",
         "allotted = { x = 32, y = 32 }",
+        "arranged = { x = [] }",
         "tokens = { x = 0 }",
         "decided-by = { a = 'built-in', c = 'built-in' }",
         "refusals = 0",
@@ -193,6 +194,14 @@ fn each_other_expectation_fails_where_it_is_not_met() {
             "evicted-for: expected `a` evicted for c, got running on x",
         ),
         ("allotted = { x = 1 }", "allotted: expected x 1, got 32"),
+        (
+            "arranged = { x = ['a'] }",
+            "arranged: expected x [a], got x []",
+        ),
+        (
+            "prefill-max = { x = 1 }",
+            "prefill-max: expected x 1, got none",
+        ),
         ("tokens = { x = 1 }", "tokens: expected x 1, got 0"),
         (
             "reasons = { a = 'why' }",

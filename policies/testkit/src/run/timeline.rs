@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::SequenceState;
 use pointsman_core::{
-    Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn, PolicyFault, Refusal,
-    RefusedWhy, RequestId, Stamped,
+    Arrangement, Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn,
+    PolicyFault, Refusal, RefusedWhy, RequestId, Stamped,
 };
 use pointsman_notation::Time;
 
@@ -76,6 +76,11 @@ impl ScenarioRun {
                 let (on, author) = (on(executor), self.author(*author));
                 format!("{on} is allotted {tokens_max} tokens, by {author}")
             }
+            Fact::Arranged {
+                executor,
+                arrangement,
+                author,
+            } => self.arranged(*executor, arrangement, *author),
             Fact::Refused(author, hook, refusal) => self.refusal(*author, *hook, refusal),
             Fact::Fault(hook, fault) => self.fault(*hook, fault),
             Fact::Strike(clock, hook, _) => {
@@ -83,6 +88,16 @@ impl ScenarioRun {
             }
             Fact::Ended(_, outcome) => format!("{about} is {}", outcome_words(outcome)),
         }
+    }
+
+    fn arranged(&self, on: ExecutorId, how: &Arrangement, author: Author) -> String {
+        let first = how.first.iter().map(|id| self.request_name(*id));
+        let first = first.collect::<Vec<&str>>().join(", ");
+        let prompts = how.prefill_max.map_or(String::new(), |tokens| {
+            format!(", {tokens} tokens of prompts a step")
+        });
+        let (on, author) = (self.executor_name(on), self.author(author));
+        format!("{on} serves first [{first}]{prompts}, by {author}")
     }
 
     fn refusal(&self, author: Author, hook: Hook, refusal: &Refusal) -> String {

@@ -53,6 +53,10 @@ pub(crate) struct Expect {
     // Budgets.
     /// Tokens per step of an executor.
     pub(crate) allotted: BTreeMap<Name, u32>,
+    /// The order in which an engine was told to serve its sequences; none: by arrival.
+    pub(crate) arranged: BTreeMap<Name, Vec<Name>>,
+    /// Prompt tokens that it may schedule in a step.
+    pub(crate) prefill_max: BTreeMap<Name, u32>,
     /// Tokens an executor has scheduled since the last `expect`.
     pub(crate) tokens: BTreeMap<Name, u64>,
     /// Tokens computed for a tenant since the last `expect`.

@@ -187,6 +187,7 @@ impl EngineTable {
             step: self.step.map_or(plain.step, micros),
             token: self.token.map_or(plain.token, micros),
             leave_steps: self.leave_steps.unwrap_or(plain.leave_steps),
+            ..plain
         }
     }
 }

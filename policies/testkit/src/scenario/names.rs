@@ -209,6 +209,9 @@ impl Known<'_> {
             self.need_all(Thing::Request, texts.keys())?;
         }
         self.need_all(Thing::Executor, expect.allotted.keys())?;
+        self.need_all(Thing::Executor, expect.arranged.keys())?;
+        self.need_all(Thing::Request, expect.arranged.values().flatten())?;
+        self.need_all(Thing::Executor, expect.prefill_max.keys())?;
         self.need_all(Thing::Tenant, expect.served.keys())?;
         let fair = expect.fair.iter().flat_map(|fair| &fair.tenants);
         self.need_all(Thing::Tenant, fair)?;

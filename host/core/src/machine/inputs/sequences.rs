@@ -48,6 +48,7 @@ impl Machine {
         if record.is_none_or(|record| record.incarnation != *incarnation) {
             return;
         }
+        let mut advanced = Vec::with_capacity(progress.len());
         for made in progress {
             let sequence = SequenceRef {
                 request: made.request,
@@ -56,8 +57,10 @@ impl Machine {
             };
             if self.is_current(sequence) {
                 self.advance(*made);
+                advanced.push(made.request);
             }
         }
+        self.grow(*executor, &advanced);
         self.count_step(*executor, progress);
         self.ledger.touch_load(*executor, &mut self.out);
     }
@@ -68,34 +71,46 @@ impl Machine {
         let request = &self.requests[id];
         self.ledger.advance(request, &made, &mut self.out);
         self.ledger.publish(request);
-        self.grow(id);
     }
 
-    /// Grants a running sequence the blocks for its next token, ahead of it. Where there are none,
-    /// it is short of them from now on.
-    fn grow(&mut self, id: RequestId) {
-        let request = &self.requests[id];
-        let Phase::Placed(placed) = &request.phase else {
-            return;
-        };
-        if placed.short.is_some() {
+    /// Grants sequences of an engine the blocks for their next tokens, ahead of them. All are known to
+    /// lack some before the first gets one, so that their order decides. Those for whom there are
+    /// none are short of them from now on.
+    fn grow(&mut self, executor: ExecutorId, sequences: &[RequestId]) {
+        let now = self.out.now();
+        let mut lacking = Vec::new();
+        for id in sequences {
+            if let Some(blocks) = self.newly_lacked(*id) {
+                self.ledger.lack(*id, executor);
+                self.requests.lack(*id, blocks, now);
+                lacking.push(*id);
+            }
+        }
+        if lacking.is_empty() {
             return;
         }
-        let Some(blocks) = self.ledger.blocks_lacked(request) else {
-            return;
-        };
-        let device = self.ledger.lack(id, placed.executor);
-        self.requests.lack(id, blocks, self.out.now());
-        self.serve(device);
-        if self.requests[id].placement().short.is_some() {
-            self.out.due = true;
-            self.arm_request(id);
+        self.serve(self.ledger[executor].spec.device);
+        for id in lacking {
+            if self.requests[id].placement().short.is_some() {
+                self.out.due = true;
+                self.arm_request(id);
+            }
+        }
+    }
+
+    /// The number of blocks that a running sequence must have in all for its next token; absent where
+    /// it has them, or is known to be short of them.
+    fn newly_lacked(&self, id: RequestId) -> Option<u32> {
+        let request = &self.requests[id];
+        match &request.phase {
+            Phase::Placed(placed) if placed.short.is_none() => self.ledger.blocks_lacked(request),
+            Phase::Placed(_) | Phase::Waiting(_) | Phase::Leaving(..) => None,
         }
     }
 
     /// Third liveness clock: counts the steps in which a running sequence that had its blocks got
-    /// nothing. The next budgets of the device are the built-in ones where that were too many, and
-    /// the policy is told of the strike then.
+    /// nothing. The next budgets of the device and the next order of the engine are the built-in ones
+    /// where that were too many, and the policy is told of the strike then.
     fn count_step(&mut self, executor: ExecutorId, progress: &[Progress]) {
         let record = &self.ledger[executor];
         let device = record.spec.device;
@@ -115,6 +130,7 @@ impl Machine {
             let strike = Fact::Strike(Clock::Tokenless, Hook::Budget, id);
             self.out.fact(strike);
             self.ledger.allot_built_in(device);
+            self.ledger.arrange_built_in(executor);
             self.out.due = true;
         }
     }

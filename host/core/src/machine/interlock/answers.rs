@@ -44,19 +44,29 @@ pub(crate) fn check_admission(
     }
 }
 
-/// The `asked` requests in the order of an answer; the ones it left out come after them, in order
-/// of arrival. The first fault of an answer stands for all, since more than was asked about cannot
-/// be in order.
+/// The `asked` requests, which are in order of arrival, in the order of an answer; the ones it left
+/// out come after them, in order of arrival.
 pub(crate) fn order(
     asked: &[RequestId],
     answer: Vec<RequestId>,
 ) -> (Vec<RequestId>, Result<(), Refusal>) {
+    let (mut ordered, left, checked) = named(asked, answer);
+    ordered.extend(left);
+    (ordered, checked)
+}
+
+/// The `asked` requests that an answer names, in its order, and the ones that it left out. The
+/// first fault of an answer stands for all, since more than was asked about cannot be in order.
+pub(crate) fn named(
+    asked: &[RequestId],
+    answer: Vec<RequestId>,
+) -> (Vec<RequestId>, BTreeSet<RequestId>, Result<(), Refusal>) {
     let mut left: BTreeSet<RequestId> = asked.iter().copied().collect();
-    let mut ordered = Vec::with_capacity(asked.len());
+    let mut named = Vec::with_capacity(asked.len());
     let mut checked = Ok(());
     for id in answer {
         if left.remove(&id) {
-            ordered.push(id);
+            named.push(id);
         } else if checked.is_ok() {
             let cause = match asked.binary_search(&id) {
                 Ok(_) => RefusalCause::NamedTwice,
@@ -65,8 +75,7 @@ pub(crate) fn order(
             checked = Err(cause.of(id));
         }
     }
-    ordered.extend(left);
-    (ordered, checked)
+    (named, left, checked)
 }
 
 /// Checks the budgets of a device: one for each executor named, and no more in all than there are.

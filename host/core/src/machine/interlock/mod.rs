@@ -21,7 +21,7 @@ mod place;
 use super::ledger::Ledger;
 use super::requests::Requests;
 
-pub(super) use answers::{check_admission, check_budgets, check_count, order};
+pub(super) use answers::{check_admission, check_budgets, check_count, named, order};
 pub(super) use place::{
     Prospect, check_eligible, check_open_to, check_place, first_in_order, prospect,
 };

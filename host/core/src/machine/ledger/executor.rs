@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::input::ExecutorSpec;
 use crate::log::Stamp;
 use pointsman_interface::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
-use pointsman_interface::{ExecutorId, Incarnation, Micros, ModelId, RequestId};
+use pointsman_interface::{Arrangement, ExecutorId, Incarnation, Micros, ModelId, RequestId};
 
 use super::super::{CLASSES, count};
 use super::faults::Faults;
@@ -118,6 +118,8 @@ pub(crate) struct Executor {
     pub(crate) prefill_tokens_pending: u64,
     pub(crate) placed_total: u64,
     pub(crate) tokens_max: Option<u32>,
+    /// The way in which its engine was last told to spend its steps.
+    pub(crate) arrangement: Arrangement,
     /// Tokens computed since `allot` was last asked about its device.
     pub(crate) tokens_used: u64,
     pub(super) faults: Faults,
@@ -146,6 +148,7 @@ impl Executor {
             prefill_tokens_pending: 0,
             placed_total: 0,
             tokens_max: None,
+            arrangement: Arrangement::default(),
             tokens_used: 0,
             faults: Faults::default(),
             saturated: false,

@@ -7,7 +7,7 @@ use crate::handled::AttachError;
 use crate::input::{DeviceSpec, ExecutorSpec, KvReport, KvSpec};
 use crate::log::RowKey;
 use pointsman_interface::rows::{Health, Presence};
-use pointsman_interface::{DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
+use pointsman_interface::{Arrangement, DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
 
 use super::super::outbox::Outbox;
 use super::super::timers::Timer;
@@ -172,8 +172,10 @@ impl Ledger {
     /// Sets the health that the owner of a working executor tells.
     pub(crate) fn set_health(&mut self, id: ExecutorId, health: Health, out: &mut Outbox) {
         if self[id].health == Health::Down {
-            // Its next life knows nothing of the budget of the last one.
-            self.executor_mut(id).tokens_max = None;
+            // Its next life knows nothing of what the last one was told.
+            let executor = self.executor_mut(id);
+            executor.tokens_max = None;
+            executor.arrangement = Arrangement::default();
             self.sets.allot_due.insert(self[id].spec.device);
         }
         self.change_health(id, |executor| executor.health = health, out);

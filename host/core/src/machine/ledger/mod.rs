@@ -17,6 +17,7 @@
 //! to two sequences, and a stopped host is safer than that. Ids from outside, in inputs and in
 //! answers, go through [`Ledger::find`].
 
+mod arrangements;
 mod budgets;
 mod device;
 mod executor;
@@ -79,6 +80,10 @@ pub(super) struct Sets {
     pub(super) allot_due: BTreeSet<DeviceId>,
     /// Devices whose next budgets are the built-in ones.
     pub(super) allot_built_in: BTreeSet<DeviceId>,
+    /// Executors whose sequences the next round puts in order.
+    pub(super) arrange_due: BTreeSet<ExecutorId>,
+    /// Executors whose next order is the built-in one.
+    pub(super) arrange_built_in: BTreeSet<ExecutorId>,
 }
 
 /// A device on which room came free, or on which somebody has a new claim on what is free.

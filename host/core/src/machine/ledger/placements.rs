@@ -208,7 +208,8 @@ impl Ledger {
         })
     }
 
-    /// Has the budgets of a device set anew, or raised, for a sequence that begins to run.
+    /// Has the budgets of a device set anew, or raised, for a sequence that begins to run, and the
+    /// sequences of its engine put in order.
     pub(crate) fn start(&mut self, executor: ExecutorId, out: &mut Outbox) {
         let record = &self[executor];
         let device = record.spec.device;
@@ -220,6 +221,7 @@ impl Ledger {
         } else if record.tokens_max.is_some_and(is_above) {
             self.keep_floors(device, out);
         }
+        self.arrange(executor);
     }
 }
 
@@ -321,12 +323,11 @@ impl Ledger {
         (needed > count(pool.lease(request.id()).len())).then_some(needed)
     }
 
-    /// Notes that a running sequence lacks a block. Returns its device.
-    pub(crate) fn lack(&mut self, id: RequestId, executor: ExecutorId) -> DeviceId {
+    /// Notes that a running sequence lacks a block.
+    pub(crate) fn lack(&mut self, id: RequestId, executor: ExecutorId) {
         let device = self[executor].spec.device;
         self.device_mut(device).short.insert(id);
         self.sets.short.insert(device);
-        device
     }
 
     /// Takes a device off the list of short ones, if nothing lacks a block there any more.
@@ -381,8 +382,11 @@ impl Ledger {
         record.queue.remove(row.class, id);
         let ran = record.slots.contains_key(&id);
         let freed = self.vacate(request, placed.executor, out);
-        if ran && self[placed.executor].running().next().is_none() {
-            self.sets.allot_due.insert(freed.0);
+        if ran {
+            if self[placed.executor].running().next().is_none() {
+                self.sets.allot_due.insert(freed.0);
+            }
+            self.arrange(placed.executor);
         }
         freed
     }

@@ -4,6 +4,7 @@
 //! queue or a slot) → leaving → without a place again, or gone. A request that has ended is not
 //! here.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -198,8 +199,12 @@ impl Request {
 
     /// True if this request comes before `other` by urgency, then arrival.
     pub(crate) fn precedes(&self, other: &Request) -> bool {
-        let key = |r: &Request| (std::cmp::Reverse(r.urgency()), r.id());
-        key(self) < key(other)
+        self.precedence() < other.precedence()
+    }
+
+    /// The place of this request by urgency, then arrival: the least comes first.
+    pub(crate) fn precedence(&self) -> (Reverse<Urgency>, RequestId) {
+        (Reverse(self.urgency()), self.id())
     }
 
     pub(crate) fn waiting(&self) -> Option<&Waiting> {

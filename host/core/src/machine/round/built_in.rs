@@ -1,20 +1,21 @@
 //! The rules for when no policy answers: small, native, and enough to serve.
 //!
 //! Admission admits while there is room (`admission`), order is arrival, routing takes the first
-//! executor in attach order with room, preemption takes the newest among the least urgent, and
-//! budgets are equal shares.
+//! executor in attach order with room, preemption takes the newest among the least urgent,
+//! budgets are equal shares, and an engine serves the most urgent sequence first.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::fact::PlacedIn;
 use pointsman_interface::Shortage;
-use pointsman_interface::{DeviceId, ExecutorId};
+use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 use pointsman_interface::{EvictHow, Eviction, Victim};
 
 use super::super::count;
 use super::super::interlock::{Books, check_place};
 use super::super::ledger::{Budgets, Executor, Ledger};
-use super::super::requests::{Phase, Request};
+use super::super::requests::{Phase, Request, Requests};
 
 /// The requests that the built-in rule makes give way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +117,13 @@ fn without_idle_victims(books: Books<'_>, shortage: &Shortage, mut eviction: Evi
         }
     }
     eviction
+}
+
+/// These sequences of an engine, the most urgent first, equals in order of arrival.
+pub(super) fn order(requests: &Requests, sequences: BTreeSet<RequestId>) -> Vec<RequestId> {
+    let mut order: Vec<RequestId> = sequences.into_iter().collect();
+    order.sort_by_key(|id| requests[*id].precedence());
+    order
 }
 
 /// Equal shares for the busy executors of a device, or for all where none is busy. The first ones

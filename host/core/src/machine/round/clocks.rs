@@ -3,9 +3,9 @@
 //! 1. *Unplaced*: what some executor could have taken for `unplaced-max` is placed by the built-in
 //!    rule. 2. *Overtaken*: a request that later, not more urgent ones have overtaken
 //!    `overtaken-max` times where it could have run goes first. 3. *Tokenless*: a running sequence
-//!    without a token for `tokenless-steps-max` steps gets a built-in allotment (see
-//!    `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block for `unplaced-max`
-//!    gets a built-in eviction (see `shortages`).
+//!    without a token for `tokenless-steps-max` steps gets a built-in allotment, and its engine a
+//!    built-in order (see `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block
+//!    for `unplaced-max` gets a built-in eviction (see `shortages`).
 //!
 //! A hold on purpose stops the first two while it lasts, so that nobody is struck for it: see
 //! `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if

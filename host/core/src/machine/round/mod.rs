@@ -11,10 +11,12 @@
 //! | `routing` | order and placement |
 //! | `shortages` | evictions for requests that lack room |
 //! | `budgets` | tokens per step |
+//! | `arrangements` | the order in which engines serve their sequences |
 //! | `built_in` | the rules where no policy answers |
 //! | `feasibility` | a memory of requests that some executor could take |
 
 mod admission;
+mod arrangements;
 mod budgets;
 mod built_in;
 mod clocks;
@@ -84,6 +86,7 @@ impl OngoingRound<'_> {
         self.relieve();
         self.watch_feasible();
         self.ask_budgets();
+        self.ask_arrangements();
     }
 
     /// Asks a question about the machine as it is now, and notes the faults that came first.
