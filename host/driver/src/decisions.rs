@@ -49,7 +49,8 @@ pub struct Trace {
     /// The request's id in the machine.
     pub request: RequestId,
     pub tenant: String,
-    pub model: String,
+    /// The model that the client named; absent: none.
+    pub model: Option<String>,
     /// The row that policies saw at the arrival; absent: the request allows too many executors.
     pub row: Option<Arc<Request>>,
     /// Events in the order in which they happened.
@@ -196,7 +197,7 @@ pub(super) struct Arrival<'a> {
     pub(super) ticket: TicketId,
     pub(super) request: RequestId,
     pub(super) tenant: &'a str,
-    pub(super) model: &'a str,
+    pub(super) model: Option<&'a str>,
     pub(super) row: Option<Arc<Request>>,
 }
 
@@ -233,7 +234,7 @@ impl DecisionLog {
             ticket: arrival.ticket,
             request: arrival.request,
             tenant: cut(arrival.tenant),
-            model: cut(arrival.model),
+            model: arrival.model.map(cut),
             row: arrival.row.filter(whole),
             steps: Vec::new(),
             forgotten: 0,

@@ -103,7 +103,10 @@ impl Driver {
         let labels = query.hints.labels.iter();
         let referents = Referents {
             tenant: TenantId(tenant.ok_or_else(|| NoTenant(query.tenant.clone()))?),
-            model: id(NameKind::Model, &query.model).map(ModelId),
+            model: query
+                .model
+                .as_deref()
+                .and_then(|model| id(NameKind::Model, model).map(ModelId)),
             // A label that nobody has used is one that no policy knows.
             labels: labels
                 .filter_map(|label| self.labels.known.get(label).copied())

@@ -50,7 +50,7 @@ use pointsman_core::rows::{self, Health, NameKind};
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Incarnation, Input,
     Kept, LabelId, Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round,
-    SequenceRef, Sink, Stamped, Tap,
+    SequenceRef, Sink, Stamped, StartOrder, Tap,
 };
 use pointsman_executor::contract::{Command, Event, Events, Start};
 use pointsman_executor::delivery::{Authorship, BUILT_IN, Placement};
@@ -220,7 +220,7 @@ impl Driver {
             ticket,
             request,
             tenant: &tenant,
-            model: &model,
+            model: model.as_deref(),
             row: self.machine.waiting_request(request),
         });
     }
@@ -245,10 +245,10 @@ impl Driver {
             hints,
         } = submission;
         let tenant = self.machine.intern(now, &tenant);
-        let model = self.machine.intern(now, &model);
+        let model = model.map(|model| self.machine.intern(now, &model));
         let referents = Referents {
             tenant,
-            model: Some(model),
+            model,
             labels: self.intern_labels(now, &hints.labels),
         };
         let size = RequestSize {
@@ -489,6 +489,7 @@ impl Driver {
         {
             let placement = Placement {
                 executor: self.name_of(NameKind::Executor, executor.0),
+                model: String::new(),
                 by: self.authorship(stamped.round, *by),
                 cached_tokens: 0,
             };
@@ -501,6 +502,16 @@ impl Driver {
         record::fact(&self.machine, &self.policies, stamped);
         self.metrics.fact(stamped, &self.machine, &self.policies);
         self.decisions.fact(stamped, &self.policies);
+    }
+
+    /// The name of the model that is to be started: the first that its executor serves, if the client
+    /// left it open.
+    fn model_of(&self, order: &StartOrder) -> String {
+        let model = order.model.or_else(|| {
+            let executor = self.machine.executor_info(order.sequence.executor);
+            executor?.serves?.first().copied()
+        });
+        model.map_or_else(String::new, |model| self.name_of(NameKind::Model, model.0))
     }
 
     fn authorship(&self, round: Round, by: Decided) -> Authorship {
@@ -528,7 +539,7 @@ impl Driver {
                 if !self.executors.is_current(executor, incarnation) {
                     return;
                 }
-                if let Some(sequence) = self.requests.start(&order) {
+                if let Some(sequence) = self.requests.start(&order, self.model_of(&order)) {
                     let start = Box::new(Start { order, sequence });
                     self.executors.send(executor, Command::Start(start));
                 }

@@ -21,8 +21,8 @@ use super::operator::Operator;
 /// A request as HTTP has understood it. Names are text here; the driver knows their ids.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// The name of a model in the catalogue.
-    pub model: String,
+    /// The name of a model in the catalogue; absent: any.
+    pub model: Option<String>,
     /// The name of the client's tenant.
     pub tenant: String,
     pub job: Arc<Job>,

@@ -241,8 +241,8 @@ pub enum AttachRefused {
 /// A question about the route of a request, which is not submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The name of a model in the catalogue.
-    pub model: String,
+    /// The name of a model in the catalogue; absent: any.
+    pub model: Option<String>,
     /// The name of the tenant that would ask.
     pub tenant: String,
     /// The lengths of the prompt and of the answer.

@@ -141,13 +141,14 @@ impl Requests {
         }
     }
 
-    /// Takes the sequence that is to be started, and tells the client the placement; absent: the
-    /// client has left.
-    pub(super) fn start(&mut self, order: &StartOrder) -> Option<JobState> {
+    /// Takes the sequence that is to be started, and tells the client the placement and the model;
+    /// absent: the client has left.
+    pub(super) fn start(&mut self, order: &StartOrder, model: String) -> Option<JobState> {
         let record = self.records.get_mut(&order.sequence.request)?;
         if let Some(placement) = &record.placement {
             let mut placement = placement.clone();
             placement.cached_tokens = order.cached_tokens;
+            placement.model = model;
             record.sink.placed(Arc::new(placement));
         }
         Some(record.take_sequence(order.sequence.executor))

@@ -103,7 +103,7 @@ impl Stage {
         };
         let (sink, closing, deliveries) = channel(job.output_tokens_max);
         let submission = Submission {
-            model: "demo".to_owned(),
+            model: Some("demo".to_owned()),
             tenant: "default".to_owned(),
             job: Arc::new(job),
             prompt_blocks: PromptBlocks::default(),

@@ -46,6 +46,8 @@ pub struct Piece {
 pub struct Placement {
     /// The executor's name.
     pub executor: String,
+    /// The model that answers.
+    pub model: String,
     /// The decision to place it there.
     pub by: Authorship,
     /// Leading prompt tokens that the executor had already.
@@ -282,6 +284,7 @@ mod tests {
     fn placement() -> Arc<Placement> {
         Arc::new(Placement {
             executor: "cpu0".to_owned(),
+            model: "demo".to_owned(),
             by: Authorship {
                 policy: "memory-aware".to_owned(),
                 decision: "1".to_owned(),

@@ -95,7 +95,7 @@ pub use cors::{NoOrigin, Origins, PageOrigin};
 pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
-pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache};
+pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
 
 /// Phases of the server's life, which follow one another in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

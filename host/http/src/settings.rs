@@ -28,6 +28,8 @@ pub struct HttpSettings {
     pub write_timeout: Duration,
     /// The requests that may use what executors have of each other's prompts.
     pub prefix_cache: PrefixCache,
+    /// The treatment of requests that name no model.
+    pub unnamed_model: UnnamedModel,
     /// Keys of clients and operators.
     pub keys: ApiKeys,
     /// Origins of pages that may use the server as clients do.
@@ -57,6 +59,16 @@ pub enum PrefixCache {
     Tenant,
     /// No requests.
     Off,
+}
+
+/// The treatment of requests that name no model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnnamedModel {
+    /// Each is refused.
+    #[default]
+    Refuse,
+    /// Each goes to any executor of one model, if all their models read prompts alike.
+    Any,
 }
 
 /// The most urgency that requests of a tenant may claim.

@@ -327,6 +327,7 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         read_timeout: config.http.read_timeout,
         write_timeout: config.http.write_timeout,
         prefix_cache: config.http.prefix_cache,
+        unnamed_model: config.http.unnamed_model,
         keys: if config.http.metrics_public {
             keys
         } else {

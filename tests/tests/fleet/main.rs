@@ -6,6 +6,7 @@
 //! | `models` | executors of several models, models kept loaded, limits of models |
 //! | `budgets` | tokens of a step among engines, and blocks from one engine for another |
 //! | `routing` | several executors of one model |
+//! | `unnamed` | requests that name no model |
 //! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
 
 mod budgets;
@@ -13,6 +14,7 @@ mod devices;
 mod models;
 mod routing;
 mod strategies;
+mod unnamed;
 
 use std::path::{Path, PathBuf};
 

@@ -21,7 +21,7 @@ fn arrive(decisions: &mut DecisionLog, number: u64) {
         ticket: TicketId(number),
         request: RequestId(number),
         tenant: "default",
-        model: "demo",
+        model: Some("demo"),
         row: None,
     });
 }

@@ -31,7 +31,7 @@ impl Stage {
 
 fn route_query() -> RouteQuery {
     RouteQuery {
-        model: "demo".to_owned(),
+        model: Some("demo".to_owned()),
         tenant: "default".to_owned(),
         size: RequestSize {
             prompt_tokens: 3,

@@ -33,6 +33,7 @@ use pointsman_executor::prompt::{ChatMessage, GenerationDefaults, PromptEncoder,
 use pointsman_executor::text::{DecodeError, Detokenizer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
 use tokenizers::Tokenizer;
 
 use crate::model::files::{ModelFileError, ModelFiles};
@@ -51,6 +52,7 @@ pub struct ModelText {
     token_bytes_max: usize,
     template: Option<ChatTemplate>,
     generation: EndsAndDefaults,
+    fingerprint: [u8; 32],
 }
 
 /// The kind of a token id.
@@ -148,6 +150,7 @@ impl ModelText {
             tokenizer,
             template,
             generation: generation.merge(model, eos_token),
+            fingerprint: fingerprint(files)?,
         })
     }
 
@@ -230,6 +233,10 @@ impl PromptEncoder for ModelText {
         kind.is_some_and(|kind| *kind != TokenKind::Missing)
     }
 
+    fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
     fn defaults(&self) -> &GenerationDefaults {
         &self.generation.defaults
     }
@@ -268,6 +275,23 @@ enum AroundText {
 }
 
 // === Reading ===
+
+/// The digest of the files that say how prompts are read.
+fn fingerprint(files: &ModelFiles) -> Result<[u8; 32], TextError> {
+    let mut hash = Sha256::new();
+    for name in [
+        TOKENIZER,
+        TOKENIZER_CONFIG,
+        CHAT_TEMPLATE,
+        GENERATION_CONFIG,
+    ] {
+        let content = files.read(name)?;
+        let bytes = content.as_ref().map(|content| content.len() as u64);
+        hash.update(bytes.unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(content.as_deref().unwrap_or_default());
+    }
+    Ok(hash.finalize().into())
+}
 
 fn read_json<T: DeserializeOwned>(files: &ModelFiles, name: &str) -> Result<Option<T>, TextError> {
     let Some(content) = files.read(name)? else {

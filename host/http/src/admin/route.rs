@@ -77,7 +77,8 @@ struct Candidate {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct ForecastRequest {
-    model: String,
+    /// Null: any.
+    model: Option<String>,
     tenant: String,
     prompt_tokens: u32,
     output_tokens_max: u32,

@@ -24,7 +24,7 @@ pub(crate) struct TextAnswer(pub(super) Reply);
 
 /// The schema of the body of a chat.
 pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
-    let required = ["model", "messages"];
+    let required = ["messages"];
     let prompt = vec![("messages", chat::messages_schema(schemas))];
     let body = body(schemas, &required, prompt);
     named(schemas, "ChatCompletionRequest", body)
@@ -32,7 +32,7 @@ pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
 
 /// The schema of the body of a completion.
 pub(crate) fn text_body(schemas: &mut SchemaGenerator) -> Schema {
-    let required = ["model", "prompt"];
+    let required = ["prompt"];
     let prompt = vec![("prompt", completions::prompt_schema())];
     let body = body(schemas, &required, prompt);
     named(schemas, "CompletionRequest", body)
@@ -53,7 +53,7 @@ pub(crate) fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties)
         .each_ref()
         .map(|(name, _)| json!({"required": [name]}));
     properties.extend(prompts);
-    let mut schema = object(&["model"], properties);
+    let mut schema = object(&[], properties);
     schema.insert("anyOf".to_owned(), json!(either));
     schema
 }
@@ -67,7 +67,7 @@ fn body(schemas: &mut SchemaGenerator, required: &[&str], prompt: Properties) ->
 
 fn shared_properties(schemas: &mut SchemaGenerator) -> Properties {
     let mut properties = Params::properties();
-    let model = "A name that `/v1/models` lists.";
+    let model = "A name that `/v1/models` lists. Required, unless `http.unnamed-model` is `any`.";
     properties.push(("model", json!({"type": "string", "description": model})));
     properties.push((BODY_FIELD, hints::body_schema(schemas).to_value()));
     properties

@@ -16,6 +16,7 @@ pub(super) struct Envelope {
     pub(super) id: String,
     /// The time of the submission, in seconds since 1970.
     pub(super) created: u64,
+    /// The model that answers, or that was asked for while nothing was placed.
     pub(super) model: String,
     pub(super) prompt_tokens: usize,
 }

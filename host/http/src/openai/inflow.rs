@@ -116,6 +116,11 @@ impl Inflow {
         }
     }
 
+    /// The model that answers; absent: the request has no place yet.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.placement.as_ref().map(|placement| &*placement.model)
+    }
+
     /// The headers with the request's number and, if the request was placed, the executor, the
     /// policy, the decision and the reason.
     pub(super) fn headers(&self) -> HeaderMap {

@@ -19,6 +19,7 @@ mod params;
 mod prefix;
 mod prompt;
 mod sse;
+mod target;
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 use pointsman_core::PromptBlocks;
 use pointsman_core::rows::ExecutorKind;
-use pointsman_driver::catalog::{Catalog, ExecutorEntry};
+use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
 use pointsman_driver::operator::{RequestSize, RouteQuery};
@@ -47,6 +48,7 @@ use inflow::{Inflow, Part, WholeText};
 use params::{Params, Transfer, UsageChunk};
 use prompt::Prompt;
 use sse::Pace;
+use target::Target;
 
 pub(super) use document::{chat_body, route_query_schema, text_body};
 pub(super) use sse::EventStream;
@@ -115,11 +117,14 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
     let understood = move |body: &[u8]| understand(&reader, kind, caller, body);
     let understood = app.turns.read(body, understood).await?;
     let transfer = understood.transfer;
-    let (envelope, mut inflow) = submit(app, understood)?;
+    let (mut envelope, mut inflow) = submit(app, understood)?;
     let begun = match transfer {
         Transfer::Whole => inflow.all().await.map(Begun::Whole),
         Transfer::Streamed(usage) => inflow.first().await.map(|part| Begun::Stream(part, usage)),
     };
+    if let Some(model) = inflow.model() {
+        model.clone_into(&mut envelope.model);
+    }
     let placed = inflow.headers();
     let mut reply = match begun {
         Ok(Begun::Whole(answer)) => reply(
@@ -149,7 +154,8 @@ fn submit(app: &App, understood: Understood) -> Result<(Envelope, Inflow), ApiEr
     } = understood;
     // The host may have begun to drain while the body came or was read.
     app.check_serving()?;
-    let (model, prompt_tokens) = (submission.model.clone(), submission.job.prompt.len());
+    let model = submission.model.clone().unwrap_or_default();
+    let prompt_tokens = submission.job.prompt.len();
     let submitted = app.driver.submit(submission);
     let (ticket, deliveries) = submitted.map_err(|error| match error {
         SubmitError::Full => ApiError::HandsFull {
@@ -180,16 +186,15 @@ fn understand(
 ) -> Result<Understood, ApiError> {
     let catalog = app.catalog();
     let mut fields = Fields::parse(body)?;
-    let name: String = fields.require("model", "a text")?;
-    let model = models::find(&catalog, &name)?;
-    let rules = rules(app, &catalog, (&caller.tenant, &model.name));
-    let hinted = (&caller.headers, rules);
+    let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
+    let model = &*target.model;
+    let hinted = (&caller.headers, rules(app, &target, &caller.tenant));
     let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
     note_ignored(&fields);
     let prompt = prompt.into_tokens(model)?;
     let bound = output_bound(kind, model.context_tokens, prompt.len(), params.tokens_max)?;
     let sharing = (app.settings.prefix_cache, &*caller.tenant);
-    let prompt_blocks = prefix::blocks(&prompt, catalog.tokens_per_block(&name), sharing);
+    let prompt_blocks = prefix::blocks(&prompt, catalog.tokens_per_block(&model.name), sharing);
     let job = Job {
         prompt,
         output_tokens_max: bound,
@@ -200,11 +205,11 @@ fn understand(
     Ok(Understood {
         kind,
         submission: Submission {
-            model: model.name.clone(),
+            model: target.name.clone(),
             tenant: caller.tenant,
             job: Arc::new(job),
             prompt_blocks,
-            hints,
+            hints: target.narrow(hints),
         },
         transfer: params.transfer,
     })
@@ -231,9 +236,9 @@ pub(super) fn route_query(
     mut fields: Fields<'_>,
 ) -> Result<RouteQuery, ApiError> {
     let catalog = app.catalog();
-    let name: String = fields.require("model", "a text")?;
-    let model = models::find(&catalog, &name)?;
-    let rules = rules(app, &catalog, (&caller.tenant, &model.name));
+    let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
+    let model = &*target.model;
+    let rules = rules(app, &target, &caller.tenant);
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
     let wanted = "an integer of at least 1";
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
@@ -249,32 +254,32 @@ pub(super) fn route_query(
         None => {
             let tokens = prompt(&mut fields, kind)?.into_tokens(model)?;
             let sharing = (app.settings.prefix_cache, &*caller.tenant);
-            let blocks = prefix::blocks(&tokens, catalog.tokens_per_block(&name), sharing);
+            let blocks = prefix::blocks(&tokens, catalog.tokens_per_block(&model.name), sharing);
             (tokens.len(), blocks)
         }
     };
     let output_tokens_max =
         output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
     Ok(RouteQuery {
-        model: model.name.clone(),
+        model: target.name.clone(),
         tenant: caller.tenant,
         size: RequestSize {
             prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
             prompt_blocks,
             output_tokens_max,
         },
-        hints,
+        hints: target.narrow(hints),
     })
 }
 
-/// The rules for hints of a tenant's request for a model.
-fn rules<'a>(app: &'a App, catalog: &'a Catalog, (tenant, model): (&'a str, &'a str)) -> Rules<'a> {
+/// The rules for hints of a tenant's request.
+fn rules<'a>(app: &'a App, target: &'a Target<'_>, tenant: &'a str) -> Rules<'a> {
     Rules {
         priority_min: -app.settings.priority_max,
         claims: app.settings.claims_of(tenant),
         label_keys: &app.settings.label_keys,
-        executors: &catalog.executors,
-        model: Some(model),
+        executors: &target.executors,
+        model: target.name.as_deref(),
         tenant,
     }
 }

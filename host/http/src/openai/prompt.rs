@@ -147,6 +147,10 @@ mod tests {
             true
         }
 
+        fn fingerprint(&self) -> [u8; 32] {
+            [0; 32]
+        }
+
         fn defaults(&self) -> &GenerationDefaults {
             panic!("nobody asks for the defaults")
         }

@@ -14,7 +14,7 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
-use super::{LogFormat, PrefixCache};
+use super::{LogFormat, PrefixCache, UnnamedModel};
 
 /// A value that may be left out, with its place.
 pub(super) type Given<T> = Option<Spanned<T>>;
@@ -66,6 +66,24 @@ pub(super) struct Http {
     pub(super) metrics_public: Option<bool>,
     pub(super) cors_origins: Vec<Spanned<String>>,
     pub(super) prefix_cache: Option<PrefixCacheName>,
+    pub(super) unnamed_model: Option<UnnamedModelName>,
+}
+
+/// The name of a treatment of requests that name no model.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum UnnamedModelName {
+    Refuse,
+    Any,
+}
+
+impl From<UnnamedModelName> for UnnamedModel {
+    fn from(name: UnnamedModelName) -> Self {
+        match name {
+            UnnamedModelName::Refuse => UnnamedModel::Refuse,
+            UnnamedModelName::Any => UnnamedModel::Any,
+        }
+    }
 }
 
 /// The name of a choice of requests that share a cache.

@@ -31,7 +31,7 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
-pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin, PrefixCache};
+pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin, PrefixCache, UnnamedModel};
 use pointsman_lifecycle::settings::LifecycleSettings;
 
 use file::File;
@@ -112,6 +112,8 @@ pub struct HttpConfig {
     pub cors_origins: Vec<PageOrigin>,
     /// The requests that may use what executors have of each other's prompts. Default shared.
     pub prefix_cache: PrefixCache,
+    /// The treatment of requests that name no model. Default refused.
+    pub unnamed_model: UnnamedModel,
 }
 
 /// Access to `/admin` and `/monitor`, where operators look inside and give orders. With neither a
@@ -295,6 +297,7 @@ impl Default for HttpConfig {
             metrics_public: true,
             cors_origins: Vec::new(),
             prefix_cache: PrefixCache::default(),
+            unnamed_model: UnnamedModel::default(),
         }
     }
 }

@@ -340,7 +340,7 @@ async fn hints_reach_the_driver_from_headers_and_body() {
     };
     assert_eq!(*hints, expected);
     assert_eq!(played.submission().tenant, "default");
-    assert_eq!(played.submission().model, "demo");
+    assert_eq!(played.submission().model.as_deref(), Some("demo"));
 }
 
 fn with_keys(config: &mut Config) {

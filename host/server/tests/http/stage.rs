@@ -208,6 +208,7 @@ impl Played {
     pub(crate) fn placed(&self, executor: &str, reason: &str) {
         self.0.sink.placed(Arc::new(Placement {
             executor: executor.to_owned(),
+            model: "demo".to_owned(),
             by: Authorship {
                 policy: "memory-aware".to_owned(),
                 decision: "7.1".to_owned(),

@@ -334,7 +334,7 @@ impl Stage {
         let (sink, closing, deliveries) = channel(job.output_tokens_max);
         self.asked.push(deliveries);
         let submission = Submission {
-            model: "model".to_owned(),
+            model: Some("model".to_owned()),
             tenant: "tenant".to_owned(),
             job: Arc::new(job),
             prompt_blocks: PromptBlocks::default(),

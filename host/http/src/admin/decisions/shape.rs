@@ -17,7 +17,8 @@ pub(crate) struct Decisions {
     /// The machine's number of the request, as in the decision journal.
     pub(super) request: u64,
     pub(super) tenant: String,
-    pub(super) model: String,
+    /// Null: the client named none.
+    pub(super) model: Option<String>,
     /// The request as policies saw it when it arrived; null: it allows too many executors.
     pub(super) asked: Option<RequestRow>,
     pub(super) steps: Vec<DecisionStep>,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pointsman_core as core;
-use pointsman_http::{NoOrigin, PageOrigin, PrefixCache};
+use pointsman_http::{NoOrigin, PageOrigin, PrefixCache, UnnamedModel};
 use pointsman_notation::{Number, Size, Time, TomlProblem, TomlText};
 use toml::Spanned;
 
@@ -199,6 +199,9 @@ impl Check<'_> {
             prefix_cache: given
                 .prefix_cache
                 .map_or(default.prefix_cache, PrefixCache::from),
+            unnamed_model: given
+                .unnamed_model
+                .map_or(default.unnamed_model, UnnamedModel::from),
         })
     }
 
