@@ -25,6 +25,7 @@
 pub mod catalog;
 pub mod clock;
 pub mod decisions;
+mod events;
 mod executors;
 pub mod fleet;
 mod forecast;
@@ -46,13 +47,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use pointsman_core::rows::{self, Health, NameKind};
+use pointsman_core::rows::{self, NameKind};
 use pointsman_core::{
-    Answer, Asked, Author, Decided, Effect, ExecutorId, ExecutorUpdate, Fact, Incarnation, Input,
-    Kept, LabelId, Machine, Micros, NewRequest, Policies, RecordedMachine, Reply, Round,
-    SequenceRef, Sink, Stamped, StartOrder, Tap,
+    Answer, Asked, Author, Decided, Effect, ExecutorId, Fact, Input, LabelId, Machine, Micros,
+    NewRequest, Policies, RecordedMachine, Reply, Round, Sink, Stamped, StartOrder, Tap,
 };
-use pointsman_executor::contract::{Command, Event, Events, Start};
+use pointsman_executor::contract::{Command, Start};
 use pointsman_executor::delivery::{Authorship, BUILT_IN, Placement};
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, PolicyRecorder};
 use tokio::sync::mpsc;
@@ -62,8 +62,8 @@ use decisions::{Arrival, DecisionLog};
 use executors::Executors;
 use forecast::Referents;
 use message::{Load, Submission, Submitted, TicketId};
-use operator::{Fate, RequestSize};
-use requests::{Record, Remains, Requests};
+use operator::RequestSize;
+use requests::{Record, Requests};
 use sessions::Sessions;
 
 /// The machine, its policies, and the requests in hand.
@@ -274,101 +274,6 @@ impl Driver {
             }
         }
         ids
-    }
-
-    // === Executors ===
-
-    /// Takes in the news of an executor. News of an earlier life is ignored.
-    pub fn events(&mut self, now: Micros, events: Events) {
-        let Events {
-            executor,
-            incarnation,
-            list,
-        } = events;
-        if !self.executors.is_current(executor, incarnation) {
-            return;
-        }
-        for event in list {
-            match event {
-                Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
-                Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
-                Event::Finished { sequence, stop } => {
-                    self.requests.stopped(sequence.request, stop);
-                    if let Some(session) = self.requests.session(sequence.request) {
-                        self.sessions.served(now, session, sequence.executor);
-                    }
-                    self.input(now, Input::SequenceFinished(sequence));
-                }
-                Event::Failed {
-                    sequence,
-                    retry,
-                    why,
-                    state,
-                } => {
-                    record::failed(sequence, &why);
-                    let input = match self.requests.failed(sequence.request, state) {
-                        Remains::Whole => Input::SequenceFinished(sequence),
-                        Remains::Part(kept) => Input::SequenceFailed {
-                            sequence,
-                            retry,
-                            kept,
-                        },
-                    };
-                    self.input(now, input);
-                }
-                Event::Left { sequence, state } => {
-                    self.requests.give_back(sequence.request, state);
-                    self.input(now, Input::SequenceLeft(sequence));
-                }
-                Event::Lost { why } => {
-                    record::lost(executor, &why);
-                    self.lose(now, executor, incarnation);
-                    self.revive(now, executor);
-                }
-            }
-        }
-    }
-
-    /// Takes what ran on an executor from it, as far as the driver has the answers: the life
-    /// `incarnation` has ended.
-    fn lose(&mut self, now: Micros, executor: ExecutorId, incarnation: Incarnation) {
-        let mut kept = Vec::new();
-        for (request, remains) in self.requests.take_from(executor) {
-            match remains {
-                Remains::Part(generated) => kept.push(Kept { request, generated }),
-                // Its end was not heard of.
-                Remains::Whole => self.input(
-                    now,
-                    Input::SequenceFinished(SequenceRef {
-                        request,
-                        executor,
-                        incarnation,
-                    }),
-                ),
-            }
-        }
-        let lost = Input::ExecutorLost {
-            executor,
-            incarnation,
-            kept,
-        };
-        self.input(now, lost);
-    }
-
-    /// Begins the next life of an executor that has reported itself lost.
-    fn revive(&mut self, now: Micros, executor: ExecutorId) {
-        let Some(snapshot) = self.machine.executor_snapshot(executor) else {
-            return;
-        };
-        self.executors.reborn(executor, snapshot.incarnation);
-        let up = ExecutorUpdate::Health(Health::Up);
-        let mut updates = vec![up];
-        if self.executors.fate(executor) == Fate::Drains {
-            updates.push(ExecutorUpdate::Health(Health::Draining));
-        }
-        for update in updates {
-            self.input(now, Input::ExecutorUpdated(executor, update));
-        }
     }
 
     // === Policies ===

@@ -1,9 +1,11 @@
 //! The driver with a real machine and a hand that plays the executor.
 
+use pointsman_core::rows::Health;
 use pointsman_core::{
     Config, DeviceSpec, ExecutorSpec, FailedWhy, Incarnation, Outcome, Progress, PromptBlocks,
-    RequestId, RetryClass, StepReport, fixture,
+    RequestId, RetryClass, SequenceRef, StepReport, fixture,
 };
+use pointsman_executor::contract::{Event, Events};
 use pointsman_executor::delivery::{Deliveries, Delivery, End, Piece, StopReason, channel};
 use pointsman_executor::job::{Job, JobState, Sampling};
 use pointsman_policy::Patience;

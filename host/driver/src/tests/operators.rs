@@ -2,14 +2,15 @@
 
 use std::thread;
 
+use pointsman_core::rows::Health;
 use pointsman_core::{DeviceId, RefusalCause};
 use pointsman_executor::handle::{Ended, EngineHandle};
 use pointsman_executor::stats::EngineStats;
 
 use super::super::decisions::TraceEvent;
 use super::super::operator::{
-    AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, ForecastAuthor, ForecastOutcome,
-    Operator, RequestSize, RouteQuery,
+    AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, Fate, ForecastAuthor,
+    ForecastOutcome, Operator, RequestSize, RouteQuery,
 };
 use super::super::provider::{PreparedExecutor, PreparedModel};
 use super::*;

@@ -1,0 +1,104 @@
+//! The news of executors: what they report, and that one is lost.
+
+use pointsman_core::rows::Health;
+use pointsman_core::{ExecutorId, ExecutorUpdate, Incarnation, Input, Kept, Micros, SequenceRef};
+use pointsman_executor::contract::{Event, Events};
+
+use super::operator::Fate;
+use super::requests::Remains;
+use super::{Driver, record};
+
+impl Driver {
+    /// Takes in the news of an executor. News of an earlier life is ignored.
+    pub fn events(&mut self, now: Micros, events: Events) {
+        let Events {
+            executor,
+            incarnation,
+            list,
+        } = events;
+        if !self.executors.is_current(executor, incarnation) {
+            return;
+        }
+        for event in list {
+            match event {
+                Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
+                Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
+                Event::Finished { sequence, stop } => {
+                    self.requests.stopped(sequence.request, stop);
+                    if let Some(session) = self.requests.session(sequence.request) {
+                        self.sessions.served(now, session, sequence.executor);
+                    }
+                    self.input(now, Input::SequenceFinished(sequence));
+                }
+                Event::Failed {
+                    sequence,
+                    retry,
+                    why,
+                    state,
+                } => {
+                    record::failed(sequence, &why);
+                    let input = match self.requests.failed(sequence.request, state) {
+                        Remains::Whole => Input::SequenceFinished(sequence),
+                        Remains::Part(kept) => Input::SequenceFailed {
+                            sequence,
+                            retry,
+                            kept,
+                        },
+                    };
+                    self.input(now, input);
+                }
+                Event::Left { sequence, state } => {
+                    self.requests.give_back(sequence.request, state);
+                    self.input(now, Input::SequenceLeft(sequence));
+                }
+                Event::Lost { why } => {
+                    record::lost(executor, &why);
+                    self.lose(now, executor, incarnation);
+                    self.revive(now, executor);
+                }
+            }
+        }
+    }
+
+    /// Takes what ran on an executor from it, as far as the driver has the answers: the life
+    /// `incarnation` has ended.
+    pub(super) fn lose(&mut self, now: Micros, executor: ExecutorId, incarnation: Incarnation) {
+        let mut kept = Vec::new();
+        for (request, remains) in self.requests.take_from(executor) {
+            match remains {
+                Remains::Part(generated) => kept.push(Kept { request, generated }),
+                // Its end was not heard of.
+                Remains::Whole => self.input(
+                    now,
+                    Input::SequenceFinished(SequenceRef {
+                        request,
+                        executor,
+                        incarnation,
+                    }),
+                ),
+            }
+        }
+        let lost = Input::ExecutorLost {
+            executor,
+            incarnation,
+            kept,
+        };
+        self.input(now, lost);
+    }
+
+    /// Begins the next life of an executor that has reported itself lost.
+    fn revive(&mut self, now: Micros, executor: ExecutorId) {
+        let Some(snapshot) = self.machine.executor_snapshot(executor) else {
+            return;
+        };
+        self.executors.reborn(executor, snapshot.incarnation);
+        let up = ExecutorUpdate::Health(Health::Up);
+        let mut updates = vec![up];
+        if self.executors.fate(executor) == Fate::Drains {
+            updates.push(ExecutorUpdate::Health(Health::Draining));
+        }
+        for update in updates {
+            self.input(now, Input::ExecutorUpdated(executor, update));
+        }
+    }
+}
