@@ -33,6 +33,7 @@ export const lifecycle = {
       ],
       reasons: REASONS,
       stateVersion: 1,
+      ordersOne: false,
     };
   },
 

@@ -30,6 +30,7 @@ class Lifecycle(exports.Lifecycle):
             needs=[Need(Hook.ROUTING, NEEDS)],
             reasons=REASONS,
             state_version=1,
+            orders_one=False,
         )
 
     def configure(self, settings, bounds):

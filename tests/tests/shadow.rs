@@ -213,6 +213,7 @@ impl Instance for Stuck {
             needs: Needs::default(),
             reasons: Vec::new(),
             state_version: 1,
+            orders_one: true,
         })
     }
 

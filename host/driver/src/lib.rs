@@ -492,15 +492,22 @@ impl Driver {
     #[must_use]
     pub fn load(&self) -> Load {
         let queue = self.machine.queue_snapshot();
-        let idle = |device: &rows::Device| device.blocks_free.saturating_add(device.blocks_cached);
-        let held = |device: rows::Device| device.blocks_total.saturating_sub(idle(&device));
         let mut load = Load {
             live: self.machine.live_requests(),
             queued: queue.queued.len(),
             parked: queue.parked.len(),
-            blocks_used: self.machine.devices().map(|d| u64::from(held(d))).sum(),
             ..Load::default()
         };
+        for device in self.machine.devices() {
+            let idle = device.blocks_free.saturating_add(device.blocks_cached);
+            let used = u64::from(device.blocks_total.saturating_sub(idle));
+            load.blocks_used += used;
+            load.blocks_cached += u64::from(device.blocks_cached);
+            load.blocks_total += u64::from(device.blocks_total);
+            load.kv_bytes_used += used.saturating_mul(device.block_bytes);
+            let total = u64::from(device.blocks_total).saturating_mul(device.block_bytes);
+            load.kv_bytes_total += total;
+        }
         for id in self.machine.executor_ids() {
             let Some(executor) = self.machine.executor_snapshot(id) else {
                 continue;

@@ -131,6 +131,14 @@ pub struct Load {
     pub slots_total: u32,
     /// KV blocks held by sequences, each once however many share it, all devices.
     pub blocks_used: u64,
+    /// KV blocks that no sequence holds and that hold the beginning of a prompt, all devices.
+    pub blocks_cached: u64,
+    /// KV blocks there are, all devices whose number is known.
+    pub blocks_total: u64,
+    /// Bytes of the blocks in `blocks_used`.
+    pub kv_bytes_used: u64,
+    /// Bytes of the blocks in `blocks_total`.
+    pub kv_bytes_total: u64,
     /// Executors that take something new.
     pub executors_up: u32,
 }

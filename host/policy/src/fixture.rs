@@ -86,7 +86,7 @@ impl Guest {
                 (data (i32.const 1024)
                     "\00\08\00\00\04\00\00\00" "\04\08\00\00\03\00\00\00"
                     "\00\08\00\00\00\00\00\00" "\38\04\00\00\01\00\00\00"
-                    "\00\00\00\00\00\00\00\00" "\01\00\00\00")
+                    "\00\00\00\00\00\00\00\00" "\01\00\00\00\01")
                 (data (i32.const 2048) "test1.0")
                 (; The hook priority needs names, executors and so on up to waiting. ;)
                 (data (i32.const 1080) "\01\00\ff\00")
@@ -191,6 +191,7 @@ pub(crate) fn scripted(name: &str) -> Handle {
             needs: Needs::every(told_to_all()),
             reasons: vec!["because".to_owned()],
             state_version: 1,
+            orders_one: true,
         },
         hooks: HookSet::from_iter([Hook::Priority]),
         refuses_settings: None,

@@ -133,6 +133,8 @@ pub struct PolicyDescription {
     pub reasons: Vec<String>,
     /// Version of the snapshots' format.
     pub state_version: u32,
+    /// True if it is asked for the order of a single request too.
+    pub orders_one: bool,
 }
 
 impl PolicyDescription {

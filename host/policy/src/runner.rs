@@ -348,6 +348,13 @@ impl Runner {
         at: Moment,
         question: &Question<'_>,
     ) -> Result<Answered, Fault> {
+        if let Some(reply) = self.spare(question) {
+            return Ok(Answered {
+                reply,
+                fuel: None,
+                nanos: 0,
+            });
+        }
         let answered = self
             .wake()
             .and_then(|()| self.tell(rows, self.kinds(question), at.now))
@@ -357,6 +364,20 @@ impl Runner {
             self.feed.named.by_reply(needs, question, &answered.reply);
         }
         self.settle(at.now, answered)
+    }
+
+    /// The answer to a question that has only one, which the policy is spared: the order of a
+    /// single request. It is told what changed with its next question.
+    pub(crate) fn spare(&mut self, question: &Question<'_>) -> Option<Reply> {
+        let Question::Priority(requests) = question else {
+            return None;
+        };
+        if self.description.orders_one || requests.len() > 1 {
+            return None;
+        }
+        self.counters.fuel = 0;
+        let order = requests.iter().map(|asked| asked.request);
+        Some(Reply::Priority(order.collect()))
     }
 
     /// Asks a policy that is told `changes` by its owner instead of its own feed.

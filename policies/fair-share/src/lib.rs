@@ -79,6 +79,9 @@ impl Policy for FairShare {
 impl Priority for FairShare {
     const NEEDS: Feed = Feed::WAITING.union(Feed::TENANTS);
 
+    /// It learns who waits, and who waited last.
+    const ORDERS_ONE: bool = true;
+
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         queue::order(mirror, &self.settings, &self.accounts, requests)
     }

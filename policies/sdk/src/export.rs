@@ -13,11 +13,14 @@ macro_rules! export {
         /// A new instance of this policy, not yet configured.
         #[must_use]
         pub fn instance() -> ::std::boxed::Box<dyn $crate::Instance> {
-            ::std::boxed::Box::new(PolicyInstance($crate::Runtime::new(NEEDS)))
+            ::std::boxed::Box::new(PolicyInstance($crate::Runtime::new(ASKS)))
         }
 
-        /// The kinds of rows that each hook of this policy reads.
-        const NEEDS: &[($crate::Hook, $crate::Feed)] = &[$($crate::__need!($hook, $policy)),+];
+        /// The wishes of this policy's hooks.
+        const ASKS: $crate::Asks = $crate::Asks {
+            needs: &[$($crate::__need!($hook, $policy)),+],
+            orders_one: false $(|| $crate::__orders_one!($hook, $policy))+,
+        };
 
         struct PolicyInstance($crate::Runtime<$policy>);
 
@@ -27,7 +30,7 @@ macro_rules! export {
             }
 
             fn describe(&self) -> $crate::wire::lifecycle::Description {
-                <$policy as $crate::Policy>::describe().with_needs(NEEDS)
+                <$policy as $crate::Policy>::describe().with(ASKS)
             }
 
             fn configure(
@@ -67,13 +70,13 @@ macro_rules! export {
 
             ::std::thread_local! {
                 static RUNTIME: ::core::cell::RefCell<$crate::Runtime<$policy>> =
-                    ::core::cell::RefCell::new($crate::Runtime::new(NEEDS));
+                    ::core::cell::RefCell::new($crate::Runtime::new(ASKS));
             }
 
             impl $crate::component::Host for Component {
                 type Policy = $policy;
 
-                const NEEDS: &'static [($crate::Hook, $crate::Feed)] = NEEDS;
+                const ASKS: $crate::Asks = ASKS;
 
                 fn with<R>(call: impl FnOnce(&mut $crate::Runtime<$policy>) -> R) -> R {
                     RUNTIME.with_borrow_mut(call)
@@ -152,6 +155,18 @@ macro_rules! __need {
             "no such hook: ",
             ::core::stringify!($other)
         ))
+    };
+}
+
+/// True for a hook that asks for the order of a single request.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __orders_one {
+    (priority, $policy:ty) => {
+        <$policy as $crate::Priority>::ORDERS_ONE
+    };
+    ($other:ident, $policy:ty) => {
+        false
     };
 }
 
@@ -243,9 +258,10 @@ macro_rules! __export_world {
 pub mod component {
     use std::cell::Cell;
 
-    use crate::instance::{Hook, Runtime};
+    use crate::instance::Runtime;
+    use crate::needs::Asks;
     use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
-    use crate::wire::lifecycle::{Bounds, Description, Feed};
+    use crate::wire::lifecycle::{Bounds, Description};
     use crate::wire::types::{AskedRequest, Cached, Change, Extent, Moment, Request};
     use crate::wire::{admission, budget, explanation, lifecycle, preemption, priority, routing};
 
@@ -254,8 +270,8 @@ pub mod component {
         /// The policy of the component.
         type Policy: Policy;
 
-        /// The kinds of rows that each of its hooks reads.
-        const NEEDS: &'static [(Hook, Feed)];
+        /// The wishes of its hooks.
+        const ASKS: Asks;
 
         /// Calls with the instance.
         fn with<R>(call: impl FnOnce(&mut Runtime<Self::Policy>) -> R) -> R;
@@ -276,7 +292,7 @@ pub mod component {
     impl<H: Host> lifecycle::Guest for H {
         fn describe() -> Description {
             hook_panics();
-            H::Policy::describe().with_needs(H::NEEDS)
+            H::Policy::describe().with(H::ASKS)
         }
 
         fn configure(settings: String, bounds: Bounds) -> Result<(), String> {

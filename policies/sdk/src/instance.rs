@@ -6,6 +6,7 @@ use crate::case::Case;
 use crate::fleet::Fleet;
 use crate::index::Touched;
 use crate::mirror::Mirror;
+use crate::needs::Asks;
 use crate::placements::BatchPlacements;
 use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 use crate::settings;
@@ -134,10 +135,10 @@ pub struct Runtime<P> {
 // === impl Runtime ===
 
 impl<P> Runtime<P> {
-    /// Makes the runtime of a policy whose hooks have these needs.
+    /// Makes the runtime of a policy whose hooks have these wishes.
     #[must_use]
-    pub fn new(needs: &[(Hook, Feed)]) -> Self {
-        let needs = needs.iter().map(|(_, feed)| *feed);
+    pub fn new(asks: Asks) -> Self {
+        let needs = asks.needs.iter().map(|(_, feed)| *feed);
         Self {
             policy: None,
             needs: needs.fold(Feed::empty(), Feed::union),

@@ -110,6 +110,8 @@ pub use fleet::{Fleet, Place, Readiness, Seat};
 pub use index::{ExecutorIndex, Reach};
 pub use instance::{Hook, Instance, Runtime};
 pub use mirror::Mirror;
+#[doc(hidden)]
+pub use needs::Asks;
 pub use needs::Description;
 pub use placements::{BatchPlacements, PlacementCounts};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};

@@ -16,6 +16,16 @@ impl Feed {
         .union(Self::MODELS);
 }
 
+/// The wishes of a policy's hooks.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Asks {
+    /// The kinds of rows that each hook reads.
+    pub needs: &'static [(Hook, Feed)],
+    /// True if the order of a single request is asked for.
+    pub orders_one: bool,
+}
+
 /// A policy in its author's words: the description that the host is given, but for what the hooks
 /// need, which [`export!`](crate::export) adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +43,11 @@ pub struct Description {
 }
 
 impl Description {
-    /// The description with the needs of the policy's hooks.
+    /// The description with what the policy's hooks ask for.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_needs(self, needs: &[(Hook, Feed)]) -> lifecycle::Description {
-        let needs = needs.iter().map(|&(hook, feed)| Need {
+    pub fn with(self, asks: Asks) -> lifecycle::Description {
+        let needs = asks.needs.iter().map(|&(hook, feed)| Need {
             hook: hook.into(),
             feed,
         });
@@ -48,6 +58,7 @@ impl Description {
             needs: needs.collect(),
             reasons: self.reasons,
             state_version: self.state_version,
+            orders_one: asks.orders_one,
         }
     }
 }

@@ -152,6 +152,10 @@ pub trait Priority: Policy {
     /// The kinds of rows that the hook reads.
     const NEEDS: Feed;
 
+    /// True if the policy is asked about a single request too. There is nothing to order; but one that
+    /// learns from what it is told before each question needs the question.
+    const ORDERS_ONE: bool = false;
+
     /// Orders these requests, most urgent first. Requests left out come after, by arrival.
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64>;
 }

@@ -212,6 +212,7 @@ impl<P: Ranked + Admission> Admission for ByRank<P> {
 
 impl<P: Ranked + Priority> Priority for ByRank<P> {
     const NEEDS: Feed = <P as Priority>::NEEDS;
+    const ORDERS_ONE: bool = <P as Priority>::ORDERS_ONE;
 
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.policy.order(mirror, at, requests)

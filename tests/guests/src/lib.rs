@@ -280,6 +280,7 @@ impl Admission for Hostile {
 
 impl Priority for Hostile {
     const NEEDS: Feed = EVERYTHING;
+    const ORDERS_ONE: bool = true;
 
     fn order(&mut self, _: &Mirror, _: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.outrage(Call::Order);

@@ -56,17 +56,34 @@ async fn the_blocks_in_use_are_those_of_the_pool_and_never_more() -> Result<()> 
     ensure!(used > 0, "{device}");
     // All sequences run on the one executor.
     ensure!(number(&executor["kv_blocks_used"])? == used, "{listed}");
-    ensure!(number(&listed["load"]["blocks_used"])? == used, "{listed}");
+    let (load, block) = (&listed["load"], number(&device["block_bytes"])?);
+    let total = number(&device["blocks_total"])?;
+    for (field, value) in [
+        ("blocks_used", used),
+        ("blocks_cached", number(&device["blocks_cached"])?),
+        ("blocks_total", total),
+        ("kv_bytes_used", used * block),
+        ("kv_bytes_total", total * block),
+    ] {
+        ensure!(number(&load[field])? == value, "{field}: {listed}");
+    }
     let told = ok(client.post("/admin/route", &chat("Hello"))).await?;
     let candidate = &told["candidates"][0];
     ensure!(number(&candidate["kv_blocks_used"])? > used, "{candidate}");
     drop(streams);
     serving.idle().await?;
     let metrics = String::from_utf8(client.get("/metrics").await?.body)?;
-    ensure!(
-        metrics.contains("\npointsman_kv_blocks_used 0\n"),
-        "{metrics}"
-    );
+    for line in [
+        "kv_blocks_used 0".to_owned(),
+        "kv_bytes_used 0".to_owned(),
+        format!("kv_blocks {total}"),
+        format!("kv_bytes {}", total * block),
+    ] {
+        ensure!(
+            metrics.contains(&format!("\npointsman_{line}\n")),
+            "{line}: {metrics}"
+        );
+    }
     Ok(())
 }
 

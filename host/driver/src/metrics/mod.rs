@@ -99,7 +99,11 @@ struct LoadMetrics {
     parked: Gauge,
     slots: Gauge,
     slots_used: Gauge,
+    blocks: Gauge,
     blocks_used: Gauge,
+    blocks_cached: Gauge,
+    bytes: Gauge,
+    bytes_used: Gauge,
 }
 
 #[derive(Debug)]
@@ -224,7 +228,11 @@ impl Metrics {
         self.load.parked.set(whole(load.parked));
         self.load.slots.set(whole(load.slots_total));
         self.load.slots_used.set(whole(load.slots_used));
+        self.load.blocks.set(whole(load.blocks_total));
         self.load.blocks_used.set(whole(load.blocks_used));
+        self.load.blocks_cached.set(whole(load.blocks_cached));
+        self.load.bytes.set(whole(load.kv_bytes_total));
+        self.load.bytes_used.set(whole(load.kv_bytes_used));
     }
 
     /// Sets the work of an engine so far.
@@ -333,9 +341,19 @@ impl LoadMetrics {
             parked: to.gauge("requests_parked", "Requests outside the queue"),
             slots: to.gauge("slots", "Slots there are"),
             slots_used: to.gauge("slots_used", "Slots in use"),
+            blocks: to.gauge("kv_blocks", "KV blocks there are"),
             blocks_used: to.gauge(
                 "kv_blocks_used",
                 "KV blocks that sequences hold, each once however many share it",
+            ),
+            blocks_cached: to.gauge(
+                "kv_blocks_cached",
+                "KV blocks that no sequence holds and that hold the beginning of a prompt",
+            ),
+            bytes: to.gauge("kv_bytes", "Bytes of the KV blocks there are"),
+            bytes_used: to.gauge(
+                "kv_bytes_used",
+                "Bytes of the KV blocks that sequences hold",
             ),
         }
     }

@@ -36,6 +36,7 @@ impl Instance for Once {
             needs: Needs::default(),
             reasons: vec!["first".to_owned()],
             state_version: 0,
+            orders_one: false,
         })
     }
 

@@ -121,6 +121,10 @@ pub(crate) struct HostLoad {
     slots_used: u32,
     slots_total: u32,
     blocks_used: u64,
+    blocks_cached: u64,
+    blocks_total: u64,
+    kv_bytes_used: u64,
+    kv_bytes_total: u64,
     /// Executors that take something new.
     executors_up: u32,
 }
@@ -319,6 +323,10 @@ impl From<&Load> for HostLoad {
             slots_used: load.slots_used,
             slots_total: load.slots_total,
             blocks_used: load.blocks_used,
+            blocks_cached: load.blocks_cached,
+            blocks_total: load.blocks_total,
+            kv_bytes_used: load.kv_bytes_used,
+            kv_bytes_total: load.kv_bytes_total,
             executors_up: load.executors_up,
         }
     }

@@ -22,6 +22,7 @@ macro_rules! conversions_of_answers {
                 needs,
                 reasons: said.reasons,
                 state_version: said.state_version,
+                orders_one: said.orders_one,
             }
         }
 

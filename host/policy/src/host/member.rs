@@ -74,6 +74,9 @@ impl Member {
         shared: &mut Shared,
         asking: &Asking<'_>,
     ) -> Result<Reply, PolicyFault> {
+        if let Some(reply) = self.runner.spare(asking.question) {
+            return Ok(reply);
+        }
         let now = asking.at.now;
         let answered = self
             .runner

@@ -195,6 +195,23 @@ fn a_long_list_comes_in_several_calls_the_first_of_which_starts_anew() {
     assert_eq!(policy.calls(), expected);
 }
 
+#[test]
+fn a_policy_is_spared_the_order_of_one_unless_it_wants_to_be_asked() {
+    for (orders_one, calls) in [(false, &[][..]), (true, &["order"])] {
+        let policy = scripted("a");
+        policy.set(|script| script.description.orders_one = orders_one);
+        let mut host = host(&[&policy]);
+        let rows = Feeding(RefCell::new(vec![(Extent::SinceLast, 0)]));
+        let answer = order_of(&mut host, &rows, (1, 1));
+        assert_eq!(answer, Answer::by(0, vec![RequestId(1)]));
+        assert_eq!(policy.calls(), calls);
+        // It is told what has changed meanwhile with its next question.
+        let rows = Feeding(RefCell::new(vec![(Extent::Everything, 3)]));
+        order_of(&mut host, &rows, (2, 2));
+        assert_eq!(policy.calls(), ["observe 2 Everything 3", "order"]);
+    }
+}
+
 // === Faults ===
 
 #[test]

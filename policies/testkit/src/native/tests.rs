@@ -24,6 +24,7 @@ impl sdk::Policy for Brittle {
 
 impl sdk::Priority for Brittle {
     const NEEDS: sdk::Feed = sdk::Feed::empty();
+    const ORDERS_ONE: bool = true;
 
     fn order(
         &mut self,
