@@ -47,7 +47,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use pointsman_core::rows::{self, NameKind};
+use pointsman_core::rows::NameKind;
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, Fact, Input, LabelId, Machine, Micros,
     NewRequest, Policies, RecordedMachine, Reply, Round, Sink, Stamped, StartOrder, Tap,
