@@ -39,7 +39,7 @@ struct Positions([u64; RowKind::ALL.len()]);
 /// Rows that an answer named, and that its policy is told again. Of the executors of a placement
 /// that is the first, on which a policy counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named(BTreeSet<RowKey>);
+pub struct Named(Vec<RowKey>);
 
 /// The far end of a feed, where the machine cannot be seen: it tells a policy that answers later
 /// and elsewhere again what that policy's own answers named.
@@ -146,14 +146,12 @@ impl Feed {
 }
 
 impl Named {
-    /// Takes out the rows of these kinds.
-    fn take(&mut self, kinds: RowKinds) -> BTreeSet<RowKey> {
-        if self.0.is_empty() {
-            return BTreeSet::new();
-        }
-        let all = std::mem::take(&mut self.0);
-        let (taken, left) = all.into_iter().partition(|key| kinds.contains(key.kind()));
-        self.0 = left;
+    /// Takes out the rows of these kinds, in order, each once.
+    fn take(&mut self, kinds: RowKinds) -> Vec<RowKey> {
+        let is_taken = |key: &mut RowKey| kinds.contains(key.kind());
+        let mut taken: Vec<RowKey> = self.0.extract_if(.., is_taken).collect();
+        taken.sort_unstable();
+        taken.dedup();
         taken
     }
 
@@ -161,7 +159,7 @@ impl Named {
     /// cannot have counted anything.
     fn add(&mut self, key: RowKey, kinds: RowKinds) {
         if kinds.contains(key.kind()) {
-            self.0.insert(key);
+            self.0.push(key);
         }
     }
 
@@ -244,6 +242,7 @@ impl Relay {
             self.rows.clear();
             self.named.0.clear();
         }
+        let mut changed = BTreeSet::new();
         for change in changes.iter() {
             let (key, row) = match change {
                 Change::Load(row) => (RowKey::Load(row.id), Some(change)),
@@ -261,12 +260,13 @@ impl Relay {
                 | Change::Tenant(_)
                 | Change::Completed(_) => continue,
             };
-            self.named.0.remove(&key);
+            changed.insert(key);
             match row {
                 Some(row) => self.rows.insert(key, row.clone()),
                 None => self.rows.remove(&key),
             };
         }
+        self.named.0.retain(|key| !changed.contains(key));
         let named = self.named.take(kinds);
         changes.extend(named.iter().filter_map(|key| self.rows.get(key)).cloned());
     }
