@@ -65,7 +65,8 @@ impl Turns {
         let work = spawn_blocking(move || {
             let understood = read(&body);
             drop(body);
-            drop((turn, place));
+            // The place first: whoever has the turn next finds it free.
+            drop((place, turn));
             understood
         });
         work.await.unwrap_or_else(|error| {
