@@ -47,7 +47,7 @@ pub struct Config {
     /// `unplaced_max` less than `wait_max`.
     pub held_max: Micros,
     /// Second liveness clock: number of times that a request may be overtaken by later, not more
-    /// urgent ones where it could have run.
+    /// urgent ones where it could have run, outside the queue, or in the queue of an executor.
     pub overtaken_max: u32,
     /// Third liveness clock: steps of its engine that a running sequence may go without a token.
     pub tokenless_steps_max: u32,

@@ -114,7 +114,7 @@ pub enum RequeuedWhy {
 pub enum Clock {
     /// A request that could have been placed waited too long.
     Unplaced,
-    /// A request was overtaken too often where it could have run.
+    /// A request was overtaken too often where it could have gone on.
     Overtaken,
     /// A running request got no token for too many steps.
     Tokenless,

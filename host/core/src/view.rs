@@ -16,7 +16,7 @@ impl<'a> View<'a> {
         Self { machine }
     }
 
-    /// The request as a policy sees it, if it has no place yet.
+    /// The request as a policy sees it, if it has not started.
     #[must_use]
     pub fn request(&self, request: RequestId) -> Option<&'a Request> {
         self.machine.waiting_row(request).map(|row| &**row)

@@ -21,7 +21,7 @@ pub enum RowKind {
     Model,
     /// Tenants and their use.
     Tenant,
-    /// Requests without a place.
+    /// Requests that have not started.
     Waiting,
     /// Placed requests.
     Sequence,

@@ -217,7 +217,7 @@ pub enum RequestClass {
     LatencyCritical,
 }
 
-/// The progress of a request that has no place yet.
+/// The progress of a request that has not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Stage {
@@ -227,9 +227,11 @@ pub enum Stage {
     Parked,
     /// The request is in the queue.
     Queued,
+    /// The request is in the queue of an executor.
+    Placed,
 }
 
-/// A request without a place.
+/// A request that has not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(missing_docs, reason = "documented in wit/types.wit, record request")]
@@ -387,9 +389,9 @@ pub enum Change {
     Model(Model),
     /// A tenant and its usage.
     Tenant(Tenant),
-    /// A request without a place.
+    /// A request that has not started.
     Waiting(Arc<Request>),
-    /// A waiting request has a place or an outcome now.
+    /// A request that waited has started or has an outcome now.
     WaitingGone(RequestId),
     /// A placed request.
     Sequence(Sequence),

@@ -224,6 +224,7 @@ macro_rules! conversions_of_requests {
                     rows::Stage::Arrived => types::Stage::Arrived,
                     rows::Stage::Parked => types::Stage::Parked,
                     rows::Stage::Queued => types::Stage::Queued,
+                    rows::Stage::Placed => types::Stage::Placed,
                 },
                 labels: (!row.labels.is_empty())
                     .then(|| row.labels.iter().map(|id| id.0).collect()),

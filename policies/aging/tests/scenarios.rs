@@ -8,6 +8,8 @@ use pointsman_testkit::{Registry, check_dir};
 fn scenarios_hold_natively_and_as_a_component() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
     let registry = Registry::new().with("aging", pointsman_aging::instance);
+    let registry = registry.with_component("budget");
+    let registry = registry.expect("`cargo xtask policies` built it");
     if let Err(failures) = check_dir(folder.as_ref(), registry) {
         panic!("{failures}");
     }

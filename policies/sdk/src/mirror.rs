@@ -219,14 +219,14 @@ impl Mirror {
         self.tenants.iter().filter_map(|(_, row)| row.as_ref())
     }
 
-    /// A request without a place.
+    /// A request that has not started.
     #[must_use]
     pub fn request(&self, id: u64) -> Option<&Request> {
         self.check(Feed::WAITING);
         self.requests.get(&id).map(Box::as_ref)
     }
 
-    /// The requests without a place, by id.
+    /// The requests that have not started, by id: those in the queue, and others, as `stage` tells.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
         self.check(Feed::WAITING);
         self.requests.values().map(Box::as_ref)

@@ -6,12 +6,14 @@
 //! | `models` | executors of several models, models kept loaded, limits of models |
 //! | `budgets` | tokens of a step among engines, and blocks from one engine for another |
 //! | `routing` | several executors of one model |
+//! | `queues` | the order of those who wait outside the queue, and at an executor |
 //! | `unnamed` | requests that name no model |
 //! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
 
 mod budgets;
 mod devices;
 mod models;
+mod queues;
 mod routing;
 mod strategies;
 mod unnamed;

@@ -100,8 +100,16 @@ impl Machine {
                 Stage::Arrived => lists[0],
                 Stage::Parked => lists[1],
                 Stage::Queued => lists[2],
+                Stage::Placed => false,
             };
             ensure!(stage, "request {id} is not where its stage says");
+        }
+        if request.is_queued_on_executor() {
+            let stage = request.row.stage;
+            ensure!(
+                stage == Stage::Placed,
+                "request {id} is in the queue of an executor and {stage:?}"
+            );
         }
         if let Some(reservation) = request.reservation() {
             let executor = self.ledger.find(reservation.executor);

@@ -37,7 +37,7 @@ impl Serialize for Machine {
                 &sets.short,
             ),
             (out.at.round, out.due, &sets.allot_due, &sets.allot_built_in),
-            (&sets.arrange_due, &sets.arrange_built_in),
+            (&sets.queue_due, &sets.arrange_due, &sets.arrange_built_in),
             (&out.timers, &out.log, &out.completions),
             (&out.effects, &out.facts, out.at.now, out.fleet_news),
         )
@@ -51,14 +51,14 @@ impl<'de> Deserialize<'de> for Machine {
             (config, names, mut ledger, mut requests),
             (open, watched, preemptible, short),
             (round, due, allot_due, allot_built_in),
-            (arrange_due, arrange_built_in),
+            (queue_due, arrange_due, arrange_built_in),
             (timers, log, completions),
             (effects, facts, now, fleet_news),
         ): (
             (_, _, Ledger, Requests),
             (_, _, _, _),
             (_, _, _, _),
-            (_, _),
+            (_, _, _),
             (_, _, _),
             (_, _, _, _),
         ) = Deserialize::deserialize(deserializer)?;
@@ -68,6 +68,7 @@ impl<'de> Deserialize<'de> for Machine {
             short,
             allot_due,
             allot_built_in,
+            queue_due,
             arrange_due,
             arrange_built_in,
         });

@@ -57,7 +57,7 @@ impl Machine {
         let life = (executor, self.ledger[executor].incarnation);
         let placed = Placed::new(life, self.out.now(), cached_tokens);
         self.ledger.enter(request, &placed, into, &mut self.out);
-        self.requests.enter(id, placed, &mut self.out);
+        self.requests.enter(id, placed, into, &mut self.out);
         self.ledger.touch_load(executor, &mut self.out);
         self.arm_request(id);
     }
@@ -106,10 +106,23 @@ impl Machine {
         self.serve(device);
         for executor in self.ledger[device].executors.clone() {
             while let Some(next) = self.ledger.pop_queued(executor) {
+                self.count_overtaken_on(executor, next);
+                self.requests.leave_device_queue(next, &mut self.out);
                 self.start(next);
             }
         }
         self.ledger.remove_detached(device, &mut self.out);
+    }
+
+    /// Counts for the requests in a device queue that the next one to start overtakes them.
+    fn count_overtaken_on(&mut self, executor: ExecutorId, next: RequestId) {
+        let next = &self.requests[next];
+        let left = self.ledger[executor].queue.of(next.row.class).iter();
+        let overtaken = left.filter(|id| self.requests[**id].is_passed_by(next));
+        let overtaken: Vec<RequestId> = overtaken.copied().collect();
+        for id in overtaken {
+            self.requests.overtaken_on_executor(id);
+        }
     }
 
     /// Gives free blocks, and other room that is kept, to claims in order, then to running

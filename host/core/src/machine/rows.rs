@@ -14,7 +14,7 @@ use super::requests::{InSlot, Phase};
 impl Machine {
     pub(crate) fn waiting_row(&self, id: RequestId) -> Option<&Arc<Request>> {
         let request = self.requests.find(id)?;
-        request.waiting().map(|_| &request.row)
+        request.is_unstarted().then_some(&request.row)
     }
 
     pub(super) fn sequence_row(&self, id: RequestId) -> Option<Sequence> {
@@ -172,7 +172,7 @@ impl Machine {
             return;
         }
         for request in self.requests.iter() {
-            if waiting && request.waiting().is_some() {
+            if waiting && request.is_unstarted() {
                 out.push(Change::Waiting(Arc::clone(&request.row)));
             }
             if sequences {

@@ -8,7 +8,7 @@
 )]
 
 pub mod fed;
-mod scripted;
+pub mod scripted;
 
 use pointsman_core::rows::{Change, Request, Residency, SequenceState};
 use pointsman_core::{

@@ -74,11 +74,16 @@ impl DeviceQueue {
         self.of_mut(class).push_back(request);
     }
 
-    /// The next to start: latency-critical before throughput, each in order of placement.
-    pub(super) fn pop(&mut self) -> Option<RequestId> {
-        self.critical
-            .pop_front()
-            .or_else(|| self.throughput.pop_front())
+    /// Puts the requests of a class in another order. One that joins comes after them.
+    pub(super) fn order(&mut self, class: RequestClass, ordered: Vec<RequestId>) {
+        debug_assert_eq!(ordered.len(), self.of(class).len(), "an order adds nothing");
+        *self.of_mut(class) = ordered.into();
+    }
+
+    /// Takes out the next to start: latency-critical before throughput, each class in its order.
+    pub(super) fn pop(&mut self) -> Option<(RequestClass, RequestId)> {
+        let mut heads = CLASSES.into_iter();
+        heads.find_map(|class| Some((class, self.of_mut(class).pop_front()?)))
     }
 
     pub(super) fn remove(&mut self, class: RequestClass, request: RequestId) {
@@ -382,12 +387,16 @@ mod tests {
     }
 
     #[test]
-    fn the_device_queue_starts_latency_critical_first() {
+    fn the_device_queue_starts_latency_critical_first_and_each_class_in_its_order() {
+        let [critical, bulk] = CLASSES;
         let mut queue = DeviceQueue::default();
-        queue.push(RequestClass::Throughput, RequestId(1));
-        queue.push(RequestClass::LatencyCritical, RequestId(2));
-        assert_eq!(queue.pop(), Some(RequestId(2)));
-        assert_eq!(queue.pop(), Some(RequestId(1)));
+        for (class, id) in [(bulk, 1), (bulk, 2), (critical, 3), (critical, 4)] {
+            queue.push(class, RequestId(id));
+        }
+        queue.order(bulk, vec![RequestId(2), RequestId(1)]);
+        let started: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        let expected = [(critical, 3), (critical, 4), (bulk, 2), (bulk, 1)];
+        assert_eq!(started, expected.map(|(class, id)| (class, RequestId(id))));
         assert!(queue.is_empty());
     }
 }

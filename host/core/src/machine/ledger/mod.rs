@@ -37,6 +37,7 @@ use std::ops::Index;
 
 use crate::fact::Fact;
 use crate::log::RowKey;
+use pointsman_interface::rows::RequestClass;
 use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 
 use super::outbox::Outbox;
@@ -80,6 +81,8 @@ pub(super) struct Sets {
     pub(super) allot_due: BTreeSet<DeviceId>,
     /// Devices whose next budgets are the built-in ones.
     pub(super) allot_built_in: BTreeSet<DeviceId>,
+    /// Classes of device queues that the next round puts in order.
+    pub(super) queue_due: BTreeSet<(ExecutorId, RequestClass)>,
     /// Executors whose sequences the next round puts in order.
     pub(super) arrange_due: BTreeSet<ExecutorId>,
     /// Executors whose next order is the built-in one.

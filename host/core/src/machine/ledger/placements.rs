@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::fact::PlacedIn;
 use pointsman_interface::RefusalCause;
+use pointsman_interface::rows::RequestClass;
 use pointsman_interface::{BlockId, DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
@@ -192,7 +193,32 @@ impl Ledger {
         if preempts {
             self.sets.preemptible.insert((request.urgency(), id));
         }
+        if into == PlacedIn::Queue {
+            self.order_soon(placed.executor, row.class);
+        }
         self.count_running(row.tenant, Step::Up, out);
+    }
+
+    /// Has a class in a device queue that somebody joined or left put in order, if there is a choice.
+    fn order_soon(&mut self, executor: ExecutorId, class: RequestClass) {
+        if self[executor].queue.len(class) > 1 {
+            self.sets.queue_due.insert((executor, class));
+        }
+    }
+
+    /// Takes the list of classes of device queues that are to be put in order.
+    pub(crate) fn take_queue_due(&mut self) -> BTreeSet<(ExecutorId, RequestClass)> {
+        std::mem::take(&mut self.sets.queue_due)
+    }
+
+    /// Puts the requests of a class in an executor's device queue in another order.
+    pub(crate) fn order_queue(
+        &mut self,
+        executor: ExecutorId,
+        class: RequestClass,
+        ordered: Vec<RequestId>,
+    ) {
+        self.executor_mut(executor).queue.order(class, ordered);
     }
 
     /// Moves the next request of an executor's device queue into a slot, if one is free.
@@ -201,11 +227,13 @@ impl Ledger {
         if record.queue.is_empty() || !record.has_slot() || !record.health.works() {
             return None;
         }
-        self.book(executor, |record| {
-            let next = record.queue.pop()?;
+        let (class, next) = self.book(executor, |record| {
+            let (class, next) = record.queue.pop()?;
             record.slots.insert(next, SlotUse::Running);
-            Some(next)
-        })
+            Some((class, next))
+        })?;
+        self.order_soon(executor, class);
+        Some(next)
     }
 
     /// Has the budgets of a device set anew, or raised, for a sequence that begins to run, and the

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
 use crate::config::Config;
-use crate::fact::RequeuedWhy;
+use crate::fact::{PlacedIn, RequeuedWhy};
 use crate::input::Progress;
 use crate::log::RowKey;
 use pointsman_interface::rows::Stage;
@@ -128,9 +128,12 @@ impl Requests {
         self.parking.insert(id);
     }
 
-    /// Takes the oldest parked request off its list: it is to be enqueued.
-    pub(super) fn unpark(&mut self) -> Option<RequestId> {
-        self.parking.pop_first()
+    /// Takes a parked request off its list: it is to be enqueued.
+    pub(super) fn unpark(&mut self, id: RequestId) {
+        self.parking.remove(&id);
+        if let Some(waiting) = self.waiting_mut(id) {
+            waiting.overtaken = 0;
+        }
     }
 
     pub(super) fn enqueue(&mut self, id: RequestId, out: &mut Outbox) {
@@ -186,14 +189,22 @@ impl Requests {
         out.timers.arm(Timer::Request(id), None);
         if request.placed().is_some() {
             out.gone(RowKey::Sequence(id), &mut request.sequence_stamp);
-            return;
+        } else {
+            self.unlist(id, request.row.stage);
         }
-        match request.row.stage {
+        if request.is_unstarted() {
+            out.gone(RowKey::Waiting(id), &mut request.waiting_stamp);
+        }
+    }
+
+    /// Takes a request without a place off the list that its stage names.
+    fn unlist(&mut self, id: RequestId, stage: Stage) {
+        match stage {
             Stage::Arrived => self.arrivals.retain(|arrival| *arrival != id),
             Stage::Parked => drop(self.parking.remove(&id)),
             Stage::Queued => drop(self.queue.remove(&id)),
+            Stage::Placed => debug_assert!(false, "this stage has no list"),
         }
-        out.gone(RowKey::Waiting(id), &mut request.waiting_stamp);
     }
 }
 
@@ -201,17 +212,47 @@ impl Requests {
 
 impl Requests {
     /// Gives a queued request its place.
-    pub(super) fn enter(&mut self, id: RequestId, placed: Placed, out: &mut Outbox) {
+    pub(super) fn enter(
+        &mut self,
+        id: RequestId,
+        placed: Placed,
+        into: PlacedIn,
+        out: &mut Outbox,
+    ) {
         self.queue.remove(&id);
         let request = self.get_mut(id);
         request.turn(|phase| phase.enter(placed));
-        out.gone(RowKey::Waiting(id), &mut request.waiting_stamp);
+        match into {
+            PlacedIn::Slot => out.gone(RowKey::Waiting(id), &mut request.waiting_stamp),
+            PlacedIn::Queue => {
+                request.row_mut().stage = Stage::Placed;
+                self.touch_waiting(id, out);
+            }
+        }
         self.touch_sequence(id, out);
+    }
+
+    /// Notes that a request leaves the device queue for a slot.
+    pub(super) fn leave_device_queue(&mut self, id: RequestId, out: &mut Outbox) {
+        let request = self.get_mut(id);
+        debug_assert!(request.is_queued_on_executor(), "it is in the queue");
+        out.gone(RowKey::Waiting(id), &mut request.waiting_stamp);
     }
 
     /// Notes that a placed request has its slot.
     pub(super) fn run(&mut self, id: RequestId) {
         self.placement_mut(id).in_slot = InSlot::Running;
+    }
+
+    /// Counts a request that went past this one in the device queue.
+    pub(super) fn overtaken_on_executor(&mut self, id: RequestId) {
+        let placed = self.placement_mut(id);
+        placed.overtaken = placed.overtaken.saturating_add(1);
+    }
+
+    /// Has a request go first in the device queue from now on.
+    pub(super) fn put_first(&mut self, id: RequestId) {
+        self.placement_mut(id).goes_first = true;
     }
 
     /// Notes that an engine has taken a sequence up.

@@ -94,6 +94,10 @@ pub(crate) struct Placed {
     pub(crate) generated: u32,
     pub(super) last_token_at: Option<Micros>,
     pub(super) steps_without_token: u32,
+    /// The number of requests that went past it in the device queue.
+    pub(crate) overtaken: u32,
+    /// True if it goes first in the device queue, because too many went past it.
+    pub(crate) goes_first: bool,
     /// Set while it lacks a block to go on.
     pub(crate) short: Option<Short>,
 }
@@ -202,6 +206,12 @@ impl Request {
         self.precedence() < other.precedence()
     }
 
+    /// True if `other` overtakes this request where it goes first: it came later, and is not more
+    /// urgent.
+    pub(crate) fn is_passed_by(&self, other: &Request) -> bool {
+        self.id() < other.id() && other.urgency() <= self.urgency()
+    }
+
     /// The place of this request by urgency, then arrival: the least comes first.
     pub(crate) fn precedence(&self) -> (Reverse<Urgency>, RequestId) {
         (Reverse(self.urgency()), self.id())
@@ -245,6 +255,12 @@ impl Request {
     pub(crate) fn is_queued_on_executor(&self) -> bool {
         self.placed()
             .is_some_and(|placed| placed.in_slot == InSlot::Queued)
+    }
+
+    /// True if it has not started: it has no place, or one in the queue of an executor. Policies
+    /// are told it as a request that waits.
+    pub(crate) fn is_unstarted(&self) -> bool {
+        self.waiting().is_some() || self.is_queued_on_executor()
     }
 
     /// True if its outcome is set and only its room is still in use.
@@ -410,6 +426,8 @@ impl Placed {
             generated: 0,
             last_token_at: None,
             steps_without_token: 0,
+            overtaken: 0,
+            goes_first: false,
             short: None,
         }
     }

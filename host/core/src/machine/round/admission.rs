@@ -1,4 +1,4 @@
-//! Admission: parked requests and arrivals enter the queue, or do not.
+//! Admission: arrivals enter the queue, or do not.
 
 use std::borrow::Cow;
 
@@ -13,16 +13,6 @@ use super::super::interlock::{check_admission, check_count};
 use super::OngoingRound;
 
 impl OngoingRound<'_> {
-    /// Lets parked requests into the queue while it has room, in order of arrival.
-    pub(super) fn unpark(&mut self) {
-        while self.room() > 0
-            && let Some(id) = self.machine.requests.unpark()
-        {
-            self.machine.out.fact(Fact::Unparked(id));
-            self.enqueue(id);
-        }
-    }
-
     pub(super) fn ask_admission(&mut self) {
         let mut arrivals = self.machine.requests.take_arrivals();
         for id in &arrivals {
@@ -144,13 +134,13 @@ impl OngoingRound<'_> {
         self.machine.end(id, Outcome::Refused(why));
     }
 
-    fn enqueue(&mut self, id: RequestId) {
+    pub(super) fn enqueue(&mut self, id: RequestId) {
         let Self { machine, .. } = self;
         machine.requests.enqueue(id, &mut machine.out);
         self.admitted.push(id);
     }
 
-    fn room(&self) -> u32 {
+    pub(super) fn room(&self) -> u32 {
         self.machine.requests.room(&self.machine.config)
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! 1. *Unplaced*: what some executor could have taken for `unplaced-max` is placed by the built-in
 //!    rule. 2. *Overtaken*: a request that later, not more urgent ones have overtaken
-//!    `overtaken-max` times where it could have run goes first. 3. *Tokenless*: a running sequence
-//!    without a token for `tokenless-steps-max` steps gets a built-in allotment, and its engine a
-//!    built-in order (see `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block
-//!    for `unplaced-max` gets a built-in eviction (see `shortages`).
+//!    `overtaken-max` times where it could have run goes first, also among the parked and in the
+//!    queue of an executor (see `queues`). 3. *Tokenless*: a running sequence without a token for
+//!    `tokenless-steps-max` steps gets a built-in allotment, and its engine a built-in order (see
+//!    `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block for `unplaced-max`
+//!    gets a built-in eviction (see `shortages`).
 //!
 //! A hold on purpose stops the first two while it lasts, so that nobody is struck for it: see
 //! `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
@@ -75,9 +76,10 @@ impl OngoingRound<'_> {
             else {
                 continue;
             };
-            let overtook = self.placements.iter().filter(|(other, executor)| {
-                *other > *id && self.machine.overtakes(*other, request, *executor)
-            });
+            // Most are placed in order of arrival, so ids are looked at first.
+            let later = self.placements.iter().filter(|(other, _)| other > id);
+            let overtook = later
+                .filter(|(other, executor)| self.machine.overtakes(*other, request, *executor));
             let n = count(overtook.count());
             if n == 0 {
                 continue;
@@ -143,12 +145,11 @@ impl Machine {
         self.requests.tell_hold_end(id, held_max, &mut self.out);
     }
 
-    /// Tells whether a placement went past a request that is at least as urgent and could have run
-    /// there.
+    /// Tells whether a placement went past a request that could have run there.
     fn overtakes(&self, other: RequestId, request: &Request, executor: ExecutorId) -> bool {
         let other = self.requests.find(other);
         let executor = self.ledger.find(executor);
-        other.is_some_and(|other| other.urgency() <= request.urgency())
+        other.is_some_and(|other| request.is_passed_by(other))
             && executor.is_some_and(|e| check_open_to(&self.ledger, request, e).is_ok())
     }
 

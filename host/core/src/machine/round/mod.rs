@@ -6,7 +6,8 @@
 //!
 //! | file | part of the round |
 //! |---|---|
-//! | `admission` | parked requests and arrivals |
+//! | `admission` | arrivals |
+//! | `queues` | the order of parked requests, and of those in the queues of executors |
 //! | `clocks` | the clocks that bound a policy |
 //! | `routing` | order and placement |
 //! | `shortages` | evictions for requests that lack room |
@@ -21,6 +22,7 @@ mod budgets;
 mod built_in;
 mod clocks;
 mod feasibility;
+mod queues;
 mod routing;
 mod shortages;
 
@@ -85,6 +87,7 @@ impl OngoingRound<'_> {
         self.count_overtaken();
         self.relieve();
         self.watch_feasible();
+        self.order_device_queues();
         self.ask_budgets();
         self.ask_arrangements();
     }
