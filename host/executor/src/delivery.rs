@@ -182,8 +182,8 @@ impl TextSink {
             Err(_) => return Err(NotTaken::Gone),
         }
         let answer = &mut turns.answer;
-        let known = answer.generated.len();
-        answer.generated.extend_from_slice(&next.generated[known..]);
+        let new = next.generated.get(answer.generated.len()..);
+        answer.generated.extend_from_slice(new.unwrap_or_default());
         answer.text.clone_from(next.text);
         answer.unsent = Piece::default();
         answer.stop = next.stop;
