@@ -311,14 +311,21 @@ impl Stage {
 
     // === Requests ===
 
-    pub(crate) fn ask_often(&mut self, requests: u32) {
-        for _ in 0..requests {
+    pub(crate) fn ask_often(&mut self, times: u32) {
+        for _ in 0..times {
             self.ask();
         }
     }
 
-    /// A request arrives, and the policies are asked about it.
+    /// Two requests arrive, and the policies are asked about them: of one no order is asked.
     pub(crate) fn ask(&mut self) {
+        for _ in 0..2 {
+            self.submit();
+        }
+        self.port.driver.borrow_mut().settle(self.port.now());
+    }
+
+    fn submit(&mut self) {
         let job = Job {
             prompt: vec![1, 2, 3],
             output_tokens_max: 4,
@@ -348,7 +355,6 @@ impl Stage {
         };
         let mut driver = self.port.driver.borrow_mut();
         driver.submit(self.port.now(), submitted);
-        driver.settle(self.port.now());
     }
 
     // === Reports ===
