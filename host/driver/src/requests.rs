@@ -66,7 +66,7 @@ impl Record {
         let begun = self.state.take();
         let fresh = || JobState::new(Arc::clone(&self.job), self.sink.clone());
         let mut state = begun.map_or_else(fresh, |state| *state);
-        state.begin_turn();
+        state.begin_stay();
         state
     }
 

@@ -206,7 +206,7 @@ impl Host {
                 let request = self.requests.get_mut(&order.sequence.request).unwrap();
                 let fresh = || JobState::new(Arc::clone(&request.job), request.sink.clone());
                 let mut sequence = request.state.take().map_or_else(fresh, |state| *state);
-                sequence.begin_turn();
+                sequence.begin_stay();
                 request.runs_on = Some(order.sequence.executor);
                 (
                     order.sequence.executor,

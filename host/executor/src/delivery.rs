@@ -101,8 +101,8 @@ pub fn channel(output_tokens_max: u32) -> (TextSink, Closing, Deliveries) {
     let sink = TextSink {
         sender,
         text_room,
-        turns: Arc::default(),
-        turn: 0,
+        stays: Arc::default(),
+        stay: 0,
     };
     (sink, Closing(closing), Deliveries(receiver))
 }
@@ -118,14 +118,14 @@ pub struct TextSink {
     sender: mpsc::Sender<Delivery>,
     /// Places that only text may take: a piece has a token at least, so it finds one.
     text_room: usize,
-    turns: Arc<Mutex<Turns>>,
-    /// The turn of the sequence that has this end. A sequence whose turn is over can hand in nothing.
-    turn: u32,
+    stays: Arc<Mutex<Stays>>,
+    /// The stay of the sequence that has this end. A sequence whose stay is over can hand in nothing.
+    stay: u32,
 }
 
-/// The turns of the sequences that have carried a request out, one after the other.
+/// The stays of a request's sequences on executors, one after the other.
 #[derive(Debug, Default)]
-struct Turns {
+struct Stays {
     /// The number of the present one.
     present: u32,
     answer: HandedIn,
@@ -168,10 +168,10 @@ impl TextSink {
     /// Hands in a piece, and notes the answer in the host's copy.
     ///
     /// # Errors
-    /// If the client has left or has been handed more pieces than tokens, or the turn is over.
+    /// If the client has left or has been handed more pieces than tokens, or the stay is over.
     pub(crate) fn hand_in(&self, next: NextPiece<'_>) -> Result<(), NotTaken> {
-        let mut turns = self.turns();
-        if turns.present != self.turn {
+        let mut stays = self.stays();
+        if stays.present != self.stay {
             return Err(NotTaken::Gone);
         }
         match self.sender.try_send(Delivery::Text(next.piece)) {
@@ -181,7 +181,7 @@ impl TextSink {
             }
             Err(_) => return Err(NotTaken::Gone),
         }
-        let answer = &mut turns.answer;
+        let answer = &mut stays.answer;
         let new = next.generated.get(answer.generated.len()..);
         answer.generated.extend_from_slice(new.unwrap_or_default());
         answer.text.clone_from(next.text);
@@ -190,27 +190,27 @@ impl TextSink {
         Ok(())
     }
 
-    /// Begins a turn, with the answer as it is: whoever had the turn can hand in nothing more.
-    pub(crate) fn begin_turn(&mut self, answer: HandedIn) {
+    /// Begins a stay, with the answer as it is: a sequence of an earlier stay can hand in nothing more.
+    pub(crate) fn begin_stay(&mut self, answer: HandedIn) {
         let present = {
-            let mut turns = self.turns();
-            turns.present += 1;
-            turns.answer = answer;
-            turns.present
+            let mut stays = self.stays();
+            stays.present += 1;
+            stays.answer = answer;
+            stays.present
         };
-        self.turn = present;
+        self.stay = present;
     }
 
-    /// Ends the turn of whoever has it. Returns the answer as far as it was handed in.
-    pub(crate) fn end_turn(&self) -> HandedIn {
-        let mut turns = self.turns();
-        turns.present += 1;
-        turns.answer.clone()
+    /// Ends the present stay. Returns the answer as far as it was handed in.
+    pub(crate) fn end_stay(&self) -> HandedIn {
+        let mut stays = self.stays();
+        stays.present += 1;
+        stays.answer.clone()
     }
 
-    /// The turns. Whoever dies with the lock leaves the answer as it was before or after a piece.
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The stays. An executor that dies with the lock leaves the answer as it was before or after a piece.
+    fn stays(&self) -> MutexGuard<'_, Stays> {
+        self.stays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the response where the request runs now. A placement is only for headers, so it is

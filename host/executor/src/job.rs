@@ -90,7 +90,7 @@ impl JobState {
             text,
             unsent,
             stop,
-        } = sink.end_turn();
+        } = sink.end_stay();
         if let Some(stop) = stop {
             return Recovered::Finished(stop);
         }
@@ -103,16 +103,16 @@ impl JobState {
         }))
     }
 
-    /// Begins the sequence's turn on an executor: nobody else can hand in text of its request from
+    /// Begins the sequence's stay on an executor: nobody else can hand in text of its request from
     /// now on.
-    pub fn begin_turn(&mut self) {
+    pub fn begin_stay(&mut self) {
         let answer = HandedIn {
             generated: self.generated().to_vec(),
             text: self.text.clone(),
             unsent: self.unsent.clone(),
             stop: None,
         };
-        self.sink.begin_turn(answer);
+        self.sink.begin_stay(answer);
     }
 
     /// Token ids generated so far.

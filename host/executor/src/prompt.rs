@@ -37,9 +37,9 @@ pub trait PromptEncoder: Debug + Send + Sync {
     /// Returns true for an id of a token that the model has.
     fn has_token(&self, id: u32) -> bool;
 
-    /// A digest of everything that prompts are read by: models with the same one make the same tokens
-    /// of a prompt.
-    fn fingerprint(&self) -> [u8; 32];
+    /// The identity of everything that prompts are read by, a SHA-256: models with the same one make the
+    /// same tokens of a prompt.
+    fn tokenizer_id(&self) -> [u8; 32];
 
     /// Suggestions of the model's makers, for requests that say nothing.
     fn defaults(&self) -> &GenerationDefaults;

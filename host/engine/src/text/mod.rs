@@ -52,7 +52,7 @@ pub struct ModelText {
     token_bytes_max: usize,
     template: Option<ChatTemplate>,
     generation: EndsAndDefaults,
-    fingerprint: [u8; 32],
+    tokenizer_id: [u8; 32],
 }
 
 /// The kind of a token id.
@@ -150,7 +150,7 @@ impl ModelText {
             tokenizer,
             template,
             generation: generation.merge(model, eos_token),
-            fingerprint: fingerprint(files)?,
+            tokenizer_id: tokenizer_id(files)?,
         })
     }
 
@@ -233,8 +233,8 @@ impl PromptEncoder for ModelText {
         kind.is_some_and(|kind| *kind != TokenKind::Missing)
     }
 
-    fn fingerprint(&self) -> [u8; 32] {
-        self.fingerprint
+    fn tokenizer_id(&self) -> [u8; 32] {
+        self.tokenizer_id
     }
 
     fn defaults(&self) -> &GenerationDefaults {
@@ -276,8 +276,8 @@ enum AroundText {
 
 // === Reading ===
 
-/// The digest of the files that say how prompts are read.
-fn fingerprint(files: &ModelFiles) -> Result<[u8; 32], TextError> {
+/// The identity of the files that say how prompts are read.
+fn tokenizer_id(files: &ModelFiles) -> Result<[u8; 32], TextError> {
     let mut hash = Sha256::new();
     for name in [
         TOKENIZER,

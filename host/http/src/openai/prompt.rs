@@ -147,7 +147,7 @@ mod tests {
             true
         }
 
-        fn fingerprint(&self) -> [u8; 32] {
+        fn tokenizer_id(&self) -> [u8; 32] {
             [0; 32]
         }
 

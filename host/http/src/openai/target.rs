@@ -62,7 +62,7 @@ impl<'c> Target<'c> {
         };
         let mut model = first.clone();
         for other in candidates {
-            if other.text.fingerprint() != model.text.fingerprint() {
+            if other.text.tokenizer_id() != model.text.tokenizer_id() {
                 return Err(unclear(catalog, "the models read prompts differently"));
             }
             model.context_tokens = model.context_tokens.min(other.context_tokens);
