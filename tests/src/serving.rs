@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pointsman_driver::message::Load;
+use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::models::Backends;
 use pointsman_server::serve::Server;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::client::Client;
@@ -80,6 +82,21 @@ impl Serving {
         fs::rename(&beside, self.path(name)).context("not renamed")
     }
 
+    /// Has the policy `name` decide from now on: a component that `cargo xtask policies` made, with
+    /// settings as lines of TOML.
+    ///
+    /// # Errors
+    /// If the component is missing, or the policy does not come into force.
+    pub async fn decide_by(&self, name: &str, made: &str, settings: &str) -> Result<()> {
+        if !settings.is_empty() {
+            let sidecar = format!("[settings]\n{settings}\n");
+            self.drop_in(&format!("{name}.toml"), sidecar.as_bytes())?;
+        }
+        self.drop_in(&format!("{name}.wasm"), &component(made)?)?;
+        self.report_until(|report| holds(report, name)).await?;
+        Ok(())
+    }
+
     /// Waits until the server has no request in hand.
     ///
     /// # Errors
@@ -125,6 +142,23 @@ impl Serving {
         }
         bail!("the report stays {:#?}", self.server.reports().borrow())
     }
+}
+
+/// Has the demo model served by executors of these names, on these terms.
+pub fn serve_demo<const N: usize>(config: &mut Config, executors: [(&str, ExecutorTerms); N]) {
+    let executors = executors.map(|(name, terms)| ExecutorConfig {
+        name: Some(name.to_owned()),
+        terms,
+        ..ExecutorConfig::new("demo")
+    });
+    config.executors = executors.to_vec();
+}
+
+/// Gives a policy of the configuration its settings, an object.
+pub fn set(config: &mut Config, policy: &str, settings: &Value) {
+    let settings = settings.as_object().cloned().unwrap_or_default();
+    let settings = (policy.to_owned(), settings);
+    config.policies.settings.push(settings);
 }
 
 /// True if the policy known as `name` holds a hook.

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use pointsman_core::Micros;
-use pointsman_driver::provider::ExecutorConfig;
+use pointsman_driver::provider::ExecutorTerms;
 use pointsman_engine::cpu::CpuBackend;
 use pointsman_engine::model::backend::{Backend, Chunk, DeviceError};
 use pointsman_server::config::Config;
 use pointsman_server::models::Backends;
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
 
 /// The way in which an engine dies.
@@ -96,12 +96,10 @@ impl Backend for Mortal {
 
 /// Two executors of the demo model.
 fn twins(config: &mut Config) {
-    config.executors = ["left", "right"]
-        .map(|name| ExecutorConfig {
-            name: Some(name.to_owned()),
-            ..ExecutorConfig::new("demo")
-        })
-        .to_vec();
+    serve_demo(
+        config,
+        ["left", "right"].map(|name| (name, ExecutorTerms::default())),
+    );
 }
 
 /// Makes a chat one of 60 drawn tokens.
@@ -278,8 +276,7 @@ async fn half_degraded(policy: Option<&str>, fate: &Arc<Fate>) -> Result<Serving
     };
     let serving = Serving::start_with(tune, fate.backends()).await?;
     if let Some(policy) = policy {
-        serving.drop_in(&format!("{policy}.wasm"), &component(policy)?)?;
-        serving.report_until(|report| holds(report, policy)).await?;
+        serving.decide_by(policy, policy, "").await?;
     }
     fate.after(1);
     let mut pinned = long(chat("Hi"));

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
-use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
+use pointsman_driver::provider::ExecutorTerms;
 use pointsman_server::config::Config;
 use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::{Serving, holds, serve_demo};
 use serde_json::{Value, json};
 use tokio::task;
 
@@ -17,17 +17,12 @@ const UNPLACED_MAX: Micros = Micros(50_000);
 
 /// Has the demo model served by `left`, of group 1, and `right`, of group 2, with a slot each.
 fn two_groups(config: &mut Config) {
-    config.executors = [("left", 1), ("right", 2)]
-        .map(|(name, group)| ExecutorConfig {
-            name: Some(name.to_owned()),
-            terms: ExecutorTerms {
-                group,
-                slots: 1,
-                ..ExecutorTerms::default()
-            },
-            ..ExecutorConfig::new("demo")
-        })
-        .to_vec();
+    let of_group = |group| ExecutorTerms {
+        group,
+        slots: 1,
+        ..ExecutorTerms::default()
+    };
+    serve_demo(config, [("left", of_group(1)), ("right", of_group(2))]);
     config.core.unplaced_max = UNPLACED_MAX;
 }
 
@@ -108,10 +103,8 @@ async fn a_request_waits_for_its_group_and_the_default_policy_is_not_struck() ->
 #[tokio::test]
 async fn a_session_waits_for_its_executor_where_its_policy_says_so() -> Result<()> {
     let serving = Serving::start(two_groups).await?;
-    serving.drop_in("sticky.toml", b"[settings]\nwhen-full = \"wait\"\n")?;
-    serving.drop_in("sticky.wasm", &component("sticky")?)?;
     serving
-        .report_until(|report| holds(report, "sticky"))
+        .decide_by("sticky", "sticky", "when-full = \"wait\"")
         .await?;
     waits_for_left(&serving).await?;
     serving.server.stop().await?;
@@ -147,10 +140,8 @@ async fn what_nobody_could_serve_in_its_group_in_time_is_served_elsewhere() -> R
 #[tokio::test]
 async fn a_policy_that_holds_everything_as_long_as_it_may_makes_no_request_fail() -> Result<()> {
     let serving = Serving::start(|config| config.core.wait(Micros(3_000_000))).await?;
-    serving.drop_in("holder.toml", b"[settings]\nanswers = \"hold-for-ever\"\n")?;
-    serving.drop_in("holder.wasm", &component("test/hostile")?)?;
     serving
-        .report_until(|report| holds(report, "holder"))
+        .decide_by("holder", "test/hostile", "answers = \"hold-for-ever\"")
         .await?;
     let client = serving.client;
     let all: Vec<_> = (0..4)

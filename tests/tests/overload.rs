@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::Config;
 use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tokio::task;
 
@@ -63,9 +63,7 @@ async fn overflown(overflow: &str) -> Result<[(u16, String); 2]> {
     let serving = Serving::start(|config| {
         small(config);
         config.core.parking_max = 1;
-        let settings = [("overflow".to_owned(), json!(overflow))];
-        let settings = ("budget".to_owned(), settings.into_iter().collect());
-        config.policies.settings.push(settings);
+        set(config, "budget", &json!({"overflow": overflow}));
     })
     .await?;
     let client = serving.client;
@@ -100,10 +98,8 @@ async fn a_full_queue_is_treated_as_the_admission_policy_is_set_to() -> Result<(
 #[tokio::test]
 async fn a_client_that_a_policy_refuses_is_told_which_one() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
-    serving.drop_in("shedder.toml", b"[settings]\nanswers = \"shed\"\n")?;
-    serving.drop_in("shedder.wasm", &component("test/hostile")?)?;
     serving
-        .report_until(|report| holds(report, "shedder"))
+        .decide_by("shedder", "test/hostile", "answers = \"shed\"")
         .await?;
     let answer = serving.client.chat("Hello").await?;
     ensure!(answer.status == 429, "{answer:?}");
@@ -127,11 +123,7 @@ async fn a_client_that_is_displaced_is_told_when_to_come_back_by_the_policy() ->
     let serving = Serving::start(|config| {
         small(config);
         let settings = json!({"overflow": "drop-oldest", "retry-after": 33});
-        let settings = settings.as_object().cloned().unwrap_or_default();
-        config
-            .policies
-            .settings
-            .push(("budget".to_owned(), settings));
+        set(config, "budget", &settings);
     })
     .await?;
     let stream = running(&serving).await?;

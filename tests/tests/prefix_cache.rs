@@ -1,10 +1,10 @@
 //! Beginnings of prompts that an executor has already are not computed again, over HTTP.
 
 use anyhow::{Context, Result, ensure};
-use pointsman_driver::provider::ExecutorConfig;
+use pointsman_driver::provider::ExecutorTerms;
 use pointsman_server::config::{ApiKey, Config, PrefixCache};
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -100,15 +100,9 @@ async fn requests_that_run_at_once_hold_a_common_block_once() -> Result<()> {
 
 #[tokio::test]
 async fn executors_with_memory_of_their_own_do_not_read_each_others_blocks() -> Result<()> {
-    let serving = Serving::start(|config| {
-        config.executors = ["left", "right"]
-            .map(|name| ExecutorConfig {
-                name: Some(name.to_owned()),
-                ..ExecutorConfig::new("demo")
-            })
-            .to_vec();
-    })
-    .await?;
+    let names = ["left", "right"];
+    let executors = names.map(|name| (name, ExecutorTerms::default()));
+    let serving = Serving::start(|config| serve_demo(config, executors)).await?;
     let client = serving.client;
     let left = ask(client, &on("left", long("six"))).await?;
     let right = ask(client, &on("right", long("six"))).await?;
@@ -123,15 +117,9 @@ async fn executors_with_memory_of_their_own_do_not_read_each_others_blocks() -> 
 
 #[tokio::test]
 async fn a_request_goes_where_its_prompt_is_cached() -> Result<()> {
-    let serving = Serving::start(|config| {
-        config.executors = ["a", "b", "c"]
-            .map(|name| ExecutorConfig {
-                name: Some(name.to_owned()),
-                ..ExecutorConfig::new("demo")
-            })
-            .to_vec();
-    })
-    .await?;
+    let names = ["a", "b", "c"];
+    let executors = names.map(|name| (name, ExecutorTerms::default()));
+    let serving = Serving::start(|config| serve_demo(config, executors)).await?;
     let client = serving.client;
     for executor in ["b", "c", "a"] {
         let own = format!("{executor} {executor} ").repeat(60);

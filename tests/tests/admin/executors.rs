@@ -1,10 +1,9 @@
 //! Executors: their list, additions, removals, and the terms on which they take requests.
 
 use anyhow::{Context, Result, ensure};
-use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
-use pointsman_server::config::Config;
+use pointsman_driver::provider::ExecutorTerms;
 use pointsman_tests::client::chat;
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
 use tokio::task;
 
@@ -172,17 +171,6 @@ async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<(
     Ok(())
 }
 
-/// Has the demo model served by `left` and `right`, on these terms.
-fn two_executors(config: &mut Config, left: ExecutorTerms, right: ExecutorTerms) {
-    config.executors = [("left", left), ("right", right)]
-        .map(|(name, terms)| ExecutorConfig {
-            name: Some(name.to_owned()),
-            terms,
-            ..ExecutorConfig::new("demo")
-        })
-        .to_vec();
-}
-
 #[tokio::test]
 async fn a_request_goes_to_an_executor_of_the_group_it_asks_for() -> Result<()> {
     let of_group = |group| ExecutorTerms {
@@ -190,7 +178,10 @@ async fn a_request_goes_to_an_executor_of_the_group_it_asks_for() -> Result<()> 
         slots: 1,
         ..ExecutorTerms::default()
     };
-    let serving = Serving::start(|config| two_executors(config, of_group(1), of_group(2))).await?;
+    let serving = Serving::start(|config| {
+        serve_demo(config, [("left", of_group(1)), ("right", of_group(2))])
+    })
+    .await?;
     for (group, executor) in [(2, "right"), (1, "left"), (2, "right"), (2, "right")] {
         let mut body = chat("Hello");
         body["pointsman"] = json!({"group": group});
@@ -297,7 +288,8 @@ async fn executors_share_the_tokens_of_a_step_by_weights_that_change_while_they_
         slots: 1,
         ..ExecutorTerms::default()
     };
-    let serving = Serving::start(|config| two_executors(config, one, one)).await?;
+    let serving =
+        Serving::start(|config| serve_demo(config, [("left", one), ("right", one)])).await?;
     let client = serving.client;
     let streams = [running(client).await?, running(client).await?];
     let shares = async |left: u64, right: u64| -> Result<()> {

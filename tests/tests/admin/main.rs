@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use pointsman_server::config::{Config, Secret};
 use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
 /// The body of a request that runs until its client leaves.
@@ -230,9 +230,8 @@ async fn an_order_that_cannot_be_carried_out_is_refused_with_the_reason() -> Res
 async fn an_order_is_answered_with_what_is_in_force_then() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     let client = serving.client;
-    serving.drop_in("first-policy.wasm", &component("first-policy")?)?;
     serving
-        .report_until(|report| holds(report, "first-policy"))
+        .decide_by("first-policy", "first-policy", "")
         .await?;
     let ejected = ok(client.post("/admin/eject", &json!({"hooks": ["routing"]}))).await?;
     ensure!(

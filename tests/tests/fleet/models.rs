@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::Config;
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 
 use super::{
@@ -100,10 +100,7 @@ async fn a_model_stays_loaded_for_the_unload_delay_and_keeps_another_out() -> Re
         shared(config, terms);
         config.core.wait(hour);
         // By default the first request of a model that is warm nowhere waives the hold.
-        let settings = json!({"affinity-bonus": 0});
-        let settings = settings.as_object().cloned().unwrap_or_default();
-        let settings = ("memory-aware".to_owned(), settings);
-        config.policies.settings.push(settings);
+        set(config, "memory-aware", &json!({"affinity-bonus": 0}));
     })
     .await?;
     let client = serving.client;

@@ -7,7 +7,7 @@ use pointsman_policy_cli::Verdict;
 use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::client::Client;
 use pointsman_tests::journal::{replay_args, replay_said};
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::Serving;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -23,11 +23,8 @@ async fn last_come_first(journal: &TempDir, tune: impl FnOnce(&mut Config)) -> R
         tune(config);
     })
     .await?;
-    let settings = b"[settings]\ndiscipline = \"lcfs\"\n";
-    serving.drop_in("queue-order.toml", settings)?;
-    serving.drop_in("queue-order.wasm", &component("queue-order")?)?;
     serving
-        .report_until(|report| holds(report, "queue-order"))
+        .decide_by("queue-order", "queue-order", "discipline = \"lcfs\"")
         .await?;
     Ok(serving)
 }

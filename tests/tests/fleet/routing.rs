@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::{Config, DeviceConfig};
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task;
@@ -68,10 +68,7 @@ async fn executors_of_one_model_are_filled_by_their_share_of_slots_in_use() -> R
             ..executor(name, &["demo"])
         };
         config.executors = vec![of_slots("two", 2), of_slots("four", 4)];
-        let settings = json!({"balance": "slots"});
-        let settings = settings.as_object().cloned().unwrap_or_default();
-        let settings = ("memory-aware".to_owned(), settings);
-        config.policies.settings.push(settings);
+        set(config, "memory-aware", &json!({"balance": "slots"}));
     })
     .await?;
     let client = serving.client;

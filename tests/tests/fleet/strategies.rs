@@ -5,7 +5,7 @@ use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::{Config, PrefixCache};
 use pointsman_tests::client::{Client, Stream};
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::{Serving, serve_demo, set};
 use serde_json::{Value, json};
 use tokio::task::{self, JoinHandle};
 
@@ -13,27 +13,11 @@ use super::{ask, asked, endless, executor, get, order, over, place, running, sec
 
 const HOUR: Micros = Micros(3_600_000_000);
 
-/// The settings of policies, by their names.
-fn settings(config: &mut Config, policies: &[&str], settings: &Value) {
-    for policy in policies {
-        let settings = settings.as_object().cloned().unwrap_or_default();
-        config
-            .policies
-            .settings
-            .push(((*policy).to_owned(), settings));
-    }
-}
-
 /// A server with three executors of the demo model, among which a policy of the pack chooses.
 async fn three(policy: &str) -> Result<Serving> {
-    let serving = Serving::start(|config| {
-        config.executors = ["a", "b", "c"]
-            .map(|name| executor(name, &["demo"]))
-            .to_vec();
-    })
-    .await?;
-    serving.drop_in(&format!("{policy}.wasm"), &component(policy)?)?;
-    serving.report_until(|report| holds(report, policy)).await?;
+    let executors = ["a", "b", "c"].map(|name| (name, ExecutorTerms::default()));
+    let serving = Serving::start(|config| serve_demo(config, executors)).await?;
+    serving.decide_by(policy, policy, "").await?;
     Ok(serving)
 }
 
@@ -121,7 +105,7 @@ async fn demo_is_warm(policies: Value) -> Result<Serving> {
             },
             ..executor("both", &["demo", "second"])
         }];
-        settings(config, &["aging"], &policies);
+        set(config, "aging", &policies);
     })
     .await?;
     asked(serving.client, ask("demo", json!({}))).await??;
@@ -265,15 +249,11 @@ async fn an_executor_is_drained_for_a_model_that_has_no_place() -> Result<()> {
 /// Two executors of one slot, which know nothing of each other's prompts.
 fn pair(config: &mut Config) {
     config.http.prefix_cache = PrefixCache::Off;
-    config.executors = ["left", "right"]
-        .map(|name| ExecutorConfig {
-            terms: ExecutorTerms {
-                slots: 1,
-                ..ExecutorTerms::default()
-            },
-            ..executor(name, &["demo"])
-        })
-        .to_vec();
+    let one_slot = ExecutorTerms {
+        slots: 1,
+        ..ExecutorTerms::default()
+    };
+    serve_demo(config, [("left", one_slot), ("right", one_slot)]);
 }
 
 /// The executor of a request of the session `ann`, and the policy's reason.
