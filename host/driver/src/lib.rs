@@ -53,7 +53,7 @@ use pointsman_core::{
     NewRequest, Policies, RecordedMachine, Reply, Round, Sink, Stamped, StartOrder, Tap,
 };
 use pointsman_executor::contract::{Command, Start};
-use pointsman_executor::delivery::{Authorship, BUILT_IN, Placement};
+use pointsman_executor::delivery::{Authorship, BUILT_IN};
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, PolicyRecorder};
 use tokio::sync::mpsc;
 
@@ -385,20 +385,9 @@ impl Driver {
     }
 
     fn take_note(&mut self, stamped: &Stamped) {
-        if let Fact::Placed {
-            request,
-            executor,
-            by,
-            ..
-        } = &stamped.fact
-        {
-            let placement = Placement {
-                executor: self.name_of(NameKind::Executor, executor.0),
-                model: String::new(),
-                by: self.authorship(stamped.round, *by),
-                cached_tokens: 0,
-            };
-            self.requests.placed(*request, placement);
+        if let Fact::Placed { request, by, .. } = &stamped.fact {
+            let by = self.authorship(stamped.round, *by);
+            self.requests.placed(*request, by);
         }
         if let Fact::TurnedAway(request, by) = &stamped.fact {
             let by = self.authorship(stamped.round, *by);
@@ -444,7 +433,9 @@ impl Driver {
                 if !self.executors.is_current(executor, incarnation) {
                     return;
                 }
-                if let Some(sequence) = self.requests.start(&order, self.model_of(&order)) {
+                let executor_name = self.name_of(NameKind::Executor, executor.0);
+                let names = (executor_name, self.model_of(&order));
+                if let Some(sequence) = self.requests.start(&order, names) {
                     let start = Box::new(Start { order, sequence });
                     self.executors.send(executor, Command::Start(start));
                 }

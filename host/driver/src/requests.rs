@@ -34,7 +34,8 @@ pub(super) struct Record {
     state: Option<Box<JobState>>,
     /// The executor that has the sequence; absent: none.
     executor: Option<ExecutorId>,
-    placement: Option<Placement>,
+    /// The decision behind the newest placement; absent: there was none.
+    placed_by: Option<Authorship>,
     stop: Option<StopReason>,
     refused_by: Option<Authorship>,
 }
@@ -54,7 +55,7 @@ impl Record {
             closing,
             state: None,
             executor: None,
-            placement: None,
+            placed_by: None,
             stop: None,
             refused_by: None,
         }
@@ -127,10 +128,10 @@ impl Requests {
         self.records.get(&request)?.session
     }
 
-    /// Notes the placement of `request` from now on.
-    pub(super) fn placed(&mut self, request: RequestId, placement: Placement) {
+    /// Notes the decision to place `request` where it will be started.
+    pub(super) fn placed(&mut self, request: RequestId, by: Authorship) {
         if let Some(record) = self.records.get_mut(&request) {
-            record.placement = Some(placement);
+            record.placed_by = Some(by);
         }
     }
 
@@ -141,15 +142,21 @@ impl Requests {
         }
     }
 
-    /// Takes the sequence that is to be started, and tells the client the placement and the model;
-    /// absent: the client has left.
-    pub(super) fn start(&mut self, order: &StartOrder, model: String) -> Option<JobState> {
+    /// Takes the sequence that is to be started, and tells the client the placement, with the names of
+    /// the executor and the model; absent: the client has left.
+    pub(super) fn start(
+        &mut self,
+        order: &StartOrder,
+        (executor, model): (String, String),
+    ) -> Option<JobState> {
         let record = self.records.get_mut(&order.sequence.request)?;
-        if let Some(placement) = &record.placement {
-            let mut placement = placement.clone();
-            placement.cached_tokens = order.cached_tokens;
-            placement.model = model;
-            record.sink.placed(Arc::new(placement));
+        if let Some(by) = record.placed_by.clone() {
+            record.sink.placed(Arc::new(Placement {
+                executor,
+                model,
+                by,
+                cached_tokens: order.cached_tokens,
+            }));
         }
         Some(record.take_sequence(order.sequence.executor))
     }

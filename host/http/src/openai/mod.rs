@@ -28,7 +28,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 use pointsman_core::PromptBlocks;
 use pointsman_core::rows::ExecutorKind;
-use pointsman_driver::catalog::ExecutorEntry;
+use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Hints, Submission, SubmitError, TicketId};
 use pointsman_driver::operator::{RequestSize, RouteQuery};
@@ -193,8 +193,7 @@ fn understand(
     note_ignored(&fields);
     let prompt = prompt.into_tokens(model)?;
     let bound = output_bound(kind, model.context_tokens, prompt.len(), params.tokens_max)?;
-    let sharing = (app.settings.prefix_cache, &*caller.tenant);
-    let prompt_blocks = prefix::blocks(&prompt, catalog.tokens_per_block(&model.name), sharing);
+    let prompt_blocks = prompt_blocks(app, &catalog, (&caller.tenant, &model.name), &prompt);
     let job = Job {
         prompt,
         output_tokens_max: bound,
@@ -253,8 +252,7 @@ pub(super) fn route_query(
         Some(length) => (length as usize, PromptBlocks::default()),
         None => {
             let tokens = prompt(&mut fields, kind)?.into_tokens(model)?;
-            let sharing = (app.settings.prefix_cache, &*caller.tenant);
-            let blocks = prefix::blocks(&tokens, catalog.tokens_per_block(&model.name), sharing);
+            let blocks = prompt_blocks(app, &catalog, (&caller.tenant, &model.name), &tokens);
             (tokens.len(), blocks)
         }
     };
@@ -270,6 +268,21 @@ pub(super) fn route_query(
         },
         hints: target.narrow(hints),
     })
+}
+
+/// The full blocks of a tenant's prompt for a model, as far as it may share them.
+fn prompt_blocks(
+    app: &App,
+    catalog: &Catalog,
+    (tenant, model): (&str, &str),
+    prompt: &[u32],
+) -> PromptBlocks {
+    let tokens_per_block = catalog.tokens_per_block(model);
+    prefix::blocks(
+        prompt,
+        tokens_per_block,
+        (app.settings.prefix_cache, tenant),
+    )
 }
 
 /// The rules for hints of a tenant's request.
