@@ -3,7 +3,7 @@
 use pointsman_interface::Hook;
 use pointsman_interface::Refusal;
 use pointsman_interface::ShortageCause;
-use pointsman_interface::rows::Health;
+use pointsman_interface::rows::{Health, RequestClass};
 use pointsman_interface::{Arrangement, Author, EvictHow, PolicyFault};
 use pointsman_interface::{DeviceId, ExecutorId, Micros, ModelId, RequestId, Round, TenantId};
 
@@ -154,6 +154,11 @@ pub enum Fact {
         tenant: TenantId,
         /// The model that the request asks for; absent: any.
         model: Option<ModelId>,
+        /// The class of the request.
+        class: RequestClass,
+        /// The executor that is expected to serve the request, as it did the rest of its session;
+        /// absent: none is.
+        preferred: Option<ExecutorId>,
     },
     /// A request was let into the queue.
     Admitted(RequestId, Decided),
@@ -236,6 +241,30 @@ pub enum Fact {
     Saturated(ExecutorId),
     /// The device queues of an executor are filled to less than 80 % again.
     Relieved(ExecutorId),
+    /// A request's time on an executor is over, well or not.
+    StayEnded(Stay),
+}
+
+/// The time of a sequence on one executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Stay {
+    /// The request of the sequence.
+    pub request: RequestId,
+    /// The executor that had it.
+    pub executor: ExecutorId,
+    /// The tenant who pays for the request.
+    pub tenant: TenantId,
+    /// The model that the request asks for; absent: any.
+    pub model: Option<ModelId>,
+    /// The time at which the engine took it up; absent: it never did.
+    pub started: Option<Micros>,
+    /// Prompt tokens whose KV was there in the end.
+    pub prompt_tokens: u32,
+    /// The part of them that was there in the beginning.
+    pub cached_tokens: u32,
+    /// Tokens generated there.
+    pub output_tokens: u32,
 }
 
 /// The author and the reason of a decision.

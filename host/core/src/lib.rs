@@ -82,7 +82,7 @@ pub use config::{Config, InvalidConfig};
 pub use effect::{Effect, StartOrder};
 pub use fact::{
     Clock, Decided, ExpiredWhy, Fact, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
-    Stamped,
+    Stamped, Stay,
 };
 pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};

@@ -29,6 +29,7 @@ mod events;
 mod executors;
 pub mod fleet;
 mod forecast;
+mod lives;
 pub mod message;
 pub mod metrics;
 mod operate;
@@ -46,8 +47,9 @@ pub mod thread;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
-use pointsman_core::rows::NameKind;
+use pointsman_core::rows::{NameKind, Stage};
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, Fact, Input, LabelId, Machine, Micros,
     NewRequest, Policies, RecordedMachine, Reply, Round, Sink, Stamped, StartOrder, Tap,
@@ -61,6 +63,7 @@ use crate::metrics::Metrics;
 use decisions::{Arrival, DecisionLog};
 use executors::Executors;
 use forecast::Referents;
+use lives::Lives;
 use message::{Load, Submission, Submitted, TicketId};
 use operator::RequestSize;
 use requests::{Record, Requests};
@@ -79,6 +82,7 @@ pub struct Driver {
     names: BTreeMap<String, ExecutorId>,
     labels: Labels,
     // Told of everything that happens.
+    lives: Lives,
     metrics: Arc<Metrics>,
     decisions: DecisionLog,
     /// Wakes the reconciler when a policy was taken out, has proven itself, or has left a dump.
@@ -161,6 +165,7 @@ impl Driver {
                 known: BTreeMap::new(),
                 max: usize::try_from(memory.labels_max).unwrap_or(usize::MAX),
             },
+            lives: Lives::default(),
             metrics,
             decisions: DecisionLog::new(memory.decisions_max),
             reconciler: Waker::noop().clone(),
@@ -341,6 +346,11 @@ impl Driver {
         }
     }
 
+    /// Notes the time that a turn took.
+    pub fn settled_in(&self, took: Duration) {
+        self.metrics.decided(took);
+    }
+
     fn decide(&mut self, now: Micros) {
         let (policies, sink) = (&mut self.policies, self.decisions.sink());
         self.machine.decide(now, |recorder| {
@@ -394,7 +404,9 @@ impl Driver {
             self.requests.turned_away(*request, by);
         }
         record::fact(&self.machine, &self.policies, stamped);
-        self.metrics.fact(stamped, &self.machine, &self.policies);
+        let life = self.lives.fold(stamped);
+        self.metrics
+            .fact(stamped, life, (&self.machine, &self.policies));
         self.decisions.fact(stamped, &self.policies);
     }
 
@@ -482,13 +494,19 @@ impl Driver {
     /// The requests that are queued and that run, and the room they take.
     #[must_use]
     pub fn load(&self) -> Load {
-        let queue = self.machine.queue_snapshot();
         let mut load = Load {
             live: self.machine.live_requests(),
-            queued: queue.queued.len(),
-            parked: queue.parked.len(),
             ..Load::default()
         };
+        for request in self.machine.waiting_requests() {
+            match request.stage {
+                Stage::Queued => load.queued_by_class.add(request.class),
+                Stage::Parked => load.parked_by_class.add(request.class),
+                Stage::Arrived | Stage::Placed => {}
+            }
+        }
+        load.queued = load.queued_by_class.total();
+        load.parked = load.parked_by_class.total();
         for device in self.machine.devices() {
             let idle = device.blocks_free.saturating_add(device.blocks_cached);
             let used = u64::from(device.blocks_total.saturating_sub(idle));

@@ -123,8 +123,12 @@ pub struct Load {
     pub live: usize,
     /// Requests in the queue.
     pub queued: usize,
+    /// The same by class.
+    pub queued_by_class: ByClass,
     /// Requests parked outside the queue.
     pub parked: usize,
+    /// The same by class.
+    pub parked_by_class: ByClass,
     /// Slots in use, all executors.
     pub slots_used: u32,
     /// Slots in use or free, all executors.
@@ -141,6 +145,29 @@ pub struct Load {
     pub kv_bytes_total: u64,
     /// Executors that take something new.
     pub executors_up: u32,
+}
+
+/// A number of requests, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByClass {
+    pub latency_critical: usize,
+    pub throughput: usize,
+}
+
+impl ByClass {
+    /// Counts another request of this class.
+    pub fn add(&mut self, class: RequestClass) {
+        match class {
+            RequestClass::LatencyCritical => self.latency_critical += 1,
+            RequestClass::Throughput => self.throughput += 1,
+        }
+    }
+
+    /// The number of requests of both classes.
+    #[must_use]
+    pub fn total(self) -> usize {
+        self.latency_critical.saturating_add(self.throughput)
+    }
 }
 
 /// The reason why a request was not taken.

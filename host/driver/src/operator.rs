@@ -64,7 +64,7 @@ pub enum Operator {
 // === The state of the host ===
 
 /// The state of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overview {
     /// The time of this state, on the host's clock.
     pub at: Micros,

@@ -57,11 +57,18 @@ struct DriverLoop {
 
 impl DriverLoop {
     async fn run(mut self) {
-        let mut settled = self.driver.settle(self.clock.now());
+        let mut settled = self.settle();
         while self.gather(settled).await.is_continue() {
-            settled = self.driver.settle(self.clock.now());
+            settled = self.settle();
         }
         self.driver.abandon(self.clock.now());
+    }
+
+    fn settle(&mut self) -> Settled {
+        let begun = self.clock.now();
+        let settled = self.driver.settle(begun);
+        self.driver.settled_in(pause(begun, self.clock.now()));
+        settled
     }
 
     /// Takes in the messages of a turn.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use pointsman_driver::metrics::{CONTENT_TYPE, EngineTotals};
+use pointsman_driver::operator::Operator;
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -67,8 +68,9 @@ pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {
 pub(super) async fn metrics(call: Call<'_>) -> Result<MetricsText, ApiError> {
     let app = call.app;
     let metrics = &app.watched.metrics;
-    if let Ok(Some(load)) = timeout(DRIVER_TIMEOUT, app.driver.load()).await {
-        metrics.load(&load);
+    let overview = app.driver.operate(Operator::Overview);
+    if let Ok(Some(overview)) = timeout(DRIVER_TIMEOUT, overview).await {
+        metrics.overview(&overview);
     }
     if let Ok(Some(policies)) = timeout(DRIVER_TIMEOUT, app.driver.policies()).await {
         metrics.policies_in_force(policies);

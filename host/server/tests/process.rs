@@ -81,11 +81,12 @@ impl Process {
             let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
             socket.write_all(request.as_bytes()).unwrap();
             let metrics = rest(socket);
-            let mut queued = metrics.lines().filter_map(|line| {
-                let count = line.strip_prefix("pointsman_requests_queued ")?;
+            let queued = metrics.lines().filter_map(|line| {
+                let series = line.strip_prefix("pointsman_queued_requests{")?;
+                let (_, count) = series.rsplit_once(' ')?;
                 Some(count.parse::<u32>().unwrap())
             });
-            if queued.next().unwrap() > 0 {
+            if queued.sum::<u32>() > 0 {
                 return;
             }
         }

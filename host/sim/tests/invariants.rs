@@ -5,14 +5,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, RequestClass, Role};
 use pointsman_core::{
     BlockHash, BlockKind, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
-    Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Policies,
-    PrefixEvent, PromptBlocks, ReadableBlocks, RequestId, RetryClass, TenantId, Tier,
+    Fact, Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Outcome,
+    Policies, PrefixEvent, PromptBlocks, ReadableBlocks, RequestId, RetryClass, TenantId, Tier,
 };
 use pointsman_sim::{Adversary, EngineProfile, World, replay};
 
@@ -288,6 +289,30 @@ impl<P: Policies> Run<P> {
                 .collect::<Vec<_>>(),
             newest.collect::<Vec<_>>()
         );
+        self.check_stays();
+    }
+
+    /// Checks that each placement is followed by the end of its stay, once and before the next one. One
+    /// whose client has left may be on its way out still.
+    fn check_stays(&self) {
+        let mut open = BTreeMap::new();
+        for stamped in self.world.facts() {
+            if let Fact::Placed {
+                request, executor, ..
+            } = &stamped.fact
+            {
+                assert_eq!(open.insert(*request, *executor), None);
+            }
+            if let Fact::StayEnded(stay) = &stamped.fact {
+                assert_eq!(open.remove(&stay.request), Some(stay.executor), "{stay:?}");
+                assert!(stay.cached_tokens <= stay.prompt_tokens, "{stay:?}");
+            }
+        }
+        for request in open.into_keys() {
+            let outcome = self.world.outcome(request);
+            let served = matches!(outcome, Some(Outcome::Finished { .. }));
+            assert!(!served, "{request:?} is {outcome:?}");
+        }
     }
 }
 

@@ -308,6 +308,7 @@ impl Machine {
 impl Machine {
     /// Closes a placement. The request keeps its phase until the caller says what becomes of it.
     pub(super) fn release(&mut self, id: RequestId) -> Freed {
+        self.out.fact(Fact::StayEnded(self.requests[id].stay()));
         self.ledger.release(&self.requests[id], &mut self.out)
     }
 

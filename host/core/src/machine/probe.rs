@@ -105,6 +105,12 @@ impl Machine {
         self.ledger.model_rows()
     }
 
+    /// The requests in the queue, then those outside it, each in order of arrival.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = &Arc<rows::Request>> {
+        let ids = self.requests.queue().iter().chain(self.requests.parking());
+        ids.map(|id| &self.requests[*id].row)
+    }
+
     /// A request without a place, shared with the machine.
     #[must_use]
     pub fn waiting_request(&self, id: RequestId) -> Option<Arc<rows::Request>> {

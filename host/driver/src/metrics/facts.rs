@@ -1,33 +1,28 @@
 //! The fold of the machine's facts: the fate of requests, and of policies' decisions.
-//!
-//! # Bounds
-//! A live request has one entry in [`RequestMetrics::lives`]; its end, which comes exactly once,
-//! takes it out.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
-    Author, Clock, EvictHow, ExecutorId, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, Machine,
-    Micros, Outcome, PlacedIn, RefusedWhy, RequestId, RequeuedWhy, ShortageCause, Stamped,
-    TenantId,
+    Author, Clock, EvictHow, ExecutorId, Fact, FaultKind, Hook, Machine, Micros, ModelId, Outcome,
+    Stamped, Stay, TenantId,
 };
 use pointsman_policy::PolicyHost;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Unit;
 
 use super::builder::Builder;
 use super::family::Family;
+use super::labels::{self, Ending};
+use crate::lives::Life;
 use crate::record;
 
 /// The metrics that are folded from the facts.
 #[derive(Debug)]
 pub(super) struct FactMetrics {
     requests: RequestMetrics,
+    tokens: TokenMetrics,
     interventions: InterventionMetrics,
     executors: ExecutorMetrics,
 }
@@ -37,6 +32,7 @@ struct ExecutorMetrics {
     up: Family<1, Gauge>,
     saturated: Family<1, Gauge>,
     lost: Family<1, Counter>,
+    sessions: Family<2, Counter>,
 }
 
 #[derive(Debug)]
@@ -48,12 +44,19 @@ struct RequestMetrics {
     blocks_evicted: Family<2, Counter>,
     requeued: Family<1, Counter>,
     shortages: Family<1, Counter>,
-    ended: Family<3, Counter>,
-    queue_time: Histogram,
-    latency: Family<1, Histogram>,
-    /// The live requests. Behind a lock, since the metrics are shared; only the driver's thread,
-    /// which tells the facts, ever takes the lock.
-    lives: Mutex<BTreeMap<RequestId, Life>>,
+    ended: Family<4, Counter>,
+    of_tenants: Family<2, Counter>,
+    queue_wait: Family<1, Histogram>,
+    duration: Family<2, Histogram>,
+}
+
+/// The tokens of stays, counted when they end.
+#[derive(Debug)]
+struct TokenMetrics {
+    prompt: Family<2, Counter>,
+    cached: Family<2, Counter>,
+    output: Family<2, Counter>,
+    of_tenants: Family<2, Counter>,
 }
 
 /// Counters of the cases in which the host did not follow a policy, or the policy did not answer.
@@ -62,15 +65,6 @@ struct InterventionMetrics {
     refusals: Family<2, Counter>,
     faults: Family<3, Counter>,
     strikes: Family<2, Counter>,
-}
-
-/// The data of a live request.
-#[derive(Debug)]
-struct Life {
-    tenant: TenantId,
-    arrived: Micros,
-    /// The time since which the request has had no place.
-    waiting_since: Micros,
 }
 
 /// The texts behind ids.
@@ -83,7 +77,7 @@ pub(super) struct Texts<'a> {
 const QUEUE_SECONDS: [f64; 11] = [
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0,
 ];
-const LATENCY_SECONDS: [f64; 13] = [
+const DURATION_SECONDS: [f64; 13] = [
     0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 ];
 
@@ -93,37 +87,33 @@ impl FactMetrics {
     pub(super) fn new(to: &mut Builder<'_>) -> Self {
         Self {
             requests: RequestMetrics::new(to),
+            tokens: TokenMetrics::new(to),
             interventions: InterventionMetrics::new(to),
             executors: ExecutorMetrics::new(to),
         }
     }
 
-    pub(super) fn fact(&self, stamped: &Stamped, texts: Texts<'_>) {
-        let (now, requests, executors) = (stamped.now, &self.requests, &self.executors);
+    /// Folds in a fact. `life` is that of its request before it.
+    pub(super) fn fact(&self, stamped: &Stamped, life: Option<Life>, texts: Texts<'_>) {
+        let (now, requests) = (stamped.now, &self.requests);
         match &stamped.fact {
-            Fact::Arrived {
-                request,
-                tenant,
-                model,
-            } => {
-                let model = model.map_or("", |model| texts.name(NameKind::Model, model.0));
-                let tenant_name = texts.name(NameKind::Tenant, tenant.0);
-                requests.arrived.with([tenant_name, model]).inc();
-                requests.born(*request, *tenant, now);
+            Fact::Arrived { model, class, .. } => {
+                let labels = [texts.model(*model), labels::class(*class)];
+                requests.arrived.with(labels).inc();
             }
             Fact::Admitted(_, by) => requests.decided("admitted", texts.author(by.author)),
             Fact::Parked(_, by) => requests.decided("parked", texts.author(by.author)),
             Fact::TurnedAway(_, by) => requests.decided("turned-away", texts.author(by.author)),
             Fact::Held(_, _, by) => requests.decided("held", texts.author(by.author)),
             Fact::Placed {
-                request,
-                executor,
-                into,
-                by,
+                executor, into, by, ..
             } => {
                 let (at, by) = (texts.executor(*executor), texts.author(by.author));
-                requests.placed.with([at, by, place(*into)]).inc();
-                requests.found_a_place(*request, now);
+                requests.placed.with([at, by, labels::place(*into)]).inc();
+                if let Some(life) = life {
+                    requests.found_a_place(life, now);
+                    self.executors.session(life, *executor, texts);
+                }
             }
             Fact::Evicted {
                 executor,
@@ -135,28 +125,33 @@ impl FactMetrics {
                 let labels = (texts.executor(*executor), texts.author(by.author));
                 requests.gave_way(labels, *how, *blocks);
             }
-            Fact::Requeued(request, why) => {
-                requests.requeued.with([return_cause(*why)]).inc();
-                requests.waits_again(*request, now);
+            Fact::Requeued(_, why) => {
+                requests.requeued.with([labels::return_cause(*why)]).inc();
             }
             Fact::Short(_, cause) => {
-                requests.shortages.with([shortage(*cause)]).inc();
+                requests.shortages.with([labels::shortage(*cause)]).inc();
             }
-            Fact::Ended(request, outcome) => requests.ended(*request, *outcome, now, texts),
+            Fact::Ended(_, outcome) => {
+                if let Some(life) = life {
+                    requests.ended(life, *outcome, now, texts);
+                }
+            }
+            Fact::StayEnded(stay) => self.tokens.spent(stay, texts),
             Fact::Refused(by, hook, _) => self.interventions.refused(*hook, texts.author(*by)),
             Fact::Fault(hook, fault) => {
                 let policy = texts.author(Author::Policy(fault.policy));
                 self.interventions.faulted(*hook, policy, fault.kind);
             }
             Fact::Strike(which, hook, _) => self.interventions.struck(*hook, *which),
-            Fact::ExecutorAttached(executor, _) => executors.attached(texts.executor(*executor)),
-            Fact::HealthChanged(executor, health) => {
-                executors.healthy(texts.executor(*executor), *health);
+            Fact::ExecutorAttached(executor, _)
+            | Fact::HealthChanged(executor, _)
+            | Fact::Saturated(executor)
+            | Fact::Relieved(executor)
+            | Fact::ExecutorLost(executor)
+            | Fact::ExecutorDetached(executor) => {
+                let executor = texts.executor(*executor);
+                self.executors.fact(executor, &stamped.fact);
             }
-            Fact::Saturated(executor) => executors.busy(texts.executor(*executor), 1),
-            Fact::Relieved(executor) => executors.busy(texts.executor(*executor), 0),
-            Fact::ExecutorLost(executor) => executors.lost(texts.executor(*executor)),
-            Fact::ExecutorDetached(executor) => executors.detached(texts.executor(*executor)),
             Fact::DeviceAttached(_)
             | Fact::Unparked(_)
             | Fact::Started(..)
@@ -166,6 +161,21 @@ impl FactMetrics {
             | Fact::Allotted { .. }
             | Fact::Arranged { .. } => {}
         }
+    }
+
+    /// Drops the series of an executor that is gone.
+    pub(super) fn forget_executor(&self, executor: &str) {
+        let (requests, tokens, executors) = (&self.requests, &self.tokens, &self.executors);
+        requests.placed.forget("executor", executor);
+        requests.evicted.forget("executor", executor);
+        requests.blocks_evicted.forget("executor", executor);
+        for family in [&tokens.prompt, &tokens.cached, &tokens.output] {
+            family.forget("executor", executor);
+        }
+        executors.up.forget("executor", executor);
+        executors.saturated.forget("executor", executor);
+        executors.lost.forget("executor", executor);
+        executors.sessions.forget("executor", executor);
     }
 }
 
@@ -185,12 +195,34 @@ impl ExecutorMetrics {
                 ["executor"],
             ),
             lost: to.counters("executors_lost", "Deaths of an executor", ["executor"]),
+            sessions: to.counters(
+                "session_requests",
+                "First placements of requests whose session an executor had served: there, or elsewhere",
+                ["executor", "result"],
+            ),
         }
     }
 
-    fn attached(&self, executor: &str) {
-        self.healthy(executor, Health::Up);
-        self.busy(executor, 0);
+    /// Folds in a fact about an executor.
+    fn fact(&self, executor: &str, fact: &Fact) {
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "other facts are not about the state of an executor"
+        )]
+        match fact {
+            Fact::ExecutorAttached(..) => {
+                self.healthy(executor, Health::Up);
+                self.busy(executor, 0);
+            }
+            Fact::HealthChanged(_, health) => self.healthy(executor, *health),
+            Fact::Saturated(_) => self.busy(executor, 1),
+            Fact::Relieved(_) => self.busy(executor, 0),
+            Fact::ExecutorLost(_) => {
+                self.lost.with([executor]).inc();
+                self.healthy(executor, Health::Down);
+            }
+            _ => {}
+        }
     }
 
     fn healthy(&self, executor: &str, health: Health) {
@@ -201,14 +233,13 @@ impl ExecutorMetrics {
         self.saturated.with([executor]).set(saturated);
     }
 
-    fn lost(&self, executor: &str) {
-        self.lost.with([executor]).inc();
-        self.healthy(executor, Health::Down);
-    }
-
-    fn detached(&self, executor: &str) {
-        self.healthy(executor, Health::Down);
-        self.busy(executor, 0);
+    /// Counts a placement for the executor that served the request's session last, if there is one.
+    fn session(&self, life: Life, executor: ExecutorId, texts: Texts<'_>) {
+        if let Some(expected) = life.expected() {
+            let result = if expected == executor { "hit" } else { "miss" };
+            let labels = [texts.executor(expected), result];
+            self.sessions.with(labels).inc();
+        }
     }
 }
 
@@ -217,7 +248,7 @@ impl ExecutorMetrics {
 impl RequestMetrics {
     fn new(to: &mut Builder<'_>) -> Self {
         Self {
-            arrived: to.counters("requests_arrived", "Requests taken in", ["tenant", "model"]),
+            arrived: to.counters("requests_arrived", "Requests taken in", ["model", "class"]),
             decided: to.counters(
                 "requests_decided",
                 "Decisions about requests that did not place them",
@@ -245,22 +276,27 @@ impl RequestMetrics {
                 ["cause"],
             ),
             ended: to.counters(
-                "requests_ended",
+                "requests",
                 "Requests that came to their end",
-                ["tenant", "outcome", "why"],
+                ["model", "class", "outcome", "why"],
             ),
-            queue_time: to.times(
-                "request_queue_time",
+            of_tenants: to.counters(
+                "tenant_requests",
+                "Requests of a tenant that came to their end",
+                ["tenant", "outcome"],
+            ),
+            queue_wait: to.times_by(
+                "queue_wait",
                 "From arrival, or return to the queue, to a place",
-                QUEUE_SECONDS,
+                ["class"],
+                || Histogram::new(QUEUE_SECONDS),
             ),
-            latency: to.measured(
-                Unit::Seconds,
-                "request_latency",
+            duration: to.times_by(
+                "request_duration",
                 "From arrival to the end",
-                Family::new(["outcome"], || Histogram::new(LATENCY_SECONDS)),
+                ["model", "outcome"],
+                || Histogram::new(DURATION_SECONDS),
             ),
-            lives: Mutex::default(),
         }
     }
 
@@ -269,46 +305,62 @@ impl RequestMetrics {
     }
 
     fn gave_way(&self, (executor, by): (&str, &str), how: EvictHow, blocks: u32) {
-        self.evicted.with([executor, by, manner(how)]).inc();
+        self.evicted.with([executor, by, labels::manner(how)]).inc();
         let blocks_evicted = self.blocks_evicted.with([executor, by]);
         blocks_evicted.inc_by(u64::from(blocks));
     }
 
-    fn born(&self, request: RequestId, tenant: TenantId, now: Micros) {
-        let life = Life {
-            tenant,
-            arrived: now,
-            waiting_since: now,
-        };
-        self.lives().insert(request, life);
+    fn found_a_place(&self, life: Life, now: Micros) {
+        let waited = seconds(now.since(life.waiting_since));
+        let class = labels::class(life.class);
+        self.queue_wait.with([class]).observe(waited);
     }
 
-    fn found_a_place(&self, request: RequestId, now: Micros) {
-        if let Some(life) = self.lives().get(&request) {
-            self.queue_time
-                .observe(seconds(now.since(life.waiting_since)));
+    fn ended(&self, life: Life, outcome: Outcome, now: Micros, texts: Texts<'_>) {
+        let Ending { outcome, why } = labels::ending(outcome);
+        let (model, class) = (texts.model(life.model), labels::class(life.class));
+        self.ended.with([model, class, outcome, why]).inc();
+        let tenant = texts.tenant(life.tenant);
+        self.of_tenants.with([tenant, outcome]).inc();
+        let duration = seconds(now.since(life.arrived));
+        self.duration.with([model, outcome]).observe(duration);
+    }
+}
+
+// === impl TokenMetrics ===
+
+impl TokenMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        let labels = ["model", "executor"];
+        Self {
+            prompt: to.counters(
+                "prompt_tokens",
+                "Tokens of prompts, computed or cached, again after each preemption",
+                labels,
+            ),
+            cached: to.counters(
+                "cached_tokens",
+                "Tokens of prompts that were cached",
+                labels,
+            ),
+            output: to.counters("output_tokens", "Tokens generated", labels),
+            of_tenants: to.counters(
+                "tenant_tokens",
+                "Tokens of a tenant's prompts and answers",
+                ["tenant", "kind"],
+            ),
         }
     }
 
-    fn waits_again(&self, request: RequestId, now: Micros) {
-        if let Some(life) = self.lives().get_mut(&request) {
-            life.waiting_since = now;
-        }
-    }
-
-    fn ended(&self, request: RequestId, outcome: Outcome, now: Micros, texts: Texts<'_>) {
-        let Some(life) = self.lives().remove(&request) else {
-            return;
-        };
-        let Ending { outcome, why } = ending(outcome);
-        let tenant = texts.name(NameKind::Tenant, life.tenant.0);
-        self.ended.with([tenant, outcome, why]).inc();
-        let latency = seconds(now.since(life.arrived));
-        self.latency.with([outcome]).observe(latency);
-    }
-
-    fn lives(&self) -> MutexGuard<'_, BTreeMap<RequestId, Life>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spent(&self, stay: &Stay, texts: Texts<'_>) {
+        let labels = [texts.model(stay.model), texts.executor(stay.executor)];
+        let (prompt, output) = (stay.prompt_tokens.into(), stay.output_tokens.into());
+        self.prompt.with(labels).inc_by(prompt);
+        self.cached.with(labels).inc_by(stay.cached_tokens.into());
+        self.output.with(labels).inc_by(output);
+        let tenant = texts.tenant(stay.tenant);
+        self.of_tenants.with([tenant, "prompt"]).inc_by(prompt);
+        self.of_tenants.with([tenant, "output"]).inc_by(output);
     }
 }
 
@@ -340,12 +392,13 @@ impl InterventionMetrics {
     }
 
     fn faulted(&self, hook: Hook, policy: &str, kind: FaultKind) {
-        let labels = [hook.as_str(), policy, fault_kind(kind)];
+        let labels = [hook.as_str(), policy, labels::fault_kind(kind)];
         self.faults.with(labels).inc();
     }
 
     fn struck(&self, hook: Hook, which: Clock) {
-        self.strikes.with([hook.as_str(), clock(which)]).inc();
+        let labels = [hook.as_str(), labels::clock(which)];
+        self.strikes.with(labels).inc();
     }
 }
 
@@ -356,90 +409,21 @@ impl<'a> Texts<'a> {
         self.machine.name(kind, id).unwrap_or("")
     }
 
-    fn executor(self, id: ExecutorId) -> &'a str {
+    pub(super) fn executor(self, id: ExecutorId) -> &'a str {
         self.name(NameKind::Executor, id.0)
+    }
+
+    fn tenant(self, id: TenantId) -> &'a str {
+        self.name(NameKind::Tenant, id.0)
+    }
+
+    /// The name of a model; empty where the client left it open.
+    fn model(self, id: Option<ModelId>) -> &'a str {
+        id.map_or("", |model| self.name(NameKind::Model, model.0))
     }
 
     fn author(self, author: Author) -> &'a str {
         record::author(self.policies, author)
-    }
-}
-
-// === Labels ===
-
-/// The end of a request, as labels.
-struct Ending {
-    outcome: &'static str,
-    why: &'static str,
-}
-
-fn ending(outcome: Outcome) -> Ending {
-    let (outcome, why) = match outcome {
-        Outcome::Finished { .. } => ("finished", ""),
-        Outcome::Cancelled => ("cancelled", ""),
-        Outcome::Refused(RefusedWhy::NoRoom { .. }) => ("refused", "no-room"),
-        Outcome::Refused(RefusedWhy::Displaced { .. }) => ("refused", "displaced"),
-        Outcome::Refused(RefusedWhy::Closed { .. }) => ("refused", "closed"),
-        Outcome::Refused(RefusedWhy::GaveUp) => ("refused", "gave-up"),
-        Outcome::Refused(RefusedWhy::NeverFits { .. }) => ("refused", "never-fits"),
-        Outcome::Refused(RefusedWhy::Unserved { .. }) => ("refused", "unserved"),
-        Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "deadline"),
-        Outcome::Expired(ExpiredWhy::Wait) => ("expired", "wait"),
-        Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "not-retryable"),
-        Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "attempts-max"),
-        Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "nowhere-left"),
-    };
-    Ending { outcome, why }
-}
-
-fn place(into: PlacedIn) -> &'static str {
-    match into {
-        PlacedIn::Slot => "slot",
-        PlacedIn::Queue => "queue",
-    }
-}
-
-fn manner(how: EvictHow) -> &'static str {
-    match how {
-        EvictHow::Recompute => "recompute",
-        EvictHow::Swap => "swap",
-    }
-}
-
-fn return_cause(why: RequeuedWhy) -> &'static str {
-    match why {
-        RequeuedWhy::Evicted => "evicted",
-        RequeuedWhy::Failed => "failed",
-        RequeuedWhy::Lost => "lost",
-    }
-}
-
-fn shortage(cause: ShortageCause) -> &'static str {
-    match cause {
-        ShortageCause::Slots => "slots",
-        ShortageCause::Blocks => "blocks",
-        ShortageCause::Models => "models",
-    }
-}
-
-fn fault_kind(kind: FaultKind) -> &'static str {
-    match kind {
-        FaultKind::Trap => "trap",
-        FaultKind::Fuel => "fuel",
-        FaultKind::Deadline => "deadline",
-        FaultKind::Memory => "memory",
-        FaultKind::Oversize => "oversize",
-        FaultKind::Start => "start",
-        FaultKind::Struck => "struck",
-    }
-}
-
-fn clock(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Unplaced => "unplaced",
-        Clock::Overtaken => "overtaken",
-        Clock::Tokenless => "tokenless",
-        Clock::Stalled => "stalled",
     }
 }
 

@@ -9,11 +9,11 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// The most sets of labels with a series of their own. Further sets are counted together, with
-/// [`OTHER`] as each label.
-const SERIES_MAX: usize = 1024;
+/// The most sets of labels with a series of their own. Further sets are counted with [`OTHER`] as their
+/// first label, the one that has most values; past twice the bound each label is [`OTHER`].
+const SERIES_MAX: usize = 4096;
 
-/// Label of the sets without a series of their own, see [`SERIES_MAX`].
+/// Label of what has no series of its own, see [`SERIES_MAX`].
 const OTHER: &str = "(other)";
 
 /// Metrics `M` told apart by `N` labels. Cheap to clone; clones share their series.
@@ -46,6 +46,9 @@ impl<const N: usize, M: Clone> Family<N, M> {
         let mut series = self.series();
         let mut labels = labels.map(str::to_owned);
         if series.len() >= SERIES_MAX && !series.contains_key(&labels) {
+            OTHER.clone_into(&mut labels[0]);
+        }
+        if series.len() >= 2 * SERIES_MAX && !series.contains_key(&labels) {
             labels = [OTHER; N].map(str::to_owned);
         }
         let metric = series.entry(labels).or_insert_with(self.shared.make);
@@ -55,6 +58,18 @@ impl<const N: usize, M: Clone> Family<N, M> {
     /// Drops every series.
     pub(super) fn clear(&self) {
         self.series().clear();
+    }
+
+    /// Drops the series in which the label `name` is `value`, for something that is gone.
+    pub(super) fn forget(&self, name: &str, value: &str) {
+        let names = self.shared.names.iter();
+        if let Some(label) = names.copied().position(|it| it == name) {
+            self.series().retain(|labels, _| labels[label] != value);
+        }
+    }
+
+    pub(super) fn names(&self) -> &[&'static str] {
+        &self.shared.names
     }
 
     fn series(&self) -> MutexGuard<'_, BTreeMap<[String; N], M>> {
@@ -159,12 +174,30 @@ seen_total{where=\"b\",who=\"x\"} 2
     fn what_comes_after_the_last_series_is_counted_together() {
         let family = Family::new(["where", "who"], Counter::default);
         for number in 0..SERIES_MAX + 5 {
+            family.with([&format!("{number:06}"), "b"]).inc();
+        }
+        family.with(["000000", "b"]).inc();
+        let text = rendered(&family);
+        assert!(text.contains("seen_total{where=\"(other)\",who=\"b\"} 5\n"));
+        assert!(text.contains("seen_total{where=\"000000\",who=\"b\"} 2\n"));
+        assert_eq!(text.lines().count(), SERIES_MAX + 4);
+        for number in 0..SERIES_MAX + 5 {
             family.with(["a", &format!("{number:06}")]).inc();
         }
-        family.with(["a", "000000"]).inc();
         let text = rendered(&family);
-        assert!(text.contains("seen_total{where=\"(other)\",who=\"(other)\"} 5\n"));
-        assert!(text.contains("seen_total{where=\"a\",who=\"000000\"} 2\n"));
-        assert_eq!(text.lines().count(), SERIES_MAX + 4);
+        assert!(text.contains("seen_total{where=\"(other)\",who=\"(other)\"} 6\n"));
+        assert_eq!(text.lines().count(), 2 * SERIES_MAX + 4);
+    }
+
+    #[test]
+    fn the_series_of_what_is_gone_go_with_it() {
+        let family = Family::new(["where", "who"], Counter::default);
+        family.with(["a", "x"]).inc();
+        family.with(["b", "a"]).inc();
+        family.forget("where", "a");
+        family.forget("whence", "b");
+        let text = rendered(&family);
+        assert!(!text.contains("who=\"x\""), "{text}");
+        assert!(text.contains("who=\"a\"} 1"), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The fate of requests and decisions is folded from the machine's facts, nowhere else; HTTP adds
 //! the facts that only HTTP can see, the reconciler its transactions. Mere states (loads, policies
-//! in force, memory) are set when someone asks for `/metrics`.
+//! in force, memory) are set when someone asks for `/metrics`. `host/docs/metrics.md` lists all.
 //!
 //! # Invariants
 //! 1. Labels are names of the configuration and of policies, hooks and enums, never requests or
@@ -15,28 +15,32 @@
 mod builder;
 mod facts;
 mod family;
+mod gauges;
+mod labels;
 mod process;
 #[cfg(test)]
 mod tests;
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pointsman_core::{Machine, Stamped};
+use pointsman_core::{Fact, Machine, Stamped};
 use pointsman_journal::{JournalMonitor, JournalStats};
 use pointsman_policy::{PolicyHost, PolicyStatus};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::message::Load;
+use crate::lives::Life;
+use crate::operator::Overview;
 use builder::Builder;
+pub use builder::DescribedMetric;
 use facts::{FactMetrics, Texts};
 use family::Family;
+use gauges::{EngineMetrics, FleetMetrics, LoadMetrics};
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -58,11 +62,14 @@ const PAUSE_SECONDS: [f64; 11] = [
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    described: Vec<DescribedMetric>,
+    decision: Histogram,
     facts: FactMetrics,
     labels_ignored: Counter,
     http: HttpMetrics,
     policies: PolicyMetrics,
     load: LoadMetrics,
+    fleet: FleetMetrics,
     engines: EngineMetrics,
     journal: JournalMetrics,
     process: ProcessMetrics,
@@ -81,8 +88,17 @@ struct JournalMetrics {
 #[derive(Debug)]
 struct HttpMetrics {
     responses: Family<2, Counter>,
-    first_token: Histogram,
-    inter_token: Histogram,
+    first_token: Family<2, Histogram>,
+    inter_token: Family<2, Histogram>,
+}
+
+/// The pace of one streamed answer, to be measured.
+#[derive(Clone, Debug)]
+pub struct StreamMetrics {
+    /// The time from the reading of the request to the first token.
+    pub first_token: Histogram,
+    /// The times between two tokens.
+    pub inter_token: Histogram,
 }
 
 #[derive(Debug)]
@@ -90,28 +106,6 @@ struct PolicyMetrics {
     transactions: Family<2, Counter>,
     pause: Histogram,
     in_force: Family<3, Gauge>,
-}
-
-#[derive(Debug)]
-struct LoadMetrics {
-    live: Gauge,
-    queued: Gauge,
-    parked: Gauge,
-    slots: Gauge,
-    slots_used: Gauge,
-    blocks: Gauge,
-    blocks_used: Gauge,
-    blocks_cached: Gauge,
-    bytes: Gauge,
-    bytes_used: Gauge,
-}
-
-#[derive(Debug)]
-struct EngineMetrics {
-    steps: Family<1, Counter>,
-    tokens: Family<2, Counter>,
-    busy: Family<1, Counter<f64, AtomicU64>>,
-    sat_out: Family<1, Counter>,
 }
 
 #[derive(Debug)]
@@ -140,24 +134,38 @@ pub struct EngineTotals {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
+        let mut described = Vec::new();
         let process = ProcessMetrics::new(&mut Builder {
             registry: &mut registry,
+            prefix: "",
+            described: &mut described,
         });
         let mut to = Builder {
             registry: registry.sub_registry_with_prefix("pointsman"),
+            prefix: "pointsman_",
+            described: &mut described,
         };
-        let version = [("version", env!("CARGO_PKG_VERSION"))];
-        to.registry
-            .register("build", "This build", Info::new(version));
+        to.info(
+            "build",
+            "This build",
+            ("version", env!("CARGO_PKG_VERSION")),
+        );
         Self {
+            decision: to.times(
+                "decision",
+                "A turn of the driver: all decisions about what has arrived, carried out",
+                PAUSE_SECONDS,
+            ),
             facts: FactMetrics::new(&mut to),
             labels_ignored: to.counter("labels_ignored", "Labels past the bound on labels"),
             http: HttpMetrics::new(&mut to),
             policies: PolicyMetrics::new(&mut to),
             load: LoadMetrics::new(&mut to),
+            fleet: FleetMetrics::new(&mut to),
             engines: EngineMetrics::new(&mut to),
             journal: JournalMetrics::new(&mut to),
             process,
+            described,
             registry,
         }
     }
@@ -169,9 +177,34 @@ impl Metrics {
         self.process.started.set(whole(unix_seconds));
     }
 
-    /// Folds in a fact of the machine. Call it once for each fact.
-    pub fn fact(&self, stamped: &Stamped, machine: &Machine, policies: &PolicyHost) {
-        self.facts.fact(stamped, Texts { machine, policies });
+    /// The metrics there are, as `host/docs/metrics.md` lists them.
+    #[must_use]
+    pub fn described(&self) -> &[DescribedMetric] {
+        &self.described
+    }
+
+    /// Folds in a fact of the machine. Called once for each fact, with the life of its request before
+    /// it.
+    pub(crate) fn fact(
+        &self,
+        stamped: &Stamped,
+        life: Option<Life>,
+        (machine, policies): (&Machine, &PolicyHost),
+    ) {
+        let texts = Texts { machine, policies };
+        self.facts.fact(stamped, life, texts);
+        if let Fact::ExecutorDetached(executor) = stamped.fact {
+            let executor = texts.executor(executor);
+            self.facts.forget_executor(executor);
+            self.engines.forget_executor(executor);
+            self.http.first_token.forget("executor", executor);
+            self.http.inter_token.forget("executor", executor);
+        }
+    }
+
+    /// Notes the time that a turn of the driver took.
+    pub(crate) fn decided(&self, took: Duration) {
+        self.decision.observe(took.as_secs_f64());
     }
 
     /// Counts a client's use of a label past the bound on labels.
@@ -185,14 +218,14 @@ impl Metrics {
         self.http.responses.with(labels).inc();
     }
 
-    /// Notes the time from the reading of a request to the first token of its answer.
-    pub fn time_to_first_token(&self, took: Duration) {
-        self.http.first_token.observe(took.as_secs_f64());
-    }
-
-    /// Notes the time between two tokens of an answer.
-    pub fn inter_token_latency(&self, took: Duration) {
-        self.http.inter_token.observe(took.as_secs_f64());
+    /// The measures of a streamed answer of `model` by `executor`.
+    #[must_use]
+    pub fn stream(&self, model: &str, executor: &str) -> StreamMetrics {
+        let labels = [model, executor];
+        StreamMetrics {
+            first_token: self.http.first_token.with(labels),
+            inter_token: self.http.inter_token.with(labels),
+        }
     }
 
     /// Counts a commit of policies, which held the driver up for `pause`.
@@ -221,36 +254,15 @@ impl Metrics {
         }
     }
 
-    /// Sets the numbers of live, queued and parked requests, of slots and of used blocks.
-    pub fn load(&self, load: &Load) {
-        self.load.live.set(whole(load.live));
-        self.load.queued.set(whole(load.queued));
-        self.load.parked.set(whole(load.parked));
-        self.load.slots.set(whole(load.slots_total));
-        self.load.slots_used.set(whole(load.slots_used));
-        self.load.blocks.set(whole(load.blocks_total));
-        self.load.blocks_used.set(whole(load.blocks_used));
-        self.load.blocks_cached.set(whole(load.blocks_cached));
-        self.load.bytes.set(whole(load.kv_bytes_total));
-        self.load.bytes_used.set(whole(load.kv_bytes_used));
+    /// Sets the requests in hand, the room they take, and the loads of executors and models.
+    pub fn overview(&self, overview: &Overview) {
+        self.load.set(&overview.load);
+        self.fleet.set(&overview.executors, &overview.models);
     }
 
     /// Sets the work of an engine so far.
     pub fn engine(&self, executor: &str, totals: EngineTotals) {
-        let engines = &self.engines;
-        raise(&engines.steps.with([executor]), totals.steps);
-        raise(
-            &engines.tokens.with([executor, "prefill"]),
-            totals.prefill_tokens,
-        );
-        raise(
-            &engines.tokens.with([executor, "decode"]),
-            totals.decode_tokens,
-        );
-        raise(&engines.sat_out.with([executor]), totals.sat_out);
-        let busy = engines.busy.with([executor]);
-        busy.inner()
-            .store(totals.busy.as_secs_f64().to_bits(), Ordering::Relaxed);
+        self.engines.set(executor, totals);
     }
 
     /// Reads the journal's counters from `monitor` from now on.
@@ -297,15 +309,17 @@ impl HttpMetrics {
     fn new(to: &mut Builder<'_>) -> Self {
         Self {
             responses: to.counters("http_responses", "Responses begun", ["endpoint", "status"]),
-            first_token: to.times(
+            first_token: to.times_by(
                 "time_to_first_token",
-                "From a request read to its first token written",
-                FIRST_TOKEN_SECONDS,
+                "From a request read to the first token of its stream written",
+                ["model", "executor"],
+                || Histogram::new(FIRST_TOKEN_SECONDS),
             ),
-            inter_token: to.times(
+            inter_token: to.times_by(
                 "inter_token_latency",
-                "From one token written to the next",
-                INTER_TOKEN_SECONDS,
+                "From one token of a stream written to the next",
+                ["model", "executor"],
+                || Histogram::new(INTER_TOKEN_SECONDS),
             ),
         }
     }
@@ -328,56 +342,6 @@ impl PolicyMetrics {
                 "policy_in_force",
                 "1 for each hook and the policy that holds it",
                 ["hook", "policy", "digest"],
-            ),
-        }
-    }
-}
-
-impl LoadMetrics {
-    fn new(to: &mut Builder<'_>) -> Self {
-        Self {
-            live: to.gauge("requests_live", "Requests without an outcome"),
-            queued: to.gauge("requests_queued", "Requests in the queue"),
-            parked: to.gauge("requests_parked", "Requests outside the queue"),
-            slots: to.gauge("slots", "Slots there are"),
-            slots_used: to.gauge("slots_used", "Slots in use"),
-            blocks: to.gauge("kv_blocks", "KV blocks there are"),
-            blocks_used: to.gauge(
-                "kv_blocks_used",
-                "KV blocks that sequences hold, each once however many share it",
-            ),
-            blocks_cached: to.gauge(
-                "kv_blocks_cached",
-                "KV blocks that no sequence holds and that hold the beginning of a prompt",
-            ),
-            bytes: to.gauge("kv_bytes", "Bytes of the KV blocks there are"),
-            bytes_used: to.gauge(
-                "kv_bytes_used",
-                "Bytes of the KV blocks that sequences hold",
-            ),
-        }
-    }
-}
-
-impl EngineMetrics {
-    fn new(to: &mut Builder<'_>) -> Self {
-        Self {
-            steps: to.counters("engine_steps", "Steps an engine made", ["executor"]),
-            tokens: to.counters(
-                "engine_tokens",
-                "Tokens an engine read or generated",
-                ["executor", "phase"],
-            ),
-            busy: to.measured(
-                Unit::Seconds,
-                "engine_busy",
-                "Time an engine spent in steps",
-                Family::new(["executor"], Counter::default),
-            ),
-            sat_out: to.counters(
-                "engine_sat_out",
-                "Turns of sequences that sat a step out",
-                ["executor"],
             ),
         }
     }

@@ -1,17 +1,22 @@
 //! The text that is rendered after real decisions of a real machine, and after each fact.
 
-use pointsman_core::rows::{Change, Extent, Health};
+mod states;
+
+use pointsman_core::rows::{Change, ExecutorKind, Extent, Health, RequestClass};
 use pointsman_core::{
     Author, Bounds, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy,
     Fact, FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, Needs, NewRequest, Outcome,
     PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
-    ShortageCause, StartOrder, StepReport, fixture, routing,
+    ShortageCause, StartOrder, StepReport, TenantId, fixture, routing,
 };
 use pointsman_policy::{
     Digest, Fault, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
 };
 
 use super::*;
+use crate::lives::Lives;
+use crate::message::{ByClass, Load};
+use crate::operator::{ExecutorRow, Fate};
 
 const SECOND: u64 = 1_000_000;
 
@@ -72,6 +77,7 @@ impl Instance for Once {
 struct Host {
     machine: Machine,
     policies: PolicyHost,
+    lives: Lives,
     metrics: Metrics,
 }
 
@@ -102,6 +108,7 @@ impl Host {
         Self {
             machine,
             policies,
+            lives: Lives::default(),
             metrics: Metrics::default(),
         }
     }
@@ -117,11 +124,38 @@ impl Host {
         self.machine.handle(now, Input::arrival(new)).request()
     }
 
+    /// The executor, under that name.
+    fn row(&self, name: &str) -> ExecutorRow {
+        ExecutorRow {
+            name: name.to_owned(),
+            kind: ExecutorKind::Cpu,
+            device: "cpu0".to_owned(),
+            models: None,
+            fate: Fate::Stays,
+            group: 0,
+            share_weight: 1,
+            queue_max: 0,
+            preemptible: true,
+            models_max: None,
+            present: Vec::new(),
+            slots_total: 1,
+            tokens_max: None,
+            tokens_used: 0,
+            load: self.machine.executor_load(EXECUTOR).unwrap(),
+        }
+    }
+
+    fn tell(&mut self, stamped: &Stamped) {
+        let life = self.lives.fold(stamped);
+        let texts = (&self.machine, &self.policies);
+        self.metrics.fact(stamped, life, texts);
+    }
+
     /// Decides, tells the metrics, and returns the orders to start requests.
     fn decide(&mut self, at: u64) -> Vec<StartOrder> {
         self.machine.decide(Micros(at), &mut self.policies);
         while let Some(stamped) = self.machine.poll_fact() {
-            self.metrics.fact(&stamped, &self.machine, &self.policies);
+            self.tell(&stamped);
         }
         let effects = std::iter::from_fn(|| self.machine.poll_effect());
         effects
@@ -165,6 +199,67 @@ fn samples(text: &str, family: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
+/// The samples of a request that was served, and of one whose client left.
+const SERVED_AND_LEFT: [(&str, &str); 13] = [
+    (
+        "requests_arrived",
+        "pointsman_requests_arrived_total{model=\"demo\",class=\"latency-critical\"} 2\n",
+    ),
+    (
+        "requests_decided",
+        "pointsman_requests_decided_total{decision=\"admitted\",policy=\"built-in\"} 2\n",
+    ),
+    (
+        "requests_placed",
+        "pointsman_requests_placed_total{executor=\"cpu0/demo\",policy=\"built-in\",into=\"slot\"} 1\n\
+             pointsman_requests_placed_total{executor=\"cpu0/demo\",policy=\"once\",into=\"slot\"} 1\n",
+    ),
+    (
+        "policy_faults",
+        "pointsman_policy_faults_total{hook=\"routing\",policy=\"once\",kind=\"trap\"} 1\n",
+    ),
+    (
+        "requests_total",
+        "pointsman_requests_total{model=\"demo\",class=\"latency-critical\",outcome=\"cancelled\",why=\"\"} 1\n\
+             pointsman_requests_total{model=\"demo\",class=\"latency-critical\",outcome=\"finished\",why=\"\"} 1\n",
+    ),
+    (
+        "tenant_requests",
+        "pointsman_tenant_requests_total{tenant=\"alice\",outcome=\"finished\"} 1\n\
+             pointsman_tenant_requests_total{tenant=\"bob\",outcome=\"cancelled\"} 1\n",
+    ),
+    (
+        "prompt_tokens",
+        "pointsman_prompt_tokens_total{model=\"demo\",executor=\"cpu0/demo\"} 20\n",
+    ),
+    (
+        "output_tokens",
+        "pointsman_output_tokens_total{model=\"demo\",executor=\"cpu0/demo\"} 5\n",
+    ),
+    (
+        "tenant_tokens",
+        "pointsman_tenant_tokens_total{tenant=\"alice\",kind=\"output\"} 5\n\
+             pointsman_tenant_tokens_total{tenant=\"alice\",kind=\"prompt\"} 20\n",
+    ),
+    (
+        "queue_wait_seconds_sum",
+        "pointsman_queue_wait_seconds_sum{class=\"latency-critical\"} 2.0\n",
+    ),
+    (
+        "queue_wait_seconds_count",
+        "pointsman_queue_wait_seconds_count{class=\"latency-critical\"} 2\n",
+    ),
+    (
+        "request_duration_seconds_sum",
+        "pointsman_request_duration_seconds_sum{model=\"demo\",outcome=\"cancelled\"} 4.0\n\
+             pointsman_request_duration_seconds_sum{model=\"demo\",outcome=\"finished\"} 3.0\n",
+    ),
+    (
+        "executor_up",
+        "pointsman_executor_up{executor=\"cpu0/demo\"} 1\n",
+    ),
+];
+
 #[test]
 fn what_became_of_requests_is_told_by_tenant_executor_and_policy() {
     let mut host = Host::new();
@@ -181,49 +276,7 @@ fn what_became_of_requests_is_told_by_tenant_executor_and_policy() {
     host.decide(5 * SECOND);
 
     let text = host.metrics.render();
-    let expected = [
-        (
-            "requests_arrived",
-            "pointsman_requests_arrived_total{tenant=\"alice\",model=\"demo\"} 1\n\
-             pointsman_requests_arrived_total{tenant=\"bob\",model=\"demo\"} 1\n",
-        ),
-        (
-            "requests_decided",
-            "pointsman_requests_decided_total{decision=\"admitted\",policy=\"built-in\"} 2\n",
-        ),
-        (
-            "requests_placed",
-            "pointsman_requests_placed_total{executor=\"cpu0/demo\",policy=\"built-in\",into=\"slot\"} 1\n\
-             pointsman_requests_placed_total{executor=\"cpu0/demo\",policy=\"once\",into=\"slot\"} 1\n",
-        ),
-        (
-            "policy_faults",
-            "pointsman_policy_faults_total{hook=\"routing\",policy=\"once\",kind=\"trap\"} 1\n",
-        ),
-        (
-            "requests_ended",
-            "pointsman_requests_ended_total{tenant=\"alice\",outcome=\"finished\",why=\"\"} 1\n\
-             pointsman_requests_ended_total{tenant=\"bob\",outcome=\"cancelled\",why=\"\"} 1\n",
-        ),
-        (
-            "request_queue_time_seconds_sum",
-            "pointsman_request_queue_time_seconds_sum 2.0\n",
-        ),
-        (
-            "request_queue_time_seconds_count",
-            "pointsman_request_queue_time_seconds_count 2\n",
-        ),
-        (
-            "request_latency_seconds_sum",
-            "pointsman_request_latency_seconds_sum{outcome=\"cancelled\"} 4.0\n\
-             pointsman_request_latency_seconds_sum{outcome=\"finished\"} 3.0\n",
-        ),
-        (
-            "executor_up",
-            "pointsman_executor_up{executor=\"cpu0/demo\"} 1\n",
-        ),
-    ];
-    for (family, lines) in expected {
+    for (family, lines) in SERVED_AND_LEFT {
         assert_eq!(samples(&text, family), lines);
     }
 }
@@ -239,7 +292,7 @@ fn a_request_that_has_ended_is_forgotten() {
         fact: Fact::Ended(request, Outcome::Cancelled),
     };
     for _ in 0..2 {
-        host.metrics.fact(&stamped, &host.machine, &host.policies);
+        host.tell(&stamped);
     }
     let text = host.metrics.render();
     assert!(
@@ -273,7 +326,7 @@ fn told(fact: Fact, line: &str) {
         round: Round(1),
         fact,
     };
-    host.metrics.fact(&stamped, &host.machine, &host.policies);
+    host.tell(&stamped);
     let text = host.metrics.render();
     let line = format!("\npointsman_{line}\n");
     assert!(text.contains(&line), "{line} not in\n{text}");
@@ -353,7 +406,8 @@ fn endings_are_counted_by_their_reason() {
             "outcome=\"failed\",why=\"attempts-max\"",
         ),
     ] {
-        let line = format!("requests_ended_total{{tenant=\"alice\",{labels}}} 1");
+        let line =
+            format!("requests_total{{model=\"demo\",class=\"latency-critical\",{labels}}} 1");
         told(Fact::Ended(RequestId(0), outcome), &line);
     }
 }
@@ -388,10 +442,6 @@ fn executors_are_up_while_they_take_something_new() {
         ),
         (
             Fact::HealthChanged(EXECUTOR, Health::Draining),
-            "executor_up{executor=\"cpu0/demo\"} 0",
-        ),
-        (
-            Fact::ExecutorDetached(EXECUTOR),
             "executor_up{executor=\"cpu0/demo\"} 0",
         ),
         (
@@ -431,129 +481,13 @@ fn a_return_to_the_queue_begins_a_new_wait() {
             round: Round(1),
             fact,
         };
-        host.metrics.fact(&stamped, &host.machine, &host.policies);
+        host.tell(&stamped);
     }
     let text = host.metrics.render();
-    assert!(
-        text.contains("pointsman_request_queue_time_seconds_sum 4.0\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("pointsman_request_queue_time_seconds_count 2\n"),
-        "{text}"
-    );
-}
-
-// === The others ===
-
-#[test]
-fn states_replace_what_was_set_before() {
-    let host = Host::new();
-    let metrics = &host.metrics;
-    metrics.policies_in_force(host.policies.status());
-    metrics.load(&Load {
-        queued: 9,
-        slots_total: 8,
-        slots_used: 3,
-        ..Load::default()
-    });
-    metrics.load(&Load {
-        slots_total: 8,
-        ..Load::default()
-    });
-    let text = metrics.render();
-    let in_force =
-        "pointsman_policy_in_force{hook=\"routing\",policy=\"once\",digest=\"abababababab\"} 1\n";
-    assert_eq!(samples(&text, "policy_in_force"), in_force);
-    assert_eq!(
-        samples(&text, "slots"),
-        "pointsman_slots 8\npointsman_slots_used 0\n"
-    );
-    assert_eq!(
-        samples(&text, "requests_queued"),
-        "pointsman_requests_queued 0\n"
-    );
-
-    metrics.policies_in_force([]);
-    assert_eq!(samples(&metrics.render(), "policy_in_force"), "");
-}
-
-#[test]
-fn counters_follow_the_engine_they_tell_of() {
-    let metrics = Metrics::default();
-    for steps in [1, 3] {
-        let totals = EngineTotals {
-            steps,
-            prefill_tokens: 100 * steps,
-            decode_tokens: 8 * steps,
-            busy: Duration::from_millis(500 * steps),
-            sat_out: 0,
-        };
-        metrics.engine("cpu0/demo", totals);
-    }
-    let expected = "\
-pointsman_engine_steps_total{executor=\"cpu0/demo\"} 3
-pointsman_engine_tokens_total{executor=\"cpu0/demo\",phase=\"decode\"} 24
-pointsman_engine_tokens_total{executor=\"cpu0/demo\",phase=\"prefill\"} 300
-pointsman_engine_busy_seconds_total{executor=\"cpu0/demo\"} 1.5
-pointsman_engine_sat_out_total{executor=\"cpu0/demo\"} 0
-";
-    assert_eq!(samples(&metrics.render(), "engine"), expected);
-}
-
-#[test]
-fn responses_and_transactions_are_counted_by_how_they_went() {
-    let metrics = Metrics::default();
-    metrics.http_response("/v1/chat/completions", 200);
-    metrics.http_response("/v1/chat/completions", 429);
-    metrics.http_response("/v1/chat/completions", 200);
-    metrics.time_to_first_token(Duration::from_millis(20));
-    metrics.inter_token_latency(Duration::from_millis(3));
-    let pause = Duration::from_micros(40);
-    metrics.policy_committed(pause);
-    metrics.policy_refused("configure");
-    metrics.label_ignored();
-    metrics.started(1_700_000_000);
-    let text = metrics.render();
-    for line in [
-        "pointsman_http_responses_total{endpoint=\"/v1/chat/completions\",status=\"200\"} 2",
-        "pointsman_http_responses_total{endpoint=\"/v1/chat/completions\",status=\"429\"} 1",
-        "pointsman_time_to_first_token_seconds_bucket{le=\"0.025\"} 1",
-        "pointsman_inter_token_latency_seconds_bucket{le=\"0.0025\"} 0",
-        "pointsman_inter_token_latency_seconds_bucket{le=\"0.005\"} 1",
-        "pointsman_policy_transactions_total{outcome=\"committed\",step=\"commit\"} 1",
-        "pointsman_policy_transactions_total{outcome=\"refused\",step=\"configure\"} 1",
-        "pointsman_policy_swap_pause_seconds_sum 0.00004",
-        "pointsman_labels_ignored_total 1",
-        "process_start_time_seconds 1700000000",
-    ] {
-        assert!(
-            text.contains(&format!("\n{line}\n")),
-            "{line} not in\n{text}"
+    for (sample, value) in [("sum", "4.0"), ("count", "2")] {
+        let line = format!(
+            "pointsman_queue_wait_seconds_{sample}{{class=\"latency-critical\"}} {value}\n"
         );
+        assert!(text.contains(&line), "{line}: {text}");
     }
-    let version = concat!(
-        "pointsman_build_info{version=\"",
-        env!("CARGO_PKG_VERSION"),
-        "\"} 1\n"
-    );
-    assert!(text.contains(version));
-    assert!(text.ends_with("# EOF\n"));
-}
-
-#[test]
-fn every_family_has_a_help_and_resident_memory_is_told_where_it_can_be_known() {
-    let text = Metrics::default().render();
-    for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
-        let name = line.split(' ').nth(2).unwrap();
-        let help = text
-            .lines()
-            .find(|line| line.starts_with(&format!("# HELP {name} ")));
-        assert!(
-            help.is_some_and(|help| help.len() > name.len() + 16),
-            "{name}"
-        );
-    }
-    let line = |line: &str| line.starts_with("process_resident_memory_bytes 0");
-    assert_eq!(text.lines().any(line), !cfg!(target_os = "linux"));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::fleet::AddError;
-use pointsman_driver::message::Load;
+use pointsman_driver::message::{ByClass, Load};
 use pointsman_driver::operator::{
     ChangeRefused, ExecutorChange, ExecutorRow, Fate, Operator, Overview, PresentModel,
 };
@@ -82,10 +82,19 @@ pub(crate) struct Executor {
 struct ExecutorQueue {
     /// Requests in its own queue.
     queued: u32,
+    queued_by_class: QueuedByClass,
     /// Requests of each class that may wait there.
     queue_max: u32,
     /// True if that queue is filled to 80 %, for either class.
     saturated: bool,
+}
+
+/// Requests in a queue, by class.
+#[derive(Serialize, JsonSchema)]
+struct QueuedByClass {
+    #[serde(rename = "latency-critical")]
+    latency_critical: u64,
+    throughput: u64,
 }
 
 /// A model on an executor.
@@ -116,8 +125,10 @@ pub(crate) struct HostLoad {
     /// Requests without an outcome.
     live: usize,
     queued: usize,
+    queued_by_class: QueuedByClass,
     /// Requests that wait outside the queue.
     parked: usize,
+    parked_by_class: QueuedByClass,
     slots_used: u32,
     slots_total: u32,
     blocks_used: u64,
@@ -254,6 +265,10 @@ impl Executor {
             slots_total: row.slots_total,
             queue: ExecutorQueue {
                 queued: load.queued_critical.saturating_add(load.queued_throughput),
+                queued_by_class: QueuedByClass {
+                    latency_critical: load.queued_critical.into(),
+                    throughput: load.queued_throughput.into(),
+                },
                 queue_max: row.queue_max,
                 saturated: load.saturated,
             },
@@ -312,6 +327,18 @@ impl From<&PresentModel> for Present {
     }
 }
 
+// === impl QueuedByClass ===
+
+impl From<ByClass> for QueuedByClass {
+    fn from(of: ByClass) -> Self {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        Self {
+            latency_critical: count(of.latency_critical),
+            throughput: count(of.throughput),
+        }
+    }
+}
+
 // === impl HostLoad ===
 
 impl From<&Load> for HostLoad {
@@ -319,7 +346,9 @@ impl From<&Load> for HostLoad {
         Self {
             live: load.live,
             queued: load.queued,
+            queued_by_class: load.queued_by_class.into(),
             parked: load.parked,
+            parked_by_class: load.parked_by_class.into(),
             slots_used: load.slots_used,
             slots_total: load.slots_total,
             blocks_used: load.blocks_used,

@@ -121,6 +121,13 @@ impl Inflow {
         self.placement.as_ref().map(|placement| &*placement.model)
     }
 
+    /// The executor that answers; absent: the request has no place yet.
+    pub(super) fn executor(&self) -> Option<&str> {
+        self.placement
+            .as_ref()
+            .map(|placement| &*placement.executor)
+    }
+
     /// The headers with the request's number and, if the request was placed, the executor, the
     /// policy, the decision and the reason.
     pub(super) fn headers(&self) -> HeaderMap {

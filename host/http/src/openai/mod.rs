@@ -133,7 +133,10 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
             envelope.whole(&answer, inflow.tokens()),
         ),
         Ok(Begun::Stream(part, usage)) => {
-            let pace = Pace::new(app.clock, arrived, Arc::clone(&app.watched.metrics));
+            let labels = (inflow.model(), inflow.executor());
+            let (model, executor) = (labels.0.unwrap_or(""), labels.1.unwrap_or(""));
+            let metrics = app.watched.metrics.stream(model, executor);
+            let pace = Pace::new(app.clock, arrived, metrics);
             let events = EventStream::new(envelope, usage, part, inflow, pace);
             let mut reply = Response::new(Either::Right(events));
             let headers = reply.headers_mut();

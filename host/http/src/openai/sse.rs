@@ -7,7 +7,6 @@
 use std::convert::Infallible;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
-use pointsman_driver::metrics::Metrics;
+use pointsman_driver::metrics::StreamMetrics;
 use pointsman_executor::delivery::StopReason;
 
 use super::envelope::Envelope;
@@ -48,7 +47,7 @@ enum Progress {
 #[derive(Debug)]
 pub(super) struct Pace {
     clock: SystemClock,
-    metrics: Arc<Metrics>,
+    metrics: StreamMetrics,
     /// The time when the request had been read, then when the last tokens were written.
     last: Micros,
     tokens: u32,
@@ -154,7 +153,7 @@ impl Body for EventStream {
 
 impl Pace {
     /// The pace of a request that had been read at `read`.
-    pub(super) fn new(clock: SystemClock, read: Micros, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(clock: SystemClock, read: Micros, metrics: StreamMetrics) -> Self {
         Self {
             clock,
             metrics,
@@ -167,16 +166,16 @@ impl Pace {
     /// the tokens before them.
     fn written(&mut self, tokens: u32) {
         let now = self.clock.now();
-        let since = Duration::from_micros(now.since(self.last).0);
+        let since = Duration::from_micros(now.since(self.last).0).as_secs_f64();
         let new = tokens.saturating_sub(self.tokens);
         if new == 0 {
             return;
         }
         if self.tokens == 0 {
-            self.metrics.time_to_first_token(since);
+            self.metrics.first_token.observe(since);
         } else {
             for _ in 0..new {
-                self.metrics.inter_token_latency(since / new);
+                self.metrics.inter_token.observe(since / f64::from(new));
             }
         }
         self.last = now;

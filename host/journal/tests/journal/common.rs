@@ -20,8 +20,8 @@ use pointsman_core::{
     FailedWhy, FaultKind, Hook, Incarnation, Input, Kept, KvReport, LabelId, Micros, ModelId,
     Needs, NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress,
     PromptBlocks, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round,
-    RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause, Stamped, StepReport, TenantId, Tier,
-    Victim, admission, fixture, routing,
+    RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause, Stamped, Stay, StepReport, TenantId,
+    Tier, Victim, admission, fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -434,6 +434,8 @@ fn facts() -> Vec<Fact> {
             request,
             tenant: TenantId(1),
             model: Some(ModelId(0)),
+            class: RequestClass::Throughput,
+            preferred: Some(executor),
         },
         Fact::Admitted(request, by),
         Fact::Parked(request, Decided::BUILT_IN),
@@ -488,6 +490,16 @@ fn facts() -> Vec<Fact> {
             },
         ),
         Fact::Strike(Clock::Stalled, Hook::Preemption, request),
+        Fact::StayEnded(Stay {
+            request,
+            executor,
+            tenant: TenantId(1),
+            model: Some(ModelId(0)),
+            started: Some(Micros(6)),
+            prompt_tokens: 12,
+            cached_tokens: 8,
+            output_tokens: 20,
+        }),
     ];
     let outcomes = [
         Outcome::Finished { output_tokens: 20 },

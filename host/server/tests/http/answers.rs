@@ -1,7 +1,7 @@
 //! The shapes of answers, whole and streamed, and of failures.
 
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
-use pointsman_driver::message::Load;
+use pointsman_driver::message::{ByClass, Load};
 use pointsman_executor::delivery::StopReason;
 use pointsman_http::ServerPhase;
 use serde_json::{Value, json};
@@ -511,6 +511,7 @@ async fn metrics_show_what_http_and_the_driver_say() {
     let mut client = stage.client().await;
     client.post(CHAT, &chat(&json!({"stream": true}))).await;
     let played = stage.submitted().await;
+    played.placed("cpu0/demo", "");
     played.text("Hi", 1);
     client.head().await;
     client.chunk().await.unwrap();
@@ -518,8 +519,12 @@ async fn metrics_show_what_http_and_the_driver_say() {
     played.finish(StopReason::Stop);
     while client.chunk().await.is_some() {}
     client.get("/nowhere").await;
+    let queued_by_class = ByClass {
+        throughput: 3,
+        ..ByClass::default()
+    };
     let load = Load {
-        queued: 3,
+        queued_by_class,
         ..Load::default()
     };
     let (answer, ()) = tokio::join!(client.get("/metrics"), stage.answer(load, Vec::new()));
@@ -529,8 +534,9 @@ async fn metrics_show_what_http_and_the_driver_say() {
     for line in [
         r#"pointsman_http_responses_total{endpoint="chat_completions",status="200"} 1"#,
         r#"pointsman_http_responses_total{endpoint="unknown",status="404"} 1"#,
-        "pointsman_time_to_first_token_seconds_count 1",
-        "pointsman_inter_token_latency_seconds_count 1",
+        r#"pointsman_time_to_first_token_seconds_count{model="demo",executor="cpu0/demo"} 1"#,
+        r#"pointsman_inter_token_latency_seconds_count{model="demo",executor="cpu0/demo"} 1"#,
+        r#"pointsman_queued_requests{class="throughput"} 3"#,
     ] {
         assert!(
             answer.body.lines().any(|found| found == line),
@@ -538,7 +544,6 @@ async fn metrics_show_what_http_and_the_driver_say() {
             answer.body
         );
     }
-    assert!(answer.body.contains("queued 3"), "{}", answer.body);
 }
 
 #[tokio::test]

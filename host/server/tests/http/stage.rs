@@ -12,7 +12,7 @@ use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
 };
-use pointsman_driver::operator::Operator;
+use pointsman_driver::operator::{Operator, Overview};
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{Authorship, End, Piece, Placement, StopReason};
@@ -129,6 +129,14 @@ impl Stage {
         match self.question().await {
             Control::Load(answer) => answer.send(load.clone()).unwrap(),
             Control::Policies(answer) => answer.send(policies.to_vec()).unwrap(),
+            Control::Operator(Operator::Overview(answer)) => {
+                let load = load.clone();
+                let overview = Overview {
+                    load,
+                    ..Overview::default()
+                };
+                answer.send(overview).unwrap();
+            }
             Control::Operator(Operator::Shadows(answer)) => answer.send(Vec::new()).unwrap(),
             question @ (Control::Handover(..)
             | Control::Commit(..)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_core::{Decided, ExecutorId, Fact, Micros, RequestId, Stamped};
+use pointsman_core::{Decided, ExecutorId, Fact, Micros, RequestId, Stamped, Stay};
 
 /// The request that a fact is about.
 pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
@@ -22,6 +22,7 @@ pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
         | Fact::Short(request, _)
         | Fact::Strike(_, _, request)
         | Fact::Ended(request, _)
+        | Fact::StayEnded(Stay { request, .. })
         | Fact::Evicted {
             victim: request, ..
         } => Some(*request),
@@ -68,6 +69,7 @@ pub(super) fn decided(fact: &Fact) -> Option<Decided> {
         | Fact::Refused(..)
         | Fact::Fault(..)
         | Fact::Strike(..)
+        | Fact::StayEnded(_)
         | Fact::Ended(..) => None,
     }
 }

@@ -3,7 +3,7 @@
 use pointsman_core::rows::SequenceState;
 use pointsman_core::{
     Arrangement, Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn,
-    PolicyFault, Refusal, RefusedWhy, RequestId, Stamped,
+    PolicyFault, Refusal, RefusedWhy, RequestId, Stamped, Stay,
 };
 use pointsman_notation::Time;
 
@@ -86,8 +86,26 @@ impl ScenarioRun {
             Fact::Strike(clock, hook, _) => {
                 format!("a strike against {}: {about} was {clock:?}", hook.as_str())
             }
+            Fact::StayEnded(stay) => self.stay(stay),
             Fact::Ended(_, outcome) => format!("{about} is {}", outcome_words(outcome)),
         }
+    }
+
+    fn stay(&self, stay: &Stay) -> String {
+        let Stay {
+            prompt_tokens,
+            cached_tokens,
+            output_tokens,
+            ..
+        } = stay;
+        let (request, on) = (
+            self.request_name(stay.request),
+            self.executor_name(stay.executor),
+        );
+        format!(
+            "{request} is off {on}: {prompt_tokens} tokens of its prompt, {cached_tokens} of them cached, \
+             {output_tokens} generated"
+        )
     }
 
     fn arranged(&self, on: ExecutorId, how: &Arrangement, author: Author) -> String {

@@ -137,6 +137,8 @@ impl Machine {
             request: id,
             tenant: request.row.tenant,
             model: request.row.model,
+            class: request.row.class,
+            preferred: request.row.preferred,
         });
         let row = &request.row;
         self.ledger.count_waiting(row, Step::Up, &mut self.out);

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::fact::Stay;
 use crate::input::{NewRequest, Progress, PromptBlocks, SequenceRef};
 use crate::log::Stamp;
 use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
@@ -266,6 +267,22 @@ impl Request {
     /// True if its outcome is set and only its room is still in use.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.phase, Phase::Leaving(_, AfterLeaving::Gone))
+    }
+
+    /// The stay that its placement comes to.
+    pub(crate) fn stay(&self) -> Stay {
+        let placed = self.placement();
+        let taken_up = |tokens| placed.started_at.map_or(0, |_| tokens);
+        Stay {
+            request: self.id(),
+            executor: placed.executor,
+            tenant: self.row.tenant,
+            model: self.row.model,
+            started: placed.started_at,
+            prompt_tokens: taken_up(placed.prefilled),
+            cached_tokens: taken_up(placed.cached_tokens),
+            output_tokens: taken_up(placed.generated),
+        }
     }
 
     /// The name of its sequence, by which its executor knows it.

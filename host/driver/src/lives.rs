@@ -1,0 +1,125 @@
+//! The requests that live, as far as metrics and the monitor have to remember them.
+//!
+//! # Bounds
+//! A live request has one entry; its end, which comes exactly once, takes it out.
+
+use std::collections::BTreeMap;
+
+use pointsman_core::rows::RequestClass;
+use pointsman_core::{ExecutorId, Fact, Micros, ModelId, RequestId, Stamped, TenantId};
+
+/// The live requests, folded from the facts.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    live: BTreeMap<RequestId, Life>,
+}
+
+/// The course of a live request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) tenant: TenantId,
+    /// The model that the client asks for; absent: any.
+    pub(crate) model: Option<ModelId>,
+    pub(crate) class: RequestClass,
+    /// The executor that served the request's session last; absent: none is known.
+    pub(crate) preferred: Option<ExecutorId>,
+    pub(crate) arrived: Micros,
+    /// The time since which the request has had no place.
+    pub(crate) waiting_since: Micros,
+    /// The number of places that the request has had.
+    pub(crate) places: u32,
+}
+
+impl Lives {
+    /// Folds in a fact. Returns the life of the request that it is about, as it was before; absent: it
+    /// is about none, or about one that has ended.
+    pub(crate) fn fold(&mut self, stamped: &Stamped) -> Option<Life> {
+        let now = stamped.now;
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "other facts change nothing that is remembered"
+        )]
+        match &stamped.fact {
+            Fact::Arrived {
+                request,
+                tenant,
+                model,
+                class,
+                preferred,
+            } => {
+                let life = Life {
+                    tenant: *tenant,
+                    model: *model,
+                    class: *class,
+                    preferred: *preferred,
+                    arrived: now,
+                    waiting_since: now,
+                    places: 0,
+                };
+                self.live.insert(*request, life);
+                Some(life)
+            }
+            Fact::Placed { request, .. } => {
+                let life = self.live.get_mut(request)?;
+                let before = *life;
+                life.places = life.places.saturating_add(1);
+                Some(before)
+            }
+            Fact::Requeued(request, _) => {
+                let life = self.live.get_mut(request)?;
+                let before = *life;
+                life.waiting_since = now;
+                Some(before)
+            }
+            Fact::Ended(request, _) => self.live.remove(request),
+            _ => None,
+        }
+    }
+}
+
+impl Life {
+    /// The executor that is expected to take the request, because it served its session last. It is
+    /// judged by the first place alone.
+    pub(crate) fn expected(&self) -> Option<ExecutorId> {
+        self.preferred.filter(|_| self.places == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::{Outcome, RequeuedWhy, Round};
+
+    use super::*;
+
+    const REQUEST: RequestId = RequestId(3);
+
+    fn at(now: u64, fact: Fact) -> Stamped {
+        Stamped {
+            now: Micros(now),
+            round: Round(1),
+            fact,
+        }
+    }
+
+    #[test]
+    fn a_request_that_has_ended_is_forgotten() {
+        let mut lives = Lives::default();
+        let born = lives.fold(&at(
+            5,
+            Fact::Arrived {
+                request: REQUEST,
+                tenant: TenantId(1),
+                model: None,
+                class: RequestClass::Throughput,
+                preferred: None,
+            },
+        ));
+        assert_eq!(born.map(|life| life.arrived), Some(Micros(5)));
+        lives.fold(&at(9, Fact::Requeued(REQUEST, RequeuedWhy::Evicted)));
+        let end = at(12, Fact::Ended(REQUEST, Outcome::Cancelled));
+        let life = lives.fold(&end).unwrap();
+        assert_eq!((life.arrived, life.waiting_since), (Micros(5), Micros(9)));
+        assert_eq!(lives.fold(&end), None);
+        assert!(lives.live.is_empty());
+    }
+}

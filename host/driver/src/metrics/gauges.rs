@@ -1,0 +1,182 @@
+//! The states that are set when somebody asks for the metrics: loads, executors, models, engines.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pointsman_core::rows::RequestClass;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Unit;
+
+use super::builder::Builder;
+use super::family::Family;
+use super::labels;
+use super::{EngineTotals, raise, whole};
+use crate::message::{ByClass, Load};
+use crate::operator::{ExecutorRow, ModelRow};
+
+#[derive(Debug)]
+pub(super) struct LoadMetrics {
+    inflight: Gauge,
+    queued: Family<1, Gauge>,
+    parked: Family<1, Gauge>,
+    slots: Gauge,
+    slots_used: Gauge,
+    blocks: Gauge,
+    blocks_used: Gauge,
+    blocks_cached: Gauge,
+    bytes: Gauge,
+    bytes_used: Gauge,
+}
+
+/// The loads of single executors and models.
+#[derive(Debug)]
+pub(super) struct FleetMetrics {
+    slots: Family<1, Gauge>,
+    slots_used: Family<1, Gauge>,
+    queued: Family<2, Gauge>,
+    models: Family<2, Gauge>,
+}
+
+#[derive(Debug)]
+pub(super) struct EngineMetrics {
+    steps: Family<1, Counter>,
+    tokens: Family<2, Counter>,
+    busy: Family<1, Counter<f64, AtomicU64>>,
+    sat_out: Family<1, Counter>,
+}
+
+// === impl LoadMetrics ===
+
+impl LoadMetrics {
+    pub(super) fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            inflight: to.gauge("inflight_requests", "Requests without an outcome"),
+            queued: to.gauges("queued_requests", "Requests in the queue", ["class"]),
+            parked: to.gauges("parked_requests", "Requests outside the queue", ["class"]),
+            slots: to.gauge("slots", "Slots there are"),
+            slots_used: to.gauge("slots_used", "Slots in use"),
+            blocks: to.gauge("kv_blocks", "KV blocks there are"),
+            blocks_used: to.gauge(
+                "kv_blocks_used",
+                "KV blocks that sequences hold, each once however many share it",
+            ),
+            blocks_cached: to.gauge(
+                "kv_blocks_cached",
+                "KV blocks that no sequence holds and that hold the beginning of a prompt",
+            ),
+            bytes: to.gauge("kv_bytes", "Bytes of the KV blocks there are"),
+            bytes_used: to.gauge(
+                "kv_bytes_used",
+                "Bytes of the KV blocks that sequences hold",
+            ),
+        }
+    }
+
+    pub(super) fn set(&self, load: &Load) {
+        self.inflight.set(whole(load.live));
+        by_class(&self.queued, load.queued_by_class);
+        by_class(&self.parked, load.parked_by_class);
+        self.slots.set(whole(load.slots_total));
+        self.slots_used.set(whole(load.slots_used));
+        self.blocks.set(whole(load.blocks_total));
+        self.blocks_used.set(whole(load.blocks_used));
+        self.blocks_cached.set(whole(load.blocks_cached));
+        self.bytes.set(whole(load.kv_bytes_total));
+        self.bytes_used.set(whole(load.kv_bytes_used));
+    }
+}
+
+fn by_class(family: &Family<1, Gauge>, counts: ByClass) {
+    let of = |class| family.with([labels::class(class)]);
+    of(RequestClass::LatencyCritical).set(whole(counts.latency_critical));
+    of(RequestClass::Throughput).set(whole(counts.throughput));
+}
+
+// === impl FleetMetrics ===
+
+impl FleetMetrics {
+    pub(super) fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            slots: to.gauges("executor_slots", "Slots of an executor", ["executor"]),
+            slots_used: to.gauges(
+                "executor_slots_used",
+                "Slots of an executor in use",
+                ["executor"],
+            ),
+            queued: to.gauges(
+                "executor_queued_requests",
+                "Requests in the queue of an executor",
+                ["executor", "class"],
+            ),
+            models: to.gauges(
+                "model_requests",
+                "Requests of a model that have a place on an executor, or wait for one",
+                ["model", "state"],
+            ),
+        }
+    }
+
+    pub(super) fn set(&self, executors: &[ExecutorRow], models: &[ModelRow]) {
+        self.slots.clear();
+        self.slots_used.clear();
+        self.queued.clear();
+        self.models.clear();
+        for row in executors {
+            let name = row.name.as_str();
+            self.slots.with([name]).set(whole(row.slots_total));
+            self.slots_used.with([name]).set(whole(row.load.slots_used));
+            let queued = |class| self.queued.with([name, labels::class(class)]);
+            queued(RequestClass::LatencyCritical).set(whole(row.load.queued_critical));
+            queued(RequestClass::Throughput).set(whole(row.load.queued_throughput));
+        }
+        for row in models {
+            let requests = |state| self.models.with([&row.name, state]);
+            requests("running").set(whole(row.running));
+            requests("waiting").set(whole(row.waiting));
+        }
+    }
+}
+
+// === impl EngineMetrics ===
+
+impl EngineMetrics {
+    pub(super) fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            steps: to.counters("engine_steps", "Steps an engine made", ["executor"]),
+            tokens: to.counters(
+                "engine_tokens",
+                "Tokens an engine read or generated",
+                ["executor", "phase"],
+            ),
+            busy: to.family(
+                ("engine_busy", Some(Unit::Seconds)),
+                "Time an engine spent in steps",
+                Family::new(["executor"], Counter::default),
+            ),
+            sat_out: to.counters(
+                "engine_sat_out",
+                "Turns of sequences that sat a step out",
+                ["executor"],
+            ),
+        }
+    }
+
+    pub(super) fn set(&self, executor: &str, totals: EngineTotals) {
+        raise(&self.steps.with([executor]), totals.steps);
+        let tokens = |phase| self.tokens.with([executor, phase]);
+        raise(&tokens("prefill"), totals.prefill_tokens);
+        raise(&tokens("decode"), totals.decode_tokens);
+        raise(&self.sat_out.with([executor]), totals.sat_out);
+        let busy = self.busy.with([executor]);
+        busy.inner()
+            .store(totals.busy.as_secs_f64().to_bits(), Ordering::Relaxed);
+    }
+
+    /// Drops the series of an executor that is gone.
+    pub(super) fn forget_executor(&self, executor: &str) {
+        self.steps.forget("executor", executor);
+        self.tokens.forget("executor", executor);
+        self.busy.forget("executor", executor);
+        self.sat_out.forget("executor", executor);
+    }
+}

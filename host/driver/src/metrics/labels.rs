@@ -1,0 +1,90 @@
+//! The values of labels: a word for each variant of an enum, so that there are few.
+
+use pointsman_core::rows::RequestClass;
+use pointsman_core::{
+    Clock, EvictHow, ExpiredWhy, FailedWhy, FaultKind, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
+    ShortageCause,
+};
+
+/// The end of a request, as labels.
+pub(super) struct Ending {
+    pub(super) outcome: &'static str,
+    pub(super) why: &'static str,
+}
+
+pub(super) fn ending(outcome: Outcome) -> Ending {
+    let (outcome, why) = match outcome {
+        Outcome::Finished { .. } => ("finished", ""),
+        Outcome::Cancelled => ("cancelled", ""),
+        Outcome::Refused(RefusedWhy::NoRoom { .. }) => ("refused", "no-room"),
+        Outcome::Refused(RefusedWhy::Displaced { .. }) => ("refused", "displaced"),
+        Outcome::Refused(RefusedWhy::Closed { .. }) => ("refused", "closed"),
+        Outcome::Refused(RefusedWhy::GaveUp) => ("refused", "gave-up"),
+        Outcome::Refused(RefusedWhy::NeverFits { .. }) => ("refused", "never-fits"),
+        Outcome::Refused(RefusedWhy::Unserved { .. }) => ("refused", "unserved"),
+        Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "deadline"),
+        Outcome::Expired(ExpiredWhy::Wait) => ("expired", "wait"),
+        Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "not-retryable"),
+        Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "attempts-max"),
+        Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "nowhere-left"),
+    };
+    Ending { outcome, why }
+}
+
+pub(super) fn place(into: PlacedIn) -> &'static str {
+    match into {
+        PlacedIn::Slot => "slot",
+        PlacedIn::Queue => "queue",
+    }
+}
+
+pub(super) fn manner(how: EvictHow) -> &'static str {
+    match how {
+        EvictHow::Recompute => "recompute",
+        EvictHow::Swap => "swap",
+    }
+}
+
+pub(super) fn return_cause(why: RequeuedWhy) -> &'static str {
+    match why {
+        RequeuedWhy::Evicted => "evicted",
+        RequeuedWhy::Failed => "failed",
+        RequeuedWhy::Lost => "lost",
+    }
+}
+
+pub(super) fn shortage(cause: ShortageCause) -> &'static str {
+    match cause {
+        ShortageCause::Slots => "slots",
+        ShortageCause::Blocks => "blocks",
+        ShortageCause::Models => "models",
+    }
+}
+
+pub(super) fn fault_kind(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::Trap => "trap",
+        FaultKind::Fuel => "fuel",
+        FaultKind::Deadline => "deadline",
+        FaultKind::Memory => "memory",
+        FaultKind::Oversize => "oversize",
+        FaultKind::Start => "start",
+        FaultKind::Struck => "struck",
+    }
+}
+
+pub(super) fn clock(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Unplaced => "unplaced",
+        Clock::Overtaken => "overtaken",
+        Clock::Tokenless => "tokenless",
+        Clock::Stalled => "stalled",
+    }
+}
+
+pub(super) fn class(class: RequestClass) -> &'static str {
+    match class {
+        RequestClass::LatencyCritical => "latency-critical",
+        RequestClass::Throughput => "throughput",
+    }
+}

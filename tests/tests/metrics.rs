@@ -1,0 +1,171 @@
+//! `/metrics` of a running server: names, labels and numbers, as dashboards and rules query them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use pointsman_driver::metrics::Metrics;
+use pointsman_driver::provider::ExecutorTerms;
+use pointsman_tests::client::{chat, streamed_chat};
+use pointsman_tests::serving::{Serving, serve_demo};
+use serde_json::json;
+
+/// A line of the exposition: a name, its labels and a value.
+struct Sample {
+    name: String,
+    labels: BTreeMap<String, String>,
+    value: f64,
+}
+
+/// The samples that the server exports now.
+async fn samples(serving: &Serving) -> Result<Vec<Sample>> {
+    let answer = serving.client.get("/metrics").await?;
+    let text = String::from_utf8(answer.body)?;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(sample).collect()
+}
+
+/// Reads a line. Names in these tests have neither quotes nor commas.
+fn sample(line: &str) -> Result<Sample> {
+    let (series, value) = line.rsplit_once(' ').context("a sample has a value")?;
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    let labels = labels.trim_end_matches('}').split(',');
+    let labels = labels.filter_map(|label| {
+        let (name, value) = label.split_once('=')?;
+        Some((name.to_owned(), value.trim_matches('"').to_owned()))
+    });
+    Ok(Sample {
+        name: name.to_owned(),
+        labels: labels.collect(),
+        value: value.parse()?,
+    })
+}
+
+/// The sum of the samples of `name` that have these labels.
+fn total(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let has = |sample: &Sample, (label, value): &(&str, &str)| {
+        sample.labels.get(*label).is_some_and(|it| it == value)
+    };
+    let of_name = samples.iter().filter(|sample| sample.name == name);
+    let chosen = of_name.filter(|sample| labels.iter().all(|label| has(sample, label)));
+    chosen.map(|sample| sample.value).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn depth_is_told_by_class_in_the_host_and_at_an_executor() -> Result<()> {
+    let terms = ExecutorTerms {
+        slots: 1,
+        queue: 1,
+        ..ExecutorTerms::default()
+    };
+    let serving = Serving::start(|config| serve_demo(config, [("cpu0/demo", terms)])).await?;
+    let mut streams = Vec::new();
+    // One runs, one of each class waits at the executor, and three in the host's queue.
+    for class in [
+        "latency-critical",
+        "latency-critical",
+        "throughput",
+        "throughput",
+        "throughput",
+        "latency-critical",
+    ] {
+        let mut body = streamed_chat("Hello");
+        body["max_tokens"] = json!(1900);
+        body["ignore_eos"] = json!(true);
+        body["pointsman"] = json!({"class": class});
+        let client = serving.client;
+        streams.push(tokio::spawn(async move { client.stream(&body).await }));
+        let inserted = streams.len();
+        serving
+            .load_until(|load| load.live == inserted && load.queued == inserted.saturating_sub(3))
+            .await?;
+    }
+    let exported = samples(&serving).await?;
+    let of =
+        |name: &str, class| total(&exported, &format!("pointsman_{name}"), &[("class", class)]);
+    ensure!(of("queued_requests", "latency-critical") == 1.0);
+    ensure!(of("queued_requests", "throughput") == 2.0);
+    ensure!(of("executor_queued_requests", "latency-critical") == 1.0);
+    ensure!(of("executor_queued_requests", "throughput") == 1.0);
+    ensure!(total(&exported, "pointsman_inflight_requests", &[]) == 6.0);
+    let listed = serving.client.get("/admin/executors").await?.json()?;
+    let by_class = json!({"latency-critical": 1, "throughput": 2});
+    ensure!(listed["load"]["queued_by_class"] == by_class, "{listed}");
+    let by_class = json!({"latency-critical": 1, "throughput": 1});
+    let executor = &listed["executors"][0];
+    ensure!(executor["queued_by_class"] == by_class, "{listed}");
+    for stream in streams {
+        stream.abort();
+    }
+    serving.idle().await?;
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_series_is_documented_with_its_labels_and_counts_what_was_served() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let mut prompt = 0;
+    let mut output = 0;
+    for _ in 0..3 {
+        let mut body = chat("Tell me of the points of a railway.");
+        body["max_tokens"] = json!(20);
+        let answer = serving.client.post("/v1/chat/completions", &body).await?;
+        let usage = &answer.json()?["usage"];
+        prompt += usage["prompt_tokens"].as_u64().context("no usage")?;
+        output += usage["completion_tokens"].as_u64().context("no usage")?;
+    }
+    let mut long = streamed_chat("Hello");
+    long["max_tokens"] = json!(400);
+    long["ignore_eos"] = json!(true);
+    serving.client.stream(&long).await?.finish().await?;
+    serving.idle().await?;
+    let exported = samples(&serving).await?;
+
+    let described = Metrics::default();
+    for sample in &exported {
+        let known = described.described().iter().find(|metric| {
+            let rest = sample.name.strip_prefix(&metric.name);
+            match metric.kind {
+                "histogram" => matches!(rest, Some("_bucket" | "_sum" | "_count")),
+                _ => rest == Some(""),
+            }
+        });
+        let known = known.with_context(|| format!("{} is not described", sample.name))?;
+        let labels = sample.labels.keys().map(String::as_str);
+        let labels: BTreeSet<&str> = labels.filter(|label| *label != "le").collect();
+        let wanted: BTreeSet<&str> = known.labels.iter().copied().collect();
+        ensure!(labels == wanted, "{}: {labels:?}", sample.name);
+    }
+
+    let of_demo = [("model", "demo"), ("executor", "cpu0/demo")];
+    let tokens = |kind: &str| {
+        total(
+            &exported,
+            &format!("pointsman_{kind}_tokens_total"),
+            &of_demo,
+        )
+    };
+    ensure!(tokens("prompt") > prompt as f64 && tokens("output") > output as f64);
+    // The second and third prompt were there.
+    ensure!(tokens("cached") > 0.0);
+    let of_tenant = [("tenant", "default"), ("kind", "output")];
+    ensure!(total(&exported, "pointsman_tenant_tokens_total", &of_tenant) == tokens("output"));
+    let finished = [("model", "demo"), ("outcome", "finished")];
+    for name in ["requests_total", "request_duration_seconds_count"] {
+        ensure!(
+            total(&exported, &format!("pointsman_{name}"), &finished) == 4.0,
+            "{name}"
+        );
+    }
+    for (name, labels, at_least) in [
+        ("time_to_first_token_seconds_count", &of_demo[..], 1.0),
+        ("inter_token_latency_seconds_count", &of_demo[..], 1.0),
+        ("queue_wait_seconds_count", &[][..], 4.0),
+        ("decision_seconds_count", &[][..], 4.0),
+    ] {
+        let counted = total(&exported, &format!("pointsman_{name}"), labels);
+        ensure!(counted >= at_least, "{name}: {counted}");
+    }
+    serving.server.stop().await?;
+    Ok(())
+}
