@@ -7,6 +7,7 @@ pub mod client;
 pub mod clock;
 pub mod decide;
 pub mod engine;
+pub mod exposition;
 pub mod fleet;
 pub mod fuzz;
 pub mod journal;

@@ -1,54 +1,14 @@
 //! `/metrics` of a running server: names, labels and numbers, as dashboards and rules query them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_tests::client::{chat, streamed_chat};
+use pointsman_tests::exposition::{described, samples, total};
 use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::json;
-
-/// A line of the exposition: a name, its labels and a value.
-struct Sample {
-    name: String,
-    labels: BTreeMap<String, String>,
-    value: f64,
-}
-
-/// The samples that the server exports now.
-async fn samples(serving: &Serving) -> Result<Vec<Sample>> {
-    let answer = serving.client.get("/metrics").await?;
-    let text = String::from_utf8(answer.body)?;
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.map(sample).collect()
-}
-
-/// Reads a line. Names in these tests have neither quotes nor commas.
-fn sample(line: &str) -> Result<Sample> {
-    let (series, value) = line.rsplit_once(' ').context("a sample has a value")?;
-    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-    let labels = labels.trim_end_matches('}').split(',');
-    let labels = labels.filter_map(|label| {
-        let (name, value) = label.split_once('=')?;
-        Some((name.to_owned(), value.trim_matches('"').to_owned()))
-    });
-    Ok(Sample {
-        name: name.to_owned(),
-        labels: labels.collect(),
-        value: value.parse()?,
-    })
-}
-
-/// The sum of the samples of `name` that have these labels.
-fn total(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> f64 {
-    let has = |sample: &Sample, (label, value): &(&str, &str)| {
-        sample.labels.get(*label).is_some_and(|it| it == value)
-    };
-    let of_name = samples.iter().filter(|sample| sample.name == name);
-    let chosen = of_name.filter(|sample| labels.iter().all(|label| has(sample, label)));
-    chosen.map(|sample| sample.value).sum()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn depth_is_told_by_class_in_the_host_and_at_an_executor() -> Result<()> {
@@ -79,7 +39,7 @@ async fn depth_is_told_by_class_in_the_host_and_at_an_executor() -> Result<()> {
             .load_until(|load| load.live == inserted && load.queued == inserted.saturating_sub(3))
             .await?;
     }
-    let exported = samples(&serving).await?;
+    let exported = samples(serving.client).await?;
     let of =
         |name: &str, class| total(&exported, &format!("pointsman_{name}"), &[("class", class)]);
     ensure!(of("queued_requests", "latency-critical") == 1.0);
@@ -119,17 +79,11 @@ async fn every_series_is_documented_with_its_labels_and_counts_what_was_served()
     long["ignore_eos"] = json!(true);
     serving.client.stream(&long).await?.finish().await?;
     serving.idle().await?;
-    let exported = samples(&serving).await?;
+    let exported = samples(serving.client).await?;
 
-    let described = Metrics::default();
+    let metrics = Metrics::default();
     for sample in &exported {
-        let known = described.described().iter().find(|metric| {
-            let rest = sample.name.strip_prefix(&metric.name);
-            match metric.kind {
-                "histogram" => matches!(rest, Some("_bucket" | "_sum" | "_count")),
-                _ => rest == Some(""),
-            }
-        });
+        let known = described(&metrics, &sample.name);
         let known = known.with_context(|| format!("{} is not described", sample.name))?;
         let labels = sample.labels.keys().map(String::as_str);
         let labels: BTreeSet<&str> = labels.filter(|label| *label != "le").collect();
