@@ -119,7 +119,7 @@ pub(super) fn messages_schema(schemas: &mut SchemaGenerator) -> Value {
         ),
         ("name", json!({"type": "string"})),
     ];
-    properties.extend(UNBUILT.map(|field| (field, json!({"type": "null"}))));
+    properties.extend(UNBUILT.map(|field| (field, json!({"enum": [[]]}))));
     let message = object(&["role", "content"], properties);
     let message = named(schemas, "ChatMessage", message);
     json!({"type": "array", "items": message, "minItems": 1})
@@ -151,7 +151,10 @@ fn message(at: &str, value: &RawValue) -> Result<ChatMessage, ApiError> {
     let role = fields.take("role").ok_or_else(|| missing(at, "role"))?;
     let role = role_of_template(&format!("{at}.role"), role)?;
     for unbuilt in UNBUILT {
-        if fields.take(unbuilt).is_some() {
+        if fields
+            .take(unbuilt)
+            .is_some_and(|value| !is_empty_list(value))
+        {
             let param = format!("{at}.{unbuilt}");
             let message = format!("`{param}` is not built; leave it out");
             return Err(ApiError::field(param, message));
@@ -167,6 +170,11 @@ fn message(at: &str, value: &RawValue) -> Result<ChatMessage, ApiError> {
         content,
         name: name.transpose()?,
     })
+}
+
+/// True of what clients write for "none", also where they mean tool calls.
+fn is_empty_list(value: &RawValue) -> bool {
+    read::<Vec<&RawValue>>(value).is_some_and(|list| list.is_empty())
 }
 
 fn text(at: String, value: &RawValue) -> Result<String, ApiError> {

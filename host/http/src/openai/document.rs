@@ -62,6 +62,7 @@ fn body(schemas: &mut SchemaGenerator, required: &[&str], prompt: Properties) ->
     let mut properties = shared_properties(schemas);
     properties.extend(prompt);
     properties.extend(params::unbuilt_properties());
+    properties.extend(params::properties_without_effect());
     object(required, properties)
 }
 

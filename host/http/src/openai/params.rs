@@ -39,7 +39,7 @@ const STOP_BYTES_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
-const UNBUILT: [(&str, &[&str]); 38] = [
+const UNBUILT: [(&str, &[&str]); 37] = [
     ("n", &["1"]),
     ("best_of", &["1"]),
     ("logprobs", &["false"]),
@@ -47,7 +47,6 @@ const UNBUILT: [(&str, &[&str]); 38] = [
     ("prompt_logprobs", &[]),
     ("echo", &["false"]),
     ("suffix", &[r#""""#]),
-    ("store", &["false"]),
     ("tools", &["[]"]),
     ("tool_choice", &[r#""none""#, r#""auto""#]),
     ("functions", &["[]"]),
@@ -79,6 +78,31 @@ const UNBUILT: [(&str, &[&str]); 38] = [
     ("guided_grammar", &[]),
     ("use_beam_search", &["false"]),
 ];
+
+/// Fields that are taken with any value: none of them changes the answer.
+const WITHOUT_EFFECT: [(&str, &str); 9] = [
+    ("user", NOT_READ),
+    ("safety_identifier", NOT_READ),
+    ("metadata", NOT_READ),
+    ("service_tier", NOT_READ),
+    (
+        "store",
+        "Taken, and nothing is stored: answers are kept nowhere.",
+    ),
+    ("parallel_tool_calls", "Taken: there are no tool calls."),
+    ("prediction", NOT_READ),
+    ("prompt_cache_key", NOT_READ),
+    ("prompt_cache_retention", NOT_READ),
+];
+
+const NOT_READ: &str = "Taken, and changes nothing.";
+
+/// The schemas of [`WITHOUT_EFFECT`].
+pub(super) fn properties_without_effect() -> Properties {
+    let properties = WITHOUT_EFFECT.iter();
+    let properties = properties.map(|(param, about)| (*param, json!({"description": about})));
+    properties.collect()
+}
 
 /// The schemas of [`UNBUILT`].
 pub(super) fn unbuilt_properties() -> Properties {
@@ -145,7 +169,14 @@ impl Params {
             "description": "A last chunk tells the tokens of the whole stream.",
             "type": "boolean",
         });
-        let stream_options = object(&[], vec![("include_usage", include_usage)]);
+        let include_obfuscation = json!({"description": "Taken: nothing is padded."});
+        let stream_options = object(
+            &[],
+            vec![
+                ("include_usage", include_usage),
+                ("include_obfuscation", include_obfuscation),
+            ],
+        );
         let of_the_model = "By default the model's own.";
         vec![
             (
@@ -291,6 +322,17 @@ fn flag(fields: &mut Fields<'_>, name: &str) -> Result<bool, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_field_without_effect_is_refused() {
+        for (param, _) in WITHOUT_EFFECT {
+            for value in ["null", "true", "1.5", "\"text\"", "[{}]", "{\"a\": [1]}"] {
+                let body = format!("{{\"{param}\": {value}}}");
+                let mut fields = Fields::parse(body.as_bytes()).unwrap();
+                assert_eq!(refuse_unbuilt(&mut fields), Ok(()), "{body}");
+            }
+        }
+    }
 
     #[test]
     fn every_field_that_is_not_built_says_what_it_may_be() {

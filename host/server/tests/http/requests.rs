@@ -224,7 +224,6 @@ async fn what_is_not_built_is_refused_by_name() {
         ("logit_bias", r#"{"logit_bias": {"5": 1}}"#),
         ("presence_penalty", r#"{"presence_penalty": 0.5}"#),
         ("frequency_penalty", r#"{"frequency_penalty": -1}"#),
-        ("store", r#"{"store": true}"#),
         ("reasoning_effort", r#"{"reasoning_effort": "high"}"#),
         ("min_p", r#"{"min_p": 0.1}"#),
     ];
@@ -251,6 +250,39 @@ async fn what_is_neutral_is_accepted() {
         job(CHAT, &body).await.sampling.temperature.to_bits(),
         TEXT.defaults().temperature.to_bits()
     );
+}
+
+/// Tests what programs send of themselves, in each of the forms that OpenAI's API defines.
+#[tokio::test]
+async fn what_changes_nothing_is_taken_everywhere() {
+    let shared = json!({
+        "model": "demo", "seed": 1, "user": "u-1", "safety_identifier": "s-1",
+        "metadata": {"run": "7", "tags": "a"}, "service_tier": "flex", "store": true,
+        "parallel_tool_calls": false, "prompt_cache_key": "k", "prompt_cache_retention": "24h",
+        "prediction": {"type": "content", "content": "Once upon"}, "frequency_penalty": 0,
+        "presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": null, "n": 1,
+        "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": true},
+    });
+    for (path, name, prompt) in [
+        (CHAT, "messages", json!([{"role": "user", "content": "Hi"}])),
+        (TEXTS, "prompt", json!("Once")),
+    ] {
+        let plain = json!({"model": "demo", "seed": 1, name: prompt});
+        let mut full = shared.clone();
+        full[name] = plain[name].clone();
+        if path == CHAT {
+            full["logprobs"] = json!(false);
+        }
+        assert_eq!(job(path, &full).await, job(path, &plain).await, "{path}");
+    }
+    // Programs send the answers that they got back as they came.
+    let chat = |answer: Value| json!({"model": "demo", "seed": 1, "messages": [answer]});
+    let plain = json!({"role": "assistant", "content": "Yes."});
+    let full = json!({
+        "role": "assistant", "content": "Yes.", "refusal": null, "tool_calls": [],
+        "function_call": null, "audio": null, "annotations": [], "reasoning_content": null,
+    });
+    assert_eq!(job(CHAT, &chat(full)).await, job(CHAT, &chat(plain)).await);
 }
 
 #[tokio::test]
