@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep, Transaction, TransactionOutcome};
 use pointsman_policy::Restored;
-use pointsman_server::config::{ApiKey, Config, TenantConfig};
+use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};
@@ -156,7 +156,7 @@ fn two_tenants(config: &mut Config) {
         config.tenants.push(TenantConfig::new(name));
         config.keys.push(ApiKey {
             sha256: Sha256::digest(name).into(),
-            tenant: name.to_owned(),
+            rights: Rights::of_tenant(name),
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_server::config::{ApiKey, Config, PrefixCache};
+use pointsman_server::config::{ApiKey, Config, PrefixCache, Rights};
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
 use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ fn two_keys(config: &mut Config) {
     config.keys = ["one", "two"]
         .map(|key| ApiKey {
             sha256: Sha256::digest(key).into(),
-            tenant: key.to_owned(),
+            rights: Rights::of_tenant(key),
         })
         .to_vec();
 }

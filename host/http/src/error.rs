@@ -108,7 +108,7 @@ pub(super) enum ApiError {
     Conflict(String),
     #[error("there is no {path}; there are: {known}")]
     UnknownPath { path: String, known: String },
-    #[error("there is no model `{name}`; there are: {known}")]
+    #[error("there is no model `{name}`; {}", there_are(.known))]
     UnknownModel { name: String, known: String },
     #[error("this path answers {allow} only")]
     MethodNotAllowed { allow: String },
@@ -417,6 +417,14 @@ fn outcome_status(outcome: Outcome) -> (StatusCode, &'static str) {
 
 fn secs(secs: u32) -> Time {
     Time::from_secs(secs.into())
+}
+
+fn there_are(known: &str) -> String {
+    if known.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are: {known}")
+    }
 }
 
 fn unserved_message(unserved: &Unserved) -> String {

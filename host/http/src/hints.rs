@@ -58,7 +58,7 @@ static HINTS: [Hint; 12] = [
         name: "priority",
         form: Form::Json,
         about: "Larger is more urgent; at most `hints.priority-max` (by default 100) either way, and at \
-                most what the tenant may claim.",
+                most what key and tenant may claim.",
         schema: || json!({"type": "integer", "minimum": i32::MIN, "maximum": i32::MAX}),
     },
     Hint {
@@ -156,6 +156,8 @@ const HEAD_START_MS_MAX: u64 = HEAD_START_MAX.as_secs() * 1000;
 pub(super) struct Rules<'a> {
     /// The lowest priority.
     pub(super) priority_min: i32,
+    /// The priority of requests that claim none.
+    pub(super) priority: i32,
     /// The most urgency that the client may claim.
     pub(super) claims: Claims,
     pub(super) label_keys: &'a [String],
@@ -224,7 +226,7 @@ pub(super) fn parse(
     let priority = given.take("priority", &wanted, |p: &i32| priorities.contains(p))?;
     let hints = Hints {
         session: session.map(|session| session_key(rules.tenant, &session)),
-        priority: priority.unwrap_or(0.min(claims.priority_max)),
+        priority: priority.unwrap_or(rules.priority.min(claims.priority_max)),
         class: given.class(claims.class_max)?,
         head_start: given
             .millis("head_start_ms", 0, millis(claims.head_start_max))?

@@ -58,6 +58,7 @@ mod monitor;
 mod openai;
 mod openapi;
 mod probes;
+mod rights;
 mod router;
 mod routes;
 mod settings;
@@ -95,6 +96,7 @@ pub use cors::{NoOrigin, Origins, PageOrigin};
 pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
+pub use rights::{ModelPattern, NoModelPattern, Rights, UsableModels};
 pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
 
 /// Phases of the server's life, which follow one another in this order.

@@ -5,20 +5,22 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
+use pointsman_driver::catalog::Catalog;
 
 use super::answer::Reply;
 use super::auth::{Access, Listener, Visitor};
 use super::body::Body;
 use super::connection::Seat;
 use super::error::ApiError;
+use super::rights::Holder;
 use super::routes::Resource;
 use super::{App, body};
 
 /// A request on its way to the function of its route.
 pub(super) struct Call<'a> {
     pub(super) app: &'a Arc<App>,
-    /// The tenant that asks; the default one where the route is not for clients.
-    pub(super) tenant: &'a str,
+    /// The holder of the key that asks; anybody where the route is not for clients.
+    pub(super) holder: &'a Arc<Holder>,
     /// The text at the path's parameter, unescaped; empty where the path has none.
     pub(super) parameter: String,
     pub(super) request: Request<Incoming>,
@@ -80,10 +82,10 @@ async fn run(
         headers: request.headers(),
         origins,
     };
-    let tenant = app.settings.keys.admit(route.access, visitor)?;
+    let holder = app.settings.keys.admit(route.access, visitor)?;
     let call = Call {
         app,
-        tenant,
+        holder,
         parameter: resource.parameter,
         request,
     };
@@ -93,6 +95,11 @@ async fn run(
 // === impl Call ===
 
 impl Call<'_> {
+    /// The names that the client may use now.
+    pub(super) fn catalog(&self) -> Arc<Catalog> {
+        self.holder.view(self.app.catalog())
+    }
+
     /// Reads the whole body of the request.
     ///
     /// # Cancellation

@@ -7,6 +7,7 @@ use pointsman_core::rows::RequestClass;
 
 use super::auth::ApiKeys;
 use super::cors::Origins;
+use super::rights::Rights;
 
 /// The settings of HTTP: bounds, keys, and the rules of hints.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ pub enum UnnamedModel {
 /// The most urgency that requests of a tenant may claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// The highest priority. Requests that claim none have 0, or this where it is lower. By default
+    /// The highest priority. Requests that claim none have their key's, or this where it is lower. By default
     /// [`HttpSettings::priority_max`] is the bound.
     pub priority_max: i32,
     /// The most urgent class. Requests that claim none have this one. Default latency-critical.
@@ -89,11 +90,12 @@ pub const HEAD_START_MAX: Duration = Duration::from_secs(60);
 // === impl HttpSettings ===
 
 impl HttpSettings {
-    /// The most urgency that requests of `tenant` may claim.
-    pub(super) fn claims_of(&self, tenant: &str) -> Claims {
-        let claims = self.claims.get(tenant).copied().unwrap_or_default();
+    /// The most urgency that requests with these rights may claim: what key and tenant both allow.
+    pub(super) fn claims_of(&self, rights: &Rights) -> Claims {
+        let claims = self.claims.get(&rights.tenant).copied().unwrap_or_default();
+        let priority_max = claims.priority_max.min(rights.priority_max);
         Claims {
-            priority_max: claims.priority_max.min(self.priority_max),
+            priority_max: priority_max.min(self.priority_max),
             ..claims
         }
     }

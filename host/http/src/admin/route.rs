@@ -18,6 +18,7 @@ use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::openai::{self, Caller};
 use super::super::openapi::named;
+use super::super::rights::{Holder, Rights};
 use super::super::router::Call;
 use super::finished;
 
@@ -105,7 +106,8 @@ fn query(app: &App, headers: HeaderMap, body: &[u8]) -> Result<RouteQuery, ApiEr
     let mut fields = Fields::parse(body)?;
     let tenant: Option<String> = fields.take_as("tenant", "the name of a tenant", |_| true)?;
     let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
-    openai::route_query(app, Caller { tenant, headers }, fields)
+    let holder = Arc::new(Holder::new(Rights::of_tenant(&tenant)));
+    openai::route_query(app, Caller { holder, headers }, fields)
 }
 
 pub(crate) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {

@@ -43,6 +43,7 @@ fn parse_of(
     let executors = executors();
     let rules = Rules {
         priority_min: -10,
+        priority: 0,
         claims,
         label_keys: &label_keys,
         executors: &executors,

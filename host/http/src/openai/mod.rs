@@ -40,6 +40,7 @@ use super::answer::{JSON, Reply, reply};
 use super::error::{ApiError, quoted};
 use super::fields::Fields;
 use super::hints::{self, BODY_FIELD, Rules};
+use super::rights::{Holder, Rights};
 use super::router::Call;
 use super::settings::Claims;
 use document::{ChatAnswer, TextAnswer};
@@ -65,7 +66,7 @@ pub enum CompletionKind {
 /// The sender of a request, with the request's headers.
 #[derive(Debug)]
 pub(super) struct Caller {
-    pub(super) tenant: String,
+    pub(super) holder: Arc<Holder>,
     pub(super) headers: HeaderMap,
 }
 
@@ -108,7 +109,7 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
     let app = call.app;
     app.check_serving()?;
     let caller = Caller {
-        tenant: call.tenant.to_owned(),
+        holder: Arc::clone(call.holder),
         headers: call.request.headers().clone(),
     };
     let body = call.body().await?;
@@ -187,16 +188,16 @@ fn understand(
     caller: Caller,
     body: &[u8],
 ) -> Result<Understood, ApiError> {
-    let catalog = app.catalog();
+    let catalog = caller.holder.view(app.catalog());
     let mut fields = Fields::parse(body)?;
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
     let model = &*target.model;
-    let hinted = (&caller.headers, rules(app, &target, &caller.tenant));
+    let hinted = (&caller.headers, rules(app, &target, caller.holder.rights()));
     let (hints, params, prompt) = read(&mut fields, kind, model.text.defaults(), hinted)?;
     note_ignored(&fields);
     let prompt = prompt.into_tokens(model)?;
     let bound = output_bound(kind, model.context_tokens, prompt.len(), params.tokens_max)?;
-    let prompt_blocks = prompt_blocks(app, &catalog, (&caller.tenant, &model.name), &prompt);
+    let prompt_blocks = prompt_blocks(app, &catalog, (caller.tenant(), &model.name), &prompt);
     let job = Job {
         prompt,
         output_tokens_max: bound,
@@ -208,7 +209,7 @@ fn understand(
         kind,
         submission: Submission {
             model: target.name.clone(),
-            tenant: caller.tenant,
+            tenant: caller.tenant().to_owned(),
             job: Arc::new(job),
             prompt_blocks,
             hints: target.narrow(hints),
@@ -237,10 +238,10 @@ pub(super) fn route_query(
     caller: Caller,
     mut fields: Fields<'_>,
 ) -> Result<RouteQuery, ApiError> {
-    let catalog = app.catalog();
+    let catalog = caller.holder.view(app.catalog());
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
     let model = &*target.model;
-    let rules = rules(app, &target, &caller.tenant);
+    let rules = rules(app, &target, caller.holder.rights());
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
     let wanted = "an integer of at least 1";
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
@@ -255,7 +256,7 @@ pub(super) fn route_query(
         Some(length) => (length as usize, PromptBlocks::default()),
         None => {
             let tokens = prompt(&mut fields, kind)?.into_tokens(model)?;
-            let blocks = prompt_blocks(app, &catalog, (&caller.tenant, &model.name), &tokens);
+            let blocks = prompt_blocks(app, &catalog, (caller.tenant(), &model.name), &tokens);
             (tokens.len(), blocks)
         }
     };
@@ -263,7 +264,7 @@ pub(super) fn route_query(
         output_bound(kind, model.context_tokens, prompt_tokens, params.tokens_max)?;
     Ok(RouteQuery {
         model: target.name.clone(),
-        tenant: caller.tenant,
+        tenant: caller.tenant().to_owned(),
         size: RequestSize {
             prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
             prompt_blocks,
@@ -288,15 +289,16 @@ fn prompt_blocks(
     )
 }
 
-/// The rules for hints of a tenant's request.
-fn rules<'a>(app: &'a App, target: &'a Target<'_>, tenant: &'a str) -> Rules<'a> {
+/// The rules for hints of a request with these rights.
+fn rules<'a>(app: &'a App, target: &'a Target<'_>, rights: &'a Rights) -> Rules<'a> {
     Rules {
         priority_min: -app.settings.priority_max,
-        claims: app.settings.claims_of(tenant),
+        priority: rights.priority,
+        claims: app.settings.claims_of(rights),
         label_keys: &app.settings.label_keys,
         executors: &target.executors,
         model: target.name.as_deref(),
-        tenant,
+        tenant: &rights.tenant,
     }
 }
 
@@ -329,6 +331,7 @@ fn prompt(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Prompt, ApiEr
 pub fn try_body(kind: CompletionKind, body: &[u8]) -> Result<(), String> {
     let rules = Rules {
         priority_min: -100,
+        priority: 0,
         claims: Claims {
             priority_max: 100,
             ..Claims::default()
@@ -394,6 +397,14 @@ fn output_bound(
         });
     }
     Ok(output_tokens)
+}
+
+// === impl Caller ===
+
+impl Caller {
+    pub(super) fn tenant(&self) -> &str {
+        &self.holder.rights().tenant
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub(crate) struct Model {
 }
 
 pub(crate) async fn list(call: Call<'_>) -> Result<Json<ModelList>, ApiError> {
-    let catalog = call.app.catalog();
+    let catalog = call.catalog();
     Ok(Json(ModelList {
         object: "list",
         data: catalog.models.iter().map(Model::from).collect(),
@@ -36,7 +36,7 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Json<ModelList>, ApiError> {
 }
 
 pub(crate) async fn one(call: Call<'_>) -> Result<Json<Model>, ApiError> {
-    let catalog = call.app.catalog();
+    let catalog = call.catalog();
     find(&catalog, &call.parameter).map(|entry| Json(Model::from(entry)))
 }
 

@@ -117,6 +117,9 @@ pub(super) struct Key {
     pub(super) sha256: Given<String>,
     pub(super) file: Given<String>,
     pub(super) tenant: Given<String>,
+    pub(super) models: Given<Vec<Spanned<String>>>,
+    pub(super) priority: Given<Number>,
+    pub(super) priority_max: Given<Number>,
 }
 
 #[derive(Deserialize)]

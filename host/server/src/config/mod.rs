@@ -31,7 +31,10 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
-pub use pointsman_http::{ApiKey, Claims, DEFAULT_TENANT, PageOrigin, PrefixCache, UnnamedModel};
+pub use pointsman_http::{
+    ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, UnnamedModel,
+    UsableModels,
+};
 use pointsman_lifecycle::settings::LifecycleSettings;
 
 use file::File;

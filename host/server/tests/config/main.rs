@@ -23,7 +23,8 @@ use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelSource};
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{
-    Claims, Config, ConfigError, Flags, LogFormat, TenantConfig, Wrong,
+    Claims, Config, ConfigError, Flags, LogFormat, ModelPattern, Rights, TenantConfig,
+    UsableModels, Wrong,
 };
 use tempfile::TempDir;
 
@@ -259,7 +260,11 @@ fn a_key_is_given_as_text_hash_or_file_and_never_shown() {
         .map(|byte| format!("{byte:02x}"))
         .concat();
     assert_eq!(hex, hash);
-    let tenants: Vec<_> = config.keys.iter().map(|key| key.tenant.as_str()).collect();
+    let tenants: Vec<_> = config
+        .keys
+        .iter()
+        .map(|key| key.rights.tenant.as_str())
+        .collect();
     assert_eq!(tenants, ["default", "bob"]);
     assert_eq!(
         config.tenants,
@@ -290,6 +295,27 @@ fn tenants_that_are_listed_keep_their_rights() {
         config.unwrap().tenants,
         [alice, TenantConfig::new("default")]
     );
+}
+
+#[test]
+fn a_key_has_the_rights_that_its_table_says() {
+    let config = load(
+        "[[tenants]]\nname = 'alice'\npriority-max = 50\n\
+         [[keys]]\nkey = 'a'\ntenant = 'alice'\nmodels = ['demo', 'llama*']\npriority = 7\n\
+         priority-max = 20\n[[keys]]\nkey = 'b'\ntenant = 'alice'",
+    );
+    let config = config.unwrap();
+    let rights: Vec<&Rights> = config.keys.iter().map(|key| &key.rights).collect();
+    let expected = Rights {
+        models: UsableModels::Listed(vec![
+            ModelPattern::Name("demo".to_owned()),
+            ModelPattern::Beginning("llama".to_owned()),
+        ]),
+        priority: 7,
+        priority_max: 20,
+        ..Rights::of_tenant("alice")
+    };
+    assert_eq!(rights, [&expected, &Rights::of_tenant("alice")]);
 }
 
 #[test]

@@ -321,6 +321,39 @@ fn a_name_that_stands_for_two_things_or_none_is_refused() {
 }
 
 #[test]
+fn rights_of_a_key_that_cannot_be_are_refused() {
+    refused(&[
+        (
+            "[[keys]]\nkey = 'a'\nmodels = []",
+            "pointsman.toml:3:10: keys[0].models: expected 1 to 256 models; without this key all \
+             may be used",
+        ),
+        (
+            "[[keys]]\nkey = 'a'\nmodels = ['*llama']",
+            "pointsman.toml:3:11: keys[0].models: expected the name of a model, or the beginning \
+             of names and a `*`, not \"*llama\"",
+        ),
+        (
+            "[[keys]]\nkey = 'a'\nmodels = ['demo', 'demo']",
+            "pointsman.toml:3:19: keys[0].models: `demo` is there already",
+        ),
+        (
+            "[[keys]]\nkey = 'a'\npriority-max = 101",
+            "pointsman.toml:3:16: keys[0].priority-max must be from -100 to 100, not 101",
+        ),
+        (
+            "[[tenants]]\nname = 'b'\npriority-max = 5\n[[keys]]\nkey = 'a'\ntenant = 'b'\n\
+             priority-max = 6",
+            "pointsman.toml:7:16: keys[0].priority-max must be from -100 to 5, not 6",
+        ),
+        (
+            "[[keys]]\nkey = 'a'\npriority-max = 5\npriority = 6",
+            "pointsman.toml:4:12: keys[0].priority must be from -100 to 5, not 6",
+        ),
+    ]);
+}
+
+#[test]
 fn a_key_that_cannot_be_used_is_refused_without_showing_it() {
     refused(&[
         (

@@ -13,6 +13,7 @@ mod answers;
 mod client;
 mod document;
 mod journal;
+mod keys;
 mod leaving;
 mod lifecycle;
 mod limits;

@@ -5,7 +5,7 @@ use pointsman_core::{Micros, SessionKey};
 use pointsman_driver::message::Hints;
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
-use pointsman_server::config::{ApiKey, Config, Secret};
+use pointsman_server::config::{ApiKey, Config, Rights, Secret};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -378,7 +378,7 @@ async fn hints_reach_the_driver_from_headers_and_body() {
 fn with_keys(config: &mut Config) {
     let key = |text: &str, tenant: &str| ApiKey {
         sha256: Sha256::digest(text).into(),
-        tenant: tenant.to_owned(),
+        rights: Rights::of_tenant(tenant),
     };
     config.keys = vec![key("sk-one", "one"), key("sk-two", "two")];
     config.admin.key = Some(Secret::new("root".to_owned()));

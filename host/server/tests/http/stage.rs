@@ -45,6 +45,7 @@ pub(crate) struct Stage {
     pub(crate) addr: SocketAddr,
     pub(crate) phase: watch::Sender<ServerPhase>,
     pub(crate) metrics: Arc<Metrics>,
+    fleet: Arc<Fleet>,
     inbox: Inbox,
     server: JoinHandle<std::io::Result<()>>,
     /// The sender of reports, kept so that their channel stays open.
@@ -73,11 +74,11 @@ impl Stage {
             reconciler,
             orders: orders(Waker::noop().clone()).0,
         };
-        let fleet = Fleet::new(Arc::new(Nowhere), driver.clone());
-        fleet.show(catalog());
+        let fleet = Arc::new(Fleet::new(Arc::new(Nowhere), driver.clone()));
+        fleet.show(catalog(&["demo"]));
         let app = Arc::new(App::new(
             http_settings(&config),
-            Arc::new(fleet),
+            Arc::clone(&fleet),
             driver,
             watched,
         ));
@@ -86,10 +87,16 @@ impl Stage {
             addr: listener.local_addr().unwrap(),
             phase,
             metrics,
+            fleet,
             inbox,
             server: tokio::spawn(serve(listener, Audience::Everybody, app)),
             _reconciler,
         }
+    }
+
+    /// Serves models of these names, each on executors of its own, in the place of the demo model.
+    pub(crate) fn serve_models(&self, names: &[&str]) {
+        self.fleet.show(catalog(names));
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -180,26 +187,29 @@ impl Provider for Nowhere {
     }
 }
 
-/// An executor of the demo model on a device.
-fn executor(device: &str) -> ExecutorEntry {
+/// An executor of a model on a device.
+fn executor(device: &str, model: &str) -> ExecutorEntry {
     ExecutorEntry {
-        name: format!("{device}/demo"),
+        name: format!("{device}/{model}"),
         device: device.to_owned(),
         kind: ExecutorKind::Cpu,
-        models: vec!["demo".to_owned()],
+        models: vec![model.to_owned()],
         tokens_per_block: Some(16),
     }
 }
 
-fn catalog() -> Catalog {
+/// Models of these names, all with the demo model's text side.
+fn catalog(names: &[&str]) -> Catalog {
+    let model = |name: &&str| ModelEntry {
+        name: (*name).to_owned(),
+        text: Arc::clone(&*TEXT) as _,
+        context_tokens: 2048,
+        created: 1_700_000_000,
+    };
+    let executors = |name: &&str| ["cpu0", "cpu1"].map(|device| executor(device, name));
     Catalog {
-        models: vec![ModelEntry {
-            name: "demo".to_owned(),
-            text: Arc::clone(&*TEXT) as _,
-            context_tokens: 2048,
-            created: 1_700_000_000,
-        }],
-        executors: ["cpu0", "cpu1"].map(executor).to_vec(),
+        models: names.iter().map(model).collect(),
+        executors: names.iter().flat_map(executors).collect(),
         engines: Vec::new(),
     }
 }

@@ -1,17 +1,20 @@
-//! API keys, and the tenants that they belong to.
+//! API keys with their rights, and the tenants that they belong to.
 
 use std::time::Duration;
 
 use pointsman_core::rows::RequestClass;
 use pointsman_driver::provider::WEIGHTS;
-use pointsman_http::HEAD_START_MAX;
+use pointsman_http::{HEAD_START_MAX, NoModelPattern};
 use pointsman_notation::{Number, Time, TomlProblem};
 use sha2::{Digest, Sha256};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
 use super::super::file::{self, ClassName, Given};
-use super::super::{ApiKey, Claims, DEFAULT_TENANT, FILE_BYTES_MAX, HintsConfig, TenantConfig};
+use super::super::{
+    ApiKey, Claims, DEFAULT_TENANT, FILE_BYTES_MAX, HintsConfig, ModelPattern, Rights,
+    TenantConfig, UsableModels,
+};
 use super::Check;
 
 /// The API keys and the tenants.
@@ -20,6 +23,8 @@ pub(super) struct Access {
     pub(super) tenants: Vec<TenantConfig>,
 }
 
+/// The most patterns of models that a key may have.
+const MODELS_MAX: usize = 256;
 const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
 
 impl Check<'_> {
@@ -36,7 +41,7 @@ impl Check<'_> {
             keys: Vec::new(),
             tenants: self.tenants(tenants, hints)?,
         };
-        for (index, key) in keys.into_iter().enumerate() {
+        for (index, mut key) in keys.into_iter().enumerate() {
             let path = format!("keys[{index}]");
             let sha256 = self.key_hash(&path, &key)?;
             if let Some(other) = access.keys.iter().position(|known| known.sha256 == sha256) {
@@ -53,13 +58,80 @@ impl Check<'_> {
                 }
                 access.tenants.push(TenantConfig::new(&tenant));
             }
-            access.keys.push(ApiKey { sha256, tenant });
+            let mut known = access.tenants.iter();
+            let known = known.find(|known| known.name == tenant);
+            let claims = known.map_or_else(Claims::default, |known| known.claims);
+            let rights = Rights {
+                models: self.models_of(&path, key.get_mut().models.take())?,
+                ..self.priorities(&path, key.get_mut(), (&tenant, claims, hints))?
+            };
+            access.keys.push(ApiKey { sha256, rights });
         }
         let known = |tenant: &TenantConfig| tenant.name == DEFAULT_TENANT;
         if access.keys.is_empty() && !access.tenants.iter().any(known) {
             access.tenants.push(TenantConfig::new(DEFAULT_TENANT));
         }
         Ok(access)
+    }
+
+    /// The models that a key may use.
+    fn models_of(
+        self,
+        path: &str,
+        given: Given<Vec<Spanned<String>>>,
+    ) -> Result<UsableModels, ConfigError> {
+        let Some(given) = given else {
+            return Ok(UsableModels::All);
+        };
+        let path = format!("{path}.models");
+        if !(1..=MODELS_MAX).contains(&given.get_ref().len()) {
+            let wrong = TomlProblem::Value {
+                key: path,
+                message: format!(
+                    "expected 1 to {MODELS_MAX} models; without this key all may be used"
+                ),
+            };
+            return Err(self.at(&given, wrong));
+        }
+        let mut names: Vec<String> = Vec::new();
+        let mut patterns = Vec::new();
+        for name in given.into_inner() {
+            let pattern = name.get_ref().parse();
+            let pattern: ModelPattern = pattern
+                .map_err(|error: NoModelPattern| self.value(&path, &name, &error.to_string()))?;
+            names.push(self.new_name(&path, name, &names)?);
+            patterns.push(pattern);
+        }
+        Ok(UsableModels::Listed(patterns))
+    }
+
+    /// The rights of a key of a tenant with these claims, for all models.
+    fn priorities(
+        self,
+        path: &str,
+        key: &mut file::Key,
+        (tenant, claims, hints): (&str, Claims, &HintsConfig),
+    ) -> Result<Rights, ConfigError> {
+        let default = Rights::of_tenant(tenant);
+        let (lowest, highest) = (-hints.priority_max, hints.priority_max);
+        let highest = highest.min(claims.priority_max);
+        let priority_max = self.number(
+            &format!("{path}.priority-max"),
+            key.priority_max.take(),
+            lowest..=highest,
+            default.priority_max,
+        )?;
+        let priority = self.number(
+            &format!("{path}.priority"),
+            key.priority.take(),
+            lowest..=highest.min(priority_max),
+            default.priority,
+        )?;
+        Ok(Rights {
+            priority,
+            priority_max,
+            ..default
+        })
     }
 
     fn tenants(
