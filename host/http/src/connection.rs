@@ -10,10 +10,13 @@ use std::sync::Arc;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::auth::Listener;
-use super::socket::{self, Watch};
+use super::error::ApiError;
+use super::socket::{self, Socket, Watch};
+use super::tls::{Opened, Tls, Transport};
 use super::{App, ServerPhase, reached, router};
 
 /// The most bytes of a request's head.
@@ -32,13 +35,21 @@ pub(super) enum Seat {
 }
 
 /// Answers the requests of one connection.
-pub(super) async fn run(stream: TcpStream, app: Arc<App>, listener: Listener, seat: Seat) {
+pub(super) async fn run(
+    stream: TcpStream,
+    app: Arc<App>,
+    entry: (Listener, Seat),
+    transport: Transport,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
     }
     let (socket, watch) = socket::split(stream, app.settings.write_timeout);
-    let served = serve(socket, &watch, Arc::clone(&app), (listener, seat)).await;
+    let served = match transport {
+        Transport::Plain => serve(socket, &watch, Arc::clone(&app), entry).await,
+        Transport::Tls(tls) => secured((socket, &tls), &watch, Arc::clone(&app), entry).await,
+    };
     // A drain does not wait for clients that have their answer.
     if served == Served::Whole && app.phase() < ServerPhase::Draining {
         watch.linger().await;
@@ -54,8 +65,53 @@ enum Served {
     Broken,
 }
 
+/// Serves a client that has to shake hands first. The drain does not wait for handshakes.
+async fn secured(
+    (socket, tls): (Socket, &Tls),
+    watch: &Watch,
+    app: Arc<App>,
+    entry: (Listener, Seat),
+) -> Served {
+    let mut phase = app.watched.phase.clone();
+    let opened = tokio::select! {
+        biased;
+        opened = tls.open(socket, watch) => opened,
+        () = reached(&mut phase, ServerPhase::Draining) => return Served::Broken,
+    };
+    match opened {
+        Ok(Opened::Tls(stream)) => serve(stream, watch, app, entry).await,
+        Ok(Opened::Plain(socket)) => refuse(socket).await,
+        Err(error) => {
+            tracing::debug!(%error, "a handshake was not finished");
+            Served::Broken
+        }
+    }
+}
+
+/// Tells a client that does not speak TLS that this is what is spoken here.
+async fn refuse(mut socket: Socket) -> Served {
+    let body = ApiError::NotTls.json();
+    let head = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    let answer = [head.into_bytes(), body].concat();
+    let written = async {
+        socket.write_all(&answer).await?;
+        socket.shutdown().await
+    };
+    match written.await {
+        Ok(()) => Served::Whole,
+        Err(error) => {
+            tracing::debug!(%error, "a connection broke off");
+            Served::Broken
+        }
+    }
+}
+
 async fn serve(
-    socket: socket::Socket,
+    socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
     app: Arc<App>,
     entry: (Listener, Seat),

@@ -90,6 +90,8 @@ pub(super) enum ApiError {
         context_tokens: u32,
         tokens_min: usize,
     },
+    #[error("this address speaks TLS: ask by https://")]
+    NotTls,
     #[error("the content encoding {0} is not understood; send the body as it is")]
     Encoding(String),
     #[error("no valid API key: send `Authorization: Bearer KEY`")]
@@ -218,7 +220,8 @@ impl ApiError {
     /// Tells errors that are found before the request's body is read.
     pub(super) fn leaves_body_unread(&self) -> bool {
         match self {
-            ApiError::Encoding(_)
+            ApiError::NotTls
+            | ApiError::Encoding(_)
             | ApiError::Unauthorized
             | ApiError::AdminUnauthorized
             | ApiError::Forbidden(_)
@@ -293,6 +296,7 @@ impl ApiError {
             ApiError::ContextExceeded { .. } | ApiError::PromptTooLong { .. } => {
                 (StatusCode::BAD_REQUEST, "context_length_exceeded")
             }
+            ApiError::NotTls => (StatusCode::BAD_REQUEST, "not_tls"),
             ApiError::Encoding(_) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding"),
             ApiError::Unauthorized => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
             ApiError::AdminUnauthorized => (StatusCode::UNAUTHORIZED, "invalid_admin_key"),

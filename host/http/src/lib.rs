@@ -1,7 +1,7 @@
 //! The HTTP server: OpenAI's API, the interface for operators, the monitor, and access.
 //!
 //! [`App`] is the state that all connections share, [`HttpSettings`] the bounds, keys and rules.
-//! [`serve`] accepts, `connection` runs one client's connection, `router` finds the function for a
+//! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` runs one client's connection, `router` finds the function for a
 //! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
 //! functions. `openapi` makes a document of the same table. Everything that decides or generates
 //! lies behind [`DriverHandle`].
@@ -20,6 +20,7 @@
 //! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 96 MiB | 429 |
 //! | `http.reading-queue-max`, long requests that wait to be parsed and tokenised | 1024 | 429 |
 //! | `http.read-timeout`, over a head, and again over a body | 30 s | 408, or the connection closes |
+//! | `tls.handshake-timeout`, over a handshake | 10 s | the connection closes |
 //! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
 //! | bytes of a head | 64 KiB | 431 |
 //! | fields of an object in a body | 1024 | 400 |
@@ -64,6 +65,7 @@ mod routes;
 mod settings;
 mod socket;
 mod spares;
+mod tls;
 mod turns;
 
 use std::io::{self, ErrorKind};
@@ -98,6 +100,7 @@ pub use openai::{CompletionKind, try_body};
 pub use openapi::conformance;
 pub use rights::{ModelPattern, NoModelPattern, Rights, UsableModels};
 pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
+pub use tls::{Tls, TlsError, TlsSettings, Transport};
 
 /// Phases of the server's life, which follow one another in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,6 +126,17 @@ pub struct Watched {
     pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
     /// The handle for orders about policies.
     pub orders: OrderHandle,
+}
+
+/// A listener, with the clients that it is for.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// The listener.
+    pub sockets: TcpListener,
+    /// The clients that the listener is for.
+    pub audience: Audience,
+    /// The way in which their connections are secured.
+    pub transport: Transport,
 }
 
 /// State that all connections share.
@@ -208,7 +222,12 @@ impl App {
 ///
 /// # Cancellation
 /// Dropping the future drops every connection.
-pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> io::Result<()> {
+pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
+    let Endpoint {
+        sockets,
+        audience,
+        transport,
+    } = endpoint;
     let listener = Listener::new(sockets.local_addr()?, audience);
     let places = match audience {
         Audience::Everybody | Audience::Clients => app.settings.connections_max,
@@ -227,14 +246,16 @@ pub async fn serve(sockets: TcpListener, audience: Audience, app: Arc<App>) -> i
             () = reached(&mut phase, ServerPhase::Draining) => break,
             Some(ended) = connections.join_next() => note(ended),
             stream = accept(&sockets) => {
-                let app = Arc::clone(&app);
+                let (app, transport) = (Arc::clone(&app), transport.clone());
                 if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                    let entry = (listener, Seat::Regular);
                     connections.spawn(async move {
-                        connection::run(stream, app, listener, Seat::Regular).await;
+                        connection::run(stream, app, entry, transport).await;
                         drop(place);
                     });
                 } else {
-                    let spare = connection::run(stream, app, listener, Seat::Spare);
+                    let entry = (listener, Seat::Spare);
+                    let spare = connection::run(stream, app, entry, transport);
                     spares.add(connections.spawn(spare));
                 }
             }

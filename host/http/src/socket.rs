@@ -59,6 +59,17 @@ pub(super) fn split(stream: TcpStream, write_timeout: Duration) -> (Socket, Watc
 // === impl Watch ===
 
 impl Watch {
+    /// True if the client's first byte is this one, or the client has left without any; reads nothing.
+    ///
+    /// # Errors
+    /// If the connection breaks.
+    pub(super) async fn begins_with(&self, byte: u8) -> io::Result<bool> {
+        let mut first = [byte];
+        let stream: &TcpStream = (*self.0).as_ref();
+        stream.peek(&mut first).await?;
+        Ok(first == [byte])
+    }
+
     /// Waits until the client has closed its side, reading nothing. hyper notices that only while
     /// hyper's buffer has no byte of a further request.
     #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -20,6 +20,7 @@ pub mod embedded;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod journal;
+mod listeners;
 pub mod logging;
 mod memory;
 pub mod models;

@@ -84,7 +84,25 @@ pub fn begin(config: &LogConfig) -> Result<(), LoggingError> {
     } else {
         Colours::None
     };
-    let subscriber = subscriber(config, colours, io::stderr)?;
+    begin_with(config, colours, io::stderr)
+}
+
+/// Begins to log, for as long as the process runs, to what `writer` makes for each line; for tests.
+///
+/// # Errors
+/// As [`begin`].
+pub fn begin_in<W: io::Write>(
+    config: &LogConfig,
+    writer: impl Fn() -> W + Send + Sync + 'static,
+) -> Result<(), LoggingError> {
+    begin_with(config, Colours::None, writer)
+}
+
+fn begin_with<W>(config: &LogConfig, colours: Colours, writer: W) -> Result<(), LoggingError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let subscriber = subscriber(config, colours, writer)?;
     tracing::subscriber::set_global_default(subscriber)?;
     Ok(())
 }

@@ -23,14 +23,13 @@ use pointsman_driver::provider::{ModelConfig, ServedModel};
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
-use pointsman_http::{ApiKeys, App, Audience, HttpSettings, Origins, ServerPhase, Watched};
+use pointsman_http::{ApiKeys, App, HttpSettings, Origins, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
 use pointsman_notation::Time;
 use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder, Restarts};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::timeout;
@@ -39,6 +38,7 @@ use tracing::{error, info, warn};
 use crate::config::Config;
 use crate::embedded;
 use crate::journal;
+use crate::listeners::{self, Listeners};
 use crate::memory;
 use crate::models::{self, Backends};
 use crate::shutdown::{self, SignalOrder, Signals};
@@ -63,13 +63,6 @@ pub struct Server {
     http: task::JoinHandle<std::io::Result<()>>,
     reconciler: ReconcilerHandle,
     driver_thread: JoinHandle<()>,
-}
-
-/// The sockets for clients and operators.
-struct Listeners {
-    clients: TcpListener,
-    /// Absent: where clients do.
-    operators: Option<TcpListener>,
 }
 
 /// The driver and what it drives.
@@ -113,9 +106,7 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
         let listeners = Listeners::bind(config).await?;
-        let addr = listeners.clients.local_addr()?;
-        let admin_addr = listeners.operators.as_ref().map(TcpListener::local_addr);
-        let admin_addr = admin_addr.transpose()?;
+        let (addr, admin_addr) = listeners.addresses()?;
         let models = load(config.models.clone()).await?;
         let (waker, woken) = pointsman_lifecycle::waker();
         let shared = Shared {
@@ -139,7 +130,8 @@ impl Server {
             watched,
         );
         let http = task::spawn(listeners.serve(Arc::new(app)));
-        info!("answering on http://{addr}, not serving yet: policies are being made ready");
+        let url = listeners::url(config, addr);
+        info!("answering on {url}, not serving yet: policies are being made ready");
         Ok(Self {
             addr,
             admin_addr,
@@ -229,10 +221,8 @@ impl Server {
             holder.map_or("built-in rule", |policy| &policy.name)
         };
         let models: Vec<&str> = config.models.iter().map(|model| &*model.name).collect();
-        info!(
-            models = models.join(", "),
-            "serving on http://{}", self.addr
-        );
+        let url = listeners::url(config, self.addr);
+        info!(models = models.join(", "), "serving on {url}");
         info!(
             admission = holder(Hook::Admission),
             priority = holder(Hook::Priority),
@@ -246,16 +236,18 @@ impl Server {
             None => info!("no policy folder; make ./policies.d and start again, or use --policies"),
         }
         if let Some(addr) = self.admin_addr {
-            info!("operators: http://{addr}/admin");
+            info!(
+                "operators: {}/admin",
+                listeners::operators_url(config, addr)
+            );
             if config.admin.key.is_none() && !addr.ip().is_loopback() {
                 warn!(%addr, "whoever reaches this address administers the host: set admin.key");
             }
         }
         let model = models.first().unwrap_or(&"");
         info!(
-            "try: curl http://{}/v1/chat/completions -d '{{\"model\": \"{model}\", \"messages\": \
-             [{{\"role\": \"user\", \"content\": \"Tell me a story about a fox and an owl.\"}}]}}'",
-            self.addr
+            "try: curl {url}/v1/chat/completions -d '{{\"model\": \"{model}\", \"messages\": \
+             [{{\"role\": \"user\", \"content\": \"Tell me a story about a fox and an owl.\"}}]}}'"
         );
     }
 
@@ -292,27 +284,6 @@ impl Server {
     }
 }
 
-impl Listeners {
-    async fn bind(config: &Config) -> Result<Self> {
-        let clients = listen(config.listen).await?;
-        let operators = match config.admin.listen {
-            Some(addr) => Some(listen(addr).await.context("admin.listen")?),
-            None => None,
-        };
-        Ok(Self { clients, operators })
-    }
-
-    /// Serves until both have ended.
-    async fn serve(self, app: Arc<App>) -> std::io::Result<()> {
-        let Some(operators) = self.operators else {
-            return pointsman_http::serve(self.clients, Audience::Everybody, app).await;
-        };
-        let clients = pointsman_http::serve(self.clients, Audience::Clients, Arc::clone(&app));
-        let operators = pointsman_http::serve(operators, Audience::Operators, app);
-        tokio::try_join!(clients, operators).map(|((), ())| ())
-    }
-}
-
 /// The part of `config` that HTTP works by.
 #[must_use]
 pub fn http_settings(config: &Config) -> HttpSettings {
@@ -341,11 +312,6 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         retry_after_secs: config.core.retry_after_secs,
         queue_max: config.core.queue_max,
     }
-}
-
-async fn listen(addr: SocketAddr) -> Result<TcpListener> {
-    let listener = TcpListener::bind(addr).await;
-    listener.with_context(|| format!("cannot listen on {addr}"))
 }
 
 /// Waits for the driver and the engines. The driver first: it holds what the engines wait for.

@@ -82,7 +82,8 @@ impl ServerArgs {
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Answer> {
         ensure!(
             self.server.scheme_str() == Some("http"),
-            "the address has to begin with http://; for a server behind TLS ask on its machine"
+            "the address has to begin with http://; a server with a certificate answers so on its \
+             own machine, at a loopback address of `admin.listen`"
         );
         let authority = self.server.authority().context("the address has no host")?;
         let host = authority.host().trim_matches(['[', ']']);

@@ -108,6 +108,9 @@ pub enum Wrong {
         /// The path of the key.
         key: String,
     },
+    /// A certificate without a key, or the other way round.
+    #[error("the certificate for TLS needs `{0}` too")]
+    HalfOfTls(&'static str),
     /// An API key that is given a second time.
     #[error("{key} is the same key as {other}")]
     SameKey {

@@ -33,6 +33,7 @@ pub(super) struct File {
     pub(super) listen: Given<String>,
     pub(super) drain: Given<Time>,
     pub(super) state_folder: Given<String>,
+    pub(super) tls: Tls,
     pub(super) http: Http,
     pub(super) keys: Tables<Key>,
     pub(super) tenants: Tables<Tenant>,
@@ -67,6 +68,20 @@ pub(super) struct Http {
     pub(super) cors_origins: Vec<Spanned<String>>,
     pub(super) prefix_cache: Option<PrefixCacheName>,
     pub(super) unnamed_model: Option<UnnamedModelName>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Tls {
+    pub(super) certificate: Given<String>,
+    pub(super) key: Given<String>,
+    pub(super) handshake_timeout: Given<Time>,
+    pub(super) poll: Given<Time>,
 }
 
 /// The name of a treatment of requests that name no model.

@@ -32,8 +32,8 @@ use serde::Deserialize;
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
 pub use pointsman_http::{
-    ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, UnnamedModel,
-    UsableModels,
+    ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, TlsSettings,
+    UnnamedModel, UsableModels,
 };
 use pointsman_lifecycle::settings::LifecycleSettings;
 
@@ -55,6 +55,9 @@ const POLICIES_FOLDER: &str = "policies.d";
 pub struct Config {
     /// The address to listen on. Default 127.0.0.1:8080.
     pub listen: SocketAddr,
+    /// The certificate for [`Self::listen`], and for [`AdminConfig::listen`] unless only this machine
+    /// can connect there; absent: connections are not secured.
+    pub tls: Option<TlsSettings>,
     /// Bounds on HTTP connections, requests and times.
     pub http: HttpConfig,
     /// API keys; empty: no key is needed, and every request is of the tenant `default`.

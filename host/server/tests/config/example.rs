@@ -50,6 +50,13 @@ fn the_example_shows_the_defaults() {
     assert_eq!(shown.listen, default.listen);
     assert_eq!(shown.drain, default.drain);
     assert_eq!(shown.http, default.http);
+    let tls = load("[tls]\ncertificate = 'a'\nkey = 'b'")
+        .unwrap()
+        .tls
+        .unwrap();
+    let shown_tls = shown.tls.unwrap();
+    assert_eq!(shown_tls.handshake_timeout, tls.handshake_timeout);
+    assert_eq!(shown_tls.poll, tls.poll);
     assert_eq!(shown.models[0].source, default.models[0].source);
     assert_eq!(shown.executors[0], default.executors[0]);
     let (device, default_device) = (&default.devices[0], &shown.devices[0]);

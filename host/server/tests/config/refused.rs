@@ -32,8 +32,8 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         (
             "[server]",
-            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, state-folder, http, keys, \
-             tenants, hints, models, executors, cpu, devices, core, policies, admin, journal, log",
+            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, state-folder, tls, http, \
+             keys, tenants, hints, models, executors, cpu, devices, core, policies, admin, journal, log",
         ),
         (
             "[journal]\nfiles-max = 8",
@@ -316,6 +316,24 @@ fn a_name_that_stands_for_two_things_or_none_is_refused() {
         (
             "[policies]\nfolder = 'nowhere'",
             "pointsman.toml:2:10: policies.folder: there is no folder nowhere",
+        ),
+    ]);
+}
+
+#[test]
+fn half_of_what_tls_needs_is_refused() {
+    refused(&[
+        (
+            "[tls]\ncertificate = 'a.pem'",
+            "pointsman.toml:2:15: the certificate for TLS needs `tls.key` too",
+        ),
+        (
+            "[tls]\nkey = 'a.pem'",
+            "pointsman.toml:2:7: the certificate for TLS needs `tls.certificate` too",
+        ),
+        (
+            "[tls]\nhandshake-timeout = '1ms'",
+            "pointsman.toml:2:21: tls.handshake-timeout must be from 10ms to 1h, not 1ms",
         ),
     ]);
 }

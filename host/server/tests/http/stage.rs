@@ -24,7 +24,7 @@ use pointsman_driver::metrics::Metrics;
 use pointsman_driver::provider::{
     ExecutorConfig, ModelConfig, PreparedExecutor, Provider, ServeModelError, ServedModel,
 };
-use pointsman_http::{App, Audience, ServerPhase, Watched, serve};
+use pointsman_http::{App, Audience, Endpoint, ServerPhase, Transport, Watched, serve};
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::serve::http_settings;
@@ -82,14 +82,18 @@ impl Stage {
             driver,
             watched,
         ));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = Endpoint {
+            sockets: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            audience: Audience::Everybody,
+            transport: Transport::Plain,
+        };
         Self {
-            addr: listener.local_addr().unwrap(),
+            addr: endpoint.sockets.local_addr().unwrap(),
             phase,
             metrics,
             fleet,
             inbox,
-            server: tokio::spawn(serve(listener, Audience::Everybody, app)),
+            server: tokio::spawn(serve(endpoint, app)),
             _reconciler,
         }
     }

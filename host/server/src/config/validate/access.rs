@@ -1,4 +1,4 @@
-//! API keys with their rights, and the tenants that they belong to.
+//! API keys with their rights, the tenants that they belong to, and TLS.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::super::error::{ConfigError, Wrong};
 use super::super::file::{self, ClassName, Given};
 use super::super::{
     ApiKey, Claims, DEFAULT_TENANT, FILE_BYTES_MAX, HintsConfig, ModelPattern, Rights,
-    TenantConfig, UsableModels,
+    TenantConfig, TlsSettings, UsableModels,
 };
-use super::Check;
+use super::{Check, TIMEOUT};
 
 /// The API keys and the tenants.
 pub(super) struct Access {
@@ -25,6 +25,9 @@ pub(super) struct Access {
 
 /// The most patterns of models that a key may have.
 const MODELS_MAX: usize = 256;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between two looks at the files of the certificate.
+const CERTIFICATE_POLL: Duration = Duration::from_secs(5);
 const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
 
 impl Check<'_> {
@@ -258,6 +261,29 @@ impl Check<'_> {
             return Err(self.at(given, wrong));
         }
         Ok(text.clone())
+    }
+}
+
+// === impl Check: TLS ===
+
+impl Check<'_> {
+    /// The certificate. Its files are read when the server starts.
+    pub(super) fn tls(self, given: file::Tls) -> Result<Option<TlsSettings>, ConfigError> {
+        let timeout = given.handshake_timeout;
+        let timeout = self.time("tls.handshake-timeout", timeout, TIMEOUT, HANDSHAKE_TIMEOUT)?;
+        let poll = self.time("tls.poll", given.poll, TIMEOUT, CERTIFICATE_POLL)?;
+        let half = |given: &Spanned<String>, missing| self.at(given, Wrong::HalfOfTls(missing));
+        match (given.certificate, given.key) {
+            (None, None) => Ok(None),
+            (Some(certificate), None) => Err(half(&certificate, "tls.key")),
+            (None, Some(key)) => Err(half(&key, "tls.certificate")),
+            (Some(certificate), Some(key)) => Ok(Some(TlsSettings {
+                certificate: self.source.resolve(certificate.get_ref()),
+                key: self.source.resolve(key.get_ref()),
+                handshake_timeout: timeout,
+                poll,
+            })),
+        }
     }
 }
 

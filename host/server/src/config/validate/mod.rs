@@ -91,6 +91,7 @@ pub(super) fn config(
     let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0, &hints)?;
     let config = Config {
         listen: check.listen(file.listen, flags)?,
+        tls: check.tls(file.tls)?,
         http: check.http(file.http)?,
         keys,
         tenants,

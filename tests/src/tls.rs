@@ -1,0 +1,101 @@
+//! Certificates for servers on this machine, and clients that check them.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+
+/// A certificate for `localhost` that nobody else has signed, with its key.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    der: CertificateDer<'static>,
+    /// The certificate in PEM.
+    pub pem: String,
+    /// The key in PEM.
+    pub key_pem: String,
+}
+
+// === impl Certificate ===
+
+impl Certificate {
+    /// Makes a certificate.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new() -> Result<Self> {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["localhost".to_owned()])?;
+        Ok(Self {
+            pem: pem("CERTIFICATE", cert.der()),
+            key_pem: pem("PRIVATE KEY", &signing_key.serialize_der()),
+            der: cert.der().clone(),
+        })
+    }
+
+    /// Writes both files into a folder: `certificate.pem` and `key.pem`.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        fs::write(folder.join("certificate.pem"), &self.pem)?;
+        fs::write(folder.join("key.pem"), &self.key_pem)?;
+        Ok(())
+    }
+
+    /// Connects to a server that shows this certificate.
+    ///
+    /// # Errors
+    /// If it shows another one, or does not speak that version of TLS.
+    pub async fn connect(
+        &self,
+        addr: SocketAddr,
+        version: &'static SupportedProtocolVersion,
+    ) -> Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone())?;
+        let provider = Arc::new(ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost")?;
+        let stream = TcpStream::connect(addr).await?;
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+        connecting.await.context("no handshake")
+    }
+}
+
+/// PEM, as RFC 7468 describes it.
+fn pem(label: &str, der: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = format!("-----BEGIN {label}-----\n");
+    for line in der.chunks(48) {
+        for group in line.chunks(3) {
+            let bits = group
+                .iter()
+                .fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+            let bits = bits << (8 * (3 - group.len()));
+            for digit in 0..4 {
+                let index = bits >> (18 - 6 * digit) & 63;
+                let is_padding = digit > group.len();
+                let digit = if is_padding {
+                    b'='
+                } else {
+                    DIGITS[index as usize]
+                };
+                text.push(char::from(digit));
+            }
+        }
+        text.push('\n');
+    }
+    text + &format!("-----END {label}-----\n")
+}
