@@ -200,11 +200,14 @@ pub struct Inbox {
 /// The most control messages that may wait. Each sender waits for an answer, so few ever do.
 const CONTROL_MAX: usize = 64;
 
+/// The messages about a request: it comes, and it departs.
+const MESSAGES: usize = 2;
+
 /// Channels to a driver that has at most `requests_max` requests in hand.
 #[must_use]
 pub fn channels(requests_max: u32) -> (DriverHandle, Inbox) {
     let places = usize::try_from(requests_max).unwrap_or(usize::MAX);
-    let (requests, requests_inbox) = mpsc::channel(places.saturating_mul(2).max(2));
+    let (requests, requests_inbox) = mpsc::channel(places.saturating_mul(MESSAGES).max(MESSAGES));
     let (control, control_inbox) = mpsc::channel(CONTROL_MAX);
     let handle = DriverHandle {
         requests,
@@ -239,6 +242,12 @@ impl DriverHandle {
             departure: Some(departure),
         };
         Ok((ticket, deliveries))
+    }
+
+    /// True if the server has room for another request now.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.requests.capacity() >= MESSAGES
     }
 
     fn reserve(&self) -> Result<mpsc::OwnedPermit<Message>, SubmitError> {

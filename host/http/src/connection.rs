@@ -3,10 +3,12 @@
 //! # Cancellation
 //! Dropping the future closes the socket and cancels the request under way.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 
+use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,6 +26,9 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that are buffered for a slow client. Beyond, no text is taken from the channel of
 /// the client's executor.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// The value of the header `connection` of an answer that is the connection's last.
+pub(super) const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// The place of a connection among those of all clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,9 +123,18 @@ async fn serve(
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let read_timeout = app.settings.read_timeout;
+    let left_to_bring = Cell::new(app.settings.connection_requests_max);
     let service = service_fn(move |request| {
         let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(router::answer(&app, entry, request).await) }
+        left_to_bring.set(left_to_bring.get().saturating_sub(1));
+        let is_last = left_to_bring.get() == 0;
+        async move {
+            let mut reply = router::answer(&app, entry, request).await;
+            if is_last {
+                reply.headers_mut().insert(header::CONNECTION, CLOSE);
+            }
+            Ok::<_, Infallible>(reply)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -15,6 +15,7 @@
 //! | bound | default | beyond |
 //! |---|---|---|
 //! | `http.connections-max` | 4096 | 429, and the connection closes |
+//! | `http.connection-requests-max`, requests of one connection | 10,000 | the connection closes behind its last answer |
 //! | `http.requests-max` | 8192 | 429 |
 //! | `http.body-max` | 4 MiB | 413 |
 //! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 96 MiB | 429 |
@@ -22,7 +23,7 @@
 //! | `http.read-timeout`, over a head, and again over a body | 30 s | 408, or the connection closes |
 //! | `tls.handshake-timeout`, over a handshake | 10 s | the connection closes |
 //! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
-//! | bytes of a head | 64 KiB | 431 |
+//! | bytes and headers of a head | 64 KiB, 100 | 431 |
 //! | fields of an object in a body | 1024 | 400 |
 //! | bytes of hints in a body | 64 KiB | 400 |
 //! | a prompt, in bytes: the longest token's for each token of the context | | 400 |
@@ -211,6 +212,16 @@ impl App {
             }),
             ServerPhase::Draining | ServerPhase::Ended => Err(ApiError::draining()),
         }
+    }
+
+    /// Refuses a request for which the driver has no room, before work is done for it.
+    fn check_hands(&self) -> Result<(), ApiError> {
+        if self.driver.has_room() {
+            return Ok(());
+        }
+        Err(ApiError::HandsFull {
+            retry_after: self.settings.retry_after_secs,
+        })
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{self, HeaderValue};
+use hyper::header;
 use pointsman_driver::catalog::Catalog;
 
 use super::answer::Reply;
 use super::auth::{Access, Listener, Visitor};
 use super::body::Body;
-use super::connection::Seat;
+use super::connection::{CLOSE, Seat};
 use super::error::ApiError;
 use super::rights::Holder;
 use super::routes::Resource;
@@ -50,8 +50,7 @@ pub(super) async fn answer(
         let mut reply = error.into_reply();
         if is_unread {
             // hyper reads on only for bytes that are there already, and closes otherwise.
-            let close = HeaderValue::from_static("close");
-            reply.headers_mut().insert(header::CONNECTION, close);
+            reply.headers_mut().insert(header::CONNECTION, CLOSE);
         }
         reply
     });

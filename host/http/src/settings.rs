@@ -14,6 +14,9 @@ use super::rights::Rights;
 pub struct HttpSettings {
     /// The most connections of clients at once; few more are answered if they are probes.
     pub connections_max: u32,
+    /// The most requests of one connection, which then closes: so clients come to know of other servers,
+    /// and what a connection has gathered goes.
+    pub connection_requests_max: u32,
     /// The most bytes of a request's body.
     pub body_bytes_max: usize,
     /// The most bytes of all bodies together, beyond the first 16 KiB of each.

@@ -291,6 +291,7 @@ pub fn http_settings(config: &Config) -> HttpSettings {
     let keys = ApiKeys::new(config.keys.clone(), config.admin.key.as_deref());
     HttpSettings {
         connections_max: config.http.connections_max,
+        connection_requests_max: config.http.connection_requests_max,
         body_bytes_max: config.http.body_bytes_max,
         bodies_bytes_max: config.http.bodies_bytes_max,
         memory_freed: memory::give_back,

@@ -113,6 +113,7 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
         headers: call.request.headers().clone(),
     };
     let body = call.body().await?;
+    app.check_hands()?;
     let arrived = app.clock.now();
     let reader = Arc::clone(app);
     let understood = move |body: &[u8]| understand(&reader, kind, caller, body);

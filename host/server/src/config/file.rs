@@ -58,6 +58,7 @@ pub(super) struct File {
 )]
 pub(super) struct Http {
     pub(super) connections_max: Given<Number>,
+    pub(super) connection_requests_max: Given<Number>,
     pub(super) requests_max: Given<Number>,
     pub(super) body_max: Given<Size>,
     pub(super) bodies_max: Given<Size>,

@@ -99,6 +99,8 @@ pub struct Config {
 pub struct HttpConfig {
     /// Connections at once. Default 4096.
     pub connections_max: u32,
+    /// Requests of one connection, which then closes. Default 10,000.
+    pub connection_requests_max: u32,
     /// Requests in hand at once: queued, running and being answered. Default 8192.
     pub requests_max: u32,
     /// Bytes of a request's body. Default 4 MiB.
@@ -294,6 +296,7 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             connections_max: 4096,
+            connection_requests_max: 10_000,
             requests_max: 8192,
             body_bytes_max: 4 << 20,
             bodies_bytes_max: 96 << 20,

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use pointsman_http::conformance::{check_answer, check_body};
 use serde_json::{Value, json};
@@ -63,6 +64,24 @@ impl Client {
         let bytes = bytes.as_ref();
         self.asked.extend(requests(bytes));
         self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Sends a byte each `pause`, until the server has closed the connection.
+    pub(crate) async fn trickle(&mut self, pause: Duration) {
+        let mut answer = [0; 64];
+        loop {
+            tokio::select! {
+                biased;
+                read = self.stream.read(&mut answer) => match read {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                },
+                () = tokio::time::sleep(pause) => {
+                    // A connection that is closed shows when it is read.
+                    drop(self.stream.write_all(b"x").await);
+                }
+            }
+        }
     }
 
     /// Closes the connection for writing.

@@ -1,7 +1,10 @@
 //! Bounds: of bodies, heads, times, requests, connections.
 
+use std::time::Duration;
+
 use pointsman_executor::delivery::StopReason;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::client::{Client, post, post_with};
 use crate::stage::Stage;
@@ -113,6 +116,27 @@ async fn a_head_that_does_not_come_closes_the_connection() {
 }
 
 #[tokio::test]
+async fn a_head_or_body_that_trickles_has_no_more_time_than_one_that_stops() {
+    let limit = Duration::from_secs(20);
+    for begun in [
+        "POST /v1/completions HTTP/1.1\r\nx-long: ",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n",
+    ] {
+        let mut stage = Stage::with(|config| config.http.read_timeout = limit).await;
+        let mut client = stage.client().await;
+        assert_eq!(client.get("/ready").await.head.status, 200);
+        client.send(begun).await;
+        tokio::time::pause();
+        let since = Instant::now();
+        client.trickle(Duration::from_secs(2)).await;
+        let took = since.elapsed();
+        assert!(took >= limit / 2 && took < limit * 2, "{begun}: {took:?}");
+        stage.expect_silence();
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
 async fn an_idle_connection_is_closed_in_the_end() {
     let stage = Stage::open().await;
     let mut client = stage.client().await;
@@ -152,6 +176,15 @@ async fn what_is_not_http_is_told_so() {
         .await;
     assert_eq!(client.head().await.status, 431);
     assert!(client.is_closed().await);
+    let mut client = stage.client().await;
+    let many: String = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect();
+    client
+        .send(format!(
+            "GET /ready HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"
+        ))
+        .await;
+    assert_eq!(client.head().await.status, 431);
+    assert!(client.is_closed().await);
 }
 
 #[tokio::test]
@@ -170,6 +203,38 @@ async fn more_requests_than_the_server_takes_are_turned_away_for_now() {
     second.send(once()).await;
     stage.submitted().await.finish(StopReason::Stop);
     assert_eq!(second.answer().await.head.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_without_room_is_turned_away_before_it_is_read() {
+    let mut stage = Stage::with(|config| config.http.requests_max = 1).await;
+    let mut first = stage.client().await;
+    first.send(once()).await;
+    let played = stage.submitted().await;
+    let mut second = stage.client().await;
+    // Whoever read this would find that it is no request.
+    second.send(post(TEXTS, "{")).await;
+    let answer = second.answer().await;
+    assert_eq!(answer.error(), (429, "hands_full".to_owned(), None));
+    played.finish(StopReason::Stop);
+    assert_eq!(first.answer().await.head.status, 200);
+    second.send(post(TEXTS, "{")).await;
+    assert_eq!(second.answer().await.head.status, 400);
+}
+
+#[tokio::test]
+async fn a_connection_closes_behind_its_last_request() {
+    let stage = Stage::with(|config| config.http.connection_requests_max = 3).await;
+    let mut client = stage.client().await;
+    for last in [false, false, true] {
+        let answer = client.get("/ready").await;
+        assert_eq!(answer.head.status, 200);
+        let connection = answer.head.header("connection");
+        assert_eq!(connection, last.then_some("close"));
+    }
+    assert!(client.is_closed().await);
+    // Another one is a new client.
+    assert_eq!(stage.client().await.get("/ready").await.head.status, 200);
 }
 
 #[tokio::test]

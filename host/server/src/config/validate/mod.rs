@@ -31,8 +31,8 @@ use crate::logging;
 
 /// The most bytes of a name: of a model, tenant, label key or policy.
 const NAME_BYTES_MAX: usize = 128;
-/// Range of the numbers of connections and requests at once.
-const AT_ONCE: RangeInclusive<u32> = 1..=1_000_000;
+/// Range of the numbers of connections and of requests, at once and of one connection.
+const CLIENTS: RangeInclusive<u32> = 1..=1_000_000;
 /// Range of the number of long requests that wait to be read.
 const READING_QUEUE: RangeInclusive<u32> = 0..=1_000_000;
 /// Range of the number of requests whose decisions are remembered.
@@ -166,13 +166,19 @@ impl Check<'_> {
             connections_max: self.number(
                 "http.connections-max",
                 given.connections_max,
-                AT_ONCE,
+                CLIENTS,
                 default.connections_max,
+            )?,
+            connection_requests_max: self.number(
+                "http.connection-requests-max",
+                given.connection_requests_max,
+                CLIENTS,
+                default.connection_requests_max,
             )?,
             requests_max: self.number(
                 "http.requests-max",
                 given.requests_max,
-                AT_ONCE,
+                CLIENTS,
                 default.requests_max,
             )?,
             body_bytes_max: usize::try_from(body).unwrap_or(usize::MAX),
