@@ -10,6 +10,7 @@ pub mod engine;
 pub mod exposition;
 pub mod fleet;
 pub mod fuzz;
+pub mod gate;
 pub mod journal;
 pub mod load;
 pub mod log;

@@ -102,6 +102,86 @@ fn sum(counts: &Value) -> u64 {
     counts.filter_map(|(_, count)| count.as_u64()).sum()
 }
 
+/// Checks that the page shows the numbers of the host, its executors and models.
+fn check_host(dom: &str, data: &Value) -> Result<()> {
+    let load = &data["load"];
+    for key in [
+        "slots_used",
+        "slots_total",
+        "live",
+        "queued",
+        "parked",
+        "blocks_used",
+        "executors_up",
+    ] {
+        ensure!(
+            text(dom, &format!("id=\"{key}\""))? == grouped(&load[key]),
+            "{key}: {dom}"
+        );
+    }
+    ensure!(text(dom, "id=\"queue_max\"")? == grouped(&data["queue_max"]));
+    ensure!(text(dom, "id=\"blocks_total\"")? == grouped(&data["devices"][0]["blocks_total"]));
+    let executor = &data["executors"][0];
+    let tokens = grouped(&executor["engine"]["generated_tokens"]);
+    ensure!(
+        text(dom, "id=\"generated_tokens\"")? == tokens,
+        "{tokens}: {dom}"
+    );
+    let row = "data-executor=\"cpu0/demo\"";
+    ensure!(cell(dom, row, "placed")? == grouped(&executor["placed_total"]));
+    ensure!(cell(dom, row, "slots")? == "0 / 8");
+    ensure!(cell(dom, row, "models")? == "demo");
+    ensure!(cell(dom, row, "served")? == grouped(&data["activity"][0]["served"]));
+    for (key, number) in [
+        ("finished", &data["totals"]["finished"]),
+        ("arrived", &data["totals"]["arrived"]),
+        ("sessions", &data["sessions"]["tracked"]),
+    ] {
+        ensure!(
+            text(dom, &format!("id=\"{key}\""))? == grouped(number),
+            "{key}"
+        );
+    }
+    let model = &data["models"][0];
+    for (name, number) in [("requests", "requests"), ("output", "output_tokens")] {
+        let shown = cell(dom, "data-model=\"demo\"", name)?;
+        ensure!(shown == grouped(&model[number]), "{name}: {shown}");
+    }
+    // A bar for each minute with traffic.
+    for plot in ["finished", "queued", "running", "tokens", "wait"] {
+        ensure!(
+            dom.contains(&format!("id=\"{plot}-bars\" d=\"M")),
+            "{plot}: {dom}"
+        );
+    }
+    Ok(())
+}
+
+/// Checks that the page shows the policies, and who decides.
+fn check_policies(dom: &str, data: &Value) -> Result<()> {
+    for policy in data["policies"]["policies"]
+        .as_array()
+        .context("no policies")?
+    {
+        let row = format!("data-policy={}", policy["name"]);
+        let running = &policy["running"];
+        ensure!(
+            cell(dom, &row, "generation")? == grouped(&running["generation"]),
+            "{row}"
+        );
+        let answers = grouped(&json!(sum(&running["answers"])));
+        ensure!(cell(dom, &row, "answers")? == answers, "{row}: {answers}");
+    }
+    for (hook, holder) in data["policies"]["hooks"].as_object().context("no hooks")? {
+        let (_, from) = dom
+            .split_once(&format!("data-hook=\"{hook}\""))
+            .context("no hook")?;
+        let holder = holder["policy"].as_str().context("nobody holds it")?;
+        ensure!(text(from, "<strong")? == holder, "{hook}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
@@ -120,57 +200,14 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
     let generated = text(&dom, "id=\"generated_tokens\"")?.replace(',', "");
     ensure!(generated.parse::<u64>()? > 0, "{generated}");
     ensure!(!dom.contains("class=\"gone\""), "{dom}");
+    let waiting = cell(&dom, "data-request=", "why")?;
+    ensure!(!waiting.is_empty() && cell(&dom, "data-request=", "tenant")? == "default");
     load.stop().await?;
     serving.idle().await?;
     let data = settled(&serving).await?;
     let dom = shown(&url).await?;
-    let load = &data["load"];
-    for key in [
-        "slots_used",
-        "slots_total",
-        "live",
-        "queued",
-        "parked",
-        "blocks_used",
-        "executors_up",
-    ] {
-        ensure!(
-            text(&dom, &format!("id=\"{key}\""))? == grouped(&load[key]),
-            "{key}: {dom}"
-        );
-    }
-    ensure!(text(&dom, "id=\"queue_max\"")? == grouped(&data["queue_max"]));
-    ensure!(text(&dom, "id=\"blocks_total\"")? == grouped(&data["devices"][0]["blocks_total"]));
-    let executor = &data["executors"][0];
-    let tokens = grouped(&executor["engine"]["generated_tokens"]);
-    ensure!(
-        text(&dom, "id=\"generated_tokens\"")? == tokens,
-        "{tokens}: {dom}"
-    );
-    let row = "data-executor=\"cpu0/demo\"";
-    ensure!(cell(&dom, row, "placed")? == grouped(&executor["placed_total"]));
-    ensure!(cell(&dom, row, "slots")? == "0 / 8");
-    ensure!(cell(&dom, row, "models")? == "demo");
-    for policy in data["policies"]["policies"]
-        .as_array()
-        .context("no policies")?
-    {
-        let row = format!("data-policy={}", policy["name"]);
-        let running = &policy["running"];
-        ensure!(
-            cell(&dom, &row, "generation")? == grouped(&running["generation"]),
-            "{row}"
-        );
-        let answers = grouped(&json!(sum(&running["answers"])));
-        ensure!(cell(&dom, &row, "answers")? == answers, "{row}: {answers}");
-    }
-    for (hook, holder) in data["policies"]["hooks"].as_object().context("no hooks")? {
-        let (_, from) = dom
-            .split_once(&format!("data-hook=\"{hook}\""))
-            .context("no hook")?;
-        let holder = holder["policy"].as_str().context("nobody holds it")?;
-        ensure!(text(from, "<strong")? == holder, "{hook}");
-    }
+    check_host(&dom, &data)?;
+    check_policies(&dom, &data)?;
     serving.server.stop().await?;
     Ok(())
 }

@@ -92,7 +92,8 @@ pub use input::{
     StepReport, Tier,
 };
 pub use machine::{
-    BrokenInvariant, ExecutorSnapshot, Machine, PotentialLoad, Probe, ProbedExecutor, QueueSnapshot,
+    BrokenInvariant, ExecutorSnapshot, Machine, Obstacle, PotentialLoad, Probe, ProbedExecutor,
+    QueueSnapshot, WaitReason, WaitReasons,
 };
 pub use pointsman_interface::*;
 pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};

@@ -19,6 +19,7 @@ impl Driver {
         if !self.executors.is_current(executor, incarnation) {
             return;
         }
+        self.executors.heard(executor, now);
         for event in list {
             match event {
                 Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
@@ -26,7 +27,9 @@ impl Driver {
                 Event::Finished { sequence, stop } => {
                     self.requests.stopped(sequence.request, stop);
                     if let Some(session) = self.requests.session(sequence.request) {
-                        self.sessions.served(now, session, sequence.executor);
+                        let model = self.lives.of(sequence.request).and_then(|life| life.model);
+                        let served_by = (sequence.executor, model);
+                        self.sessions.served(now, session, served_by);
                     }
                     self.input(now, Input::SequenceFinished(sequence));
                 }

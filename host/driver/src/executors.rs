@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pointsman_core::{ExecutorId, Incarnation};
+use pointsman_core::{ExecutorId, Incarnation, Micros};
 use pointsman_executor::contract::Command;
 use tokio::sync::mpsc;
 
@@ -26,6 +26,8 @@ struct Link {
     commands: mpsc::Sender<Command>,
     outbox: VecDeque<Command>,
     incarnation: Incarnation,
+    /// The time of its last news; absent: there was none.
+    heard: Option<Micros>,
 }
 
 impl Executors {
@@ -34,6 +36,7 @@ impl Executors {
             commands,
             outbox: VecDeque::new(),
             incarnation: Incarnation(0),
+            heard: None,
         };
         self.links.insert(executor, link);
     }
@@ -61,6 +64,18 @@ impl Executors {
     pub(super) fn is_current(&self, executor: ExecutorId, incarnation: Incarnation) -> bool {
         let link = self.links.get(&executor);
         link.is_some_and(|link| link.incarnation == incarnation)
+    }
+
+    /// Notes that `executor` has told something.
+    pub(super) fn heard(&mut self, executor: ExecutorId, now: Micros) {
+        if let Some(link) = self.links.get_mut(&executor) {
+            link.heard = Some(now);
+        }
+    }
+
+    /// The time at which `executor` last told something; absent: it never has, or has ended.
+    pub(super) fn last_heard(&self, executor: ExecutorId) -> Option<Micros> {
+        self.links.get(&executor)?.heard
     }
 
     /// Puts a command for `executor` behind the earlier ones; [`Self::flush`] sends it.

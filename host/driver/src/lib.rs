@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activity;
 pub mod catalog;
 pub mod clock;
 pub mod decisions;
@@ -32,6 +33,7 @@ mod forecast;
 mod lives;
 pub mod message;
 pub mod metrics;
+mod monitor;
 mod operate;
 pub mod operator;
 mod overview;
@@ -59,6 +61,7 @@ use pointsman_executor::delivery::{Authorship, BUILT_IN};
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, PolicyRecorder};
 use tokio::sync::mpsc;
 
+use crate::activity::Activity;
 use crate::metrics::Metrics;
 use decisions::{Arrival, DecisionLog};
 use executors::Executors;
@@ -83,6 +86,7 @@ pub struct Driver {
     labels: Labels,
     // Told of everything that happens.
     lives: Lives,
+    activity: Activity,
     metrics: Arc<Metrics>,
     decisions: DecisionLog,
     /// Wakes the reconciler when a policy was taken out, has proven itself, or has left a dump.
@@ -166,6 +170,7 @@ impl Driver {
                 max: usize::try_from(memory.labels_max).unwrap_or(usize::MAX),
             },
             lives: Lives::default(),
+            activity: Activity::default(),
             metrics,
             decisions: DecisionLog::new(memory.decisions_max),
             reconciler: Waker::noop().clone(),
@@ -334,6 +339,7 @@ impl Driver {
             }
         }
         self.note_policy_events(now);
+        self.activity.turned(now, self.machine.queued_requests());
         let mut until = self.machine.next_timeout();
         if let (machine, Some(recorder)) = self.machine.parts() {
             recorder.turn(now, machine, &mut self.policies);
@@ -405,6 +411,7 @@ impl Driver {
         }
         record::fact(&self.machine, &self.policies, stamped);
         let life = self.lives.fold(stamped);
+        self.activity.fact(stamped, life);
         self.metrics
             .fact(stamped, life, (&self.machine, &self.policies));
         self.decisions.fact(stamped, &self.policies);

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use pointsman_core::rows::RequestClass;
-use pointsman_core::{ExecutorId, Fact, Micros, ModelId, RequestId, Stamped, TenantId};
+use pointsman_core::{
+    Decided, ExecutorId, Fact, Micros, ModelId, RequestId, Round, Stamped, Stay, TenantId,
+};
 
 /// The live requests, folded from the facts.
 #[derive(Debug, Default)]
@@ -28,6 +30,18 @@ pub(crate) struct Life {
     pub(crate) waiting_since: Micros,
     /// The number of places that the request has had.
     pub(crate) places: u32,
+    /// The decision because of which the request waits, with its round; absent: there was none.
+    pub(crate) delayed: Option<(Round, Decided)>,
+    /// The newest stay that has ended; absent: none has.
+    pub(crate) last_stay: Option<LastStay>,
+}
+
+/// A stay that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastStay {
+    pub(crate) executor: ExecutorId,
+    /// The time from the beginning of the work to its end.
+    pub(crate) lasted: Micros,
 }
 
 impl Lives {
@@ -55,25 +69,39 @@ impl Lives {
                     arrived: now,
                     waiting_since: now,
                     places: 0,
+                    delayed: None,
+                    last_stay: None,
                 };
                 self.live.insert(*request, life);
                 Some(life)
             }
-            Fact::Placed { request, .. } => {
-                let life = self.live.get_mut(request)?;
-                let before = *life;
+            Fact::Parked(request, by) | Fact::Held(request, _, by) => {
+                let delayed = (stamped.round, *by);
+                self.change(*request, |life| life.delayed = Some(delayed))
+            }
+            Fact::Unparked(request) => self.change(*request, |life| life.delayed = None),
+            Fact::Placed { request, .. } => self.change(*request, |life| {
                 life.places = life.places.saturating_add(1);
-                Some(before)
-            }
-            Fact::Requeued(request, _) => {
-                let life = self.live.get_mut(request)?;
-                let before = *life;
-                life.waiting_since = now;
-                Some(before)
-            }
+                life.delayed = None;
+            }),
+            Fact::Requeued(request, _) => self.change(*request, |life| life.waiting_since = now),
+            Fact::StayEnded(stay) => self.change(stay.request, |life| life.stay_ended(now, stay)),
             Fact::Ended(request, _) => self.live.remove(request),
             _ => None,
         }
+    }
+
+    /// The life of a live request.
+    pub(crate) fn of(&self, request: RequestId) -> Option<&Life> {
+        self.live.get(&request)
+    }
+
+    /// Changes a life. Returns it as it was before.
+    fn change(&mut self, request: RequestId, change: impl FnOnce(&mut Life)) -> Option<Life> {
+        let life = self.live.get_mut(&request)?;
+        let before = *life;
+        change(life);
+        Some(before)
     }
 }
 
@@ -83,11 +111,18 @@ impl Life {
     pub(crate) fn expected(&self) -> Option<ExecutorId> {
         self.preferred.filter(|_| self.places == 0)
     }
+
+    fn stay_ended(&mut self, now: Micros, stay: &Stay) {
+        self.last_stay = stay.started.map(|started| LastStay {
+            executor: stay.executor,
+            lasted: now.since(started),
+        });
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::{Outcome, RequeuedWhy, Round};
+    use pointsman_core::{Outcome, RequeuedWhy};
 
     use super::*;
 

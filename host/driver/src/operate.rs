@@ -22,6 +22,7 @@ impl Driver {
     pub(super) fn operate(&mut self, now: Micros, operator: Operator) {
         match operator {
             Operator::Overview(answer) => drop(answer.send(self.overview(now))),
+            Operator::Monitor(answer) => drop(answer.send(self.monitored(now))),
             Operator::Shadows(answer) => drop(answer.send(self.shadows())),
             Operator::Route(query, answer) => drop(answer.send(self.forecast(now, &query))),
             Operator::Decision(ticket, answer) => drop(answer.send(self.explained(now, ticket))),

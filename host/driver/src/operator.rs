@@ -8,14 +8,16 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use pointsman_core::rows::{ExecutorKind, ExecutorLoad};
+use pointsman_core::rows::{ExecutorKind, ExecutorLoad, RequestClass};
 use pointsman_core::{
-    AttachError, ExecutorId, HookSet, Micros, PotentialLoad, PromptBlocks, Round,
+    AttachError, ExecutorId, HookSet, Micros, PotentialLoad, PromptBlocks, Round, WaitReason,
 };
+use pointsman_executor::delivery::Authorship;
 use pointsman_executor::handle::EngineHandle;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 
+use super::activity::{ActivityReport, ExecutorActivity, ModelActivity};
 use super::decisions::Trace;
 pub use super::forecast::{ExplainedDraft, ForecastDraft};
 use super::message::{Hints, Load, TicketId};
@@ -26,6 +28,8 @@ use super::provider::PreparedExecutor;
 pub enum Operator {
     /// The state of the host.
     Overview(oneshot::Sender<Overview>),
+    /// The state of the host with its activity, and the requests that wait.
+    Monitor(oneshot::Sender<MonitorReport>),
     /// The agreement of each shadow so far.
     Shadows(oneshot::Sender<Vec<ShadowReport>>),
     /// The route that a request would take, and why.
@@ -80,6 +84,60 @@ pub struct Overview {
     pub devices: Vec<DeviceRow>,
     /// The models that were ever named.
     pub models: Vec<ModelRow>,
+}
+
+/// The state of the host, with its activity and the requests that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MonitorReport {
+    pub overview: Overview,
+    pub activity: ActivityReport,
+    /// The activity on each executor of the overview, in the same order.
+    pub executors: Vec<WatchedExecutor>,
+    /// The activity for each model of the overview, in the same order.
+    pub models: Vec<WatchedModel>,
+    /// The first [`WAITING_SHOWN`] requests of the queue, then of those parked outside it, each in order
+    /// of arrival.
+    pub waiting: Vec<WaitingRow>,
+    /// The number of sessions that are remembered.
+    pub sessions: usize,
+}
+
+/// The most waiting requests in a [`MonitorReport`].
+pub const WAITING_SHOWN: usize = 100;
+
+/// The activity on an executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WatchedExecutor {
+    pub activity: ExecutorActivity,
+    /// The time at which it last told something; absent: it never has.
+    pub last_report: Option<Micros>,
+}
+
+/// The activity for a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WatchedModel {
+    pub activity: ModelActivity,
+    /// The number of its sessions that are remembered.
+    pub sessions: usize,
+}
+
+/// A request that waits, as operators see it: without its prompt, its session or its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingRow {
+    pub ticket: TicketId,
+    pub tenant: String,
+    /// The model that the client asks for; absent: any.
+    pub model: Option<String>,
+    pub class: RequestClass,
+    pub priority: i32,
+    pub prompt_tokens: u32,
+    pub output_tokens_max: u32,
+    pub arrived: Micros,
+    pub reason: WaitReason,
+    /// The name of the executor in the reason; absent: it names none.
+    pub executor: Option<String>,
+    /// The newest decision that left it waiting; absent: none did.
+    pub delayed_by: Option<Authorship>,
 }
 
 /// The most executors in an [`Overview`], so that the driver's thread is not held up by making one.

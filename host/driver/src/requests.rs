@@ -119,6 +119,11 @@ impl Requests {
         self.tickets.get(&ticket).copied()
     }
 
+    /// The ticket of `request`; absent: there is none of that id.
+    pub(super) fn ticket(&self, request: RequestId) -> Option<TicketId> {
+        Some(self.records.get(&request)?.ticket)
+    }
+
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.records.keys().copied()
     }

@@ -7,9 +7,10 @@
 //! # Bounds
 //! At most [`Sessions::new`]'s number of sessions are remembered: the one idle for longest makes room.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::{ExecutorId, Micros, SessionKey};
+use pointsman_core::{ExecutorId, Micros, ModelId, SessionKey};
 
 /// The sessions that are not forgotten.
 #[derive(Debug)]
@@ -20,11 +21,15 @@ pub(super) struct Sessions {
     // Owned state: the same sessions in both.
     known: BTreeMap<SessionKey, Session>,
     by_use: BTreeSet<(Micros, SessionKey)>,
+    /// The number of sessions of each model; absent ones have none.
+    by_model: BTreeMap<Option<ModelId>, usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Session {
     executor: ExecutorId,
+    /// The model that the session's last request asked for; absent: any.
+    model: Option<ModelId>,
     used: Micros,
 }
 
@@ -36,6 +41,7 @@ impl Sessions {
             sessions_max: usize::try_from(sessions_max).unwrap_or(usize::MAX),
             known: BTreeMap::new(),
             by_use: BTreeSet::new(),
+            by_model: BTreeMap::new(),
         }
     }
 
@@ -45,8 +51,14 @@ impl Sessions {
         (found.used.after(self.idle_max) > now).then_some(found.executor)
     }
 
-    /// Notes that an executor has served a request of a session to its end.
-    pub(super) fn served(&mut self, now: Micros, session: SessionKey, executor: ExecutorId) {
+    /// Notes that an executor has served a request of a session to its end, with the model that it asked
+    /// for.
+    pub(super) fn served(
+        &mut self,
+        now: Micros,
+        session: SessionKey,
+        (executor, model): (ExecutorId, Option<ModelId>),
+    ) {
         self.forget_idle(now);
         self.forget(session);
         if self.known.len() >= self.sessions_max
@@ -58,8 +70,26 @@ impl Sessions {
             return;
         }
         let used = now;
-        self.known.insert(session, Session { executor, used });
+        let found = Session {
+            executor,
+            model,
+            used,
+        };
+        self.known.insert(session, found);
         self.by_use.insert((used, session));
+        *self.by_model.entry(model).or_default() += 1;
+    }
+
+    /// The number of sessions that are not forgotten at `now`.
+    pub(super) fn tracked(&mut self, now: Micros) -> usize {
+        self.forget_idle(now);
+        self.known.len()
+    }
+
+    /// The number of sessions of a model, those that have been idle for too long since the last look
+    /// included.
+    pub(super) fn of_model(&self, model: ModelId) -> usize {
+        self.by_model.get(&Some(model)).copied().unwrap_or_default()
     }
 
     /// Forgets the sessions of an executor that is gone.
@@ -82,6 +112,12 @@ impl Sessions {
     fn forget(&mut self, session: SessionKey) {
         if let Some(found) = self.known.remove(&session) {
             self.by_use.remove(&(found.used, session));
+            if let Entry::Occupied(mut count) = self.by_model.entry(found.model) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
         }
     }
 }
@@ -90,6 +126,7 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    const MODEL: Option<ModelId> = Some(ModelId(3));
     const LEFT: ExecutorId = ExecutorId(0);
     const RIGHT: ExecutorId = ExecutorId(1);
     const A: SessionKey = SessionKey(1);
@@ -98,8 +135,8 @@ mod tests {
 
     fn sessions() -> Sessions {
         let mut sessions = Sessions::new(2, Micros(10));
-        sessions.served(Micros(0), A, LEFT);
-        sessions.served(Micros(5), B, RIGHT);
+        sessions.served(Micros(0), A, (LEFT, MODEL));
+        sessions.served(Micros(5), B, (RIGHT, MODEL));
         sessions
     }
 
@@ -108,7 +145,7 @@ mod tests {
         let mut sessions = sessions();
         assert_eq!(sessions.executor(Micros(9), A), Some(LEFT));
         assert_eq!(sessions.executor(Micros(10), A), None);
-        sessions.served(Micros(9), A, RIGHT);
+        sessions.served(Micros(9), A, (RIGHT, MODEL));
         assert_eq!(sessions.executor(Micros(18), A), Some(RIGHT));
         assert_eq!(sessions.executor(Micros(18), B), None);
     }
@@ -116,13 +153,13 @@ mod tests {
     #[test]
     fn the_session_idle_for_longest_makes_room() {
         let mut sessions = sessions();
-        sessions.served(Micros(6), A, LEFT);
-        sessions.served(Micros(7), C, LEFT);
+        sessions.served(Micros(6), A, (LEFT, MODEL));
+        sessions.served(Micros(7), C, (LEFT, MODEL));
         let known = [A, B, C].map(|key| sessions.executor(Micros(8), key));
         assert_eq!(known, [Some(LEFT), None, Some(LEFT)]);
         assert_eq!(sessions.known.len(), sessions.by_use.len());
         let mut none = Sessions::new(0, Micros(10));
-        none.served(Micros(0), A, LEFT);
+        none.served(Micros(0), A, (LEFT, MODEL));
         assert_eq!(none.executor(Micros(0), A), None);
     }
 
@@ -138,7 +175,10 @@ mod tests {
     #[test]
     fn idle_sessions_take_no_memory_for_ever() {
         let mut sessions = sessions();
-        sessions.served(Micros(100), C, LEFT);
+        sessions.served(Micros(100), C, (LEFT, MODEL));
         assert_eq!((sessions.known.len(), sessions.by_use.len()), (1, 1));
+        assert_eq!(sessions.of_model(ModelId(3)), 1);
+        assert_eq!(sessions.tracked(Micros(110)), 0);
+        assert!(sessions.by_model.is_empty());
     }
 }

@@ -65,7 +65,7 @@ static HINTS: [Hint; 12] = [
         name: "class",
         form: Form::Text,
         about: "By default the most urgent one that the tenant may claim.",
-        schema: || json!({"type": "string", "enum": CLASSES.map(|(name, _)| name)}),
+        schema: || json!({"type": "string", "enum": CLASSES.map(RequestClass::as_str)}),
     },
     Hint {
         name: "deadline_ms",
@@ -126,10 +126,7 @@ static HINTS: [Hint; 12] = [
     },
 ];
 
-const CLASSES: [(&str, RequestClass); 2] = [
-    ("latency-critical", RequestClass::LatencyCritical),
-    ("throughput", RequestClass::Throughput),
-];
+const CLASSES: [RequestClass; 2] = [RequestClass::LatencyCritical, RequestClass::Throughput];
 
 const KINDS: [(&str, ExecutorKind); 4] = [
     ("cpu", ExecutorKind::Cpu),
@@ -376,15 +373,15 @@ impl Given<'_> {
 
     /// The class, at most `max`, which is also the one that a request without a claim has.
     fn class(&mut self, max: RequestClass) -> Result<RequestClass, ApiError> {
-        let open = CLASSES.into_iter().filter(|(_, class)| *class <= max);
-        let names: Vec<String> = open.map(|(name, _)| format!("`{name}`")).collect();
+        let open = CLASSES.into_iter().filter(|class| *class <= max);
+        let names: Vec<String> = open.map(|class| format!("`{}`", class.as_str())).collect();
         let wanted = names.join(" or ");
-        let named = |name: &str| CLASSES.into_iter().find(|(known, _)| *known == name);
+        let named = |name: &str| CLASSES.into_iter().find(|class| class.as_str() == name);
         let class = self.take("class", &wanted, |name: &String| {
-            named(name).is_some_and(|(_, class)| class <= max)
+            named(name).is_some_and(|class| class <= max)
         })?;
         let class = class.and_then(|name| named(&name));
-        Ok(class.map_or(max, |(_, class)| class))
+        Ok(class.unwrap_or(max))
     }
 
     fn millis(&mut self, name: &str, min: u64, max: u64) -> Result<Option<Micros>, ApiError> {

@@ -4,6 +4,8 @@
 //! The driver is asked about once a second, however many people watch: an answer is given again
 //! while it is fresh, and requests that come meanwhile wait for the answer under way.
 
+mod shape;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use super::answer::{Answer, JSON, Reply, Responses, json_text, reply, response};
 use super::error::ApiError;
 use super::router::Call;
 use super::{App, ServerPhase};
+use shape::ActivityData;
 
 /// The page, whole: no other file belongs to it.
 const PAGE: &str = include_str!("monitor.html");
@@ -56,7 +59,7 @@ struct MonitorData {
     version: &'static str,
     /// `starting`, `serving` or `draining`.
     phase: &'static str,
-    /// The time of these numbers, on the host's clock.
+    /// The time of these numbers on the host's clock, which began with the process.
     at_micros: u64,
     /// The last scheduling round.
     round: String,
@@ -64,6 +67,8 @@ struct MonitorData {
     queue_max: u32,
     #[serde(flatten)]
     executors: ExecutorList,
+    #[serde(flatten)]
+    activity: ActivityData,
     policies: PolicyListing,
 }
 
@@ -95,14 +100,15 @@ pub(super) async fn data(call: Call<'_>) -> Result<MonitorText, ApiError> {
 
 async fn numbers(app: &App) -> Result<MonitorData, ApiError> {
     let asked = async {
-        let overview = app.driver.operate(Operator::Overview).await?;
-        Some((overview, listing(app).await?))
+        let report = app.driver.operate(Operator::Monitor).await?;
+        Some((report, listing(app).await?))
     };
     let Ok(answer) = timeout(DRIVER_TIMEOUT, asked).await else {
         tracing::warn!("the driver does not answer the monitor");
         return Err(ApiError::Internal);
     };
-    let (overview, policies) = answer.ok_or_else(ApiError::draining)?;
+    let (report, policies) = answer.ok_or_else(ApiError::draining)?;
+    let overview = &report.overview;
     Ok(MonitorData {
         version: env!("CARGO_PKG_VERSION"),
         phase: match app.phase() {
@@ -113,7 +119,8 @@ async fn numbers(app: &App) -> Result<MonitorData, ApiError> {
         at_micros: overview.at.0,
         round: overview.round.to_string(),
         queue_max: app.settings.queue_max,
-        executors: ExecutorList::new(&app.catalog(), &overview),
+        executors: ExecutorList::new(&app.catalog(), overview),
+        activity: ActivityData::new(&report),
         policies,
     })
 }

@@ -217,6 +217,17 @@ pub enum RequestClass {
     LatencyCritical,
 }
 
+impl RequestClass {
+    /// The name of the class for clients and operators.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RequestClass::Throughput => "throughput",
+            RequestClass::LatencyCritical => "latency-critical",
+        }
+    }
+}
+
 /// The progress of a request that has not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

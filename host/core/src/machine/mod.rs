@@ -13,7 +13,7 @@
 //! | `round` | decides: [`Machine::decide`] |
 //! | `interlock` | checks every answer, and changes nothing |
 //! | `moves` | moves requests from phase to phase, in the books and the lists at once |
-//! | `rows`, `probe` | shows what there is to policies and monitors |
+//! | `rows`, `probe`, `wait` | shows what there is to policies and monitors |
 //! | `check`, `keyframe` | checks the whole state; writes it down and reads it again |
 
 mod check;
@@ -31,6 +31,7 @@ mod round;
 mod rows;
 mod timers;
 mod unserved;
+mod wait;
 
 use crate::config::{Config, InvalidConfig};
 use crate::effect::Effect;
@@ -44,6 +45,7 @@ use pointsman_interface::{
 
 pub use check::BrokenInvariant;
 pub use probe::{PotentialLoad, Probe, ProbedExecutor};
+pub use wait::{Obstacle, WaitReason, WaitReasons};
 
 use interlock::Books;
 use ledger::Ledger;
@@ -215,6 +217,12 @@ impl Machine {
             parked: self.requests.parking().iter().copied().collect(),
             reserved: reserved.collect(),
         }
+    }
+
+    /// The number of requests in the queue.
+    #[must_use]
+    pub fn queued_requests(&self) -> usize {
+        self.requests.queue().len()
     }
 
     /// One executor, if it is attached.

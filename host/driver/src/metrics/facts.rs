@@ -98,7 +98,7 @@ impl FactMetrics {
         let (now, requests) = (stamped.now, &self.requests);
         match &stamped.fact {
             Fact::Arrived { model, class, .. } => {
-                let labels = [texts.model(*model), labels::class(*class)];
+                let labels = [texts.model(*model), class.as_str()];
                 requests.arrived.with(labels).inc();
             }
             Fact::Admitted(_, by) => requests.decided("admitted", texts.author(by.author)),
@@ -312,13 +312,13 @@ impl RequestMetrics {
 
     fn found_a_place(&self, life: Life, now: Micros) {
         let waited = seconds(now.since(life.waiting_since));
-        let class = labels::class(life.class);
+        let class = life.class.as_str();
         self.queue_wait.with([class]).observe(waited);
     }
 
     fn ended(&self, life: Life, outcome: Outcome, now: Micros, texts: Texts<'_>) {
         let Ending { outcome, why } = labels::ending(outcome);
-        let (model, class) = (texts.model(life.model), labels::class(life.class));
+        let (model, class) = (texts.model(life.model), life.class.as_str());
         self.ended.with([model, class, outcome, why]).inc();
         let tenant = texts.tenant(life.tenant);
         self.of_tenants.with([tenant, outcome]).inc();

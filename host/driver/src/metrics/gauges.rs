@@ -9,7 +9,6 @@ use prometheus_client::registry::Unit;
 
 use super::builder::Builder;
 use super::family::Family;
-use super::labels;
 use super::{EngineTotals, raise, whole};
 use crate::message::{ByClass, Load};
 use crate::operator::{ExecutorRow, ModelRow};
@@ -87,7 +86,7 @@ impl LoadMetrics {
 }
 
 fn by_class(family: &Family<1, Gauge>, counts: ByClass) {
-    let of = |class| family.with([labels::class(class)]);
+    let of = |class: RequestClass| family.with([class.as_str()]);
     of(RequestClass::LatencyCritical).set(whole(counts.latency_critical));
     of(RequestClass::Throughput).set(whole(counts.throughput));
 }
@@ -125,7 +124,7 @@ impl FleetMetrics {
             let name = row.name.as_str();
             self.slots.with([name]).set(whole(row.slots_total));
             self.slots_used.with([name]).set(whole(row.load.slots_used));
-            let queued = |class| self.queued.with([name, labels::class(class)]);
+            let queued = |class: RequestClass| self.queued.with([name, class.as_str()]);
             queued(RequestClass::LatencyCritical).set(whole(row.load.queued_critical));
             queued(RequestClass::Throughput).set(whole(row.load.queued_throughput));
         }

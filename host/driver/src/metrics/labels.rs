@@ -1,6 +1,5 @@
 //! The values of labels: a word for each variant of an enum, so that there are few.
 
-use pointsman_core::rows::RequestClass;
 use pointsman_core::{
     Clock, EvictHow, ExpiredWhy, FailedWhy, FaultKind, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
     ShortageCause,
@@ -79,12 +78,5 @@ pub(super) fn clock(clock: Clock) -> &'static str {
         Clock::Overtaken => "overtaken",
         Clock::Tokenless => "tokenless",
         Clock::Stalled => "stalled",
-    }
-}
-
-pub(super) fn class(class: RequestClass) -> &'static str {
-    match class {
-        RequestClass::LatencyCritical => "latency-critical",
-        RequestClass::Throughput => "throughput",
     }
 }

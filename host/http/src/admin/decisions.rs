@@ -2,7 +2,7 @@
 
 mod shape;
 
-use pointsman_core::rows::{Cached, Request, RequestClass};
+use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
     EvictHow, ExecutorId, ExpiredWhy, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
     admission,
@@ -257,10 +257,7 @@ impl Names<'_> {
 fn request_row(row: &Request) -> RequestRow {
     RequestRow {
         arrived_micros: row.arrived.0,
-        class: match row.class {
-            RequestClass::LatencyCritical => "latency-critical",
-            RequestClass::Throughput => "throughput",
-        },
+        class: row.class.as_str(),
         priority: row.priority,
         prompt_tokens: row.prompt_tokens,
         output_tokens_max: row.output_tokens_max,
