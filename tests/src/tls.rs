@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 /// A certificate for `localhost` that nobody else has signed, with its key.
@@ -60,13 +61,35 @@ impl Certificate {
         addr: SocketAddr,
         version: &'static SupportedProtocolVersion,
     ) -> Result<TlsStream<TcpStream>> {
+        self.connect_to_speak(addr, version, &[]).await
+    }
+
+    /// Connects to a server that shows this certificate and speaks HTTP/2.
+    ///
+    /// # Errors
+    /// If it shows another one, or does not speak HTTP/2.
+    pub async fn connect_http2(&self, addr: SocketAddr) -> Result<TlsStream<TcpStream>> {
+        let protocols = [b"h2".to_vec(), b"http/1.1".to_vec()];
+        let stream = self.connect_to_speak(addr, &TLS13, &protocols).await?;
+        let chosen = stream.get_ref().1.alpn_protocol();
+        ensure!(chosen == Some(b"h2"), "{chosen:?} is spoken");
+        Ok(stream)
+    }
+
+    async fn connect_to_speak(
+        &self,
+        addr: SocketAddr,
+        version: &'static SupportedProtocolVersion,
+        protocols: &[Vec<u8>],
+    ) -> Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone())?;
         let provider = Arc::new(ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[version])?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        config.alpn_protocols = protocols.to_vec();
         let name = ServerName::try_from("localhost")?;
         let stream = TcpStream::connect(addr).await?;
         let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);

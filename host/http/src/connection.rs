@@ -1,4 +1,4 @@
-//! One client's connection, from its first byte to its last.
+//! One client's connection, from its first byte to its last; `http2` has those by HTTP/2.
 //!
 //! # Cancellation
 //! Dropping the future closes the socket and cancels the request under way.
@@ -19,13 +19,13 @@ use super::auth::Listener;
 use super::error::ApiError;
 use super::socket::{self, Socket, Watch};
 use super::tls::{Opened, Tls, Transport};
-use super::{App, ServerPhase, reached, router};
+use super::{App, ServerPhase, http2, reached, router};
 
 /// The most bytes of a request's head.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that are buffered for a slow client. Beyond, no text is taken from the channel of
 /// the client's executor.
-const BUFFER_BYTES_MAX: usize = 64 << 10;
+pub(super) const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// The value of the header `connection` of an answer that is the connection's last.
 pub(super) const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -63,7 +63,7 @@ pub(super) async fn run(
 
 /// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Served {
+pub(super) enum Served {
     /// The connection ended with an answer, or between two.
     Whole,
     /// The client or a timeout broke the connection off.
@@ -84,7 +84,8 @@ async fn secured(
         () = reached(&mut phase, ServerPhase::Draining) => return Served::Broken,
     };
     match opened {
-        Ok(Opened::Tls(stream)) => serve(stream, watch, app, entry).await,
+        Ok(Opened::Http1(stream)) => serve(stream, watch, app, entry).await,
+        Ok(Opened::Http2(stream)) => http2::serve(stream, watch, app, entry).await,
         Ok(Opened::Plain(socket)) => refuse(socket).await,
         Err(error) => {
             tracing::debug!(%error, "a handshake was not finished");

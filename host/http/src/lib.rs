@@ -1,7 +1,7 @@
 //! The HTTP server: OpenAI's API, the interface for operators, the monitor, and access.
 //!
 //! [`App`] is the state that all connections share, [`HttpSettings`] the bounds, keys and rules.
-//! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` runs one client's connection, `router` finds the function for a
+//! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` and `http2` run one client's connection, `router` finds the function for a
 //! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
 //! functions. `openapi` makes a document of the same table. Everything that decides or generates
 //! lies behind [`DriverHandle`].
@@ -23,7 +23,8 @@
 //! | `http.read-timeout`, over a head, and again over a body | 30 s | 408, or the connection closes |
 //! | `tls.handshake-timeout`, over a handshake | 10 s | the connection closes |
 //! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
-//! | bytes and headers of a head | 64 KiB, 100 | 431 |
+//! | bytes and headers of a head | 64 KiB, 100 (HTTP/1.1) | 431 |
+//! | requests at once on a connection by HTTP/2 | 256 | wait at the client |
 //! | fields of an object in a body | 1024 | 400 |
 //! | bytes of hints in a body | 64 KiB | 400 |
 //! | a prompt, in bytes: the longest token's for each token of the context | | 400 |
@@ -56,6 +57,7 @@ mod cors;
 mod error;
 mod fields;
 mod hints;
+mod http2;
 mod monitor;
 mod openai;
 mod openapi;

@@ -99,8 +99,10 @@ pub enum Transport {
 
 /// A client's socket after its first bytes.
 pub(super) enum Opened {
-    /// The client has shaken hands.
-    Tls(Box<TlsStream<Socket>>),
+    /// The client has shaken hands, and speaks HTTP/1.1.
+    Http1(Box<TlsStream<Socket>>),
+    /// The client has shaken hands, and speaks HTTP/2.
+    Http2(Box<TlsStream<Socket>>),
     /// The client does not speak TLS.
     Plain(Socket),
 }
@@ -125,6 +127,9 @@ struct Changes {
 
 /// The most bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The names of what is spoken over TLS, the preferred one first.
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
 /// The first byte of a handshake.
 const HANDSHAKE: u8 = 22;
 
@@ -198,7 +203,13 @@ impl Tls {
             }
             let config = Arc::clone(&self.in_force.borrow());
             let stream = TlsAcceptor::from(config).accept(socket).await?;
-            Ok(Opened::Tls(Box::new(stream)))
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+            let stream = Box::new(stream);
+            Ok(if is_http2 {
+                Opened::Http2(stream)
+            } else {
+                Opened::Http1(stream)
+            })
         };
         let opened = timeout(self.settings.handshake_timeout, opened).await;
         opened.unwrap_or_else(|elapsed| Err(io::Error::new(ErrorKind::TimedOut, elapsed)))
@@ -259,7 +270,7 @@ impl Files {
         let builder = builder.with_safe_default_protocol_versions();
         let builder = builder.map_err(unusable)?.with_no_client_auth();
         let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = [HTTP2, HTTP1].map(<[u8]>::to_vec).to_vec();
         Ok(config)
     }
 }
