@@ -35,7 +35,7 @@
 //!
 //! # Invariants
 //! Held by `host/server/tests/http`.
-//! 1. Every task is in the one set of [`serve`]; none outlives it
+//! 1. Every task is in the one set of [`serve`], or in that of its connection by HTTP/2; none outlives it
 //!    (`connections_end_with_the_server`).
 //! 2. No request is submitted before the host is ready or once it drains
 //!    (`a_draining_server_takes_nothing_new`).
