@@ -62,6 +62,12 @@ impl Client {
         Self { addr, key: None }
     }
 
+    /// The address of the server.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// Makes it send an API key.
     #[must_use]
     pub fn with_key(self, key: &'static str) -> Self {
@@ -123,6 +129,44 @@ impl Client {
         })
     }
 
+    /// Sends a body as it is, with these headers. The answer is not checked.
+    ///
+    /// # Errors
+    /// If there is no answer, or its body breaks off.
+    pub async fn raw(
+        &self,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer> {
+        let mut request = Request::post(path).body(Full::new(body.into()))?;
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse()?);
+        }
+        self.exchange(request).await
+    }
+
+    /// Sends a request without a body. The answer is not checked.
+    ///
+    /// # Errors
+    /// If there is no answer, or its body breaks off.
+    pub async fn unchecked(&self, method: Method, path: &str) -> Result<Answer> {
+        let request = Request::builder().method(method).uri(path);
+        self.exchange(request.body(Full::default())?).await
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
+        let (response, connection) = self.request(request).await?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes().to_vec();
+        connection.abort();
+        Ok(Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        })
+    }
+
     async fn whole(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
         let (response, connection) = self.send(method.clone(), path, body).await?;
         let (parts, received) = response.into_parts();
@@ -153,7 +197,13 @@ impl Client {
     ) -> Result<(Response<Incoming>, JoinHandle<()>)> {
         let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
         let request = Request::builder().method(method).uri(path);
-        let mut request = request.body(Full::new(body))?;
+        self.request(request.body(Full::new(body))?).await
+    }
+
+    async fn request(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, JoinHandle<()>)> {
         let host = self.addr.to_string().parse()?;
         request.headers_mut().insert(HOST, host);
         if let Some(key) = self.key {

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod client;
 pub mod clock;
 pub mod decide;
@@ -11,6 +12,7 @@ pub mod exposition;
 pub mod fleet;
 pub mod fuzz;
 pub mod gate;
+pub mod gateway;
 pub mod journal;
 pub mod load;
 pub mod log;

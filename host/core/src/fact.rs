@@ -106,6 +106,8 @@ pub enum RequeuedWhy {
     Failed,
     /// The executor died.
     Lost,
+    /// The executor had no room after all.
+    TurnedBack,
 }
 
 /// A bound on a policy that can run out.

@@ -163,6 +163,23 @@ pub enum ExecutorUpdate {
     Serves(Option<Vec<ModelId>>),
     /// The executor takes nothing new, and is removed when its last sequence has ended.
     Detach,
+    /// A server elsewhere answers in this way from now on.
+    Availability(Availability),
+    /// The executor has so many tokens in one block; absent: no paged KV.
+    TokensPerBlock(Option<u32>),
+}
+
+/// The answer of a server elsewhere to somebody who has new work for it. What runs there runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Availability {
+    /// The server takes requests.
+    #[default]
+    Open,
+    /// The server answers, and has no room: it is saturated, or loads a model.
+    Busy,
+    /// The server does not answer.
+    Silent,
 }
 
 /// A client's request, as far as scheduling is concerned.
@@ -285,6 +302,8 @@ pub enum RetryClass {
     Never,
     /// Another executor may serve the request.
     Elsewhere,
+    /// Any executor may serve the request, this one too: it had no room, and has not failed.
+    Anywhere,
 }
 
 /// An event outside the machine.

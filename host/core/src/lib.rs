@@ -87,9 +87,9 @@ pub use fact::{
 pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};
 pub use input::{
-    BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept, KvReport, KvSpec,
-    NewRequest, PrefixEvent, Progress, PromptBlocks, ReadableBlocks, RetryClass, SequenceRef,
-    StepReport, Tier,
+    Availability, BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept,
+    KvReport, KvSpec, NewRequest, PrefixEvent, Progress, PromptBlocks, ReadableBlocks, RetryClass,
+    SequenceRef, StepReport, Tier,
 };
 pub use machine::{
     BrokenInvariant, ExecutorSnapshot, Machine, Obstacle, PotentialLoad, Probe, ProbedExecutor,

@@ -40,10 +40,10 @@ pub struct ExecutorEntry {
 pub struct ModelEntry {
     /// The model's name for clients.
     pub name: String,
-    /// The model's tokenizer, chat template and defaults.
-    pub text: Arc<dyn PromptEncoder>,
-    /// Longest sequence, in tokens, on the executor that can take the longest.
-    pub context_tokens: u32,
+    /// The model's tokenizer, chat template and defaults; absent: only servers elsewhere serve it.
+    pub text: Option<Arc<dyn PromptEncoder>>,
+    /// Longest sequence, in tokens, on the executor that can take the longest; absent: not known.
+    pub context_tokens: Option<u32>,
     /// Time of loading, in seconds since 1970.
     pub created: u64,
 }
@@ -59,11 +59,36 @@ impl Catalog {
         first.and_then(|executor| executor.tokens_per_block)
     }
 
+    /// Lists a model, in the place of another one of its name.
+    pub(crate) fn list(&mut self, model: ModelEntry) {
+        let mut models = self.models.iter_mut();
+        match models.find(|listed| listed.name == model.name) {
+            Some(listed) => *listed = model,
+            None => self.models.push(model),
+        }
+    }
+
+    /// The servers elsewhere that serve `model`.
+    pub fn remotes<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a ExecutorEntry> {
+        let executors = self.executors.iter();
+        executors.filter(move |it| it.is_remote() && it.models.iter().any(|name| name == model))
+    }
+
     /// The counters of the engine of `executor`; absent: the engine does not run in this process.
     #[must_use]
     pub fn engine(&self, executor: &str) -> Option<&EngineStats> {
         let mut engines = self.engines.iter();
         let engine = engines.find(|(name, _)| name == executor);
         engine.map(|(_, stats)| &**stats)
+    }
+}
+
+// === impl ExecutorEntry ===
+
+impl ExecutorEntry {
+    /// True for a server elsewhere.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.kind == ExecutorKind::Remote
     }
 }

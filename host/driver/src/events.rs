@@ -1,8 +1,10 @@
 //! The news of executors: what they report, and that one is lost.
 
 use pointsman_core::rows::Health;
-use pointsman_core::{ExecutorId, ExecutorUpdate, Incarnation, Input, Kept, Micros, SequenceRef};
-use pointsman_executor::contract::{Event, Events};
+use pointsman_core::{
+    ExecutorId, ExecutorUpdate, Incarnation, Input, Kept, Micros, RetryClass, SequenceRef,
+};
+use pointsman_executor::contract::{Event, Events, ServerChange};
 
 use super::operator::Fate;
 use super::requests::Remains;
@@ -40,15 +42,8 @@ impl Driver {
                     state,
                 } => {
                     record::failed(sequence, &why);
-                    let input = match self.requests.failed(sequence.request, state) {
-                        Remains::Whole => Input::SequenceFinished(sequence),
-                        Remains::Part(kept) => Input::SequenceFailed {
-                            sequence,
-                            retry,
-                            kept,
-                        },
-                    };
-                    self.input(now, input);
+                    let remains = self.requests.failed(sequence.request, state);
+                    self.input(now, ended(sequence, remains, retry));
                 }
                 Event::Left { sequence, state } => {
                     self.requests.give_back(sequence.request, state);
@@ -59,8 +54,25 @@ impl Driver {
                     self.lose(now, executor, incarnation);
                     self.revive(now, executor);
                 }
+                Event::Changed(change) => self.server_changed(now, executor, change),
             }
         }
+    }
+
+    /// Takes note of a change of a server elsewhere.
+    fn server_changed(&mut self, now: Micros, executor: ExecutorId, change: ServerChange) {
+        let update = match change {
+            ServerChange::Availability(availability) => ExecutorUpdate::Availability(availability),
+            ServerChange::Slots(slots) => ExecutorUpdate::SlotsTotal(slots.max(1)),
+            ServerChange::TokensPerBlock(tokens) => ExecutorUpdate::TokensPerBlock(tokens),
+            ServerChange::Kv(report) => {
+                if let Some(info) = self.machine.executor_info(executor) {
+                    self.input(now, Input::KvReported(info.device, report));
+                }
+                return;
+            }
+        };
+        self.input(now, Input::ExecutorUpdated(executor, update));
     }
 
     /// Takes what ran on an executor from it, as far as the driver has the answers: the life
@@ -70,15 +82,15 @@ impl Driver {
         for (request, remains) in self.requests.take_from(executor) {
             match remains {
                 Remains::Part(generated) => kept.push(Kept { request, generated }),
-                // Its end was not heard of.
-                Remains::Whole => self.input(
-                    now,
-                    Input::SequenceFinished(SequenceRef {
+                // Its end was not heard of, or nobody can go on with it.
+                Remains::Whole | Remains::Broken => {
+                    let sequence = SequenceRef {
                         request,
                         executor,
                         incarnation,
-                    }),
-                ),
+                    };
+                    self.input(now, ended(sequence, remains, RetryClass::Never));
+                }
             }
         }
         let lost = Input::ExecutorLost {
@@ -103,5 +115,19 @@ impl Driver {
         for update in updates {
             self.input(now, Input::ExecutorUpdated(executor, update));
         }
+    }
+}
+
+/// The end of a sequence that its executor can do no more for, of whose answer this remains.
+fn ended(sequence: SequenceRef, remains: Remains, retry: RetryClass) -> Input {
+    let (retry, kept) = match remains {
+        Remains::Whole => return Input::SequenceFinished(sequence),
+        Remains::Part(kept) => (retry, kept),
+        Remains::Broken => (RetryClass::Never, 0),
+    };
+    Input::SequenceFailed {
+        sequence,
+        retry,
+        kept,
     }
 }

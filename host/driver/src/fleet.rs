@@ -14,23 +14,26 @@
 //! The work of an executor (`pointsman-executor`), and placements on it (`pointsman-core`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use pointsman_core::ExecutorId;
-use pointsman_executor::handle::{Ended, EngineHandle};
+use pointsman_executor::handle::{Ended, EngineHandle, EngineWork, FoundModel};
 use tokio::sync::{Mutex, watch};
 use tokio::task;
 use tracing::info;
 
-use crate::catalog::{Catalog, ExecutorEntry};
+use crate::catalog::{Catalog, ExecutorEntry, ModelEntry};
+use crate::clock;
 use crate::message::DriverHandle;
 use crate::operator::{
     AttachRefused, Attached, ChangeRefused, ExecutorChange, ExecutorRow, Operator,
 };
 use crate::provider::{
-    ExecutorConfig, ModelConfig, ModelSource, PreparedModel, Provider, ServeModelError, ServedModel,
+    ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource, PreparedExecutor, PreparedModel,
+    Provider, ServeModelError, ServedModel,
 };
+use pointsman_executor::server::ServerConfig;
 
 /// The executors and their models.
 #[derive(Debug)]
@@ -54,11 +57,12 @@ struct Members {
 }
 
 /// A model that is served.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Serving {
-    model: ServedModel,
-    /// The longest sequence on each executor that serves the model, in tokens.
-    context_tokens: BTreeMap<String, u32>,
+    /// The model as it was loaded; absent: only servers elsewhere serve it.
+    loaded: Option<ServedModel>,
+    /// The longest sequence on each executor that serves the model, in tokens; absent: not known.
+    context_tokens: BTreeMap<String, Option<u32>>,
 }
 
 /// An executor that the machine knows, and its engine.
@@ -134,7 +138,7 @@ impl Fleet {
         }
     }
 
-    /// A fleet that begins with the executors `running`, which the machine knows.
+    /// A fleet that begins with the executors `running` of this process, which the machine knows.
     #[must_use]
     pub fn of(provider: Arc<dyn Provider>, driver: DriverHandle, running: Vec<Running>) -> Self {
         let mut fleet = Self::new(provider, driver);
@@ -167,10 +171,37 @@ impl Fleet {
         adding.await.unwrap_or(Err(AddError::Ended))
     }
 
-    async fn add_now(&self, addition: Addition) -> Result<ExecutorRow, AddError> {
+    async fn add_now(self: &Arc<Self>, addition: Addition) -> Result<ExecutorRow, AddError> {
         let mut members = self.members.lock().await;
         let models = self.models_of(&members, &addition).await?;
         let prepared = self.provider.executor(&models, &addition.executor)?;
+        self.attach(&mut members, prepared, models).await
+    }
+
+    /// Attaches a server elsewhere as an executor. Its models are served from the time at which it is
+    /// found to have them.
+    ///
+    /// # Errors
+    /// If the executor cannot be added; nothing has changed then.
+    pub async fn connect(
+        self: Arc<Self>,
+        server: ServerConfig,
+        terms: ExecutorTerms,
+    ) -> Result<ExecutorRow, AddError> {
+        let adding = task::spawn(async move {
+            let mut members = self.members.lock().await;
+            let prepared = self.provider.server(&server, terms)?;
+            self.attach(&mut members, prepared, Vec::new()).await
+        });
+        adding.await.unwrap_or(Err(AddError::Ended))
+    }
+
+    async fn attach(
+        self: &Arc<Self>,
+        members: &mut Members,
+        prepared: PreparedExecutor,
+        models: Vec<ServedModel>,
+    ) -> Result<ExecutorRow, AddError> {
         let sizes = prepared.models.clone();
         let tokens_per_block = prepared.spec.tokens_per_block;
         let prepared = Box::new(prepared);
@@ -198,6 +229,10 @@ impl Fleet {
             models: sized(models, &sizes),
             engine,
         };
+        if let Some(found) = running.engine.found.clone() {
+            let (fleet, name) = (Arc::downgrade(self), row.name.clone());
+            task::spawn(follow(fleet, name, found));
+        }
         let catalog = Catalog::clone(&self.catalog.borrow());
         let catalog = members.take_in(catalog, running);
         self.catalog.send_replace(Arc::new(catalog));
@@ -217,7 +252,8 @@ impl Fleet {
     ) -> Result<Vec<ServedModel>, AddError> {
         let mut models = Vec::new();
         for name in &addition.executor.models {
-            let served = members.serving.get(name).map(|serving| &serving.model);
+            let served = members.serving.get(name);
+            let served = served.and_then(|serving| serving.loaded.as_ref());
             models.push(match (&addition.models, served) {
                 (AddedModels::Served, Some(served)) => served.clone(),
                 (AddedModels::Served, None) => return Err(members.not_served(name)),
@@ -259,9 +295,30 @@ impl Fleet {
         Some(changed)
     }
 
+    /// Serves the models that a server elsewhere was found to have: the machine first, then clients.
+    async fn serve(&self, name: &str, models: &[FoundModel]) {
+        let mut members = self.members.lock().await;
+        let names = models.iter().map(|model| model.name.clone()).collect();
+        let order = |answer| Operator::Serve(name.to_owned(), names, answer);
+        if let Some(Ok(())) = self.driver.operate(order).await {
+            let catalog = Catalog::clone(&self.catalog.borrow());
+            let catalog = members.found(catalog, name, models);
+            self.catalog.send_replace(Arc::new(catalog));
+        }
+    }
+
     /// The threads of the engines, to be joined.
     pub async fn threads(&self) -> Vec<JoinHandle<Ended>> {
         std::mem::take(&mut self.members.lock().await.threads)
+    }
+}
+
+/// Has the models of the server elsewhere `name` served as they are found, until its executor ends.
+async fn follow(fleet: Weak<Fleet>, name: String, mut found: watch::Receiver<Arc<[FoundModel]>>) {
+    while found.changed().await.is_ok() {
+        let models = Arc::clone(&found.borrow_and_update());
+        let Some(fleet) = fleet.upgrade() else { return };
+        fleet.serve(&name, &models).await;
     }
 }
 
@@ -305,32 +362,68 @@ impl Members {
     fn take_in(&mut self, mut catalog: Catalog, running: Running) -> Catalog {
         let name = &running.entry.name;
         for (model, context_tokens) in running.models {
-            let model_name = model.entry.name.clone();
-            let serving = self.serving.entry(model_name).or_insert_with(|| {
-                catalog.models.push(model.entry.clone());
-                Serving {
-                    model,
-                    context_tokens: BTreeMap::new(),
-                }
-            });
+            let entry = model.entry.clone();
+            let serving = self.serving.entry(entry.name.clone()).or_default();
+            let context_tokens = Some(context_tokens);
             serving.context_tokens.insert(name.clone(), context_tokens);
+            if serving.loaded.is_none() {
+                serving.loaded = Some(model);
+                catalog.list(entry);
+            }
         }
         catalog.engines.push((name.clone(), running.engine.stats));
         catalog.executors.push(running.entry);
         // An engine that gave up has said so to the log and to the driver.
         self.threads.retain(|thread| !thread.is_finished());
-        self.threads.push(running.engine.thread);
+        match running.engine.work {
+            EngineWork::Thread(thread) => self.threads.push(thread),
+            EngineWork::Task => {}
+        }
         self.measured(catalog)
+    }
+
+    /// Takes note of the models of a server elsewhere, and returns the catalogue with them.
+    fn found(&mut self, mut catalog: Catalog, name: &str, models: &[FoundModel]) -> Catalog {
+        let mut executors = catalog.executors.iter_mut();
+        let Some(entry) = executors.find(|executor| executor.name == name) else {
+            return catalog;
+        };
+        entry.models = models.iter().map(|model| model.name.clone()).collect();
+        for serving in self.serving.values_mut() {
+            serving.context_tokens.remove(name);
+        }
+        for model in models {
+            let serving = self.serving.entry(model.name.clone()).or_default();
+            let context_tokens = model.context_tokens;
+            serving
+                .context_tokens
+                .insert(name.to_owned(), context_tokens);
+            if !catalog.models.iter().any(|entry| entry.name == model.name) {
+                catalog.list(ModelEntry {
+                    name: model.name.clone(),
+                    text: None,
+                    context_tokens: None,
+                    created: clock::unix_seconds(),
+                });
+            }
+        }
+        self.without_unserved(catalog)
     }
 
     /// Forgets an executor, and returns the catalogue without it.
     fn let_go(&mut self, mut catalog: Catalog, name: &str) -> Catalog {
         catalog.executors.retain(|executor| executor.name != name);
         catalog.engines.retain(|(executor, _)| executor != name);
-        self.serving.retain(|_, serving| {
+        for serving in self.serving.values_mut() {
             serving.context_tokens.remove(name);
-            !serving.context_tokens.is_empty()
-        });
+        }
+        self.without_unserved(catalog)
+    }
+
+    /// The catalogue without the models that no executor serves any more, which are forgotten.
+    fn without_unserved(&mut self, mut catalog: Catalog) -> Catalog {
+        self.serving
+            .retain(|_, serving| !serving.context_tokens.is_empty());
         catalog
             .models
             .retain(|entry| self.serving.contains_key(&entry.name));
@@ -342,7 +435,7 @@ impl Members {
         for entry in &mut catalog.models {
             let serving = self.serving.get(&entry.name);
             let longest = serving.and_then(|serving| serving.context_tokens.values().max());
-            entry.context_tokens = longest.copied().unwrap_or(entry.context_tokens);
+            entry.context_tokens = longest.copied().flatten();
         }
         catalog
     }

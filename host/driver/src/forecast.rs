@@ -74,6 +74,11 @@ impl Driver {
             ids.copied().collect()
         });
         let served_by = |session| self.sessions.executor(now, session);
+        let conversation = hints.conversation.iter().rev();
+        let preferred = match hints.session {
+            Some(session) => served_by(session),
+            None => conversation.copied().find_map(served_by),
+        };
         NewRequest {
             model: referents.model,
             session: hints.session,
@@ -86,7 +91,7 @@ impl Driver {
             output_tokens_expected: hints.output_tokens_expected,
             group: hints.group,
             allowed,
-            preferred: hints.session.and_then(served_by),
+            preferred,
             prompt_blocks: size.prompt_blocks,
             ..NewRequest::new(referents.tenant, size.prompt_tokens, size.output_tokens_max)
         }

@@ -220,7 +220,8 @@ impl Driver {
             sink,
             closing,
         } = submitted;
-        let (job, session) = (Arc::clone(&submission.job), submission.hints.session);
+        let (job, hints) = (Arc::clone(&submission.job), &submission.hints);
+        let session = hints.session.or(hints.conversation.last().copied());
         let record = Record::new(ticket, (job, session), sink, closing);
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let new = self.new_request(now, submission);
@@ -262,7 +263,7 @@ impl Driver {
             labels: self.intern_labels(now, &hints.labels),
         };
         let size = RequestSize {
-            prompt_tokens: u32::try_from(job.prompt.len()).unwrap_or(u32::MAX),
+            prompt_tokens: job.prompt_tokens(),
             prompt_blocks,
             output_tokens_max: job.output_tokens_max,
         };

@@ -36,6 +36,9 @@ pub struct Submission {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hints {
     pub session: Option<SessionKey>,
+    /// Keys of the beginnings of the request's conversation, the whole one last, by which it is recognised
+    /// where no session is named.
+    pub conversation: Vec<SessionKey>,
     /// The urgency; larger is more urgent.
     pub priority: i32,
     pub class: RequestClass,
@@ -60,6 +63,7 @@ impl Default for Hints {
     fn default() -> Self {
         Self {
             session: None,
+            conversation: Vec::new(),
             priority: 0,
             class: RequestClass::LatencyCritical,
             head_start: Micros(0),

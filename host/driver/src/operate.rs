@@ -2,7 +2,8 @@
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
-    DeviceId, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled, Input, Micros, ModelId,
+    AttachError, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled, Input,
+    Micros, ModelId,
 };
 
 use pointsman_policy::ShadowReport;
@@ -37,6 +38,9 @@ impl Driver {
             Operator::Attach(prepared, answer) => {
                 drop(answer.send(self.attach_new(now, *prepared)));
             }
+            Operator::Serve(name, models, answer) => {
+                drop(answer.send(self.serve(now, &name, &models)));
+            }
             Operator::Change(name, change, answer) => {
                 drop(answer.send(self.change_executor(now, &name, change)));
             }
@@ -66,8 +70,10 @@ impl Driver {
         let models: Vec<ModelId> = models
             .map(|model| self.machine.intern(now, &model.name))
             .collect();
+        let device = prepared.device.map(|device| self.own_device(now, device));
         let spec = ExecutorSpec {
             serves: Some(models.clone()),
+            device: device.transpose()?.unwrap_or(prepared.spec.device),
             ..prepared.spec
         };
         let executor = self
@@ -89,6 +95,26 @@ impl Driver {
             row,
             engine,
         })
+    }
+
+    /// The device that an executor brings. One that was removed left its device behind.
+    fn own_device(&mut self, now: Micros, spec: DeviceSpec) -> Result<DeviceId, AttachError> {
+        match self.machine.id_of(NameKind::Device, &spec.name) {
+            Some(known) => Ok(DeviceId(known)),
+            None => self
+                .machine
+                .handle(now, Input::DeviceAttached(spec))
+                .device(),
+        }
+    }
+
+    /// Sets the models of an executor.
+    fn serve(&mut self, now: Micros, name: &str, models: &[String]) -> Result<(), ChangeRefused> {
+        let executor = self.executor_named(name)?;
+        let models = models.iter();
+        let models = models.map(|name| self.machine.intern(now, name)).collect();
+        self.update(now, executor, ExecutorUpdate::Serves(Some(models)));
+        Ok(())
     }
 
     fn change_executor(

@@ -49,6 +49,12 @@ pub enum Operator {
         Box<PreparedExecutor>,
         oneshot::Sender<Result<Attached, AttachRefused>>,
     ),
+    /// The models that a server elsewhere, an executor by name, serves from now on.
+    Serve(
+        String,
+        Vec<String>,
+        oneshot::Sender<Result<(), ChangeRefused>>,
+    ),
     /// A change of an executor, by name.
     Change(
         String,

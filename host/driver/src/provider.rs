@@ -14,10 +14,11 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, ExecutorSpec, Micros, ModelId};
+use pointsman_core::{DeviceSpec, ExecutorId, ExecutorSpec, Micros, ModelId};
 use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
+use pointsman_executor::server::ServerConfig;
 
 /// The most sequences that an executor may run at once.
 pub const SLOTS_MAX: u32 = 1024;
@@ -108,6 +109,16 @@ pub trait Provider: Debug + Send + Sync {
         models: &[ServedModel],
         config: &ExecutorConfig,
     ) -> Result<PreparedExecutor, ServeModelError>;
+
+    /// Prepares an executor that is a server elsewhere. It is asked for its models once it is attached.
+    ///
+    /// # Errors
+    /// If no client for it can be made.
+    fn server(
+        &self,
+        config: &ServerConfig,
+        terms: ExecutorTerms,
+    ) -> Result<PreparedExecutor, ServeModelError>;
 }
 
 /// A model that a [`Provider`] has loaded.
@@ -125,6 +136,9 @@ pub struct ServedModel {
 pub struct PreparedExecutor {
     /// The executor for the machine. The driver fills in [`ExecutorSpec::serves`].
     pub spec: ExecutorSpec,
+    /// The device that comes with the executor, of which the machine may know already; absent: it is
+    /// on the device that `spec` names.
+    pub device: Option<DeviceSpec>,
     /// The models that the executor serves.
     pub models: Vec<PreparedModel>,
     /// Starts the executor's engine.

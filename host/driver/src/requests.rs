@@ -25,7 +25,7 @@ pub(super) struct Record {
     // Immutable.
     ticket: TicketId,
     job: Arc<Job>,
-    /// The client's session; absent: none.
+    /// The client's session, or the key by which its conversation is recognised; absent: neither.
     session: Option<SessionKey>,
     sink: TextSink,
     closing: Closing,
@@ -78,25 +78,29 @@ impl Record {
     }
 
     /// Takes the sequence from an executor that cannot hand it back.
-    fn recover(&mut self) {
+    fn recover(&mut self) -> Remains {
         match JobState::recover(&self.job, &self.sink) {
             Recovered::GoesOn(state) => self.give_back(state),
             Recovered::Finished(stop) => {
                 self.executor = None;
                 self.stop = Some(stop);
+                return Remains::Whole;
+            }
+            Recovered::Broken => {
+                self.executor = None;
+                return Remains::Broken;
             }
         }
+        self.remains()
     }
 
     /// The tokens of the answer that are here.
     fn remains(&self) -> Remains {
-        match (&self.state, self.stop) {
-            (None, Some(_)) => Remains::Whole,
-            (None, None) => Remains::Part(0),
-            (Some(state), _) => {
-                Remains::Part(u32::try_from(state.generated().len()).unwrap_or(u32::MAX))
-            }
-        }
+        let generated = self
+            .state
+            .as_ref()
+            .map_or(0, |state| state.generated().len());
+        Remains::Part(u32::try_from(generated).unwrap_or(u32::MAX))
     }
 }
 
@@ -107,6 +111,8 @@ pub(super) enum Remains {
     Whole,
     /// Another executor can go on after so many tokens.
     Part(u32),
+    /// Nobody can go on with it: a part of another server's response has been handed in.
+    Broken,
 }
 
 impl Requests {
@@ -128,7 +134,7 @@ impl Requests {
         self.records.keys().copied()
     }
 
-    /// The session of `request`; absent: it is in none.
+    /// The session of `request`, or the key of its conversation; absent: it is in none.
     pub(super) fn session(&self, request: RequestId) -> Option<SessionKey> {
         self.records.get(&request)?.session
     }
@@ -179,10 +185,10 @@ impl Requests {
         let Some(record) = self.records.get_mut(&request) else {
             return Remains::Part(0);
         };
-        match state {
-            Some(state) => record.give_back(state),
-            None => record.recover(),
-        }
+        let Some(state) = state else {
+            return record.recover();
+        };
+        record.give_back(state);
         record.remains()
     }
 
@@ -190,10 +196,7 @@ impl Requests {
     pub(super) fn take_from(&mut self, executor: ExecutorId) -> Vec<(RequestId, Remains)> {
         let records = self.records.iter_mut();
         let lost = records.filter(|(_, record)| record.executor == Some(executor));
-        let taken = lost.map(|(request, record)| {
-            record.recover();
-            (*request, record.remains())
-        });
+        let taken = lost.map(|(request, record)| (*request, record.recover()));
         taken.collect()
     }
 

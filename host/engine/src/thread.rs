@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use pointsman_core::{ExecutorId, Incarnation, ModelId};
 use pointsman_executor::contract::{Command, Event, Events};
-use pointsman_executor::handle::{Ended, EngineHandle};
+use pointsman_executor::handle::{Ended, EngineHandle, EngineWork};
 use pointsman_executor::stats::EngineStats;
 use tokio::sync::mpsc;
 
@@ -120,7 +120,8 @@ pub fn spawn(spec: EngineSpec) -> io::Result<EngineHandle> {
     Ok(EngineHandle {
         commands,
         stats,
-        thread,
+        work: EngineWork::Thread(thread),
+        found: None,
     })
 }
 

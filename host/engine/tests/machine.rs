@@ -253,6 +253,7 @@ impl Host {
             }
             Event::Failed { sequence, why, .. } => panic!("{sequence:?} failed: {why}"),
             Event::Lost { why } => panic!("an engine without its thread says {why}"),
+            Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
         };
         self.machine.handle(self.now, input);
     }
@@ -274,7 +275,9 @@ impl Host {
         let sent = std::iter::from_fn(|| deliveries.try_next());
         sent.map(|delivery| match delivery {
             Delivery::Text(piece) => piece.text,
-            Delivery::Placed(_) | Delivery::End(_) => panic!("nobody has sent {delivery:?}"),
+            Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
+                panic!("nobody has sent {delivery:?}")
+            }
         })
         .collect()
     }

@@ -10,12 +10,20 @@ use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::thread::Recovery;
 use pointsman_executor::contract::{Command, Event};
 use pointsman_executor::delivery::{self, Deliveries};
-use pointsman_executor::handle::Ended;
+use pointsman_executor::handle::{Ended, EngineWork};
 use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::test_util::{self, TestHost, job, reference};
 
 use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend};
 use common::subjects::{Threaded, scripted};
+
+/// Waits for the end of an engine's thread.
+fn ended(work: EngineWork) -> Ended {
+    match work {
+        EngineWork::Thread(thread) => thread.join().unwrap(),
+        EngineWork::Task => panic!("an engine has a thread"),
+    }
+}
 
 /// Starts an engine whose backends fail as `faults` says.
 fn failing(faults: &[(u32, Fault)]) -> Threaded {
@@ -89,7 +97,11 @@ fn a_panic_loses_what_ran_and_the_next_life_serves() {
     };
     let about = heard.iter().filter_map(|event| match event {
         Event::Started(sequence) | Event::Finished { sequence, .. } => Some(*sequence),
-        Event::Stepped(_) | Event::Failed { .. } | Event::Left { .. } | Event::Lost { .. } => None,
+        Event::Stepped(_)
+        | Event::Failed { .. }
+        | Event::Left { .. }
+        | Event::Lost { .. }
+        | Event::Changed(_) => None,
     });
     assert_eq!(about.collect::<Vec<_>>(), [expected; 2]);
     assert_eq!(engine.handle.stats.losses.get(), 1);
@@ -116,7 +128,7 @@ fn a_device_that_keeps_failing_is_given_up() {
         let last = incarnation + 1 == losses_max;
         assert_eq!(why(&heard).contains("given up after 5 losses"), last);
     }
-    let ended = engine.handle.thread.join().unwrap();
+    let ended = ended(engine.handle.work);
     assert!(matches!(ended, Ended::GaveUp(why) if why.contains("fell off the bus")));
     assert!(engine.handle.commands.is_closed());
 }
@@ -131,7 +143,7 @@ fn a_step_between_losses_forgives_them() {
         hear_until_lost(&mut engine);
     }
     drop(engine.handle.commands);
-    assert_eq!(engine.handle.thread.join().unwrap(), Ended::Closed);
+    assert_eq!(ended(engine.handle.work), Ended::Closed);
 }
 
 #[test]
@@ -157,14 +169,14 @@ fn a_backend_that_cannot_be_made_is_a_loss_like_any_other() {
 fn an_engine_ends_when_its_driver_lets_go() {
     let idle = Threaded::new(&[scripted]);
     drop(idle.handle.commands);
-    assert_eq!(idle.handle.thread.join().unwrap(), Ended::Closed);
+    assert_eq!(ended(idle.handle.work), Ended::Closed);
 
     let mut busy = TestHost::new(Threaded::new(&[scripted]));
     busy.start(job(&[30, 31], 40));
     busy.turn();
     drop(busy.executor.handle.commands);
     drop(busy.executor.events);
-    assert_eq!(busy.executor.handle.thread.join().unwrap(), Ended::Closed);
+    assert_eq!(ended(busy.executor.handle.work), Ended::Closed);
 }
 
 #[test]

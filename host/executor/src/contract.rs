@@ -17,7 +17,8 @@
 //! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
 use pointsman_core::{
-    Arrangement, BlockId, ExecutorId, Incarnation, RetryClass, SequenceRef, StartOrder, StepReport,
+    Arrangement, Availability, BlockId, ExecutorId, Incarnation, KvReport, RetryClass, SequenceRef,
+    StartOrder, StepReport,
 };
 
 use crate::delivery::StopReason;
@@ -117,4 +118,19 @@ pub enum Event {
         /// The cause, for the operator's log.
         why: String,
     },
+    /// Something about a server elsewhere has changed.
+    Changed(ServerChange),
+}
+
+/// A change of a server elsewhere, as its executor has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerChange {
+    /// The server answers in this way from now on.
+    Availability(Availability),
+    /// The server runs so many sequences of ours at once from now on; at least 1.
+    Slots(u32),
+    /// The server's KV blocks have so many tokens each; absent: it has none.
+    TokensPerBlock(Option<u32>),
+    /// The server's KV blocks are counted so.
+    Kv(KvReport),
 }

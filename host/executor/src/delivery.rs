@@ -19,15 +19,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
+use http::{HeaderMap, StatusCode};
+
+use crate::relay::{self, ClientGone, RelaySender, RelayedResponse};
 use crate::text::TextStream;
 
 /// One message to a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Delivery {
     /// The request was placed; the newest placement before the first text counts.
     Placed(Arc<Placement>),
     /// More of the answer.
     Text(Piece),
+    /// The response of another server, in the place of text.
+    Relayed(RelayedResponse),
     /// The answer has ended; nothing follows.
     End(End),
 }
@@ -142,6 +147,17 @@ pub(crate) struct HandedIn {
     pub(crate) unsent: Piece,
     /// The reason why generation ended; absent: it has not.
     pub(crate) stop: Option<StopReason>,
+    pub(crate) origin: Origin,
+}
+
+/// The origin of the text of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Engines of this host generate it.
+    #[default]
+    Generated,
+    /// Another server's response is passed on.
+    Relayed,
 }
 
 /// A piece on its way to the client, and the answer as it is with it.
@@ -188,6 +204,22 @@ impl TextSink {
         answer.unsent = Piece::default();
         answer.stop = next.stop;
         Ok(())
+    }
+
+    /// Hands in the response of another server, with this head. What follows goes through the sender.
+    ///
+    /// # Errors
+    /// If the client has left, or the stay is over.
+    pub fn relay(&self, status: StatusCode, headers: HeaderMap) -> Result<RelaySender, ClientGone> {
+        let mut stays = self.stays();
+        if stays.present != self.stay {
+            return Err(ClientGone);
+        }
+        let (sender, response) = relay::response(status, headers);
+        let sent = self.sender.try_send(Delivery::Relayed(response));
+        sent.map_err(|_unsent| ClientGone)?;
+        stays.answer.origin = Origin::Relayed;
+        Ok(sender)
     }
 
     /// Begins a stay, with the answer as it is: a sequence of an earlier stay can hand in nothing more.
@@ -310,12 +342,15 @@ mod tests {
             refused_by: None,
         };
         closing.end(end.clone());
-        let read: Vec<Delivery> = std::iter::from_fn(|| deliveries.try_next()).collect();
-        let (placed, rest) = read.split_at(EXTRA - 1);
-        assert!(placed.iter().all(|d| *d == Delivery::Placed(placement())));
-        let text = ["a", "b", "c"].map(|text| Delivery::Text(piece(text)));
-        assert_eq!(rest[..3], text);
-        assert_eq!(rest[3..], [Delivery::End(end)]);
+        let mut next = || deliveries.try_next();
+        for _ in 1..EXTRA {
+            assert!(matches!(next(), Some(Delivery::Placed(it)) if it == placement()));
+        }
+        for text in ["a", "b", "c"] {
+            assert!(matches!(next(), Some(Delivery::Text(it)) if it == piece(text)));
+        }
+        assert!(matches!(next(), Some(Delivery::End(it)) if it == end));
+        assert!(next().is_none());
     }
 
     #[test]

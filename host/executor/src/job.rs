@@ -12,13 +12,14 @@
 use std::mem;
 use std::sync::Arc;
 
-use crate::delivery::{HandedIn, NextPiece, NotTaken, Piece, StopReason, TextSink};
+use crate::delivery::{HandedIn, NextPiece, NotTaken, Origin, Piece, StopReason, TextSink};
+use crate::relay::RemoteCall;
 use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 
 /// A client's order for text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Token ids of the prompt; never empty.
+    /// Token ids of the prompt; empty where only other servers can serve the request.
     pub prompt: Vec<u32>,
     /// Most tokens to generate; at least 1.
     pub output_tokens_max: u32,
@@ -28,6 +29,8 @@ pub struct Job {
     pub stop: Vec<String>,
     /// True if generation goes on past the model's end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// The request as it came; absent where no other server may serve it.
+    pub call: Option<Arc<RemoteCall>>,
 }
 
 /// The rule by which each token is chosen; set by the client, or else by the model's defaults.
@@ -66,6 +69,18 @@ pub enum Recovered {
     Finished(StopReason),
     /// Another executor can go on with it.
     GoesOn(Box<JobState>),
+    /// A part of another server's response was handed in, which nobody else can go on with.
+    Broken,
+}
+
+impl Job {
+    /// Tokens of the prompt, at least 1; an estimate where the prompt is not tokenised.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u32 {
+        let estimated = self.call.as_ref().map_or(0, |call| call.prompt_tokens);
+        let tokens = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
+        if tokens > 0 { tokens } else { estimated.max(1) }
+    }
 }
 
 impl JobState {
@@ -90,9 +105,13 @@ impl JobState {
             text,
             unsent,
             stop,
+            origin,
         } = sink.end_stay();
         if let Some(stop) = stop {
             return Recovered::Finished(stop);
+        }
+        if origin == Origin::Relayed {
+            return Recovered::Broken;
         }
         Recovered::GoesOn(Box::new(Self {
             tokens: [&job.prompt[..], &generated].concat(),
@@ -111,6 +130,7 @@ impl JobState {
             text: self.text.clone(),
             unsent: self.unsent.clone(),
             stop: None,
+            origin: Origin::Generated,
         };
         self.sink.begin_stay(answer);
     }

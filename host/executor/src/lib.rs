@@ -2,7 +2,8 @@
 //!
 //! An executor takes [`contract::Command`]s and reports [`contract::Event`]s, both through bounded
 //! channels. Tokens do not pass the driver: their text goes from the executor straight to the
-//! response, through a [`delivery`] channel.
+//! response, through a [`delivery`] channel. An executor that is a server elsewhere is given the
+//! request as it came, and its response goes through as it comes ([`relay`]).
 //!
 //! With the feature `test-util`, `test_util` has the contract as a suite of tests, and a scripted
 //! executor that passes the suite.
@@ -19,6 +20,8 @@ pub mod delivery;
 pub mod handle;
 pub mod job;
 pub mod prompt;
+pub mod relay;
+pub mod server;
 pub mod shares;
 pub mod stats;
 #[cfg(any(test, feature = "test-util"))]

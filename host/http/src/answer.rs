@@ -13,11 +13,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
-use super::openai::EventStream;
+use super::openai::{EventStream, RelayBody};
 use super::router::Call;
 
-/// A response that is sent all at once, or as it comes.
-pub(super) type Reply = Response<Either<Full<Bytes>, EventStream>>;
+/// A response that is sent all at once, or as it comes: from an engine, or from another server.
+pub(super) type Reply = Response<Either<Full<Bytes>, Either<EventStream, RelayBody>>>;
 
 /// The responses of an operation in the document, by status.
 pub(super) type Responses = Map<String, Value>;

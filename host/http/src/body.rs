@@ -188,6 +188,12 @@ impl Deref for Body {
     }
 }
 
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 // === impl Share ===
 
 impl Share {

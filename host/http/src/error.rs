@@ -144,6 +144,8 @@ pub(super) enum ApiError {
     Draining { retry_after: u32 },
     #[error("{}", unserved_message(.0))]
     Ended(Box<Unserved>),
+    #[error("the server elsewhere that answered broke off; send the request again")]
+    BrokenOff,
     #[error("an internal error; the server's log has more")]
     Internal,
 }
@@ -245,6 +247,7 @@ impl ApiError {
             | ApiError::HandsFull { .. }
             | ApiError::ReadingQueueFull { .. }
             | ApiError::Ended(_)
+            | ApiError::BrokenOff
             | ApiError::Internal => false,
         }
     }
@@ -319,6 +322,7 @@ impl ApiError {
             ApiError::Starting { .. } => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             ApiError::Draining { .. } => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
             ApiError::Ended(unserved) => outcome_status(unserved.outcome),
+            ApiError::BrokenOff => (StatusCode::BAD_GATEWAY, "server_broke_off"),
             ApiError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         Terms {

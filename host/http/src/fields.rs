@@ -20,7 +20,7 @@ use super::error::{ApiError, quoted};
 const FIELDS_MAX: usize = 1024;
 
 /// Named values, as their JSON texts in the body; `null` is as good as absent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fields<'b> {
     values: BTreeMap<String, &'b RawValue>,
     /// Makes the name that a field has in errors.
@@ -73,7 +73,13 @@ impl<'b> Fields<'b> {
 
     /// True if `name` has a value other than `null`.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.values.get(name).is_some_and(|value| !is_null(value))
+        self.get(name).is_some()
+    }
+
+    /// The value of `name`, which stays; absent: there is none, or `null`.
+    pub(super) fn get(&self, name: &str) -> Option<&'b RawValue> {
+        let value = self.values.get(name).copied();
+        value.filter(|value| !is_null(value))
     }
 
     /// Takes the value of `name`; absent: there is none, or `null`.

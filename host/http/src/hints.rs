@@ -223,6 +223,7 @@ pub(super) fn parse(
     let priority = given.take("priority", &wanted, |p: &i32| priorities.contains(p))?;
     let hints = Hints {
         session: session.map(|session| session_key(rules.tenant, &session)),
+        conversation: Vec::new(),
         priority: priority.unwrap_or(rules.priority.min(claims.priority_max)),
         class: given.class(claims.class_max)?,
         head_start: given

@@ -36,7 +36,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Reply {
     let sends_body = !request.body().is_end_stream();
-    let found = Resource::find(request.uri().path());
+    let found = Resource::find_or_pass_on(request.uri().path(), &app.catalog());
     let endpoint = found.as_ref().map_or("unknown", |found| found.label());
     let origins = &app.settings.origins;
     let is_for_clients = found.as_ref().is_ok_and(|found| !found.is_for_operators());

@@ -52,10 +52,10 @@ impl Turns {
     pub(super) async fn read<T: Send + 'static>(
         &self,
         body: Body,
-        read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+        read: impl FnOnce(Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         if body.len() <= SMALL_BYTES_MAX {
-            return read(&body);
+            return read(body);
         }
         let retry_after = self.retry_after;
         let place = Arc::clone(&self.places).try_acquire_owned();
@@ -63,8 +63,7 @@ impl Turns {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let turn = turn.expect("the semaphore is never closed");
         let work = spawn_blocking(move || {
-            let understood = read(&body);
-            drop(body);
+            let understood = read(body);
             // The place first: whoever has the turn next finds it free.
             drop((place, turn));
             understood

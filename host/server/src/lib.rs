@@ -14,6 +14,7 @@
 //! (`pointsman-lifecycle`), the driver and the metrics (`pointsman-driver`), HTTP
 //! (`pointsman-http`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
 
+mod backends;
 pub mod cli;
 pub mod config;
 pub mod embedded;
@@ -24,5 +25,6 @@ mod listeners;
 pub mod logging;
 mod memory;
 pub mod models;
+mod remotes;
 pub mod serve;
 pub mod shutdown;

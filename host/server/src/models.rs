@@ -23,8 +23,8 @@ use pointsman_driver::catalog::{ExecutorEntry, ModelEntry};
 use pointsman_driver::clock;
 use pointsman_driver::fleet::{Running, sized};
 use pointsman_driver::provider::{
-    ExecutorConfig, ModelConfig, ModelSource, PreparedExecutor, PreparedModel, Provider,
-    ServeModelError, ServedModel,
+    ExecutorConfig, ModelConfig, ModelSource, PreparedExecutor, PreparedModel, ServeModelError,
+    ServedModel,
 };
 use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
 use pointsman_engine::model::backend::Backend;
@@ -133,8 +133,8 @@ pub fn load(config: &ModelConfig) -> Result<ServedModel> {
         source: config.source.clone(),
         entry: ModelEntry {
             name: name.clone(),
-            text: Arc::clone(&text) as _,
-            context_tokens: model.config().context_tokens,
+            text: Some(Arc::clone(&text) as _),
+            context_tokens: Some(model.config().context_tokens),
             created: clock::unix_seconds(),
         },
         weights: Arc::new(Loaded {
@@ -160,12 +160,14 @@ fn loaded(model: &ServedModel) -> Arc<Loaded> {
 
 // === impl LocalProvider ===
 
-impl Provider for LocalProvider {
-    fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError> {
+impl LocalProvider {
+    /// Loads a model, as [`Provider::load`] does.
+    pub(crate) fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError> {
         load(model).map_err(|error| ServeModelError::Files(format!("{error:#}")))
     }
 
-    fn executor(
+    /// Prepares an executor, as [`Provider::executor`] does.
+    pub(crate) fn executor(
         &self,
         models: &[ServedModel],
         config: &ExecutorConfig,
@@ -211,6 +213,7 @@ impl Provider for LocalProvider {
         };
         Ok(PreparedExecutor {
             spec,
+            device: None,
             models: prepared.collect(),
             spawn: Box::new(move |executor, models| engine::spawn(engine.spec(executor, models))),
         })
@@ -326,7 +329,9 @@ pub fn start(
             machine.handle(now, Input::ModelLimitSet(id, model.running_max));
         }
     }
-    let devices = config.devices.iter().map(|device| {
+    // Without a model of its own the host has no work for processors.
+    let used = config.devices.iter().filter(|_| !models.is_empty());
+    let devices = used.map(|device| {
         let executors = config.executors_on(device);
         let here: Vec<&str> = executors
             .flat_map(|executor| executor.models.iter().map(String::as_str))

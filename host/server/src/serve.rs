@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use pointsman_core::{Hook, Input, Machine, Micros};
+use pointsman_driver::catalog::Catalog;
 use pointsman_driver::clock::{self, SystemClock};
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{DriverHandle, channels};
@@ -35,16 +36,20 @@ use tokio::task;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use crate::backends;
 use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::listeners::{self, Listeners};
 use crate::memory;
 use crate::models::{self, Backends};
+use crate::remotes::HostProvider;
 use crate::shutdown::{self, SignalOrder, Signals};
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
+/// The time within which servers elsewhere are expected to tell their models.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// The time that clients may take over the last words of a request that the drain deadline ended,
 /// and then the threads over what they are doing.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -115,6 +120,9 @@ impl Server {
             waker,
         };
         let core = start_core(config, (&models, backends), &shared)?;
+        backends::start(config, &core.fleet)
+            .await
+            .context("backends")?;
         let (phase, phases) = watch::channel(ServerPhase::Starting);
         let reconciler = start_reconciler(config, &core.driver, &shared, woken)?;
         let watched = Watched {
@@ -153,9 +161,29 @@ impl Server {
         let is_ready = self.reconciler.ready().await;
         ensure!(is_ready, "the reconciler has ended");
         check_defaults(&self.reconciler.report.borrow())?;
+        self.executors_found(config).await;
         self.phase.send_replace(ServerPhase::Serving);
         self.announce(config);
         Ok(())
+    }
+
+    /// Waits until as many executors have models as the configuration wants, and for a moment until all
+    /// have: a server elsewhere is asked first.
+    async fn executors_found(&self, config: &Config) {
+        let mut catalog = self.fleet.catalog();
+        let have = |catalog: &Arc<Catalog>| {
+            let executors = catalog.executors.iter();
+            executors.filter(|it| !it.models.is_empty()).count()
+        };
+        let all = catalog.wait_for(|catalog| have(catalog) == catalog.executors.len());
+        drop(timeout(FIRST_LOOK, all).await);
+        let wanted = usize::try_from(config.ready_executors).unwrap_or(usize::MAX);
+        let found = have(&catalog.borrow());
+        if found < wanted {
+            info!(found, wanted, "waiting for executors");
+            // The fleet is there as long as the server is.
+            drop(catalog.wait_for(|catalog| have(catalog) >= wanted).await);
+        }
     }
 
     /// Makes the server ready. Returns false if a signal that asks to stop came before that.
@@ -220,7 +248,8 @@ impl Server {
             let holder = policies.find(|policy| policy.held.contains(hook));
             holder.map_or("built-in rule", |policy| &policy.name)
         };
-        let models: Vec<&str> = config.models.iter().map(|model| &*model.name).collect();
+        let catalog = Arc::clone(&self.fleet.catalog().borrow());
+        let models: Vec<&str> = catalog.models.iter().map(|model| &*model.name).collect();
         let url = listeners::url(config, self.addr);
         info!(models = models.join(", "), "serving on {url}");
         info!(
@@ -344,8 +373,9 @@ fn start_core(
     let mut machine = Machine::new(config.core.clone())?;
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
-    let (provider, running) =
-        models::start(&mut machine, now, (config, models), (backends, events))?;
+    let reports = (backends, events.clone());
+    let (local, running) = models::start(&mut machine, now, (config, models), reports)?;
+    let provider = HostProvider::new(local, events).context("the certificates of this machine")?;
     let policies = PolicyHost::new(config.patience).with_restarts(Restarts::Elsewhere);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {

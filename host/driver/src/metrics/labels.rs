@@ -49,6 +49,7 @@ pub(super) fn return_cause(why: RequeuedWhy) -> &'static str {
         RequeuedWhy::Evicted => "evicted",
         RequeuedWhy::Failed => "failed",
         RequeuedWhy::Lost => "lost",
+        RequeuedWhy::TurnedBack => "turned-back",
     }
 }
 

@@ -4,7 +4,7 @@ use std::thread;
 
 use pointsman_core::rows::Health;
 use pointsman_core::{DeviceId, RefusalCause};
-use pointsman_executor::handle::{Ended, EngineHandle};
+use pointsman_executor::handle::{Ended, EngineHandle, EngineWork};
 use pointsman_executor::stats::EngineStats;
 
 use super::super::decisions::TraceEvent;
@@ -104,6 +104,7 @@ fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
 
 fn prepared(name: &str, commands: mpsc::Sender<Command>) -> Box<PreparedExecutor> {
     Box::new(PreparedExecutor {
+        device: None,
         spec: ExecutorSpec {
             slots_total: 1,
             tokens_per_block: Some(4),
@@ -117,7 +118,8 @@ fn prepared(name: &str, commands: mpsc::Sender<Command>) -> Box<PreparedExecutor
             Ok(EngineHandle {
                 commands,
                 stats: Arc::new(EngineStats::default()),
-                thread: thread::spawn(|| Ended::Closed),
+                work: EngineWork::Thread(thread::spawn(|| Ended::Closed)),
+                found: None,
             })
         }),
     })

@@ -349,6 +349,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             }
             Event::Failed { sequence, why, .. } => panic!("{} failed: {why}", sequence.request),
             Event::Lost { why } => panic!("lost: {why}"),
+            Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
         }
     }
 

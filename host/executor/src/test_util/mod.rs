@@ -103,6 +103,7 @@ pub fn job(prompt: &[u32], output_tokens_max: u32) -> Job {
         sampling: GREEDY,
         stop: Vec::new(),
         ignore_eos: false,
+        call: None,
     }
 }
 
@@ -128,5 +129,6 @@ pub fn random_job(rng: &mut Rng, prompt_max: usize, output_tokens_max: u32) -> J
         sampling: random_sampling(rng),
         stop: Vec::new(),
         ignore_eos: rng.u8(0..4) == 0,
+        call: None,
     }
 }

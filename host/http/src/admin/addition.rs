@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::super::error::ApiError;
 use super::super::fields::{Fields, Properties, closed_object};
 use super::super::openapi::named;
+use super::backend::{self, Backend, URL, backend};
 
 /// The key of an executor's share of its device's tokens.
 pub(super) const SHARE_WEIGHT: &str = "share-weight";
@@ -24,11 +25,12 @@ const UNLOAD_DELAY: &str = "model-unload-delay-ms";
 /// The most bytes of a name.
 const NAME_BYTES_MAX: usize = 128;
 /// The most models of an executor.
-const MODELS: usize = 64;
+pub(super) const MODELS: usize = 64;
 
 /// The schema of [`addition`].
 pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
-    named(schemas, "ExecutorRequest", closed_object(&[], properties()))
+    let all = [properties(), terms_properties(), backend::own_properties()];
+    named(schemas, "ExecutorRequest", closed_object(&[], all.concat()))
 }
 
 fn properties() -> Properties {
@@ -38,12 +40,6 @@ fn properties() -> Properties {
             "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
         })
     };
-    let number = |description: &str, min: u32, max: u32| {
-        json!({
-            "description": description,
-            "type": "integer", "minimum": min, "maximum": max,
-        })
-    };
     let path = "The absolute path of a Hugging Face folder. By default the model of that name that is \
                 served already, or the embedded one.";
     let models = json!({
@@ -51,6 +47,29 @@ fn properties() -> Properties {
                         `executor` names it.",
         "type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MODELS,
     });
+    vec![
+        ("name", name("The name clients use for the model.")),
+        ("path", json!({"type": "string", "description": path})),
+        ("models", models),
+        (
+            "device",
+            name("The name of its device; by default the first."),
+        ),
+        (
+            "executor",
+            name("The executor's name; by default its device's and its model's."),
+        ),
+    ]
+}
+
+/// The schemas of the terms on which an executor takes requests.
+pub(super) fn terms_properties() -> Properties {
+    let number = |description: &str, min: u32, max: u32| {
+        json!({
+            "description": description,
+            "type": "integer", "minimum": min, "maximum": max,
+        })
+    };
     let preemptible = json!({
         "description": "Whether a sequence may be taken off it for a more urgent one; by default \
                         true.",
@@ -63,39 +82,40 @@ fn properties() -> Properties {
     let delay =
         "Milliseconds for which a model stays loaded after its last sequence; by default 0.";
     let group = "The topology group, which requests can ask for; by default 0.";
+    let slots = "Sequences at once; by default 8, or as many as a server elsewhere says.";
     let (fewest, most) = RUNNING.into_inner();
     vec![
-        ("name", name("The name clients use for the model.")),
-        ("path", json!({"type": "string", "description": path})),
-        ("models", models),
-        (
-            "device",
-            name("The name of its device; by default the first."),
-        ),
-        (
-            "slots",
-            number("Sequences at once; by default 8.", 1, SLOTS_MAX),
-        ),
+        ("slots", number(slots, 1, SLOTS_MAX)),
         (SHARE_WEIGHT, weight_schema()),
         ("group", number(group, 0, u32::MAX)),
         ("queue", number(queue, 0, EXECUTOR_QUEUE_MAX)),
         ("preemptible", preemptible),
         (MODELS_MAX, number(models_max, fewest, most)),
         (UNLOAD_DELAY, number(delay, 0, unload_delay_max_ms())),
-        (
-            "executor",
-            name("The executor's name; by default its device's and its model's."),
-        ),
     ]
 }
 
+/// An executor to add.
+pub(super) enum Added {
+    Engine(Addition),
+    Server(Box<Backend>),
+}
+
 /// Reads the executor to add.
-pub(super) fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
+pub(super) fn added(fields: Fields<'_>) -> Result<Added, ApiError> {
+    if fields.has(URL) {
+        return Ok(Added::Server(Box::new(backend(fields)?)));
+    }
+    addition(fields).map(Added::Engine)
+}
+
+fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
     let (names, models) = models(&mut fields)?;
     let executor = take_name(&mut fields, "executor")?;
     let device = take_name(&mut fields, "device")?;
     let terms = terms(&mut fields)?;
-    let known: Vec<&str> = properties().into_iter().map(|(name, _)| name).collect();
+    let all = [properties(), terms_properties()];
+    let known: Vec<&str> = all.iter().flatten().map(|(name, _)| *name).collect();
     fields.none_left(&known)?;
     if matches!(models, AddedModels::Served) && executor.is_none() {
         return Err(ApiError::Missing("executor"));
@@ -139,7 +159,7 @@ fn models(fields: &mut Fields<'_>) -> Result<(Vec<String>, AddedModels), ApiErro
     Ok((models, AddedModels::Served))
 }
 
-fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> {
+pub(super) fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> {
     let default = ExecutorTerms::default();
     let mut number = |name: &str, min: u32, max: u32| {
         let wanted = format!("an integer from {min} to {max}");
@@ -184,7 +204,10 @@ pub(super) fn weight_schema() -> Value {
     })
 }
 
-fn take_name(fields: &mut Fields<'_>, param: &'static str) -> Result<Option<String>, ApiError> {
+pub(super) fn take_name(
+    fields: &mut Fields<'_>,
+    param: &'static str,
+) -> Result<Option<String>, ApiError> {
     let name: Option<String> = fields.take_as(param, "a name", |_| true)?;
     name.map(|name| plain(param, name)).transpose()
 }

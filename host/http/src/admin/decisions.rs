@@ -191,6 +191,7 @@ impl Names<'_> {
                     RequeuedWhy::Evicted => "evicted",
                     RequeuedWhy::Failed => "its executor failed it",
                     RequeuedWhy::Lost => "its executor died",
+                    RequeuedWhy::TurnedBack => "its executor had no room after all",
                 },
             },
             TraceEvent::Ended(end) => Event::Ended {

@@ -19,7 +19,7 @@ use super::super::error::{ApiError, quoted};
 use super::super::fields::{Fields, closed_object};
 use super::super::openapi::named;
 use super::super::router::Call;
-use super::addition::{SHARE_WEIGHT, addition, weight, weight_schema};
+use super::addition::{Added, SHARE_WEIGHT, added, weight, weight_schema};
 use super::devices::Device;
 use super::in_time;
 
@@ -73,7 +73,7 @@ pub(crate) struct Executor {
     ttft_micros: Option<u64>,
     /// Usual time between two tokens.
     itl_micros: Option<u64>,
-    /// Counters of its engine; null: that runs elsewhere.
+    /// Counters of its engine, or of what went through to a server elsewhere.
     engine: Option<EngineCounters>,
 }
 
@@ -85,7 +85,7 @@ struct ExecutorQueue {
     queued_by_class: QueuedByClass,
     /// Requests of each class that may wait there.
     queue_max: u32,
-    /// True if that queue is filled to 80 %, for either class.
+    /// True if that queue is filled to 80 %, for either class, or a server elsewhere has no room.
     saturated: bool,
 }
 
@@ -147,9 +147,17 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Json<ExecutorList>, ApiError>
 
 pub(crate) async fn add(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     let app = call.app;
-    let addition = addition(Fields::parse(&call.body().await?)?)?;
+    let added = added(Fields::parse(&call.body().await?)?)?;
     app.check_serving()?;
-    match app.fleet.clone().add(addition).await {
+    let fleet = Arc::clone(&app.fleet);
+    let added = match added {
+        Added::Engine(addition) => fleet.add(addition).await,
+        Added::Server(backend) => {
+            let (server, terms) = *backend;
+            fleet.connect(server, terms).await
+        }
+    };
+    match added {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ AddError::Load(_)) => Err(ApiError::field("path", error.to_string())),
         Err(error @ AddError::NotServed { .. }) => {

@@ -8,6 +8,7 @@
 //! The check that the sender is an operator (`auth`).
 
 pub(super) mod addition;
+mod backend;
 pub(super) mod decisions;
 pub(super) mod devices;
 pub(super) mod dumps;

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::super::App;
 use super::super::answer::Json;
 use super::super::auth::DEFAULT_TENANT;
+use super::super::body::Body;
 use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::openai::{self, Caller};
@@ -89,7 +90,7 @@ pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError>
     let (app, headers) = (call.app, call.request.headers().clone());
     let body = call.body().await?;
     let reader = Arc::clone(app);
-    let query = move |body: &[u8]| query(&reader, headers, body);
+    let query = move |body: Body| query(&reader, headers, &body);
     let query = app.turns.read(body, query).await?;
     let question = Box::new(query.clone());
     let asked = app

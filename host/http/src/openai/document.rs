@@ -1,6 +1,7 @@
 //! Completions in the OpenAPI document: the bodies of requests, and the answers.
 
 use hyper::StatusCode;
+use hyper::header::HeaderValue;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
@@ -81,14 +82,20 @@ fn responses<Whole: JsonSchema, Chunk: JsonSchema>(schemas: &mut SchemaGenerator
         "description": "The data of each event; the last one is `[DONE]`. After an error comes none.",
         "anyOf": [schemas.subschema_for::<Chunk>(), schemas.subschema_for::<ErrorBody>()],
     });
-    let contents = [(JSON, whole), (EVENT_STREAM, event)];
+    Responses::from_iter([placed_response([(JSON, whole), (EVENT_STREAM, event)])])
+}
+
+/// The response of a request that was placed, with headers that say where.
+pub(super) fn placed_response<const N: usize>(
+    contents: [(HeaderValue, Schema); N],
+) -> (String, Value) {
     let (status, mut response) = response(StatusCode::OK, contents);
     let headers = HEADERS.map(|(name, about)| {
         let header = json!({"description": about, "schema": {"type": "string"}});
         (name.to_string(), header)
     });
     response["headers"] = Value::from_iter(headers);
-    Responses::from_iter([(status, response)])
+    (status, response)
 }
 
 // === impl ChatAnswer ===

@@ -12,6 +12,7 @@ use hyper::HeaderMap;
 use pointsman_core::Outcome;
 use pointsman_driver::message::{Ticket, TicketId};
 use pointsman_executor::delivery::{Deliveries, Delivery, Placement, StopReason};
+use pointsman_executor::relay::RelayedResponse;
 
 use crate::authorship;
 use crate::error::{ApiError, Unserved};
@@ -34,10 +35,12 @@ pub(super) struct Inflow {
 }
 
 /// A part of an answer.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Part {
     /// More text; never empty.
     Text(String),
+    /// The response of another server, in the place of text; its frames come by themselves.
+    Relayed(RelayedResponse),
     /// The end: the answer is whole, or has failed.
     End(Result<StopReason, ApiError>),
 }
@@ -97,22 +100,32 @@ impl Inflow {
         None
     }
 
-    /// The first text, or an end without any.
+    /// The first text or response, or an end without any.
     pub(super) async fn first(&mut self) -> Result<Part, ApiError> {
         match poll_fn(|cx| self.poll_next(cx)).await {
             Part::End(Err(error)) => Err(error),
-            part @ (Part::Text(_) | Part::End(Ok(_))) => Ok(part),
+            part @ (Part::Text(_) | Part::Relayed(_) | Part::End(Ok(_))) => Ok(part),
         }
     }
 
-    /// The whole answer.
-    pub(super) async fn all(&mut self) -> Result<WholeText, ApiError> {
+    /// The whole answer that begins with `first`.
+    pub(super) async fn all(&mut self, first: Part) -> Result<WholeText, ApiError> {
         let mut text = String::new();
+        let mut next = first;
         loop {
-            match poll_fn(|cx| self.poll_next(cx)).await {
+            match next {
                 Part::Text(more) => text.push_str(&more),
+                Part::Relayed(_) => return Err(mixed()),
                 Part::End(end) => return end.map(|stop| WholeText { text, stop }),
             }
+            next = poll_fn(|cx| self.poll_next(cx)).await;
+        }
+    }
+
+    /// Ends the hold on the request, whose whole answer is here: there is nothing to cancel.
+    pub(super) fn close(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.close();
         }
     }
 
@@ -154,10 +167,12 @@ impl Inflow {
                 self.text_has_come |= !piece.text.is_empty();
                 (!piece.text.is_empty()).then_some(Part::Text(piece.text))
             }
+            Delivery::Relayed(relayed) => {
+                self.text_has_come = true;
+                Some(Part::Relayed(relayed))
+            }
             Delivery::End(end) => {
-                if let Some(ticket) = self.ticket.take() {
-                    ticket.close();
-                }
+                self.close();
                 Some(Part::End(match end.outcome {
                     Outcome::Finished { .. } => Ok(end.stop.unwrap_or(StopReason::Stop)),
                     Outcome::Refused(_)
@@ -172,4 +187,10 @@ impl Inflow {
             }
         }
     }
+}
+
+/// The error of an answer that an engine begins and another server goes on with, which no executor does.
+pub(super) fn mixed() -> ApiError {
+    tracing::error!("a response came after text");
+    ApiError::Internal
 }

@@ -23,8 +23,9 @@ pub(crate) struct Model {
     /// Time of loading, in seconds since 1970.
     created: u64,
     owned_by: &'static str,
-    /// Longest sequence, in tokens: vLLM's addition.
-    max_model_len: u32,
+    /// Longest sequence, in tokens: vLLM's addition. Absent where no executor tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<u32>,
 }
 
 pub(crate) async fn list(call: Call<'_>) -> Result<Json<ModelList>, ApiError> {

@@ -10,6 +10,14 @@ use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
 
 use crate::error::{ApiError, quoted};
 
+/// The means to read the prompts of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PromptReader<'m> {
+    pub(super) text: &'m dyn PromptEncoder,
+    /// Longest sequence, in tokens.
+    pub(super) context_tokens: u32,
+}
+
 /// The text or tokens that an answer is to continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
@@ -18,26 +26,38 @@ pub(super) enum Prompt {
     Tokens(Vec<u32>),
 }
 
+// === impl PromptReader ===
+
+impl<'m> PromptReader<'m> {
+    /// The means to read the prompts of `model`; absent: none of this host's engines serves it.
+    pub(super) fn of(model: &'m ModelEntry) -> Option<Self> {
+        Some(Self {
+            text: model.text.as_deref()?,
+            context_tokens: model.context_tokens?,
+        })
+    }
+}
+
 // === impl Prompt ===
 
 impl Prompt {
     /// The tokens of the prompt, at least one. A prompt that its bytes alone keep from fitting the
     /// model's context is refused untokenised; of others no more is tokenised than tells that.
-    pub(super) fn into_tokens(self, model: &ModelEntry) -> Result<Vec<u32>, ApiError> {
+    pub(super) fn into_tokens(self, model: PromptReader<'_>) -> Result<Vec<u32>, ApiError> {
         let (param, context_tokens) = (self.param(), model.context_tokens);
         let too_long = |tokens_min| ApiError::PromptTooLong {
             param,
             context_tokens,
             tokens_min,
         };
-        let tokens_min = self.tokens_min(&*model.text);
+        let tokens_min = self.tokens_min(model.text);
         if tokens_min > usize::try_from(context_tokens).unwrap_or(usize::MAX) {
             return Err(too_long(tokens_min));
         }
         let tokens = match self {
             Prompt::Chat(messages) => model.text.chat_prompt(&messages, context_tokens),
             Prompt::Text(text) => model.text.encode(&text, context_tokens),
-            Prompt::Tokens(ids) => return known(ids, &*model.text),
+            Prompt::Tokens(ids) => return known(ids, model.text),
         };
         match tokens {
             Ok(tokens) if tokens.is_empty() => {
@@ -159,11 +179,9 @@ mod tests {
     #[test]
     fn a_prompt_that_cannot_fit_is_not_tokenised() {
         let encoder = Arc::new(FourBytes::default());
-        let model = ModelEntry {
-            name: "four".to_owned(),
-            text: Arc::clone(&encoder) as _,
+        let model = PromptReader {
+            text: &*encoder,
             context_tokens: 100,
-            created: 0,
         };
         let text = |bytes| "x".repeat(bytes);
         let message = |bytes| ChatMessage::new("user", text(bytes));
@@ -190,7 +208,7 @@ mod tests {
             ),
             (Prompt::Tokens(vec![0; 101]), Ok(101)),
         ] {
-            let tokens = prompt.into_tokens(&model);
+            let tokens = prompt.into_tokens(model);
             assert_eq!(tokens.map(|tokens| tokens.len()), expected);
         }
         assert_eq!(encoder.longest.load(Ordering::Relaxed), 400);

@@ -18,7 +18,7 @@ use pointsman_driver::metrics::StreamMetrics;
 use pointsman_executor::delivery::StopReason;
 
 use super::envelope::Envelope;
-use super::inflow::{Inflow, Part};
+use super::inflow::{Inflow, Part, mixed};
 use super::params::UsageChunk;
 use crate::error::ApiError;
 
@@ -83,6 +83,10 @@ impl EventStream {
                 Part::Text(more) => {
                     text.push_str(&more);
                     self.inflow.try_next()
+                }
+                Part::Relayed(_) => {
+                    ended = Some(Err(mixed()));
+                    None
                 }
                 Part::End(end) => {
                     ended = Some(end);
@@ -164,7 +168,7 @@ impl Pace {
 
     /// Notes that `tokens` are written by now, in all. Tokens written together share the time since
     /// the tokens before them.
-    fn written(&mut self, tokens: u32) {
+    pub(super) fn written(&mut self, tokens: u32) {
         let now = self.clock.now();
         let since = Duration::from_micros(now.since(self.last).0).as_secs_f64();
         let new = tokens.saturating_sub(self.tokens);

@@ -51,6 +51,31 @@ impl<'c> Target<'c> {
         }
     }
 
+    /// Takes the model of a request that only servers elsewhere answer; it may name none.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub(super) fn elsewhere(
+        fields: &mut Fields<'_>,
+        catalog: &'c Catalog,
+    ) -> Result<Self, ApiError> {
+        let name: Option<String> = fields.take_as("model", "a text", |_| true)?;
+        let model = match &name {
+            Some(name) => Cow::Borrowed(models::find(catalog, name)?),
+            None => Cow::Owned(ModelEntry {
+                name: String::new(),
+                text: None,
+                context_tokens: None,
+                created: 0,
+            }),
+        };
+        Ok(Self {
+            name,
+            model,
+            executors: Cow::Borrowed(&catalog.executors),
+        })
+    }
+
     /// Any model with an executor of its own.
     fn any(catalog: &'c Catalog) -> Result<Self, ApiError> {
         let executors = catalog.executors.iter();
@@ -62,16 +87,43 @@ impl<'c> Target<'c> {
         };
         let mut model = first.clone();
         for other in candidates {
-            if other.text.tokenizer_id() != model.text.tokenizer_id() {
+            if tokenizer(other) != tokenizer(&model) {
                 return Err(unclear(catalog, "the models read prompts differently"));
             }
-            model.context_tokens = model.context_tokens.min(other.context_tokens);
+            let both = model.context_tokens.zip(other.context_tokens);
+            model.context_tokens = both.map(|(one, other)| one.min(other));
         }
         Ok(Self {
             name: None,
             model: Cow::Owned(model),
             executors: executors.into_iter().cloned().collect(),
         })
+    }
+
+    /// Names of the servers elsewhere that may answer it, of the `allowed` executors; absent: all are
+    /// allowed.
+    pub(super) fn remotes(&self, allowed: Option<&[String]>) -> Vec<String> {
+        let serves = |it: &&ExecutorEntry| match &self.name {
+            Some(name) => it.models.contains(name),
+            None => true,
+        };
+        let executors = self.executors.iter();
+        let remotes = executors.filter(|it| it.is_remote()).filter(serves);
+        let names = remotes.map(|it| it.name.clone());
+        let is_allowed = |name: &String| allowed.is_none_or(|allowed| allowed.contains(name));
+        names.filter(is_allowed).collect()
+    }
+
+    /// Keeps a request that engines cannot serve to the servers elsewhere. Where no engine serves its
+    /// model it may go to any server, those that come later included.
+    pub(super) fn keep_to(&self, remotes: &[String], hints: Hints) -> Hints {
+        if self.name.is_some() && self.model.text.is_none() {
+            return hints;
+        }
+        Hints {
+            allowed: Some(remotes.to_vec()),
+            ..hints
+        }
     }
 
     /// Keeps a request without a model to the executors that may answer it.
@@ -95,4 +147,9 @@ fn unclear(catalog: &Catalog, why: &str) -> ApiError {
         "model",
         format!("`model` is missing, and {why}; name one of: {names}"),
     )
+}
+
+/// The identity of the tokenizer of a model; absent: its prompts are not read here.
+fn tokenizer(model: &ModelEntry) -> Option<[u8; 32]> {
+    model.text.as_ref().map(|text| text.tokenizer_id())
 }

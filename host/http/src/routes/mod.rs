@@ -14,6 +14,8 @@ use hyper::{Method, StatusCode};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
+use pointsman_driver::catalog::{Catalog, ExecutorEntry};
+
 use super::answer::Function;
 use super::auth::Access;
 use super::error::{ApiError, quoted};
@@ -170,6 +172,24 @@ impl Resource {
         }
     }
 
+    /// The path of the table that is found for `path`. One that nobody here knows, and that is not for
+    /// operators, is every method's where there are servers elsewhere that may know it.
+    pub(super) fn find_or_pass_on(path: &str, catalog: &Catalog) -> Result<Self, ApiError> {
+        let is_for_operators = ["/admin", "/monitor"]
+            .iter()
+            .any(|own| path.starts_with(own));
+        let may_pass = !is_for_operators && catalog.executors.iter().any(ExecutorEntry::is_remote);
+        Self::find(path).or_else(|error| {
+            let rows = table::UNKNOWN;
+            let parameter = String::new();
+            if may_pass {
+                Ok(Self { rows, parameter })
+            } else {
+                Err(error)
+            }
+        })
+    }
+
     /// The path's name in metrics and logs.
     pub(super) fn label(&self) -> &'static str {
         self.rows[0].label
@@ -182,7 +202,9 @@ impl Resource {
         } else {
             method
         };
-        let route = self.rows.iter().find(|route| route.method == *method);
+        let is_unknown = self.rows[0].path.is_empty();
+        let mut rows = self.rows.iter();
+        let route = rows.find(|route| is_unknown || route.method == *method);
         route.ok_or_else(|| ApiError::MethodNotAllowed {
             allow: self.allow(),
         })
@@ -335,9 +357,10 @@ mod tests {
     fn a_path_that_is_not_there_is_told_those_that_are() {
         let told = |path| Resource::find(path).err().unwrap().to_string();
         assert_eq!(
-            told("/v1/embeddings"),
-            "there is no /v1/embeddings; there are: POST /v1/chat/completions, POST \
-             /v1/completions, GET /v1/models, GET /v1/models/NAME, GET /health, GET /ready, GET \
+            told("/v1/images"),
+            "there is no /v1/images; there are: POST /v1/chat/completions, POST \
+             /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, POST \
+             /v1/rerank, POST /tokenize, POST /detokenize, GET /v1/models, GET /v1/models/NAME, GET /health, GET /ready, GET \
              /metrics, GET /openapi.json; for operators GET /admin, GET /monitor, GET /monitor/data"
         );
         let admin = told("/admin/executor");

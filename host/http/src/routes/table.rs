@@ -33,6 +33,24 @@ pub(super) static TABLE: &[Route] = &[
         .about("Continues one prompt, whole or streamed.", COMPLETION)
         .takes(Body::Hinted(openai::text_body))
         .fails(COMPLETION_FAILURES),
+    elsewhere("/v1/responses", run!(openai::answers))
+        .named("createResponse", "responses")
+        .about("Answers in the form of OpenAI's responses.", ELSEWHERE),
+    elsewhere("/v1/messages", run!(openai::answers))
+        .named("createMessage", "messages")
+        .about("Answers in the form of Anthropic's messages.", ELSEWHERE),
+    elsewhere("/v1/embeddings", run!(openai::numbers))
+        .named("createEmbedding", "embeddings")
+        .about("Embeds texts.", ELSEWHERE),
+    elsewhere("/v1/rerank", run!(openai::numbers))
+        .named("rerank", "rerank")
+        .about("Ranks documents by a query.", ELSEWHERE),
+    elsewhere("/tokenize", run!(openai::numbers))
+        .named("tokenize", "tokenize")
+        .about("Gives the tokens of a text.", ELSEWHERE),
+    elsewhere("/detokenize", run!(openai::numbers))
+        .named("detokenize", "detokenize")
+        .about("Gives the text of tokens.", ELSEWHERE),
     get("/v1/models", run!(models::list))
         .named("listModels", "models")
         .access(Access::Clients)
@@ -189,12 +207,26 @@ const COMPLETION: &str = "Hints about scheduling stand in the headers `x-pointsm
      given in both places they have to be the same. Fields that would change the answer and are not \
      built are refused by name, other unknown fields are ignored. A failure after the first token of \
      a stream is an event with an `error`, and the stream ends without `[DONE]`.";
+const ELSEWHERE: &str =
+    "Passed on to a server elsewhere that serves the model, and answered in its words.";
 const ORDER: &str = "Answered with what is in force then.";
 
 const COMPLETION_FAILURES: &[u16] = &[404, 429, 500, 502, 503];
 /// Failures of a question to the driver.
 const DRIVER_FAILURES: &[u16] = &[500, 503];
 const ORDER_FAILURES: &[u16] = &[409, 500, 503];
+
+/// The row of a path that nobody here knows, for any method.
+pub(super) static UNKNOWN: &[Route] = &[elsewhere("", run!(openai::numbers))
+    .named("passOn", "passed_on")
+    .about("Passes a request on to a server elsewhere.", ELSEWHERE)];
+
+const fn elsewhere(path: &'static str, function: &'static dyn Function) -> Route {
+    post(path, function)
+        .access(Access::Clients)
+        .takes(Body::Hinted(openai::passed_body))
+        .fails(COMPLETION_FAILURES)
+}
 
 const fn get(path: &'static str, function: &'static dyn Function) -> Route {
     at(Method::GET, path, function)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use pointsman_executor::server::ServerUrlError;
 use pointsman_notation::{Location, Time, TomlError, TomlProblem, instead};
 
 /// A configuration that cannot be used.
@@ -118,6 +119,27 @@ pub enum Wrong {
         key: String,
         /// The path of the first key.
         other: String,
+    },
+    /// The address of a server that is none.
+    #[error("{key}: the address {error}")]
+    ServerUrl {
+        /// The path of the key.
+        key: String,
+        error: ServerUrlError,
+    },
+    /// A name with several addresses, of which a certificate tells none.
+    #[error(
+        "{key}: only servers at http:// can be found by their addresses; name each one at https://"
+    )]
+    ResolveEncrypted {
+        /// The path of the key.
+        key: String,
+    },
+    /// A key that is given in two ways.
+    #[error("{key}: the key is given twice; leave out `key` or `key-file`")]
+    TwoKeys {
+        /// The path of the second one.
+        key: String,
     },
     /// More sequences at once than a step has tokens for.
     #[error(

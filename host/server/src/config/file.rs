@@ -32,6 +32,7 @@ pub(super) struct Tables<T>(pub(super) Vec<Spanned<T>>);
 pub(super) struct File {
     pub(super) listen: Given<String>,
     pub(super) drain: Given<Time>,
+    pub(super) ready_executors: Given<Number>,
     pub(super) state_folder: Given<String>,
     pub(super) tls: Tls,
     pub(super) http: Http,
@@ -40,6 +41,7 @@ pub(super) struct File {
     pub(super) hints: Hints,
     pub(super) models: Tables<Model>,
     pub(super) executors: Tables<Executor>,
+    pub(super) backends: Tables<Backend>,
     pub(super) cpu: Cpu,
     pub(super) devices: Tables<Device>,
     pub(super) core: Core,
@@ -210,6 +212,45 @@ pub(super) struct Executor {
     pub(super) preemptible: Given<bool>,
     pub(super) models_max: Given<Number>,
     pub(super) model_unload_delay: Given<Time>,
+}
+
+/// The terms of an executor, as a table has them.
+#[derive(Default)]
+pub(super) struct Terms {
+    pub(super) slots: Given<Number>,
+    pub(super) share_weight: Given<Number>,
+    pub(super) group: Given<Number>,
+    pub(super) queue: Given<Number>,
+    pub(super) preemptible: Given<bool>,
+    pub(super) models_max: Given<Number>,
+    pub(super) model_unload_delay: Given<Time>,
+}
+
+/// A server elsewhere.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub(super) struct Backend {
+    pub(super) url: Spanned<String>,
+    pub(super) name: Given<String>,
+    pub(super) software: Given<String>,
+    pub(super) key: Given<String>,
+    pub(super) key_file: Given<String>,
+    #[serde(default)]
+    pub(super) models: Vec<Spanned<String>>,
+    pub(super) slots: Given<Number>,
+    pub(super) group: Given<Number>,
+    pub(super) queue: Given<Number>,
+    pub(super) models_max: Given<Number>,
+    pub(super) model_unload_delay: Given<Time>,
+    pub(super) poll: Given<Time>,
+    pub(super) first_byte_timeout: Given<Time>,
+    pub(super) stall_timeout: Given<Time>,
+    pub(super) resolve: Given<Time>,
+    pub(super) metrics_path: Option<String>,
+    pub(super) running_metric: Option<String>,
+    pub(super) waiting_metric: Option<String>,
+    pub(super) kv_usage_metric: Option<String>,
+    pub(super) kv_info_metric: Option<String>,
 }
 
 #[derive(Default, Deserialize)]

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use pointsman_executor::server::ServerUrl;
+
 use super::LogFormat;
 
 /// Flags that name the configuration file, or override it.
@@ -23,6 +25,11 @@ pub struct Flags {
     /// the models of the file [default: the demo model, as `demo`]
     #[arg(long = "model", value_name = "[NAME=]DIR")]
     pub models: Vec<ModelFlag>,
+
+    /// Server to pass requests on to, as in `http://gpu1:8000`: vLLM, SGLang, llama.cpp, Ollama or another
+    /// with OpenAI's API, found out by asking. Repeatable; replaces the backends of the file
+    #[arg(long = "backend", value_name = "URL")]
+    pub backends: Vec<ServerUrl>,
 
     /// Folder of policies, watched for changes [default: ./policies.d, if it exists]
     #[arg(long, value_name = "DIR")]

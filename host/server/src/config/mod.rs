@@ -30,7 +30,8 @@ use pointsman_policy::{Compiler, Patience};
 use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
-use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
+use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig};
+use pointsman_executor::server::ServerConfig;
 pub use pointsman_http::{
     ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, TlsSettings,
     UnnamedModel, UsableModels,
@@ -70,6 +71,8 @@ pub struct Config {
     pub models: Vec<ModelConfig>,
     /// The executors that serve them.
     pub executors: Vec<ExecutorConfig>,
+    /// Servers elsewhere, each an executor.
+    pub backends: Vec<BackendConfig>,
     /// The devices, parts of this machine's processors. The first is [`DEFAULT_DEVICE`].
     pub devices: Vec<DeviceConfig>,
     /// Bounds of the machine.
@@ -87,11 +90,27 @@ pub struct Config {
     pub journal: JournalConfig,
     /// Format and filter of logs.
     pub log: LogConfig,
+    /// Executors with models that must be there before the server serves. Default 0.
+    pub ready_executors: u32,
+    /// The flags, by which the file is read again.
+    pub flags: Flags,
     /// The time that running requests have once shutdown has begun. Default `30s`.
     pub drain: Duration,
     /// The folder of everything that outlives the server; absent: nothing outlives it. The caller
     /// chooses one where neither file nor flag does: [`pointsman_lifecycle::state::default_folder`].
     pub state_folder: Option<PathBuf>,
+}
+
+/// A server elsewhere, to be an executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendConfig {
+    /// The server.
+    pub server: ServerConfig,
+    /// The terms of its executor.
+    pub terms: ExecutorTerms,
+    /// The time between two lookups of its host's name, which then stands for a server at each address;
+    /// absent: it is one server.
+    pub resolve: Option<Duration>,
 }
 
 /// Bounds on HTTP connections and requests.

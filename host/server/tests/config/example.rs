@@ -24,7 +24,10 @@ fn example_in_force() -> (TempDir, String) {
     for name in ["policies.d", "keys"] {
         fs::create_dir(folder.path().join(name)).unwrap();
     }
-    fs::write(folder.path().join("keys/carol"), "key-of-carol").unwrap();
+    for name in ["carol", "api"] {
+        let key = folder.path().join("keys").join(name);
+        fs::write(key, format!("key-of-{name}")).unwrap();
+    }
     (folder, lines)
 }
 
@@ -38,7 +41,9 @@ fn setting(line: &str) -> String {
 
 #[test]
 fn the_example_changes_nothing_as_it_is() {
-    let (example, default) = (load(&example()).unwrap(), load("").unwrap());
+    let (mut example, default) = (load(&example()).unwrap(), load("").unwrap());
+    // Each has a file of its own.
+    example.flags = default.flags.clone();
     assert_eq!(format!("{example:?}"), format!("{default:?}"));
 }
 
@@ -57,6 +62,10 @@ fn the_example_shows_the_defaults() {
     let shown_tls = shown.tls.unwrap();
     assert_eq!(shown_tls.handshake_timeout, tls.handshake_timeout);
     assert_eq!(shown_tls.poll, tls.poll);
+    let (server, default_server) = (&shown.backends[0].server, &shown.backends[1].server);
+    assert_eq!(server.poll, default_server.poll);
+    assert_eq!(server.first_byte_timeout, default_server.first_byte_timeout);
+    assert_eq!(server.stall_timeout, default_server.stall_timeout);
     assert_eq!(shown.models[0].source, default.models[0].source);
     assert_eq!(shown.executors[0], default.executors[0]);
     let (device, default_device) = (&default.devices[0], &shown.devices[0]);

@@ -32,8 +32,8 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         (
             "[server]",
-            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, state-folder, tls, http, \
-             keys, tenants, hints, models, executors, cpu, devices, core, policies, admin, journal, log",
+            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, ready-executors, state-folder, tls, http, \
+             keys, tenants, hints, models, executors, backends, cpu, devices, core, policies, admin, journal, log",
         ),
         (
             "[journal]\nfiles-max = 8",
@@ -502,4 +502,35 @@ fn a_file_that_is_not_there_is_named() {
         error.to_string(),
         "--config: /no/such/file.toml cannot be read: No such file or directory (os error 2)"
     );
+}
+
+#[test]
+fn a_server_elsewhere_that_cannot_be_used_is_refused_where_it_stands() {
+    refused(&[
+        (
+            "[[backends]]\nurl = 'gpu1:8000'",
+            "pointsman.toml:2:7: backends[0].url: the address has to begin with http:// or https://",
+        ),
+        (
+            "[[backends]]\nurl = 'http://gpu1'\nsoftware = 'vlm'",
+            "pointsman.toml:3:12: backends[0].software: expected one of vllm, sglang, llama-cpp, \
+             ollama, openai, not \"vlm\"",
+        ),
+        (
+            "[[backends]]\nurl = 'http://a'\nkey = 'x'\nkey-file = 'y'",
+            "pointsman.toml:4:12: backends[0].key-file: the key is given twice; leave out `key` or `key-file`",
+        ),
+        (
+            "[[backends]]\nurl = 'http://a'\n[[backends]]\nurl = 'http://a'",
+            "pointsman.toml:3:1: backends: `a` is there already",
+        ),
+        (
+            "[[models]]\nname = 'demo'\nexecutor = 'a'\n[[backends]]\nurl = 'http://b'\nname = 'a'",
+            "pointsman.toml:4:1: backends: `a` is there already",
+        ),
+        (
+            "[[backends]]\nurl = 'http://a'\npoll = '1ms'",
+            "pointsman.toml:3:8: backends[0].poll must be from 50ms to 1h, not 1ms",
+        ),
+    ]);
 }

@@ -413,7 +413,7 @@ async fn a_head_request_gets_the_head_of_the_answer() {
 async fn an_unknown_path_or_method_is_told_what_there_is() {
     let stage = Stage::open().await;
     let mut client = stage.client().await;
-    let answer = client.get("/v1/embeddings").await;
+    let answer = client.get("/v1/images").await;
     assert_eq!(answer.error(), (404, "unknown_path".to_owned(), None));
     assert!(
         answer.body.contains("POST /v1/chat/completions"),

@@ -48,6 +48,7 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         },
         stop: Vec::new(),
         ignore_eos: false,
+        call: None,
     };
     assert_eq!(got, expected);
     let again = job(CHAT, &body).await;
@@ -78,6 +79,7 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
         },
         stop: vec!["\n".to_owned(), "###".to_owned()],
         ignore_eos: true,
+        call: None,
     };
     assert_eq!(got, expected);
 }

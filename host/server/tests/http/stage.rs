@@ -17,12 +17,14 @@ use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{Authorship, End, Piece, Placement, StopReason};
 use pointsman_executor::job::JobState;
+use pointsman_executor::server::ServerConfig;
 use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
 
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::provider::{
-    ExecutorConfig, ModelConfig, PreparedExecutor, Provider, ServeModelError, ServedModel,
+    ExecutorConfig, ExecutorTerms, ModelConfig, PreparedExecutor, Provider, ServeModelError,
+    ServedModel,
 };
 use pointsman_http::{App, Audience, Endpoint, ServerPhase, Transport, Watched, serve};
 use pointsman_lifecycle::order::orders;
@@ -189,6 +191,16 @@ impl Provider for Nowhere {
     ) -> Result<PreparedExecutor, ServeModelError> {
         Err(ServeModelError::DoesNotFit("there is no device".to_owned()))
     }
+
+    fn server(
+        &self,
+        _: &ServerConfig,
+        _: ExecutorTerms,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        Err(ServeModelError::DoesNotFit(
+            "there is no way out".to_owned(),
+        ))
+    }
 }
 
 /// An executor of a model on a device.
@@ -206,8 +218,8 @@ fn executor(device: &str, model: &str) -> ExecutorEntry {
 fn catalog(names: &[&str]) -> Catalog {
     let model = |name: &&str| ModelEntry {
         name: (*name).to_owned(),
-        text: Arc::clone(&*TEXT) as _,
-        context_tokens: 2048,
+        text: Some(Arc::clone(&*TEXT) as _),
+        context_tokens: Some(2048),
         created: 1_700_000_000,
     };
     let executors = |name: &&str| ["cpu0", "cpu1"].map(|device| executor(device, name));

@@ -337,6 +337,7 @@ impl Stage {
             },
             stop: Vec::new(),
             ignore_eos: false,
+            call: None,
         };
         let (sink, closing, deliveries) = channel(job.output_tokens_max);
         self.asked.push(deliveries);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::fact::{Fact, RequeuedWhy};
 use crate::handled::AttachError;
-use crate::input::{DeviceSpec, ExecutorSpec, ExecutorUpdate, Kept, RetryClass};
+use crate::input::{Availability, DeviceSpec, ExecutorSpec, ExecutorUpdate, Kept, RetryClass};
 use pointsman_interface::rows::{Health, NameKind};
 use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
@@ -64,6 +64,8 @@ impl Machine {
             ExecutorUpdate::ShareWeight(weight) => ledger.set_share_weight(id, weight, out),
             ExecutorUpdate::Serves(serves) => ledger.set_serves(id, serves, out),
             ExecutorUpdate::Detach => self.detach(id),
+            ExecutorUpdate::Availability(availability) => self.set_availability(id, availability),
+            ExecutorUpdate::TokensPerBlock(tokens) => ledger.set_tokens_per_block(id, tokens, out),
         }
         self.out.fleet_changed();
         Ok(())
@@ -81,6 +83,20 @@ impl Machine {
         if health == Health::Draining {
             self.drop_reservations_on(id);
         }
+    }
+
+    /// Notes the answer of a server elsewhere. One that is open again takes what waits in its queue.
+    fn set_availability(&mut self, id: ExecutorId, availability: Availability) {
+        if self.ledger[id].availability == availability {
+            return;
+        }
+        let out = &mut self.out;
+        let freed = self.ledger.set_availability(id, availability, out);
+        match availability {
+            Availability::Open => {}
+            Availability::Busy | Availability::Silent => self.drop_reservations_on(id),
+        }
+        self.refill(freed);
     }
 
     /// Takes nothing new onto an executor, and removes it as soon as it is idle.

@@ -159,12 +159,17 @@ impl Machine {
     pub(super) fn failed(&mut self, sequence: SequenceRef, retry: RetryClass, kept: u32) {
         let id = sequence.request;
         self.complete(id, Ended::Badly);
-        if retry == RetryClass::Elsewhere {
-            self.fault(sequence.executor);
-        }
+        let why = match retry {
+            RetryClass::Never => RequeuedWhy::Failed,
+            RetryClass::Elsewhere => {
+                self.fault(sequence.executor);
+                RequeuedWhy::Failed
+            }
+            RetryClass::Anywhere => RequeuedWhy::TurnedBack,
+        };
         let freed = self.release(id);
         self.requests.keep(id, kept);
-        self.retry_or_fail(id, sequence.executor, RequeuedWhy::Failed, retry);
+        self.retry_or_fail(id, sequence.executor, why, retry);
         self.refill(freed);
     }
 
@@ -211,8 +216,11 @@ impl Machine {
     /// The reason for which no further try is made, if there is one.
     fn final_failure(&self, id: RequestId, retry: RetryClass) -> Option<FailedWhy> {
         let request = &self.requests[id];
-        if retry == RetryClass::Never {
-            return Some(FailedWhy::NotRetryable);
+        match retry {
+            RetryClass::Never => return Some(FailedWhy::NotRetryable),
+            // It waits for room, as long as any request may.
+            RetryClass::Anywhere => return None,
+            RetryClass::Elsewhere => {}
         }
         if request.failures >= self.config.attempts_max {
             return Some(FailedWhy::AttemptsMax);

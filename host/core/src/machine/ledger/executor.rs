@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::input::ExecutorSpec;
+use crate::input::{Availability, ExecutorSpec};
 use crate::log::Stamp;
 use pointsman_interface::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
 use pointsman_interface::{Arrangement, ExecutorId, Incarnation, Micros, ModelId, RequestId};
@@ -112,6 +112,7 @@ pub(crate) struct Executor {
     pub(crate) spec: ExecutorSpec,
     /// The health that the executor's owner tells.
     pub(crate) health: Health,
+    pub(crate) availability: Availability,
     pub(crate) incarnation: Incarnation,
     pub(crate) attachment: Attachment,
     // In use, and measured.
@@ -144,6 +145,7 @@ impl Executor {
             id,
             spec,
             health: Health::Up,
+            availability: Availability::Open,
             incarnation: Incarnation(0),
             attachment: Attachment::Attached,
             slots: BTreeMap::new(),
@@ -170,19 +172,26 @@ impl Executor {
     }
 
     /// The health as others see it: the worse of what its owner tells and what follows from its
-    /// faults. An executor that is being detached drains.
+    /// faults. An executor that is being detached drains, and a silent one is down.
     pub(crate) fn health_seen(&self) -> Health {
         match (self.health, self.attachment) {
             (Health::Down | Health::Draining, _) => self.health,
             (Health::Up | Health::Degraded, Attachment::Detaching) => Health::Draining,
             (Health::Up | Health::Degraded, Attachment::Attached) => {
-                self.health.max(self.faults.health())
+                let told = match self.availability {
+                    Availability::Open | Availability::Busy => self.health,
+                    Availability::Silent => Health::Down,
+                };
+                told.max(self.faults.health())
             }
         }
     }
 
-    /// True if a bounded queue is filled to [`SATURATED_PERCENT`].
+    /// True if it says that it has no room, or a bounded queue is filled to [`SATURATED_PERCENT`].
     pub(crate) fn is_saturated(&self) -> bool {
+        if self.availability == Availability::Busy {
+            return true;
+        }
         let limit = u64::from(self.spec.queue_limit);
         let is_full = |class: &RequestClass| {
             u64::from(self.queue.len(*class)) * 100 >= limit * SATURATED_PERCENT
@@ -190,8 +199,9 @@ impl Executor {
         limit > 0 && CLASSES.iter().any(is_full)
     }
 
+    /// True if a slot is free and the executor does not say otherwise.
     pub(crate) fn has_slot(&self) -> bool {
-        self.slots_used() < self.spec.slots_total
+        self.availability == Availability::Open && self.slots_used() < self.spec.slots_total
     }
 
     pub(crate) fn has_queue_room(&self, class: RequestClass) -> bool {

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::effect::Effect;
 use crate::fact::Fact;
 use crate::handled::AttachError;
-use crate::input::{DeviceSpec, ExecutorSpec, KvReport, KvSpec};
+use crate::input::{Availability, DeviceSpec, ExecutorSpec, KvReport, KvSpec};
 use crate::log::RowKey;
 use pointsman_interface::rows::{Health, Presence};
 use pointsman_interface::{Arrangement, DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
@@ -161,6 +161,31 @@ impl Ledger {
         out: &mut Outbox,
     ) {
         self.update(id, |spec| spec.serves = serves, out);
+    }
+
+    /// Sets the tokens in a block of an executor, where the machine does not give the blocks out.
+    pub(crate) fn set_tokens_per_block(
+        &mut self,
+        id: ExecutorId,
+        tokens: Option<u32>,
+        out: &mut Outbox,
+    ) {
+        if self.device_of(id).pool().is_none() {
+            self.update(id, |spec| spec.tokens_per_block = tokens, out);
+        }
+    }
+
+    /// Notes the answer of a server elsewhere to new work.
+    pub(crate) fn set_availability(
+        &mut self,
+        id: ExecutorId,
+        availability: Availability,
+        out: &mut Outbox,
+    ) -> Freed {
+        let freed = Freed(self[id].spec.device);
+        self.change_health(id, |executor| executor.availability = availability, out);
+        self.touch_load(id, out);
+        freed
     }
 
     fn update(&mut self, id: ExecutorId, change: impl FnOnce(&mut ExecutorSpec), out: &mut Outbox) {

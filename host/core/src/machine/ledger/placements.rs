@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::fact::PlacedIn;
 use pointsman_interface::RefusalCause;
-use pointsman_interface::rows::RequestClass;
+use pointsman_interface::rows::{ExecutorKind, RequestClass};
 use pointsman_interface::{BlockId, DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
@@ -33,7 +33,9 @@ pub(crate) fn blocks_at_start(request: &Request, executor: &Executor) -> u32 {
         return 0;
     };
     let bound = request.tokens_bound();
-    let tokens = if executor.spec.preempts {
+    // A server elsewhere makes room for itself.
+    let grows = executor.spec.preempts || executor.spec.kind == ExecutorKind::Remote;
+    let tokens = if grows {
         (u64::from(request.row.prompt_tokens) + 1).min(bound)
     } else {
         bound

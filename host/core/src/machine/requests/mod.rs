@@ -339,6 +339,9 @@ impl Requests {
     /// Notes that a placement ended because `executor` failed it or died.
     pub(super) fn failed(&mut self, id: RequestId, executor: ExecutorId, why: RequeuedWhy) {
         let request = self.get_mut(id);
+        if why == RequeuedWhy::TurnedBack {
+            return;
+        }
         request.failures += 1;
         // A request that an executor had not taken up when it died had no part in it, and may go there
         // again when it is back.

@@ -5,6 +5,7 @@
 //!    an error names key, value, range and place (`tests/config`).
 
 mod access;
+mod backends;
 mod devices;
 mod models;
 mod policies;
@@ -37,6 +38,8 @@ const CLIENTS: RangeInclusive<u32> = 1..=1_000_000;
 const READING_QUEUE: RangeInclusive<u32> = 0..=1_000_000;
 /// Range of the number of requests whose decisions are remembered.
 const DECISIONS: RangeInclusive<u32> = 0..=1_000_000;
+/// Range of the number of executors that must be there first.
+const READY: RangeInclusive<u32> = 0..=65_536;
 const DRAIN: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(3600);
 /// A time for which an idle session may be remembered: a day at most.
 const SESSION_IDLE: RangeInclusive<Time> = Time::from_millis(1)..=Time::from_secs(86_400);
@@ -86,7 +89,14 @@ pub(super) fn config(
     let models = models.filter(|_| flags.models.is_empty());
     let steps = devices::steps(&file);
     let devices = check.devices(file.cpu, file.devices.0, here)?;
-    let served = check.served(file.models.0, file.executors.0, &devices, flags)?;
+    let elsewhere = match file.backends.0.len() + flags.backends.len() {
+        0 => models::Elsewhere::None,
+        1.. => models::Elsewhere::Some,
+    };
+    let asked = (flags, elsewhere);
+    let served = check.served(file.models.0, file.executors.0, &devices, asked)?;
+    let taken = served.executor_names();
+    let backends = check.backends(file.backends.0, &taken, flags)?;
     let hints = check.hints(file.hints)?;
     let access::Access { keys, tenants } = check.access(file.keys.0, file.tenants.0, &hints)?;
     let config = Config {
@@ -98,6 +108,7 @@ pub(super) fn config(
         hints,
         models: served.models,
         executors: served.executors,
+        backends,
         devices,
         core: check.core(file.core)?,
         policies: check.policies(file.policies, flags, here)?,
@@ -106,6 +117,8 @@ pub(super) fn config(
         admin: check.admin(file.admin)?,
         journal: check.journal(file.journal)?,
         log: check.log(file.log, flags)?,
+        ready_executors: check.number("ready-executors", file.ready_executors, READY, 0)?,
+        flags: flags.clone(),
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
         state_folder: check.state_folder(file.state_folder, flags),
     };
@@ -122,7 +135,8 @@ pub(super) fn config(
 
 /// Checks that each executor can be attached.
 fn executors_fit(config: &Config) -> Result<(), Wrong> {
-    let (executors, executors_max) = (config.executors.len(), config.core.executors_max);
+    let executors = config.executors.len() + config.backends.len();
+    let executors_max = config.core.executors_max;
     if u32::try_from(executors).is_ok_and(|executors| executors <= executors_max) {
         return Ok(());
     }

@@ -7,12 +7,12 @@ use pointsman_driver::provider::{
     EXECUTOR_QUEUE_MAX, ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource, RUNNING,
     SLOTS_MAX, UNLOAD_DELAY_MAX, WEIGHTS,
 };
-use pointsman_notation::{Number, Time};
+use pointsman_notation::Time;
 use toml::Spanned;
 
 use super::super::DeviceConfig;
 use super::super::error::{ConfigError, Place, Wrong};
-use super::super::file::{self, Given};
+use super::super::file;
 use super::super::flags::{Flags, ModelFlag};
 use super::Check;
 use crate::embedded;
@@ -22,35 +22,36 @@ const DEMO: &str = "demo";
 const UNLOAD_DELAY: RangeInclusive<Time> =
     Time::from_micros(0)..=Time::from_micros(UNLOAD_DELAY_MAX.0);
 
+/// The servers elsewhere that a configuration has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    None,
+    Some,
+}
+
 /// The models, and the executors that serve them.
+#[derive(Default)]
 pub(super) struct Served {
     pub(super) models: Vec<ModelConfig>,
     pub(super) executors: Vec<ExecutorConfig>,
 }
 
-/// The terms of an executor, as a table has them.
-struct Terms {
-    slots: Given<Number>,
-    share_weight: Given<Number>,
-    group: Given<Number>,
-    queue: Given<Number>,
-    preemptible: Given<bool>,
-    models_max: Given<Number>,
-    model_unload_delay: Given<Time>,
-}
-
 impl Check<'_> {
     /// The models with their executors. An executor is described by a table of its own, or by the
-    /// table of the one model that it serves.
+    /// table of the one model that it serves. Where there is nothing but servers elsewhere, there are
+    /// neither.
     pub(super) fn served(
         self,
         models: Vec<Spanned<file::Model>>,
         executors: Vec<Spanned<file::Executor>>,
         devices: &[DeviceConfig],
-        flags: &Flags,
+        (flags, elsewhere): (&Flags, Elsewhere),
     ) -> Result<Served, ConfigError> {
         if !flags.models.is_empty() {
             return of_flags(&flags.models);
+        }
+        if models.is_empty() && executors.is_empty() && elsewhere == Elsewhere::Some {
+            return Ok(Served::default());
         }
         let mut served = Served {
             models: self.models(&models)?,
@@ -187,10 +188,10 @@ impl Check<'_> {
         Err(self.at(given, Wrong::UnknownDevice { key, name, known }))
     }
 
-    fn terms(
+    pub(super) fn terms(
         self,
         path: &dyn Fn(&str) -> String,
-        given: Terms,
+        given: file::Terms,
     ) -> Result<ExecutorTerms, ConfigError> {
         let default = ExecutorTerms::default();
         let number = |key: &str, given, range: RangeInclusive<u32>, default| {
@@ -222,7 +223,7 @@ impl Check<'_> {
 // === impl Served ===
 
 impl Served {
-    fn executor_names(&self) -> Vec<String> {
+    pub(super) fn executor_names(&self) -> Vec<String> {
         let names = self.executors.iter();
         names.filter_map(|executor| executor.name.clone()).collect()
     }
@@ -259,7 +260,7 @@ impl file::Model {
     }
 }
 
-impl From<file::Model> for Terms {
+impl From<file::Model> for file::Terms {
     fn from(table: file::Model) -> Self {
         Self {
             slots: table.slots,
@@ -273,7 +274,7 @@ impl From<file::Model> for Terms {
     }
 }
 
-impl From<file::Executor> for Terms {
+impl From<file::Executor> for file::Terms {
     fn from(table: file::Executor) -> Self {
         Self {
             slots: table.slots,

@@ -1,0 +1,111 @@
+//! Requests that are passed on to another server, and the responses that come back through the host.
+//!
+//! A [`RemoteCall`] is a client's request as it came. The response of the server is a
+//! [`RelayedResponse`]: status and headers at once, then the body, frame by frame, as it comes.
+//!
+//! # Bounds
+//! [`FRAMES_MAX`] frames wait for a client. Where it reads no further the executor reads no further
+//! either, and the server feels it.
+//!
+//! # Cancellation
+//! The executor sees that the response was dropped ([`RelaySender::is_gone`], and each send fails).
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use tokio::sync::mpsc;
+
+/// The most frames of a response that wait for its client.
+pub const FRAMES_MAX: usize = 64;
+
+/// A client's request as it came, to be passed on byte for byte.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RemoteCall {
+    /// The request's method.
+    pub method: Method,
+    /// The path with its query, from the first slash.
+    pub path: String,
+    /// The headers that the client means for the server; nothing about the connection and no key.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+    /// Tokens of the prompt, as well as they can be told from its bytes.
+    pub prompt_tokens: u32,
+}
+
+/// The response of another server, under way to a client.
+#[derive(Debug)]
+pub struct RelayedResponse {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// The headers of the response; nothing about the connection.
+    pub headers: HeaderMap,
+    /// The frames of the body.
+    pub frames: mpsc::Receiver<RelayFrame>,
+}
+
+/// A piece of a relayed body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelayFrame {
+    /// Bytes after which more may follow.
+    More(Bytes),
+    /// The last bytes of the body, possibly none.
+    Last(Bytes),
+    /// The body breaks off here: the server failed. In words for the client.
+    Broken(String),
+}
+
+/// The executor's end of a relayed body.
+#[derive(Clone, Debug)]
+pub struct RelaySender(mpsc::Sender<RelayFrame>);
+
+/// The error of a frame that nobody waits for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the client has left")]
+pub struct ClientGone;
+
+/// Makes a response with this head, and the sender of its frames.
+#[must_use]
+pub fn response(status: StatusCode, headers: HeaderMap) -> (RelaySender, RelayedResponse) {
+    let (sender, frames) = mpsc::channel(FRAMES_MAX);
+    let response = RelayedResponse {
+        status,
+        headers,
+        frames,
+    };
+    (RelaySender(sender), response)
+}
+
+// === impl RelaySender ===
+
+impl RelaySender {
+    /// Sends a frame, once the client has room for it.
+    ///
+    /// # Cancellation
+    /// The frame is not sent.
+    ///
+    /// # Errors
+    /// If the client has left.
+    pub async fn send(&self, frame: RelayFrame) -> Result<(), ClientGone> {
+        let sent = self.0.send(frame).await;
+        sent.map_err(|_unsent| ClientGone)
+    }
+
+    /// True if the client has left.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+impl fmt::Debug for RemoteCall {
+    /// Writes no header and no byte of the body: keys and prompts are nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteCall")
+            .field("method", &self.method)
+            .field("bytes", &self.body.len())
+            .field("prompt_tokens", &self.prompt_tokens)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,276 @@
+//! Servers elsewhere, as operators describe them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+
+/// A server elsewhere, to be an executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// The executor's name; absent: host and port of the address.
+    pub name: Option<String>,
+    /// The server's address.
+    pub url: ServerUrl,
+    /// The software that the server runs; absent: found by asking.
+    pub software: Option<ServerSoftware>,
+    /// The key that the server asks for; absent: none.
+    pub key: Option<ServerKey>,
+    /// The models that it serves; empty: found by asking.
+    pub models: Vec<String>,
+    /// Most requests there at once; absent: as many as the server says, or its software usually takes.
+    pub slots: Option<u32>,
+    /// The names of its metrics; absent: those of its software.
+    pub metrics: Option<MetricNames>,
+    /// The time between two questions for health and load.
+    pub poll: Duration,
+    /// The longest time from a request to the first byte of its response.
+    pub first_byte_timeout: Duration,
+    /// The longest time between two pieces of a response.
+    pub stall_timeout: Duration,
+}
+
+/// The metrics of a server, in Prometheus' text form. An empty name stands for a metric that is not
+/// there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricNames {
+    /// The path of the metrics.
+    pub path: String,
+    /// A gauge: requests that run.
+    pub running: String,
+    /// A gauge: requests that wait.
+    pub waiting: String,
+    /// A gauge: the part of the KV cache that is in use, from 0 to 1.
+    pub kv_usage: String,
+    /// Any metric with the labels `block_size` (in tokens) and `num_gpu_blocks`.
+    pub kv_info: String,
+}
+
+/// The software of a server elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerSoftware {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// The server of llama.cpp, with one model or as a router of several.
+    LlamaCpp,
+    /// Ollama.
+    Ollama,
+    /// Another one with OpenAI's API.
+    OpenAi,
+}
+
+/// The address of a server: scheme, host, port and possibly a path before all paths.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerUrl(Uri);
+
+/// A key that is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerKey(String);
+
+/// The reason why a text is no address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServerUrlError {
+    /// It is no address at all.
+    #[error("is no address; write http://HOST:PORT")]
+    NoUrl,
+    /// The scheme is missing or unknown.
+    #[error("has to begin with http:// or https://")]
+    Scheme,
+    /// It has more than a path.
+    #[error(
+        "has a query, a fragment or a user; write http://HOST:PORT/PATH, and give a key by `key`"
+    )]
+    Parts,
+}
+
+/// All kinds of software with their names in the configuration.
+pub const SOFTWARE: [(ServerSoftware, &str); 5] = [
+    (ServerSoftware::Vllm, "vllm"),
+    (ServerSoftware::Sglang, "sglang"),
+    (ServerSoftware::LlamaCpp, "llama-cpp"),
+    (ServerSoftware::Ollama, "ollama"),
+    (ServerSoftware::OpenAi, "openai"),
+];
+
+// === impl ServerConfig ===
+
+impl ServerConfig {
+    /// The server at `url` with nothing else said.
+    #[must_use]
+    pub fn new(url: ServerUrl) -> Self {
+        Self {
+            name: None,
+            url,
+            software: None,
+            key: None,
+            models: Vec::new(),
+            slots: None,
+            metrics: None,
+            poll: Duration::from_secs(2),
+            first_byte_timeout: Duration::from_secs(600),
+            stall_timeout: Duration::from_secs(120),
+        }
+    }
+
+    /// The executor's name.
+    #[must_use]
+    pub fn executor_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.url.authority())
+    }
+}
+
+// === impl ServerSoftware ===
+
+impl ServerSoftware {
+    /// The name in the configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        let named = SOFTWARE.iter().find(|(software, _)| *software == self);
+        named.map_or("", |(_, name)| name)
+    }
+}
+
+// === impl ServerUrl ===
+
+impl ServerUrl {
+    /// Host and port.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let authority = self.0.authority().map(ToString::to_string);
+        authority.unwrap_or_default()
+    }
+
+    /// Host and port, where the port may be the scheme's.
+    #[must_use]
+    pub fn host_and_port(&self) -> String {
+        let default = if self.is_encrypted() { 443 } else { 80 };
+        let host = self.0.host().unwrap_or_default();
+        format!("{host}:{}", self.0.port_u16().unwrap_or(default))
+    }
+
+    /// The same address at one of the addresses of its host.
+    ///
+    /// # Panics
+    /// Never: an address and a path make an address of a server.
+    #[must_use]
+    pub fn at(&self, address: SocketAddr) -> Self {
+        let scheme = if self.is_encrypted() { "https" } else { "http" };
+        let url = format!("{scheme}://{address}{}", self.prefix());
+        url.parse()
+            .expect("an address and a path are an address of a server")
+    }
+
+    /// True for `https`.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.0.scheme() == Some(&Scheme::HTTPS)
+    }
+
+    /// The path before all paths, without a slash at its end; often empty.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        self.0.path().trim_end_matches('/')
+    }
+}
+
+impl FromStr for ServerUrl {
+    type Err = ServerUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
+        if text.contains('#') {
+            return Err(ServerUrlError::Parts);
+        }
+        let uri: Uri = text
+            .parse()
+            .map_err(|_wrong: http::uri::InvalidUri| ServerUrlError::NoUrl)?;
+        let Some(authority) = uri.authority() else {
+            return Err(ServerUrlError::NoUrl);
+        };
+        if uri.scheme() != Some(&Scheme::HTTP) && uri.scheme() != Some(&Scheme::HTTPS) {
+            return Err(ServerUrlError::Scheme);
+        }
+        if uri.query().is_some() || authority.as_str().contains('@') {
+            return Err(ServerUrlError::Parts);
+        }
+        if authority.host().is_empty() {
+            return Err(ServerUrlError::NoUrl);
+        }
+        Ok(Self(uri))
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_encrypted() { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.prefix())
+    }
+}
+
+impl fmt::Debug for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+// === impl ServerKey ===
+
+impl ServerKey {
+    /// A key, as it is sent.
+    #[must_use]
+    pub fn new(key: String) -> Self {
+        Self(key)
+    }
+
+    /// The key itself, for the server alone.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerKey")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_scheme_a_host_and_perhaps_a_path() {
+        for (text, authority, prefix, shown) in [
+            ("http://gpu1:8000", "gpu1:8000", "", "http://gpu1:8000"),
+            ("http://gpu1:8000/", "gpu1:8000", "", "http://gpu1:8000"),
+            (
+                "https://api.example/v2/",
+                "api.example",
+                "/v2",
+                "https://api.example/v2",
+            ),
+            ("http://[::1]:80", "[::1]:80", "", "http://[::1]:80"),
+        ] {
+            let url: ServerUrl = text.parse().unwrap();
+            assert_eq!((&*url.authority(), url.prefix()), (authority, prefix));
+            assert_eq!(url.to_string(), shown);
+        }
+        for (text, error) in [
+            ("", ServerUrlError::NoUrl),
+            ("gpu1", ServerUrlError::Scheme),
+            ("gpu1:8000", ServerUrlError::Scheme),
+            ("ftp://gpu1", ServerUrlError::Scheme),
+            ("http://", ServerUrlError::NoUrl),
+            ("http://gpu1/?a=b", ServerUrlError::Parts),
+            ("http://gpu1/#a", ServerUrlError::Parts),
+            ("http://user:secret@gpu1", ServerUrlError::Parts),
+        ] {
+            assert_eq!(text.parse::<ServerUrl>(), Err(error), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! A completion understood: down to the tokens of its prompt, for engines of this host, or only as far
+//! as decisions need, for servers elsewhere.
+//!
+//! A model may be served by both. A request that an engine can serve may go to either; one that asks
+//! for something that engines do not build goes to the servers, where there are any that serve its
+//! model.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pointsman_core::{PromptBlocks, SessionKey};
+use pointsman_driver::catalog::Catalog;
+use pointsman_driver::message::{Hints, Submission};
+use pointsman_driver::operator::{RequestSize, RouteQuery};
+use pointsman_executor::job::Job;
+use pointsman_executor::prompt::GenerationDefaults;
+
+use super::conversation::beginnings;
+use super::params::{self, Params, Transfer};
+use super::passing::{self, Passage};
+use super::prompt::{Prompt, PromptReader};
+use super::target::Target;
+use super::{Caller, CompletionKind, chat, completions, prefix};
+use crate::App;
+use crate::body::Body;
+use crate::error::{ApiError, quoted};
+use crate::fields::Fields;
+use crate::hints::{self, BODY_FIELD, Rules};
+use crate::rights::Rights;
+
+/// A request that was understood.
+pub(super) struct Understood {
+    pub(super) submission: Submission,
+    /// The way in which an engine's answer is sent.
+    pub(super) transfer: Transfer,
+}
+
+/// A request as an engine of this host would serve it.
+struct Local {
+    job: Job,
+    prompt_blocks: PromptBlocks,
+    transfer: Transfer,
+}
+
+/// The most tokens of a completion whose client names no bound: OpenAI's number.
+const COMPLETION_TOKENS: u32 = 16;
+
+/// Understands a request: slow where the prompt is long.
+pub(super) fn understand(
+    app: &App,
+    kind: CompletionKind,
+    (caller, passage): (Caller, Passage),
+    body: Body,
+) -> Result<Understood, ApiError> {
+    let body = Bytes::from_owner(body);
+    let catalog = caller.holder.view(app.catalog());
+    let mut fields = Fields::parse(&body)?;
+    let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
+    let hinted = fields.take(BODY_FIELD);
+    let rights = caller.holder.rights();
+    let hints = hints::parse(&caller.headers, hinted, rules(app, &target, rights))?;
+    let hints = target.narrow(hints);
+    let remotes = target.remotes(hints.allowed.as_deref());
+    let read = read_locally(
+        app,
+        kind,
+        (&target, &catalog, caller.tenant()),
+        fields.clone(),
+    );
+    let (mut local, mut hints) = match read {
+        Ok(local) => (local, hints),
+        Err(error) if remotes.is_empty() => return Err(error),
+        Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
+    };
+    if !remotes.is_empty() {
+        hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
+        let prompt_tokens = match local.job.prompt.len() {
+            0 => passing::prompt_tokens(&fields),
+            tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
+        };
+        let body = passing::without(&body, hinted);
+        let call = passage.call(&caller.headers, body, prompt_tokens);
+        local.job.call = Some(Arc::new(call));
+    }
+    Ok(Understood {
+        submission: Submission {
+            model: target.name.clone(),
+            tenant: caller.tenant().to_owned(),
+            job: Arc::new(local.job),
+            prompt_blocks: local.prompt_blocks,
+            hints,
+        },
+        transfer: local.transfer,
+    })
+}
+
+/// The keys of the beginnings of a conversation that is in no session.
+fn conversation(
+    fields: &Fields<'_>,
+    hints: &Hints,
+    (tenant, target): (&str, &Target<'_>),
+) -> Vec<SessionKey> {
+    match hints.session {
+        Some(_) => Vec::new(),
+        None => beginnings(fields, (tenant, target.name.as_deref())),
+    }
+}
+
+/// Reads a request for an engine, down to its tokens.
+fn read_locally(
+    app: &App,
+    kind: CompletionKind,
+    (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
+    mut fields: Fields<'_>,
+) -> Result<Local, ApiError> {
+    let model = &*target.model;
+    let reader = PromptReader::of(model).ok_or_else(|| no_engine(&model.name))?;
+    let (params, prompt) = read(&mut fields, kind, reader.text.defaults())?;
+    note_ignored(&fields);
+    let prompt = prompt.into_tokens(reader)?;
+    let tokens = (prompt.len(), params.tokens_max);
+    let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
+    let prompt_blocks = prompt_blocks(app, catalog, (tenant, &model.name), &prompt);
+    let job = Job {
+        prompt,
+        output_tokens_max,
+        sampling: params.sampling,
+        stop: params.stop,
+        ignore_eos: params.ignore_eos,
+        call: None,
+    };
+    Ok(Local {
+        job,
+        prompt_blocks,
+        transfer: params.transfer,
+    })
+}
+
+/// The refusal of a question that needs the tokens of a prompt.
+fn no_engine(model: &str) -> ApiError {
+    let message = format!(
+        "`{}` is served elsewhere only, and its prompts are not tokenised here; give the length of a \
+         prompt as `prompt_tokens`",
+        quoted(model)
+    );
+    ApiError::field("model", message)
+}
+
+/// Logs how many fields are ignored. Their names are the client's text, which no log shows.
+fn note_ignored(fields: &Fields<'_>) {
+    let ignored = fields.left().count();
+    if ignored > 0 {
+        tracing::debug!(fields = ignored, "fields of a request are ignored");
+    }
+}
+
+/// Understands a question about a route: the body of a completion of either kind, or one with
+/// `prompt_tokens`, the length of a prompt, in the place of the prompt.
+///
+/// # Errors
+/// If a field or a header cannot be used, or the request does not fit the model's context.
+pub(crate) fn route_query(
+    app: &App,
+    caller: Caller,
+    mut fields: Fields<'_>,
+) -> Result<RouteQuery, ApiError> {
+    let catalog = caller.holder.view(app.catalog());
+    let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
+    let rules = rules(app, &target, caller.holder.rights());
+    let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
+    let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
+    Ok(RouteQuery {
+        model: target.name.clone(),
+        tenant: caller.tenant().to_owned(),
+        size,
+        hints: target.narrow(hints),
+    })
+}
+
+/// The size of the request in a question about a route.
+fn route_size(
+    app: &App,
+    (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
+    fields: &mut Fields<'_>,
+) -> Result<RequestSize, ApiError> {
+    let wanted = "an integer of at least 1";
+    let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
+    let kind = if fields.has("messages") {
+        CompletionKind::Chat
+    } else {
+        CompletionKind::Text
+    };
+    let model = &*target.model;
+    let Some(reader) = PromptReader::of(model) else {
+        let output_tokens_max = passing::output_tokens(kind, fields);
+        return Ok(RequestSize {
+            prompt_tokens: length.unwrap_or_else(|| passing::prompt_tokens(fields)),
+            prompt_blocks: PromptBlocks::default(),
+            output_tokens_max,
+        });
+    };
+    let params = Params::take(fields, reader.text.defaults())?;
+    let (prompt_tokens, prompt_blocks) = match length {
+        Some(length) => (length as usize, PromptBlocks::default()),
+        None => {
+            let tokens = prompt(fields, kind)?.into_tokens(reader)?;
+            let blocks = prompt_blocks(app, catalog, (tenant, &model.name), &tokens);
+            (tokens.len(), blocks)
+        }
+    };
+    let tokens = (prompt_tokens, params.tokens_max);
+    Ok(RequestSize {
+        prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+        prompt_blocks,
+        output_tokens_max: output_bound(kind, reader.context_tokens, tokens)?,
+    })
+}
+
+/// The full blocks of a tenant's prompt for a model, as far as it may share them.
+fn prompt_blocks(
+    app: &App,
+    catalog: &Catalog,
+    (tenant, model): (&str, &str),
+    prompt: &[u32],
+) -> PromptBlocks {
+    let tokens_per_block = catalog.tokens_per_block(model);
+    prefix::blocks(
+        prompt,
+        tokens_per_block,
+        (app.settings.prefix_cache, tenant),
+    )
+}
+
+/// The rules for hints of a request with these rights.
+pub(super) fn rules<'a>(app: &'a App, target: &'a Target<'_>, rights: &'a Rights) -> Rules<'a> {
+    Rules {
+        priority_min: -app.settings.priority_max,
+        priority: rights.priority,
+        claims: app.settings.claims_of(rights),
+        label_keys: &app.settings.label_keys,
+        executors: &target.executors,
+        model: target.name.as_deref(),
+        tenant: &rights.tenant,
+    }
+}
+
+/// Reads all fields of a body but the model's name and the hints.
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    kind: CompletionKind,
+    defaults: &GenerationDefaults,
+) -> Result<(Params, Prompt), ApiError> {
+    params::refuse_unbuilt(fields)?;
+    let params = Params::take(fields, defaults)?;
+    let prompt = prompt(fields, kind)?;
+    Ok((params, prompt))
+}
+
+fn prompt(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Prompt, ApiError> {
+    match kind {
+        CompletionKind::Chat => chat::messages(fields).map(Prompt::Chat),
+        CompletionKind::Text => completions::prompt(fields),
+    }
+}
+
+/// The bound on the tokens that are generated after a prompt of so many tokens, if so many are asked
+/// for.
+fn output_bound(
+    kind: CompletionKind,
+    context_tokens: u32,
+    (prompt_tokens, asked): (usize, Option<u32>),
+) -> Result<u32, ApiError> {
+    let taken = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+    let left = context_tokens.saturating_sub(taken);
+    let (param, unasked) = match kind {
+        CompletionKind::Chat => ("messages", left),
+        CompletionKind::Text => ("prompt", COMPLETION_TOKENS.min(left)),
+    };
+    let output_tokens = asked.unwrap_or(unasked).max(1);
+    if output_tokens > left {
+        return Err(ApiError::ContextExceeded {
+            param,
+            context_tokens,
+            prompt_tokens,
+            output_tokens,
+        });
+    }
+    Ok(output_tokens)
+}
+
+// === impl Local ===
+
+impl Local {
+    /// A request that no engine reads.
+    fn none(kind: CompletionKind, fields: &Fields<'_>) -> Self {
+        Self {
+            job: passing::job(passing::output_tokens(kind, fields)),
+            prompt_blocks: PromptBlocks::default(),
+            transfer: Transfer::Whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_does_not_fit_the_context_is_refused() {
+        for (kind, prompt, asked, bound) in [
+            (CompletionKind::Chat, 10, None, Some(90)),
+            (CompletionKind::Chat, 10, Some(90), Some(90)),
+            (CompletionKind::Chat, 10, Some(91), None),
+            (CompletionKind::Chat, 99, None, Some(1)),
+            (CompletionKind::Chat, 100, None, None),
+            (CompletionKind::Chat, usize::MAX, Some(1), None),
+            (CompletionKind::Text, 10, None, Some(16)),
+            (CompletionKind::Text, 90, None, Some(10)),
+            (CompletionKind::Text, 100, None, None),
+        ] {
+            let got = output_bound(kind, 100, (prompt, asked)).ok();
+            assert_eq!(got, bound, "{kind:?} {prompt} {asked:?}");
+        }
+    }
+}

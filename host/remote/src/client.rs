@@ -1,0 +1,158 @@
+//! The client of one server: its address, its key, and connections that are kept.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::uri::{InvalidUri, Uri};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use pointsman_executor::server::{ServerKey, ServerUrl};
+use tokio::time::timeout;
+
+/// The most bytes of a server's answer to a question of ours.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// The longest time for a connection to a server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time for which a connection that is not used is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The connections to servers. Cheap to clone; one serves all servers.
+#[derive(Clone, Debug)]
+pub struct Connections(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+/// A client of one server.
+#[derive(Clone)]
+pub(crate) struct ServerClient {
+    connections: Connections,
+    /// Scheme, authority and prefix, before every path.
+    base: String,
+    /// The header with the key; absent: there is none.
+    authorization: Option<HeaderValue>,
+}
+
+/// The reason why a server was not heard.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// No connection, or it broke before an answer.
+    #[error("{0}")]
+    Connection(String),
+    /// Nothing came for too long.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The answer is longer than an answer to such a question is.
+    #[error("its answer has more than {ANSWER_BYTES_MAX} bytes, or broke off")]
+    Answer,
+    /// The path cannot be asked for.
+    #[error("the path is none: {0}")]
+    Path(#[from] InvalidUri),
+}
+
+impl Connections {
+    /// Connections with TLS where an address asks for it, by the certificates of the system.
+    ///
+    /// # Errors
+    /// If the certificates of the system cannot be read.
+    pub fn new() -> io::Result<Self> {
+        let mut tcp = HttpConnector::new();
+        tcp.set_nodelay(true);
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(IDLE_TIMEOUT));
+        let tls = HttpsConnectorBuilder::new()
+            .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?;
+        let connector = tls
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Ok(Self(client))
+    }
+}
+
+impl ServerClient {
+    pub(crate) fn new(connections: Connections, url: &ServerUrl, key: Option<&ServerKey>) -> Self {
+        let authorization = key.and_then(|key| {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", key.reveal())).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        });
+        Self {
+            connections,
+            base: url.to_string(),
+            authorization,
+        }
+    }
+
+    /// Sends a request, and returns the response as soon as its head has come.
+    ///
+    /// # Cancellation
+    /// The request ends, and the server hears of it.
+    pub(crate) async fn send(
+        &self,
+        (method, path): (Method, &str),
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, CallError> {
+        let uri: Uri = format!("{}{path}", self.base).parse()?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert(header::AUTHORIZATION, authorization.clone());
+        }
+        let Connections(client) = &self.connections;
+        let response = client.request(request).await;
+        response.map_err(|error| CallError::Connection(described(&error)))
+    }
+
+    /// Asks the server for `path`, and returns its whole answer.
+    pub(crate) async fn get(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), CallError> {
+        let asked = async {
+            let response = self
+                .send((Method::GET, path), HeaderMap::new(), Bytes::new())
+                .await?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(|_broken| CallError::Answer)?;
+            Ok((head.status, body.to_bytes()))
+        };
+        let answered = timeout(patience, asked).await;
+        answered.unwrap_or(Err(CallError::Timeout(patience)))
+    }
+}
+
+/// An error with its causes, in one line.
+fn described(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+impl fmt::Debug for ServerClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerClient")
+            .field("base", &self.base)
+            .finish_non_exhaustive()
+    }
+}

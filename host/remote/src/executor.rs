@@ -1,0 +1,546 @@
+//! The task of one server: takes commands, runs each request in a task of its own, has the server asked,
+//! and tells the driver.
+//!
+//! # Room
+//! Slots are the server's capacity less what others have there. A server that turns a request back has as
+//! much room as ours take there at that moment; every round of questions that finds it well adds one. One
+//! that turns back the only request takes none until it is found well again, and that is asked later each
+//! time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use pointsman_core::{
+    Availability, ExecutorId, Incarnation, Progress, RequestId, RetryClass, SequenceRef, StepReport,
+};
+use pointsman_executor::contract::{Command, Event, Events, ServerChange, Start};
+use pointsman_executor::delivery::StopReason;
+use pointsman_executor::handle::{EngineHandle, EngineWork, FoundModel};
+use pointsman_executor::job::JobState;
+use pointsman_executor::server::ServerConfig;
+use pointsman_executor::stats::EngineStats;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{debug, info, warn};
+
+use crate::client::{Connections, ServerClient};
+use crate::findings::{Findings, ServerLoad};
+use crate::probe::{self, Ours, Probe};
+use crate::sequence::{Patience, Sequence, SequenceEnd};
+use crate::watch::Usage;
+
+/// Commands that may wait for the task. Those that find no room wait with the driver.
+const COMMANDS_MAX: usize = 256;
+/// News of requests that may wait for the task.
+const NEWS_MAX: usize = 256;
+/// The time between two reports of tokens.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// The longest time for an answer to a question of ours.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+/// The times after which a server that had no room is asked again: the first, and the longest.
+const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// The parts of an executor elsewhere, put together by the server.
+pub struct RemoteSpec {
+    /// The executor's id in the machine.
+    pub executor: ExecutorId,
+    /// The executor's first life.
+    pub incarnation: Incarnation,
+    /// The server.
+    pub server: ServerConfig,
+    /// The connections by which it is reached.
+    pub connections: Connections,
+    /// The channel for events. The task waits where it has no room.
+    pub events: mpsc::Sender<Events>,
+}
+
+/// News of the tasks of an executor.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The first bytes of a response have come.
+    Began(SequenceRef),
+    /// A request has ended at the server.
+    Ended(SequenceRef, SequenceEnd),
+    /// The server was asked.
+    Asked(Findings),
+}
+
+/// The task of an executor elsewhere.
+struct Remote {
+    // Immutable.
+    spec: RemoteSpec,
+    name: String,
+    client: ServerClient,
+    stats: Arc<EngineStats>,
+    found: watch::Sender<Arc<[FoundModel]>>,
+    poll: Arc<Poll>,
+    news: mpsc::Sender<News>,
+    // Owned.
+    running: BTreeMap<RequestId, Running>,
+    standing: Standing,
+}
+
+/// A request at the server.
+struct Running {
+    sequence: SequenceRef,
+    /// The request, to be handed back.
+    state: Box<JobState>,
+    task: AbortHandle,
+    prompt_tokens: u32,
+    /// Tokens generated, and those of them that were reported.
+    generated: Arc<AtomicU32>,
+    reported: u32,
+    has_begun: bool,
+}
+
+/// The server as it was told last.
+#[derive(Debug, Default)]
+struct Standing {
+    availability: Option<Availability>,
+    load: ServerLoad,
+    slots: Option<u32>,
+    /// Requests that the server was found to take at once; absent: as many as it says.
+    learned: Option<u32>,
+}
+
+/// The rounds of questions, and what makes them come early or late.
+#[derive(Debug)]
+struct Poll {
+    /// The requests of ours there.
+    ours: AtomicU32,
+    /// Wakes the asker.
+    nudge: Notify,
+    /// The pause before the next round where the server had no room, in ms; 0: the usual one.
+    pause_ms: AtomicU32,
+}
+
+/// Starts the task of an executor elsewhere on `runtime`. It ends when the driver drops its commands.
+#[must_use]
+pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
+    let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+    let (news, news_inbox) = mpsc::channel(NEWS_MAX);
+    let stats = Arc::new(EngineStats::default());
+    let (found, found_seen) = watch::channel(Arc::from([]));
+    let server = &spec.server;
+    let client = ServerClient::new(spec.connections.clone(), &server.url, server.key.as_ref());
+    let poll = Arc::new(Poll {
+        ours: AtomicU32::new(0),
+        nudge: Notify::new(),
+        pause_ms: AtomicU32::new(0),
+    });
+    let probe = Probe {
+        client: client.clone(),
+        software: server.software,
+        metrics: server.metrics.clone(),
+        patience: PROBE_PATIENCE,
+    };
+    runtime.spawn(ask_always(
+        probe,
+        Arc::clone(&poll),
+        server.poll,
+        news.clone(),
+    ));
+    let remote = Remote {
+        name: server.executor_name(),
+        client,
+        stats: Arc::clone(&stats),
+        found,
+        poll,
+        news,
+        running: BTreeMap::new(),
+        standing: Standing::default(),
+        spec,
+    };
+    runtime.spawn(remote.run(inbox, news_inbox));
+    EngineHandle {
+        commands,
+        stats,
+        work: EngineWork::Task,
+        found: Some(found_seen),
+    }
+}
+
+/// Asks the server again and again, until nobody hears of it any more.
+async fn ask_always(mut probe: Probe, poll: Arc<Poll>, usual: Duration, news: mpsc::Sender<News>) {
+    loop {
+        let ours = match poll.ours.load(Ordering::Relaxed) {
+            0 => Ours::None,
+            1.. => Ours::Some,
+        };
+        let findings = tokio::select! {
+            findings = probe.ask(ours) => findings,
+            () = news.closed() => return,
+        };
+        if news.send(News::Asked(findings)).await.is_err() {
+            return;
+        }
+        let pause = match poll.pause_ms.load(Ordering::Relaxed) {
+            0 => usual,
+            ms => Duration::from_millis(u64::from(ms)),
+        };
+        tokio::select! {
+            () = news.closed() => return,
+            // Elapsed or nudged, it is time to ask.
+            _elapsed = timeout(pause, poll.nudge.notified()) => {}
+        }
+    }
+}
+
+// === impl Remote ===
+
+impl Remote {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut news: mpsc::Receiver<News>) {
+        if !self.spec.server.models.is_empty() {
+            let models = probe::named(&self.spec.server.models);
+            self.found.send_replace(models);
+        }
+        let mut reports = interval(REPORT_EVERY);
+        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let events = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => break,
+                },
+                Some(news) = news.recv() => self.hear(news),
+                _ = reports.tick(), if !self.running.is_empty() => self.progress(),
+            };
+            if !events.is_empty() && self.report(events).await.is_err() {
+                break;
+            }
+        }
+        for running in self.running.values() {
+            running.task.abort();
+        }
+    }
+
+    async fn report(&self, list: Vec<Event>) -> Result<(), mpsc::error::SendError<Events>> {
+        let events = Events {
+            executor: self.spec.executor,
+            incarnation: self.spec.incarnation,
+            list,
+        };
+        self.spec.events.send(events).await
+    }
+
+    fn command(&mut self, command: Command) -> Vec<Event> {
+        match command {
+            Command::Start(start) => self.start(*start),
+            Command::Cancel(sequence) | Command::Evict(sequence) => self.leave(sequence),
+            // A server elsewhere has no blocks of ours, and makes steps of its own.
+            Command::Grant { .. } | Command::SetBudget { .. } | Command::Arrange(_) => Vec::new(),
+        }
+    }
+
+    /// Passes a request on.
+    fn start(&mut self, start: Start) -> Vec<Event> {
+        let sequence = start.order.sequence;
+        let state = Box::new(start.sequence);
+        let Some(call) = state.job.call.clone() else {
+            let why = "the request cannot be passed on".to_owned();
+            return vec![
+                Event::Started(sequence),
+                failed(sequence, RetryClass::Elsewhere, why, Some(state)),
+            ];
+        };
+        let generated = Arc::new(AtomicU32::new(0));
+        let task = Sequence {
+            name: sequence,
+            call,
+            sink: state.sink.clone(),
+            client: self.client.clone(),
+            patience: Patience {
+                first_byte: self.spec.server.first_byte_timeout,
+                stall: self.spec.server.stall_timeout,
+            },
+            generated: Arc::clone(&generated),
+            news: self.news.clone(),
+        };
+        let running = Running {
+            sequence,
+            prompt_tokens: start.order.prompt_tokens,
+            state,
+            task: tokio::spawn(task.run()).abort_handle(),
+            generated,
+            reported: 0,
+            has_begun: false,
+        };
+        self.running.insert(sequence.request, running);
+        self.count_ours();
+        vec![Event::Started(sequence)]
+    }
+
+    /// Ends a request whose client has left, or which is to go on elsewhere.
+    fn leave(&mut self, sequence: SequenceRef) -> Vec<Event> {
+        let Some(running) = self.take(sequence) else {
+            return Vec::new();
+        };
+        running.task.abort();
+        let state = running.state;
+        vec![Event::Left { sequence, state }]
+    }
+
+    fn hear(&mut self, news: News) -> Vec<Event> {
+        match news {
+            News::Began(sequence) => self.began(sequence).into_iter().collect(),
+            News::Ended(sequence, end) => self.ended(sequence, end),
+            News::Asked(findings) => self.asked(findings),
+        }
+    }
+
+    fn began(&mut self, sequence: SequenceRef) -> Option<Event> {
+        let running = self.running.get_mut(&sequence.request)?;
+        (running.sequence == sequence).then_some(())?;
+        running.has_begun = true;
+        running.reported = 1;
+        let made = Progress {
+            request: sequence.request,
+            prefilled: running.prompt_tokens,
+            generated: 1,
+        };
+        Some(self.stepped(vec![made]))
+    }
+
+    /// Reports the tokens of all requests since the last report.
+    fn progress(&mut self) -> Vec<Event> {
+        let made: Vec<Progress> = self
+            .running
+            .values_mut()
+            .filter_map(Running::made)
+            .collect();
+        if made.is_empty() {
+            return Vec::new();
+        }
+        vec![self.stepped(made)]
+    }
+
+    fn stepped(&self, progress: Vec<Progress>) -> Event {
+        self.stats.count_step(&progress);
+        Event::Stepped(StepReport {
+            executor: self.spec.executor,
+            incarnation: self.spec.incarnation,
+            progress,
+        })
+    }
+
+    fn ended(&mut self, sequence: SequenceRef, end: SequenceEnd) -> Vec<Event> {
+        if end == SequenceEnd::ClientGone {
+            // The driver will hear of it, and cancel the request.
+            return Vec::new();
+        }
+        let Some(mut running) = self.take(sequence) else {
+            return Vec::new();
+        };
+        let name = &*self.name;
+        match end {
+            SequenceEnd::Served(usage) => {
+                self.poll.pause_ms.store(0, Ordering::Relaxed);
+                let last = running.last(usage);
+                let stepped = last.map(|made| self.stepped(vec![made]));
+                let stop = StopReason::Stop;
+                let finished = Event::Finished { sequence, stop };
+                stepped.into_iter().chain([finished]).collect()
+            }
+            SequenceEnd::TurnedBack { why, retry_after } => {
+                debug!(executor = name, why, "a request was turned back");
+                let mut events = self.turned_back(retry_after);
+                let state = Some(running.state);
+                events.push(failed(sequence, RetryClass::Anywhere, why, state));
+                events
+            }
+            SequenceEnd::Failed(why) => {
+                self.poll.nudge.notify_one();
+                let state = Some(running.state);
+                vec![failed(sequence, RetryClass::Elsewhere, why, state)]
+            }
+            SequenceEnd::Broken(why) => {
+                self.poll.nudge.notify_one();
+                vec![failed(sequence, RetryClass::Never, why, None)]
+            }
+            SequenceEnd::ClientGone => Vec::new(),
+        }
+    }
+
+    /// Takes a request out of the books.
+    fn take(&mut self, sequence: SequenceRef) -> Option<Running> {
+        let running = self.running.get(&sequence.request)?;
+        (running.sequence == sequence).then_some(())?;
+        let taken = self.running.remove(&sequence.request);
+        self.count_ours();
+        taken
+    }
+
+    fn count_ours(&self) {
+        let ours = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
+        self.poll.ours.store(ours, Ordering::Relaxed);
+    }
+}
+
+// === impl Remote: the server's state ===
+
+impl Remote {
+    /// Takes note of a request that the server had no room for.
+    fn turned_back(&mut self, retry_after: Option<Duration>) -> Vec<Event> {
+        let ours = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
+        if ours > 0 {
+            self.standing.learned = Some(ours);
+            return self.slots().into_iter().collect();
+        }
+        let (first, longest) = BUSY_PAUSE;
+        let before = Duration::from_millis(self.poll.pause_ms.load(Ordering::Relaxed).into());
+        let pause = retry_after.unwrap_or((before * 2).clamp(first, longest));
+        let pause_ms = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(1);
+        self.poll.pause_ms.store(pause_ms, Ordering::Relaxed);
+        self.available(Availability::Busy, "it turned a request back")
+            .into_iter()
+            .collect()
+    }
+
+    /// Takes note of what a round of questions found.
+    fn asked(&mut self, findings: Findings) -> Vec<Event> {
+        let Findings {
+            availability,
+            why,
+            software,
+            models,
+            load,
+        } = findings;
+        let mut events: Vec<Event> = self.available(availability, &why).into_iter().collect();
+        if availability != Availability::Open {
+            return events;
+        }
+        if let Some(models) = models
+            && self.spec.server.models.is_empty()
+        {
+            self.found_models(models, software.map(|software| software.as_str()));
+        }
+        if self.running.is_empty() {
+            self.standing.learned = None;
+        }
+        self.standing.learned = self.standing.learned.map(|slots| slots.saturating_add(1));
+        let before = self.standing.load;
+        self.standing.load = load;
+        events.extend(self.slots());
+        if load.tokens_per_block != before.tokens_per_block {
+            let tokens = load.tokens_per_block;
+            events.push(Event::Changed(ServerChange::TokensPerBlock(tokens)));
+        }
+        if let Some(kv) = load.kv
+            && (load.kv != before.kv || !self.running.is_empty())
+        {
+            events.push(Event::Changed(ServerChange::Kv(kv)));
+        }
+        events
+    }
+
+    fn found_models(&self, models: Arc<[FoundModel]>, software: Option<&str>) {
+        let names = || -> Vec<&str> { models.iter().map(|model| &*model.name).collect() };
+        if *self.found.borrow() != models {
+            let (executor, models) = (&*self.name, names().join(", "));
+            info!(
+                executor,
+                software, models, "the models of a server were found"
+            );
+        }
+        self.found.send_if_modified(|known| {
+            let is_new = *known != models;
+            *known = models;
+            is_new
+        });
+    }
+
+    /// The news that the server answers in this way now; absent: it is none.
+    fn available(&mut self, availability: Availability, why: &str) -> Option<Event> {
+        if self.standing.availability == Some(availability) {
+            return None;
+        }
+        let (executor, before) = (&*self.name, self.standing.availability);
+        match availability {
+            Availability::Open => info!(executor, ?before, "a server takes requests"),
+            Availability::Busy => info!(executor, why, "a server takes nothing now"),
+            Availability::Silent => warn!(executor, why, "a server does not answer"),
+        }
+        self.standing.availability = Some(availability);
+        Some(Event::Changed(ServerChange::Availability(availability)))
+    }
+
+    /// The news of another number of slots; absent: it is the same.
+    fn slots(&mut self) -> Option<Event> {
+        let load = &self.standing.load;
+        let ours = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
+        let capacity = self.spec.server.slots.or(load.capacity)?;
+        let others = load
+            .present
+            .map_or(0, |present| present.saturating_sub(ours));
+        let free = capacity.saturating_sub(others);
+        let slots = free.min(self.standing.learned.unwrap_or(u32::MAX)).max(1);
+        if self.standing.slots == Some(slots) {
+            return None;
+        }
+        self.standing.slots = Some(slots);
+        Some(Event::Changed(ServerChange::Slots(slots)))
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// The tokens since the last report; absent: there are none.
+    fn made(&mut self) -> Option<Progress> {
+        if !self.has_begun {
+            return None;
+        }
+        self.made_up_to(self.generated.load(Ordering::Relaxed))
+    }
+
+    /// The tokens since the last report, once all have come.
+    fn last(&mut self, usage: Usage) -> Option<Progress> {
+        let counted = self.generated.load(Ordering::Relaxed);
+        let made = self.made_up_to(usage.output.unwrap_or(counted))?;
+        let prefilled = if self.has_begun {
+            0
+        } else {
+            self.prompt_tokens
+        };
+        Some(Progress { prefilled, ..made })
+    }
+
+    fn made_up_to(&mut self, generated: u32) -> Option<Progress> {
+        let bound = self.state.job.output_tokens_max;
+        let new = generated.min(bound).saturating_sub(self.reported);
+        self.reported += new;
+        (new > 0).then_some(Progress {
+            request: self.sequence.request,
+            prefilled: 0,
+            generated: new,
+        })
+    }
+}
+
+fn failed(
+    sequence: SequenceRef,
+    retry: RetryClass,
+    why: String,
+    state: Option<Box<JobState>>,
+) -> Event {
+    Event::Failed {
+        sequence,
+        retry,
+        why,
+        state,
+    }
+}
+
+impl fmt::Debug for RemoteSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteSpec")
+            .field("executor", &self.executor)
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,30 @@
+//! Executors elsewhere: servers with OpenAI's API.
+//!
+//! [`spawn`] starts the task of one server. It asks the server for its software, models, slots, KV
+//! blocks, health and load, and tells the driver what has changed; requests that are placed there are
+//! passed on byte for byte, each in a task of its own, and the responses go through to the clients as
+//! they come.
+//!
+//! A request fails elsewhere, and not its client, as long as nothing of a response has come: it goes
+//! back to the machine, which finds another executor. A server that says that it has no room (429, 503)
+//! has not failed.
+//!
+//! # Bounds
+//! What is asked of a server is read up to [`client::ANSWER_BYTES_MAX`]. A response waits for its client,
+//! and the server with it.
+//!
+//! # Not here
+//! The choice of a server (the machine and its policies), requests and responses of clients
+//! (`pointsman-http`), configuration (`pointsman-server`).
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod client;
+mod executor;
+mod findings;
+mod probe;
+mod sequence;
+mod watch;
+
+pub use executor::{RemoteSpec, spawn};

@@ -1,0 +1,496 @@
+//! The questions to a server, and the reading of its answers.
+//!
+//! One round of questions asks for health, for the models, and for capacity and load where the software
+//! tells them. Which paths that are is the software's: a table, here.
+//!
+//! A question must not disturb: llama.cpp's `/slots` wakes a server that sleeps, so it is asked only
+//! while requests of ours run there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use pointsman_core::{Availability, KvReport};
+use pointsman_executor::handle::FoundModel;
+use pointsman_executor::server::{MetricNames, ServerSoftware};
+use serde_json::Value;
+
+use crate::client::{CallError, ServerClient};
+use crate::findings::{Findings, ServerLoad};
+
+/// The most models of a server that are listed.
+const MODELS_MAX: usize = 1024;
+
+/// The questions to one server.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) client: ServerClient,
+    /// The software; absent: it is found out.
+    pub(crate) software: Option<ServerSoftware>,
+    /// The names of metrics in the place of the software's own.
+    pub(crate) metrics: Option<MetricNames>,
+    /// The longest time for an answer.
+    pub(crate) patience: Duration,
+}
+
+/// Requests of ours at a server, for questions that disturb one that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ours {
+    None,
+    Some,
+}
+
+/// The samples of metrics in Prometheus' text form, by name: the sum of all values, and the labels of
+/// the last sample.
+#[derive(Debug, Default, PartialEq)]
+struct Samples(BTreeMap<String, (f64, BTreeMap<String, String>)>);
+
+// === impl Probe ===
+
+impl Probe {
+    /// Asks everything.
+    pub(crate) async fn ask(&mut self, ours: Ours) -> Findings {
+        let models = match self.models().await {
+            Ok(answer) => answer,
+            Err(error) => return Findings::not_open(Availability::Silent, error.to_string()),
+        };
+        if let Some((owner, _)) = &models
+            && self.software.is_none()
+        {
+            self.software = Some(software_of(owner));
+        }
+        let health = match self.health().await {
+            Ok(health) => health,
+            Err(error) => return Findings::not_open(Availability::Silent, error.to_string()),
+        };
+        if let Some(why) = health {
+            return Findings::not_open(Availability::Busy, why);
+        }
+        let load = self.load(ours).await;
+        Findings {
+            availability: Availability::Open,
+            why: String::new(),
+            software: self.software,
+            models: models.map(|(_, models)| models.into()),
+            load,
+        }
+    }
+
+    /// The models with their owner; absent: the server does not tell now.
+    async fn models(&self) -> Result<Option<(String, Vec<FoundModel>)>, CallError> {
+        let (status, body) = self.client.get("/v1/models", self.patience).await?;
+        let is_told = status.is_success();
+        Ok(is_told.then(|| models_in(&body)).flatten())
+    }
+
+    /// The reason why the server takes nothing; absent: it does.
+    async fn health(&self) -> Result<Option<String>, CallError> {
+        let path = match self.software {
+            Some(ServerSoftware::Vllm | ServerSoftware::Sglang | ServerSoftware::LlamaCpp) => {
+                "/health"
+            }
+            Some(ServerSoftware::Ollama) => "/api/version",
+            // Its list of models has come.
+            Some(ServerSoftware::OpenAi) | None => return Ok(None),
+        };
+        let (status, _) = self.client.get(path, self.patience).await?;
+        // A path that is not there tells nothing.
+        let is_busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        Ok(is_busy.then(|| format!("{path} answers {status}")))
+    }
+
+    /// Capacity and load, as far as they are told.
+    async fn load(&self, ours: Ours) -> ServerLoad {
+        let software = self.software.unwrap_or(ServerSoftware::OpenAi);
+        let usual = ServerLoad {
+            capacity: Some(usual_capacity(software)),
+            ..ServerLoad::default()
+        };
+        let told = match (software, &self.metrics) {
+            (_, Some(metrics)) => self.samples(metrics).await,
+            (ServerSoftware::Vllm, None) => self.samples(&vllm_metrics()).await,
+            (ServerSoftware::Sglang, None) => {
+                let info = self.json("/server_info").await;
+                let loads = self.json("/v1/loads").await;
+                sglang_load(info.as_ref(), loads.as_ref())
+            }
+            (ServerSoftware::LlamaCpp, None) => {
+                let props = self.json("/props").await;
+                let slots = match ours {
+                    Ours::None => None,
+                    Ours::Some => self.json("/slots").await,
+                };
+                llama_load(props.as_ref(), slots.as_ref())
+            }
+            (ServerSoftware::Ollama | ServerSoftware::OpenAi, None) => ServerLoad::default(),
+        };
+        told.or(usual)
+    }
+
+    async fn samples(&self, names: &MetricNames) -> ServerLoad {
+        match self.client.get(&names.path, self.patience).await {
+            Ok((StatusCode::OK, body)) => {
+                let text = String::from_utf8_lossy(&body);
+                load_of(&Samples::parse(&text), names)
+            }
+            Ok(_) | Err(_) => ServerLoad::default(),
+        }
+    }
+
+    /// The JSON at a path; absent: there is none now.
+    async fn json(&self, path: &str) -> Option<Value> {
+        let (status, body) = self.client.get(path, self.patience).await.ok()?;
+        let is_told = status.is_success();
+        is_told
+            .then(|| serde_json::from_slice(&body).ok())
+            .flatten()
+    }
+}
+
+// === What servers are ===
+
+/// The software whose models have this owner, by its own word.
+fn software_of(owner: &str) -> ServerSoftware {
+    match owner {
+        "vllm" => ServerSoftware::Vllm,
+        "sglang" => ServerSoftware::Sglang,
+        "llamacpp" => ServerSoftware::LlamaCpp,
+        "library" => ServerSoftware::Ollama,
+        _ => ServerSoftware::OpenAi,
+    }
+}
+
+/// The requests that a server of this software runs at once where it does not tell: vLLM's
+/// `max_num_seqs`, SGLang's and Ollama's defaults, and a number for others.
+fn usual_capacity(software: ServerSoftware) -> u32 {
+    match software {
+        ServerSoftware::Vllm | ServerSoftware::Sglang => 256,
+        ServerSoftware::LlamaCpp => 1,
+        ServerSoftware::Ollama => 4,
+        ServerSoftware::OpenAi => 64,
+    }
+}
+
+fn vllm_metrics() -> MetricNames {
+    MetricNames {
+        path: "/metrics".to_owned(),
+        running: "vllm:num_requests_running".to_owned(),
+        waiting: "vllm:num_requests_waiting".to_owned(),
+        kv_usage: "vllm:kv_cache_usage_perc".to_owned(),
+        kv_info: "vllm:cache_config_info".to_owned(),
+    }
+}
+
+// === Answers ===
+
+/// The owner of the models, and the models, in the answer of `/v1/models`.
+fn models_in(body: &Bytes) -> Option<(String, Vec<FoundModel>)> {
+    let answer: Value = serde_json::from_slice(body).ok()?;
+    let list = answer.get("data")?.as_array()?;
+    let owner = list
+        .iter()
+        .find_map(|model| model.get("owned_by")?.as_str());
+    let models = list
+        .iter()
+        .filter(|model| !has_failed(model))
+        .take(MODELS_MAX);
+    let models = models.filter_map(|model| {
+        let context = ["max_model_len", "context_length"].iter();
+        let mut context = context.filter_map(|name| model.get(name)?.as_u64());
+        let meta = model
+            .get("meta")
+            .and_then(|meta| meta.get("n_ctx")?.as_u64());
+        Some(FoundModel {
+            name: model.get("id")?.as_str()?.to_owned(),
+            context_tokens: context
+                .next()
+                .or(meta)
+                .and_then(|it| u32::try_from(it).ok()),
+        })
+    });
+    Some((owner.unwrap_or_default().to_owned(), models.collect()))
+}
+
+/// True for a model that a router of llama.cpp could not load.
+fn has_failed(model: &Value) -> bool {
+    let failed = model
+        .get("status")
+        .and_then(|status| status.get("failed")?.as_bool());
+    failed.unwrap_or(false)
+}
+
+/// SGLang's capacity and load.
+fn sglang_load(info: Option<&Value>, loads: Option<&Value>) -> ServerLoad {
+    let told = |name| sum(loads, name);
+    let total = told("max_total_num_tokens").or_else(|| sum(info, "max_total_num_tokens"));
+    let page = first(info, "page_size").and_then(|page| u32::try_from(page).ok());
+    let tokens_per_block = page.filter(|page| *page > 0);
+    let running = told("num_running_reqs");
+    ServerLoad {
+        capacity: told("max_running_requests")
+            .or_else(|| sum(info, "max_running_requests"))
+            .and_then(saturated),
+        present: running
+            .map(|running| running + told("num_waiting_reqs").unwrap_or(0))
+            .and_then(saturated),
+        tokens_per_block,
+        kv: total
+            .zip(told("num_used_tokens"))
+            .and_then(|(total, used)| {
+                let page = u64::from(tokens_per_block.unwrap_or(1));
+                kv_report(total / page, used.div_ceil(page))
+            }),
+    }
+}
+
+/// llama.cpp's capacity and load.
+fn llama_load(props: Option<&Value>, slots: Option<&Value>) -> ServerLoad {
+    let slots = slots.and_then(Value::as_array);
+    let present = slots.map(|slots| {
+        let is_busy = |slot: &&Value| slot.get("is_processing") == Some(&Value::Bool(true));
+        u32::try_from(slots.iter().filter(is_busy).count()).unwrap_or(u32::MAX)
+    });
+    ServerLoad {
+        capacity: first(props, "total_slots")
+            .and_then(saturated)
+            .filter(|slots| *slots > 0),
+        present,
+        ..ServerLoad::default()
+    }
+}
+
+/// The load in the metrics of these names.
+fn load_of(samples: &Samples, names: &MetricNames) -> ServerLoad {
+    let running = samples.count(&names.running);
+    let label = |name: &str| {
+        let (_, labels) = samples.0.get(&names.kv_info)?;
+        let value: u32 = labels.get(name)?.parse().ok()?;
+        (value > 0).then_some(value)
+    };
+    let blocks_total = label("num_gpu_blocks");
+    let usage = samples.0.get(&names.kv_usage).map(|(usage, _)| *usage);
+    ServerLoad {
+        capacity: None,
+        present: running.map(|running| {
+            let waiting = samples.count(&names.waiting).unwrap_or(0);
+            running.saturating_add(waiting)
+        }),
+        tokens_per_block: label("block_size"),
+        kv: blocks_total.zip(usage).and_then(|(total, usage)| {
+            let used = whole(f64::from(total) * usage.clamp(0.0, 1.0));
+            kv_report(u64::from(total), u64::from(used))
+        }),
+    }
+}
+
+/// The report of a pool of so many blocks.
+fn kv_report(total: u64, used: u64) -> Option<KvReport> {
+    let blocks_total = u32::try_from(total).ok().filter(|total| *total > 0)?;
+    let used = u32::try_from(used).unwrap_or(u32::MAX).min(blocks_total);
+    Some(KvReport {
+        block_bytes: 1,
+        blocks_total,
+        blocks_free: blocks_total - used,
+        blocks_cached: 0,
+        blocks_evicted_total: 0,
+    })
+}
+
+/// The whole part of a number, within the range of counts.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is clamped; what is no number is 0"
+)]
+fn whole(number: f64) -> u32 {
+    number.clamp(0.0, f64::from(u32::MAX)) as u32
+}
+
+fn saturated(count: u64) -> Option<u32> {
+    Some(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// The first number called `name` in a JSON value, wherever it is.
+fn first(value: Option<&Value>, name: &str) -> Option<u64> {
+    numbers(value?, name).first().copied()
+}
+
+/// The sum of the numbers called `name` in a JSON value, one for each rank of a server.
+fn sum(value: Option<&Value>, name: &str) -> Option<u64> {
+    let found = numbers(value?, name);
+    (!found.is_empty()).then(|| found.iter().sum())
+}
+
+fn numbers(value: &Value, name: &str) -> Vec<u64> {
+    match value {
+        Value::Object(fields) => {
+            if let Some(number) = fields.get(name).and_then(Value::as_u64) {
+                return vec![number];
+            }
+            fields
+                .values()
+                .flat_map(|inner| numbers(inner, name))
+                .collect()
+        }
+        Value::Array(items) => items
+            .iter()
+            .flat_map(|inner| numbers(inner, name))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    }
+}
+
+// === impl Samples ===
+
+impl Samples {
+    /// Reads Prometheus' text form. A line that is none is left out.
+    fn parse(text: &str) -> Self {
+        let mut samples = Self::default();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        for (name, labels, value) in lines.filter_map(sample) {
+            let entry = samples.0.entry(name.to_owned()).or_default();
+            entry.0 += value;
+            entry.1 = labels;
+        }
+        samples
+    }
+
+    /// A gauge that counts; absent: it is not there.
+    fn count(&self, name: &str) -> Option<u32> {
+        let (value, _) = self.0.get(name)?;
+        Some(whole(*value))
+    }
+}
+
+/// Name, labels and value of a line.
+fn sample(line: &str) -> Option<(&str, BTreeMap<String, String>, f64)> {
+    let (head, rest) = match line.split_once('{') {
+        Some((name, rest)) => {
+            let (labels, value) = rest.rsplit_once('}')?;
+            ((name, labels), value)
+        }
+        None => {
+            let (name, value) = line.split_once(' ')?;
+            ((name, ""), value)
+        }
+    };
+    let value = rest.split_whitespace().next()?.parse().ok()?;
+    let labels = head.1.split("\",").filter_map(|label| {
+        let (name, value) = label.split_once("=\"")?;
+        Some((
+            name.trim().to_owned(),
+            value.trim_end_matches('"').to_owned(),
+        ))
+    });
+    Some((head.0.trim(), labels.collect(), value))
+}
+
+/// The models that an operator has named, in the place of those that are found.
+pub(crate) fn named(models: &[String]) -> Arc<[FoundModel]> {
+    let models = models.iter().map(|name| FoundModel {
+        name: name.clone(),
+        context_tokens: None,
+    });
+    models.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_models_of_each_software_are_read_with_their_owner() {
+        for (answer, owner, models) in [
+            (
+                json!({"object": "list", "data": [
+                    {"id": "meta/llama", "owned_by": "vllm", "max_model_len": 8192}]}),
+                ServerSoftware::Vllm,
+                vec![("meta/llama", Some(8192))],
+            ),
+            (
+                json!({"models": [], "object": "list", "data": [
+                    {"id": "a", "owned_by": "llamacpp", "meta": {"n_ctx": 4096}},
+                    {"id": "b", "owned_by": "llamacpp", "status": {"value": "unloaded"}},
+                    {"id": "c", "owned_by": "llamacpp", "status": {"failed": true}}]}),
+                ServerSoftware::LlamaCpp,
+                vec![("a", Some(4096)), ("b", None)],
+            ),
+            (
+                json!({"data": [{"id": "qwen:7b", "owned_by": "library"}]}),
+                ServerSoftware::Ollama,
+                vec![("qwen:7b", None)],
+            ),
+            (
+                json!({"data": [{"id": "x"}]}),
+                ServerSoftware::OpenAi,
+                vec![("x", None)],
+            ),
+        ] {
+            let body = Bytes::from(answer.to_string());
+            let (found_owner, found) = models_in(&body).unwrap();
+            assert_eq!(software_of(&found_owner), owner);
+            let found: Vec<_> = found
+                .iter()
+                .map(|model| (model.name.as_str(), model.context_tokens))
+                .collect();
+            assert_eq!(found, models);
+        }
+        for wrong in ["", "[]", "{}", r#"{"data": 1}"#] {
+            assert_eq!(models_in(&Bytes::from_static(wrong.as_bytes())), None);
+        }
+    }
+
+    #[test]
+    fn the_metrics_of_vllm_tell_load_and_blocks() {
+        let text = "# HELP vllm:num_requests_running Number of requests\n\
+            # TYPE vllm:num_requests_running gauge\n\
+            vllm:num_requests_running{engine=\"0\",model_name=\"a{}b, c\"} 3.0\n\
+            vllm:num_requests_running{engine=\"1\",model_name=\"a\"} 4.0\n\
+            vllm:num_requests_waiting{engine=\"0\"} 2.0\n\
+            vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
+            vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",num_gpu_blocks=\"1000\"} 1.0\n\
+            broken line\nvllm:other 1e3 1700000000\n";
+        let load = load_of(&Samples::parse(text), &vllm_metrics());
+        assert_eq!(load.present, Some(9));
+        assert_eq!(load.tokens_per_block, Some(16));
+        let kv = load.kv.unwrap();
+        assert_eq!((kv.blocks_total, kv.blocks_free), (1000, 750));
+    }
+
+    #[test]
+    fn what_a_server_does_not_tell_is_absent_and_not_zero() {
+        let nothing = ServerLoad::default();
+        assert_eq!(load_of(&Samples::parse(""), &vllm_metrics()), nothing);
+        assert_eq!(sglang_load(None, None), nothing);
+        assert_eq!(llama_load(None, Some(&json!({}))), nothing);
+        let zero = "vllm:num_requests_running 0\n";
+        let load = load_of(&Samples::parse(zero), &vllm_metrics());
+        assert_eq!(load.present, Some(0));
+    }
+
+    #[test]
+    fn the_loads_of_sglang_are_those_of_all_its_ranks() {
+        let info = json!({"page_size": 16, "max_running_requests": 100});
+        let rank = |used| {
+            json!({"num_running_reqs": 2, "num_waiting_reqs": 1, "num_used_tokens": used,
+                "max_total_num_tokens": 1600})
+        };
+        let loads = json!({"loads": [rank(160), rank(320)]});
+        let load = sglang_load(Some(&info), Some(&loads));
+        assert_eq!((load.capacity, load.present), (Some(100), Some(6)));
+        let kv = load.kv.unwrap();
+        assert_eq!((kv.blocks_total, kv.blocks_free), (200, 170));
+    }
+
+    #[test]
+    fn the_slots_of_llama_cpp_are_counted_that_process() {
+        let props = json!({"total_slots": 4, "default_generation_settings": {"n_ctx": 2048}});
+        let slots = json!([{"id": 0, "is_processing": true}, {"id": 1, "is_processing": false}]);
+        let load = llama_load(Some(&props), Some(&slots));
+        assert_eq!((load.capacity, load.present), (Some(4), Some(1)));
+    }
+}

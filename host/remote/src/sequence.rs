@@ -1,0 +1,214 @@
+//! One request at a server: passed on, and its response brought back.
+//!
+//! # Cancellation
+//! The connection's request ends with the task, and the server hears of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use pointsman_core::SequenceRef;
+use pointsman_executor::delivery::TextSink;
+use pointsman_executor::relay::{RelayFrame, RelaySender, RemoteCall};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::client::ServerClient;
+use crate::executor::News;
+use crate::watch::{BodyWatch, Form, Usage};
+
+/// The longest time for which a server may ask to be left alone.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Headers of a response that are about its connection, and are not passed on.
+const KEPT_BACK: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// A request under way.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) name: SequenceRef,
+    pub(crate) call: Arc<RemoteCall>,
+    pub(crate) sink: TextSink,
+    pub(crate) client: ServerClient,
+    pub(crate) patience: Patience,
+    /// Tokens generated so far, for the executor to read.
+    pub(crate) generated: Arc<AtomicU32>,
+    pub(crate) news: mpsc::Sender<News>,
+}
+
+/// The times for which a response is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// From the request to the first byte.
+    pub(crate) first_byte: Duration,
+    /// Between two pieces of the response.
+    pub(crate) stall: Duration,
+}
+
+/// The end of a request at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SequenceEnd {
+    /// The whole response has gone through.
+    Served(Usage),
+    /// The server has no room now. It may say when it will have.
+    TurnedBack {
+        why: String,
+        retry_after: Option<Duration>,
+    },
+    /// The server failed before anything of a response was passed on.
+    Failed(String),
+    /// The server failed when a part of its response had been passed on.
+    Broken(String),
+    /// The client has left.
+    ClientGone,
+}
+
+/// A response, as far as its status tells what is to be done with it.
+enum Verdict {
+    Relay,
+    TurnBack,
+    Fail(String),
+}
+
+impl Sequence {
+    /// Runs the request to its end, and tells the executor.
+    pub(crate) async fn run(self) {
+        let end = self.serve().await;
+        let news = News::Ended(self.name, end);
+        // Without an executor there is nobody to tell.
+        drop(self.news.send(news).await);
+    }
+
+    async fn serve(&self) -> SequenceEnd {
+        let call = &self.call;
+        let what = (call.method.clone(), &*call.path);
+        let sent = self
+            .client
+            .send(what, call.headers.clone(), call.body.clone());
+        let response = match timeout(self.patience.first_byte, sent).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),
+            Err(_elapsed) => {
+                let patience = self.patience.first_byte;
+                return SequenceEnd::Failed(format!("no response within {patience:?}"));
+            }
+        };
+        match self.verdict(response.status()) {
+            Verdict::Relay => self.relay(response).await,
+            Verdict::TurnBack => SequenceEnd::TurnedBack {
+                why: format!("it answers {}", response.status()),
+                retry_after: retry_after(response.headers()),
+            },
+            Verdict::Fail(why) => SequenceEnd::Failed(why),
+        }
+    }
+
+    /// The verdict about a response: a client's fault is the client's to hear, and no failure of the
+    /// server.
+    fn verdict(&self, status: StatusCode) -> Verdict {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Verdict::TurnBack,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Fail(format!(
+                "it answers {status}: it asks for a key, or does not know the one it is given"
+            )),
+            StatusCode::NOT_FOUND if self.is_completion() => {
+                Verdict::Fail(format!("it answers {status}, though it listed the model"))
+            }
+            StatusCode::REQUEST_TIMEOUT => Verdict::Fail(format!("it answers {status}")),
+            status if status.is_server_error() => Verdict::Fail(format!("it answers {status}")),
+            _ => Verdict::Relay,
+        }
+    }
+
+    /// True for a path that every server has.
+    fn is_completion(&self) -> bool {
+        let path = self.call.path.split('?').next().unwrap_or_default();
+        path.ends_with("/completions")
+    }
+
+    /// Passes a response on. Its head goes with its first byte: until then the request may go elsewhere.
+    async fn relay(&self, response: Response<Incoming>) -> SequenceEnd {
+        let (mut head, mut body) = response.into_parts();
+        let first = match self.next(&mut body, self.patience.first_byte).await {
+            Ok(first) => first,
+            Err(why) => return SequenceEnd::Failed(why),
+        };
+        for name in KEPT_BACK {
+            head.headers.remove(name);
+        }
+        let mut watch = BodyWatch::of(&head.headers, head.status);
+        let Ok(sender) = self.sink.relay(head.status, head.headers) else {
+            return SequenceEnd::ClientGone;
+        };
+        if watch.form == Form::Events {
+            drop(self.news.send(News::Began(self.name)).await);
+        }
+        let mut next = first;
+        while let Some(bytes) = next {
+            watch.see(&bytes);
+            self.generated.store(watch.generated(), Ordering::Relaxed);
+            if body.is_end_stream() {
+                return served(&sender, bytes, &watch).await;
+            }
+            if sender.send(RelayFrame::More(bytes)).await.is_err() {
+                return SequenceEnd::ClientGone;
+            }
+            next = match self.next(&mut body, self.patience.stall).await {
+                Ok(next) => next,
+                Err(why) => {
+                    drop(sender.send(RelayFrame::Broken(why.clone())).await);
+                    return SequenceEnd::Broken(why);
+                }
+            };
+        }
+        served(&sender, Bytes::new(), &watch).await
+    }
+
+    /// The next bytes of a body; absent: it has ended.
+    async fn next(&self, body: &mut Incoming, patience: Duration) -> Result<Option<Bytes>, String> {
+        loop {
+            let frame = timeout(patience, body.frame()).await;
+            let frame = frame.map_err(|_elapsed| format!("nothing came for {patience:?}"))?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(format!("the response broke off: {error}")),
+                // Trailers are not passed on.
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data()
+                        && !data.is_empty()
+                    {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sends the last bytes of a body.
+async fn served(sender: &RelaySender, last: Bytes, watch: &BodyWatch) -> SequenceEnd {
+    match sender.send(RelayFrame::Last(last)).await {
+        Ok(()) => SequenceEnd::Served(watch.usage()),
+        Err(_gone) => SequenceEnd::ClientGone,
+    }
+}
+
+/// The time for which the server asks to be left alone; absent: it does not say so in seconds.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    let secs: u64 = value.trim().parse().ok()?;
+    Some(Duration::from_secs(secs).min(RETRY_AFTER_MAX))
+}

@@ -1,0 +1,259 @@
+//! Servers elsewhere as the configuration file and DNS have them: attached and removed while the host
+//! runs.
+//!
+//! The file is read again when it has changed, for its `[[backends]]` alone; one that is wrong changes
+//! nothing and is logged. A backend that resolves its host's name stands for a server at each address.
+//!
+//! # Not here
+//! Servers that operators add and remove (`pointsman-http`): they are left alone.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use pointsman_driver::fleet::{AddError, Fleet};
+use pointsman_driver::operator::ExecutorChange;
+use pointsman_executor::server::ServerConfig;
+use tokio::net::lookup_host;
+use tokio::task;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::config::{BackendConfig, Config, Flags};
+
+/// The time between two looks at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The servers that are to be there, and those that are.
+struct Roster {
+    // Immutable.
+    flags: Flags,
+    // Owned.
+    /// The backends of the configuration, each with the addresses that its name had last.
+    wanted: Vec<Wanted>,
+    /// The servers attached from here, by the executor's name.
+    attached: BTreeMap<String, BackendConfig>,
+    /// The last change of the file; absent: there is no file.
+    changed: Option<SystemTime>,
+    /// Servers that could not be attached, and are not logged again.
+    refused: BTreeMap<String, String>,
+}
+
+/// A backend of the configuration.
+struct Wanted {
+    backend: BackendConfig,
+    addresses: Vec<SocketAddr>,
+    /// The time to look its name up; absent: it is not looked up.
+    due: Option<Instant>,
+}
+
+/// Attaches the backends of `config`, and keeps them as its file and DNS have them until the host ends.
+///
+/// # Errors
+/// If one of them cannot be attached.
+pub(crate) async fn start(config: &Config, fleet: &Arc<Fleet>) -> Result<(), AddError> {
+    let mut roster = Roster {
+        flags: config.flags.clone(),
+        wanted: wanted(&config.backends),
+        attached: BTreeMap::new(),
+        changed: changed(config.flags.config.as_ref()),
+        refused: BTreeMap::new(),
+    };
+    roster.resolve().await;
+    for (name, backend) in roster.desired() {
+        roster.attach(fleet, name, backend).await?;
+    }
+    let changes = config.flags.config.is_some() || roster.wanted.iter().any(|it| it.due.is_some());
+    if changes {
+        task::spawn(follow(roster, Arc::downgrade(fleet)));
+    }
+    Ok(())
+}
+
+/// Keeps the servers as they are to be, as long as there is a fleet.
+async fn follow(mut roster: Roster, fleet: Weak<Fleet>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        roster.reread();
+        roster.resolve().await;
+        let Some(fleet) = fleet.upgrade() else { return };
+        roster.reconcile(&fleet).await;
+    }
+}
+
+fn wanted(backends: &[BackendConfig]) -> Vec<Wanted> {
+    let wanted = backends.iter().map(|backend| Wanted {
+        backend: backend.clone(),
+        addresses: Vec::new(),
+        due: backend.resolve.map(|_| Instant::now()),
+    });
+    wanted.collect()
+}
+
+fn changed(path: Option<&PathBuf>) -> Option<SystemTime> {
+    std::fs::metadata(path?).ok()?.modified().ok()
+}
+
+// === impl Roster ===
+
+impl Roster {
+    /// Reads the file again if it has changed.
+    fn reread(&mut self) {
+        let now = changed(self.flags.config.as_ref());
+        if now == self.changed || now.is_none() {
+            return;
+        }
+        self.changed = now;
+        match Config::load(&self.flags) {
+            Ok(config) => {
+                info!(
+                    backends = config.backends.len(),
+                    "the backends of the configuration were read again"
+                );
+                self.wanted = wanted(&config.backends);
+            }
+            Err(error) => warn!(%error, "the changed configuration is not used"),
+        }
+    }
+
+    /// Looks up the names whose time has come. One that cannot be looked up keeps its addresses.
+    async fn resolve(&mut self) {
+        for wanted in &mut self.wanted {
+            let Some((due, every)) = wanted.due.zip(wanted.backend.resolve) else {
+                continue;
+            };
+            let now = Instant::now();
+            if due > now {
+                continue;
+            }
+            wanted.due = Some(now + every);
+            let host = wanted.backend.server.url.host_and_port();
+            match lookup_host(&host).await {
+                Ok(found) => wanted.addresses = found.collect(),
+                Err(error) => warn!(host, %error, "a backend's name cannot be looked up"),
+            }
+        }
+    }
+
+    /// The servers that are to be there, by the executor's name.
+    fn desired(&self) -> BTreeMap<String, BackendConfig> {
+        let servers = self.wanted.iter().flat_map(Wanted::servers);
+        servers
+            .map(|backend| (backend.server.executor_name(), backend))
+            .collect()
+    }
+
+    /// Removes and attaches what differs.
+    async fn reconcile(&mut self, fleet: &Arc<Fleet>) {
+        let desired = self.desired();
+        let differs =
+            |(name, backend): &(&String, &BackendConfig)| desired.get(*name) != Some(*backend);
+        let gone = self.attached.iter().filter(differs);
+        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.attached.remove(&name);
+            // An operator may have removed it already.
+            drop(fleet.change(&name, ExecutorChange::Remove).await);
+        }
+        for (name, backend) in desired {
+            if self.attached.contains_key(&name) {
+                continue;
+            }
+            // One of that name may still have requests to end: it is tried again.
+            if let Err(error) = self.attach(fleet, name.clone(), backend).await {
+                let error = error.to_string();
+                if self.refused.get(&name) != Some(&error) {
+                    info!(executor = name, error, "a backend is not attached yet");
+                    self.refused.insert(name, error);
+                }
+            }
+        }
+    }
+
+    async fn attach(
+        &mut self,
+        fleet: &Arc<Fleet>,
+        name: String,
+        backend: BackendConfig,
+    ) -> Result<(), AddError> {
+        let (server, terms) = (backend.server.clone(), backend.terms);
+        Arc::clone(fleet).connect(server, terms).await?;
+        self.refused.remove(&name);
+        self.attached.insert(name, backend);
+        Ok(())
+    }
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// The servers that the backend stands for.
+    fn servers(&self) -> Vec<BackendConfig> {
+        if self.due.is_none() {
+            return vec![self.backend.clone()];
+        }
+        let server = &self.backend.server;
+        let name = server.executor_name();
+        let at = |address: &SocketAddr| BackendConfig {
+            server: ServerConfig {
+                name: Some(format!("{name}/{address}")),
+                url: server.url.at(*address),
+                ..server.clone()
+            },
+            ..self.backend.clone()
+        };
+        self.addresses.iter().map(at).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The roster of a file with these backends.
+    fn roster(backends: &str) -> Roster {
+        let config = Config::of_text(backends).unwrap();
+        Roster {
+            flags: Flags::default(),
+            wanted: wanted(&config.backends),
+            attached: BTreeMap::new(),
+            changed: None,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_name_stands_for_a_server_at_each_of_its_addresses() {
+        let mut roster = roster(
+            "[[backends]]\nurl = 'http://one:80'\n[[backends]]\nname = 'many'\nurl = 'http://svc:8000/v'\n\
+             resolve = '5s'\ngroup = 3",
+        );
+        let names = |roster: &Roster| roster.desired().into_keys().collect::<Vec<_>>();
+        assert_eq!(names(&roster), ["one:80"]);
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        roster.wanted[1].addresses = vec![address("10.0.0.1:8000"), address("[fd00::1]:8000")];
+        let desired = roster.desired();
+        let expected = [
+            ("many/10.0.0.1:8000", "http://10.0.0.1:8000/v", 3),
+            ("many/[fd00::1]:8000", "http://[fd00::1]:8000/v", 3),
+            ("one:80", "http://one:80", 0),
+        ];
+        let found = desired.iter().map(|(name, backend)| {
+            let url = backend.server.url.to_string();
+            (name.as_str(), url, backend.terms.group)
+        });
+        let expected = expected.map(|(name, url, group)| (name, url.to_owned(), group));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_cannot_be_looked_up_keeps_its_addresses() {
+        let mut roster =
+            roster("[[backends]]\nurl = 'http://no.such.name.invalid:1'\nresolve = '5s'");
+        roster.wanted[0].addresses = vec!["10.0.0.1:8000".parse().unwrap()];
+        roster.resolve().await;
+        assert_eq!(roster.desired().len(), 1);
+    }
+}

@@ -1,0 +1,107 @@
+//! Servers elsewhere as executors: the part of the host's [`Provider`] that is not about this machine.
+
+use std::io;
+
+use anyhow::Result;
+use pointsman_core::rows::{ExecutorKind, Role};
+use pointsman_core::{DeviceId, DeviceSpec, ExecutorSpec, Incarnation, KvSpec, ReadableBlocks};
+use pointsman_driver::provider::{
+    ExecutorConfig, ExecutorTerms, ModelConfig, PreparedExecutor, Provider, ServeModelError,
+    ServedModel,
+};
+use pointsman_executor::contract::Events;
+use pointsman_executor::server::ServerConfig;
+use pointsman_remote::RemoteSpec;
+use pointsman_remote::client::Connections;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::models::LocalProvider;
+
+/// The maker of all executors: engines on this machine, and servers elsewhere.
+#[derive(Debug)]
+pub(crate) struct HostProvider {
+    local: LocalProvider,
+    connections: Connections,
+    /// The runtime on which servers are talked to.
+    runtime: Handle,
+    /// The way for reports of the executors.
+    events: mpsc::Sender<Events>,
+}
+
+impl HostProvider {
+    /// A provider whose executors report to `events`. Call it on the runtime on which servers are to be
+    /// talked to.
+    ///
+    /// # Errors
+    /// If the certificates of this machine cannot be read.
+    pub(crate) fn new(local: LocalProvider, events: mpsc::Sender<Events>) -> io::Result<Self> {
+        Ok(Self {
+            local,
+            connections: Connections::new()?,
+            runtime: Handle::current(),
+            events,
+        })
+    }
+}
+
+impl Provider for HostProvider {
+    fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError> {
+        self.local.load(model)
+    }
+
+    fn executor(
+        &self,
+        models: &[ServedModel],
+        config: &ExecutorConfig,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        self.local.executor(models, config)
+    }
+
+    fn server(
+        &self,
+        config: &ServerConfig,
+        terms: ExecutorTerms,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        let name = config.executor_name();
+        let spec = ExecutorSpec {
+            name: name.clone(),
+            // Its own, below.
+            device: DeviceId(0),
+            kind: ExecutorKind::Remote,
+            role: Role::Both,
+            group: terms.group,
+            share_weight: terms.share_weight,
+            serves: None,
+            slots_total: config.slots.unwrap_or(1),
+            models_max: terms.models_max,
+            queue_limit: terms.queue,
+            tokens_per_block: None,
+            preempts: false,
+            reads: ReadableBlocks::Own,
+            model_unload_delay: terms.model_unload_delay,
+        };
+        let device = DeviceSpec {
+            name: format!("remote:{name}"),
+            kv: KvSpec::Remote,
+            tokens_per_step: None,
+        };
+        let (runtime, events) = (self.runtime.clone(), self.events.clone());
+        let (server, connections) = (config.clone(), self.connections.clone());
+        Ok(PreparedExecutor {
+            spec,
+            device: Some(device),
+            models: Vec::new(),
+            spawn: Box::new(move |executor, _| {
+                let spec = RemoteSpec {
+                    executor,
+                    incarnation: Incarnation(0),
+                    server,
+                    connections,
+                    events,
+                };
+                Ok(pointsman_remote::spawn(&runtime, spec))
+            }),
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! `cargo xtask bench gateway`: what Pointsman costs before another server, and what others cost.
+//!
+//! Rounds go from one gateway to the next, so that all see the same machine. With `--quick`: fewer requests.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pointsman_tests::gateway::peers::{Gateway, PEERS};
+use pointsman_tests::gateway::{Arrivals, Load, Measured, StampServer, measure};
+use pointsman_tests::serving::target;
+
+/// A load with its name.
+const LOADS: [(&str, Load); 6] = [
+    ("1 KB, 1 stream", load(1 << 10, 8, Arrivals::Closed(1), 300)),
+    (
+        "1 KB, 64 streams",
+        load(1 << 10, 8, Arrivals::Closed(64), 3000),
+    ),
+    (
+        "1 KB, 64 whole",
+        load(1 << 10, 0, Arrivals::Closed(64), 12_000),
+    ),
+    (
+        "1 KB, 300/s streams",
+        load(1 << 10, 8, Arrivals::Open(300), 1500),
+    ),
+    (
+        "220 KB, 1 stream",
+        load(220 << 10, 8, Arrivals::Closed(1), 200),
+    ),
+    (
+        "220 KB, 64 whole",
+        load(220 << 10, 0, Arrivals::Closed(64), 2000),
+    ),
+];
+const ROUNDS: usize = 3;
+
+const fn load(prompt_bytes: usize, chunks: usize, arrivals: Arrivals, requests: usize) -> Load {
+    Load {
+        prompt_bytes,
+        chunks,
+        arrivals,
+        requests,
+    }
+}
+
+/// The figures of one gateway under one load.
+#[derive(Default)]
+struct Row {
+    measured: Measured,
+    cpu: Duration,
+    requests: usize,
+}
+
+fn main() -> Result<()> {
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(compare(quick))
+}
+
+async fn compare(quick: bool) -> Result<()> {
+    let server = StampServer::start().await?;
+    let tools = target().join("peers");
+    let built: PathBuf = target().join("release");
+    let gateways = gateways(&tools, &built, server.addr()).await?;
+    println!(
+        "Microseconds, p50 / p99. First: to the first byte. Chunk: a chunk's way. Gap: the longest between"
+    );
+    println!(
+        "two chunks of a stream, which the server writes every 3000. CPU: of the gateway, per request."
+    );
+    for (name, load) in LOADS {
+        let mut rows: Vec<Row> = (0..=gateways.len()).map(|_| Row::default()).collect();
+        let part = if quick { 10 } else { 1 };
+        let load = Load {
+            requests: (load.requests / ROUNDS / part).max(1),
+            ..load
+        };
+        for _ in 0..ROUNDS {
+            for (row, gateway) in rows
+                .iter_mut()
+                .zip([None].into_iter().chain(gateways.iter().map(Some)))
+            {
+                row.take(gateway, server.addr(), load).await?;
+            }
+        }
+        println!(
+            "\n{name}\n{:<14} {:>15} {:>15} {:>8} {:>9} {:>6}",
+            "", "first", "chunk", "gap", "req/s", "CPU"
+        );
+        let names = [None].into_iter().chain(gateways.iter().map(Some));
+        for (row, gateway) in rows.iter().zip(names) {
+            row.print(gateway.map_or("direct", |gateway| gateway.peer.name()));
+        }
+    }
+    Ok(())
+}
+
+async fn gateways(tools: &Path, built: &Path, server: SocketAddr) -> Result<Vec<Gateway>> {
+    let mut gateways = Vec::new();
+    for peer in PEERS {
+        match peer.program(tools, built) {
+            Some(program) => gateways.push(peer.start(&program, server).await?),
+            None => println!("{} is not installed, and left out", peer.name()),
+        }
+    }
+    Ok(gateways)
+}
+
+// === impl Row ===
+
+impl Row {
+    /// Measures a round.
+    async fn take(
+        &mut self,
+        gateway: Option<&Gateway>,
+        server: SocketAddr,
+        load: Load,
+    ) -> Result<()> {
+        let cpu = || gateway.map_or(Ok(Duration::ZERO), Gateway::cpu);
+        let addr = gateway.map_or(server, |gateway| gateway.addr);
+        let before = cpu()?;
+        let measured = measure(addr, load).await;
+        let measured = measured.with_context(|| gateway.map_or("direct", |it| it.peer.name()))?;
+        self.cpu += cpu()? - before;
+        self.requests += load.requests;
+        self.measured.add(measured);
+        Ok(())
+    }
+
+    fn print(&self, name: &str) {
+        let Measured {
+            first,
+            chunks,
+            gap_max,
+            elapsed,
+        } = &self.measured;
+        let both = |times: &[u64]| format!("{} / {}", quantile(times, 500), quantile(times, 990));
+        let rate =
+            f64::from(u32::try_from(self.requests).unwrap_or(u32::MAX)) / elapsed.as_secs_f64();
+        let cpu = self.cpu.as_micros() / self.requests.max(1) as u128;
+        println!(
+            "{name:<14} {:>15} {:>15} {gap_max:>8} {rate:>9.0} {cpu:>6}",
+            both(first),
+            both(chunks)
+        );
+    }
+}
+
+/// The value below which so many thousandths of all lie; 0 of none.
+fn quantile(times: &[u64], permille: usize) -> u64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(last * permille / 1000).copied().unwrap_or(0)
+}

@@ -1,0 +1,244 @@
+//! The gateways that are compared, each as a process of its own.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+/// A gateway to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Pointsman,
+    Nginx,
+    Envoy,
+    SglangRouter,
+}
+
+/// All gateways.
+pub const PEERS: [Peer; 4] = [
+    Peer::Pointsman,
+    Peer::Nginx,
+    Peer::Envoy,
+    Peer::SglangRouter,
+];
+
+/// A gateway that runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Gateway {
+    pub peer: Peer,
+    pub addr: SocketAddr,
+    process: Child,
+    _folder: TempDir,
+}
+
+/// The time for a gateway to answer its first request.
+const STARTS: Duration = Duration::from_secs(60);
+/// The system's unit of time on processors: all Linux of today have this one.
+const TICKS_PER_SECOND: u32 = 100;
+
+// === impl Peer ===
+
+impl Peer {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Peer::Pointsman => "pointsman",
+            Peer::Nginx => "nginx",
+            Peer::Envoy => "envoy",
+            Peer::SglangRouter => "sglang-router",
+        }
+    }
+
+    /// The program of the gateway; absent: it is not installed. `tools` has the virtual environments of
+    /// those that come from PyPI, `built` the release build of Pointsman.
+    #[must_use]
+    pub fn program(self, tools: &Path, built: &Path) -> Option<PathBuf> {
+        let program = match self {
+            Peer::Pointsman => built.join("pointsman"),
+            Peer::Nginx => PathBuf::from("/usr/sbin/nginx"),
+            Peer::Envoy => tools.join("envoy/bin/envoy"),
+            Peer::SglangRouter => tools.join("sglang-router/bin/python"),
+        };
+        program.is_file().then_some(program)
+    }
+
+    /// Starts the gateway before the server at `server`.
+    ///
+    /// # Errors
+    /// If it does not start, or does not answer in time.
+    pub async fn start(self, program: &Path, server: SocketAddr) -> Result<Gateway> {
+        let folder = tempfile::tempdir()?;
+        let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let addr = free.local_addr()?;
+        drop(free);
+        let mut command = self.command(program, folder.path(), (addr, server))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null());
+        let process = command.spawn().context(self.name())?;
+        let gateway = Gateway {
+            peer: self,
+            addr,
+            process,
+            _folder: folder,
+        };
+        gateway.answers().await?;
+        Ok(gateway)
+    }
+
+    fn command(
+        self,
+        program: &Path,
+        folder: &Path,
+        (addr, server): (SocketAddr, SocketAddr),
+    ) -> Result<Command> {
+        let mut command = Command::new(program);
+        let config = folder.join("config");
+        match self {
+            Peer::Pointsman => {
+                command.args(["serve", "--log", "warn", "--listen", &addr.to_string()]);
+                command.args(["--backend", &format!("http://{server}"), "--state"]);
+                command.arg(folder);
+            }
+            Peer::Nginx => {
+                fs::write(&config, nginx(folder, addr, server))?;
+                command.arg("-c").arg(&config).args(["-g", "daemon off;"]);
+            }
+            Peer::Envoy => {
+                let config = folder.join("envoy.yaml");
+                fs::write(&config, envoy(addr, server))?;
+                command.arg("-c").arg(&config);
+                command.args(["--concurrency", "2", "--log-level", "error"]);
+            }
+            Peer::SglangRouter => {
+                command.args([
+                    "-m",
+                    "sglang_router.launch_router",
+                    "--policy",
+                    "round_robin",
+                ]);
+                command.args(["--worker-urls", &format!("http://{server}")]);
+                command.args(["--host", "127.0.0.1", "--port", &addr.port().to_string()]);
+                command.args(["--prometheus-port", "0", "--log-level", "error"]);
+            }
+        }
+        Ok(command)
+    }
+}
+
+fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {
+    let folder = folder.display();
+    format!(
+        "worker_processes 2;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{\n  access_log off;\n  client_body_temp_path {folder}/body;\n  \
+         proxy_temp_path {folder}/proxy;\n  fastcgi_temp_path {folder}/f;\n  uwsgi_temp_path {folder}/u;\n  \
+         scgi_temp_path {folder}/s;\n  client_max_body_size 16m;\n  client_body_buffer_size 1m;\n  \
+         keepalive_requests 1000000;\n  tcp_nodelay on;\n  \
+         upstream server {{ server {server}; keepalive 256; keepalive_requests 1000000; }}\n  \
+         server {{\n    listen {addr};\n    location / {{\n      proxy_pass http://server;\n      \
+         proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }}\n  }}\n}}\n"
+    )
+}
+
+fn envoy(addr: SocketAddr, server: SocketAddr) -> String {
+    let address = |addr: SocketAddr| {
+        format!(
+            "{{socket_address: {{address: {}, port_value: {}}}}}",
+            addr.ip(),
+            addr.port()
+        )
+    };
+    format!(
+        "static_resources:\n  listeners:\n  - address: {}\n    filter_chains:\n    - filters:\n      \
+         - name: envoy.filters.network.http_connection_manager\n        typed_config:\n          \
+         \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager\n          \
+         stat_prefix: bench\n          route_config:\n            virtual_hosts:\n            \
+         - {{name: all, domains: [\"*\"], routes: [{{match: {{prefix: \"/\"}}, route: {{cluster: server, timeout: 0s}}}}]}}\n          \
+         http_filters:\n          - name: envoy.filters.http.router\n            typed_config:\n              \
+         \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router\n  clusters:\n  \
+         - name: server\n    type: STATIC\n    load_assignment:\n      cluster_name: server\n      \
+         endpoints: [{{lb_endpoints: [{{endpoint: {{address: {}}}}}]}}]\n",
+        address(addr),
+        address(server)
+    )
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Waits until a request is answered.
+    async fn answers(&self) -> Result<()> {
+        let load = super::Load {
+            prompt_bytes: 10,
+            chunks: 0,
+            arrivals: super::Arrivals::Closed(1),
+            requests: 1,
+        };
+        let tries = STARTS.as_millis() / 100;
+        for _ in 0..tries {
+            if super::measure(self.addr, load).await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("{} does not answer", self.peer.name())
+    }
+
+    /// The time on processors that the gateway has taken, its children included.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn cpu(&self) -> Result<Duration> {
+        let root = self.process.id();
+        let mut family = vec![root];
+        let mut ticks = 0;
+        let all = processes()?;
+        while let Some(parent) = family.pop() {
+            for (pid, ppid, time) in &all {
+                if *pid == parent && parent == root {
+                    ticks += time;
+                }
+                if *ppid == parent {
+                    ticks += time;
+                    family.push(*pid);
+                }
+            }
+        }
+        Ok(Duration::from_secs(ticks) / TICKS_PER_SECOND)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Envoy and nginx end their children.
+        let pid = self.process.id().to_string();
+        drop(Command::new("kill").arg(pid).status());
+        drop(self.process.wait());
+    }
+}
+
+/// Every process: its number, its parent's, and its ticks on processors.
+fn processes() -> Result<Vec<(u32, u32, u64)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // One that has just ended is left out.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
+        let rest = stat.rsplit_once(')').context("no name")?.1;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
+        let (ppid, user, system) = (number(1), number(11), number(12));
+        let ppid = u32::try_from(ppid.unwrap_or(0))?;
+        all.push((pid, ppid, user.unwrap_or(0) + system.unwrap_or(0)));
+    }
+    Ok(all)
+}

@@ -1,0 +1,218 @@
+//! The ways in which a server can fail: for each, the answer that its client gets, and the books after
+//! it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use pointsman_core::Micros;
+use pointsman_tests::backend::{Conduct, MockBackend, coded, head, stream_head, token};
+use pointsman_tests::client::{chat, streamed_chat};
+use pointsman_tests::serving::Serving;
+use serde_json::Value;
+
+use super::{backend, executors_until, named, over, serving_with};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A failure before anything of a response has come.
+fn early() -> Vec<(&'static str, Conduct)> {
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    let cut = head(200, &[("content-type", "application/json")], 100);
+    vec![
+        ("closes without a word", Conduct::Bytes(Vec::new())),
+        ("no HTTP", Conduct::Bytes(bytes("hello\r\n\r\n"))),
+        (
+            "half a head",
+            Conduct::Bytes(bytes("HTTP/1.1 200 OK\r\ncontent-")),
+        ),
+        ("dies after the head", Conduct::Bytes(bytes(&cut))),
+        (
+            "a stream that dies after its head",
+            Conduct::Bytes(bytes(stream_head())),
+        ),
+        ("accepts and hangs", Conduct::BytesThenNothing(Vec::new())),
+        (
+            "a head and then nothing",
+            Conduct::BytesThenNothing(bytes(&cut)),
+        ),
+        ("500", Conduct::Status(500, &[])),
+        ("502", Conduct::Status(502, &[])),
+        ("504", Conduct::Status(504, &[])),
+        ("asks for a key", Conduct::Status(401, &[])),
+        ("does not know the model", Conduct::Status(404, &[])),
+    ]
+}
+
+/// A failure when something of the response has come.
+fn late() -> Vec<(&'static str, Conduct)> {
+    let begun = stream_head().to_owned() + &coded(&token(0));
+    let bytes = |rest: &str| (begun.clone() + rest).into_bytes();
+    vec![
+        ("dies in the middle", Conduct::Bytes(bytes(""))),
+        (
+            "dies within an event",
+            Conduct::Bytes(bytes(&coded("data: {\"cho"))),
+        ),
+        ("breaks the coding", Conduct::Bytes(bytes("xyz\r\n"))),
+        ("stalls", Conduct::BytesThenNothing(bytes(""))),
+    ]
+}
+
+/// A server with the failing backend `bad`, which comes first, and perhaps the backend `good`. Nothing
+/// rests, so that each failure is met.
+async fn with(bad: &MockBackend, good: Option<&MockBackend>) -> Result<Serving> {
+    let mut first = backend("bad", bad)?;
+    first.server.first_byte_timeout = Duration::from_millis(300);
+    first.server.stall_timeout = Duration::from_millis(300);
+    // The first in order is taken.
+    let others = good.map(|good| backend("good", good)).transpose()?;
+    let serving = serving_with([first], |config| {
+        config.backends.extend(others);
+        config.core.degraded_after = 1 << 20;
+        config.core.unserved_max = Micros(100_000);
+    });
+    let serving = serving.await?;
+    executors_until(serving.client, |list| {
+        list.iter()
+            .all(|executor| executor["models"] != Value::Array(Vec::new()))
+    })
+    .await?;
+    Ok(serving)
+}
+
+#[tokio::test]
+async fn a_failure_before_the_first_byte_is_made_good_by_another_server() -> Result<()> {
+    let (bad, good) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    let serving = with(&bad, Some(&good)).await?;
+    for (what, conduct) in early() {
+        bad.does(conduct);
+        let met = bad.seen(CHAT).len();
+        // The least loaded is chosen, which is either.
+        for time in 0..2 {
+            // No conversation that a server would be preferred for.
+            let hello = format!("hello, {what}, {time}");
+            let answer = serving.client.chat(&hello).await?;
+            ensure!(answer.text()? == "t0 t1 t2 ", "{what}");
+            ensure!(answer.header("x-pointsman-executor") == "good", "{what}");
+            let streamed = serving
+                .client
+                .stream(&streamed_chat(&hello))
+                .await?
+                .finish()
+                .await?;
+            ensure!(
+                streamed.text == "t0 t1 t2 " && streamed.done,
+                "{what}: {streamed:?}"
+            );
+        }
+        ensure!(bad.seen(CHAT).len() > met, "{what}: was not met");
+        serving.idle().await?;
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_failure_that_nobody_makes_good_is_a_clean_error() -> Result<()> {
+    let bad = MockBackend::start(&["demo"]).await?;
+    let serving = with(&bad, None).await?;
+    for (what, conduct) in early() {
+        bad.does(conduct);
+        for body in [chat("hello"), streamed_chat("hello")] {
+            let answer = serving.client.raw(CHAT, &[], body.to_string()).await?;
+            ensure!(answer.status == 502, "{what}: {}", answer.status);
+            ensure!(answer.json()?["error"]["type"] == "server_error", "{what}");
+        }
+        serving.idle().await?;
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
+    let (bad, good) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    let serving = with(&bad, Some(&good)).await?;
+    for (what, conduct) in late() {
+        bad.does(conduct);
+        let mut body = streamed_chat("hello");
+        body["pointsman"] = serde_json::json!({"executors": ["bad"]});
+        let answer = serving.client.raw(CHAT, &[], body.to_string()).await?;
+        ensure!(answer.status == 200, "{what}");
+        let text = String::from_utf8(answer.body)?;
+        ensure!(text.starts_with(&token(0)), "{what}: {text}");
+        let last = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
+        let error: Value = serde_json::from_str(last.trim_start_matches("data: "))?;
+        ensure!(
+            error["error"]["code"] == "server_broke_off",
+            "{what}: {text}"
+        );
+        ensure!(!text.contains("[DONE]"), "{what}: {text}");
+        serving.idle().await?;
+    }
+    // A whole answer that breaks off has no end.
+    let cut = head(200, &[("content-type", "application/json")], 100) + "{\"id\":";
+    bad.does(Conduct::Bytes(cut.into_bytes()));
+    let mut body = chat("hello");
+    body["pointsman"] = serde_json::json!({"executors": ["bad"]});
+    ensure!(
+        serving
+            .client
+            .raw(CHAT, &[], body.to_string())
+            .await
+            .is_err()
+    );
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_failing_rests_and_is_tried_again() -> Result<()> {
+    let (bad, good) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    let serving = serving_with([backend("bad", &bad)?, backend("good", &good)?], |config| {
+        config.core.degraded_after = 1;
+        config.core.down_after = 2;
+        config.core.down_for = Micros(300_000);
+    });
+    let serving = serving.await?;
+    bad.does(Conduct::Status(500, &[]));
+    let mut healths = Vec::new();
+    for _ in 0..200 {
+        ensure!(serving.client.chat("hello").await?.text()? == "t0 t1 t2 ");
+        let executors = executors_until(serving.client, |_| true).await?;
+        let health = named(&executors, "bad")["health"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let is_down = health == "down";
+        if healths.last() != Some(&health) {
+            healths.push(health);
+        }
+        if is_down {
+            break;
+        }
+        // The degraded one is chosen while the other one is busy only.
+        good.does(Conduct::Steps(1));
+        let client = serving.client;
+        let slow = tokio::spawn(async move { client.chat("slow").await });
+        drop(slow);
+        good.does(Conduct::Answers(3));
+    }
+    ensure!(
+        healths.iter().any(|health| health == "degraded"),
+        "{healths:?}"
+    );
+    bad.does(Conduct::Answers(3));
+    executors_until(serving.client, |list| {
+        named(list, "bad")["health"] != "down"
+    })
+    .await?;
+    good.allow(1000);
+    over(serving).await
+}

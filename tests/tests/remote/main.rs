@@ -1,0 +1,85 @@
+//! Servers elsewhere as executors, over HTTP.
+
+mod failures;
+mod passing;
+mod paths;
+mod pointsmen;
+mod room;
+mod roster;
+mod sessions;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pointsman_driver::provider::ExecutorTerms;
+use pointsman_executor::server::{ServerConfig, ServerUrl};
+use pointsman_server::config::{BackendConfig, Config};
+use pointsman_tests::backend::MockBackend;
+use pointsman_tests::client::Client;
+use pointsman_tests::serving::Serving;
+use serde_json::Value;
+
+/// A backend of the configuration, asked often.
+fn backend(name: &str, mock: &MockBackend) -> Result<BackendConfig> {
+    let url: ServerUrl = mock.url().parse()?;
+    Ok(BackendConfig {
+        server: ServerConfig {
+            name: Some(name.to_owned()),
+            poll: Duration::from_millis(50),
+            ..ServerConfig::new(url)
+        },
+        terms: ExecutorTerms::default(),
+        resolve: None,
+    })
+}
+
+/// A server with these backends and no engine, once all of them are found.
+async fn serving<const N: usize>(backends: [BackendConfig; N]) -> Result<Serving> {
+    serving_with(backends, |_| ()).await
+}
+
+async fn serving_with<const N: usize>(
+    backends: [BackendConfig; N],
+    tune: impl FnOnce(&mut Config),
+) -> Result<Serving> {
+    let serving = Serving::start(|config| {
+        config.models = Vec::new();
+        config.executors = Vec::new();
+        config.backends = backends.to_vec();
+        tune(config);
+    });
+    let serving = serving.await?;
+    let found = |executor: &Value| {
+        let models = executor["models"].as_array();
+        executor["kind"] != "remote" || models.is_some_and(|models| !models.is_empty())
+    };
+    executors_until(serving.client, |list| list.iter().all(found)).await?;
+    Ok(serving)
+}
+
+/// Waits until the executors are as wanted, and returns them.
+async fn executors_until(client: Client, wanted: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>> {
+    let mut last = Value::Null;
+    for _ in 0..20_000 {
+        last = client.get("/admin/executors").await?.json()?;
+        let list = last["executors"].as_array().context("no list")?;
+        if wanted(list) {
+            return Ok(list.clone());
+        }
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    bail!("the executors stay {last}")
+}
+
+/// The executor of this name in a list.
+fn named<'a>(list: &'a [Value], name: &str) -> &'a Value {
+    let mut list = list.iter();
+    list.find(|executor| executor["name"] == name)
+        .unwrap_or(&Value::Null)
+}
+
+/// Ends a test: nothing has stayed, and the server stops.
+async fn over(serving: Serving) -> Result<()> {
+    serving.idle().await?;
+    serving.server.stop().await
+}

@@ -1,0 +1,232 @@
+//! Requests and responses that go through.
+
+use anyhow::{Context, Result, ensure};
+use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
+use pointsman_executor::server::ServerKey;
+use pointsman_tests::backend::{Conduct, MockBackend, head};
+use pointsman_tests::client::{chat, streamed_chat};
+use serde_json::{Value, json};
+
+use super::{backend, executors_until, named, over, serving, serving_with};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A body that no serialiser writes.
+const BODY: &str = r#"{ "model":"demo","temperature" : 1.50,
+    "messages": [{"role":"user","content":"caf\u00e9 é", "unknown" : [1e2]}] , "x": null,"tools":[{}]}"#;
+
+#[tokio::test]
+async fn a_request_and_its_response_go_through_byte_for_byte() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let mut config = backend("elsewhere", &mock)?;
+    config.server.key = Some(ServerKey::new("theirs".to_owned()));
+    let serving = serving([config]).await?;
+    let answer = "{ \"odd\" :  [1.50, \"\\u00e9\"] }";
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-theirs", "1"),
+        ("connection", "close"),
+    ];
+    let response = head(200, &headers, answer.len()) + answer;
+    mock.does(Conduct::Bytes(response.into_bytes()));
+
+    let hinted = BODY.replace(
+        "{ \"model\"",
+        "{ \"pointsman\": {\"priority\": 3}, \"model\"",
+    );
+    for (path, body) in [
+        (CHAT, BODY),
+        ("/v1/completions?a=b", BODY),
+        (CHAT, &*hinted),
+    ] {
+        let sent = [
+            ("authorization", "Bearer ours"),
+            ("x-trace", "7"),
+            ("x-pointsman-session", "s"),
+        ];
+        let got = serving.client.raw(path, &sent, body.to_owned()).await?;
+        ensure!(got.status == 200, "{}", got.status);
+        ensure!(got.body == answer.as_bytes(), "{:?}", got.body);
+        ensure!(got.header("x-theirs") == "1" && got.header("connection") != "close");
+        ensure!(got.header("x-pointsman-executor") == "elsewhere");
+        let seen = mock.seen(path.split('?').next().unwrap_or(path));
+        let seen = seen.last().context("nothing arrived")?;
+        ensure!(
+            seen.line == format!("POST {path} HTTP/1.1"),
+            "{}",
+            seen.line
+        );
+        let arrived = String::from_utf8(seen.body.clone())?;
+        ensure!(arrived == BODY, "{arrived}");
+        let header = |name: &str| seen.headers.get(name).map(String::as_str);
+        ensure!(header("authorization") == Some("Bearer theirs"));
+        ensure!(header("x-trace") == Some("7"));
+        ensure!(header("x-pointsman-session").is_none());
+        ensure!(header("host") == Some(&*mock.addr().to_string()));
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_stream_goes_through_as_it_comes() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("elsewhere", &mock)?]).await?;
+    mock.does(Conduct::Steps(3));
+    let client = serving.client;
+    let asked = tokio::spawn(async move { client.stream(&streamed_chat("hello")).await });
+    mock.runs(1).await?;
+    ensure!(!asked.is_finished(), "a head without a token");
+    mock.allow(1);
+    let mut stream = asked.await??;
+    ensure!(stream.headers["x-pointsman-executor"] == "elsewhere");
+    ensure!(stream.first_text().await? == "t0 ");
+    mock.allow(1);
+    ensure!(stream.first_text().await? == "t1 ");
+    mock.allow(1);
+    let rest = stream.finish().await?;
+    ensure!(
+        rest.text == "t2 " && rest.done && rest.error.is_none(),
+        "{rest:?}"
+    );
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_known_to_the_server_at_once() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("elsewhere", &mock)?]).await?;
+    mock.does(Conduct::Steps(1000));
+    // In the middle of its answer.
+    mock.allow(2);
+    let mut stream = serving.client.stream(&streamed_chat("hello")).await?;
+    stream.first_text().await?;
+    drop(stream);
+    mock.abandoned(1).await?;
+    serving.idle().await?;
+    // Before the first byte.
+    let client = serving.client;
+    let asked = tokio::spawn(async move { client.chat("hello").await });
+    mock.runs(1).await?;
+    asked.abort();
+    mock.abandoned(2).await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn tokens_are_booked_as_the_server_counts_them() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("elsewhere", &mock)?]).await?;
+    mock.does(Conduct::Answers(7));
+    serving.client.chat("hello").await?;
+    let mut streamed = streamed_chat("hello");
+    streamed["stream_options"] = json!({"include_usage": true});
+    serving.client.stream(&streamed).await?.finish().await?;
+    serving.idle().await?;
+    let metrics = serving.client.get("/metrics").await?;
+    let metrics = String::from_utf8(metrics.body)?;
+    let generated = metrics.lines().find(|line| {
+        line.starts_with("pointsman_engine_tokens_total") && line.contains("phase=\"decode\"")
+    });
+    ensure!(
+        generated.is_some_and(|line| line.ends_with(" 14")),
+        "{generated:?}"
+    );
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_clients_fault_is_the_clients_to_hear() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("elsewhere", &mock)?]).await?;
+    for status in [400, 409, 413, 422] {
+        mock.does(Conduct::Status(status, &[("x-theirs", "1")]));
+        for _ in 0..10 {
+            let got = serving
+                .client
+                .raw(CHAT, &[], chat("hello").to_string())
+                .await?;
+            ensure!(got.status.as_u16() == status, "{}", got.status);
+            ensure!(got.json()?["error"]["message"] == format!("mock {status}"));
+        }
+    }
+    let executors = executors_until(serving.client, |_| true).await?;
+    ensure!(
+        named(&executors, "elsewhere")["health"] == "up",
+        "{executors:?}"
+    );
+    over(serving).await
+}
+
+#[tokio::test]
+async fn an_engine_and_a_server_serve_one_model_side_by_side() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving_with([backend("elsewhere", &mock)?], |config| {
+        config.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
+        config.executors = vec![ExecutorConfig {
+            name: Some("here".to_owned()),
+            ..ExecutorConfig::new("demo")
+        }];
+    });
+    let serving = serving.await?;
+    for (executor, from) in [("here", None), ("elsewhere", Some("mock"))] {
+        let mut body = chat("hello");
+        body["pointsman"] = json!({"executors": [executor]});
+        let answer = serving.client.post(CHAT, &body).await?;
+        ensure!(answer.header("x-pointsman-executor") == executor);
+        ensure!(answer.json()?["from"].as_str() == from);
+    }
+    // What an engine does not build goes to the server, unless the client forbids it.
+    let mut body = chat("hello");
+    body["tools"] = json!([{"type": "function", "function": {"name": "f"}}]);
+    let answer = serving.client.raw(CHAT, &[], body.to_string()).await?;
+    ensure!(answer.header("x-pointsman-executor") == "elsewhere");
+    let seen = mock.seen(CHAT);
+    let arrived: Value = serde_json::from_slice(&seen.last().context("nothing")?.body)?;
+    ensure!(arrived["tools"] == body["tools"]);
+    body["pointsman"] = json!({"executors": ["here"]});
+    let answer = serving.client.post(CHAT, &body).await?;
+    ensure!(answer.status == 400 && answer.json()?["error"]["param"] == "tools");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn models_come_and_go_with_their_servers() -> Result<()> {
+    let (one, two) = (
+        MockBackend::start(&["a"]).await?,
+        MockBackend::start(&["a"]).await?,
+    );
+    let serving = serving([backend("one", &one)?, backend("two", &two)?]).await?;
+    let client = serving.client;
+    let ask = |model: &'static str| async move {
+        let body = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
+        client.post(CHAT, &body).await
+    };
+    let listed = client.get("/v1/models").await?.json()?;
+    ensure!(listed["data"][0]["max_model_len"] == 4096, "{listed}");
+    ensure!(ask("b").await?.status == 404);
+    two.has_models("openai", &["b"]);
+    executors_until(client, |list| named(list, "two")["models"] == json!(["b"])).await?;
+    for (model, executor) in [("a", "one"), ("b", "two"), ("a", "one"), ("b", "two")] {
+        let answer = ask(model).await?;
+        ensure!(
+            answer.header("x-pointsman-executor") == executor,
+            "{:?}",
+            answer.json()
+        );
+    }
+    one.has_models("openai", &["b", "c"]);
+    executors_until(client, |list| {
+        named(list, "one")["models"] == json!(["b", "c"])
+    })
+    .await?;
+    let listed = client.get("/v1/models").await?.json()?;
+    let names: Vec<&str> = listed["data"]
+        .as_array()
+        .context("no list")?
+        .iter()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    ensure!(names == ["b", "c"], "{names:?}");
+    ensure!(ask("a").await?.status == 404);
+    over(serving).await
+}

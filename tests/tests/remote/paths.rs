@@ -1,0 +1,152 @@
+//! Paths that only servers elsewhere answer, and servers that operators add.
+
+use anyhow::{Result, ensure};
+use hyper::Method;
+use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
+use pointsman_tests::backend::{Conduct, MockBackend};
+use pointsman_tests::client::chat;
+use pointsman_tests::serving::Serving;
+use serde_json::json;
+
+use super::{backend, executors_until, named, over, serving, serving_with};
+
+#[tokio::test]
+async fn a_path_that_no_engine_answers_goes_to_a_server_of_the_model() -> Result<()> {
+    let (one, two) = (
+        MockBackend::start(&["a"]).await?,
+        MockBackend::start(&["b"]).await?,
+    );
+    let serving = serving([backend("one", &one)?, backend("two", &two)?]).await?;
+    let paths = [
+        "/v1/embeddings",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/rerank",
+        "/tokenize",
+        "/detokenize",
+        "/v2/anything?x=1",
+    ];
+    for path in paths {
+        for (model, executor, mock) in [("a", "one", &one), ("b", "two", &two)] {
+            let body =
+                json!({"model": model, "input": ["some text"], "pointsman": {"priority": 1}});
+            let answer = serving.client.raw(path, &[], body.to_string()).await?;
+            ensure!(answer.status == 200, "{path}: {:?}", answer.json());
+            ensure!(answer.header("x-pointsman-executor") == executor, "{path}");
+            let seen = mock.seen(path.split('?').next().unwrap_or(path));
+            ensure!(
+                seen.len() == 1 && seen[0].line.contains(path),
+                "{path}: {seen:?}"
+            );
+        }
+    }
+    let unknown = json!({"model": "c", "input": "text"});
+    let answer = serving.client.post("/v1/embeddings", &unknown).await?;
+    ensure!(answer.status == 404, "{:?}", answer.json());
+    // A body that is no JSON goes to any server, as does a request without one.
+    one.does(Conduct::Status(404, &[]));
+    two.does(Conduct::Status(404, &[]));
+    let form = "--x\r\ncontent-disposition: form-data; name=model\r\n\r\nwhisper\r\n--x--";
+    let answer = serving
+        .client
+        .raw("/v1/audio/transcriptions", &[], form)
+        .await?;
+    ensure!(answer.status == 404 && answer.json()?["error"]["message"] == "mock 404");
+    let path = "/v1/audio/transcriptions";
+    let seen = [one.seen(path), two.seen(path)].concat();
+    ensure!(
+        seen.len() == 1 && seen[0].body == form.as_bytes(),
+        "{seen:?}"
+    );
+    one.answers("/version", 200, "{\"version\": \"1\"}");
+    two.answers("/version", 200, "{\"version\": \"1\"}");
+    let answer = serving.client.unchecked(Method::GET, "/version").await?;
+    ensure!(answer.json()?["version"] == "1");
+    // What is for operators is never passed on.
+    for path in ["/admin/unknown", "/monitor/unknown"] {
+        ensure!(serving.client.unchecked(Method::GET, path).await?.status == 404);
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn without_a_server_elsewhere_a_path_is_unknown() -> Result<()> {
+    let serving = Serving::start(|_| ()).await?;
+    let body = json!({"model": "demo", "input": "text"});
+    let answer = serving.client.post("/v1/embeddings", &body).await?;
+    ensure!(answer.status == 404);
+    let told = answer.json()?["error"]["message"].to_string();
+    ensure!(told.contains("servers elsewhere only"), "{told}");
+    ensure!(serving.client.raw("/v1/unknown", &[], "{}").await?.status == 404);
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_model_that_only_engines_serve_is_not_passed_on() -> Result<()> {
+    let mock = MockBackend::start(&["other"]).await?;
+    let serving = serving_with([backend("elsewhere", &mock)?], |config| {
+        config.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
+        config.executors = vec![ExecutorConfig::new("demo")];
+    });
+    let serving = serving.await?;
+    let body = json!({"model": "demo", "input": "text"});
+    let answer = serving.client.post("/v1/embeddings", &body).await?;
+    ensure!(answer.status == 404, "{:?}", answer.json());
+    ensure!(mock.seen("/v1/embeddings").is_empty());
+    over(serving).await
+}
+
+#[tokio::test]
+async fn operators_add_and_remove_servers_while_requests_run() -> Result<()> {
+    let serving = Serving::start(|_| ()).await?;
+    let client = serving.client;
+    let mock = MockBackend::start(&["demo", "other"]).await?;
+    let order = json!({"url": mock.url(), "executor": "added", "slots": 5, "group": 3,
+        "poll-ms": 50, "software": "openai", "key": "theirs"});
+    let answer = client.post("/admin/executors", &order).await?;
+    ensure!(answer.status == 201, "{:?}", answer.json());
+    let list = executors_until(client, |list| {
+        named(list, "added")["models"] == json!(["demo", "other"])
+    });
+    let list = list.await?;
+    let added = named(&list, "added");
+    ensure!(added["slots_total"] == 5 && added["group"] == 3, "{added}");
+    let mut body = chat("hello");
+    body["model"] = json!("other");
+    let answer = client.post("/v1/chat/completions", &body).await?;
+    ensure!(answer.header("x-pointsman-executor") == "added");
+    let seen = mock.seen("/v1/chat/completions");
+    ensure!(seen[0].headers["authorization"] == "Bearer theirs");
+    // The same name again, and what cannot be used.
+    ensure!(client.post("/admin/executors", &order).await?.status == 409);
+    for (field, value) in [
+        ("url", json!("gpu1")),
+        ("software", json!("vlm")),
+        ("poll-ms", json!(1)),
+        ("device", json!("cpu0")),
+        ("unknown", json!(1)),
+    ] {
+        let mut order = order.clone();
+        order[field] = value;
+        let answer = client.post("/admin/executors", &order).await?;
+        ensure!(answer.status == 400, "{field}: {:?}", answer.json());
+        let param = answer.json()?["error"]["param"].clone();
+        ensure!(param == field, "{field}: {param}");
+    }
+    // What runs there runs on, and nothing new goes there.
+    mock.does(Conduct::Steps(2));
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    mock.allow(1);
+    let mut stream = client.stream(&streamed).await?;
+    stream.first_text().await?;
+    ensure!(client.delete("/admin/executors/added").await?.status == 202);
+    ensure!(client.post("/v1/chat/completions", &body).await?.status == 404);
+    mock.allow(1);
+    let rest = stream.finish().await?;
+    ensure!(rest.done && rest.error.is_none(), "{rest:?}");
+    executors_until(client, |list| named(list, "added").is_null()).await?;
+    // It may come again by the same name.
+    ensure!(client.post("/admin/executors", &order).await?.status == 201);
+    over(serving).await
+}

@@ -1,0 +1,236 @@
+//! The room at servers: slots, saturation, silence, and others' load.
+
+use anyhow::{Result, ensure};
+use pointsman_core::Micros;
+use pointsman_tests::backend::{Conduct, MockBackend};
+use pointsman_tests::client::{Client, streamed_chat};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use super::{backend, executors_until, named, over, serving, serving_with};
+
+/// Asks for so many streams, and reads each to its end.
+fn streams(client: Client, count: usize) -> Vec<JoinHandle<Result<String>>> {
+    let ask = || {
+        tokio::spawn(async move {
+            let streamed = client
+                .stream(&streamed_chat("hello"))
+                .await?
+                .finish()
+                .await?;
+            ensure!(streamed.done, "{streamed:?}");
+            anyhow::Ok(streamed.text)
+        })
+    };
+    (0..count).map(|_| ask()).collect()
+}
+
+#[tokio::test]
+async fn no_more_requests_are_at_a_server_than_it_has_slots() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    mock.has_models("llamacpp", &["demo"]);
+    mock.answers("/health", 200, "{\"status\":\"ok\"}");
+    mock.answers("/props", 200, "{\"total_slots\": 3}");
+    let serving = serving([backend("llama", &mock)?]).await?;
+    let client = serving.client;
+    let list = executors_until(client, |list| named(list, "llama")["slots_total"] == 3).await?;
+    ensure!(named(&list, "llama")["kind"] == "remote");
+    mock.does(Conduct::Steps(2));
+    let asked = streams(client, 12);
+    mock.runs(3).await?;
+    mock.allow(24);
+    for asked in asked {
+        ensure!(asked.await?? == "t0 t1 ");
+    }
+    ensure!(mock.running_max() == 3, "{}", mock.running_max());
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_room_is_waited_for_and_nobody_is_told_503() -> Result<()> {
+    for (status, headers) in [(503, &[][..]), (429, &[("retry-after", "0")])] {
+        let mock = MockBackend::start(&["demo"]).await?;
+        mock.has_models("vllm", &["demo"]);
+        mock.answers("/health", 200, "");
+        let serving = serving_with([backend("full", &mock)?], |config| {
+            config.core.degraded_after = 1;
+        });
+        let serving = serving.await?;
+        mock.does(Conduct::Status(status, headers));
+        let asked = streams(serving.client, 4);
+        let busy = |list: &[serde_json::Value]| named(list, "full")["saturated"] == true;
+        let list = executors_until(serving.client, busy).await?;
+        ensure!(
+            named(&list, "full")["health"] == "up",
+            "a busy server is not ill: {list:?}"
+        );
+        mock.does(Conduct::Answers(2));
+        for asked in asked {
+            ensure!(asked.await?? == "t0 t1 ");
+        }
+        executors_until(serving.client, |list| !busy(list)).await?;
+        over(serving).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_turns_back_the_fourth_has_three_slots() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("three", &mock)?]).await?;
+    mock.does(Conduct::Steps(1));
+    let mut asked = streams(serving.client, 3);
+    mock.runs(3).await?;
+    mock.does(Conduct::Status(503, &[]));
+    asked.extend(streams(serving.client, 5));
+    let shown = |list: &[serde_json::Value]| {
+        let slots = named(list, "three")["slots_total"].as_u64();
+        slots.is_some_and(|slots| slots < 10)
+    };
+    executors_until(serving.client, shown).await?;
+    mock.does(Conduct::Answers(1));
+    mock.allow(3);
+    for asked in asked {
+        ensure!(asked.await?? == "t0 ");
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_model_is_waited_for() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    mock.has_models("llamacpp", &["demo"]);
+    mock.answers("/health", 200, "{}");
+    let serving = serving([backend("llama", &mock)?]).await?;
+    mock.answers(
+        "/health",
+        503,
+        "{\"error\":{\"message\":\"Loading model\"}}",
+    );
+    let loads = |list: &[serde_json::Value]| named(list, "llama")["saturated"] == true;
+    executors_until(serving.client, loads).await?;
+    let asked = streams(serving.client, 2);
+    serving.load_until(|load| load.queued == 2).await?;
+    ensure!(mock.seen("/v1/chat/completions").is_empty());
+    mock.answers("/health", 200, "{}");
+    for asked in asked {
+        ensure!(asked.await?? == "t0 t1 t2 ");
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn requests_wait_for_a_server_that_is_gone_and_go_there_when_it_is_back() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let addr = mock.addr();
+    let serving = serving_with([backend("away", &mock)?], |config| {
+        config.core.unserved_max = Micros(30_000_000);
+    });
+    let serving = serving.await?;
+    drop(mock);
+    executors_until(serving.client, |list| {
+        named(list, "away")["health"] == "down"
+    })
+    .await?;
+    let asked = streams(serving.client, 3);
+    serving.load_until(|load| load.queued == 3).await?;
+    let back = MockBackend::start_at(addr, &["demo"]).await?;
+    for asked in asked {
+        ensure!(asked.await?? == "t0 t1 t2 ");
+    }
+    ensure!(back.seen("/v1/chat/completions").len() == 3);
+    over(serving).await
+}
+
+#[tokio::test]
+async fn what_others_run_at_a_server_takes_of_its_slots() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    mock.has_models("vllm", &["demo"]);
+    mock.answers("/health", 200, "");
+    let mut config = backend("shared", &mock)?;
+    config.server.slots = Some(10);
+    let metrics = |running: u32| {
+        format!(
+            "vllm:num_requests_running{{engine=\"0\"}} {running}\n\
+             vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n\
+             vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"100\"}} 1\n"
+        )
+    };
+    mock.answers("/metrics", 200, &metrics(1));
+    let serving = serving([config]).await?;
+    let client = serving.client;
+    executors_until(client, |list| named(list, "shared")["slots_total"] == 7).await?;
+    let devices = client.get("/admin/executors").await?.json()?["devices"].clone();
+    ensure!(
+        devices[0]["blocks_total"] == 100 && devices[0]["blocks_free"] == 50,
+        "{devices}"
+    );
+    mock.answers("/metrics", 200, &metrics(100));
+    executors_until(client, |list| named(list, "shared")["slots_total"] == 1).await?;
+    mock.answers("/metrics", 200, &metrics(0));
+    executors_until(client, |list| named(list, "shared")["slots_total"] == 8).await?;
+    mock.answers("/metrics", 200, "");
+    executors_until(client, |list| named(list, "shared")["slots_total"] == 10).await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn another_software_is_known_by_the_names_of_its_metrics() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let mut config = backend("new", &mock)?;
+    config.server.slots = Some(10);
+    config.server.metrics = Some(pointsman_executor::server::MetricNames {
+        path: "/stats".to_owned(),
+        running: "engine_busy".to_owned(),
+        waiting: "engine_queue".to_owned(),
+        kv_usage: "engine_kv".to_owned(),
+        kv_info: "engine_blocks".to_owned(),
+    });
+    mock.answers(
+        "/stats",
+        200,
+        "engine_busy 3\nengine_queue 1\nengine_kv 0.25\n\
+         engine_blocks{block_size=\"32\",num_gpu_blocks=\"40\"} 1\n",
+    );
+    let serving = serving([config]).await?;
+    executors_until(serving.client, |list| {
+        named(list, "new")["slots_total"] == 6
+    })
+    .await?;
+    let devices = serving.client.get("/admin/executors").await?.json()?["devices"].clone();
+    ensure!(devices[0]["blocks_free"] == json!(30), "{devices}");
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn the_slots_of_llama_cpp_are_asked_for_only_while_requests_run_there() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    mock.has_models("llamacpp", &["demo"]);
+    mock.answers("/health", 200, "{}");
+    mock.answers("/props", 200, "{\"total_slots\": 2}");
+    mock.answers(
+        "/slots",
+        200,
+        "[{\"is_processing\": true}, {\"is_processing\": true}]",
+    );
+    let serving = serving([backend("llama", &mock)?]).await?;
+    let asked_for_health = || mock.seen("/health").len();
+    let until = asked_for_health() + 5;
+    while asked_for_health() < until {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    ensure!(mock.seen("/slots").is_empty());
+    mock.does(Conduct::Steps(1));
+    let asked = streams(serving.client, 1);
+    // Somebody else has the other slot.
+    executors_until(serving.client, |list| {
+        named(list, "llama")["slots_total"] == 1
+    })
+    .await?;
+    ensure!(!mock.seen("/slots").is_empty());
+    mock.allow(1);
+    for asked in asked {
+        asked.await??;
+    }
+    over(serving).await
+}
