@@ -62,10 +62,11 @@ fn main() -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(compare(quick))
+    runtime.block_on(compare(if quick { 10 } else { 1 }))
 }
 
-async fn compare(quick: bool) -> Result<()> {
+/// Compares all gateways, each with one part in `part` of the requests.
+async fn compare(part: usize) -> Result<()> {
     let server = StampServer::start().await?;
     let tools = target().join("peers");
     let built: PathBuf = target().join("release");
@@ -78,7 +79,6 @@ async fn compare(quick: bool) -> Result<()> {
     );
     for (name, load) in LOADS {
         let mut rows: Vec<Row> = (0..=gateways.len()).map(|_| Row::default()).collect();
-        let part = if quick { 10 } else { 1 };
         let load = Load {
             requests: (load.requests / ROUNDS / part).max(1),
             ..load
