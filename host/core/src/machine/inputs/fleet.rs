@@ -87,11 +87,16 @@ impl Machine {
 
     /// Notes the answer of a server elsewhere. One that is open again takes what waits in its queue.
     fn set_availability(&mut self, id: ExecutorId, availability: Availability) {
-        if self.ledger[id].availability == availability {
+        let before = self.ledger[id].availability;
+        if before == availability {
             return;
         }
         let out = &mut self.out;
         let freed = self.ledger.set_availability(id, availability, out);
+        if (before, availability) == (Availability::Silent, Availability::Open) {
+            // It was away, and is back: its faults were of the time before.
+            self.ledger.forgive(id, out);
+        }
         match availability {
             Availability::Open => {}
             Availability::Busy | Availability::Silent => self.drop_reservations_on(id),

@@ -2,8 +2,8 @@
 //!
 //! After `degraded-after` faults without a sequence served to its end in between, an executor is
 //! degraded; after `down-after` more it takes nothing new for `down-for`. Then it is degraded again:
-//! one more fault brings the next rest, and a sequence served to its end makes it whole. What runs
-//! there runs on all the while.
+//! one more fault brings the next rest, and a sequence served to its end makes it whole, as does the
+//! return of a server that was silent. What runs there runs on all the while.
 
 use pointsman_interface::Micros;
 use pointsman_interface::rows::Health;
