@@ -8,6 +8,7 @@ use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;
 use pointsman_tests::fleet::Defaults;
+use pointsman_tests::gateway::{Arrivals, Load, StampServer, measure as measure_gateway};
 use pointsman_tests::{engine, journal, reload};
 
 #[test]
@@ -87,4 +88,27 @@ async fn the_reload_benchmark_runs() {
     let measured = reload::measure(case).await.unwrap();
     assert_eq!(measured.pause.len(), 3);
     assert_eq!(measured.to_first_decision.len(), 3);
+}
+
+#[tokio::test]
+async fn the_gateway_benchmark_measures_every_request_and_chunk() {
+    let server = StampServer::start().await.unwrap();
+    for (arrivals, chunks) in [
+        (Arrivals::Closed(2), 3),
+        (Arrivals::Open(200), 3),
+        (Arrivals::Closed(1), 0),
+    ] {
+        let load = Load {
+            prompt_bytes: 2000,
+            chunks,
+            arrivals,
+            requests: 5,
+        };
+        let measured = measure_gateway(server.addr(), load).await.unwrap();
+        assert_eq!(measured.first.len(), 5);
+        // All but the first one of each stream; some may have come together.
+        assert!(measured.chunks.len() <= 5 * chunks.saturating_sub(1));
+        assert_eq!(measured.chunks.is_empty(), chunks == 0);
+        assert!(!measured.elapsed.is_zero());
+    }
 }

@@ -7,12 +7,15 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use pointsman_notation::instead;
 
+use crate::peers;
 use crate::policies;
 use crate::process;
 use crate::workspace::Workspace;
 
 const PACKAGE: &str = "pointsman-tests";
 const FOLDER: &str = "tests/benches";
+/// The benchmark that needs other programs.
+const GATEWAY: &str = "gateway";
 
 pub(crate) fn list(workspace: &Workspace) -> Result<()> {
     let names = names(&workspace.root.join(FOLDER))?;
@@ -28,6 +31,9 @@ pub(crate) fn list(workspace: &Workspace) -> Result<()> {
 pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<()> {
     known(name, &names(&workspace.root.join(FOLDER))?)?;
     policies::build_all(workspace)?;
+    if name == GATEWAY {
+        peers::prepare(workspace)?;
+    }
     let mut command = process::cargo(&workspace.root);
     command
         .args(["bench", "-p", PACKAGE, "--bench", name, "--"])

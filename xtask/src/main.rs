@@ -13,6 +13,7 @@ mod apt;
 mod bench;
 mod cli;
 mod lint;
+mod peers;
 mod policies;
 mod process;
 mod python;

@@ -47,12 +47,12 @@ impl<'b> Fields<'b> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::Body(format!("is not UTF-8 at byte {}", error.valid_up_to()))
         })?;
-        let value: &RawValue = parsed(text)?;
-        let fields = Self::of(value, str::to_owned)?;
-        fields.ok_or_else(|| {
-            let found = described(value);
-            ApiError::Body(format!("has to be a JSON object, not {found}"))
-        })
+        if text.trim_ascii_start().starts_with('{') {
+            return Self::noted(text, str::to_owned);
+        }
+        let found = described(parsed(text)?);
+        let message = format!("has to be a JSON object, not {found}");
+        Err(ApiError::Body(message))
     }
 
     /// The fields of an object; absent: `value` is none. `named` makes their names in errors.
@@ -63,12 +63,17 @@ impl<'b> Fields<'b> {
         if !value.get().starts_with('{') {
             return Ok(None);
         }
-        let Noted { values, surplus } = parsed(value.get())?;
+        Self::noted(value.get(), named).map(Some)
+    }
+
+    /// The fields of the object that `json` is.
+    fn noted(json: &'b str, named: fn(&str) -> String) -> Result<Self, ApiError> {
+        let Noted { values, surplus } = parsed(json)?;
         if surplus > 0 {
             let message = format!("has an object with more than {FIELDS_MAX} fields");
             return Err(ApiError::Body(message));
         }
-        Ok(Some(Self { values, named }))
+        Ok(Self { values, named })
     }
 
     /// True if `name` has a value other than `null`.

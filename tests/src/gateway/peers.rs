@@ -72,9 +72,7 @@ impl Peer {
     /// If it does not start, or does not answer in time.
     pub async fn start(self, program: &Path, server: SocketAddr) -> Result<Gateway> {
         let folder = tempfile::tempdir()?;
-        let free = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let addr = free.local_addr()?;
-        drop(free);
+        let addr = free_address()?;
         let mut command = self.command(program, folder.path(), (addr, server))?;
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::null());
@@ -122,11 +120,18 @@ impl Peer {
                 ]);
                 command.args(["--worker-urls", &format!("http://{server}")]);
                 command.args(["--host", "127.0.0.1", "--port", &addr.port().to_string()]);
-                command.args(["--prometheus-port", "0", "--log-level", "error"]);
+                let metrics = free_address()?.port().to_string();
+                command.args(["--prometheus-port", &metrics, "--log-level", "error"]);
             }
         }
         Ok(command)
     }
+}
+
+/// An address where nobody listens now.
+fn free_address() -> Result<SocketAddr> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(free.local_addr()?)
 }
 
 fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {
