@@ -1,6 +1,9 @@
 //! The official `openai` client for Python, against a server on this machine.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_driver::provider::ExecutorTerms;
+use pointsman_executor::server::ServerConfig;
+use pointsman_server::config::BackendConfig;
 use pointsman_tests::serving::{Serving, target};
 use tokio::process::Command;
 
@@ -13,6 +16,33 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/openai_chat.p
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chats_streams_and_understands_errors() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
+    run_client(&serving).await?;
+    serving.idle().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_elsewhere_answers_it_as_it_does_itself() -> Result<()> {
+    let back = Serving::start(|_| {}).await?;
+    let backend = BackendConfig {
+        server: ServerConfig::new(format!("http://{}", back.server.addr()).parse()?),
+        terms: ExecutorTerms::default(),
+        resolve: None,
+    };
+    let front = Serving::start(|config| {
+        config.models.clear();
+        config.executors.clear();
+        config.backends = vec![backend];
+    });
+    let front = front.await?;
+    run_client(&front).await?;
+    front.idle().await?;
+    back.idle().await?;
+    Ok(())
+}
+
+/// Runs the client's script against a server.
+async fn run_client(serving: &Serving) -> Result<()> {
     let python = target().join("python/bin/python");
     let output = Command::new(&python)
         .arg(SCRIPT)
@@ -24,6 +54,5 @@ async fn chats_streams_and_understands_errors() -> Result<()> {
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{said}\n{complained}");
-    serving.idle().await?;
     Ok(())
 }

@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_driver::provider::ExecutorTerms;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::PromptEncoder as _;
+use pointsman_executor::server::{ServerConfig, ServerKey};
 use pointsman_lifecycle::report::TransactionOutcome;
 use pointsman_policy_cli::journal::{self, ExportArgs, JournalCommand};
-use pointsman_server::config::{ApiKey, Config, JournalPlace, Rights, Secret};
+use pointsman_server::config::{ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret};
+use pointsman_tests::backend::{Conduct, MockBackend, coded, head, stream_head};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::log::Log;
@@ -29,6 +32,7 @@ use tokio::net::TcpStream;
 const MARK: &str = "zqx7";
 const KEY: &str = "zqx7-api-key";
 const ADMIN_KEY: &str = "zqx7-admin-key";
+const BACKEND_KEY: &str = "zqx7-backend-key";
 /// A prompt whose tokens are looked for too.
 const PROMPT: &str = "Tell zqx7-orchid-lantern a story.";
 
@@ -41,7 +45,8 @@ struct Written {
     bytes: Vec<u8>,
 }
 
-fn tune(config: &mut Config, folder: &Path) {
+fn tune(config: &mut Config, folder: &Path, backend: BackendConfig) {
+    config.backends = vec![backend];
     config.keys = vec![ApiKey {
         sha256: Sha256::digest(KEY).into(),
         rights: Rights::of_tenant("default"),
@@ -99,6 +104,49 @@ async fn be_served(client: Client) -> Result<Answers> {
         completed.to_owned(),
     ];
     Ok(Answers { whole, pieces })
+}
+
+/// The server elsewhere, which asks for a key.
+fn backend(elsewhere: &MockBackend) -> Result<BackendConfig> {
+    Ok(BackendConfig {
+        server: ServerConfig {
+            key: Some(ServerKey::new(BACKEND_KEY.to_owned())),
+            ..ServerConfig::new(elsewhere.url().parse()?)
+        },
+        terms: ExecutorTerms::default(),
+        resolve: None,
+    })
+}
+
+/// Sends requests that a server elsewhere answers, turns back, fails, and breaks off.
+async fn be_passed_on(client: Client, elsewhere: &MockBackend) -> Result<()> {
+    let event = "data: {\"choices\":[{\"delta\":{\"content\":\"zqx7-answer\"}}]}\n\n";
+    let broken = format!("{}{}", stream_head(), coded(event));
+    let whole = "{\"zqx7-answer\": 1}";
+    let whole = head(200, &[("zqx7-header", "1")], whole.len()) + whole;
+    let body = json!({"model": "elsewhere", "tools": ["zqx7-tool"], "stream": true,
+        "messages": [{"role": "user", "content": PROMPT}], "zqx7-field": "zqx7-value"});
+    for conduct in [
+        Conduct::Answers(3),
+        Conduct::Bytes(whole.into_bytes()),
+        Conduct::Bytes(broken.into_bytes()),
+        Conduct::Bytes(b"zqx7 is no HTTP\r\n\r\n".to_vec()),
+        Conduct::Status(500, &[("zqx7-header", "1")]),
+        Conduct::Status(422, &[]),
+    ] {
+        elsewhere.does(conduct);
+        let key = format!("Bearer {KEY}");
+        let headers = [("authorization", &*key), ("x-zqx7", "zqx7-header")];
+        client.raw(CHAT, &headers, body.to_string()).await?;
+    }
+    // A path that nobody knows is asked there, too.
+    elsewhere.does(Conduct::Status(404, &[]));
+    let seen = elsewhere.seen(CHAT);
+    let key = seen
+        .last()
+        .and_then(|seen| seen.headers.get("authorization"));
+    ensure!(key.is_some_and(|key| key.ends_with(BACKEND_KEY)), "{key:?}");
+    Ok(())
 }
 
 /// The bytes of a request with these header lines.
@@ -390,9 +438,12 @@ fn search(written: &[Written], needles: &[String]) -> Result<()> {
 async fn no_key_prompt_or_answer_is_written_anywhere() -> Result<()> {
     let log = Log::begin("trace")?;
     let folder = tempfile::tempdir()?;
-    let serving = Serving::start(|config| tune(config, folder.path())).await?;
+    let elsewhere = MockBackend::start(&["elsewhere"]).await?;
+    let backend = backend(&elsewhere)?;
+    let serving = Serving::start(|config| tune(config, folder.path(), backend)).await?;
     let client = serving.client.with_key(KEY);
     let answers = be_served(client).await?;
+    be_passed_on(client, &elsewhere).await?;
     be_refused(serving.server.addr()).await?;
     leave(client).await?;
     fault(&serving).await?;

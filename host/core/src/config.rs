@@ -28,8 +28,8 @@ pub struct Config {
     pub degraded_after: u32,
     /// Further such faults, from which on the executor takes nothing new for [`Self::down_for`].
     pub down_after: u32,
-    /// The time in µs for which an executor takes nothing new after too many faults. After it one more
-    /// fault is one too many.
+    /// The time in µs for which an executor takes nothing new after too many faults, and for which it is
+    /// degraded then, or after fewer. After it one more fault is one too many.
     pub down_for: Micros,
     /// Longest time in µs that a request may be without a place; counted from the arrival, and anew
     /// from the return after a failure or preemption. What no executor can take then is refused with

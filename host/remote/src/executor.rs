@@ -70,6 +70,13 @@ pub(crate) enum News {
     Asked(Findings),
 }
 
+/// The part of what was heard that the driver is told.
+enum Heard {
+    Nothing,
+    /// These events, or that the server was heard.
+    News(Vec<Event>),
+}
+
 /// The task of an executor elsewhere.
 struct Remote {
     // Immutable.
@@ -191,6 +198,18 @@ async fn ask_always(mut probe: Probe, poll: Arc<Poll>, usual: Duration, news: mp
     }
 }
 
+// === impl Heard ===
+
+impl Heard {
+    fn of(events: Vec<Event>) -> Self {
+        if events.is_empty() {
+            Heard::Nothing
+        } else {
+            Heard::News(events)
+        }
+    }
+}
+
 // === impl Remote ===
 
 impl Remote {
@@ -202,15 +221,17 @@ impl Remote {
         let mut reports = interval(REPORT_EVERY);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let events = tokio::select! {
+            let heard = tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => self.command(command),
+                    Some(command) => Heard::of(self.command(command)),
                     None => break,
                 },
                 Some(news) = news.recv() => self.hear(news),
-                _ = reports.tick(), if !self.running.is_empty() => self.progress(),
+                _ = reports.tick(), if !self.running.is_empty() => Heard::of(self.progress()),
             };
-            if !events.is_empty() && self.report(events).await.is_err() {
+            if let Heard::News(events) = heard
+                && self.report(events).await.is_err()
+            {
                 break;
             }
         }
@@ -285,11 +306,15 @@ impl Remote {
         vec![Event::Left { sequence, state }]
     }
 
-    fn hear(&mut self, news: News) -> Vec<Event> {
+    fn hear(&mut self, news: News) -> Heard {
         match news {
-            News::Began(sequence) => self.began(sequence).into_iter().collect(),
-            News::Ended(sequence, end) => self.ended(sequence, end),
-            News::Asked(findings) => self.asked(findings),
+            News::Began(sequence) => Heard::of(self.began(sequence).into_iter().collect()),
+            News::Ended(sequence, end) => Heard::of(self.ended(sequence, end)),
+            News::Asked(findings) if findings.availability == Availability::Silent => {
+                Heard::of(self.asked(findings))
+            }
+            // That it answers is news, though nothing has changed.
+            News::Asked(findings) => Heard::News(self.asked(findings)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The models on this machine's processors: the [`Provider`] of the local engine.
+//! The models on this machine's processors: the local part of the host's provider.
 //!
 //! [`start`] attaches the devices and executors of the configuration; the fleet adds and removes
 //! other executors.
@@ -161,12 +161,12 @@ fn loaded(model: &ServedModel) -> Arc<Loaded> {
 // === impl LocalProvider ===
 
 impl LocalProvider {
-    /// Loads a model, as [`Provider::load`] does.
+    /// Loads a model, as a provider does.
     pub(crate) fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError> {
         load(model).map_err(|error| ServeModelError::Files(format!("{error:#}")))
     }
 
-    /// Prepares an executor, as [`Provider::executor`] does.
+    /// Prepares an executor, as a provider does.
     pub(crate) fn executor(
         &self,
         models: &[ServedModel],

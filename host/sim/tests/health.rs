@@ -117,6 +117,29 @@ fn a_degraded_executor_runs_on_and_a_resting_one_ends_what_it_runs() {
 }
 
 #[test]
+fn an_executor_that_was_degraded_for_long_is_tried_again_and_one_fault_undoes_that() {
+    let (mut world, executor) = host();
+    for _ in 0..2 {
+        fault(&mut world, executor);
+    }
+    let passed = world.now().after(seconds(5));
+    world.run_until(passed);
+    assert_eq!(healths(&world, executor), [Health::Degraded, Health::Up]);
+    fault(&mut world, executor);
+    assert_eq!(health(&world, executor), Health::Degraded);
+    // The fourth in a row is as bad as it was before.
+    let passed = world.now().after(seconds(5));
+    world.run_until(passed);
+    fault(&mut world, executor);
+    assert_eq!(health(&world, executor), Health::Down);
+    let passed = world.now().after(seconds(10));
+    world.run_until(passed);
+    assert_eq!(health(&world, executor), Health::Up);
+    fault(&mut world, executor);
+    assert_eq!(health(&world, executor), Health::Down);
+}
+
+#[test]
 fn a_request_that_is_itself_at_fault_is_no_fault_of_its_executor() {
     let (mut world, executor) = host();
     for _ in 0..5 {

@@ -222,7 +222,7 @@ impl Machine {
 
     fn fire_executor(&mut self, id: ExecutorId) {
         self.ledger.cool_due(id, &mut self.out);
-        self.ledger.end_rest(id, &mut self.out);
+        self.ledger.end_rest(id, &self.config, &mut self.out);
         self.out.due = true;
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! After `degraded-after` faults without a sequence served to its end in between, an executor is
 //! degraded; after `down-after` more it takes nothing new for `down-for`. Then it is degraded again:
-//! one more fault brings the next rest, and a sequence served to its end makes it whole, as does the
-//! return of a server that was silent. What runs there runs on all the while.
+//! one more fault brings the next rest. An executor that is degraded for `down-for` is tried like any
+//! other one, and one more fault makes it what it was. A sequence served to its end makes it whole, as does
+//! the return of a server that was silent. What runs there runs on all the while.
 
 use pointsman_interface::Micros;
 use pointsman_interface::rows::Health;
@@ -25,7 +26,8 @@ pub(super) struct Faults {
 enum Standing {
     #[default]
     Good,
-    Doubtful,
+    /// Rather others, until then.
+    Doubtful(Micros),
     /// Nothing new until then.
     Resting(Micros),
 }
@@ -41,7 +43,7 @@ impl Faults {
         if self.in_a_row >= down_after {
             self.standing = Standing::Resting(now.after(config.down_for));
         } else if self.in_a_row >= config.degraded_after {
-            self.standing = Standing::Doubtful;
+            self.standing = Standing::Doubtful(now.after(config.down_for));
         }
     }
 
@@ -55,18 +57,22 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// Ends a rest that is over at the time `now`.
-    pub(super) fn end_rest(&mut self, now: Micros) {
-        if self.rests_until().is_some_and(|until| until <= now) {
-            self.standing = Standing::Doubtful;
-        }
+    /// Ends a rest or a doubt that is over at the time `now`.
+    pub(super) fn pass(&mut self, now: Micros, config: &Config) {
+        self.standing = match self.standing {
+            Standing::Resting(until) if until <= now => {
+                Standing::Doubtful(now.after(config.down_for))
+            }
+            Standing::Doubtful(until) if until <= now => Standing::Good,
+            Standing::Good | Standing::Doubtful(_) | Standing::Resting(_) => self.standing,
+        };
     }
 
-    /// The end of the rest; absent: there is none.
-    pub(super) fn rests_until(&self) -> Option<Micros> {
+    /// The end of the rest or doubt; absent: there is none.
+    pub(super) fn until(&self) -> Option<Micros> {
         match self.standing {
-            Standing::Good | Standing::Doubtful => None,
-            Standing::Resting(until) => Some(until),
+            Standing::Good => None,
+            Standing::Doubtful(until) | Standing::Resting(until) => Some(until),
         }
     }
 
@@ -74,7 +80,7 @@ impl Faults {
     pub(super) fn health(&self) -> Health {
         match self.standing {
             Standing::Good => Health::Up,
-            Standing::Doubtful => Health::Degraded,
+            Standing::Doubtful(_) => Health::Degraded,
             Standing::Resting(_) => Health::Down,
         }
     }

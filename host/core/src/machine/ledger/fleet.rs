@@ -222,11 +222,11 @@ impl Ledger {
         self.arm(id, out);
     }
 
-    /// Ends the rest of an executor whose time is over.
-    pub(crate) fn end_rest(&mut self, id: ExecutorId, out: &mut Outbox) {
+    /// Ends the rest of an executor, or the doubt about it, whose time is over.
+    pub(crate) fn end_rest(&mut self, id: ExecutorId, config: &Config, out: &mut Outbox) {
         if self.find(id).is_some() {
             let now = out.now();
-            self.change_health(id, |executor| executor.faults.end_rest(now), out);
+            self.change_health(id, |executor| executor.faults.pass(now, config), out);
             self.arm(id, out);
         }
     }

@@ -259,7 +259,7 @@ impl Ledger {
         let record = &self[executor];
         let cools = record.models.values();
         let cools = cools.filter_map(|presence| presence.warm_until);
-        let first = cools.chain(record.faults.rests_until()).min();
+        let first = cools.chain(record.faults.until()).min();
         out.timers.arm(Timer::Executor(executor), first);
     }
 
