@@ -19,9 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-use http::{HeaderMap, StatusCode};
-
-use crate::relay::{self, ClientGone, RelaySender, RelayedResponse};
+use crate::relay::{self, ClientGone, RelayBeginning, RelaySender, RelayedResponse};
 use crate::text::TextStream;
 
 /// One message to a response.
@@ -206,16 +204,17 @@ impl TextSink {
         Ok(())
     }
 
-    /// Hands in the response of another server, with this head. What follows goes through the sender.
+    /// Hands in the response of another server, with its first frame, so that its client is woken once for
+    /// both. What follows goes through the sender.
     ///
     /// # Errors
     /// If the client has left, or the stay is over.
-    pub fn relay(&self, status: StatusCode, headers: HeaderMap) -> Result<RelaySender, ClientGone> {
+    pub fn relay(&self, beginning: RelayBeginning) -> Result<RelaySender, ClientGone> {
         let mut stays = self.stays();
         if stays.present != self.stay {
             return Err(ClientGone);
         }
-        let (sender, response) = relay::response(status, headers);
+        let (sender, response) = relay::response(beginning);
         let sent = self.sender.try_send(Delivery::Relayed(response));
         sent.map_err(|_unsent| ClientGone)?;
         stays.answer.origin = Origin::Relayed;

@@ -65,10 +65,28 @@ pub struct RelaySender(mpsc::Sender<RelayFrame>);
 #[error("the client has left")]
 pub struct ClientGone;
 
-/// Makes a response with this head, and the sender of its frames.
+/// The beginning of a relayed response: its head, and its first frame, which goes with it.
+#[derive(Debug)]
+pub struct RelayBeginning {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// The headers of the response; nothing about the connection.
+    pub headers: HeaderMap,
+    /// The first frame of the body.
+    pub first: RelayFrame,
+}
+
+/// Makes a response with this beginning, and the sender of its other frames.
 #[must_use]
-pub fn response(status: StatusCode, headers: HeaderMap) -> (RelaySender, RelayedResponse) {
+pub(crate) fn response(beginning: RelayBeginning) -> (RelaySender, RelayedResponse) {
+    let RelayBeginning {
+        status,
+        headers,
+        first,
+    } = beginning;
     let (sender, frames) = mpsc::channel(FRAMES_MAX);
+    let sent = sender.try_send(first);
+    sent.expect("a new channel has room and its receiver");
     let response = RelayedResponse {
         status,
         headers,

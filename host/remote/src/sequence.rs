@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use pointsman_core::SequenceRef;
 use pointsman_executor::delivery::TextSink;
-use pointsman_executor::relay::{RelayFrame, RelaySender, RemoteCall};
+use pointsman_executor::relay::{RelayBeginning, RelayFrame, RemoteCall};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -150,31 +150,52 @@ impl Sequence {
             head.headers.remove(name);
         }
         let mut watch = BodyWatch::of(&head.headers, head.status);
-        let Ok(sender) = self.sink.relay(head.status, head.headers) else {
+        let first = self.frame(first, &body, &mut watch);
+        let is_whole = is_last(&first);
+        let begun = self.sink.relay(RelayBeginning {
+            status: head.status,
+            headers: head.headers,
+            first,
+        });
+        let Ok(sender) = begun else {
             return SequenceEnd::ClientGone;
         };
         if watch.form == Form::Events {
             drop(self.news.send(News::Began(self.name)).await);
         }
-        let mut next = first;
-        while let Some(bytes) = next {
-            watch.see(&bytes);
-            self.generated.store(watch.generated(), Ordering::Relaxed);
-            if body.is_end_stream() {
-                return served(&sender, bytes, &watch).await;
-            }
-            if sender.send(RelayFrame::More(bytes)).await.is_err() {
-                return SequenceEnd::ClientGone;
-            }
-            next = match self.next(&mut body, self.patience.stall).await {
-                Ok(next) => next,
+        if is_whole {
+            return SequenceEnd::Served(watch.usage());
+        }
+        loop {
+            let next = match self.next(&mut body, self.patience.stall).await {
+                Ok(next) => self.frame(next, &body, &mut watch),
                 Err(why) => {
                     drop(sender.send(RelayFrame::Broken(why.clone())).await);
                     return SequenceEnd::Broken(why);
                 }
             };
+            let is_last = is_last(&next);
+            if sender.send(next).await.is_err() {
+                return SequenceEnd::ClientGone;
+            }
+            if is_last {
+                return SequenceEnd::Served(watch.usage());
+            }
         }
-        served(&sender, Bytes::new(), &watch).await
+    }
+
+    /// The frame with the next bytes of a body; absent: it has ended.
+    fn frame(&self, bytes: Option<Bytes>, body: &Incoming, watch: &mut BodyWatch) -> RelayFrame {
+        let Some(bytes) = bytes else {
+            return RelayFrame::Last(Bytes::new());
+        };
+        watch.see(&bytes);
+        self.generated.store(watch.generated(), Ordering::Relaxed);
+        if body.is_end_stream() {
+            RelayFrame::Last(bytes)
+        } else {
+            RelayFrame::More(bytes)
+        }
     }
 
     /// The next bytes of a body; absent: it has ended.
@@ -198,11 +219,10 @@ impl Sequence {
     }
 }
 
-/// Sends the last bytes of a body.
-async fn served(sender: &RelaySender, last: Bytes, watch: &BodyWatch) -> SequenceEnd {
-    match sender.send(RelayFrame::Last(last)).await {
-        Ok(()) => SequenceEnd::Served(watch.usage()),
-        Err(_gone) => SequenceEnd::ClientGone,
+fn is_last(frame: &RelayFrame) -> bool {
+    match frame {
+        RelayFrame::Last(_) => true,
+        RelayFrame::More(_) | RelayFrame::Broken(_) => false,
     }
 }
 
