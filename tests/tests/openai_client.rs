@@ -1,8 +1,6 @@
 //! The official `openai` client for Python, against a server on this machine.
 
 use anyhow::{Context, Result, ensure};
-use pointsman_driver::provider::ExecutorTerms;
-use pointsman_executor::server::ServerConfig;
 use pointsman_server::config::BackendConfig;
 use pointsman_tests::serving::{Serving, target};
 use tokio::process::Command;
@@ -24,11 +22,8 @@ async fn chats_streams_and_understands_errors() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_elsewhere_answers_it_as_it_does_itself() -> Result<()> {
     let back = Serving::start(|_| {}).await?;
-    let backend = BackendConfig {
-        server: ServerConfig::new(format!("http://{}", back.server.addr()).parse()?),
-        terms: ExecutorTerms::default(),
-        resolve: None,
-    };
+    let url = format!("http://{}", back.server.addr());
+    let backend = BackendConfig::new(url.parse()?);
     let front = Serving::start(|config| {
         config.models.clear();
         config.executors.clear();

@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_driver::provider::ExecutorTerms;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::PromptEncoder as _;
-use pointsman_executor::server::{ServerConfig, ServerKey};
+use pointsman_executor::server::ServerKey;
 use pointsman_lifecycle::report::TransactionOutcome;
 use pointsman_policy_cli::journal::{self, ExportArgs, JournalCommand};
 use pointsman_server::config::{ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret};
@@ -108,14 +107,9 @@ async fn be_served(client: Client) -> Result<Answers> {
 
 /// The server elsewhere, which asks for a key.
 fn backend(elsewhere: &MockBackend) -> Result<BackendConfig> {
-    Ok(BackendConfig {
-        server: ServerConfig {
-            key: Some(ServerKey::new(BACKEND_KEY.to_owned())),
-            ..ServerConfig::new(elsewhere.url().parse()?)
-        },
-        terms: ExecutorTerms::default(),
-        resolve: None,
-    })
+    let mut backend = BackendConfig::new(elsewhere.url().parse()?);
+    backend.server.key = Some(ServerKey::new(BACKEND_KEY.to_owned()));
+    Ok(backend)
 }
 
 /// Sends requests that a server elsewhere answers, turns back, fails, and breaks off.

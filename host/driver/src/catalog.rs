@@ -68,12 +68,6 @@ impl Catalog {
         }
     }
 
-    /// The servers elsewhere that serve `model`.
-    pub fn remotes<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a ExecutorEntry> {
-        let executors = self.executors.iter();
-        executors.filter(move |it| it.is_remote() && it.models.iter().any(|name| name == model))
-    }
-
     /// The counters of the engine of `executor`; absent: the engine does not run in this process.
     #[must_use]
     pub fn engine(&self, executor: &str) -> Option<&EngineStats> {

@@ -8,16 +8,28 @@
 //! either, and the server feels it.
 //!
 //! # Cancellation
-//! The executor sees that the response was dropped ([`RelaySender::is_gone`], and each send fails).
+//! The executor sees that the response was dropped: each send fails.
 
 use std::fmt;
 
 use bytes::Bytes;
+use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::mpsc;
 
 /// The most frames of a response that wait for its client.
 pub const FRAMES_MAX: usize = 64;
+
+/// Headers that are about a connection, and are passed on in neither direction.
+pub const CONNECTION_HEADERS: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
 
 /// A client's request as it came, to be passed on byte for byte.
 #[derive(Clone, PartialEq, Eq)]
@@ -76,6 +88,13 @@ pub struct RelayBeginning {
     pub first: RelayFrame,
 }
 
+/// True if the body after these headers is a stream of events.
+#[must_use]
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
 /// Makes a response with this beginning, and the sender of its other frames.
 #[must_use]
 pub(crate) fn response(beginning: RelayBeginning) -> (RelaySender, RelayedResponse) {
@@ -108,12 +127,6 @@ impl RelaySender {
     pub async fn send(&self, frame: RelayFrame) -> Result<(), ClientGone> {
         let sent = self.0.send(frame).await;
         sent.map_err(|_unsent| ClientGone)
-    }
-
-    /// True if the client has left.
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.0.is_closed()
     }
 }
 

@@ -28,9 +28,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
+use crate::asker::{self, Asker, Ours};
 use crate::client::{Connections, ServerClient};
 use crate::findings::{Findings, ServerLoad};
-use crate::probe::{self, Ours, Probe};
 use crate::sequence::{Patience, Sequence, SequenceEnd};
 use crate::watch::Usage;
 
@@ -102,7 +102,6 @@ struct Running {
     /// Tokens generated, and those of them that were reported.
     generated: Arc<AtomicU32>,
     reported: u32,
-    has_begun: bool,
 }
 
 /// The server as it was told last.
@@ -140,14 +139,14 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
         nudge: Notify::new(),
         pause_ms: AtomicU32::new(0),
     });
-    let probe = Probe {
+    let asker = Asker {
         client: client.clone(),
         software: server.software,
         metrics: server.metrics.clone(),
         patience: PROBE_PATIENCE,
     };
     runtime.spawn(ask_always(
-        probe,
+        asker,
         Arc::clone(&poll),
         server.poll,
         news.clone(),
@@ -173,14 +172,14 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
 }
 
 /// Asks the server again and again, until nobody hears of it any more.
-async fn ask_always(mut probe: Probe, poll: Arc<Poll>, usual: Duration, news: mpsc::Sender<News>) {
+async fn ask_always(mut asker: Asker, poll: Arc<Poll>, usual: Duration, news: mpsc::Sender<News>) {
     loop {
         let ours = match poll.ours.load(Ordering::Relaxed) {
             0 => Ours::None,
             1.. => Ours::Some,
         };
         let findings = tokio::select! {
-            findings = probe.ask(ours) => findings,
+            findings = asker.ask(ours) => findings,
             () = news.closed() => return,
         };
         if news.send(News::Asked(findings)).await.is_err() {
@@ -215,7 +214,7 @@ impl Heard {
 impl Remote {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut news: mpsc::Receiver<News>) {
         if !self.spec.server.models.is_empty() {
-            let models = probe::named(&self.spec.server.models);
+            let models = asker::named(&self.spec.server.models);
             self.found.send_replace(models);
         }
         let mut reports = interval(REPORT_EVERY);
@@ -289,7 +288,6 @@ impl Remote {
             task: tokio::spawn(task.run()).abort_handle(),
             generated,
             reported: 0,
-            has_begun: false,
         };
         self.running.insert(sequence.request, running);
         self.count_ours();
@@ -321,7 +319,6 @@ impl Remote {
     fn began(&mut self, sequence: SequenceRef) -> Option<Event> {
         let running = self.running.get_mut(&sequence.request)?;
         (running.sequence == sequence).then_some(())?;
-        running.has_begun = true;
         running.reported = 1;
         let made = Progress {
             request: sequence.request,
@@ -515,9 +512,14 @@ impl Remote {
 // === impl Running ===
 
 impl Running {
+    /// True once the beginning of a stream was reported.
+    fn has_begun(&self) -> bool {
+        self.reported > 0
+    }
+
     /// The tokens since the last report; absent: there are none.
     fn made(&mut self) -> Option<Progress> {
-        if !self.has_begun {
+        if !self.has_begun() {
             return None;
         }
         self.made_up_to(self.generated.load(Ordering::Relaxed))
@@ -526,12 +528,12 @@ impl Running {
     /// The tokens since the last report, once all have come.
     fn last(&mut self, usage: Usage) -> Option<Progress> {
         let counted = self.generated.load(Ordering::Relaxed);
-        let made = self.made_up_to(usage.output.unwrap_or(counted))?;
-        let prefilled = if self.has_begun {
+        let prefilled = if self.has_begun() {
             0
         } else {
             self.prompt_tokens
         };
+        let made = self.made_up_to(usage.output.unwrap_or(counted))?;
         Some(Progress { prefilled, ..made })
     }
 

@@ -20,10 +20,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod asker;
 pub mod client;
 mod executor;
 mod findings;
-mod probe;
 mod sequence;
 mod watch;
 

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderName};
+use http::header;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use pointsman_core::SequenceRef;
 use pointsman_executor::delivery::TextSink;
-use pointsman_executor::relay::{RelayBeginning, RelayFrame, RemoteCall};
+use pointsman_executor::relay::{CONNECTION_HEADERS, RelayBeginning, RelayFrame, RemoteCall};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -24,17 +24,6 @@ use crate::watch::{BodyWatch, Form, Usage};
 
 /// The longest time for which a server may ask to be left alone.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-
-/// Headers of a response that are about its connection, and are not passed on.
-const KEPT_BACK: [HeaderName; 7] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-];
 
 /// A request under way.
 #[derive(Debug)]
@@ -146,7 +135,7 @@ impl Sequence {
             Ok(first) => first,
             Err(why) => return SequenceEnd::Failed(why),
         };
-        for name in KEPT_BACK {
+        for name in CONNECTION_HEADERS {
             head.headers.remove(name);
         }
         let mut watch = BodyWatch::of(&head.headers, head.status);

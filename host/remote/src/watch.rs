@@ -3,9 +3,9 @@
 //! Servers tell them in `usage`, in the last lines of a body. Where they do not, the events of a stream
 //! are counted, of which most have a token each.
 
-use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use memchr::memmem;
+use pointsman_executor::relay::is_event_stream;
 use serde_json::Value;
 
 /// Bytes at the end of a body in which `usage` is looked for.
@@ -42,9 +42,7 @@ pub(crate) struct Usage {
 impl BodyWatch {
     /// A body that follows this head.
     pub(crate) fn of(headers: &HeaderMap, status: StatusCode) -> Self {
-        let content_type = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-        let is_events = content_type.is_some_and(|it| it.starts_with(b"text/event-stream"));
-        Self::new(match (status.is_success(), is_events) {
+        Self::new(match (status.is_success(), is_event_stream(headers)) {
             (false, _) => Form::Error,
             (true, true) => Form::Events,
             (true, false) => Form::Whole,

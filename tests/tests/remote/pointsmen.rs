@@ -6,15 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_driver::provider::ExecutorTerms;
-use pointsman_executor::server::{ServerConfig, ServerUrl};
-use pointsman_server::config::BackendConfig;
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::{executors_until, named, over, serving, serving_with};
+use super::{backend_at, executors_until, named, over, serving, serving_with};
 
 /// A server with the demo model at this address.
 async fn pointsman(listen: SocketAddr) -> Result<Serving> {
@@ -25,23 +22,10 @@ async fn pointsman(listen: SocketAddr) -> Result<Serving> {
     .await
 }
 
-fn at(name: &str, addr: SocketAddr) -> Result<BackendConfig> {
-    let url: ServerUrl = format!("http://{addr}").parse()?;
-    Ok(BackendConfig {
-        server: ServerConfig {
-            name: Some(name.to_owned()),
-            poll: Duration::from_millis(50),
-            ..ServerConfig::new(url)
-        },
-        terms: ExecutorTerms::default(),
-        resolve: None,
-    })
-}
-
 #[tokio::test]
 async fn an_answer_is_the_same_through_another_pointsman() -> Result<()> {
     let back = pointsman("127.0.0.1:0".parse()?).await?;
-    let front = serving([at("back", back.client.addr())?]).await?;
+    let front = serving([backend_at("back", back.client.addr())?]).await?;
     let mut body = chat("Tell me a story about a fox and an owl.");
     body["max_tokens"] = json!(40);
     let straight = back
@@ -100,9 +84,12 @@ async fn all_backends_are_restarted_under_load_and_no_request_fails() -> Result<
         pointsman("127.0.0.1:0".parse()?).await?,
     ];
     let addrs = [backs[0].client.addr(), backs[1].client.addr()];
-    let front = serving_with([at("a", addrs[0])?, at("b", addrs[1])?], |config| {
-        config.core.unserved_max = pointsman_core::Micros(30_000_000);
-    });
+    let front = serving_with(
+        [backend_at("a", addrs[0])?, backend_at("b", addrs[1])?],
+        |config| {
+            config.core.unserved_max = pointsman_core::Micros(30_000_000);
+        },
+    );
     let front = front.await?;
     let (stop, served) = (
         Arc::new(AtomicBool::new(false)),

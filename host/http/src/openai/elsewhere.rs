@@ -17,7 +17,7 @@ use super::inflow::{Part, mixed};
 use super::passing::{self, Passage};
 use super::target::Target;
 use super::understand::rules;
-use super::{Caller, CompletionKind, EVENT_STREAM, pace, relay, submit};
+use super::{Caller, CompletionKind, EVENT_STREAM, pace, read_call, relay, submit};
 use crate::App;
 use crate::answer::{Answer, JSON, Reply, Responses};
 use crate::body::Body;
@@ -57,18 +57,7 @@ pub(crate) async fn numbers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
 
 async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiError> {
     let app = call.app;
-    app.check_serving()?;
-    let caller = Caller {
-        holder: Arc::clone(call.holder),
-        headers: call.request.headers().clone(),
-    };
-    let passage = Passage::of(&call.request);
-    let body = call.body().await?;
-    app.check_hands()?;
-    let arrived = app.clock.now();
-    let reader = Arc::clone(app);
-    let understood = move |body: Body| understand(&reader, kind, (caller, passage), body);
-    let submission = app.turns.read(body, understood).await?;
+    let (submission, arrived) = read_call(call, kind, understand).await?;
     let (_, mut inflow) = submit(app, submission)?;
     let first = inflow.first().await;
     let placed = inflow.headers();

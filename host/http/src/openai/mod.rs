@@ -79,6 +79,9 @@ pub(super) struct Caller {
     pub(super) headers: HeaderMap,
 }
 
+/// A function that understands a body, by its sender and the way that the request takes.
+type Understand<T> = fn(&App, CompletionKind, (Caller, Passage), Body) -> Result<T, ApiError>;
+
 /// The part of an answer that has come when there is something to send.
 enum Begun {
     Whole(WholeText),
@@ -86,6 +89,9 @@ enum Begun {
     /// The response of another server.
     Relayed(RelayedResponse),
 }
+
+/// The most tokens of a completion whose client names no bound: OpenAI's number.
+const COMPLETION_TOKENS: u32 = 16;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
@@ -108,21 +114,11 @@ pub(super) async fn text(call: Call<'_>) -> Result<TextAnswer, ApiError> {
 
 async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiError> {
     let app = call.app;
-    app.check_serving()?;
-    let caller = Caller {
-        holder: Arc::clone(call.holder),
-        headers: call.request.headers().clone(),
-    };
-    let passage = Passage::of(&call.request);
-    let body = call.body().await?;
-    app.check_hands()?;
-    let arrived = app.clock.now();
-    let reader = Arc::clone(app);
-    let understood = move |body: Body| understand(&reader, kind, (caller, passage), body);
+    let (understood, arrived) = read_call(call, kind, understand).await?;
     let Understood {
         submission,
         transfer,
-    } = app.turns.read(body, understood).await?;
+    } = understood;
     let mut envelope = Envelope {
         kind,
         id: String::new(),
@@ -157,6 +153,28 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
     };
     reply.headers_mut().extend(placed);
     Ok(reply)
+}
+
+/// Understands a request of this kind, by `understand`, once its body is there. Returns the time of that,
+/// too.
+async fn read_call<T: Send + 'static>(
+    call: Call<'_>,
+    kind: CompletionKind,
+    understand: Understand<T>,
+) -> Result<(T, Micros), ApiError> {
+    let app = call.app;
+    app.check_serving()?;
+    let caller = Caller {
+        holder: Arc::clone(call.holder),
+        headers: call.request.headers().clone(),
+    };
+    let passage = Passage::of(&call.request);
+    let body = call.body().await?;
+    app.check_hands()?;
+    let arrived = app.clock.now();
+    let reader = Arc::clone(app);
+    let understood = move |body: Body| understand(&reader, kind, (caller, passage), body);
+    Ok((app.turns.read(body, understood).await?, arrived))
 }
 
 /// Waits for the part of an answer with which its response can begin.

@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use hyper::header::{self, HeaderName};
 use hyper::{HeaderMap, Method, Request};
 use pointsman_executor::job::{Job, Sampling};
-use pointsman_executor::relay::RemoteCall;
+use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
 use serde_json::value::RawValue;
 
-use super::CompletionKind;
+use super::{COMPLETION_TOKENS, CompletionKind};
 use crate::fields::{Fields, read};
 use crate::hints::BODY_FIELD;
 
@@ -26,8 +26,6 @@ pub(super) struct Passage {
 const TOKEN_BYTES: usize = 4;
 /// Tokens that a chat without a bound is taken to generate at most.
 const CHAT_TOKENS: u32 = 4096;
-/// Tokens that a completion without a bound is taken to generate at most: OpenAI's number.
-const TEXT_TOKENS: u32 = 16;
 
 /// Fields with the prompt of a request, of all the interfaces that are passed on.
 const PROMPT_FIELDS: [&str; 8] = [
@@ -43,28 +41,22 @@ const PROMPT_FIELDS: [&str; 8] = [
 /// Fields with the bound on the tokens of an answer.
 const BOUND_FIELDS: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
 
-/// Headers of a request that are about its connection or its sender, and are not passed on. An
-/// encoding of the answer would hide the tokens it took.
-const KEPT_BACK: [HeaderName; 16] = [
+/// Headers of a request that are about its sender, and are not passed on. An encoding of the answer
+/// would hide the tokens it took.
+const KEPT_BACK: [HeaderName; 10] = [
     header::ACCEPT_ENCODING,
     header::AUTHORIZATION,
-    header::CONNECTION,
     header::CONTENT_LENGTH,
     header::COOKIE,
     header::EXPECT,
     header::FORWARDED,
     header::HOST,
     header::ORIGIN,
-    header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::REFERER,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
 ];
-/// Beginnings of names of headers that are not passed on either: hints, a key, and the connection.
-const KEPT_BACK_PREFIXES: [&str; 4] = ["x-pointsman-", "x-api-key", "keep-alive", "proxy-"];
+/// Beginnings of names of headers that are not passed on either: hints, a key, and those for proxies.
+const KEPT_BACK_PREFIXES: [&str; 3] = ["x-pointsman-", "x-api-key", "proxy-"];
 
 // === impl Passage ===
 
@@ -103,7 +95,7 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     let mut passed = headers.clone();
     for name in headers.keys() {
         let text = name.as_str();
-        let is_kept = KEPT_BACK.contains(name);
+        let is_kept = KEPT_BACK.contains(name) || CONNECTION_HEADERS.contains(name);
         if is_kept
             || KEPT_BACK_PREFIXES
                 .iter()
@@ -156,7 +148,7 @@ pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
     let asked = bounds.find_map(read::<u32>);
     let unasked = match kind {
         CompletionKind::Chat => CHAT_TOKENS,
-        CompletionKind::Text => TEXT_TOKENS,
+        CompletionKind::Text => COMPLETION_TOKENS,
     };
     asked.unwrap_or(unasked).max(1)
 }
@@ -248,10 +240,10 @@ mod tests {
     #[test]
     fn the_bound_on_an_answer_is_the_clients_or_what_is_usual() {
         for (body, chat, text) in [
-            ("{}", CHAT_TOKENS, TEXT_TOKENS),
+            ("{}", CHAT_TOKENS, COMPLETION_TOKENS),
             (r#"{"max_tokens": 7}"#, 7, 7),
             (r#"{"max_tokens": 7, "max_completion_tokens": 8}"#, 8, 8),
-            (r#"{"max_tokens": "seven"}"#, CHAT_TOKENS, TEXT_TOKENS),
+            (r#"{"max_tokens": "seven"}"#, CHAT_TOKENS, COMPLETION_TOKENS),
             (r#"{"max_output_tokens": 0}"#, 1, 1),
         ] {
             let fields = Fields::parse(body.as_bytes()).unwrap();

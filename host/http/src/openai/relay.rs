@@ -12,12 +12,10 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
-use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, StatusCode};
-use pointsman_executor::relay::{RelayFrame, RelayedResponse};
+use pointsman_executor::relay::{RelayFrame, RelayedResponse, is_event_stream};
 use tokio::sync::mpsc;
 
-use super::EVENT_STREAM;
 use super::inflow::Inflow;
 use super::sse::Pace;
 use crate::error::ApiError;
@@ -63,14 +61,17 @@ pub(super) fn begin(
         headers,
         frames,
     } = relayed;
-    let content_type = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-    let is_events = content_type.is_some_and(|it| it.starts_with(EVENT_STREAM.as_bytes()));
+    let form = if is_event_stream(&headers) {
+        Form::Events
+    } else {
+        Form::Other
+    };
     let body = RelayBody {
         frames,
         inflow,
         pace,
         progress: Progress::Flowing { frames: 0 },
-        form: if is_events { Form::Events } else { Form::Other },
+        form,
     };
     (status, headers, body)
 }

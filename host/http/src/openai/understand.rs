@@ -20,7 +20,7 @@ use super::params::{self, Params, Transfer};
 use super::passing::{self, Passage};
 use super::prompt::{Prompt, PromptReader};
 use super::target::Target;
-use super::{Caller, CompletionKind, chat, completions, prefix};
+use super::{COMPLETION_TOKENS, Caller, CompletionKind, chat, completions, prefix};
 use crate::App;
 use crate::body::Body;
 use crate::error::{ApiError, quoted};
@@ -41,9 +41,6 @@ struct Local {
     prompt_blocks: PromptBlocks,
     transfer: Transfer,
 }
-
-/// The most tokens of a completion whose client names no bound: OpenAI's number.
-const COMPLETION_TOKENS: u32 = 16;
 
 /// Understands a request: slow where the prompt is long.
 pub(super) fn understand(

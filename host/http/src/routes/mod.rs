@@ -175,18 +175,17 @@ impl Resource {
     /// The path of the table that is found for `path`. One that nobody here knows, and that is not for
     /// operators, is every method's where there are servers elsewhere that may know it.
     pub(super) fn find_or_pass_on(path: &str, catalog: &Catalog) -> Result<Self, ApiError> {
-        let is_for_operators = ["/admin", "/monitor"]
-            .iter()
-            .any(|own| path.starts_with(own));
-        let may_pass = !is_for_operators && catalog.executors.iter().any(ExecutorEntry::is_remote);
         Self::find(path).or_else(|error| {
-            let rows = table::UNKNOWN;
-            let parameter = String::new();
-            if may_pass {
-                Ok(Self { rows, parameter })
-            } else {
-                Err(error)
+            let is_for_operators = ["/admin", "/monitor"]
+                .iter()
+                .any(|own| path.starts_with(own));
+            if is_for_operators || !catalog.executors.iter().any(ExecutorEntry::is_remote) {
+                return Err(error);
             }
+            Ok(Self {
+                rows: table::UNKNOWN,
+                parameter: String::new(),
+            })
         })
     }
 

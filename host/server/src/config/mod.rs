@@ -31,7 +31,7 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig};
-use pointsman_executor::server::ServerConfig;
+use pointsman_executor::server::{ServerConfig, ServerUrl};
 pub use pointsman_http::{
     ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, TlsSettings,
     UnnamedModel, UsableModels,
@@ -244,6 +244,18 @@ pub enum LogFormat {
 }
 
 // === impl Config ===
+
+impl BackendConfig {
+    /// The server at `url`, on default terms.
+    #[must_use]
+    pub fn new(url: ServerUrl) -> Self {
+        Self {
+            server: ServerConfig::new(url),
+            terms: ExecutorTerms::default(),
+            resolve: None,
+        }
+    }
+}
 
 impl Config {
     /// Reads the file that `flags` name. Flags override the file; the rest has its default.

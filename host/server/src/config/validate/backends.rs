@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pointsman_driver::provider::{ExecutorTerms, SLOTS_MAX};
+use pointsman_driver::provider::SLOTS_MAX;
 use pointsman_executor::server::{
     MetricNames, SOFTWARE, ServerConfig, ServerKey, ServerSoftware, ServerUrl,
 };
@@ -194,17 +194,4 @@ fn check_new(
     }
     let key = "backends".to_owned();
     Err(ConfigError::new(place(), Wrong::Twice { key, name }))
-}
-
-// === impl BackendConfig ===
-
-impl BackendConfig {
-    /// The server at `url`, on default terms.
-    fn new(url: ServerUrl) -> Self {
-        Self {
-            server: ServerConfig::new(url),
-            terms: ExecutorTerms::default(),
-            resolve: None,
-        }
-    }
 }

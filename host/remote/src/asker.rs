@@ -25,7 +25,7 @@ const MODELS_MAX: usize = 1024;
 
 /// The questions to one server.
 #[derive(Debug)]
-pub(crate) struct Probe {
+pub(crate) struct Asker {
     pub(crate) client: ServerClient,
     /// The software; absent: it is found out.
     pub(crate) software: Option<ServerSoftware>,
@@ -47,9 +47,9 @@ pub(crate) enum Ours {
 #[derive(Debug, Default, PartialEq)]
 struct Samples(BTreeMap<String, (f64, BTreeMap<String, String>)>);
 
-// === impl Probe ===
+// === impl Asker ===
 
-impl Probe {
+impl Asker {
     /// Asks everything.
     pub(crate) async fn ask(&mut self, ours: Ours) -> Findings {
         let models = match self.models().await {
