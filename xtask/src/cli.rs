@@ -9,6 +9,7 @@ Project tasks. Usage: cargo xtask TASK
   serve [ARGS]                    the default policies, then `pointsman serve ARGS` in release
   policies [NAME...]              build these policies, or all, to components in <target>/policies
   test [--skip-policies] [ARGS]   policies, then cargo test --workspace ARGS
+  watch-test PROGRAM [ARGS]       a test program, ended with its threads' stacks where it hangs
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
   tidy                            the project's own rules only; takes a second
   bench                           list the benchmarks
@@ -18,7 +19,16 @@ Project tasks. Usage: cargo xtask TASK
 <target> is CARGO_TARGET_DIR, or target/ beside the root Cargo.toml.
 ";
 
-const TASKS: &[&str] = &["serve", "policies", "test", "lint", "tidy", "bench", "help"];
+const TASKS: &[&str] = &[
+    "serve",
+    "policies",
+    "test",
+    "watch-test",
+    "lint",
+    "tidy",
+    "bench",
+    "help",
+];
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
@@ -26,6 +36,7 @@ pub(crate) enum Task {
     Serve { args: Vec<String> },
     Policies { names: Vec<String> },
     Test { guests: Guests, args: Vec<String> },
+    WatchTest { program: String, args: Vec<String> },
     Lint,
     Tidy,
     BenchList,
@@ -54,6 +65,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
         "lint" => alone(Task::Lint, rest),
         "tidy" => alone(Task::Tidy, rest),
         "test" => Ok(test(rest)),
+        "watch-test" => watch_test(rest),
         "bench" => bench(rest),
         unknown => bail!("{}", unknown_task(unknown)),
     }
@@ -77,6 +89,16 @@ fn test(rest: &[String]) -> Task {
             args: rest.to_vec(),
         },
     }
+}
+
+fn watch_test(rest: &[String]) -> Result<Task> {
+    let Some((program, args)) = rest.split_first() else {
+        bail!("expected the test program to run\n\n{USAGE}");
+    };
+    Ok(Task::WatchTest {
+        program: program.clone(),
+        args: args.to_vec(),
+    })
 }
 
 fn bench(rest: &[String]) -> Result<Task> {
@@ -178,7 +200,10 @@ mod tests {
     #[test]
     fn every_task_is_listed_and_described() {
         for task in TASKS {
-            assert!(parsed(task).is_ok(), "{task}");
+            assert!(
+                parsed(&format!("{task} name")).is_ok() || parsed(task).is_ok(),
+                "{task}"
+            );
             assert!(USAGE.contains(&format!("\n  {task} ")), "{task}");
         }
     }

@@ -21,6 +21,7 @@ mod serve;
 mod testing;
 mod tidy;
 mod twins;
+mod watchdog;
 mod workspace;
 
 use std::env;
@@ -53,6 +54,7 @@ fn run(args: &[String]) -> Result<()> {
         Task::Policies { names } => policies::build_named(&workspace, &names),
         Task::Serve { args } => serve::run(&workspace, &args),
         Task::Test { guests, args } => testing::run(&workspace, guests, &args),
+        Task::WatchTest { program, args } => watchdog::run(&program, &args),
         Task::Lint => lint::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
         Task::BenchList => bench::list(&workspace),

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: the guests, the clients and the twins, then all tests of the workspace.
 
-use anyhow::Result;
+use std::env;
+
+use anyhow::{Context, Result};
 
 use crate::apt;
 use crate::cli::Guests;
@@ -23,6 +25,15 @@ pub(crate) fn run(workspace: &Workspace, guests: Guests, args: &[String]) -> Res
         Guests::AsTheyAre => {}
     }
     let mut command = process::cargo(&workspace.root);
-    command.args(["test", "--workspace"]).args(args);
-    process::run(&mut command)
+    command.args(["test", "--config", &watched()?, "--workspace"]);
+    process::run(command.args(args))
+}
+
+/// The line of cargo's configuration that has test programs run by `watch-test`.
+fn watched() -> Result<String> {
+    let this = env::current_exe()?;
+    let this = this.to_str().context("this program's path is not UTF-8")?;
+    Ok(format!(
+        "target.'cfg(all())'.runner = [{this:?}, \"watch-test\"]"
+    ))
 }
