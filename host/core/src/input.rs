@@ -272,6 +272,16 @@ pub struct Progress {
     pub generated: u32,
 }
 
+/// A prompt's tokens, as the server counts them that has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PromptCount {
+    /// All tokens of the prompt.
+    pub tokens: u32,
+    /// Those of them that were cached there.
+    pub cached: u32,
+}
+
 /// The name of a sequence in messages of its executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -366,6 +376,9 @@ pub enum Input {
     TimePassed,
     /// The tokens were set that all engines of a device together may schedule in a step.
     TokensPerStepSet(DeviceId, u32),
+    /// A server elsewhere told the tokens of a prompt as it counts them itself. Tenants pay for those, once
+    /// the sequence has ended.
+    PromptCounted(SequenceRef, PromptCount),
 }
 
 impl Input {

@@ -88,8 +88,8 @@ pub use feed::{Feed, Named, Relay};
 pub use handled::{AttachError, Handled};
 pub use input::{
     Availability, BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept,
-    KvReport, KvSpec, NewRequest, PrefixEvent, Progress, PromptBlocks, ReadableBlocks, RetryClass,
-    SequenceRef, StepReport, Tier,
+    KvReport, KvSpec, NewRequest, PrefixEvent, Progress, PromptBlocks, PromptCount, ReadableBlocks,
+    RetryClass, SequenceRef, StepReport, Tier,
 };
 pub use machine::{
     BrokenInvariant, ExecutorSnapshot, Machine, Obstacle, PotentialLoad, Probe, ProbedExecutor,

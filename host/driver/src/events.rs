@@ -26,6 +26,9 @@ impl Driver {
             match event {
                 Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
                 Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
+                Event::PromptCounted(sequence, count) => {
+                    self.input(now, Input::PromptCounted(sequence, count));
+                }
                 Event::Finished { sequence, stop } => {
                     self.requests.stopped(sequence.request, stop);
                     if let Some(session) = self.requests.session(sequence.request) {

@@ -242,6 +242,7 @@ impl Host {
         let input = match event {
             Event::Started(sequence) => Input::SequenceStarted(sequence),
             Event::Stepped(report) => Input::StepFinished(report),
+            Event::PromptCounted(sequence, count) => Input::PromptCounted(sequence, count),
             Event::Finished { sequence, .. } => {
                 self.requests.get_mut(&sequence.request).unwrap().runs_on = None;
                 Input::SequenceFinished(sequence)

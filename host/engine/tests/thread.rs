@@ -98,6 +98,7 @@ fn a_panic_loses_what_ran_and_the_next_life_serves() {
     let about = heard.iter().filter_map(|event| match event {
         Event::Started(sequence) | Event::Finished { sequence, .. } => Some(*sequence),
         Event::Stepped(_)
+        | Event::PromptCounted(..)
         | Event::Failed { .. }
         | Event::Left { .. }
         | Event::Lost { .. }

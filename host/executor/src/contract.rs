@@ -17,8 +17,8 @@
 //! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
 use pointsman_core::{
-    Arrangement, Availability, BlockId, ExecutorId, Incarnation, KvReport, RetryClass, SequenceRef,
-    StartOrder, StepReport,
+    Arrangement, Availability, BlockId, ExecutorId, Incarnation, KvReport, PromptCount, RetryClass,
+    SequenceRef, StartOrder, StepReport,
 };
 
 use crate::delivery::StopReason;
@@ -88,6 +88,8 @@ pub enum Event {
     Started(SequenceRef),
     /// A step was made.
     Stepped(StepReport),
+    /// A server elsewhere has told the tokens of a sequence's prompt, as it counts them.
+    PromptCounted(SequenceRef, PromptCount),
     /// A sequence came to its end. All its text has been delivered.
     Finished {
         /// The sequence that ended.

@@ -364,9 +364,13 @@ impl Remote {
                 self.poll.pause_ms.store(0, Ordering::Relaxed);
                 let last = running.last(usage);
                 let stepped = last.map(|made| self.stepped(vec![made]));
+                let counted = usage
+                    .prompt
+                    .map(|count| Event::PromptCounted(sequence, count));
                 let stop = StopReason::Stop;
                 let finished = Event::Finished { sequence, stop };
-                stepped.into_iter().chain([finished]).collect()
+                let told = stepped.into_iter().chain(counted);
+                told.chain([finished]).collect()
             }
             SequenceEnd::TurnedBack { why, retry_after } => {
                 debug!(executor = name, why, "a request was turned back");

@@ -5,6 +5,7 @@
 
 use http::{HeaderMap, StatusCode};
 use memchr::memmem;
+use pointsman_core::PromptCount;
 use pointsman_executor::relay::is_event_stream;
 use serde_json::Value;
 
@@ -35,7 +36,7 @@ pub(crate) struct BodyWatch {
 /// Tokens as a server tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    pub(crate) prompt: Option<u32>,
+    pub(crate) prompt: Option<PromptCount>,
     pub(crate) output: Option<u32>,
 }
 
@@ -95,15 +96,38 @@ impl BodyWatch {
         let Some(usage) = usage else {
             return Usage::default();
         };
-        let number = |names: [&str; 2]| {
-            let mut values = names.iter().filter_map(|name| usage.get(name)?.as_u64());
-            values.next().and_then(|tokens| u32::try_from(tokens).ok())
-        };
         Usage {
-            prompt: number(["prompt_tokens", "input_tokens"]),
-            output: number(["completion_tokens", "output_tokens"]),
+            prompt: prompt_count(&usage),
+            output: number(&usage, &["/completion_tokens", "/output_tokens"]),
         }
     }
+}
+
+/// The prompt in a `usage`. Anthropic's API counts what was cached, and what was put into the cache, beside the
+/// other tokens.
+fn prompt_count(usage: &Value) -> Option<PromptCount> {
+    let told = number(usage, &["/prompt_tokens", "/input_tokens"])?;
+    let beside = number(usage, &["/cache_read_input_tokens"]);
+    let stored = number(usage, &["/cache_creation_input_tokens"]).unwrap_or(0);
+    let among = [
+        "/prompt_tokens_details/cached_tokens",
+        "/input_tokens_details/cached_tokens",
+    ];
+    let cached = beside.or_else(|| number(usage, &among)).unwrap_or(0);
+    let tokens = told.saturating_add(stored);
+    let tokens = tokens.saturating_add(beside.unwrap_or(0));
+    Some(PromptCount {
+        tokens,
+        cached: cached.min(tokens),
+    })
+}
+
+/// The number at the first of these JSON pointers that has one.
+fn number(usage: &Value, pointers: &[&str]) -> Option<u32> {
+    let mut values = pointers
+        .iter()
+        .filter_map(|pointer| usage.pointer(pointer)?.as_u64());
+    values.next().and_then(|tokens| u32::try_from(tokens).ok())
 }
 
 /// The JSON object after a colon at the beginning of `bytes`.
@@ -134,7 +158,10 @@ mod tests {
             {\"input_tokens\":5,\"output_tokens\":7}}\n\ndata: [DONE]\n\n";
         let long = [&vec![b' '; 3 * TAIL_BYTES][..], whole].concat();
         let expected = Usage {
-            prompt: Some(5),
+            prompt: Some(PromptCount {
+                tokens: 5,
+                cached: 0,
+            }),
             output: Some(7),
         };
         for body in [&whole[..], streamed, &long] {
@@ -144,6 +171,36 @@ mod tests {
         }
         for body in [&b"{}"[..], br#"{"usage": null}"#, br#"{"usage": {"#, b""] {
             assert_eq!(watched(body, 2).usage(), Usage::default());
+        }
+    }
+
+    #[test]
+    fn cached_tokens_are_told_from_those_that_were_read() {
+        for (usage, tokens, cached) in [
+            (
+                r#"{"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}"#,
+                9,
+                4,
+            ),
+            (
+                r#"{"prompt_tokens": 9, "prompt_tokens_details": null}"#,
+                9,
+                0,
+            ),
+            (
+                r#"{"input_tokens": 9, "input_tokens_details": {"cached_tokens": 12}}"#,
+                9,
+                9,
+            ),
+            (
+                r#"{"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}"#,
+                10,
+                5,
+            ),
+        ] {
+            let body = format!("{{\"usage\": {usage}}}");
+            let found = watched(body.as_bytes(), 7).usage().prompt;
+            assert_eq!(found, Some(PromptCount { tokens, cached }), "{usage}");
         }
     }
 

@@ -8,11 +8,11 @@ use common::{
     device_with, executor_with, facts, is_queued, is_running, placed, placements, refusals,
     request, seconds, sequence_of, single, steps, world_with,
 };
-use pointsman_core::rows::{Health, SequenceState};
+use pointsman_core::rows::{Change, Health, SequenceState};
 use pointsman_core::{
-    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, Incarnation, Input, Micros,
-    NewRequest, Outcome, Progress, RefusalCause, RefusedWhy, RequestId, RequeuedWhy, RetryClass,
-    StepReport, admission,
+    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, Feed, Incarnation, Input, Micros,
+    Needs, NewRequest, Outcome, Progress, PromptCount, RefusalCause, RefusedWhy, RequestId,
+    RequeuedWhy, RetryClass, RowKind, RowKinds, StepReport, admission,
 };
 
 /// The places where a request can be when its end comes.
@@ -220,6 +220,13 @@ fn every_message(request: RequestId, executor: ExecutorId, incarnation: Incarnat
     vec![
         Input::SequenceStarted(sequence),
         Input::StepFinished(report),
+        Input::PromptCounted(
+            sequence,
+            PromptCount {
+                tokens: 1,
+                cached: 0,
+            },
+        ),
         Input::SequenceFinished(sequence),
         Input::SequenceFailed {
             sequence,
@@ -328,4 +335,64 @@ fn a_request_that_arrives_after_its_deadline_is_not_placed() {
     let expired = Some(Outcome::Expired(ExpiredWhy::Deadline));
     assert_eq!(world.outcome(late), expired);
     assert!(placements(&world, late).is_empty());
+}
+
+/// The prompt tokens that the only tenant has used, as policies are told them.
+fn prompt_tokens(world: &World) -> u64 {
+    let kinds = RowKinds::from_iter([RowKind::Tenant]);
+    let mut changes = Vec::new();
+    let mut feed = Feed::new(Needs::every(kinds));
+    feed.changes(&world.machine.view(), kinds, &mut changes);
+    let told = changes.iter().find_map(|change| {
+        let Change::Tenant(tenant) = change else {
+            return None;
+        };
+        Some(tenant.prompt_tokens_total)
+    });
+    told.expect("there is a tenant")
+}
+
+#[test]
+fn a_tenant_pays_for_a_prompt_as_the_server_counts_it_and_its_total_never_goes_back() {
+    let (mut world, executor) = single(1, 16);
+    let mut total = 0;
+    // Booked as 10 each. What was too much is taken off the next ones.
+    for (tokens, cached, expected) in [
+        (30, 5, 25),
+        (4, 0, 35),
+        (10, 0, 39),
+        (10, 10, 49),
+        (10, 0, 49),
+    ] {
+        let id = arrive(&mut world, request(10, 1));
+        let progress = vec![Progress {
+            request: id,
+            prefilled: 10,
+            generated: 1,
+        }];
+        let sequence = sequence_of(id, executor, Incarnation(0));
+        world.input(Input::SequenceStarted(sequence));
+        world.input(Input::StepFinished(StepReport {
+            executor,
+            incarnation: Incarnation(0),
+            progress,
+        }));
+        assert!(prompt_tokens(&world) >= total);
+        let count = PromptCount { tokens, cached };
+        world.input(Input::PromptCounted(sequence, count));
+        // Said once, it counts once.
+        world.input(Input::PromptCounted(sequence, count));
+        world.input(Input::SequenceFinished(sequence));
+        world.settle();
+        total = prompt_tokens(&world);
+        assert_eq!(total, expected, "{tokens} {cached}");
+        let stay = world.facts().iter().rev().find_map(|stamped| {
+            let Fact::StayEnded(stay) = stamped.fact else {
+                return None;
+            };
+            Some(stay)
+        });
+        let stay = stay.expect("it ran");
+        assert_eq!((stay.prompt_tokens, stay.cached_tokens), (tokens, cached));
+    }
 }

@@ -131,6 +131,13 @@ async fn tokens_are_booked_as_the_server_counts_them() -> Result<()> {
         generated.is_some_and(|line| line.ends_with(" 14")),
         "{generated:?}"
     );
+    // Their prompts have 5 tokens each there, of which 4 were cached.
+    for (name, count) in [("prompt", 10), ("cached", 8)] {
+        let line = format!(
+            "pointsman_{name}_tokens_total{{model=\"demo\",executor=\"elsewhere\"}} {count}\n"
+        );
+        ensure!(metrics.contains(&line), "no {line} in {metrics}");
+    }
     over(serving).await
 }
 

@@ -349,6 +349,9 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             }
             Event::Failed { sequence, why, .. } => panic!("{} failed: {why}", sequence.request),
             Event::Lost { why } => panic!("lost: {why}"),
+            Event::PromptCounted(sequence, count) => {
+                panic!("no server elsewhere: {} {count:?}", sequence.request)
+            }
             Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
         }
     }

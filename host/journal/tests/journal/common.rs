@@ -19,9 +19,9 @@ use pointsman_core::{
     DeviceId, EvictHow, Eviction, ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact,
     FailedWhy, FaultKind, Hook, Incarnation, Input, Kept, KvReport, LabelId, Micros, ModelId,
     Needs, NewRequest, Otherwise, Outcome, PlacedIn, PolicyFault, PrefixEvent, Progress,
-    PromptBlocks, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass, Round,
-    RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause, Stamped, Stay, StepReport, TenantId,
-    Tier, Victim, admission, fixture, routing,
+    PromptBlocks, PromptCount, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, RetryClass,
+    Round, RowKind, RowKinds, SequenceRef, SessionKey, ShortageCause, Stamped, Stay, StepReport,
+    TenantId, Tier, Victim, admission, fixture, routing,
 };
 use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Component, ContentHash, Decision, Entry, Gap, Header, Keyframe,
@@ -315,6 +315,13 @@ fn inputs() -> Vec<Input> {
         Input::SequenceLeft(sequence()),
         Input::TimePassed,
         Input::TokensPerStepSet(DeviceId(0), 64),
+        Input::PromptCounted(
+            sequence(),
+            PromptCount {
+                tokens: 40,
+                cached: 16,
+            },
+        ),
     ]
 }
 

@@ -76,6 +76,9 @@ impl Machine {
             Input::RequestCancelled(id) => self.end(id, Outcome::Cancelled),
             Input::SequenceStarted(sequence) if self.is_current(sequence) => self.started(sequence),
             Input::StepFinished(report) => self.step(&report),
+            Input::PromptCounted(sequence, count) if self.is_current(sequence) => {
+                self.prompt_counted(sequence, count);
+            }
             Input::SequenceFinished(sequence) if self.is_current(sequence) => {
                 self.finished(sequence);
             }
@@ -86,6 +89,7 @@ impl Machine {
             } if self.is_current(sequence) => self.failed(sequence, retry, kept),
             Input::SequenceLeft(sequence) if self.is_current(sequence) => self.left(sequence),
             Input::SequenceStarted(_)
+            | Input::PromptCounted(..)
             | Input::SequenceFinished(_)
             | Input::SequenceFailed { .. }
             | Input::SequenceLeft(_) => {}

@@ -1,7 +1,7 @@
 //! Inputs about sequences: taken up, advanced by a step, finished, failed, or left.
 
 use crate::fact::{Clock, Fact, FailedWhy, Outcome, RequeuedWhy};
-use crate::input::{Progress, RetryClass, SequenceRef, StepReport};
+use crate::input::{Progress, PromptCount, RetryClass, SequenceRef, StepReport};
 use pointsman_interface::Hook;
 use pointsman_interface::rows::Completion;
 use pointsman_interface::{ExecutorId, RequestId};
@@ -63,6 +63,15 @@ impl Machine {
         self.grow(*executor, &advanced);
         self.count_step(*executor, progress);
         self.ledger.touch_load(*executor, &mut self.out);
+    }
+
+    /// Takes a server's word for the tokens of a prompt. Only the first word about a sequence counts.
+    pub(super) fn prompt_counted(&mut self, sequence: SequenceRef, count: PromptCount) {
+        let request = &self.requests[sequence.request];
+        if request.placement().counted.is_none() {
+            self.ledger.settle_prompt(request, count, &mut self.out);
+            self.requests.count_prompt(sequence.request, count);
+        }
     }
 
     fn advance(&mut self, made: Progress) {

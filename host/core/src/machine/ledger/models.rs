@@ -3,6 +3,7 @@
 
 use std::collections::btree_map::Entry;
 
+use crate::input::PromptCount;
 use crate::log::{RowKey, Stamp};
 use pointsman_interface::RefusalCause;
 use pointsman_interface::rows::{Health, Presence, Request as RequestRow};
@@ -32,6 +33,8 @@ pub(crate) struct Tenant {
     pub(crate) running: u32,
     pub(crate) waiting: u32,
     pub(super) prompt_tokens_total: u64,
+    /// Prompt tokens counted too many, by which the next ones are fewer: totals never go back.
+    prompt_tokens_over: u64,
     pub(super) output_tokens_total: u64,
     pub(super) stamp: Stamp,
 }
@@ -72,6 +75,7 @@ impl Ledger {
                 running: 0,
                 waiting: 0,
                 prompt_tokens_total: 0,
+                prompt_tokens_over: 0,
                 output_tokens_total: 0,
                 stamp: Stamp::default(),
             });
@@ -154,10 +158,30 @@ impl Ledger {
         out: &mut Outbox,
     ) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
-            tenant.prompt_tokens_total += u64::from(prompt);
+            let prompt = u64::from(prompt);
+            let paid = prompt.min(tenant.prompt_tokens_over);
+            tenant.prompt_tokens_over -= paid;
+            tenant.prompt_tokens_total += prompt - paid;
             tenant.output_tokens_total += u64::from(output);
             self.touch_tenant(id, out);
         }
+    }
+
+    /// Has a tenant pay for the tokens of a prompt that a server has counted, in the place of those that were
+    /// booked.
+    pub(crate) fn settle_prompt(
+        &mut self,
+        request: &Request,
+        count: PromptCount,
+        out: &mut Outbox,
+    ) {
+        let (placed, id) = (request.placement(), request.row.tenant);
+        let booked = placed.prefilled.saturating_sub(placed.cached_tokens);
+        let used = count.tokens.saturating_sub(count.cached);
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.prompt_tokens_over += u64::from(booked.saturating_sub(used));
+        }
+        self.count_tokens(id, (used.saturating_sub(booked), 0), out);
     }
 
     fn touch_model(&mut self, id: ModelId, out: &mut Outbox) {

@@ -18,7 +18,7 @@ use std::ops::Index;
 
 use crate::config::Config;
 use crate::fact::{PlacedIn, RequeuedWhy};
-use crate::input::Progress;
+use crate::input::{Progress, PromptCount};
 use crate::log::RowKey;
 use pointsman_interface::rows::Stage;
 use pointsman_interface::{ExecutorId, Micros, RequestId, Round};
@@ -264,6 +264,11 @@ impl Requests {
     /// Books the tokens of a step.
     pub(super) fn advance(&mut self, made: Progress, now: Micros) -> Advance {
         self.get_mut(made.request).advance(made, now)
+    }
+
+    /// Takes note of a prompt as the server counts it.
+    pub(super) fn count_prompt(&mut self, id: RequestId, count: PromptCount) {
+        self.placement_mut(id).counted = Some(count);
     }
 
     /// Counts a step of the engine that gave the sequence so many tokens. True if it is the `max`th in a row in which a sequence that had

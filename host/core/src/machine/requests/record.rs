@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::fact::Stay;
-use crate::input::{NewRequest, Progress, PromptBlocks, SequenceRef};
+use crate::input::{NewRequest, Progress, PromptBlocks, PromptCount, SequenceRef};
 use crate::log::Stamp;
 use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
 use pointsman_interface::{ExecutorId, Incarnation, Micros, RequestId, Round};
@@ -91,6 +91,8 @@ pub(crate) struct Placed {
     pub(crate) cached_tokens: u32,
     /// Prompt tokens whose KV is there.
     pub(crate) prefilled: u32,
+    /// The prompt as the server counts it; absent: it has not told, or there is none.
+    pub(crate) counted: Option<PromptCount>,
     /// Tokens generated in this placement.
     pub(crate) generated: u32,
     pub(super) last_token_at: Option<Micros>,
@@ -273,14 +275,15 @@ impl Request {
     pub(crate) fn stay(&self) -> Stay {
         let placed = self.placement();
         let taken_up = |tokens| placed.started_at.map_or(0, |_| tokens);
+        let prompt = placed.prompt();
         Stay {
             request: self.id(),
             executor: placed.executor,
             tenant: self.row.tenant,
             model: self.row.model,
             started: placed.started_at,
-            prompt_tokens: taken_up(placed.prefilled),
-            cached_tokens: taken_up(placed.cached_tokens),
+            prompt_tokens: taken_up(prompt.tokens),
+            cached_tokens: taken_up(prompt.cached),
             output_tokens: taken_up(placed.generated),
         }
     }
@@ -426,6 +429,14 @@ impl Phase {
 }
 
 impl Placed {
+    /// The part of the prompt that is read, as the server has counted it or else as the host has.
+    fn prompt(&self) -> PromptCount {
+        self.counted.unwrap_or(PromptCount {
+            tokens: self.prefilled,
+            cached: self.cached_tokens,
+        })
+    }
+
     /// A placement in the device queue, the first stop on the way to a slot.
     pub(crate) fn new(
         (executor, incarnation): (ExecutorId, Incarnation),
@@ -440,6 +451,7 @@ impl Placed {
             started_at: None,
             cached_tokens,
             prefilled: cached_tokens,
+            counted: None,
             generated: 0,
             last_token_at: None,
             steps_without_token: 0,
