@@ -17,6 +17,7 @@ pub mod journal;
 pub mod load;
 pub mod log;
 pub mod mutate;
+pub mod otlp;
 pub mod reload;
 pub mod serving;
 pub mod tls;

@@ -16,11 +16,14 @@ use pointsman_executor::prompt::PromptEncoder as _;
 use pointsman_executor::server::ServerKey;
 use pointsman_lifecycle::report::TransactionOutcome;
 use pointsman_policy_cli::journal::{self, ExportArgs, JournalCommand};
-use pointsman_server::config::{ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret};
+use pointsman_server::config::{
+    ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret, TelemetrySettings,
+};
 use pointsman_tests::backend::{Conduct, MockBackend, coded, head, stream_head};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::log::Log;
+use pointsman_tests::otlp::MockCollector;
 use pointsman_tests::serving::{Serving, component};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -38,14 +41,18 @@ const PROMPT: &str = "Tell zqx7-orchid-lantern a story.";
 const CHAT: &str = "/v1/chat/completions";
 const TEXTS: &str = "/v1/completions";
 
+/// The servers beside the server: one that requests are passed on to, and a collector.
+type Beside = (BackendConfig, TelemetrySettings);
+
 /// Something that the server has written or shown, with its place.
 struct Written {
     place: String,
     bytes: Vec<u8>,
 }
 
-fn tune(config: &mut Config, folder: &Path, backend: BackendConfig) {
+fn tune(config: &mut Config, folder: &Path, (backend, telemetry): Beside) {
     config.backends = vec![backend];
+    config.telemetry = Some(telemetry);
     config.keys = vec![ApiKey {
         sha256: Sha256::digest(KEY).into(),
         rights: Rights::of_tenant("default"),
@@ -434,7 +441,9 @@ async fn no_key_prompt_or_answer_is_written_anywhere() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let elsewhere = MockBackend::start(&["elsewhere"]).await?;
     let backend = backend(&elsewhere)?;
-    let serving = Serving::start(|config| tune(config, folder.path(), backend)).await?;
+    let collector = MockCollector::start().await?;
+    let beside = (backend, collector.settings()?);
+    let serving = Serving::start(|config| tune(config, folder.path(), beside)).await?;
     let client = serving.client.with_key(KEY);
     let answers = be_served(client).await?;
     be_passed_on(client, &elsewhere).await?;
@@ -446,6 +455,14 @@ async fn no_key_prompt_or_answer_is_written_anywhere() -> Result<()> {
     serving.server.stop().await?;
     written.extend(filed(folder.path())?);
     written.push(exported(&folder.path().join("journal"))?);
+    ensure!(!collector.spans()?.is_empty() && !collector.metrics()?.is_empty());
+    for path in ["/v1/traces", "/v1/metrics"] {
+        let messages = collector.messages(path).into_iter();
+        written.extend(messages.map(|message| Written {
+            place: format!("the collector's {path}"),
+            bytes: message.body,
+        }));
+    }
     let log = log.text();
     for said in [
         "DEBUG",

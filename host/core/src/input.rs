@@ -278,7 +278,7 @@ pub struct Progress {
 pub struct PromptCount {
     /// All tokens of the prompt.
     pub tokens: u32,
-    /// Those of them that were cached there.
+    /// The part of them that was cached there.
     pub cached: u32,
 }
 

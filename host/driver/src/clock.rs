@@ -35,6 +35,18 @@ impl SystemClock {
     }
 }
 
+impl SystemClock {
+    /// The time of the clock's start, in µs since 1970, as the system has it now. For texts that programs
+    /// read; never for decisions.
+    #[must_use]
+    pub fn start_since_1970(&self) -> Micros {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let micros = since.map_or(0, |since| since.as_micros());
+        let now = Micros(u64::try_from(micros).unwrap_or(u64::MAX));
+        now.since(self.now())
+    }
+}
+
 /// Seconds since 1970, for texts that clients and operators read. Never for decisions.
 #[must_use]
 pub fn unix_seconds() -> u64 {

@@ -23,6 +23,9 @@ impl Driver {
         }
         self.executors.heard(executor, now);
         for event in list {
+            if let Some(spans) = &mut self.spans {
+                spans.event(now, &event);
+            }
             match event {
                 Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
                 Event::Stepped(report) => self.input(now, Input::StepFinished(report)),

@@ -42,6 +42,7 @@ pub mod provider;
 mod record;
 mod requests;
 mod sessions;
+pub mod spans;
 #[cfg(test)]
 mod tests;
 pub mod thread;
@@ -62,7 +63,7 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Pol
 use tokio::sync::mpsc;
 
 use crate::activity::Activity;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Texts};
 use decisions::{Arrival, DecisionLog};
 use executors::Executors;
 use forecast::Referents;
@@ -71,6 +72,7 @@ use message::{Load, Submission, Submitted, TicketId};
 use operator::RequestSize;
 use requests::{Record, Requests};
 use sessions::Sessions;
+use spans::Spans;
 
 /// The machine, its policies, and the requests in hand.
 #[derive(Debug)]
@@ -89,6 +91,8 @@ pub struct Driver {
     activity: Activity,
     metrics: Arc<Metrics>,
     decisions: DecisionLog,
+    /// Absent: nobody is told of spans.
+    spans: Option<Spans>,
     /// Wakes the reconciler when a policy was taken out, has proven itself, or has left a dump.
     reconciler: Waker,
 }
@@ -173,6 +177,7 @@ impl Driver {
             activity: Activity::default(),
             metrics,
             decisions: DecisionLog::new(memory.decisions_max),
+            spans: None,
             reconciler: Waker::noop().clone(),
         }
     }
@@ -182,6 +187,12 @@ impl Driver {
     pub fn with_recorder(mut self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
         self.machine.record(recorder);
         self
+    }
+
+    /// The same driver, whose requests are told as spans; absent: they are not.
+    #[must_use]
+    pub fn with_spans(self, spans: Option<Spans>) -> Self {
+        Self { spans, ..self }
     }
 
     /// Has `reconciler` woken from now on by each event of a policy that concerns the reconciler.
@@ -224,9 +235,14 @@ impl Driver {
         let session = hints.session.or(hints.conversation.last().copied());
         let record = Record::new(ticket, (job, session), sink, closing);
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
+        let spans = self.spans.as_ref();
+        let span = spans.and_then(|spans| spans.begin(now, ticket, &submission));
         let new = self.new_request(now, submission);
         let request = self.machine.handle(now, Input::arrival(new)).request();
         self.requests.insert(request, record);
+        if let Some((spans, span)) = self.spans.as_mut().zip(span) {
+            spans.arrived(request, span);
+        }
         self.decisions.arrived(Arrival {
             ticket,
             request,
@@ -254,6 +270,7 @@ impl Driver {
             job,
             prompt_blocks,
             hints,
+            trace: _,
         } = submission;
         let tenant = self.machine.intern(now, &tenant);
         let model = model.map(|model| self.machine.intern(now, &model));
@@ -388,9 +405,7 @@ impl Driver {
     }
 
     fn carry_out(&mut self, now: Micros) {
-        while let Some(stamped) = self.machine.poll_fact() {
-            self.take_note(&stamped);
-        }
+        self.take_notes();
         self.decisions.rest(&self.policies);
         while let Some(effect) = self.machine.poll_effect() {
             self.carry_out_one(effect);
@@ -398,6 +413,12 @@ impl Driver {
         for (executor, incarnation) in self.executors.flush() {
             record::closed(executor);
             self.lose(now, executor, incarnation);
+        }
+    }
+
+    fn take_notes(&mut self) {
+        while let Some(stamped) = self.machine.poll_fact() {
+            self.take_note(&stamped);
         }
     }
 
@@ -416,6 +437,13 @@ impl Driver {
         self.metrics
             .fact(stamped, life, (&self.machine, &self.policies));
         self.decisions.fact(stamped, &self.policies);
+        if let Some(spans) = &mut self.spans {
+            let texts = Texts {
+                machine: &self.machine,
+                policies: &self.policies,
+            };
+            spans.fact(stamped, texts);
+        }
     }
 
     /// The name of the model that is to be started: the first that its executor serves, if the client
@@ -455,9 +483,16 @@ impl Driver {
                 }
                 let executor_name = self.name_of(NameKind::Executor, executor.0);
                 let names = (executor_name, self.model_of(&order));
+                let spans = self.spans.as_mut();
+                let trace = spans.and_then(|spans| spans.starts(order.sequence.request, &names.1));
                 if let Some(sequence) = self.requests.start(&order, names) {
-                    let start = Box::new(Start { order, sequence });
-                    self.executors.send(executor, Command::Start(start));
+                    let start = Start {
+                        order,
+                        sequence,
+                        trace,
+                    };
+                    self.executors
+                        .send(executor, Command::Start(Box::new(start)));
                 }
             }
             Effect::Grant { sequence, blocks } => self
@@ -495,6 +530,7 @@ impl Driver {
             self.requests.forget(request);
             self.input(now, Input::RequestCancelled(request));
         }
+        self.take_notes();
     }
 
     // === Reading ===

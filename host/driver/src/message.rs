@@ -17,6 +17,7 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyStatus, S
 use tokio::sync::{mpsc, oneshot};
 
 use super::operator::Operator;
+use super::spans::TraceOrigin;
 
 /// A request as HTTP has understood it. Names are text here; the driver knows their ids.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct Submission {
     pub prompt_blocks: PromptBlocks,
     /// The client's wishes about the scheduling.
     pub hints: Hints,
+    /// The request's part in a trace; absent: nobody is told of spans.
+    pub trace: Option<Box<TraceOrigin>>,
 }
 
 /// A client's wishes about the scheduling of its request.

@@ -80,6 +80,9 @@ impl Driver {
             .machine
             .handle(now, Input::ExecutorAttached(spec))
             .executor()?;
+        if let Some((spans, server)) = self.spans.as_mut().zip(prepared.server) {
+            spans.attached(executor, server);
+        }
         let engine = match (prepared.spawn)(executor, &models) {
             Ok(engine) => engine,
             Err(error) => {

@@ -18,7 +18,7 @@ use pointsman_core::{DeviceSpec, ExecutorId, ExecutorSpec, Micros, ModelId};
 use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
-use pointsman_executor::server::ServerConfig;
+use pointsman_executor::server::{ServerConfig, ServerUrl};
 
 /// The most sequences that an executor may run at once.
 pub const SLOTS_MAX: u32 = 1024;
@@ -141,6 +141,8 @@ pub struct PreparedExecutor {
     pub device: Option<DeviceSpec>,
     /// The models that the executor serves.
     pub models: Vec<PreparedModel>,
+    /// The address of a server elsewhere; absent: it is an engine in this process.
+    pub server: Option<ServerUrl>,
     /// Starts the executor's engine.
     pub spawn: SpawnEngine,
 }

@@ -111,6 +111,7 @@ impl Stage {
             job: Arc::new(job),
             prompt_blocks: PromptBlocks::default(),
             hints,
+            trace: None,
         };
         let submitted = Submitted {
             ticket,

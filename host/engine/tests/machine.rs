@@ -210,7 +210,11 @@ impl Host {
                 request.runs_on = Some(order.sequence.executor);
                 (
                     order.sequence.executor,
-                    Command::Start(Box::new(Start { order, sequence })),
+                    Command::Start(Box::new(Start {
+                        order,
+                        sequence,
+                        trace: None,
+                    })),
                 )
             }
             Effect::Grant { sequence, blocks } => {

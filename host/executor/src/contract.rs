@@ -23,6 +23,7 @@ use pointsman_core::{
 
 use crate::delivery::StopReason;
 use crate::job::JobState;
+use crate::trace::TraceHeaders;
 
 /// An order of the driver to an executor.
 #[derive(Debug)]
@@ -56,6 +57,9 @@ pub struct Start {
     pub order: StartOrder,
     /// The job and its progress so far.
     pub sequence: JobState,
+    /// The trace that a server elsewhere is told, in the place of the client's; absent: the client's, if
+    /// it told one.
+    pub trace: Option<TraceHeaders>,
 }
 
 impl Start {

@@ -27,3 +27,4 @@ pub mod stats;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
 pub mod text;
+pub mod trace;

@@ -148,9 +148,22 @@ impl ServerUrl {
     /// Host and port, where the port may be the scheme's.
     #[must_use]
     pub fn host_and_port(&self) -> String {
-        let default = if self.is_encrypted() { 443 } else { 80 };
         let host = self.0.host().unwrap_or_default();
-        format!("{host}:{}", self.0.port_u16().unwrap_or(default))
+        format!("{host}:{}", self.port())
+    }
+
+    /// The host, without the brackets of an address.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        let host = self.0.host().unwrap_or_default();
+        host.trim_matches(['[', ']'])
+    }
+
+    /// The port, which may be the scheme's.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let default = if self.is_encrypted() { 443 } else { 80 };
+        self.0.port_u16().unwrap_or(default)
     }
 
     /// The same address at one of the addresses of its host.

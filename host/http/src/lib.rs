@@ -102,7 +102,7 @@ pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
 pub use rights::{ModelPattern, NoModelPattern, Rights, UsableModels};
-pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
+pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, Tracing, UnnamedModel};
 pub use tls::{Tls, TlsError, TlsSettings, Transport};
 
 /// Phases of the server's life, which follow one another in this order.

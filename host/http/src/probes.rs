@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
-use pointsman_driver::metrics::{CONTENT_TYPE, EngineTotals};
-use pointsman_driver::operator::Operator;
+use pointsman_driver::metrics::CONTENT_TYPE;
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -67,25 +66,8 @@ pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {
 /// values.
 pub(super) async fn metrics(call: Call<'_>) -> Result<MetricsText, ApiError> {
     let app = call.app;
-    let metrics = &app.watched.metrics;
-    let overview = app.driver.operate(Operator::Overview);
-    if let Ok(Some(overview)) = timeout(DRIVER_TIMEOUT, overview).await {
-        metrics.overview(&overview);
-    }
-    if let Ok(Some(policies)) = timeout(DRIVER_TIMEOUT, app.driver.policies()).await {
-        metrics.policies_in_force(policies);
-    }
-    for (executor, stats) in &app.catalog().engines {
-        let totals = EngineTotals {
-            steps: stats.steps.get(),
-            prefill_tokens: stats.prefill_tokens.get(),
-            decode_tokens: stats.generated_tokens.get(),
-            busy: Duration::from_nanos(stats.busy_nanos.get()),
-            sat_out: stats.sat_out.get(),
-        };
-        metrics.engine(executor, totals);
-    }
-    Ok(MetricsText(metrics.render()))
+    let (metrics, catalog) = (&app.watched.metrics, app.catalog());
+    Ok(MetricsText(metrics.gather(&app.driver, &catalog).await))
 }
 
 // === impl Probe ===

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
+use http::response::Parts;
 use http::uri::{InvalidUri, Uri};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -40,7 +41,7 @@ pub(crate) struct ServerClient {
 
 /// The reason why a server was not heard.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub enum CallError {
     /// No connection, or it broke before an answer.
     #[error("{0}")]
     Connection(String),
@@ -77,6 +78,36 @@ impl Connections {
             .pool_timer(TokioTimer::new())
             .build(connector);
         Ok(Self(client))
+    }
+}
+
+impl Connections {
+    /// Sends bytes to an address that is no executor's. Returns the head of the answer and, of its body, as
+    /// much as an answer may have.
+    ///
+    /// # Cancellation
+    /// The request ends.
+    ///
+    /// # Errors
+    /// If there is no whole answer in time.
+    pub async fn post(
+        &self,
+        url: &str,
+        (headers, body): (HeaderMap, Bytes),
+        patience: Duration,
+    ) -> Result<(Parts, Bytes), CallError> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = url.parse()?;
+        *request.headers_mut() = headers;
+        let asked = async {
+            let Self(client) = self;
+            let response = client.request(request).await;
+            let response = response.map_err(|error| CallError::Connection(described(&error)))?;
+            whole(response).await
+        };
+        let answered = timeout(patience, asked).await;
+        answered.unwrap_or(Err(CallError::Timeout(patience)))
     }
 }
 
@@ -128,14 +159,20 @@ impl ServerClient {
             let response = self
                 .send((Method::GET, path), HeaderMap::new(), Bytes::new())
                 .await?;
-            let (head, body) = response.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            let body = body.map_err(|_broken| CallError::Answer)?;
-            Ok((head.status, body.to_bytes()))
+            let (head, body) = whole(response).await?;
+            Ok((head.status, body))
         };
         let answered = timeout(patience, asked).await;
         answered.unwrap_or(Err(CallError::Timeout(patience)))
     }
+}
+
+/// A response with its whole body.
+async fn whole(response: Response<Incoming>) -> Result<(Parts, Bytes), CallError> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|_broken| CallError::Answer)?;
+    Ok((head, body.to_bytes()))
 }
 
 /// An error with its causes, in one line.

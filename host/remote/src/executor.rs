@@ -273,6 +273,7 @@ impl Remote {
             name: sequence,
             call,
             sink: state.sink.clone(),
+            trace: start.trace,
             client: self.client.clone(),
             patience: Patience {
                 first_byte: self.spec.server.first_byte_timeout,

@@ -15,6 +15,7 @@ use hyper::body::{Body as _, Incoming};
 use pointsman_core::SequenceRef;
 use pointsman_executor::delivery::TextSink;
 use pointsman_executor::relay::{CONNECTION_HEADERS, RelayBeginning, RelayFrame, RemoteCall};
+use pointsman_executor::trace::TraceHeaders;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -31,6 +32,8 @@ pub(crate) struct Sequence {
     pub(crate) name: SequenceRef,
     pub(crate) call: Arc<RemoteCall>,
     pub(crate) sink: TextSink,
+    /// The trace that the server is told, in the place of the client's; absent: the client's.
+    pub(crate) trace: Option<TraceHeaders>,
     pub(crate) client: ServerClient,
     pub(crate) patience: Patience,
     /// Tokens generated so far, for the executor to read.
@@ -84,9 +87,11 @@ impl Sequence {
     async fn serve(&self) -> SequenceEnd {
         let call = &self.call;
         let what = (call.method.clone(), &*call.path);
-        let sent = self
-            .client
-            .send(what, call.headers.clone(), call.body.clone());
+        let mut headers = call.headers.clone();
+        if let Some(trace) = &self.trace {
+            trace.write(&mut headers);
+        }
+        let sent = self.client.send(what, headers, call.body.clone());
         let response = match timeout(self.patience.first_byte, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),

@@ -215,6 +215,7 @@ impl LocalProvider {
             spec,
             device: None,
             models: prepared.collect(),
+            server: None,
             spawn: Box::new(move |executor, models| engine::spawn(engine.spec(executor, models))),
         })
     }

@@ -92,6 +92,7 @@ impl Provider for HostProvider {
             spec,
             device: Some(device),
             models: Vec::new(),
+            server: Some(config.url.clone()),
             spawn: Box::new(move |executor, _| {
                 let spec = RemoteSpec {
                     executor,

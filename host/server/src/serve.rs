@@ -21,16 +21,19 @@ use pointsman_driver::message::{DriverHandle, channels};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::port::{DriverPort, eject};
 use pointsman_driver::provider::{ModelConfig, ServedModel};
+use pointsman_driver::spans::{self, RequestSpan};
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
-use pointsman_http::{ApiKeys, App, HttpSettings, Origins, ServerPhase, Watched};
+use pointsman_http::{ApiKeys, App, HttpSettings, Origins, ServerPhase, Tracing, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
 use pointsman_notation::Time;
 use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder, Restarts};
+use pointsman_remote::client::Connections;
+use pointsman_telemetry::{Telemetry, Told};
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::timeout;
@@ -68,6 +71,8 @@ pub struct Server {
     http: task::JoinHandle<std::io::Result<()>>,
     reconciler: ReconcilerHandle,
     driver_thread: JoinHandle<()>,
+    /// Absent: nobody is told of spans and metrics.
+    telemetry: Option<Telemetry>,
 }
 
 /// The driver and what it drives.
@@ -75,6 +80,8 @@ struct Core {
     driver: DriverHandle,
     fleet: Arc<Fleet>,
     thread: JoinHandle<()>,
+    /// The requests that have ended; absent: nobody is told of their spans.
+    spans: Option<mpsc::Receiver<RequestSpan>>,
 }
 
 /// The things that the driver and the reconciler share.
@@ -119,7 +126,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
             waker,
         };
-        let core = start_core(config, (&models, backends), &shared)?;
+        let mut core = start_core(config, (&models, backends), &shared)?;
         backends::start(config, &core.fleet)
             .await
             .context("backends")?;
@@ -138,6 +145,7 @@ impl Server {
             watched,
         );
         let http = task::spawn(listeners.serve(Arc::new(app)));
+        let telemetry = start_telemetry(config, &mut core, &shared, addr)?;
         let url = listeners::url(config, addr);
         info!("answering on {url}, not serving yet: policies are being made ready");
         Ok(Self {
@@ -150,6 +158,7 @@ impl Server {
             http,
             reconciler,
             driver_thread: core.thread,
+            telemetry,
         })
     }
 
@@ -308,6 +317,9 @@ impl Server {
             // A policy is being compiled, or a file system does not answer.
             Err(_elapsed) => warn!("work in progress is cut off"),
         }
+        if let Some(telemetry) = self.telemetry {
+            telemetry.finish().await;
+        }
         info!("stopped");
         Ok(())
     }
@@ -329,6 +341,10 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         write_timeout: config.http.write_timeout,
         prefix_cache: config.http.prefix_cache,
         unnamed_model: config.http.unnamed_model,
+        traces: match config.telemetry {
+            Some(_) => Tracing::On,
+            None => Tracing::Off,
+        },
         keys: if config.http.metrics_public {
             keys
         } else {
@@ -388,8 +404,13 @@ fn start_core(
         sessions_max: config.hints.sessions_max,
         session_idle_max: Micros(Time(config.hints.session_idle_max).as_micros()),
     };
-    let mut driver =
-        Driver::new(machine, policies, Arc::clone(&shared.metrics), memory).with_recorder(recorder);
+    let (spans, ended) = config
+        .telemetry
+        .as_ref()
+        .map(|told| spans::spans(told.sample_ratio, Arc::clone(&shared.metrics)))
+        .unzip();
+    let driver = Driver::new(machine, policies, Arc::clone(&shared.metrics), memory);
+    let mut driver = driver.with_recorder(recorder).with_spans(spans);
     driver.wakes(shared.waker.clone());
     for running in &running {
         driver.attach(running.executor, running.engine.commands.clone());
@@ -401,7 +422,31 @@ fn start_core(
         driver: handle,
         fleet: Arc::new(fleet),
         thread,
+        spans: ended,
     })
+}
+
+/// Starts to tell the collector, if there is one.
+fn start_telemetry(
+    config: &Config,
+    core: &mut Core,
+    shared: &Shared,
+    addr: SocketAddr,
+) -> Result<Option<Telemetry>> {
+    let Some((settings, spans)) = config.telemetry.as_ref().zip(core.spans.take()) else {
+        return Ok(None);
+    };
+    let told = Told {
+        connections: Connections::new().context("the certificates of this machine")?,
+        clock: shared.clock,
+        addr,
+        spans,
+        metrics: Arc::clone(&shared.metrics),
+        driver: core.driver.clone(),
+        catalog: core.fleet.catalog(),
+    };
+    info!(endpoint = %settings.endpoint, "spans and metrics go to a collector");
+    Ok(Some(Telemetry::start(settings, told)))
 }
 
 fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {

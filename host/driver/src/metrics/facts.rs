@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pointsman_core::rows::{Health, NameKind};
 use pointsman_core::{
-    Author, Clock, EvictHow, ExecutorId, Fact, FaultKind, Hook, Machine, Micros, ModelId, Outcome,
-    Stamped, Stay, TenantId,
+    Author, Clock, Decided, EvictHow, ExecutorId, Fact, FaultKind, Hook, Machine, Micros, ModelId,
+    Outcome, Stamped, Stay, TenantId,
 };
 use pointsman_policy::PolicyHost;
 use prometheus_client::metrics::counter::Counter;
@@ -69,9 +69,9 @@ struct InterventionMetrics {
 
 /// The texts behind ids.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Texts<'a> {
-    pub(super) machine: &'a Machine,
-    pub(super) policies: &'a PolicyHost,
+pub(crate) struct Texts<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) policies: &'a PolicyHost,
 }
 
 const QUEUE_SECONDS: [f64; 11] = [
@@ -409,7 +409,7 @@ impl<'a> Texts<'a> {
         self.machine.name(kind, id).unwrap_or("")
     }
 
-    pub(super) fn executor(self, id: ExecutorId) -> &'a str {
+    pub(crate) fn executor(self, id: ExecutorId) -> &'a str {
         self.name(NameKind::Executor, id.0)
     }
 
@@ -422,8 +422,16 @@ impl<'a> Texts<'a> {
         id.map_or("", |model| self.name(NameKind::Model, model.0))
     }
 
-    fn author(self, author: Author) -> &'a str {
+    pub(crate) fn author(self, author: Author) -> &'a str {
         record::author(self.policies, author)
+    }
+
+    /// The reason of a decision, in its policy's words; empty for the built-in rule.
+    pub(crate) fn reason(self, by: Decided) -> &'a str {
+        match by.author {
+            Author::BuiltIn => "",
+            Author::Policy(number) => self.policies.reason(number, by.reason).unwrap_or(""),
+        }
     }
 }
 

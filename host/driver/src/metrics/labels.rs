@@ -6,12 +6,12 @@ use pointsman_core::{
 };
 
 /// The end of a request, as labels.
-pub(super) struct Ending {
-    pub(super) outcome: &'static str,
-    pub(super) why: &'static str,
+pub(crate) struct Ending {
+    pub(crate) outcome: &'static str,
+    pub(crate) why: &'static str,
 }
 
-pub(super) fn ending(outcome: Outcome) -> Ending {
+pub(crate) fn ending(outcome: Outcome) -> Ending {
     let (outcome, why) = match outcome {
         Outcome::Finished { .. } => ("finished", ""),
         Outcome::Cancelled => ("cancelled", ""),

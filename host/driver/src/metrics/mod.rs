@@ -15,6 +15,7 @@
 mod builder;
 mod facts;
 mod family;
+mod gather;
 mod gauges;
 mod labels;
 mod process;
@@ -38,9 +39,11 @@ use crate::lives::Life;
 use crate::operator::Overview;
 use builder::Builder;
 pub use builder::DescribedMetric;
-use facts::{FactMetrics, Texts};
+use facts::FactMetrics;
+pub(crate) use facts::Texts;
 use family::Family;
 use gauges::{EngineMetrics, FleetMetrics, LoadMetrics};
+pub(crate) use labels::ending;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -72,6 +75,7 @@ pub struct Metrics {
     fleet: FleetMetrics,
     engines: EngineMetrics,
     journal: JournalMetrics,
+    telemetry: TelemetryMetrics,
     process: ProcessMetrics,
 }
 
@@ -83,6 +87,23 @@ struct JournalMetrics {
     errors: Counter,
     /// The journal's monitor, set once, when a journal begins, and read at each rendering.
     monitor: OnceLock<JournalMonitor>,
+}
+
+#[derive(Debug)]
+struct TelemetryMetrics {
+    traced: Family<1, Counter>,
+    exports: Family<1, Counter>,
+}
+
+/// The fate of something that was meant for a collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TracedOutcome {
+    /// The collector has it.
+    Exported,
+    /// The collector did not want it.
+    Refused,
+    /// The collector did not get it, since it did not keep up or did not answer.
+    Dropped,
 }
 
 #[derive(Debug)]
@@ -164,6 +185,7 @@ impl Default for Metrics {
             fleet: FleetMetrics::new(&mut to),
             engines: EngineMetrics::new(&mut to),
             journal: JournalMetrics::new(&mut to),
+            telemetry: TelemetryMetrics::new(&mut to),
             process,
             described,
             registry,
@@ -277,6 +299,17 @@ impl Metrics {
         self.journal.monitor.get().map(JournalMonitor::stats)
     }
 
+    /// Counts requests whose spans were meant for a collector.
+    pub fn traced(&self, outcome: TracedOutcome, requests: u64) {
+        let traced = self.telemetry.traced.with([outcome.as_str()]);
+        traced.inc_by(requests);
+    }
+
+    /// Counts an export of all metrics to a collector.
+    pub fn metrics_exported(&self, outcome: TracedOutcome) {
+        self.telemetry.exports.with([outcome.as_str()]).inc();
+    }
+
     /// Renders all metrics, as OpenMetrics text of [`CONTENT_TYPE`].
     ///
     /// # Panics
@@ -387,6 +420,33 @@ impl JournalMetrics {
         raise(&self.bytes, stats.bytes);
         raise(&self.files, stats.files);
         raise(&self.errors, stats.errors);
+    }
+}
+
+impl TelemetryMetrics {
+    fn new(to: &mut Builder<'_>) -> Self {
+        Self {
+            traced: to.counters(
+                "traced_requests",
+                "Requests whose spans a collector has (exported), did not want (refused), or did not get (dropped)",
+                ["outcome"],
+            ),
+            exports: to.counters(
+                "metric_exports",
+                "Exports of all metrics that a collector has (exported), did not want (refused), or did not get (dropped)",
+                ["outcome"],
+            ),
+        }
+    }
+}
+
+impl TracedOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            TracedOutcome::Exported => "exported",
+            TracedOutcome::Refused => "refused",
+            TracedOutcome::Dropped => "dropped",
+        }
     }
 }
 

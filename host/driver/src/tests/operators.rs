@@ -114,6 +114,7 @@ fn prepared(name: &str, commands: mpsc::Sender<Command>) -> Box<PreparedExecutor
             name: "demo".to_owned(),
             context_tokens: 64,
         }],
+        server: None,
         spawn: Box::new(move |_executor, _models| {
             Ok(EngineHandle {
                 commands,

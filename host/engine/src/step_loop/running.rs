@@ -56,7 +56,9 @@ impl RunningSequence {
     pub(super) fn new(start: Start, model: usize, steps: u64) -> Self {
         let id = start.order.sequence;
         let output_tokens_left = start.output_tokens_left();
-        let Start { order, sequence } = start;
+        let Start {
+            order, sequence, ..
+        } = start;
         let prompt_tokens = sequence.tokens.len();
         Self {
             id,

@@ -92,7 +92,11 @@ pub fn start(name: SequenceRef, sequence: JobState, blocks: Vec<BlockId>) -> Sta
         output_tokens_max: sequence.job.output_tokens_max - count(sequence.generated()),
         blocks,
     };
-    Start { order, sequence }
+    Start {
+        order,
+        sequence,
+        trace: None,
+    }
 }
 
 /// Returns a greedy job without stop strings.

@@ -16,6 +16,7 @@ use super::document::placed_response;
 use super::inflow::{Part, mixed};
 use super::passing::{self, Passage};
 use super::target::Target;
+use super::trace;
 use super::understand::rules;
 use super::{Caller, CompletionKind, EVENT_STREAM, pace, read_call, relay, submit};
 use crate::App;
@@ -94,6 +95,7 @@ fn understand(
     }
     let hints = target.keep_to(&remotes, hints);
     let prompt_tokens = passing::prompt_tokens(&fields);
+    let trace = trace::origin(app, &passage, &caller.headers);
     let mut job = passing::job(passing::output_tokens(kind, &fields));
     let body = passing::without(&body, hinted);
     job.call = Some(Arc::new(passage.call(&caller.headers, body, prompt_tokens)));
@@ -103,6 +105,7 @@ fn understand(
         job: Arc::new(job),
         prompt_blocks: PromptBlocks::default(),
         hints,
+        trace,
     })
 }
 

@@ -25,6 +25,7 @@ mod prompt;
 mod relay;
 mod sse;
 mod target;
+mod trace;
 mod understand;
 
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use super::params::{self, Params, Transfer};
 use super::passing::{self, Passage};
 use super::prompt::{Prompt, PromptReader};
 use super::target::Target;
-use super::{COMPLETION_TOKENS, Caller, CompletionKind, chat, completions, prefix};
+use super::{COMPLETION_TOKENS, Caller, CompletionKind, chat, completions, prefix, trace};
 use crate::App;
 use crate::body::Body;
 use crate::error::{ApiError, quoted};
@@ -69,6 +69,7 @@ pub(super) fn understand(
         Err(error) if remotes.is_empty() => return Err(error),
         Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
     };
+    let trace = trace::origin(app, &passage, &caller.headers);
     if !remotes.is_empty() {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
         let prompt_tokens = match local.job.prompt.len() {
@@ -86,6 +87,7 @@ pub(super) fn understand(
             job: Arc::new(local.job),
             prompt_blocks: local.prompt_blocks,
             hints,
+            trace,
         },
         transfer: local.transfer,
     })

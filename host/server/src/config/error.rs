@@ -23,6 +23,8 @@ pub enum Place {
     At(Location),
     /// A flag, such as `--model`.
     Flag(&'static str),
+    /// A variable of the environment.
+    Variable(&'static str),
     /// The default values, with neither a key in the file nor a flag.
     Defaults,
 }
@@ -49,6 +51,9 @@ pub enum Wrong {
         key: String,
         path: PathBuf,
     },
+    /// Settings of telemetry without anybody who is told.
+    #[error("telemetry needs `otlp-endpoint`, the collector's address")]
+    NoCollector,
     /// A name that stands for two things.
     #[error("{key}: `{name}` is there already")]
     Twice {
@@ -210,7 +215,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::At(location) => location.fmt(f),
-            Place::Flag(flag) => f.write_str(flag),
+            Place::Flag(name) | Place::Variable(name) => f.write_str(name),
             Place::Defaults => f.write_str("defaults"),
         }
     }

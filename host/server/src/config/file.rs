@@ -49,6 +49,7 @@ pub(super) struct File {
     pub(super) admin: Admin,
     pub(super) journal: Journal,
     pub(super) log: Log,
+    pub(super) telemetry: Telemetry,
 }
 
 #[derive(Default, Deserialize)]
@@ -397,6 +398,37 @@ pub(super) struct Journal {
 pub(super) struct Log {
     pub(super) format: Option<LogFormat>,
     pub(super) filter: Given<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "a table"
+)]
+pub(super) struct Telemetry {
+    pub(super) otlp_endpoint: Given<String>,
+    pub(super) headers: Given<Vec<Spanned<String>>>,
+    pub(super) service_name: Given<String>,
+    pub(super) sample_ratio: Given<f64>,
+    pub(super) spans_every: Given<Time>,
+    pub(super) metrics_every: Given<Time>,
+    pub(super) timeout: Given<Time>,
+}
+
+// === impl Telemetry ===
+
+impl Telemetry {
+    /// The offset of the first key that is given but the collector's address; absent: none is.
+    pub(super) fn first(&self) -> Option<usize> {
+        let times = [&self.spans_every, &self.metrics_every, &self.timeout];
+        let times = times.into_iter().flatten().map(|given| given.span().start);
+        let headers = self.headers.iter().map(|given| given.span().start);
+        let name = self.service_name.iter().map(|given| given.span().start);
+        let ratio = self.sample_ratio.iter().map(|given| given.span().start);
+        times.chain(headers).chain(name).chain(ratio).min()
+    }
 }
 
 // === impl Tables ===

@@ -16,6 +16,7 @@ mod file;
 mod flags;
 mod validate;
 
+use std::env;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Deref;
@@ -37,10 +38,12 @@ pub use pointsman_http::{
     UnnamedModel, UsableModels,
 };
 use pointsman_lifecycle::settings::LifecycleSettings;
+pub use pointsman_telemetry::TelemetrySettings;
 
 use file::File;
 pub use flags::{Flags, ModelFlag, ModelFlagError};
 use validate::Here;
+use validate::telemetry::{self, OtlpVariables};
 
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 const DRAIN: Duration = Duration::from_secs(30);
@@ -90,6 +93,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// Format and filter of logs.
     pub log: LogConfig,
+    /// The collector of spans and metrics; absent: nobody is told anything.
+    pub telemetry: Option<TelemetrySettings>,
     /// Executors with models that must be there before the server serves. Default 0.
     pub ready_executors: u32,
     /// The flags, by which the file is read again.
@@ -284,6 +289,7 @@ impl Config {
         let here = Here {
             processors: 2,
             policies_folder: None,
+            otlp: OtlpVariables::default(),
         };
         validate::config(&source, parsed(&source)?, &Flags::default(), &here)
     }
@@ -314,9 +320,16 @@ fn read(path: &Path) -> Result<TomlText, ConfigError> {
 impl Here {
     fn look() -> Self {
         let folder = PathBuf::from(POLICIES_FOLDER);
+        let variable = |name| env::var_os(name)?.into_string().ok();
+        let given = |name| variable(name).filter(|value| !value.trim().is_empty());
         Self {
             processors: thread::available_parallelism().map_or(1, usize::from),
             policies_folder: folder.is_dir().then_some(folder),
+            otlp: OtlpVariables {
+                endpoint: given(telemetry::ENDPOINT),
+                headers: given(telemetry::HEADERS),
+                service_name: given(telemetry::SERVICE_NAME),
+            },
         }
     }
 }

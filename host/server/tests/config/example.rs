@@ -78,6 +78,15 @@ fn the_example_shows_the_defaults() {
     assert_eq!(shown.hints, default.hints);
     assert_eq!(shown.core, default.core);
     assert_eq!(shown.log, default.log);
+    let telemetry = load("[telemetry]\notlp-endpoint = 'http://127.0.0.1:4318'");
+    let telemetry = telemetry.unwrap().telemetry.unwrap();
+    let mut shown_telemetry = shown.telemetry.unwrap();
+    assert_eq!(
+        shown_telemetry.headers["x-api-key"],
+        "a-key-of-the-collector"
+    );
+    shown_telemetry.headers.clear();
+    assert_eq!(shown_telemetry, telemetry);
     assert_eq!(shown.journal.settings, default.journal.settings);
     assert_eq!(shown.patience, default.patience);
     let (shown, default) = (shown.policies, default.policies);

@@ -33,7 +33,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         (
             "[server]",
             "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, ready-executors, state-folder, tls, http, \
-             keys, tenants, hints, models, executors, backends, cpu, devices, core, policies, admin, journal, log",
+             keys, tenants, hints, models, executors, backends, cpu, devices, core, policies, admin, journal, log, telemetry",
         ),
         (
             "[journal]\nfiles-max = 8",
@@ -56,6 +56,10 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         (
             "[admin]\npassword = 'x'",
             "pointsman.toml:2:1: unknown key `admin.password`; there are: listen, key, decisions-max",
+        ),
+        (
+            "[telemetry]\nendpoint = 'http://a'",
+            "pointsman.toml:2:1: unknown key `telemetry.endpoint`; did you mean `otlp-endpoint`?",
         ),
     ]);
 }
@@ -533,4 +537,38 @@ fn a_server_elsewhere_that_cannot_be_used_is_refused_where_it_stands() {
             "pointsman.toml:3:8: backends[0].poll must be from 50ms to 1h, not 1ms",
         ),
     ]);
+}
+
+#[test]
+fn a_collector_that_cannot_be_told_is_refused_and_no_header_is_shown() {
+    let with = |line: &str| format!("[telemetry]\notlp-endpoint = 'http://a:4318'\n{line}");
+    let cases = [
+        (
+            "[telemetry]\nservice-name = 'a'".to_owned(),
+            "2:16: telemetry needs `otlp-endpoint`, the collector's address",
+        ),
+        (
+            "[telemetry]\notlp-endpoint = 'a:4317'".to_owned(),
+            "2:17: telemetry.otlp-endpoint: the address has to begin with http:// or https://",
+        ),
+        (
+            with("headers = ['secret']"),
+            "3:12: telemetry.headers: expected a header as in \"name: value\"",
+        ),
+        (
+            with("headers = ['secret name: value']"),
+            "3:12: telemetry.headers: expected a header as in \"name: value\"",
+        ),
+        (
+            with("sample-ratio = 1.5"),
+            "3:16: telemetry.sample-ratio must be from 0 to 1, not 1.5",
+        ),
+        (
+            with("spans-every = '1us'"),
+            "3:15: telemetry.spans-every must be from 10ms to 1h, not 1us",
+        ),
+    ];
+    for (text, said) in cases {
+        assert_eq!(refusal(&text, ""), format!("pointsman.toml:{said}"));
+    }
 }

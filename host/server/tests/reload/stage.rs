@@ -347,6 +347,7 @@ impl Stage {
             job: Arc::new(job),
             prompt_blocks: PromptBlocks::default(),
             hints: Hints::default(),
+            trace: None,
         };
         let submitted = Submitted {
             ticket: TicketId(u64::try_from(self.asked.len()).unwrap()),

@@ -116,7 +116,7 @@ impl Check<'_> {
         Ok(every.map(|every| every.0))
     }
 
-    fn url(self, key: &str, given: &Spanned<String>) -> Result<ServerUrl, ConfigError> {
+    pub(super) fn url(self, key: &str, given: &Spanned<String>) -> Result<ServerUrl, ConfigError> {
         given.get_ref().parse().map_err(|error| {
             let key = key.to_owned();
             self.at(given, Wrong::ServerUrl { key, error })

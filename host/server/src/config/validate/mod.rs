@@ -9,6 +9,7 @@ mod backends;
 mod devices;
 mod models;
 mod policies;
+pub(super) mod telemetry;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -29,6 +30,7 @@ use super::{
     Secret,
 };
 use crate::logging;
+use telemetry::OtlpVariables;
 
 /// The most bytes of a name: of a model, tenant, label key or policy.
 const NAME_BYTES_MAX: usize = 128;
@@ -62,6 +64,8 @@ pub(super) struct Here {
     pub(super) processors: usize,
     /// `./policies.d`, if that is a folder.
     pub(super) policies_folder: Option<PathBuf>,
+    /// OpenTelemetry's variables of the environment.
+    pub(super) otlp: OtlpVariables,
 }
 
 /// Checks values of one file.
@@ -117,6 +121,7 @@ pub(super) fn config(
         admin: check.admin(file.admin)?,
         journal: check.journal(file.journal)?,
         log: check.log(file.log, flags)?,
+        telemetry: check.telemetry(file.telemetry, &here.otlp)?,
         ready_executors: check.number("ready-executors", file.ready_executors, READY, 0)?,
         flags: flags.clone(),
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,

@@ -1,0 +1,272 @@
+//! Requests as spans: what a collector of traces is told of each request once it has ended.
+//!
+//! They are put together from the machine's facts, as the metrics are. A request is in the trace that
+//! its client names, and whether it is recorded is the client's choice then; of those without a trace a
+//! share is recorded. A server elsewhere is told the span of the placement that sent it the request.
+//!
+//! # Bounds
+//! A request has at most [`PLACEMENTS_MAX`] placements and as many waits; what comes later is counted.
+//! [`SPANS_MAX`] requests that have ended wait for the exporter. One more is dropped and counted: nobody
+//! waits for a collector.
+//!
+//! # Not here
+//! The names of attributes, and the way to a collector (`pointsman-telemetry`). Prompts and answers, which
+//! nobody is told.
+
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pointsman_core::{ExecutorId, Fact, Micros, RequestId, Stamped};
+use pointsman_executor::contract::Event;
+use pointsman_executor::server::ServerUrl;
+use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders, TraceId};
+use tokio::sync::mpsc;
+
+pub use record::{Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait};
+
+use crate::message::{Submission, TicketId};
+use crate::metrics::{Metrics, Texts, TracedOutcome};
+use record::Recording;
+
+/// Requests whose spans wait for the exporter.
+pub const SPANS_MAX: usize = 2048;
+/// Placements of one request that are told, and waits.
+pub const PLACEMENTS_MAX: usize = 16;
+
+/// A request's part in a trace, as HTTP has read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceOrigin {
+    /// The operation that the client asks for.
+    pub operation: Operation,
+    /// The trace that the client names; absent: none.
+    pub parent: Option<TraceHeaders>,
+}
+
+/// The spans of the requests in hand.
+#[derive(Debug)]
+pub struct Spans {
+    // Immutable.
+    /// The share of requests without a trace that is recorded, from 0 to 1.
+    ratio: f64,
+    metrics: Arc<Metrics>,
+    // Owned.
+    ended: mpsc::Sender<RequestSpan>,
+    live: BTreeMap<RequestId, Live>,
+    /// The addresses of servers elsewhere.
+    servers: BTreeMap<ExecutorId, ServerUrl>,
+    queue: Queue,
+}
+
+/// A live request that is in a trace.
+#[derive(Debug)]
+enum Live {
+    /// Nobody is told of it but the servers elsewhere that get it.
+    Unrecorded(SpanContext),
+    Recorded(Box<Recording>),
+}
+
+/// The queue to the exporter, as the log knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    HasRoom,
+    /// That it was full has been logged.
+    WasFull,
+}
+
+/// The beginning of a request's span.
+#[derive(Debug)]
+pub(crate) struct BegunSpan(Live);
+
+/// Spans of all requests in the traces of their clients, and of this share of the others, from 0 to 1;
+/// and those that have ended.
+#[must_use]
+pub fn spans(ratio: f64, metrics: Arc<Metrics>) -> (Spans, mpsc::Receiver<RequestSpan>) {
+    let (ended, receiver) = mpsc::channel(SPANS_MAX);
+    let spans = Spans {
+        ratio,
+        metrics,
+        ended,
+        live: BTreeMap::new(),
+        servers: BTreeMap::new(),
+        queue: Queue::HasRoom,
+    };
+    (spans, receiver)
+}
+
+// === impl Spans ===
+
+impl Spans {
+    /// Takes note of a server elsewhere.
+    pub(crate) fn attached(&mut self, executor: ExecutorId, server: ServerUrl) {
+        self.servers.insert(executor, server);
+    }
+
+    /// Begins the span of a request; absent: it has none, and servers elsewhere get the client's headers
+    /// as they came.
+    pub(crate) fn begin(
+        &self,
+        now: Micros,
+        ticket: TicketId,
+        submission: &Submission,
+    ) -> Option<BegunSpan> {
+        let origin = submission.trace.as_deref()?;
+        let context = match &origin.parent {
+            Some(headers) if headers.parent.is_sampled() => headers.parent.with_span(drawn_span()),
+            Some(_) => return None,
+            None => {
+                let context = SpanContext::root(drawn_trace(), drawn_span());
+                if !is_in_share(context.trace, self.ratio) {
+                    return Some(BegunSpan(Live::Unrecorded(context)));
+                }
+                context.sampled()
+            }
+        };
+        let recording = Recording::new(now, (ticket, submission), (origin, context));
+        Some(BegunSpan(Live::Recorded(Box::new(recording))))
+    }
+
+    /// Takes note of the number of a request.
+    pub(crate) fn arrived(&mut self, request: RequestId, BegunSpan(live): BegunSpan) {
+        self.live.insert(request, live);
+    }
+
+    /// Takes note of the model that the newest placement is for. Returns the trace that its executor is
+    /// told; absent: the client's, if any.
+    pub(crate) fn starts(&mut self, request: RequestId, model: &str) -> Option<TraceHeaders> {
+        match self.live.get_mut(&request)? {
+            Live::Unrecorded(context) => Some(TraceHeaders {
+                parent: *context,
+                state: None,
+            }),
+            Live::Recorded(recording) => recording.starts(model),
+        }
+    }
+
+    /// Takes note of an executor's news, before the machine is told.
+    pub(crate) fn event(&mut self, now: Micros, event: &Event) {
+        match event {
+            Event::Stepped(report) => {
+                for made in report.progress.iter().filter(|made| made.generated > 0) {
+                    if let Some(recording) = self.recorded(made.request) {
+                        recording.span.first_token.get_or_insert(now);
+                    }
+                }
+            }
+            Event::PromptCounted(sequence, count) => {
+                if let Some(recording) = self.recorded(sequence.request) {
+                    recording.span.input_tokens = Some(count.tokens);
+                }
+            }
+            Event::Finished { sequence, stop } => {
+                // A server elsewhere does not tell it in the host's words.
+                let is_own = !self.servers.contains_key(&sequence.executor);
+                if let Some(recording) = self.recorded(sequence.request) {
+                    recording.span.stop = is_own.then_some(*stop);
+                }
+            }
+            Event::Failed { sequence, why, .. } => {
+                if let Some(recording) = self.recorded(sequence.request) {
+                    recording.failed(why);
+                }
+            }
+            Event::Started(_) | Event::Left { .. } | Event::Lost { .. } | Event::Changed(_) => {}
+        }
+    }
+
+    /// Folds in a fact.
+    pub(crate) fn fact(&mut self, stamped: &Stamped, texts: Texts<'_>) {
+        let now = stamped.now;
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "other facts are about no request, or no part of its spans"
+        )]
+        match &stamped.fact {
+            Fact::Placed {
+                request,
+                executor,
+                by,
+                ..
+            } => {
+                let server = self.servers.get(executor).cloned();
+                if let Some(Live::Recorded(recording)) = self.live.get_mut(request) {
+                    let (policy, reason) = (texts.author(by.author), texts.reason(*by));
+                    recording.placed(PlacementSpan {
+                        span: drawn_span(),
+                        executor: texts.executor(*executor).to_owned(),
+                        server,
+                        model: String::new(),
+                        policy: policy.to_owned(),
+                        reason: reason.to_owned(),
+                        placed: now,
+                        started: None,
+                        ended: now,
+                        end: PlacementEnd::Open,
+                        output_tokens: 0,
+                        why: String::new(),
+                    });
+                }
+            }
+            Fact::Started(request, _) => {
+                if let Some(recording) = self.recorded(*request) {
+                    recording.started(now);
+                }
+            }
+            Fact::StayEnded(stay) => {
+                if let Some(recording) = self.recorded(stay.request) {
+                    recording.stay_ended(now, stay);
+                }
+            }
+            Fact::Requeued(request, why) => {
+                if let Some(recording) = self.recorded(*request) {
+                    recording.requeued(now, *why);
+                }
+            }
+            Fact::Ended(request, outcome) => {
+                if let Some(Live::Recorded(recording)) = self.live.remove(request) {
+                    self.send(recording.end(now, *outcome));
+                }
+            }
+            Fact::ExecutorDetached(executor) => drop(self.servers.remove(executor)),
+            _ => {}
+        }
+    }
+
+    fn recorded(&mut self, request: RequestId) -> Option<&mut Recording> {
+        match self.live.get_mut(&request)? {
+            Live::Unrecorded(_) => None,
+            Live::Recorded(recording) => Some(recording),
+        }
+    }
+
+    fn send(&mut self, span: RequestSpan) {
+        if self.ended.try_send(span).is_ok() {
+            return;
+        }
+        self.metrics.traced(TracedOutcome::Dropped, 1);
+        if self.queue == Queue::HasRoom {
+            self.queue = Queue::WasFull;
+            tracing::warn!(
+                "spans of requests are dropped: the collector does not keep up; \
+                 traced_requests counts them from now on"
+            );
+        }
+    }
+}
+
+/// True if a trace that nobody has chosen is in this share of all.
+fn is_in_share(trace: TraceId, ratio: f64) -> bool {
+    const LOTS: f64 = (1_u64 << 63) as f64;
+    (trace.lot() as f64) < ratio * LOTS
+}
+
+fn drawn_trace() -> TraceId {
+    TraceId::new(fastrand::u128(1..)).expect("it is not zero")
+}
+
+fn drawn_span() -> SpanId {
+    SpanId::new(fastrand::u64(1..)).expect("it is not zero")
+}

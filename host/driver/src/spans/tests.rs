@@ -1,0 +1,88 @@
+//! The queue to a collector, and the share of requests that is recorded.
+
+use pointsman_core::{Config, Machine, Outcome, PromptBlocks, Round};
+use pointsman_executor::job::{Job, Sampling};
+use pointsman_policy::{Patience, PolicyHost};
+
+use super::*;
+use crate::message::Hints;
+
+fn submission() -> Submission {
+    let job = Job {
+        prompt: vec![1, 2, 3],
+        output_tokens_max: 4,
+        sampling: Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+        },
+        stop: Vec::new(),
+        ignore_eos: false,
+        call: None,
+    };
+    let origin = TraceOrigin {
+        operation: Operation::Chat,
+        parent: None,
+    };
+    Submission {
+        model: Some("demo".to_owned()),
+        tenant: "default".to_owned(),
+        job: Arc::new(job),
+        prompt_blocks: PromptBlocks::default(),
+        hints: Hints::default(),
+        trace: Some(Box::new(origin)),
+    }
+}
+
+/// Has a request arrive and end.
+fn pass(spans: &mut Spans, number: u64) {
+    let machine = Machine::new(Config::default()).unwrap();
+    let policies = PolicyHost::new(Patience::default());
+    let texts = Texts {
+        machine: &machine,
+        policies: &policies,
+    };
+    let request = RequestId(number);
+    if let Some(span) = spans.begin(Micros(1), TicketId(number), &submission()) {
+        spans.arrived(request, span);
+    }
+    let ended = Stamped {
+        now: Micros(2),
+        round: Round(1),
+        fact: Fact::Ended(request, Outcome::Cancelled),
+    };
+    spans.fact(&ended, texts);
+    assert!(spans.live.is_empty());
+}
+
+#[test]
+fn a_collector_that_does_not_keep_up_loses_spans_and_they_are_counted() {
+    let metrics = Arc::new(Metrics::default());
+    let (mut spans, mut ended) = spans(1.0, Arc::clone(&metrics));
+    for number in 0..SPANS_MAX as u64 + 5 {
+        pass(&mut spans, number);
+    }
+    let text = metrics.render();
+    let dropped = "pointsman_traced_requests_total{outcome=\"dropped\"} 5\n";
+    assert!(text.contains(dropped), "{text}");
+    for number in 0..SPANS_MAX as u64 {
+        assert_eq!(ended.try_recv().unwrap().ticket, TicketId(number));
+    }
+    assert!(ended.try_recv().is_err());
+}
+
+#[test]
+fn a_share_of_the_traces_that_begin_here_is_recorded() {
+    let count = |ratio: f64| {
+        let (mut spans, mut ended) = spans(ratio, Arc::default());
+        for number in 0..1000 {
+            pass(&mut spans, number);
+        }
+        std::iter::from_fn(|| ended.try_recv().ok()).count()
+    };
+    assert_eq!((count(0.0), count(1.0)), (0, 1000));
+    let some = count(0.3);
+    // Further from 300 than this it is once in 10^20 runs.
+    assert!((150..450).contains(&some), "{some}");
+}
