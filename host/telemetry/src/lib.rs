@@ -5,7 +5,7 @@
 //! goes out, `otlp` the messages, `spans` and `metrics` make them, `collector` sends them.
 //!
 //! # Bounds
-//! The driver's queue, and a batch of [`BATCH_MAX`] requests. A batch is tried [`TRIES`] times. What finds no
+//! The driver's queue, and a batch of `BATCH_MAX` requests. A batch is tried `TRIES` times. What finds no
 //! room, or is not taken then, is dropped and counted. At the end of the host everything has
 //! [`FLUSH`](Telemetry::finish) to go out.
 //!
