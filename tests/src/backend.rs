@@ -33,6 +33,14 @@ pub struct Seen {
     pub body: Vec<u8>,
 }
 
+impl Seen {
+    /// The path without its query.
+    fn path(&self) -> &str {
+        let asked = self.line.split(' ').nth(1).unwrap_or_default();
+        asked.split('?').next().unwrap_or_default()
+    }
+}
+
 /// The way in which completions are answered.
 #[derive(Clone, Debug)]
 pub enum Conduct {
@@ -67,6 +75,8 @@ struct State {
     conduct: Conduct,
     /// Bodies and status of other paths.
     paths: BTreeMap<String, (u16, String)>,
+    /// The same of paths at which orders arrive.
+    orders: BTreeMap<String, (u16, String)>,
     seen: Vec<Seen>,
     /// Completions under way, and the most there ever were.
     running: usize,
@@ -108,6 +118,7 @@ impl MockBackend {
             state: Mutex::new(State {
                 conduct: Conduct::Answers(3),
                 paths: BTreeMap::new(),
+                orders: BTreeMap::new(),
                 seen: Vec::new(),
                 running: 0,
                 running_max: 0,
@@ -150,6 +161,24 @@ impl MockBackend {
         self.state().paths.insert(path.to_owned(), answer);
     }
 
+    /// Answers `POST path` with this from now on, and takes it for no completion.
+    pub fn obeys(&self, path: &str, status: u16, body: &str) {
+        let answer = (status, body.to_owned());
+        self.state().orders.insert(path.to_owned(), answer);
+    }
+
+    /// Waits until so many requests have arrived at `path`.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub async fn heard(&self, path: &str, count: usize) -> Result<()> {
+        let arrived = |state: &State| {
+            let at_path = |seen: &&Seen| seen.path() == path;
+            state.seen.iter().filter(at_path).count() >= count
+        };
+        self.until(arrived, path).await
+    }
+
     /// Answers completions in this way from now on.
     pub fn does(&self, conduct: Conduct) {
         self.state().conduct = conduct;
@@ -164,10 +193,7 @@ impl MockBackend {
     #[must_use]
     pub fn seen(&self, path: &str) -> Vec<Seen> {
         let state = self.state();
-        let seen = state.seen.iter().filter(|seen| {
-            let asked = seen.line.split(' ').nth(1).unwrap_or_default();
-            asked.split('?').next() == Some(path)
-        });
+        let seen = state.seen.iter().filter(|seen| seen.path() == path);
         seen.cloned().collect()
     }
 
@@ -266,9 +292,14 @@ async fn converse(mut stream: TcpStream, shared: &Shared) -> Result<()> {
         let mut line = seen.line.split(' ');
         let (method, path) = (line.next(), line.next().context("no path")?.to_owned());
         shared.state().seen.push(seen.clone());
-        if method == Some("GET") {
-            let answer = shared.state().paths.get(&path).cloned();
-            let (status, body) = answer.unwrap_or((404, "{}".to_owned()));
+        let told = match method {
+            Some("GET") => {
+                let answer = shared.state().paths.get(&path).cloned();
+                Some(answer.unwrap_or((404, "{}".to_owned())))
+            }
+            Some(_) | None => shared.state().orders.get(seen.path()).cloned(),
+        };
+        if let Some((status, body)) = told {
             let head = head(status, &[("content-type", "application/json")], body.len());
             stream
                 .write_all(&[head.as_bytes(), body.as_bytes()].concat())

@@ -42,6 +42,8 @@ pub struct RemoteCall {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
+    /// The model that it names; absent: none.
+    pub model: Option<String>,
     /// Tokens of the prompt, as well as they can be told from its bytes.
     pub prompt_tokens: u32,
 }

@@ -31,6 +31,11 @@ pub struct ServerConfig {
     pub first_byte_timeout: Duration,
     /// The longest time between two pieces of a response.
     pub stall_timeout: Duration,
+    /// The longest time in which a model is loaded, where the server takes orders to do so.
+    pub load_timeout: Duration,
+    /// The time after which a model that none of our requests wants is unloaded where the server takes
+    /// orders; absent: never.
+    pub unload_after: Option<Duration>,
 }
 
 /// The metrics of a server, in Prometheus' text form. An empty name stands for a metric that is not
@@ -114,6 +119,8 @@ impl ServerConfig {
             poll: Duration::from_secs(2),
             first_byte_timeout: Duration::from_secs(600),
             stall_timeout: Duration::from_secs(120),
+            load_timeout: Duration::from_secs(600),
+            unload_after: None,
         }
     }
 

@@ -10,29 +10,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use pointsman_core::{Availability, KvReport};
 use pointsman_executor::handle::FoundModel;
-use pointsman_executor::server::{MetricNames, ServerSoftware};
+use pointsman_executor::server::{MetricNames, ServerConfig, ServerSoftware};
 use serde_json::Value;
 
 use crate::client::{CallError, ServerClient};
 use crate::findings::{Findings, ServerLoad};
+use crate::residency::{Loaded, Orders, has_failed};
 
+/// The longest time for an answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// The most models of a server that are listed.
 const MODELS_MAX: usize = 1024;
 
 /// The questions to one server.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    pub(crate) client: ServerClient,
+    client: ServerClient,
     /// The software; absent: it is found out.
-    pub(crate) software: Option<ServerSoftware>,
+    software: Option<ServerSoftware>,
     /// The names of metrics in the place of the software's own.
-    pub(crate) metrics: Option<MetricNames>,
-    /// The longest time for an answer.
-    pub(crate) patience: Duration,
+    metrics: Option<MetricNames>,
+    /// True once the server did not tell what is loaded.
+    hides_loaded: bool,
 }
 
 /// Requests of ours at a server, for questions that disturb one that has none.
@@ -50,12 +52,25 @@ struct Samples(BTreeMap<String, (f64, BTreeMap<String, String>)>);
 // === impl Asker ===
 
 impl Asker {
+    pub(crate) fn new(client: ServerClient, server: &ServerConfig) -> Self {
+        Self {
+            client,
+            software: server.software,
+            metrics: server.metrics.clone(),
+            hides_loaded: false,
+        }
+    }
+
     /// Asks everything.
     pub(crate) async fn ask(&mut self, ours: Ours) -> Findings {
-        let models = match self.models().await {
+        let list = match self.models().await {
             Ok(answer) => answer,
-            Err(error) => return Findings::not_open(Availability::Silent, error.to_string()),
+            Err(error) => {
+                self.hides_loaded = false;
+                return Findings::not_open(Availability::Silent, error.to_string());
+            }
         };
+        let models = list.as_ref().and_then(models_in);
         if let Some((owner, _)) = &models
             && self.software.is_none()
         {
@@ -69,20 +84,42 @@ impl Asker {
             return Findings::not_open(Availability::Busy, why);
         }
         let load = self.load(ours).await;
+        let models = models.map(|(_, models)| models);
+        let loaded = self
+            .loaded(list, models.as_deref().unwrap_or_default())
+            .await;
         Findings {
             availability: Availability::Open,
             why: String::new(),
             software: self.software,
-            models: models.map(|(_, models)| models.into()),
+            models: models.map(Arc::from),
+            loaded,
             load,
         }
     }
 
-    /// The models with their owner; absent: the server does not tell now.
-    async fn models(&self) -> Result<Option<(String, Vec<FoundModel>)>, CallError> {
-        let (status, body) = self.client.get("/v1/models", self.patience).await?;
+    /// The list of models; absent: the server does not tell now.
+    async fn models(&self) -> Result<Option<Value>, CallError> {
+        let (status, body) = self.client.get("/v1/models", PATIENCE).await?;
         let is_told = status.is_success();
-        Ok(is_told.then(|| models_in(&body)).flatten())
+        Ok(is_told
+            .then(|| serde_json::from_slice(&body).ok())
+            .flatten())
+    }
+
+    /// The models that are loaded; absent: the server does not tell. vLLM does so in its development mode alone:
+    /// if it does not, it is not asked again until it was away.
+    async fn loaded(&mut self, list: Option<Value>, models: &[FoundModel]) -> Option<Loaded> {
+        let orders = Orders::of(self.software?)?;
+        let told = match orders {
+            Orders::LlamaCpp => list,
+            Orders::Vllm if self.hides_loaded => None,
+            Orders::Ollama | Orders::Vllm => self.json(orders.look_path()).await,
+        };
+        let names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+        let loaded = told.and_then(|told| orders.loaded_in(&told, &names));
+        self.hides_loaded = loaded.is_none();
+        loaded
     }
 
     /// The reason why the server takes nothing; absent: it does.
@@ -95,7 +132,7 @@ impl Asker {
             // Its list of models has come.
             Some(ServerSoftware::OpenAi) | None => return Ok(None),
         };
-        let (status, _) = self.client.get(path, self.patience).await?;
+        let (status, _) = self.client.get(path, PATIENCE).await?;
         // A path that is not there tells nothing.
         let is_busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         Ok(is_busy.then(|| format!("{path} answers {status}")))
@@ -130,7 +167,7 @@ impl Asker {
     }
 
     async fn samples(&self, names: &MetricNames) -> ServerLoad {
-        match self.client.get(&names.path, self.patience).await {
+        match self.client.get(&names.path, PATIENCE).await {
             Ok((StatusCode::OK, body)) => {
                 let text = String::from_utf8_lossy(&body);
                 load_of(&Samples::parse(&text), names)
@@ -141,7 +178,7 @@ impl Asker {
 
     /// The JSON at a path; absent: there is none now.
     async fn json(&self, path: &str) -> Option<Value> {
-        let (status, body) = self.client.get(path, self.patience).await.ok()?;
+        let (status, body) = self.client.get(path, PATIENCE).await.ok()?;
         let is_told = status.is_success();
         is_told
             .then(|| serde_json::from_slice(&body).ok())
@@ -186,8 +223,7 @@ fn vllm_metrics() -> MetricNames {
 // === Answers ===
 
 /// The owner of the models, and the models, in the answer of `/v1/models`.
-fn models_in(body: &Bytes) -> Option<(String, Vec<FoundModel>)> {
-    let answer: Value = serde_json::from_slice(body).ok()?;
+fn models_in(answer: &Value) -> Option<(String, Vec<FoundModel>)> {
     let list = answer.get("data")?.as_array()?;
     let owner = list
         .iter()
@@ -211,14 +247,6 @@ fn models_in(body: &Bytes) -> Option<(String, Vec<FoundModel>)> {
         })
     });
     Some((owner.unwrap_or_default().to_owned(), models.collect()))
-}
-
-/// True for a model that a router of llama.cpp could not load.
-fn has_failed(model: &Value) -> bool {
-    let failed = model
-        .get("status")
-        .and_then(|status| status.get("failed")?.as_bool());
-    failed.unwrap_or(false)
 }
 
 /// SGLang's capacity and load.
@@ -430,8 +458,7 @@ mod tests {
                 vec![("x", None)],
             ),
         ] {
-            let body = Bytes::from(answer.to_string());
-            let (found_owner, found) = models_in(&body).unwrap();
+            let (found_owner, found) = models_in(&answer).unwrap();
             assert_eq!(software_of(&found_owner), owner);
             let found: Vec<_> = found
                 .iter()
@@ -439,8 +466,8 @@ mod tests {
                 .collect();
             assert_eq!(found, models);
         }
-        for wrong in ["", "[]", "{}", r#"{"data": 1}"#] {
-            assert_eq!(models_in(&Bytes::from_static(wrong.as_bytes())), None);
+        for wrong in [json!(null), json!([]), json!({}), json!({"data": 1})] {
+            assert_eq!(models_in(&wrong), None);
         }
     }
 

@@ -155,10 +155,19 @@ impl ServerClient {
         path: &str,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), CallError> {
+        let nothing = (HeaderMap::new(), Bytes::new());
+        self.ask((Method::GET, path), nothing, patience).await
+    }
+
+    /// Sends a request of the host's own, and returns the whole answer.
+    pub(crate) async fn ask(
+        &self,
+        call: (Method, &str),
+        (headers, body): (HeaderMap, Bytes),
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), CallError> {
         let asked = async {
-            let response = self
-                .send((Method::GET, path), HeaderMap::new(), Bytes::new())
-                .await?;
+            let response = self.send(call, headers, body).await?;
             let (head, body) = whole(response).await?;
             Ok((head.status, body))
         };

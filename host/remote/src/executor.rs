@@ -23,14 +23,16 @@ use pointsman_executor::job::JobState;
 use pointsman_executor::server::ServerConfig;
 use pointsman_executor::stats::EngineStats;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use crate::asker::{self, Asker, Ours};
+use crate::asker::{self, Asker};
 use crate::client::{Connections, ServerClient};
 use crate::findings::{Findings, ServerLoad};
+use crate::poll::{Poll, Poller};
+use crate::residency::{Residency, ResidencyTerms};
 use crate::sequence::{Patience, Sequence, SequenceEnd};
 use crate::watch::Usage;
 
@@ -40,8 +42,6 @@ const COMMANDS_MAX: usize = 256;
 const NEWS_MAX: usize = 256;
 /// The time between two reports of tokens.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
-/// The longest time for an answer to a question of ours.
-const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 /// The times after which a server that had no room is asked again: the first, and the longest.
 const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
@@ -53,6 +53,8 @@ pub struct RemoteSpec {
     pub incarnation: Incarnation,
     /// The server.
     pub server: ServerConfig,
+    /// Most models that it may have loaded where it takes orders; absent: it decides.
+    pub models_max: Option<u32>,
     /// The connections by which it is reached.
     pub connections: Connections,
     /// The channel for events. The task waits where it has no room.
@@ -85,6 +87,7 @@ struct Remote {
     client: ServerClient,
     stats: Arc<EngineStats>,
     found: watch::Sender<Arc<[FoundModel]>>,
+    residency: Arc<Residency>,
     poll: Arc<Poll>,
     news: mpsc::Sender<News>,
     // Owned.
@@ -114,17 +117,6 @@ struct Standing {
     learned: Option<u32>,
 }
 
-/// The rounds of questions, and what makes them come early or late.
-#[derive(Debug)]
-struct Poll {
-    /// The requests of ours there.
-    ours: AtomicU32,
-    /// Wakes the asker.
-    nudge: Notify,
-    /// The pause before the next round where the server had no room, in ms; 0: the usual one.
-    pause_ms: AtomicU32,
-}
-
 /// Starts the task of an executor elsewhere on `runtime`. It ends when the driver drops its commands.
 #[must_use]
 pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
@@ -134,28 +126,30 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
     let (found, found_seen) = watch::channel(Arc::from([]));
     let server = &spec.server;
     let client = ServerClient::new(spec.connections.clone(), &server.url, server.key.as_ref());
-    let poll = Arc::new(Poll {
-        ours: AtomicU32::new(0),
-        nudge: Notify::new(),
-        pause_ms: AtomicU32::new(0),
-    });
-    let asker = Asker {
-        client: client.clone(),
-        software: server.software,
-        metrics: server.metrics.clone(),
-        patience: PROBE_PATIENCE,
+    let poll = Arc::new(Poll::default());
+    let residency = Residency::new(
+        server.executor_name(),
+        client.clone(),
+        ResidencyTerms {
+            models_max: spec.models_max,
+            load_timeout: server.load_timeout,
+            unload_after: server.unload_after,
+        },
+    );
+    let poller = Poller {
+        asker: Asker::new(client.clone(), server),
+        residency: Arc::clone(&residency),
+        poll: Arc::clone(&poll),
+        usual: server.poll,
+        news: news.clone(),
     };
-    runtime.spawn(ask_always(
-        asker,
-        Arc::clone(&poll),
-        server.poll,
-        news.clone(),
-    ));
+    runtime.spawn(poller.run());
     let remote = Remote {
         name: server.executor_name(),
         client,
         stats: Arc::clone(&stats),
         found,
+        residency,
         poll,
         news,
         running: BTreeMap::new(),
@@ -168,32 +162,6 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
         stats,
         work: EngineWork::Task,
         found: Some(found_seen),
-    }
-}
-
-/// Asks the server again and again, until nobody hears of it any more.
-async fn ask_always(mut asker: Asker, poll: Arc<Poll>, usual: Duration, news: mpsc::Sender<News>) {
-    loop {
-        let ours = match poll.ours.load(Ordering::Relaxed) {
-            0 => Ours::None,
-            1.. => Ours::Some,
-        };
-        let findings = tokio::select! {
-            findings = asker.ask(ours) => findings,
-            () = news.closed() => return,
-        };
-        if news.send(News::Asked(findings)).await.is_err() {
-            return;
-        }
-        let pause = match poll.pause_ms.load(Ordering::Relaxed) {
-            0 => usual,
-            ms => Duration::from_millis(u64::from(ms)),
-        };
-        tokio::select! {
-            () = news.closed() => return,
-            // Elapsed or nudged, it is time to ask.
-            _elapsed = timeout(pause, poll.nudge.notified()) => {}
-        }
     }
 }
 
@@ -275,6 +243,7 @@ impl Remote {
             sink: state.sink.clone(),
             trace: start.trace,
             client: self.client.clone(),
+            residency: Arc::clone(&self.residency),
             patience: Patience {
                 first_byte: self.spec.server.first_byte_timeout,
                 stall: self.spec.server.stall_timeout,
@@ -435,6 +404,7 @@ impl Remote {
             why,
             software,
             models,
+            loaded: _,
             load,
         } = findings;
         let mut events: Vec<Event> = self.available(availability, &why).into_iter().collect();

@@ -6,6 +6,8 @@ use pointsman_core::{Availability, KvReport};
 use pointsman_executor::handle::FoundModel;
 use pointsman_executor::server::ServerSoftware;
 
+use crate::residency::Loaded;
+
 /// Everything that one round of questions found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Findings {
@@ -15,6 +17,8 @@ pub(crate) struct Findings {
     /// The software; absent: not found out yet.
     pub(crate) software: Option<ServerSoftware>,
     pub(crate) models: Option<Arc<[FoundModel]>>,
+    /// The models that are loaded; absent: it does not tell.
+    pub(crate) loaded: Option<Loaded>,
     pub(crate) load: ServerLoad,
 }
 
@@ -38,6 +42,7 @@ impl Findings {
             why,
             software: None,
             models: None,
+            loaded: None,
             load: ServerLoad::default(),
         }
     }

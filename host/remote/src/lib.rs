@@ -24,6 +24,8 @@ mod asker;
 pub mod client;
 mod executor;
 mod findings;
+mod poll;
+mod residency;
 mod sequence;
 mod watch;
 

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::client::ServerClient;
 use crate::executor::News;
+use crate::residency::Residency;
 use crate::watch::{BodyWatch, Form, Usage};
 
 /// The longest time for which a server may ask to be left alone.
@@ -35,6 +36,7 @@ pub(crate) struct Sequence {
     /// The trace that the server is told, in the place of the client's; absent: the client's.
     pub(crate) trace: Option<TraceHeaders>,
     pub(crate) client: ServerClient,
+    pub(crate) residency: Arc<Residency>,
     pub(crate) patience: Patience,
     /// Tokens generated so far, for the executor to read.
     pub(crate) generated: Arc<AtomicU32>,
@@ -86,6 +88,12 @@ impl Sequence {
 
     async fn serve(&self) -> SequenceEnd {
         let call = &self.call;
+        let attendance = call.model.as_deref().map(|it| self.residency.attend(it));
+        if let Some(attendance) = &attendance
+            && let Err(why) = attendance.loaded().await
+        {
+            return SequenceEnd::Failed(why);
+        }
         let what = (call.method.clone(), &*call.path);
         let mut headers = call.headers.clone();
         if let Some(trace) = &self.trace {

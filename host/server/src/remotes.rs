@@ -98,6 +98,7 @@ impl Provider for HostProvider {
                     executor,
                     incarnation: Incarnation(0),
                     server,
+                    models_max: terms.models_max,
                     connections,
                     events,
                 };

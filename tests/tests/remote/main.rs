@@ -4,6 +4,7 @@ mod failures;
 mod passing;
 mod paths;
 mod pointsmen;
+mod residency;
 mod room;
 mod roster;
 mod sessions;

@@ -17,6 +17,8 @@ const SLOTS: &str = "slots";
 const POLL: &str = "poll-ms";
 const FIRST_BYTE_TIMEOUT: &str = "first-byte-timeout-ms";
 const STALL_TIMEOUT: &str = "stall-timeout-ms";
+const LOAD_TIMEOUT: &str = "load-timeout-ms";
+const UNLOAD_AFTER: &str = "unload-after-ms";
 
 /// The most milliseconds of a time that is waited for a server: a day.
 const PATIENCE_MS_MAX: u32 = 86_400_000;
@@ -62,6 +64,20 @@ pub(super) fn own_properties() -> Properties {
             STALL_TIMEOUT,
             millis("Milliseconds between two pieces of a response at most.", 1),
         ),
+        (
+            LOAD_TIMEOUT,
+            millis(
+                "Milliseconds for loading a model at most, where the server does so on order.",
+                1,
+            ),
+        ),
+        (
+            UNLOAD_AFTER,
+            millis(
+                "Milliseconds after its last request at which a model is unloaded, where the server does so on order. By default never.",
+                1,
+            ),
+        ),
     ]
 }
 
@@ -102,6 +118,8 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
         first_byte_timeout: millis(&mut fields, FIRST_BYTE_TIMEOUT, 1)?
             .unwrap_or(default.first_byte_timeout),
         stall_timeout: millis(&mut fields, STALL_TIMEOUT, 1)?.unwrap_or(default.stall_timeout),
+        load_timeout: millis(&mut fields, LOAD_TIMEOUT, 1)?.unwrap_or(default.load_timeout),
+        unload_after: millis(&mut fields, UNLOAD_AFTER, 1)?,
         ..default
     };
     let terms = terms(&mut fields)?;

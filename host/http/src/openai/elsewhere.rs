@@ -98,7 +98,8 @@ fn understand(
     let trace = trace::origin(app, &passage, &caller.headers);
     let mut job = passing::job(passing::output_tokens(kind, &fields));
     let body = passing::without(&body, hinted);
-    job.call = Some(Arc::new(passage.call(&caller.headers, body, prompt_tokens)));
+    let about = (target.name.as_deref(), prompt_tokens);
+    job.call = Some(Arc::new(passage.call(&caller.headers, body, about)));
     Ok(Submission {
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),

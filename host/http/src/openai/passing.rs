@@ -79,12 +79,18 @@ impl Passage {
     }
 
     /// The request as another server gets it.
-    pub(super) fn call(self, headers: &HeaderMap, body: Bytes, prompt_tokens: u32) -> RemoteCall {
+    pub(super) fn call(
+        self,
+        headers: &HeaderMap,
+        body: Bytes,
+        (model, prompt_tokens): (Option<&str>, u32),
+    ) -> RemoteCall {
         RemoteCall {
             method: self.method,
             path: self.path,
             headers: passed_on(headers),
             body,
+            model: model.map(str::to_owned),
             prompt_tokens,
         }
     }
@@ -264,7 +270,7 @@ mod tests {
             .header("content-type", "application/json")
             .body(())
             .unwrap();
-        let call = Passage::of(&request).call(request.headers(), Bytes::new(), 1);
+        let call = Passage::of(&request).call(request.headers(), Bytes::new(), (None, 1));
         assert_eq!(call.path, "/v1/completions?a=b");
         let mut names: Vec<&str> = call.headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();

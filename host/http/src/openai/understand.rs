@@ -77,7 +77,11 @@ pub(super) fn understand(
             tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
         };
         let body = passing::without(&body, hinted);
-        let call = passage.call(&caller.headers, body, prompt_tokens);
+        let call = passage.call(
+            &caller.headers,
+            body,
+            (target.name.as_deref(), prompt_tokens),
+        );
         local.job.call = Some(Arc::new(call));
     }
     Ok(Understood {

@@ -246,6 +246,8 @@ pub(super) struct Backend {
     pub(super) poll: Given<Time>,
     pub(super) first_byte_timeout: Given<Time>,
     pub(super) stall_timeout: Given<Time>,
+    pub(super) load_timeout: Given<Time>,
+    pub(super) unload_after: Given<Time>,
     pub(super) resolve: Given<Time>,
     pub(super) metrics_path: Option<String>,
     pub(super) running_metric: Option<String>,

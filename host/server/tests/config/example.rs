@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use pointsman_server::config::TenantConfig;
 use tempfile::TempDir;
@@ -66,6 +67,8 @@ fn the_example_shows_the_defaults() {
     assert_eq!(server.poll, default_server.poll);
     assert_eq!(server.first_byte_timeout, default_server.first_byte_timeout);
     assert_eq!(server.stall_timeout, default_server.stall_timeout);
+    assert_eq!(server.load_timeout, default_server.load_timeout);
+    assert_eq!(server.unload_after, Some(Duration::from_secs(600)));
     assert_eq!(shown.models[0].source, default.models[0].source);
     assert_eq!(shown.executors[0], default.executors[0]);
     let (device, default_device) = (&default.devices[0], &shown.devices[0]);

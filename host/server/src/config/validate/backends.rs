@@ -65,13 +65,16 @@ impl Check<'_> {
         let software = table.software.as_ref();
         let software = software.map(|given| self.software(&path("software"), given));
         let time = |key: &str, given, range, default| self.time(&path(key), given, range, default);
+        let metrics = metrics(&table);
+        let unload_after = self.within(&path("unload-after"), table.unload_after, PATIENCE)?;
+        let unload_after = unload_after.map(|time| time.0);
         let server = ServerConfig {
             name: name.transpose()?,
             software: software.transpose()?,
             key,
             models,
             slots: self.number_if(&path("slots"), table.slots.as_ref(), 1..=SLOTS_MAX)?,
-            metrics: metrics(&table),
+            metrics,
             poll: time("poll", table.poll, POLL, default.poll)?,
             first_byte_timeout: time(
                 "first-byte-timeout",
@@ -85,6 +88,13 @@ impl Check<'_> {
                 PATIENCE,
                 default.stall_timeout,
             )?,
+            load_timeout: time(
+                "load-timeout",
+                table.load_timeout,
+                PATIENCE,
+                default.load_timeout,
+            )?,
+            unload_after,
             ..default
         };
         let terms = file::Terms {

@@ -1,0 +1,471 @@
+//! The models that a server has loaded, and the orders to load and unload them.
+//!
+//! A request whose model is not loaded has it loaded before it goes there, and waits for that as long as loading takes:
+//! routers of llama.cpp load and unload, Ollama too, and vLLM puts its model to sleep and wakes it. Other
+//! servers, and those that do not tell what is loaded, are left to themselves.
+//!
+//! # Room
+//! A server takes one order at a time. Before a model is loaded where as many are as may be, the one leaves that has
+//! been idle for the longest time. One that runs a request of ours never leaves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method, StatusCode};
+use pointsman_core::Availability;
+use pointsman_executor::server::ServerSoftware;
+use serde_json::{Value, json};
+use tokio::sync::Mutex as Turn;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use crate::asker::PATIENCE;
+use crate::client::ServerClient;
+use crate::findings::Findings;
+
+/// The time between two looks at a model that is being loaded or unloaded.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The names of models that are loaded.
+pub(crate) type Loaded = BTreeSet<String>;
+
+/// The terms of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ResidencyTerms {
+    /// Most models that may be loaded; absent: the server decides.
+    pub(crate) models_max: Option<u32>,
+    /// The longest time in which a model is loaded.
+    pub(crate) load_timeout: Duration,
+    /// The time after which a model without requests of ours is unloaded; absent: never.
+    pub(crate) unload_after: Option<Duration>,
+}
+
+/// The models of one server.
+#[derive(Debug)]
+pub(crate) struct Residency {
+    // Immutable.
+    executor: String,
+    client: ServerClient,
+    terms: ResidencyTerms,
+    // Owned.
+    known: Mutex<Known>,
+    /// Held by whoever gives the server an order.
+    turn: Turn<()>,
+}
+
+/// The server as far as it is known.
+#[derive(Debug, Default)]
+struct Known {
+    /// The orders that it takes; absent: none.
+    orders: Option<Orders>,
+    models: BTreeMap<String, Resident>,
+    /// The model that is being unloaded. Whoever wants it has it loaded again.
+    leaving: Option<String>,
+}
+
+/// A model at the server.
+#[derive(Debug)]
+struct Resident {
+    /// True while it is loaded; absent: the server does not tell.
+    loaded: Option<bool>,
+    /// Requests of ours, those included that wait for the model.
+    ours: u32,
+    /// The time since which there are none.
+    idle_since: Instant,
+}
+
+/// The orders that a server takes, by its software.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Orders {
+    /// The orders of a router of llama.cpp.
+    LlamaCpp,
+    /// The orders of Ollama.
+    Ollama,
+    /// The orders of vLLM in its development mode: its only model sleeps and wakes.
+    Vllm,
+}
+
+/// An order: a path, and a body.
+type Order = (&'static str, Option<Value>);
+
+/// The unloading of a model, until it is dropped.
+struct Leaving<'a>(&'a Residency);
+
+/// A request of ours for a model, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    residency: Arc<Residency>,
+    model: String,
+}
+
+// === impl Orders ===
+
+impl Orders {
+    /// The orders that servers of this software take if they tell what is loaded.
+    pub(crate) fn of(software: ServerSoftware) -> Option<Self> {
+        match software {
+            ServerSoftware::LlamaCpp => Some(Orders::LlamaCpp),
+            ServerSoftware::Ollama => Some(Orders::Ollama),
+            ServerSoftware::Vllm => Some(Orders::Vllm),
+            ServerSoftware::Sglang | ServerSoftware::OpenAi => None,
+        }
+    }
+
+    fn load(self, model: &str) -> Order {
+        match self {
+            Orders::LlamaCpp => ("/models/load", Some(json!({"model": model}))),
+            // Without a prompt it loads, and answers when it has.
+            Orders::Ollama => ("/api/generate", Some(json!({"model": model}))),
+            Orders::Vllm => ("/wake_up", None),
+        }
+    }
+
+    fn unload(self, model: &str) -> Order {
+        match self {
+            Orders::LlamaCpp => ("/models/unload", Some(json!({"model": model}))),
+            Orders::Ollama => (
+                "/api/generate",
+                Some(json!({"model": model, "keep_alive": 0})),
+            ),
+            // Weights go to the processor's memory.
+            Orders::Vllm => ("/sleep?level=1", None),
+        }
+    }
+
+    /// The path that tells what is loaded.
+    pub(crate) fn look_path(self) -> &'static str {
+        match self {
+            Orders::LlamaCpp => "/v1/models",
+            Orders::Ollama => "/api/ps",
+            Orders::Vllm => "/is_sleeping",
+        }
+    }
+
+    /// The models that are loaded, in the answer at that path; absent: it does not tell.
+    pub(crate) fn loaded_in(self, answer: &Value, models: &[&str]) -> Option<Loaded> {
+        match self {
+            Orders::LlamaCpp => loaded_by_router(answer),
+            Orders::Ollama => {
+                let running = answer.get("models")?.as_array()?.iter();
+                let name = |model: &Value| Some(model.get("name")?.as_str()?.to_owned());
+                Some(running.filter_map(name).collect())
+            }
+            Orders::Vllm => {
+                let is_sleeping = answer.get("is_sleeping")?.as_bool()?;
+                let awake = models.iter().filter(|_| !is_sleeping);
+                Some(awake.map(|name| (*name).to_owned()).collect())
+            }
+        }
+    }
+}
+
+/// The loaded models in a router's list; absent: it is no router's.
+fn loaded_by_router(answer: &Value) -> Option<Loaded> {
+    let list = answer.get("data")?.as_array()?;
+    let told = list
+        .iter()
+        .filter_map(|model| Some((model.get("id")?.as_str()?, status(model)?)));
+    let told: Vec<_> = told.collect();
+    // One that sleeps wakes by itself.
+    let loaded = told.iter().filter(|(_, status)| {
+        let status = *status;
+        status == "loaded" || status == "sleeping"
+    });
+    let names = loaded.map(|(name, _)| (*name).to_owned());
+    (!told.is_empty()).then(|| names.collect())
+}
+
+/// The state of a model in a router's list.
+fn status(model: &Value) -> Option<&str> {
+    model.get("status")?.get("value")?.as_str()
+}
+
+// === impl Residency ===
+
+impl Residency {
+    pub(crate) fn new(executor: String, client: ServerClient, terms: ResidencyTerms) -> Arc<Self> {
+        Arc::new(Self {
+            executor,
+            client,
+            terms,
+            known: Mutex::default(),
+            turn: Turn::new(()),
+        })
+    }
+
+    /// Takes note of what a round of questions found. A server that was not heard keeps what it had.
+    pub(crate) fn found(&self, findings: &Findings) {
+        if findings.availability != Availability::Open {
+            return;
+        }
+        let models = findings.models.iter().flat_map(|models| models.iter());
+        let models: Vec<&str> = models.map(|model| &*model.name).collect();
+        let orders = findings.software.and_then(Orders::of);
+        self.take_note(orders, &models, findings.loaded.as_ref());
+    }
+
+    fn take_note(&self, orders: Option<Orders>, models: &[&str], loaded: Option<&Loaded>) {
+        let mut known = self.known();
+        known.orders = orders.filter(|_| loaded.is_some());
+        let Some(loaded) = loaded else { return };
+        known.models.retain(|name, resident| {
+            resident.ours > 0 || loaded.contains(name) || models.contains(&&**name)
+        });
+        let named = models.iter().copied().chain(loaded.iter().map(|it| &**it));
+        for name in named {
+            let resident = known.models.entry(name.to_owned()).or_default();
+            resident.loaded = Some(loaded.contains(name));
+        }
+    }
+
+    /// Counts a request for a model, until what is returned is dropped.
+    pub(crate) fn attend(self: &Arc<Self>, model: &str) -> Attendance {
+        let mut known = self.known();
+        known.models.entry(model.to_owned()).or_default().ours += 1;
+        Attendance {
+            residency: Arc::clone(self),
+            model: model.to_owned(),
+        }
+    }
+
+    /// Waits until a model is loaded, and has it loaded. A server that takes no orders is ready.
+    ///
+    /// # Errors
+    /// If the server cannot load it, or not in time, with the reason.
+    ///
+    /// # Cancellation
+    /// The server goes on loading.
+    async fn bring(&self, model: &str) -> Result<(), String> {
+        if self.lacks(model).is_none() {
+            return Ok(());
+        }
+        let limit = self.terms.load_timeout;
+        let brought = async {
+            let _turn = self.turn.lock().await;
+            self.bring_now(model).await
+        };
+        let brought = timeout(limit, brought).await;
+        brought.unwrap_or_else(|_elapsed| Err(format!("`{model}` was not loaded in {limit:?}")))
+    }
+
+    async fn bring_now(&self, model: &str) -> Result<(), String> {
+        // Somebody else may have had it loaded meanwhile, or the server by itself.
+        self.look().await?;
+        while let Some(orders) = self.lacks(model) {
+            let Some(idle) = self.in_the_way() else {
+                let executor = &*self.executor;
+                info!(executor, model, "a model is loaded");
+                return self
+                    .order(orders.load(model), (model, Wanted::Loaded))
+                    .await;
+            };
+            self.unload(orders, &idle).await?;
+        }
+        Ok(())
+    }
+
+    /// Unloads the models that have been idle for long. Where an order is under way, that is left to the next call.
+    pub(crate) async fn unload_idle(self: Arc<Self>) {
+        let Some(after) = self.terms.unload_after else {
+            return;
+        };
+        let Ok(_turn) = self.turn.try_lock() else {
+            return;
+        };
+        let is_due = |resident: &Resident| resident.idle_since.elapsed() >= after;
+        while let Some((orders, model)) = self.take_idle(is_due) {
+            let unloaded = timeout(self.terms.load_timeout, self.unload(orders, &model)).await;
+            if let Ok(Err(why)) = unloaded {
+                warn!(
+                    executor = self.executor,
+                    model, why, "a model is not unloaded"
+                );
+                return;
+            }
+        }
+    }
+
+    async fn unload(&self, orders: Orders, model: &str) -> Result<(), String> {
+        let _leaving = Leaving::new(self, model);
+        info!(executor = self.executor, model, "a model is unloaded");
+        self.order(orders.unload(model), (model, Wanted::Gone))
+            .await
+    }
+
+    /// The orders by which a model is to be loaded; absent: it is, or the server loads it by itself.
+    fn lacks(&self, model: &str) -> Option<Orders> {
+        let known = self.known();
+        let loaded = known.models.get(model)?.loaded;
+        let leaves = known.leaving.as_deref() == Some(model);
+        known.orders.filter(|_| leaves || loaded == Some(false))
+    }
+
+    /// A model that has to leave before another is loaded; absent: none has to, or none can.
+    fn in_the_way(&self) -> Option<String> {
+        let max = usize::try_from(self.terms.models_max?).ok()?;
+        let is_loaded = |it: &&Resident| it.loaded == Some(true);
+        if self.known().models.values().filter(is_loaded).count() < max {
+            return None;
+        }
+        let (_, model) = self.take_idle(|_| true)?;
+        Some(model)
+    }
+
+    /// The loaded model without requests of ours that has been so for the longest time, if `is_due`. It counts
+    /// as unloaded from now on, so that requests that come now have it loaded again.
+    fn take_idle(&self, is_due: impl Fn(&Resident) -> bool) -> Option<(Orders, String)> {
+        let mut known = self.known();
+        let orders = known.orders?;
+        let idle = known.models.iter_mut();
+        let idle = idle.filter(|(_, it)| it.loaded == Some(true) && it.ours == 0);
+        let (name, longest) = idle.min_by_key(|(_, it)| it.idle_since)?;
+        if !is_due(longest) {
+            return None;
+        }
+        longest.loaded = Some(false);
+        Some((orders, name.clone()))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of a model that an order is to bring about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Loaded,
+    Gone,
+}
+
+// === impl Residency: at the server ===
+
+impl Residency {
+    /// Gives an order, and waits until it is carried out.
+    async fn order(
+        &self,
+        (path, body): Order,
+        (model, wanted): (&str, Wanted),
+    ) -> Result<(), String> {
+        let mut headers = HeaderMap::new();
+        let body = body.map_or_else(Bytes::new, |body| {
+            let json = HeaderValue::from_static("application/json");
+            headers.insert(header::CONTENT_TYPE, json);
+            body.to_string().into()
+        });
+        let call = (Method::POST, path);
+        let sent = self
+            .client
+            .ask(call, (headers, body), self.terms.load_timeout);
+        let (status, answer) = sent.await.map_err(|error| error.to_string())?;
+        // It may have become so by itself.
+        if !status.is_success() && status != StatusCode::BAD_REQUEST {
+            return Err(format!("{path} answers {status}"));
+        }
+        let refused = (!status.is_success()).then(|| String::from_utf8_lossy(&answer).into_owned());
+        loop {
+            let answer = self.look().await?;
+            if self.is(model, wanted) {
+                return Ok(());
+            }
+            if let Some(refused) = refused {
+                return Err(format!("{path} answers {status}: {refused}"));
+            }
+            if listed(&answer, model).is_some_and(has_failed) {
+                return Err(format!("`{model}` could not be loaded"));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Looks at what is loaded, and returns the answer.
+    async fn look(&self) -> Result<Value, String> {
+        let (orders, models) = {
+            let known = self.known();
+            let models: Vec<String> = known.models.keys().cloned().collect();
+            (known.orders, models)
+        };
+        let Some(orders) = orders else {
+            return Ok(Value::Null);
+        };
+        let path = orders.look_path();
+        let asked = self.client.get(path, PATIENCE).await;
+        let (_, body) = asked.map_err(|error| error.to_string())?;
+        let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let models: Vec<&str> = models.iter().map(|name| &**name).collect();
+        let loaded = orders.loaded_in(&answer, &models);
+        self.take_note(Some(orders), &models, loaded.as_ref());
+        Ok(answer)
+    }
+
+    /// True if the model is as it is wanted, or nothing is told of it any more.
+    fn is(&self, model: &str, wanted: Wanted) -> bool {
+        let known = self.known();
+        let told = known.models.get(model).and_then(|it| it.loaded);
+        known.orders.is_none() || told.is_none_or(|loaded| loaded == (wanted == Wanted::Loaded))
+    }
+}
+
+/// A model in a router's list.
+fn listed<'a>(answer: &'a Value, model: &str) -> Option<&'a Value> {
+    let list = answer.get("data")?.as_array()?;
+    list.iter()
+        .find(|it| it.get("id").and_then(Value::as_str) == Some(model))
+}
+
+/// True for a model in a router's list that it could not load.
+pub(crate) fn has_failed(model: &Value) -> bool {
+    let failed = model
+        .get("status")
+        .and_then(|status| status.get("failed")?.as_bool());
+    failed.unwrap_or(false)
+}
+
+// === impl Resident ===
+
+impl Default for Resident {
+    fn default() -> Self {
+        Self {
+            loaded: None,
+            ours: 0,
+            idle_since: Instant::now(),
+        }
+    }
+}
+
+// === impl Leaving ===
+
+impl<'a> Leaving<'a> {
+    fn new(residency: &'a Residency, model: &str) -> Self {
+        residency.known().leaving = Some(model.to_owned());
+        Self(residency)
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.known().leaving = None;
+    }
+}
+
+// === impl Attendance ===
+
+impl Attendance {
+    /// Waits until the model is loaded, as [`Residency::bring`] does.
+    pub(crate) async fn loaded(&self) -> Result<(), String> {
+        self.residency.bring(&self.model).await
+    }
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        let mut known = self.residency.known();
+        if let Some(resident) = known.models.get_mut(&self.model) {
+            resident.ours = resident.ours.saturating_sub(1);
+            resident.idle_since = Instant::now();
+        }
+    }
+}
