@@ -63,7 +63,7 @@ impl Asker {
 
     /// Asks everything.
     pub(crate) async fn ask(&mut self, ours: Ours) -> Findings {
-        let list = match self.models().await {
+        let list = match self.client.json("/v1/models", PATIENCE).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.hides_loaded = false;
@@ -96,15 +96,6 @@ impl Asker {
             loaded,
             load,
         }
-    }
-
-    /// The list of models; absent: the server does not tell now.
-    async fn models(&self) -> Result<Option<Value>, CallError> {
-        let (status, body) = self.client.get("/v1/models", PATIENCE).await?;
-        let is_told = status.is_success();
-        Ok(is_told
-            .then(|| serde_json::from_slice(&body).ok())
-            .flatten())
     }
 
     /// The models that are loaded; absent: the server does not tell. vLLM does so in its development mode alone:
@@ -178,11 +169,7 @@ impl Asker {
 
     /// The JSON at a path; absent: there is none now.
     async fn json(&self, path: &str) -> Option<Value> {
-        let (status, body) = self.client.get(path, PATIENCE).await.ok()?;
-        let is_told = status.is_success();
-        is_told
-            .then(|| serde_json::from_slice(&body).ok())
-            .flatten()
+        self.client.json(path, PATIENCE).await.ok()?
     }
 }
 

@@ -16,6 +16,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::{ServerKey, ServerUrl};
+use serde_json::Value;
 use tokio::time::timeout;
 
 /// The most bytes of a server's answer to a question of ours.
@@ -157,6 +158,18 @@ impl ServerClient {
     ) -> Result<(StatusCode, Bytes), CallError> {
         let nothing = (HeaderMap::new(), Bytes::new());
         self.ask((Method::GET, path), nothing, patience).await
+    }
+
+    /// The JSON at a path; absent: the server does not tell now.
+    pub(crate) async fn json(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> Result<Option<Value>, CallError> {
+        let (status, body) = self.get(path, patience).await?;
+        let is_told = status.is_success();
+        let json = is_told.then(|| serde_json::from_slice(&body).ok());
+        Ok(json.flatten())
     }
 
     /// Sends a request of the host's own, and returns the whole answer.

@@ -392,9 +392,10 @@ impl Residency {
             return Ok(Value::Null);
         };
         let path = orders.look_path();
-        let asked = self.client.get(path, PATIENCE).await;
-        let (_, body) = asked.map_err(|error| error.to_string())?;
-        let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let asked = self.client.json(path, PATIENCE).await;
+        let answer = asked
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
         let models: Vec<&str> = models.iter().map(|name| &**name).collect();
         let loaded = orders.loaded_in(&answer, &models);
         self.take_note(Some(orders), &models, loaded.as_ref());

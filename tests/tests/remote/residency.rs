@@ -34,6 +34,14 @@ async fn router(models: &[(&str, &str)]) -> Result<MockBackend> {
     Ok(mock)
 }
 
+/// A server of vLLM with one model.
+async fn vllm() -> Result<MockBackend> {
+    let mock = MockBackend::start(&[]).await?;
+    mock.has_models("vllm", &["big"]);
+    mock.answers("/health", 200, "");
+    Ok(mock)
+}
+
 fn asks(client: Client, model: &str) -> JoinHandle<Result<u16>> {
     let mut body = chat("hello");
     body["model"] = model.into();
@@ -148,9 +156,7 @@ async fn a_model_that_nobody_asks_for_is_unloaded_and_loaded_again_when_somebody
 
 #[tokio::test]
 async fn a_server_that_sleeps_is_woken_by_a_request() -> Result<()> {
-    let mock = MockBackend::start(&[]).await?;
-    mock.has_models("vllm", &["big"]);
-    mock.answers("/health", 200, "");
+    let mock = vllm().await?;
     mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
     mock.obeys("/wake_up", 200, "");
     mock.obeys("/sleep", 200, "");
@@ -170,9 +176,7 @@ async fn a_server_that_sleeps_is_woken_by_a_request() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_does_not_tell_what_is_loaded_gets_no_orders() -> Result<()> {
-    let mock = MockBackend::start(&[]).await?;
-    mock.has_models("vllm", &["big"]);
-    mock.answers("/health", 200, "");
+    let mock = vllm().await?;
     let mut config = backend("vllm", &mock)?;
     config.server.unload_after = Some(Duration::from_millis(10));
     let serving = serving([config]).await?;
