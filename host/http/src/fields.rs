@@ -113,7 +113,7 @@ impl<'b> Fields<'b> {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
-        match read(value).filter(fits) {
+        match read_whole(value).filter(fits) {
             Some(taken) => Ok(Some(taken)),
             None => Err(mismatch((self.named)(name), wanted, value)),
         }
@@ -174,6 +174,21 @@ fn parsed<'b, T: Deserialize<'b>>(text: &'b str) -> Result<T, ApiError> {
 /// The value as a `T`, if it is one.
 pub(super) fn read<'b, T: Deserialize<'b>>(value: &'b RawValue) -> Option<T> {
     serde_json::from_str(value.get()).ok()
+}
+
+/// The value as a `T`, if it is one. A number without a fraction is an integer however it is written,
+/// as it is in JSON Schema.
+pub(super) fn read_whole<T: DeserializeOwned>(value: &RawValue) -> Option<T> {
+    read(value).or_else(|| serde_json::from_str(&whole(value.get())?).ok())
+}
+
+/// The digits of a number without a fraction that a float has exactly.
+fn whole(json: &str) -> Option<String> {
+    let is_number = json.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    let number: f64 = is_number.then(|| json.parse().ok()).flatten()?;
+    let is_exact = number.fract() == 0.0 && number.abs() <= 2_f64.powi(53);
+    // No integer is written `-0`.
+    is_exact.then(|| format!("{:.0}", number + 0.0))
 }
 
 fn is_null(value: &RawValue) -> bool {
@@ -301,6 +316,25 @@ mod tests {
     fn the_last_of_two_fields_of_one_name_counts() {
         let mut fields = Fields::parse(br#"{"n": 1, "n": 2}"#).unwrap();
         assert_eq!(fields.require("n", "an integer"), Ok(2));
+    }
+
+    #[test]
+    fn a_number_without_a_fraction_is_an_integer_however_it_is_written() {
+        let read = |json: &str| read_whole::<u32>(parsed(json).unwrap());
+        for (json, number) in [("400", 400), ("400.0", 400), ("4e2", 400), ("-0.0", 0)] {
+            assert_eq!(read(json), Some(number), "{json}");
+        }
+        for json in [
+            "400.5",
+            "-1.0",
+            "1e300",
+            "1e999",
+            "\"400.0\"",
+            "true",
+            "[1.0]",
+        ] {
+            assert_eq!(read(json), None, "{json}");
+        }
     }
 
     #[test]

@@ -51,8 +51,8 @@ static HINTS: [Hint; 12] = [
     Hint {
         name: "session",
         form: Form::Text,
-        about: "Requests of one session are related. At most 256 bytes.",
-        schema: || json!({"type": "string", "minLength": 1, "maxLength": SESSION_BYTES_MAX}),
+        about: "Requests of one session are related. At most 256 characters.",
+        schema: || json!({"type": "string", "minLength": 1, "maxLength": SESSION_CHARS_MAX}),
     },
     Hint {
         name: "priority",
@@ -84,7 +84,7 @@ static HINTS: [Hint; 12] = [
         form: Form::Pairs,
         about: "Labels by key; the configuration's `hints.label-keys` has the keys there are.",
         schema: || {
-            let text = json!({"type": "string", "minLength": 1, "maxLength": LABEL_BYTES_MAX});
+            let text = json!({"type": "string", "minLength": 1, "maxLength": LABEL_CHARS_MAX});
             json!({"type": "object", "additionalProperties": text, "maxProperties": LABELS_MAX})
         },
     },
@@ -142,9 +142,9 @@ const HEADER: &str = "x-pointsman-";
 
 /// The most bytes of hints in a body: as many as headers have.
 const BYTES_MAX: usize = 64 << 10;
-const SESSION_BYTES_MAX: usize = 256;
+const SESSION_CHARS_MAX: usize = 256;
 const LABELS_MAX: usize = 16;
-const LABEL_BYTES_MAX: usize = 64;
+const LABEL_CHARS_MAX: usize = 64;
 const DEADLINE_MS_MAX: u64 = 24 * 3600 * 1000;
 const HEAD_START_MS_MAX: u64 = HEAD_START_MAX.as_secs() * 1000;
 
@@ -210,9 +210,11 @@ pub(super) fn parse(
         body: of_body(pointsman)?,
         headers: headers.expect("an object was written"),
     };
-    let session = given.take("session", "a text of 1 to 256 bytes", |text: &String| {
-        (1..=SESSION_BYTES_MAX).contains(&text.len())
-    })?;
+    let session = given.take(
+        "session",
+        "a text of 1 to 256 characters",
+        |text: &String| (1..=SESSION_CHARS_MAX).contains(&text.chars().count()),
+    )?;
     let claims = rules.claims;
     let priorities = rules.priority_min..=claims.priority_max;
     let wanted = format!(
@@ -392,10 +394,11 @@ impl Given<'_> {
     }
 
     fn labels(&mut self, keys: &[String]) -> Result<Vec<String>, ApiError> {
-        let wanted =
-            format!("up to {LABELS_MAX} keys, each with a text of 1 to {LABEL_BYTES_MAX} bytes");
+        let wanted = format!(
+            "up to {LABELS_MAX} keys, each with a text of 1 to {LABEL_CHARS_MAX} characters"
+        );
         let labels = self.take("labels", &wanted, |labels: &BTreeMap<String, String>| {
-            let fits = |value: &String| (1..=LABEL_BYTES_MAX).contains(&value.len());
+            let fits = |value: &String| (1..=LABEL_CHARS_MAX).contains(&value.chars().count());
             labels.len() <= LABELS_MAX && labels.values().all(fits)
         })?;
         let labels = labels.unwrap_or_default();

@@ -7,6 +7,7 @@
 //! - [`TomlText`] is a TOML file; a [`TomlError`] says where in the file something is wrong.
 //! - [`nearest`] and [`instead`] find the name that was probably meant.
 //! - [`NamedLimits`] are numbers with names and ceilings.
+//! - [`is_name`] tells the names that operators may give.
 //! - [`untrusted`] makes the text of a stranger fit to be shown.
 //! - [`chain`] writes an error with its causes in one line.
 //!
@@ -35,6 +36,7 @@
 
 mod chain;
 mod limits;
+mod name;
 mod suggest;
 mod toml_text;
 mod units;
@@ -42,6 +44,7 @@ pub mod untrusted;
 
 pub use chain::chain;
 pub use limits::{LimitsError, NamedLimits, SetLimitError, checked_limit};
+pub use name::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
 pub use suggest::{instead, nearest};
 pub use toml_text::{Location, TomlError, TomlProblem, TomlText};
 pub use units::{Number, Size, Time};

@@ -1,6 +1,7 @@
 //! The body of the order to add an executor: the tables `[[models]]` and `[[executors]]` of the
 //! configuration as JSON.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use pointsman_core::Micros;
@@ -9,7 +10,8 @@ use pointsman_driver::provider::{
     EXECUTOR_QUEUE_MAX, ExecutorConfig, ExecutorTerms, ModelSource, RUNNING, SLOTS_MAX,
     UNLOAD_DELAY_MAX, WEIGHTS,
 };
-use schemars::{Schema, SchemaGenerator};
+use pointsman_notation::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::super::error::ApiError;
@@ -22,44 +24,64 @@ pub(super) const SHARE_WEIGHT: &str = "share-weight";
 const MODELS_MAX: &str = "models-max";
 const UNLOAD_DELAY: &str = "model-unload-delay-ms";
 
-/// The most bytes of a name.
-const NAME_BYTES_MAX: usize = 128;
 /// The most models of an executor.
 pub(super) const MODELS: usize = 64;
 
 /// The schema of [`addition`].
 pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
-    let all = [properties(), terms_properties(), backend::own_properties()];
-    named(schemas, "ExecutorRequest", closed_object(&[], all.concat()))
+    let form = |required: &[&str], own: Properties| {
+        let properties = [own, vec![executor_property()], terms_properties()].concat();
+        closed_object(required, properties)
+    };
+    let one = form(&["name"], [one_model(), vec![device_property()]].concat());
+    let several = [vec![models_property(1)], vec![device_property()]].concat();
+    let several = form(&["models", "executor"], several);
+    let elsewhere = [backend::own_properties(), vec![models_property(0)]].concat();
+    let elsewhere = form(&[URL], elsewhere);
+    let schema = json_schema!({
+        "description": "An engine with one model, one with several, or a server elsewhere.",
+        "anyOf": [one, several, elsewhere],
+    });
+    named(schemas, "ExecutorRequest", schema)
 }
 
-fn properties() -> Properties {
-    let name = |description: &str| {
-        json!({
-            "description": description,
-            "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
-        })
-    };
+/// The fields of an engine with one model.
+fn one_model() -> Properties {
     let path = "The absolute path of a Hugging Face folder. By default the model of that name that is \
                 served already, or the embedded one.";
-    let models = json!({
-        "description": "In place of `name`: the models that it serves, all of them served already. \
-                        `executor` names it.",
-        "type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MODELS,
-    });
     vec![
-        ("name", name("The name clients use for the model.")),
-        ("path", json!({"type": "string", "description": path})),
-        ("models", models),
+        ("name", name_schema("The name clients use for the model.")),
         (
-            "device",
-            name("The name of its device; by default the first."),
-        ),
-        (
-            "executor",
-            name("The executor's name; by default its device's and its model's."),
+            "path",
+            json!({"type": "string", "description": path, "pattern": "^/"}),
         ),
     ]
+}
+
+fn models_property(fewest: usize) -> (&'static str, Value) {
+    let schema = json!({
+        "description": "The models it serves. Those of an engine are all served already.",
+        "type": "array", "items": {"type": "string"}, "uniqueItems": true,
+        "minItems": fewest, "maxItems": MODELS,
+    });
+    ("models", schema)
+}
+
+fn device_property() -> (&'static str, Value) {
+    let about = "The name of its device; by default the first.";
+    ("device", name_schema(about))
+}
+
+fn executor_property() -> (&'static str, Value) {
+    let about = "The executor's name; by default its device's and its model's, or its address.";
+    ("executor", name_schema(about))
+}
+
+fn name_schema(description: &str) -> Value {
+    json!({
+        "description": description,
+        "type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX, "pattern": NAME_PATTERN,
+    })
 }
 
 /// The schemas of the terms on which an executor takes requests.
@@ -114,7 +136,11 @@ fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
     let executor = take_name(&mut fields, "executor")?;
     let device = take_name(&mut fields, "device")?;
     let terms = terms(&mut fields)?;
-    let all = [properties(), terms_properties()];
+    let own = [
+        one_model(),
+        vec![models_property(1), device_property(), executor_property()],
+    ];
+    let all = [own.concat(), terms_properties()];
     let known: Vec<&str> = all.iter().flatten().map(|(name, _)| *name).collect();
     fields.none_left(&known)?;
     if matches!(models, AddedModels::Served) && executor.is_none() {
@@ -135,10 +161,7 @@ fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
 fn models(fields: &mut Fields<'_>) -> Result<(Vec<String>, AddedModels), ApiError> {
     let wanted = format!("a list of 1 to {MODELS} names, each once");
     let models = fields.take_as("models", &wanted, |names: &Vec<String>| {
-        let mut sorted: Vec<&String> = names.iter().collect();
-        sorted.sort();
-        sorted.dedup();
-        (1..=MODELS).contains(&names.len()) && sorted.len() == names.len()
+        (1..=MODELS).contains(&names.len()) && each_once(names)
     })?;
     let Some(models) = models else {
         let name: String = fields.require("name", "the name of a model")?;
@@ -157,6 +180,12 @@ fn models(fields: &mut Fields<'_>) -> Result<(Vec<String>, AddedModels), ApiErro
         }
     }
     Ok((models, AddedModels::Served))
+}
+
+/// True if no name is there twice.
+pub(super) fn each_once(names: &[String]) -> bool {
+    let different: BTreeSet<&String> = names.iter().collect();
+    different.len() == names.len()
 }
 
 pub(super) fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> {
@@ -213,13 +242,9 @@ pub(super) fn take_name(
 }
 
 fn plain(param: &'static str, name: String) -> Result<String, ApiError> {
-    let is_plain = !name.chars().any(char::is_control) && name.trim() == name;
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_plain {
-        let message = format!(
-            "`{param}` has to be a name of 1 to {NAME_BYTES_MAX} bytes, without control characters \
-             and outer spaces"
-        );
-        return Err(ApiError::field(param, message));
+    if is_name(&name) {
+        return Ok(name);
     }
-    Ok(name)
+    let message = format!("`{param}` has to be {NAME}");
+    Err(ApiError::field(param, message))
 }

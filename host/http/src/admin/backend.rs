@@ -7,12 +7,17 @@ use pointsman_driver::provider::{ExecutorTerms, SLOTS_MAX};
 use pointsman_executor::server::{SOFTWARE, ServerConfig, ServerKey, ServerUrl};
 use serde_json::json;
 
-use super::addition::{MODELS, take_name, terms, terms_properties};
+use super::addition::{MODELS, each_once, take_name, terms, terms_properties};
 use crate::error::ApiError;
 use crate::fields::{Fields, Properties, mismatched_text};
 
 /// The field that tells a server elsewhere from an engine.
 pub(super) const URL: &str = "url";
+/// Addresses without the parts that none of them may have.
+const URL_PATTERN: &str =
+    r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$";
+/// Visible ASCII characters.
+const KEY_PATTERN: &str = "^[!-~]+$";
 const SLOTS: &str = "slots";
 const POLL: &str = "poll-ms";
 const FIRST_BYTE_TIMEOUT: &str = "first-byte-timeout-ms";
@@ -37,17 +42,20 @@ pub(super) fn own_properties() -> Properties {
             "type": "integer", "minimum": min, "maximum": PATIENCE_MS_MAX,
         })
     };
-    let url = "In place of `name`, `path` and `device`: the address of a server elsewhere.";
+    let url = "The address of a server elsewhere, with a prefix for all paths where it has one.";
     let key = "The key that the server asks for.";
     vec![
-        (URL, json!({"description": url, "type": "string"})),
+        (
+            URL,
+            json!({"description": url, "type": "string", "pattern": URL_PATTERN}),
+        ),
         (
             "software",
             json!({"description": "By default found by asking.", "type": "string", "enum": software}),
         ),
         (
             "key",
-            json!({"description": key, "type": "string", "minLength": 1}),
+            json!({"description": key, "type": "string", "pattern": KEY_PATTERN}),
         ),
         (
             POLL,
@@ -99,9 +107,9 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     let software = software.and_then(|name| SOFTWARE.iter().find(|(_, known)| *known == name));
     let visible = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
     let key: Option<String> = fields.take_as("key", "visible ASCII characters", visible)?;
-    let wanted = format!("a list of at most {MODELS} names");
+    let wanted = format!("a list of at most {MODELS} names, each once");
     let models = fields.take_as("models", &wanted, |names: &Vec<String>| {
-        names.len() <= MODELS
+        names.len() <= MODELS && each_once(names)
     })?;
     let slots = fields.take_as(
         SLOTS,

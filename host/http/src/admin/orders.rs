@@ -19,6 +19,11 @@ use super::super::router::Call;
 use super::in_time;
 use super::policies::{PolicyListing, listing};
 
+/// The modes that a policy can be given.
+const MODE_PATTERN: &str = "^(enforce|shadow|canary (100|[1-9][0-9]?)%)$";
+/// SHA-256 in hexadecimal digits.
+pub(crate) const FINGERPRINT_PATTERN: &str = "^[0-9a-fA-F]{64}$";
+
 /// An order as it came.
 struct Received<'a> {
     app: &'a App,
@@ -61,7 +66,8 @@ pub(crate) async fn mode(call: Call<'_>) -> Answered {
 
 pub(crate) fn mode_schema(schemas: &mut SchemaGenerator) -> Schema {
     let about = "`enforce`, `shadow`, or `canary N%`: a share of the tenants.";
-    let properties = vec![("mode", json!({"type": "string", "description": about}))];
+    let mode = json!({"type": "string", "description": about, "pattern": MODE_PATTERN});
+    let properties = vec![("mode", mode)];
     named(schemas, "ModeRequest", closed_object(&["mode"], properties))
 }
 

@@ -133,7 +133,7 @@ fn a_hint_out_of_bounds_is_refused_by_name() {
     for (hint, wanted) in [
         (
             json!({"session": ""}),
-            "`pointsman.session` has to be a text of 1 to 256 bytes, not the text ``",
+            "`pointsman.session` has to be a text of 1 to 256 characters, not the text ``",
         ),
         (
             json!({"priority": 11}),
@@ -165,7 +165,7 @@ fn a_hint_out_of_bounds_is_refused_by_name() {
         ),
         (
             json!({"labels": {"team": "x".repeat(65)}}),
-            "`pointsman.labels` has to be up to 16 keys, each with a text of 1 to 64 bytes, not an object",
+            "`pointsman.labels` has to be up to 16 keys, each with a text of 1 to 64 characters, not an object",
         ),
         (
             json!({"labels": {"user": "x"}}),

@@ -35,7 +35,7 @@ pub(super) enum UsageChunk {
 }
 
 const STOPS_MAX: usize = 16;
-const STOP_BYTES_MAX: usize = 1024;
+const STOP_CHARS_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
@@ -162,7 +162,7 @@ impl UsageChunk {
 impl Params {
     /// The schemas of the fields that [`Self::take`] takes.
     pub(super) fn properties() -> Properties {
-        let stop = json!({"type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX});
+        let stop = json!({"type": "string", "minLength": 1, "maxLength": STOP_CHARS_MAX});
         let stops = json!({"type": "array", "items": stop, "maxItems": STOPS_MAX});
         let tokens_max = json!({"type": "integer", "minimum": 1, "maximum": u32::MAX});
         let include_usage = json!({
@@ -269,12 +269,12 @@ fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
         listed.map(read::<String>).collect()
     });
     let fits = |texts: &Vec<String>| {
-        let text_fits = |text: &String| (1..=STOP_BYTES_MAX).contains(&text.len());
+        let text_fits = |text: &String| (1..=STOP_CHARS_MAX).contains(&text.chars().count());
         texts.len() <= STOPS_MAX && texts.iter().all(text_fits)
     };
     texts.filter(fits).ok_or_else(|| {
         let wanted =
-            format!("a text or up to {STOPS_MAX} texts, each of 1 to {STOP_BYTES_MAX} bytes");
+            format!("a text or up to {STOPS_MAX} texts, each of 1 to {STOP_CHARS_MAX} characters");
         mismatch("stop".to_owned(), &wanted, value)
     })
 }

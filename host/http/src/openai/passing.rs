@@ -11,7 +11,7 @@ use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
 use serde_json::value::RawValue;
 
 use super::{COMPLETION_TOKENS, CompletionKind};
-use crate::fields::{Fields, read};
+use crate::fields::{Fields, read_whole};
 use crate::hints::BODY_FIELD;
 
 /// The way of a request that is passed on: its method and path.
@@ -151,7 +151,7 @@ fn tokens_of(value: &RawValue) -> usize {
 /// Tokens that are generated at most, as the client says or as is usual.
 pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
     let mut bounds = BOUND_FIELDS.iter().filter_map(|name| fields.get(name));
-    let asked = bounds.find_map(read::<u32>);
+    let asked = bounds.find_map(read_whole::<u32>);
     let unasked = match kind {
         CompletionKind::Chat => CHAT_TOKENS,
         CompletionKind::Text => COMPLETION_TOKENS,

@@ -20,6 +20,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::admin::orders::FINGERPRINT_PATTERN;
 use super::answer::{Answer, JSON, Reply, Responses, reply, response};
 use super::auth::Access;
 use super::error::{ApiError, ErrorBody, STATUSES};
@@ -40,6 +41,10 @@ bodies `null` is as good as absent.";
 
 const API_KEY: &str = "apiKey";
 const ADMIN_KEY: &str = "adminKey";
+/// The beginning of the names of responses that may be another server's.
+const RELAYED: &str = "Relayed";
+/// The description of what another server answers.
+const OTHERS: &str = "The words of a server elsewhere.";
 
 pub(super) async fn document(_: Call<'_>) -> Result<Document, ApiError> {
     Ok(Document)
@@ -70,8 +75,14 @@ fn make() -> Value {
     });
     let paths: Map<_, _> = paths.collect();
     let error = schemas.subschema_for::<ErrorBody>();
-    let responses =
-        STATUSES.map(|(status, about)| (error_name(status), error_response(about, &error, status)));
+    let responses = STATUSES.into_iter().flat_map(|(status, about)| {
+        let relayed = json!({"anyOf": [error, {"description": OTHERS}]});
+        let own = error_response(about, error.as_value(), status);
+        let relayed = error_response(about, &relayed, status);
+        [(error_name(status), own), (relayed_name(status), relayed)]
+    });
+    let other = json!({"description": "The response of a server elsewhere."});
+    let responses = responses.chain([(RELAYED.to_owned(), other)]);
     let parameters = hints::header_parameters();
     json!({
         "openapi": "3.1.0",
@@ -104,7 +115,12 @@ fn error_name(status: u16) -> String {
     format!("Error{status}")
 }
 
-fn error_response(about: &str, error: &Schema, status: u16) -> Value {
+/// The name of an error's response that may also be another server's.
+fn relayed_name(status: u16) -> String {
+    format!("{RELAYED}{status}")
+}
+
+fn error_response(about: &str, error: &Value, status: u16) -> Value {
     let header = |about: &str, kind: &str| json!({"description": about, "schema": {"type": kind}});
     let mut headers = Map::new();
     if status == StatusCode::UNAUTHORIZED {
@@ -124,8 +140,15 @@ fn error_response(about: &str, error: &Schema, status: u16) -> Value {
 
 fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
     let mut responses = route.function.responses(route.status, schemas);
+    let named = if route.may_be_passed_on() {
+        let other = json!({"$ref": reference("responses", RELAYED)});
+        responses.insert("default".to_owned(), other);
+        relayed_name
+    } else {
+        error_name
+    };
     for status in failures(route) {
-        let failure = json!({"$ref": reference("responses", &error_name(status))});
+        let failure = json!({"$ref": reference("responses", &named(status))});
         responses.entry(status.to_string()).or_insert(failure);
     }
     let mut operation = json!({
@@ -154,7 +177,10 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
 fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
     if let Some((_, name, _)) = routes::parts(route.path) {
-        let schema = json!({"type": "string", "minLength": 1});
+        let mut schema = json!({"type": "string", "minLength": 1});
+        if name == "fingerprint" {
+            schema["pattern"] = FINGERPRINT_PATTERN.into();
+        }
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
     }
     if let Some(query) = route.query {

@@ -242,6 +242,14 @@ impl Route {
         }
     }
 
+    /// True if a server elsewhere may answer, in its own words.
+    pub(super) fn may_be_passed_on(&self) -> bool {
+        match self.body {
+            Body::Hinted(_) => !self.access.is_for_operators(),
+            Body::None | Body::Optional(_) | Body::Required(_) => false,
+        }
+    }
+
     fn is_below_admin(&self) -> bool {
         self.path.starts_with("/admin")
     }

@@ -303,7 +303,7 @@ fn a_name_that_stands_for_two_things_or_none_is_refused() {
         ),
         (
             "[[models]]\nname = ''",
-            "pointsman.toml:2:8: models[0].name: expected a name of 1 to 128 bytes, without \
+            "pointsman.toml:2:8: models[0].name: expected a name of 1 to 128 characters, without \
              control characters and outer spaces, not \"\"",
         ),
         (

@@ -178,7 +178,7 @@ async fn what_is_wrong_is_named() {
             r#"{"stream": true, "stream_options": {"include_usage": 1}}"#,
         ),
         ("max_tokens", r#"{"max_tokens": 0}"#),
-        ("max_tokens", r#"{"max_tokens": 1e3}"#),
+        ("max_tokens", r#"{"max_tokens": 1e-3}"#),
         (
             "max_completion_tokens",
             r#"{"max_tokens": 1, "max_completion_tokens": 2}"#,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use pointsman_core as core;
 use pointsman_http::{NoOrigin, PageOrigin, PrefixCache, UnnamedModel};
-use pointsman_notation::{Number, Size, Time, TomlProblem, TomlText};
+use pointsman_notation::{NAME, Number, Size, Time, TomlProblem, TomlText, is_name};
 use toml::Spanned;
 
 use super::error::{ConfigError, Place, Wrong};
@@ -32,8 +32,6 @@ use super::{
 use crate::logging;
 use telemetry::OtlpVariables;
 
-/// The most bytes of a name: of a model, tenant, label key or policy.
-const NAME_BYTES_MAX: usize = 128;
 /// Range of the numbers of connections and of requests, at once and of one connection.
 const CLIENTS: RangeInclusive<u32> = 1..=1_000_000;
 /// Range of the number of long requests that wait to be read.
@@ -512,10 +510,8 @@ impl Check<'_> {
 
     fn name(self, key: &str, given: &Spanned<String>) -> Result<String, ConfigError> {
         let name = given.get_ref();
-        let plain = !name.chars().any(char::is_control) && name.trim() == name;
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !plain {
-            let expected = "a name of 1 to 128 bytes, without control characters and outer spaces";
-            return Err(self.value(key, given, expected));
+        if !is_name(name) {
+            return Err(self.value(key, given, NAME));
         }
         Ok(name.clone())
     }
