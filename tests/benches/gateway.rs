@@ -1,6 +1,7 @@
 //! `cargo xtask bench gateway`: what Pointsman costs before another server, and what others cost.
 //!
-//! Rounds go from one gateway to the next, so that all see the same machine. With `--quick`: fewer requests.
+//! Rounds go from one gateway to the next, so that all see the same machine. With `--quick`: fewer requests;
+//! with `--idle`: only what idle streams cost.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_tests::gateway::peers::{Gateway, PEERS};
-use pointsman_tests::gateway::{Arrivals, Load, Measured, StampServer, measure};
+use pointsman_tests::gateway::{Arrivals, Load, Measured, StampServer, idle, measure};
 use pointsman_tests::serving::target;
 
 /// A load with its name.
@@ -38,6 +39,10 @@ const LOADS: [(&str, Load); 6] = [
     ),
 ];
 const ROUNDS: usize = 3;
+/// Each takes two file descriptors of the gateway, of which a process often has 20,000.
+const IDLE_STREAMS: usize = 9_900;
+/// The time for which they are watched.
+const IDLE: Duration = Duration::from_secs(20);
 
 const fn load(prompt_bytes: usize, chunks: usize, arrivals: Arrivals, requests: usize) -> Load {
     Load {
@@ -57,12 +62,52 @@ struct Row {
 }
 
 fn main() -> Result<()> {
-    let quick = std::env::args().any(|arg| arg == "--quick");
+    let has = |wanted: &str| std::env::args().any(|arg| arg == wanted);
+    let part = if has("--quick") { 10 } else { 1 };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(compare(if quick { 10 } else { 1 }))
+    runtime.block_on(async {
+        if !has("--idle") {
+            compare(part).await?;
+        }
+        rest(part).await
+    })
+}
+
+/// Shows what idle streams cost, one gateway after the other.
+async fn rest(part: usize) -> Result<()> {
+    let server = StampServer::start().await?;
+    let count = IDLE_STREAMS / part;
+    println!(
+        "\n{count} idle streams{:>20} {:>12} {:>12}",
+        "MB", "KB each", "CPU %"
+    );
+    for gateway in gateways(
+        &target().join("peers"),
+        &target().join("release"),
+        server.addr(),
+    )
+    .await?
+    {
+        let cost = match idle::measure(&gateway, count, IDLE).await {
+            Ok(cost) => cost,
+            Err(error) => {
+                println!("{:<20} {error:#}", gateway.peer.name());
+                continue;
+            }
+        };
+        let (before, after) = cost.resident;
+        println!(
+            "{:<20} {:>15} {:>12} {:>12.2}",
+            gateway.peer.name(),
+            format!("{} -> {}", before >> 20, after >> 20),
+            (after.saturating_sub(before) >> 10) / count as u64,
+            100.0 * cost.cpu.as_secs_f64() / IDLE.as_secs_f64(),
+        );
+    }
+    Ok(())
 }
 
 /// Compares all gateways, each with one part in `part` of the requests.

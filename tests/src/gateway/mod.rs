@@ -5,6 +5,7 @@
 //! processors is read from the system. Every chunk of a stream carries the time at which the server wrote
 //! it, so that its way is measured by one clock.
 
+pub mod idle;
 pub mod peers;
 mod server;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, header};
 use hyper_util::rt::TokioIo;
@@ -163,19 +164,24 @@ impl Connection {
         })
     }
 
-    /// Sends a request, and reads its whole answer.
-    async fn ask(&mut self, body: &Bytes, measured: &mut Measured) -> Result<()> {
-        let mut request = Request::new(Full::new(body.clone()));
+    /// Sends a request, and returns the body of its answer.
+    async fn send(&mut self, body: Bytes) -> Result<Incoming> {
+        let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = "/v1/chat/completions".parse()?;
         let headers = request.headers_mut();
         headers.insert(header::HOST, self.host.parse()?);
         headers.insert(header::CONTENT_TYPE, "application/json".parse()?);
-        let sent = Instant::now();
         let response = self.sender.send_request(request).await?;
         let status = response.status();
         ensure!(status.is_success(), "{status}");
-        let mut body = response.into_body();
+        Ok(response.into_body())
+    }
+
+    /// Sends a request, and reads its whole answer.
+    async fn ask(&mut self, body: &Bytes, measured: &mut Measured) -> Result<()> {
+        let sent = Instant::now();
+        let mut body = self.send(body.clone()).await?;
         let mut last: Option<Instant> = None;
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame?.into_data() else {

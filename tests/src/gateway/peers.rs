@@ -35,10 +35,22 @@ pub struct Gateway {
     _folder: TempDir,
 }
 
+/// A process of the system.
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// The ticks on processors.
+    ticks: u64,
+    /// The pages in memory.
+    pages: u64,
+}
+
 /// The time for a gateway to answer its first request.
 const STARTS: Duration = Duration::from_secs(60);
 /// The system's unit of time on processors: all Linux of today have this one.
 const TICKS_PER_SECOND: u32 = 100;
+/// The system's unit of memory, on x86-64.
+const PAGE_BYTES: u64 = 4096;
 
 // === impl Peer ===
 
@@ -97,9 +109,10 @@ impl Peer {
         let config = folder.join("config");
         match self {
             Peer::Pointsman => {
+                fs::write(&config, pointsman(server))?;
                 command.args(["serve", "--log", "warn", "--listen", &addr.to_string()]);
-                command.args(["--backend", &format!("http://{server}"), "--state"]);
-                command.arg(folder);
+                command.arg("--config").arg(&config);
+                command.arg("--state").arg(folder);
             }
             Peer::Nginx => {
                 fs::write(&config, nginx(folder, addr, server))?;
@@ -134,11 +147,21 @@ fn free_address() -> Result<SocketAddr> {
     Ok(free.local_addr()?)
 }
 
+/// The server several times, since one executor has no more than 1024 slots.
+fn pointsman(server: SocketAddr) -> String {
+    let backend = |number: u32| {
+        format!("[[backends]]\nname = 'server{number}'\nurl = 'http://{server}'\nslots = 1024\n")
+    };
+    let limits = "[http]\nconnections-max = 20000\nrequests-max = 20000\n";
+    let backends = (0..10).map(backend).collect::<String>();
+    limits.to_owned() + &backends
+}
+
 fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {
     let folder = folder.display();
     format!(
         "worker_processes 2;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
-         events {{ worker_connections 4096; }}\n\
+         events {{ worker_connections 16384; }}\n\
          http {{\n  access_log off;\n  client_body_temp_path {folder}/body;\n  \
          proxy_temp_path {folder}/proxy;\n  fastcgi_temp_path {folder}/f;\n  uwsgi_temp_path {folder}/u;\n  \
          scgi_temp_path {folder}/s;\n  client_max_body_size 16m;\n  client_body_buffer_size 1m;\n  \
@@ -165,7 +188,8 @@ fn envoy(addr: SocketAddr, server: SocketAddr) -> String {
          - {{name: all, domains: [\"*\"], routes: [{{match: {{prefix: \"/\"}}, route: {{cluster: server, timeout: 0s}}}}]}}\n          \
          http_filters:\n          - name: envoy.filters.http.router\n            typed_config:\n              \
          \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router\n  clusters:\n  \
-         - name: server\n    type: STATIC\n    load_assignment:\n      cluster_name: server\n      \
+         - name: server\n    type: STATIC\n    circuit_breakers: {{thresholds: [{{max_connections: 20000, \
+         max_pending_requests: 20000, max_requests: 20000}}]}}\n    load_assignment:\n      cluster_name: server\n      \
          endpoints: [{{lb_endpoints: [{{endpoint: {{address: {}}}}}]}}]\n",
         address(addr),
         address(server)
@@ -198,22 +222,32 @@ impl Gateway {
     /// # Errors
     /// If the system does not tell.
     pub fn cpu(&self) -> Result<Duration> {
-        let root = self.process.id();
-        let mut family = vec![root];
-        let mut ticks = 0;
-        let all = processes()?;
-        while let Some(parent) = family.pop() {
-            for (pid, ppid, time) in &all {
-                if *pid == parent && parent == root {
-                    ticks += time;
-                }
-                if *ppid == parent {
-                    ticks += time;
-                    family.push(*pid);
-                }
-            }
-        }
+        let ticks = self.family()?.iter().map(|process| process.ticks).sum();
         Ok(Duration::from_secs(ticks) / TICKS_PER_SECOND)
+    }
+
+    /// The bytes in memory that the gateway has, its children included.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn resident(&self) -> Result<u64> {
+        let pages: u64 = self.family()?.iter().map(|process| process.pages).sum();
+        Ok(pages * PAGE_BYTES)
+    }
+
+    /// The gateway's process and its children's.
+    fn family(&self) -> Result<Vec<Process>> {
+        let mut others = processes()?;
+        let mut family: Vec<Process> = Vec::new();
+        let mut known = vec![self.process.id()];
+        while let Some(pid) = known.pop() {
+            let is_next = |it: &Process| it.pid == pid || it.parent == pid;
+            let (next, rest) = others.into_iter().partition::<Vec<_>, _>(is_next);
+            known.extend(next.iter().map(|it| it.pid).filter(|it| *it != pid));
+            family.extend(next);
+            others = rest;
+        }
+        Ok(family)
     }
 }
 
@@ -226,8 +260,8 @@ impl Drop for Gateway {
     }
 }
 
-/// Every process: its number, its parent's, and its ticks on processors.
-fn processes() -> Result<Vec<(u32, u32, u64)>> {
+/// Every process.
+fn processes() -> Result<Vec<Process>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
@@ -241,9 +275,14 @@ fn processes() -> Result<Vec<(u32, u32, u64)>> {
         let rest = stat.rsplit_once(')').context("no name")?.1;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
-        let (ppid, user, system) = (number(1), number(11), number(12));
-        let ppid = u32::try_from(ppid.unwrap_or(0))?;
-        all.push((pid, ppid, user.unwrap_or(0) + system.unwrap_or(0)));
+        // By proc(5): the parent, time of the user and of the system, the resident set.
+        let [parent, user, system, pages] = [1, 11, 12, 21].map(|at| number(at).unwrap_or(0));
+        all.push(Process {
+            pid,
+            parent: u32::try_from(parent)?,
+            ticks: user + system,
+            pages,
+        });
     }
     Ok(all)
 }

@@ -69,6 +69,11 @@ async fn converse(mut stream: TcpStream) -> Result<()> {
         if !line.starts_with("POST") {
             let models = format!("{JSON}{}\r\n\r\n{MODELS}", MODELS.len());
             stream.write_all(models.as_bytes()).await?;
+        } else if memory_has(&body, b"\"idle\":true") {
+            stream.write_all(event(EVENTS).as_bytes()).await?;
+            // Until the connection ends.
+            while stream.read_buf(&mut read).await? > 0 {}
+            return Ok(());
         } else if memory_has(&body, b"\"stream\":true") {
             stream_chunks(&mut stream, chunks(&body)).await?;
         } else {
@@ -137,14 +142,8 @@ fn chunks(body: &[u8]) -> usize {
 
 async fn stream_chunks(stream: &mut TcpStream, count: usize) -> Result<()> {
     for number in 0..count {
-        let event = format!(
-            "data: {{\"id\":\"b\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"bench\",\"choices\":\
-             [{{\"index\":0,\"delta\":{{\"content\":\"word\"}},\"finish_reason\":null}}],\"stamp\":{}}}\n\n",
-            micros_now()
-        );
         let head = if number == 0 { EVENTS } else { "" };
-        let chunk = format!("{head}{:x}\r\n{event}\r\n", event.len());
-        stream.write_all(chunk.as_bytes()).await?;
+        stream.write_all(event(head).as_bytes()).await?;
         if number + 1 < count {
             tokio::time::sleep(CHUNK_EVERY).await;
         }
@@ -152,6 +151,16 @@ async fn stream_chunks(stream: &mut TcpStream, count: usize) -> Result<()> {
     let end = "data: [DONE]\n\n";
     let last = format!("{:x}\r\n{end}\r\n0\r\n\r\n", end.len());
     Ok(stream.write_all(last.as_bytes()).await?)
+}
+
+/// An event with the time, as a chunk behind `head`.
+fn event(head: &str) -> String {
+    let event = format!(
+        "data: {{\"id\":\"b\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"bench\",\"choices\":\
+         [{{\"index\":0,\"delta\":{{\"content\":\"word\"}},\"finish_reason\":null}}],\"stamp\":{}}}\n\n",
+        micros_now()
+    );
+    format!("{head}{:x}\r\n{event}\r\n", event.len())
 }
 
 /// The stamps in a piece of a stream.
