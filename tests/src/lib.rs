@@ -9,6 +9,7 @@ pub mod clock;
 pub mod decide;
 pub mod engine;
 pub mod exposition;
+pub mod extras;
 pub mod fleet;
 pub mod fuzz;
 pub mod gate;

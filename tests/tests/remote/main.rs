@@ -1,6 +1,7 @@
 //! Servers elsewhere as executors, over HTTP.
 
 mod failures;
+mod llama_cpp;
 mod passing;
 mod paths;
 mod pointsmen;

@@ -1,0 +1,89 @@
+//! Programs of others that tests run: clients that are always there, and what a run was asked to have.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
+
+use crate::serving::{Serving, target};
+
+/// The variable by which `cargo xtask test --with NAME` says what there is.
+const WITH: &str = "POINTSMAN_TEST_WITH";
+/// Messages with the demo model's answers.
+const GOLDEN: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/demo-model/golden.json"
+);
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/clients");
+
+/// A script that talks to a server as clients do, and ends with 0 if all is as it should be.
+#[derive(Clone, Debug)]
+pub struct ClientScript {
+    interpreter: PathBuf,
+    script: PathBuf,
+}
+
+/// The folder of a program that tests are run with on demand; absent: this run is without it, which
+/// is said.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "the run's configuration, and its word about what it leaves out"
+)]
+pub fn extra(name: &str) -> Option<PathBuf> {
+    let with = std::env::var(WITH).unwrap_or_default();
+    if with.split(',').any(|there| there == name) {
+        return Some(target().join("peers").join(name));
+    }
+    println!("not run: `cargo xtask test --with {name}` has what this needs");
+    None
+}
+
+impl ClientScript {
+    /// The official `openai` client for Python.
+    #[must_use]
+    pub fn python() -> Self {
+        Self {
+            interpreter: target().join("python/bin/python"),
+            script: Path::new(SCRIPTS).join("openai_chat.py"),
+        }
+    }
+
+    /// The official `openai` client for Node.
+    #[must_use]
+    pub fn node() -> Self {
+        Self {
+            interpreter: PathBuf::from("node"),
+            script: target().join("node/openai_chat.mjs"),
+        }
+    }
+
+    /// LiteLLM and LangChain; absent: this run is without them.
+    #[must_use]
+    pub fn frameworks() -> Option<Self> {
+        let folder = extra("frameworks")?;
+        Some(Self {
+            interpreter: folder.join("bin/python"),
+            script: Path::new(SCRIPTS).join("frameworks.py"),
+        })
+    }
+
+    /// Runs the script against a server.
+    ///
+    /// # Errors
+    /// If something is not as it should be, with what the script said.
+    pub async fn run(&self, serving: &Serving) -> Result<()> {
+        let output = Command::new(&self.interpreter)
+            .arg(&self.script)
+            .arg(format!("http://{}/v1", serving.server.addr()))
+            .arg(GOLDEN)
+            .output()
+            .await
+            .with_context(|| format!("{}: run `cargo xtask test`", self.interpreter.display()))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complained = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{said}\n{complained}");
+        Ok(())
+    }
+}
