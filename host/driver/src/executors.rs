@@ -3,7 +3,8 @@
 //!
 //! # Bounds
 //! An outbox holds at most the commands that the machine can order for the slots and queue places
-//! of its executor, a handful for each. It is emptied whenever the executor reads.
+//! of its executor, a handful for each, and the last load that it was told. It is emptied whenever
+//! the executor reads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -80,9 +81,14 @@ impl Executors {
 
     /// Puts a command for `executor` behind the earlier ones; [`Self::flush`] sends it.
     pub(super) fn send(&mut self, executor: ExecutorId, command: Command) {
-        if let Some(link) = self.links.get_mut(&executor) {
-            link.outbox.push_back(command);
+        let Some(link) = self.links.get_mut(&executor) else {
+            return;
+        };
+        let is_load = |command: &Command| matches!(command, Command::Load(_));
+        if is_load(&command) {
+            link.outbox.retain(|earlier| !is_load(earlier));
         }
+        link.outbox.push_back(command);
     }
 
     /// Begins the life `incarnation` of `executor`, and drops the commands for the life before.
@@ -123,5 +129,33 @@ impl Link {
             }
         }
         !self.commands.is_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_executor::server::ServerLoad;
+
+    use super::*;
+
+    #[test]
+    fn of_loads_that_are_told_to_one_who_does_not_read_the_last_one_waits() {
+        let (commands, mut inbox) = mpsc::channel(1);
+        let (executor, mut executors) = (ExecutorId(0), Executors::default());
+        executors.attach(executor, commands);
+        for present in 0..100 {
+            let load = ServerLoad {
+                present: Some(present),
+                ..ServerLoad::default()
+            };
+            executors.send(executor, Command::Load(load));
+            executors.flush();
+        }
+        let mut read = Vec::new();
+        while let Ok(Command::Load(load)) = inbox.try_recv() {
+            read.extend(load.present);
+            executors.flush();
+        }
+        assert_eq!(read, [0, 99]);
     }
 }

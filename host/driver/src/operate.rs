@@ -1,11 +1,12 @@
 //! Answers to operators' questions, and the execution of their orders about executors.
 
-use pointsman_core::rows::{Health, NameKind};
+use pointsman_core::rows::{ExecutorKind, Health, NameKind};
 use pointsman_core::{
     AttachError, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled, Input,
     Micros, ModelId,
 };
 
+use pointsman_executor::contract::Command;
 use pointsman_policy::ShadowReport;
 
 use super::Driver;
@@ -130,6 +131,13 @@ impl Driver {
         let health = self.machine.executor_load(executor).map(|load| load.health);
         let ended = health == Some(Health::Down) && !self.executors.is_linked(executor);
         match (self.executors.fate(executor), change) {
+            (Fate::Stays | Fate::Drains | Fate::Leaves, ExecutorChange::Load(load)) => {
+                let info = self.machine.executor_info(executor);
+                if info.is_some_and(|info| info.kind != ExecutorKind::Remote) {
+                    return Err(ChangeRefused::OwnEngine(name.to_owned()));
+                }
+                self.executors.send(executor, Command::Load(load));
+            }
             (Fate::Leaves, ExecutorChange::Remove) => {}
             (
                 Fate::Leaves,

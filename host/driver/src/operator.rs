@@ -14,6 +14,7 @@ use pointsman_core::{
 };
 use pointsman_executor::delivery::Authorship;
 use pointsman_executor::handle::EngineHandle;
+use pointsman_executor::server::ServerLoad;
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 
@@ -243,6 +244,8 @@ pub enum ExecutorChange {
     Remove,
     /// The relative share of the device's tokens from now on.
     ShareWeight(u32),
+    /// The load of a server elsewhere.
+    Load(ServerLoad),
 }
 
 /// The reason why an order about an executor is refused.
@@ -261,6 +264,9 @@ pub enum ChangeRefused {
     /// The executor's engine has ended.
     #[error("executor `{0}` has ended: remove it, then add it again")]
     Ended(String),
+    /// The executor's load is known here.
+    #[error("executor `{0}` is an engine of this server, which knows its load")]
+    OwnEngine(String),
 }
 
 /// The reason why an order about a device is refused.

@@ -442,7 +442,7 @@ fn commands_that_find_no_room_come_later_in_order() {
             Command::Start(start) => format!("start {}", start.order.sequence.request),
             Command::Cancel(sequence) => format!("cancel {}", sequence.request),
             Command::SetBudget { .. } => "budget".to_owned(),
-            Command::Grant { .. } | Command::Evict(_) | Command::Arrange(_) => {
+            Command::Grant { .. } | Command::Evict(_) | Command::Arrange(_) | Command::Load(_) => {
                 format!("{command:?}")
             }
         });

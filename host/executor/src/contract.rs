@@ -23,6 +23,7 @@ use pointsman_core::{
 
 use crate::delivery::StopReason;
 use crate::job::JobState;
+use crate::server::ServerLoad;
 use crate::trace::TraceHeaders;
 
 /// An order of the driver to an executor.
@@ -48,6 +49,8 @@ pub enum Command {
     },
     /// Deals out the tokens of the steps in this way from now on ([`crate::shares`]).
     Arrange(Arrangement),
+    /// The load of a server elsewhere, as somebody has told it. An engine here knows its own.
+    Load(ServerLoad),
 }
 
 /// A sequence to start.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
+use pointsman_core::KvReport;
 
 /// A server elsewhere, to be an executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,19 @@ pub struct MetricNames {
     pub kv_usage: String,
     /// Any metric with the labels `block_size` (in tokens) and `num_gpu_blocks`.
     pub kv_info: String,
+}
+
+/// The capacity and the load of a server elsewhere. What is unknown is absent, never zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerLoad {
+    /// Requests that it runs at once.
+    pub capacity: Option<u32>,
+    /// Requests that run or wait there, ours and others'.
+    pub present: Option<u32>,
+    /// Tokens in a KV block.
+    pub tokens_per_block: Option<u32>,
+    /// Its KV blocks.
+    pub kv: Option<KvReport>,
 }
 
 /// The software of a server elsewhere.
@@ -139,6 +153,33 @@ impl ServerSoftware {
     pub fn as_str(self) -> &'static str {
         let named = SOFTWARE.iter().find(|(software, _)| *software == self);
         named.map_or("", |(_, name)| name)
+    }
+}
+
+// === impl ServerLoad ===
+
+impl ServerLoad {
+    /// The report of a pool of `total` blocks of which `used` hold something; absent: there are none.
+    #[must_use]
+    pub fn kv_report(total: u32, used: u32) -> Option<KvReport> {
+        (total > 0).then_some(KvReport {
+            block_bytes: 1,
+            blocks_total: total,
+            blocks_free: total.saturating_sub(used),
+            blocks_cached: 0,
+            blocks_evicted_total: 0,
+        })
+    }
+
+    /// The load with what `other` knows where this one does not.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            capacity: self.capacity.or(other.capacity),
+            present: self.present.or(other.present),
+            tokens_per_block: self.tokens_per_block.or(other.tokens_per_block),
+            kv: self.kv.or(other.kv),
+        }
     }
 }
 

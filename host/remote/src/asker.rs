@@ -13,11 +13,11 @@ use std::time::Duration;
 use http::StatusCode;
 use pointsman_core::{Availability, KvReport};
 use pointsman_executor::handle::FoundModel;
-use pointsman_executor::server::{MetricNames, ServerConfig, ServerSoftware};
+use pointsman_executor::server::{MetricNames, ServerConfig, ServerLoad, ServerSoftware};
 use serde_json::Value;
 
 use crate::client::{CallError, ServerClient};
-use crate::findings::{Findings, ServerLoad};
+use crate::findings::Findings;
 use crate::residency::{Loaded, Orders, has_failed};
 
 /// The longest time for an answer.
@@ -302,15 +302,8 @@ fn load_of(samples: &Samples, names: &MetricNames) -> ServerLoad {
 
 /// The report of a pool of so many blocks.
 fn kv_report(total: u64, used: u64) -> Option<KvReport> {
-    let blocks_total = u32::try_from(total).ok().filter(|total| *total > 0)?;
-    let used = u32::try_from(used).unwrap_or(u32::MAX).min(blocks_total);
-    Some(KvReport {
-        block_bytes: 1,
-        blocks_total,
-        blocks_free: blocks_total - used,
-        blocks_cached: 0,
-        blocks_evicted_total: 0,
-    })
+    let total = u32::try_from(total).ok()?;
+    ServerLoad::kv_report(total, u32::try_from(used).unwrap_or(u32::MAX))
 }
 
 /// The whole part of a number, within the range of counts.

@@ -20,17 +20,17 @@ use pointsman_executor::contract::{Command, Event, Events, ServerChange, Start};
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::handle::{EngineHandle, EngineWork, FoundModel};
 use pointsman_executor::job::JobState;
-use pointsman_executor::server::ServerConfig;
+use pointsman_executor::server::{ServerConfig, ServerLoad};
 use pointsman_executor::stats::EngineStats;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
 use crate::asker::{self, Asker};
 use crate::client::{Connections, ServerClient};
-use crate::findings::{Findings, ServerLoad};
+use crate::findings::Findings;
 use crate::poll::{Poll, Poller};
 use crate::residency::{Residency, ResidencyTerms};
 use crate::sequence::{Patience, Sequence, SequenceEnd};
@@ -42,6 +42,9 @@ const COMMANDS_MAX: usize = 256;
 const NEWS_MAX: usize = 256;
 /// The time between two reports of tokens.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// The time for which a load counts that somebody has told: long enough for one who tells it every few
+/// seconds, and not much longer than he is there.
+const TOLD_FOR: Duration = Duration::from_secs(10);
 /// The times after which a server that had no room is asked again: the first, and the longest.
 const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
@@ -112,6 +115,8 @@ struct Running {
 struct Standing {
     availability: Option<Availability>,
     load: ServerLoad,
+    /// The load that somebody has told, and the end of its time.
+    told: Option<(ServerLoad, Instant)>,
     slots: Option<u32>,
     /// Requests that the server was found to take at once; absent: as many as it says.
     learned: Option<u32>,
@@ -222,6 +227,7 @@ impl Remote {
             Command::Cancel(sequence) | Command::Evict(sequence) => self.leave(sequence),
             // A server elsewhere has no blocks of ours, and makes steps of its own.
             Command::Grant { .. } | Command::SetBudget { .. } | Command::Arrange(_) => Vec::new(),
+            Command::Load(told) => self.told(told),
         }
     }
 
@@ -420,9 +426,27 @@ impl Remote {
             self.standing.learned = None;
         }
         self.standing.learned = self.standing.learned.map(|slots| slots.saturating_add(1));
+        if let Some((_, until)) = self.standing.told
+            && until <= Instant::now()
+        {
+            self.standing.told = None;
+        }
+        let told = self.standing.told.unzip().0.unwrap_or_default();
+        events.extend(self.loaded(told.or(load)));
+        events
+    }
+
+    /// Takes note of the load that somebody has told: it goes before what is found by asking.
+    fn told(&mut self, load: ServerLoad) -> Vec<Event> {
+        self.standing.told = Some((load, Instant::now() + TOLD_FOR));
+        self.loaded(load.or(self.standing.load))
+    }
+
+    /// Takes note of the server's load. Returns what has changed.
+    fn loaded(&mut self, load: ServerLoad) -> Vec<Event> {
         let before = self.standing.load;
         self.standing.load = load;
-        events.extend(self.slots());
+        let mut events: Vec<Event> = self.slots().into_iter().collect();
         if load.tokens_per_block != before.tokens_per_block {
             let tokens = load.tokens_per_block;
             events.push(Event::Changed(ServerChange::TokensPerBlock(tokens)));

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pointsman_core::{Availability, KvReport};
+use pointsman_core::Availability;
 use pointsman_executor::handle::FoundModel;
-use pointsman_executor::server::ServerSoftware;
+use pointsman_executor::server::{ServerLoad, ServerSoftware};
 
 use crate::residency::Loaded;
 
@@ -22,18 +22,6 @@ pub(crate) struct Findings {
     pub(crate) load: ServerLoad,
 }
 
-/// The capacity and the load of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ServerLoad {
-    /// Requests that it runs at once.
-    pub(crate) capacity: Option<u32>,
-    /// Requests that run or wait there, ours and others'.
-    pub(crate) present: Option<u32>,
-    /// Tokens in a KV block.
-    pub(crate) tokens_per_block: Option<u32>,
-    pub(crate) kv: Option<KvReport>,
-}
-
 impl Findings {
     /// The findings about a server that did not answer, or answered so.
     pub(crate) fn not_open(availability: Availability, why: String) -> Self {
@@ -44,18 +32,6 @@ impl Findings {
             models: None,
             loaded: None,
             load: ServerLoad::default(),
-        }
-    }
-}
-
-impl ServerLoad {
-    /// The load with what `other` knows where this one does not.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            capacity: self.capacity.or(other.capacity),
-            present: self.present.or(other.present),
-            tokens_per_block: self.tokens_per_block.or(other.tokens_per_block),
-            kv: self.kv.or(other.kv),
         }
     }
 }

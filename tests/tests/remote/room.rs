@@ -1,9 +1,11 @@
 //! The room at servers: slots, saturation, silence, and others' load.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use pointsman_core::Micros;
+use pointsman_driver::message::Load;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
+use pointsman_tests::serving::Serving;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -232,5 +234,70 @@ async fn the_slots_of_llama_cpp_are_asked_for_only_while_requests_run_there() ->
     for asked in asked {
         asked.await??;
     }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_load_that_is_told_goes_before_what_is_asked_for() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let mut config = backend("told", &mock)?;
+    config.server.slots = Some(4);
+    let serving = serving([config]).await?;
+    let client = serving.client;
+    let path = "/admin/executors/told/load";
+    // Others have three of the four slots, and blocks.
+    let load = json!({"running": 2, "waiting": 1, "kv-blocks": 100, "kv-blocks-used": 30});
+    ensure!(client.post(path, &load).await?.status == 200);
+    let list = executors_until(client, |list| named(list, "told")["slots_total"] == 1).await?;
+    ensure!(named(&list, "told")["kind"] == "remote");
+    let blocks = |load: &Load| (load.blocks_total, load.blocks_used) == (100, 30);
+    serving.load_until(blocks).await?;
+    // Rounds of questions, in which the server tells nothing, do not change that.
+    let rounds = mock.seen("/v1/models").len();
+    mock.heard("/v1/models", rounds + 3).await?;
+    let list = executors_until(client, |_| true).await?;
+    ensure!(named(&list, "told")["slots_total"] == 1);
+    // One at a time, then.
+    mock.does(Conduct::Steps(1));
+    let asked = streams(client, 3);
+    mock.runs(1).await?;
+    mock.allow(3);
+    for asked in asked {
+        asked.await??;
+    }
+    ensure!(mock.running_max() == 1, "{}", mock.running_max());
+    // It is forgotten in time, but for the blocks, of which nobody has told anything else.
+    executors_until(client, |list| named(list, "told")["slots_total"] == 4).await?;
+    serving
+        .load_until(|load| load.live == 0 && load.slots_used == 0)
+        .await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_load_that_makes_no_sense_is_refused_by_name() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let remote = backend("told", &mock)?;
+    let serving = Serving::start(|config| config.backends = vec![remote]).await?;
+    let client = serving.client;
+    for (body, named) in [
+        (json!({"running": -1}), "running"),
+        (json!({"kv-blocks": 0}), "kv-blocks"),
+        (json!({"busy": 1}), "busy"),
+    ] {
+        let got = client.post("/admin/executors/told/load", &body).await?;
+        ensure!(
+            got.status == 400 && got.json()?["error"]["param"] == named,
+            "{body}"
+        );
+    }
+    let list = executors_until(client, |list| list.len() == 2).await?;
+    let engine = list.iter().find(|executor| executor["kind"] == "cpu");
+    let engine = engine.context("no engine")?["name"]
+        .as_str()
+        .context("no name")?;
+    let path = format!("/admin/executors/{}/load", engine.replace('/', "%2F"));
+    let got = client.post(&path, &json!({"running": 1})).await?;
+    ensure!(got.status == 409, "{}", got.status);
     over(serving).await
 }

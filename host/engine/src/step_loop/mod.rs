@@ -157,6 +157,8 @@ impl StepLoop {
             Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
             Command::SetBudget { tokens_max } => self.tokens_max = Some(tokens_max),
             Command::Arrange(arrangement) => self.arrangement = arrangement,
+            // Not for an engine.
+            Command::Load(_) => {}
         }
     }
 

@@ -158,6 +158,7 @@ impl ScriptedExecutor {
                 Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
                 Command::SetBudget { tokens_max } => self.budget = tokens_max as usize,
                 Command::Arrange(arrangement) => self.arrangement = arrangement,
+                Command::Load(_) => {}
             }
         }
     }

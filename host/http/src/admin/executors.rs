@@ -218,7 +218,7 @@ async fn change(call: Call<'_>, change: ExecutorChange) -> Result<Json<Executor>
     changed(call.app, &call.parameter, change).await
 }
 
-async fn changed(
+pub(super) async fn changed(
     app: &App,
     name: &str,
     change: ExecutorChange,
@@ -226,9 +226,11 @@ async fn changed(
     match in_time(app.fleet.change(name, change)).await? {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ ChangeRefused::Unknown { .. }) => Err(ApiError::Absent(error.to_string())),
-        Err(error @ (ChangeRefused::Leaves(_) | ChangeRefused::Ended(_))) => {
-            Err(ApiError::Conflict(error.to_string()))
-        }
+        Err(
+            error @ (ChangeRefused::Leaves(_)
+            | ChangeRefused::Ended(_)
+            | ChangeRefused::OwnEngine(_)),
+        ) => Err(ApiError::Conflict(error.to_string())),
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) mod devices;
 pub(super) mod dumps;
 pub(super) mod executors;
 pub(super) mod journal;
+pub(super) mod loads;
 pub(super) mod models;
 pub(super) mod orders;
 pub(super) mod policies;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Body, Query, Route};
 use crate::admin::{
-    self, addition, decisions, devices, dumps, executors, journal, models as served, orders,
+    self, addition, decisions, devices, dumps, executors, journal, loads, models as served, orders,
     policies, route,
 };
 use crate::answer::{Function, Run};
@@ -143,6 +143,14 @@ pub(super) static TABLE: &[Route] = &[
         .named("setExecutorShareWeight", "admin")
         .about("Gives an executor another share of its device's tokens.", "")
         .takes(Body::Required(executors::share_weight_schema)),
+    order("/admin/executors/{name}/load", run!(loads::load))
+        .named("tellExecutorLoad", "admin")
+        .about(
+            "Tells the load of a server elsewhere.",
+            "It goes before what the server says when it is asked, for ten seconds; what is left out is \
+             asked for as ever. The answer shows the executor as it was before.",
+        )
+        .takes(Body::Required(loads::load_schema)),
     admin_get("/admin/devices", run!(devices::list))
         .named("listDevices", "admin")
         .about("Lists the devices.", "")
