@@ -152,6 +152,7 @@ impl WasmInstance {
         store.epoch_deadline_callback(|mut context| {
             Ok(context.data_mut().deadline.pass(thread_time()))
         });
+        let running = component.engine().begin_call();
         let guest = begin(&mut store, &limits, limits.lifecycle_fuel)
             .and_then(|()| component.pre().instantiate(&mut store))
             .and_then(|instance| Guest::load(&mut store, &instance, component.indices()))
@@ -162,6 +163,7 @@ impl WasmInstance {
                     format!("{:?}: {}", fault.kind, fault.detail),
                 )
             })?;
+        drop(running);
         Ok(Self {
             component: component.clone(),
             limits,
@@ -187,9 +189,12 @@ impl WasmInstance {
                 format!("{what}: the instance has faulted before"),
             ));
         }
-        let begun = self.pace.begin(self.component.engine());
+        let engine = self.component.engine();
+        let begun = self.pace.begin(engine);
+        let running = engine.begin_call();
         let result = begin(&mut self.store, &self.limits, fuel)
             .and_then(|()| call(&mut self.store, &self.guest, &self.buffers));
+        drop(running);
         let used = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
         let used = used.saturating_add(result.as_ref().map_or(0, Lifted::fuel));
         self.fuel_last = used.min(fuel);
