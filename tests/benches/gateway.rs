@@ -6,7 +6,6 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -39,6 +38,8 @@ const LOADS: [(&str, Load); 6] = [
     ),
 ];
 const ROUNDS: usize = 3;
+/// The most streams of a load in a closed loop, with room for an open one that lags behind.
+const STREAMS: usize = 1000;
 /// Each takes two file descriptors of the gateway, of which a process often has 20,000.
 const IDLE_STREAMS: usize = 9_900;
 /// The time for which they are watched.
@@ -84,13 +85,7 @@ async fn rest(part: usize) -> Result<()> {
         "\n{count} idle streams{:>20} {:>12} {:>12}",
         "MB", "KB each", "CPU %"
     );
-    for gateway in gateways(
-        &target().join("peers"),
-        &target().join("release"),
-        server.addr(),
-    )
-    .await?
-    {
+    for gateway in gateways(server.addr(), count).await? {
         let cost = match idle::measure(&gateway, count, IDLE).await {
             Ok(cost) => cost,
             Err(error) => {
@@ -113,9 +108,7 @@ async fn rest(part: usize) -> Result<()> {
 /// Compares all gateways, each with one part in `part` of the requests.
 async fn compare(part: usize) -> Result<()> {
     let server = StampServer::start().await?;
-    let tools = target().join("peers");
-    let built: PathBuf = target().join("release");
-    let gateways = gateways(&tools, &built, server.addr()).await?;
+    let gateways = gateways(server.addr(), STREAMS).await?;
     println!(
         "Microseconds, p50 / p99. First: to the first byte. Chunk: a chunk's way. Gap: the longest between"
     );
@@ -148,11 +141,13 @@ async fn compare(part: usize) -> Result<()> {
     Ok(())
 }
 
-async fn gateways(tools: &Path, built: &Path, server: SocketAddr) -> Result<Vec<Gateway>> {
+/// All gateways that are installed, each fit for so many streams at once.
+async fn gateways(server: SocketAddr, streams: usize) -> Result<Vec<Gateway>> {
+    let (tools, built) = (target().join("peers"), target().join("release"));
     let mut gateways = Vec::new();
     for peer in PEERS {
-        match peer.program(tools, built) {
-            Some(program) => gateways.push(peer.start(&program, server).await?),
+        match peer.program(&tools, &built) {
+            Some(program) => gateways.push(peer.start(&program, server, streams).await?),
             None => println!("{} is not installed, and left out", peer.name()),
         }
     }

@@ -1,5 +1,6 @@
 //! Programs of others that tests run: clients that are always there, and what a run was asked to have.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -38,6 +39,14 @@ pub fn extra(name: &str) -> Option<PathBuf> {
     }
     println!("not run: `cargo xtask test --with {name}` has what this needs");
     None
+}
+
+/// An address where nobody listens now, for a program that has to be told one.
+///
+/// # Errors
+/// If the system has none.
+pub fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 impl ClientScript {

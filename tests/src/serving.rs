@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use pointsman_driver::message::Load;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_lifecycle::report::ReconcilerReport;
-use pointsman_server::config::{Config, Flags};
+use pointsman_server::config::{BackendConfig, Config, Flags};
 use pointsman_server::models::Backends;
 use pointsman_server::serve::Server;
 use serde_json::Value;
@@ -104,6 +104,25 @@ impl Serving {
     pub async fn idle(&self) -> Result<Load> {
         let idle = |load: &Load| load.live == 0 && load.slots_used == 0 && load.blocks_used == 0;
         self.load_until(idle).await
+    }
+
+    /// Waits until the server has no request in hand. Servers elsewhere may have told of blocks, which
+    /// are not ours.
+    ///
+    /// # Errors
+    /// If something stays, with what it is.
+    pub async fn idle_but_for_blocks(&self) -> Result<Load> {
+        self.load_until(|load| load.live == 0 && load.slots_used == 0)
+            .await
+    }
+
+    /// The server as a backend of another's configuration.
+    ///
+    /// # Errors
+    /// Never, for an address that a server listens on.
+    pub fn as_backend(&self) -> Result<BackendConfig> {
+        let url = format!("http://{}", self.server.addr());
+        Ok(BackendConfig::new(url.parse()?))
     }
 
     /// Waits until `wanted` is true of the load.

@@ -2,15 +2,13 @@
 //! it a server elsewhere.
 
 use anyhow::Result;
-use pointsman_server::config::BackendConfig;
 use pointsman_tests::extras::ClientScript;
 use pointsman_tests::serving::Serving;
 
 /// A server with an engine, and one that has it as its backend.
 async fn back_and_front() -> Result<[Serving; 2]> {
     let back = Serving::start(|_| {}).await?;
-    let url = format!("http://{}", back.server.addr());
-    let backend = BackendConfig::new(url.parse()?);
+    let backend = back.as_backend()?;
     let front = Serving::start(|config| {
         config.models.clear();
         config.executors.clear();

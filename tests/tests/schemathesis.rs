@@ -2,7 +2,6 @@
 //! are refused, and every answer is one that the document has.
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::BackendConfig;
 use pointsman_tests::serving::{Serving, target};
 use tokio::process::Command;
 
@@ -12,8 +11,7 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/schemathesis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_does_what_its_document_says() -> Result<()> {
     let elsewhere = Serving::start(|_| {}).await?;
-    let url = format!("http://{}", elsewhere.server.addr());
-    let backend = BackendConfig::new(url.parse()?);
+    let backend = elsewhere.as_backend()?;
     let serving = Serving::start(|config| config.backends = vec![backend]).await?;
     let program = target().join("python/bin/st");
     // It remembers what failed, where it runs.
@@ -28,10 +26,7 @@ async fn the_server_does_what_its_document_says() -> Result<()> {
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{said}\n{complained}");
-    // Blocks that were told of servers elsewhere are not ours.
-    serving
-        .load_until(|load| load.live == 0 && load.slots_used == 0)
-        .await?;
+    serving.idle_but_for_blocks().await?;
     elsewhere.idle().await?;
     Ok(())
 }

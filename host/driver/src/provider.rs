@@ -36,7 +36,9 @@ pub const RUNNING: RangeInclusive<u32> = 1..=1_000_000;
 pub const TOKENS_PER_STEP: RangeInclusive<u32> = 1..=65_536;
 
 /// The longest time for which a model stays loaded after its last sequence: an hour.
-pub const UNLOAD_DELAY_MAX: Micros = Micros(3_600_000_000);
+pub const UNLOAD_DELAY_MAX: Micros = Micros(UNLOAD_DELAY_MAX_MS as u64 * 1000);
+/// The same in milliseconds.
+pub const UNLOAD_DELAY_MAX_MS: u32 = 3_600_000;
 
 /// A model to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use schemars::Schema;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
@@ -117,6 +118,16 @@ impl<'b> Fields<'b> {
             Some(taken) => Ok(Some(taken)),
             None => Err(mismatch((self.named)(name), wanted, value)),
         }
+    }
+
+    /// Takes the value of `name`, which has to be an integer within `range`.
+    pub(super) fn take_integer(
+        &mut self,
+        name: &str,
+        range: &RangeInclusive<u32>,
+    ) -> Result<Option<u32>, ApiError> {
+        let wanted = format!("an integer from {} to {}", range.start(), range.end());
+        self.take_as(name, &wanted, |number| range.contains(number))
     }
 
     /// Refuses a name that was not taken. There are the names `known`.
@@ -233,6 +244,14 @@ fn described_text(text: &str) -> String {
 
 /// Fields with their schemas.
 pub(super) type Properties = Vec<(&'static str, Value)>;
+
+/// The schema of the values that [`Fields::take_integer`] takes.
+pub(super) fn integer(description: &str, range: &RangeInclusive<u32>) -> Value {
+    json!({
+        "description": description,
+        "type": "integer", "minimum": range.start(), "maximum": range.end(),
+    })
+}
 
 /// The schema of an object with these fields; those not `required` may also be `null`, which
 /// [`Fields`] takes for absent.

@@ -45,6 +45,9 @@ const LOG: &str = "pointsman:scheduling/log@0.1.0";
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
+    /// The texts of digests, as a regular expression for schemas.
+    pub const PATTERN: &str = "^[0-9a-fA-F]{64}$";
+
     /// Computes the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {

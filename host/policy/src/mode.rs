@@ -101,6 +101,11 @@ impl fmt::Display for Mode {
     }
 }
 
+impl Mode {
+    /// The modes as they are written ([`fmt::Display`]), as a regular expression for schemas.
+    pub const PATTERN: &str = "^(enforce|shadow|canary (100|[1-9][0-9]?)%)$";
+}
+
 impl FromStr for Mode {
     type Err = ModeError;
 

@@ -114,7 +114,10 @@ struct Running {
 #[derive(Debug, Default)]
 struct Standing {
     availability: Option<Availability>,
+    /// The load that counts: as it was told, else as it was found.
     load: ServerLoad,
+    /// The load that was found by asking.
+    found_load: ServerLoad,
     /// The load that somebody has told, and the end of its time.
     told: Option<(ServerLoad, Instant)>,
     slots: Option<u32>,
@@ -426,26 +429,26 @@ impl Remote {
             self.standing.learned = None;
         }
         self.standing.learned = self.standing.learned.map(|slots| slots.saturating_add(1));
-        if let Some((_, until)) = self.standing.told
-            && until <= Instant::now()
-        {
-            self.standing.told = None;
-        }
-        let told = self.standing.told.unzip().0.unwrap_or_default();
-        events.extend(self.loaded(told.or(load)));
+        self.standing.found_load = load;
+        events.extend(self.loaded());
         events
     }
 
     /// Takes note of the load that somebody has told: it goes before what is found by asking.
     fn told(&mut self, load: ServerLoad) -> Vec<Event> {
         self.standing.told = Some((load, Instant::now() + TOLD_FOR));
-        self.loaded(load.or(self.standing.load))
+        self.loaded()
     }
 
-    /// Takes note of the server's load. Returns what has changed.
-    fn loaded(&mut self, load: ServerLoad) -> Vec<Event> {
-        let before = self.standing.load;
-        self.standing.load = load;
+    /// Brings the load that counts up to date. Returns what has changed.
+    fn loaded(&mut self) -> Vec<Event> {
+        let told = self
+            .standing
+            .told
+            .filter(|(_, until)| Instant::now() < *until);
+        let told = told.map_or_else(ServerLoad::default, |(load, _)| load);
+        let load = told.or(self.standing.found_load);
+        let before = std::mem::replace(&mut self.standing.load, load);
         let mut events: Vec<Event> = self.slots().into_iter().collect();
         if load.tokens_per_block != before.tokens_per_block {
             let tokens = load.tokens_per_block;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use crate::extras::free_address;
+
 /// A gateway to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
@@ -78,14 +80,19 @@ impl Peer {
         program.is_file().then_some(program)
     }
 
-    /// Starts the gateway before the server at `server`.
+    /// Starts the gateway before the server at `server`, fit for so many streams at once.
     ///
     /// # Errors
     /// If it does not start, or does not answer in time.
-    pub async fn start(self, program: &Path, server: SocketAddr) -> Result<Gateway> {
+    pub async fn start(
+        self,
+        program: &Path,
+        server: SocketAddr,
+        streams: usize,
+    ) -> Result<Gateway> {
         let folder = tempfile::tempdir()?;
         let addr = free_address()?;
-        let mut command = self.command(program, folder.path(), (addr, server))?;
+        let mut command = self.command(program, folder.path(), (addr, server), streams)?;
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::null());
         let process = command.spawn().context(self.name())?;
@@ -104,12 +111,13 @@ impl Peer {
         program: &Path,
         folder: &Path,
         (addr, server): (SocketAddr, SocketAddr),
+        streams: usize,
     ) -> Result<Command> {
         let mut command = Command::new(program);
         let config = folder.join("config");
         match self {
             Peer::Pointsman => {
-                fs::write(&config, pointsman(server))?;
+                fs::write(&config, pointsman(server, streams))?;
                 command.args(["serve", "--log", "warn", "--listen", &addr.to_string()]);
                 command.arg("--config").arg(&config);
                 command.arg("--state").arg(folder);
@@ -141,20 +149,14 @@ impl Peer {
     }
 }
 
-/// An address where nobody listens now.
-fn free_address() -> Result<SocketAddr> {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(free.local_addr()?)
-}
-
-/// The server several times, since one executor has no more than 1024 slots.
-fn pointsman(server: SocketAddr) -> String {
-    let backend = |number: u32| {
+/// The server as often as so many streams need, since one executor has no more than 1024 slots.
+fn pointsman(server: SocketAddr, streams: usize) -> String {
+    let backend = |number: usize| {
         format!("[[backends]]\nname = 'server{number}'\nurl = 'http://{server}'\nslots = 1024\n")
     };
     let limits = "[http]\nconnections-max = 20000\nrequests-max = 20000\n";
-    let backends = (0..10).map(backend).collect::<String>();
-    limits.to_owned() + &backends
+    let backends = (0..streams.div_ceil(1024)).map(backend);
+    limits.to_owned() + &backends.collect::<String>()
 }
 
 fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {

@@ -1,7 +1,7 @@
 //! The server of llama.cpp itself, with the demo model: one by one, and as a router of several models.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use hyper::Method;
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
-use pointsman_tests::extras::{ClientScript, extra};
+use pointsman_tests::extras::{ClientScript, extra, free_address};
+use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -27,10 +28,14 @@ struct LlamaServer {
 impl LlamaServer {
     /// A server with the demo model. It goes on beyond the context, so that an answer may be endless.
     async fn start(folder: &Path) -> Result<Self> {
+        Self::start_demo(folder, &["--context-shift"]).await
+    }
+
+    async fn start_demo(folder: &Path, args: &[&str]) -> Result<Self> {
         let model = folder.join("demo.gguf");
         let model = model.to_str().context("the path is not UTF-8")?;
-        let demo = ["--model", model, "--alias", "demo", "--context-shift"];
-        Self::start_with(folder, &demo).await
+        let demo = ["--model", model, "--alias", "demo"];
+        Self::start_with(folder, &[&demo, args].concat()).await
     }
 
     async fn start_with(folder: &Path, args: &[&str]) -> Result<Self> {
@@ -83,9 +88,14 @@ impl LlamaServer {
     }
 }
 
-/// An address that nobody listens on now.
-fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+/// A server with the demo model behind one of ours, which has found its slots.
+async fn front_of(llama: &LlamaServer) -> Result<Serving> {
+    let front = serving([backend_at("llama", llama.addr())?]).await?;
+    executors_until(front.client, |list| {
+        named(list, "llama")["slots_total"] == SLOTS
+    })
+    .await?;
+    Ok(front)
 }
 
 /// A request that is answered without end.
@@ -119,11 +129,8 @@ async fn it_answers_as_the_engine_does_and_its_clients_are_content() -> Result<(
         return Ok(());
     };
     let llama = LlamaServer::start(&folder).await?;
-    let front = serving([backend_at("llama", llama.addr())?]).await?;
-    let list = executors_until(front.client, |list| {
-        named(list, "llama")["slots_total"] == SLOTS
-    })
-    .await?;
+    let front = front_of(&llama).await?;
+    let list = executors_until(front.client, |_| true).await?;
     let found = named(&list, "llama");
     ensure!(
         found["models"] == json!(["demo"]) && found["health"] == "up",
@@ -143,9 +150,8 @@ async fn its_slots_are_filled_and_never_more_and_one_that_leaves_makes_room() ->
         return Ok(());
     };
     let llama = LlamaServer::start(&folder).await?;
-    let front = serving([backend_at("llama", llama.addr())?]).await?;
+    let front = front_of(&llama).await?;
     let client = front.client.for_others();
-    executors_until(client, |list| named(list, "llama")["slots_total"] == SLOTS).await?;
     let (mut first, mut second) = (
         client.stream(&endless()).await?,
         client.stream(&endless()).await?,
@@ -227,18 +233,8 @@ async fn a_server_that_sleeps_is_let_sleep_until_a_request_wakes_it() -> Result<
     let Some(folder) = extra("llama-cpp") else {
         return Ok(());
     };
-    let model = folder.join("demo.gguf");
-    let model = model.to_str().context("the path is not UTF-8")?;
-    let args = [
-        "--model",
-        model,
-        "--alias",
-        "demo",
-        "--sleep-idle-seconds",
-        "1",
-    ];
-    let llama = LlamaServer::start_with(&folder, &args).await?;
-    let front = serving([backend_at("llama", llama.addr())?]).await?;
+    let llama = LlamaServer::start_demo(&folder, &["--sleep-idle-seconds", "1"]).await?;
+    let front = front_of(&llama).await?;
     ensure!(asked(front.client.for_others(), "demo").await?.status == 200);
     // Asked twenty times a second, it falls asleep, and stays so.
     llama

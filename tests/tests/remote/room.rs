@@ -268,9 +268,7 @@ async fn a_load_that_is_told_goes_before_what_is_asked_for() -> Result<()> {
     ensure!(mock.running_max() == 1, "{}", mock.running_max());
     // It is forgotten in time, but for the blocks, of which nobody has told anything else.
     executors_until(client, |list| named(list, "told")["slots_total"] == 4).await?;
-    serving
-        .load_until(|load| load.live == 0 && load.slots_used == 0)
-        .await?;
+    serving.idle_but_for_blocks().await?;
     serving.server.stop().await
 }
 

@@ -2,27 +2,34 @@
 //! configuration as JSON.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use pointsman_core::Micros;
 use pointsman_driver::fleet::{AddedModels, Addition};
 use pointsman_driver::provider::{
     EXECUTOR_QUEUE_MAX, ExecutorConfig, ExecutorTerms, ModelSource, RUNNING, SLOTS_MAX,
-    UNLOAD_DELAY_MAX, WEIGHTS,
+    UNLOAD_DELAY_MAX_MS, WEIGHTS,
 };
 use pointsman_notation::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::super::error::ApiError;
-use super::super::fields::{Fields, Properties, closed_object};
+use super::super::fields::{Fields, Properties, closed_object, integer};
 use super::super::openapi::named;
 use super::backend::{self, Backend, URL, backend};
 
 /// The key of an executor's share of its device's tokens.
 pub(super) const SHARE_WEIGHT: &str = "share-weight";
+pub(super) const SLOTS: &str = "slots";
 const MODELS_MAX: &str = "models-max";
 const UNLOAD_DELAY: &str = "model-unload-delay-ms";
+
+pub(super) const SLOTS_RANGE: RangeInclusive<u32> = 1..=SLOTS_MAX;
+const GROUPS: RangeInclusive<u32> = 0..=u32::MAX;
+const QUEUES: RangeInclusive<u32> = 0..=EXECUTOR_QUEUE_MAX;
+const UNLOAD_DELAYS_MS: RangeInclusive<u32> = 0..=UNLOAD_DELAY_MAX_MS;
 
 /// The most models of an executor.
 pub(super) const MODELS: usize = 64;
@@ -86,12 +93,6 @@ fn name_schema(description: &str) -> Value {
 
 /// The schemas of the terms on which an executor takes requests.
 pub(super) fn terms_properties() -> Properties {
-    let number = |description: &str, min: u32, max: u32| {
-        json!({
-            "description": description,
-            "type": "integer", "minimum": min, "maximum": max,
-        })
-    };
     let preemptible = json!({
         "description": "Whether a sequence may be taken off it for a more urgent one; by default \
                         true.",
@@ -105,15 +106,14 @@ pub(super) fn terms_properties() -> Properties {
         "Milliseconds for which a model stays loaded after its last sequence; by default 0.";
     let group = "The topology group, which requests can ask for; by default 0.";
     let slots = "Sequences at once; by default 8, or as many as a server elsewhere says.";
-    let (fewest, most) = RUNNING.into_inner();
     vec![
-        ("slots", number(slots, 1, SLOTS_MAX)),
+        (SLOTS, integer(slots, &SLOTS_RANGE)),
         (SHARE_WEIGHT, weight_schema()),
-        ("group", number(group, 0, u32::MAX)),
-        ("queue", number(queue, 0, EXECUTOR_QUEUE_MAX)),
+        ("group", integer(group, &GROUPS)),
+        ("queue", integer(queue, &QUEUES)),
         ("preemptible", preemptible),
-        (MODELS_MAX, number(models_max, fewest, most)),
-        (UNLOAD_DELAY, number(delay, 0, unload_delay_max_ms())),
+        (MODELS_MAX, integer(models_max, &RUNNING)),
+        (UNLOAD_DELAY, integer(delay, &UNLOAD_DELAYS_MS)),
     ]
 }
 
@@ -190,16 +190,11 @@ pub(super) fn each_once(names: &[String]) -> bool {
 
 pub(super) fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> {
     let default = ExecutorTerms::default();
-    let mut number = |name: &str, min: u32, max: u32| {
-        let wanted = format!("an integer from {min} to {max}");
-        fields.take_as(name, &wanted, |number| (min..=max).contains(number))
-    };
-    let (fewest, most) = RUNNING.into_inner();
-    let slots = number("slots", 1, SLOTS_MAX)?;
-    let group = number("group", 0, u32::MAX)?;
-    let queue = number("queue", 0, EXECUTOR_QUEUE_MAX)?;
-    let models_max = number(MODELS_MAX, fewest, most)?;
-    let delay = number(UNLOAD_DELAY, 0, unload_delay_max_ms())?;
+    let slots = fields.take_integer(SLOTS, &SLOTS_RANGE)?;
+    let group = fields.take_integer("group", &GROUPS)?;
+    let queue = fields.take_integer("queue", &QUEUES)?;
+    let models_max = fields.take_integer(MODELS_MAX, &RUNNING)?;
+    let delay = fields.take_integer(UNLOAD_DELAY, &UNLOAD_DELAYS_MS)?;
     let weight = weight(fields)?;
     let preemptible = fields.take_as("preemptible", "true or false", |_: &bool| true)?;
     Ok(ExecutorTerms {
@@ -215,22 +210,14 @@ pub(super) fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> 
     })
 }
 
-fn unload_delay_max_ms() -> u32 {
-    u32::try_from(UNLOAD_DELAY_MAX.0 / 1000).unwrap_or(u32::MAX)
-}
-
 /// Takes the share of an executor, if it is there.
 pub(super) fn weight(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
-    let wanted = format!("an integer from {} to {}", WEIGHTS.start(), WEIGHTS.end());
-    fields.take_as(SHARE_WEIGHT, &wanted, |weight| WEIGHTS.contains(weight))
+    fields.take_integer(SHARE_WEIGHT, &WEIGHTS)
 }
 
 pub(super) fn weight_schema() -> Value {
-    let (lightest, heaviest) = WEIGHTS.into_inner();
-    json!({
-        "description": "Relative share of the tokens of a step; by default 1.",
-        "type": "integer", "minimum": lightest, "maximum": heaviest,
-    })
+    let about = "Relative share of the tokens of a step; by default 1.";
+    integer(about, &WEIGHTS)
 }
 
 pub(super) fn take_name(

@@ -1,15 +1,16 @@
 //! The body of the order to add a server elsewhere: the table `[[backends]]` of the configuration as
 //! JSON.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pointsman_driver::provider::{ExecutorTerms, SLOTS_MAX};
+use pointsman_driver::provider::ExecutorTerms;
 use pointsman_executor::server::{SOFTWARE, ServerConfig, ServerKey, ServerUrl};
 use serde_json::json;
 
-use super::addition::{MODELS, each_once, take_name, terms, terms_properties};
+use super::addition::{MODELS, SLOTS, SLOTS_RANGE, each_once, take_name, terms, terms_properties};
 use crate::error::ApiError;
-use crate::fields::{Fields, Properties, mismatched_text};
+use crate::fields::{Fields, Properties, integer, mismatched_text};
 
 /// The field that tells a server elsewhere from an engine.
 pub(super) const URL: &str = "url";
@@ -18,17 +19,16 @@ const URL_PATTERN: &str =
     r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$";
 /// Visible ASCII characters.
 const KEY_PATTERN: &str = "^[!-~]+$";
-const SLOTS: &str = "slots";
 const POLL: &str = "poll-ms";
 const FIRST_BYTE_TIMEOUT: &str = "first-byte-timeout-ms";
 const STALL_TIMEOUT: &str = "stall-timeout-ms";
 const LOAD_TIMEOUT: &str = "load-timeout-ms";
 const UNLOAD_AFTER: &str = "unload-after-ms";
 
-/// The most milliseconds of a time that is waited for a server: a day.
-const PATIENCE_MS_MAX: u32 = 86_400_000;
-/// The fewest milliseconds between two questions to a server.
-const POLL_MS_MIN: u32 = 50;
+/// Times that are waited for a server, in milliseconds: up to a day.
+const TIMES_MS: RangeInclusive<u32> = 1..=86_400_000;
+/// Times between two questions to a server, in milliseconds.
+const POLLS_MS: RangeInclusive<u32> = 50..=86_400_000;
 
 /// A server elsewhere, and the terms of its executor.
 pub(super) type Backend = (ServerConfig, ExecutorTerms);
@@ -36,12 +36,6 @@ pub(super) type Backend = (ServerConfig, ExecutorTerms);
 /// The schemas of the fields of a server elsewhere that an engine has not.
 pub(super) fn own_properties() -> Properties {
     let software = SOFTWARE.map(|(_, name)| name);
-    let millis = |description: &str, min: u32| {
-        json!({
-            "description": description,
-            "type": "integer", "minimum": min, "maximum": PATIENCE_MS_MAX,
-        })
-    };
     let url = "The address of a server elsewhere, with a prefix for all paths where it has one.";
     let key = "The key that the server asks for.";
     vec![
@@ -59,31 +53,37 @@ pub(super) fn own_properties() -> Properties {
         ),
         (
             POLL,
-            millis(
+            integer(
                 "Milliseconds between two questions for health and load.",
-                POLL_MS_MIN,
+                &POLLS_MS,
             ),
         ),
         (
             FIRST_BYTE_TIMEOUT,
-            millis("Milliseconds to the first byte of a response at most.", 1),
+            integer(
+                "Milliseconds to the first byte of a response at most.",
+                &TIMES_MS,
+            ),
         ),
         (
             STALL_TIMEOUT,
-            millis("Milliseconds between two pieces of a response at most.", 1),
+            integer(
+                "Milliseconds between two pieces of a response at most.",
+                &TIMES_MS,
+            ),
         ),
         (
             LOAD_TIMEOUT,
-            millis(
+            integer(
                 "Milliseconds for loading a model at most, where the server does so on order.",
-                1,
+                &TIMES_MS,
             ),
         ),
         (
             UNLOAD_AFTER,
-            millis(
+            integer(
                 "Milliseconds after its last request at which a model is unloaded, where the server does so on order. By default never.",
-                1,
+                &TIMES_MS,
             ),
         ),
     ]
@@ -111,23 +111,20 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     let models = fields.take_as("models", &wanted, |names: &Vec<String>| {
         names.len() <= MODELS && each_once(names)
     })?;
-    let slots = fields.take_as(
-        SLOTS,
-        &format!("an integer from 1 to {SLOTS_MAX}"),
-        |slots| (1..=SLOTS_MAX).contains(slots),
-    )?;
+    let slots = fields.take_integer(SLOTS, &SLOTS_RANGE)?;
     let server = ServerConfig {
         name: take_name(&mut fields, "executor")?,
         software: software.map(|(software, _)| *software),
         key: key.map(ServerKey::new),
         models: models.unwrap_or_default(),
         slots,
-        poll: millis(&mut fields, POLL, POLL_MS_MIN)?.unwrap_or(default.poll),
-        first_byte_timeout: millis(&mut fields, FIRST_BYTE_TIMEOUT, 1)?
+        poll: time(&mut fields, POLL, &POLLS_MS)?.unwrap_or(default.poll),
+        first_byte_timeout: time(&mut fields, FIRST_BYTE_TIMEOUT, &TIMES_MS)?
             .unwrap_or(default.first_byte_timeout),
-        stall_timeout: millis(&mut fields, STALL_TIMEOUT, 1)?.unwrap_or(default.stall_timeout),
-        load_timeout: millis(&mut fields, LOAD_TIMEOUT, 1)?.unwrap_or(default.load_timeout),
-        unload_after: millis(&mut fields, UNLOAD_AFTER, 1)?,
+        stall_timeout: time(&mut fields, STALL_TIMEOUT, &TIMES_MS)?
+            .unwrap_or(default.stall_timeout),
+        load_timeout: time(&mut fields, LOAD_TIMEOUT, &TIMES_MS)?.unwrap_or(default.load_timeout),
+        unload_after: time(&mut fields, UNLOAD_AFTER, &TIMES_MS)?,
         ..default
     };
     let terms = terms(&mut fields)?;
@@ -139,14 +136,12 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     Ok((server, terms))
 }
 
-fn millis(
+/// Takes the time `name`, in milliseconds.
+fn time(
     fields: &mut Fields<'_>,
-    name: &'static str,
-    min: u32,
+    name: &str,
+    range_ms: &RangeInclusive<u32>,
 ) -> Result<Option<Duration>, ApiError> {
-    let wanted = format!("an integer from {min} to {PATIENCE_MS_MAX}");
-    let millis: Option<u32> = fields.take_as(name, &wanted, |millis| {
-        (min..=PATIENCE_MS_MAX).contains(millis)
-    })?;
+    let millis = fields.take_integer(name, range_ms)?;
     Ok(millis.map(|millis| Duration::from_millis(millis.into())))
 }

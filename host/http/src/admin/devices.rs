@@ -6,11 +6,10 @@ use pointsman_driver::operator::{DeviceRefused, DeviceRow, Operator};
 use pointsman_driver::provider::TOKENS_PER_STEP as RANGE;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
-use serde_json::json;
 
 use super::super::answer::Json;
 use super::super::error::ApiError;
-use super::super::fields::{Fields, closed_object};
+use super::super::fields::{Fields, closed_object, integer};
 use super::super::openapi::named;
 use super::super::router::Call;
 use super::in_time;
@@ -49,8 +48,7 @@ pub(crate) async fn tokens_per_step(call: Call<'_>) -> Result<Json<Device>, ApiE
     let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let mut fields = Fields::parse(&body)?;
-    let wanted = format!("an integer from {} to {}", RANGE.start(), RANGE.end());
-    let tokens = fields.take_as(TOKENS_PER_STEP, &wanted, |tokens| RANGE.contains(tokens))?;
+    let tokens = fields.take_integer(TOKENS_PER_STEP, &RANGE)?;
     let tokens = tokens.ok_or(ApiError::Missing(TOKENS_PER_STEP))?;
     fields.none_left(&[TOKENS_PER_STEP])?;
     let order = |answer| Operator::TokensPerStep(name, tokens, answer);
@@ -63,11 +61,7 @@ pub(crate) async fn tokens_per_step(call: Call<'_>) -> Result<Json<Device>, ApiE
 
 /// The schema of the body of [`tokens_per_step`].
 pub(crate) fn tokens_per_step_schema(schemas: &mut SchemaGenerator) -> Schema {
-    let (fewest, most) = RANGE.into_inner();
-    let tokens = json!({
-        "description": "At least the slots of the device's executors.",
-        "type": "integer", "minimum": fewest, "maximum": most,
-    });
+    let tokens = integer("At least the slots of the device's executors.", &RANGE);
     let body = closed_object(&[TOKENS_PER_STEP], vec![(TOKENS_PER_STEP, tokens)]);
     named(schemas, "TokensPerStepRequest", body)
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::super::answer::Json;
 use super::super::error::{ApiError, quoted};
-use super::super::fields::{Fields, closed_object};
+use super::super::fields::{Fields, closed_object, integer};
 use super::super::openapi::named;
 use super::super::router::Call;
 use super::in_time;
@@ -79,11 +79,8 @@ pub(crate) async fn running_max(call: Call<'_>) -> Result<Json<ServedModel>, Api
 
 /// The schema of the body of [`running_max`].
 pub(crate) fn running_max_schema(schemas: &mut SchemaGenerator) -> Schema {
-    let (fewest, most) = RUNNING.into_inner();
-    let max = json!({
-        "description": "Null: unlimited. Those that run go on.",
-        "type": ["integer", "null"], "minimum": fewest, "maximum": most,
-    });
+    let mut max = integer("Null: unlimited. Those that run go on.", &RUNNING);
+    max["type"] = json!(["integer", "null"]);
     let body = closed_object(&[RUNNING_MAX], vec![(RUNNING_MAX, max)]);
     named(schemas, "RunningMaxRequest", body)
 }

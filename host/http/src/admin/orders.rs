@@ -19,11 +19,6 @@ use super::super::router::Call;
 use super::in_time;
 use super::policies::{PolicyListing, listing};
 
-/// The modes that a policy can be given.
-const MODE_PATTERN: &str = "^(enforce|shadow|canary (100|[1-9][0-9]?)%)$";
-/// SHA-256 in hexadecimal digits.
-pub(crate) const FINGERPRINT_PATTERN: &str = "^[0-9a-fA-F]{64}$";
-
 /// An order as it came.
 struct Received<'a> {
     app: &'a App,
@@ -66,7 +61,7 @@ pub(crate) async fn mode(call: Call<'_>) -> Answered {
 
 pub(crate) fn mode_schema(schemas: &mut SchemaGenerator) -> Schema {
     let about = "`enforce`, `shadow`, or `canary N%`: a share of the tenants.";
-    let mode = json!({"type": "string", "description": about, "pattern": MODE_PATTERN});
+    let mode = json!({"type": "string", "description": about, "pattern": Mode::PATTERN});
     let properties = vec![("mode", mode)];
     named(schemas, "ModeRequest", closed_object(&["mode"], properties))
 }
@@ -93,6 +88,11 @@ pub(crate) async fn release(call: Call<'_>) -> Answered {
     let fingerprint = fingerprint
         .map_err(|error| ApiError::field("fingerprint", format!("`{}`: {error}", quoted(text))))?;
     carry_out(order.app, order.fields()?, Order::Release { fingerprint }).await
+}
+
+/// The schema of the text in the path of [`release`].
+pub(crate) fn fingerprint_schema() -> serde_json::Value {
+    json!({"type": "string", "minLength": 1, "pattern": Digest::PATTERN})
 }
 
 /// The schema of the empty body, for orders whose path says everything.

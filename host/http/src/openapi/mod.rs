@@ -20,7 +20,6 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::admin::orders::FINGERPRINT_PATTERN;
 use super::answer::{Answer, JSON, Reply, Responses, reply, response};
 use super::auth::Access;
 use super::error::{ApiError, ErrorBody, STATUSES};
@@ -177,10 +176,7 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
 fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
     if let Some((_, name, _)) = routes::parts(route.path) {
-        let mut schema = json!({"type": "string", "minLength": 1});
-        if name == "fingerprint" {
-            schema["pattern"] = FINGERPRINT_PATTERN.into();
-        }
+        let schema = (route.parameter)();
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
     }
     if let Some(query) = route.query {

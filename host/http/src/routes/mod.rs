@@ -37,6 +37,8 @@ pub(super) struct Route {
     pub(super) summary: &'static str,
     /// Details beyond the summary, in Markdown; may be empty.
     pub(super) description: &'static str,
+    /// The schema of the path's parameter, if it has one.
+    pub(super) parameter: fn() -> Value,
     pub(super) query: Option<Query>,
     pub(super) body: Body,
     /// Statuses of errors beyond those that access, parameter and body bring along.

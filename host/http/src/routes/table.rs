@@ -1,7 +1,7 @@
 //! The rows of the table. Rows of one path stand together.
 
 use hyper::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Body, Query, Route};
 use crate::admin::{
@@ -104,6 +104,7 @@ pub(super) static TABLE: &[Route] = &[
         .about("Gives hooks back to the embedded defaults.", ORDER)
         .takes(Body::Optional(orders::eject_schema)),
     order("/admin/quarantine/{fingerprint}/release", run!(orders::release))
+        .parameter(orders::fingerprint_schema)
         .named("releaseVersion", "admin")
         .about("Lets a version of a policy out of quarantine.", ORDER)
         .takes(Body::Optional(orders::empty_schema)),
@@ -265,10 +266,15 @@ const fn at(method: Method, path: &'static str, function: &'static dyn Function)
         status: StatusCode::OK,
         summary: "",
         description: "",
+        parameter: some_text,
         query: None,
         body: Body::None,
         failures: &[],
     }
+}
+
+fn some_text() -> Value {
+    json!({"type": "string", "minLength": 1})
 }
 
 // === impl Route ===
@@ -293,6 +299,11 @@ impl Route {
 
     const fn takes(mut self, body: Body) -> Self {
         self.body = body;
+        self
+    }
+
+    const fn parameter(mut self, schema: fn() -> Value) -> Self {
+        self.parameter = schema;
         self
     }
 
