@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_driver::clock;
 use pointsman_server::config::{BackendConfig, Config};
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, chat, streamed_chat};
@@ -23,6 +24,8 @@ const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00
 const INTERNAL: u64 = 1;
 const SERVER: u64 = 2;
 const CLIENT: u64 = 3;
+/// A millisecond, in ns.
+const MS_NS: u64 = 1_000_000;
 /// The code of a status of a span that failed.
 const FAILED: u64 = 2;
 
@@ -316,6 +319,68 @@ async fn a_request_that_is_not_served_says_how_it_ended() -> Result<()> {
     let places = placements(&spans, left);
     ensure!(places[0].attributes["pointsman.placement.end"] == "cut-off");
     serving.server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_refused_at_the_door_is_a_span_of_its_clients_trace() -> Result<()> {
+    let collector = MockCollector::start().await?;
+    let serving = demo(|config| collector.told_by(config)).await?;
+    let client = serving.client;
+    let headers = [("traceparent", PARENT)];
+    let cases = [
+        (CHAT, "{", 400, "chat", "invalid_body"),
+        (
+            CHAT,
+            r#"{"model": "nobody", "messages": []}"#,
+            404,
+            "chat",
+            "model_not_found",
+        ),
+        (
+            "/v1/embeddings",
+            r#"{"model": "demo"}"#,
+            404,
+            "embeddings",
+            "not_found",
+        ),
+    ];
+    for (at, (path, body, status, operation, code)) in cases.into_iter().enumerate() {
+        let answer = client.raw(path, &headers, body.to_owned()).await?;
+        ensure!(answer.status == status && answer.json()?["error"]["code"] == code);
+        let spans = collector.requests(at + 1).await?;
+        let span = spans.last().context("no span")?;
+        ensure!(
+            spans.len() == at + 1 && span.name == operation,
+            "{spans:#?}"
+        );
+        ensure!(span.kind == SERVER && span.trace == TRACE && span.parent == "00f067aa0ba902b7");
+        ensure!(span.json["status"] == json!({"code": FAILED, "message": code}));
+        let (begin, end) = span.times()?;
+        let now = clock::unix_millis();
+        ensure!(begin <= end && end / MS_NS <= now && now - begin / MS_NS < 60_000);
+        let told: Vec<&str> = span.attributes.keys().map(|key| &**key).collect();
+        let expected = [
+            "error.type",
+            "gen_ai.operation.name",
+            "gen_ai.provider.name",
+            "http.response.status_code",
+            "pointsman.outcome",
+            "server.address",
+            "server.port",
+        ];
+        ensure!(told == expected, "{told:?}");
+        ensure!(span.attributes["error.type"] == code);
+        ensure!(span.attributes["http.response.status_code"] == status);
+        ensure!(span.attributes["pointsman.outcome"] == "refused");
+    }
+    // Neither one whose client does not want it recorded, nor a question of an operator.
+    let unwanted = client.raw(CHAT, &[("traceparent", UNSAMPLED)], "{".to_owned());
+    ensure!(unwanted.await?.status == 400);
+    let operators = client.raw("/admin/route", &headers, "{".to_owned());
+    ensure!(operators.await?.status == 400);
+    serving.server.stop().await?;
+    ensure!(collector.spans()?.len() == cases.len());
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -290,8 +290,9 @@ impl ApiError {
         })
     }
 
-    fn terms(&self) -> Terms {
-        let (status, code) = match self {
+    /// The status, and the stable name of the cause.
+    pub(super) fn status(&self) -> (StatusCode, &'static str) {
+        match self {
             ApiError::Body(_) => (StatusCode::BAD_REQUEST, "invalid_body"),
             ApiError::Missing(_) => (StatusCode::BAD_REQUEST, "missing_required_parameter"),
             ApiError::Field { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
@@ -324,7 +325,11 @@ impl ApiError {
             ApiError::Ended(unserved) => outcome_status(unserved.outcome),
             ApiError::BrokenOff => (StatusCode::BAD_GATEWAY, "server_broke_off"),
             ApiError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
-        };
+        }
+    }
+
+    fn terms(&self) -> Terms {
+        let (status, code) = self.status();
         Terms {
             status,
             code,

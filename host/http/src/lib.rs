@@ -81,6 +81,7 @@ use pointsman_driver::clock::SystemClock;
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::DriverHandle;
 use pointsman_driver::metrics::Metrics;
+use pointsman_driver::spans::SpanQueue;
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use tokio::net::{TcpListener, TcpStream};
@@ -102,7 +103,7 @@ pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
 pub use rights::{ModelPattern, NoModelPattern, Rights, UsableModels};
-pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, Tracing, UnnamedModel};
+pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
 pub use tls::{Tls, TlsError, TlsSettings, Transport};
 
 /// Phases of the server's life, which follow one another in this order.
@@ -129,6 +130,10 @@ pub struct Watched {
     pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
     /// The handle for orders about policies.
     pub orders: OrderHandle,
+    /// The clock of the driver.
+    pub clock: SystemClock,
+    /// The way of requests' spans to their exporter; absent: nobody is told of them.
+    pub spans: Option<SpanQueue>,
 }
 
 /// A listener, with the clients that it is for.
@@ -152,7 +157,6 @@ pub struct App {
     driver: DriverHandle,
     /// Part of each completion's id, so that ids of two processes differ.
     origin: u64,
-    clock: SystemClock,
     // Owned.
     monitor: monitor::Newest,
     bodies: Arc<Bodies>,
@@ -190,7 +194,6 @@ impl App {
             fleet,
             driver,
             origin: fastrand::u64(..),
-            clock: SystemClock::start(),
             monitor: monitor::Newest::default(),
             watched,
         }

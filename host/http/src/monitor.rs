@@ -83,7 +83,7 @@ pub(super) async fn page(_: Call<'_>) -> Result<Page, ApiError> {
 pub(super) async fn data(call: Call<'_>) -> Result<MonitorText, ApiError> {
     let app = call.app;
     let mut newest = app.monitor.data.lock().await;
-    let now = app.clock.now();
+    let now = app.watched.clock.now();
     let fresh = newest
         .as_ref()
         .filter(|(asked, _)| now.since(*asked) < FRESH);

@@ -12,6 +12,7 @@ use super::auth::{Access, Listener, Visitor};
 use super::body::Body;
 use super::connection::{CLOSE, Seat};
 use super::error::ApiError;
+use super::openai::trace::Refusable;
 use super::rights::Holder;
 use super::routes::Resource;
 use super::{App, body};
@@ -41,11 +42,16 @@ pub(super) async fn answer(
     let origins = &app.settings.origins;
     let is_for_clients = found.as_ref().is_ok_and(|found| !found.is_for_operators());
     let cors = is_for_clients.then(|| origins.answer_headers(request.headers()));
+    let for_models = found.as_ref().ok().filter(|found| found.is_for_models());
+    let refusable = for_models.and_then(|_| Refusable::arrives(app, &request));
     let answered = match found {
         Ok(resource) => run(app, entry, resource, request).await,
         Err(error) => Err(error),
     };
     let mut reply = answered.unwrap_or_else(|error| {
+        if let Some(refusable) = refusable {
+            refusable.refused(&error);
+        }
         let is_unread = sends_body && error.leaves_body_unread();
         let mut reply = error.into_reply();
         if is_unread {

@@ -34,8 +34,6 @@ pub struct HttpSettings {
     pub prefix_cache: PrefixCache,
     /// The treatment of requests that name no model.
     pub unnamed_model: UnnamedModel,
-    /// The treatment of traces that clients name.
-    pub traces: Tracing,
     /// Keys of clients and operators.
     pub keys: ApiKeys,
     /// Origins of pages that may use the server as clients do.
@@ -75,16 +73,6 @@ pub enum UnnamedModel {
     Refuse,
     /// Each goes to any executor of one model, if all their models read prompts alike.
     Any,
-}
-
-/// The treatment of traces that clients name. Servers elsewhere hear of them in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tracing {
-    /// Nobody is told of requests' spans.
-    #[default]
-    Off,
-    /// The host has spans in them.
-    On,
 }
 
 /// The most urgency that requests of a tenant may claim.

@@ -21,11 +21,11 @@ use pointsman_driver::message::{DriverHandle, channels};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::port::{DriverPort, eject};
 use pointsman_driver::provider::{ModelConfig, ServedModel};
-use pointsman_driver::spans::{self, RequestSpan};
+use pointsman_driver::spans::{self, RequestSpan, SpanQueue, Spans};
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
-use pointsman_http::{ApiKeys, App, HttpSettings, Origins, ServerPhase, Tracing, Watched};
+use pointsman_http::{ApiKeys, App, HttpSettings, Origins, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
@@ -80,7 +80,9 @@ struct Core {
     driver: DriverHandle,
     fleet: Arc<Fleet>,
     thread: JoinHandle<()>,
-    /// The requests that have ended; absent: nobody is told of their spans.
+    /// The way of spans to the exporter; absent: nobody is told of them.
+    span_queue: Option<SpanQueue>,
+    /// Its other end.
     spans: Option<mpsc::Receiver<RequestSpan>>,
 }
 
@@ -137,6 +139,8 @@ impl Server {
             metrics: Arc::clone(&metrics),
             reconciler: reconciler.report.clone(),
             orders: reconciler.orders.clone(),
+            clock,
+            spans: core.span_queue.clone(),
         };
         let app = App::new(
             http_settings(config),
@@ -341,10 +345,6 @@ pub fn http_settings(config: &Config) -> HttpSettings {
         write_timeout: config.http.write_timeout,
         prefix_cache: config.http.prefix_cache,
         unnamed_model: config.http.unnamed_model,
-        traces: match config.telemetry {
-            Some(_) => Tracing::On,
-            None => Tracing::Off,
-        },
         keys: if config.http.metrics_public {
             keys
         } else {
@@ -409,6 +409,7 @@ fn start_core(
         .as_ref()
         .map(|told| spans::spans(told.sample_ratio, Arc::clone(&shared.metrics)))
         .unzip();
+    let span_queue = spans.as_ref().map(Spans::queue);
     let driver = Driver::new(machine, policies, Arc::clone(&shared.metrics), memory);
     let mut driver = driver.with_recorder(recorder).with_spans(spans);
     driver.wakes(shared.waker.clone());
@@ -422,6 +423,7 @@ fn start_core(
         driver: handle,
         fleet: Arc::new(fleet),
         thread,
+        span_queue,
         spans: ended,
     })
 }

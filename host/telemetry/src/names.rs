@@ -27,6 +27,7 @@ pub(super) const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
 pub(super) const SERVER_ADDRESS: &str = "server.address";
 pub(super) const SERVER_PORT: &str = "server.port";
 pub(super) const ERROR_TYPE: &str = "error.type";
+pub(super) const STATUS_CODE: &str = "http.response.status_code";
 
 /// The provider where engines of this host answer, and of the host's own spans.
 pub(super) const OWN_PROVIDER: &str = "pointsman";

@@ -94,8 +94,17 @@ impl Encoding<'_> {
             span.flags |= IS_REMOTE;
         }
         span.attributes = self.of_request();
-        span.attributes.extend(self.of_answer());
-        span.attributes.extend(self.of_routing());
+        match request.status {
+            None => {
+                span.attributes.extend(self.of_answer());
+                span.attributes.extend(self.of_routing());
+            }
+            Some(status) => {
+                let status = Attribute::whole(names::STATUS_CODE, status);
+                span.attributes.push(status);
+            }
+        }
+        span.attributes.extend(self.of_outcome());
         span.events.extend(request.first_token.map(|at| Event {
             time_unix_nano: self.nanos(at),
             name: names::FIRST_TOKEN_EVENT,
@@ -179,9 +188,11 @@ impl Encoding<'_> {
             Attribute::text(names::OPERATION, word(request.operation)),
             Attribute::text(names::PROVIDER, names::OWN_PROVIDER),
             Attribute::whole(names::SERVER_PORT, self.addr.port()),
-            Attribute::whole(names::REQUEST, request.ticket.0),
-            Attribute::text(names::TENANT, &*request.tenant),
         ];
+        let ticket = request.ticket;
+        list.extend(ticket.map(|ticket| Attribute::whole(names::REQUEST, ticket.0)));
+        let tenant = request.tenant.as_deref();
+        list.extend(tenant.map(|tenant| Attribute::text(names::TENANT, tenant)));
         if !self.addr.ip().is_unspecified() {
             let address = self.addr.ip().to_string();
             list.push(Attribute::text(names::SERVER_ADDRESS, address));
@@ -220,8 +231,14 @@ impl Encoding<'_> {
             let since = seconds(first.since(request.arrived));
             list.push(Attribute::double(names::FIRST_CHUNK_SECONDS, since));
         }
+        list
+    }
+
+    /// The end of the request.
+    fn of_outcome(&self) -> Vec<Attribute> {
+        let request = self.request;
         let (outcome, why) = request.error.unwrap_or((FINISHED, ""));
-        list.push(Attribute::text(names::OUTCOME, outcome));
+        let mut list = vec![Attribute::text(names::OUTCOME, outcome)];
         if request.error.is_some() {
             let kind = if why.is_empty() { outcome } else { why };
             list.push(Attribute::text(names::ERROR_TYPE, kind));

@@ -4,6 +4,9 @@
 //! its client names, and whether it is recorded is the client's choice then; of those without a trace a
 //! share is recorded. A server elsewhere is told the span of the placement that sent it the request.
 //!
+//! A request that HTTP refuses before the driver hears of it is told of by the [`SpanQueue`]: how long it took,
+//! and why it was refused.
+//!
 //! # Bounds
 //! A request has at most [`PLACEMENTS_MAX`] placements and as many waits; what comes later is counted.
 //! [`SPANS_MAX`] requests that have ended wait for the exporter. One more is dropped and counted: nobody
@@ -13,6 +16,7 @@
 //! The names of attributes, and the way to a collector (`pointsman-telemetry`). Prompts and answers, which
 //! nobody is told.
 
+mod queue;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -23,13 +27,15 @@ use std::sync::Arc;
 use pointsman_core::{ExecutorId, Fact, Micros, RequestId, Stamped};
 use pointsman_executor::contract::Event;
 use pointsman_executor::server::ServerUrl;
-use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders, TraceId};
+use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
 use tokio::sync::mpsc;
 
+pub use queue::{Refusal, SpanQueue};
 pub use record::{Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait};
 
 use crate::message::{Submission, TicketId};
-use crate::metrics::{Metrics, Texts, TracedOutcome};
+use crate::metrics::{Metrics, Texts};
+use queue::Chosen;
 use record::Recording;
 
 /// Requests whose spans wait for the exporter.
@@ -49,16 +55,10 @@ pub struct TraceOrigin {
 /// The spans of the requests in hand.
 #[derive(Debug)]
 pub struct Spans {
-    // Immutable.
-    /// The share of requests without a trace that is recorded, from 0 to 1.
-    ratio: f64,
-    metrics: Arc<Metrics>,
-    // Owned.
-    ended: mpsc::Sender<RequestSpan>,
+    queue: SpanQueue,
     live: BTreeMap<RequestId, Live>,
     /// The addresses of servers elsewhere.
     servers: BTreeMap<ExecutorId, ServerUrl>,
-    queue: Queue,
 }
 
 /// A live request that is in a trace.
@@ -67,14 +67,6 @@ enum Live {
     /// Nobody is told of it but the servers elsewhere that get it.
     Unrecorded(SpanContext),
     Recorded(Box<Recording>),
-}
-
-/// The queue to the exporter, as the log knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queue {
-    HasRoom,
-    /// That it was full has been logged.
-    WasFull,
 }
 
 /// The beginning of a request's span.
@@ -87,12 +79,9 @@ pub(crate) struct BegunSpan(Live);
 pub fn spans(ratio: f64, metrics: Arc<Metrics>) -> (Spans, mpsc::Receiver<RequestSpan>) {
     let (ended, receiver) = mpsc::channel(SPANS_MAX);
     let spans = Spans {
-        ratio,
-        metrics,
-        ended,
+        queue: SpanQueue::new(ratio, metrics, ended),
         live: BTreeMap::new(),
         servers: BTreeMap::new(),
-        queue: Queue::HasRoom,
     };
     (spans, receiver)
 }
@@ -100,6 +89,12 @@ pub fn spans(ratio: f64, metrics: Arc<Metrics>) -> (Spans, mpsc::Receiver<Reques
 // === impl Spans ===
 
 impl Spans {
+    /// The way of spans to the exporter, for those who refuse requests themselves.
+    #[must_use]
+    pub fn queue(&self) -> SpanQueue {
+        self.queue.clone()
+    }
+
     /// Takes note of a server elsewhere.
     pub(crate) fn attached(&mut self, executor: ExecutorId, server: ServerUrl) {
         self.servers.insert(executor, server);
@@ -114,19 +109,14 @@ impl Spans {
         submission: &Submission,
     ) -> Option<BegunSpan> {
         let origin = submission.trace.as_deref()?;
-        let context = match &origin.parent {
-            Some(headers) if headers.parent.is_sampled() => headers.parent.with_span(drawn_span()),
-            Some(_) => return None,
-            None => {
-                let context = SpanContext::root(drawn_trace(), drawn_span());
-                if !is_in_share(context.trace, self.ratio) {
-                    return Some(BegunSpan(Live::Unrecorded(context)));
-                }
-                context.sampled()
+        Some(BegunSpan(match self.queue.choose(origin) {
+            Chosen::ByClientNot => return None,
+            Chosen::ByLotNot(context) => Live::Unrecorded(context),
+            Chosen::Recorded(context) => {
+                let recording = Recording::new(now, (ticket, submission), (origin, context));
+                Live::Recorded(Box::new(recording))
             }
-        };
-        let recording = Recording::new(now, (ticket, submission), (origin, context));
-        Some(BegunSpan(Live::Recorded(Box::new(recording))))
+        }))
     }
 
     /// Takes note of the number of a request.
@@ -227,7 +217,7 @@ impl Spans {
             }
             Fact::Ended(request, outcome) => {
                 if let Some(Live::Recorded(recording)) = self.live.remove(request) {
-                    self.send(recording.end(now, *outcome));
+                    self.queue.send(recording.end(now, *outcome));
                 }
             }
             Fact::ExecutorDetached(executor) => drop(self.servers.remove(executor)),
@@ -241,30 +231,6 @@ impl Spans {
             Live::Recorded(recording) => Some(recording),
         }
     }
-
-    fn send(&mut self, span: RequestSpan) {
-        if self.ended.try_send(span).is_ok() {
-            return;
-        }
-        self.metrics.traced(TracedOutcome::Dropped, 1);
-        if self.queue == Queue::HasRoom {
-            self.queue = Queue::WasFull;
-            tracing::warn!(
-                "spans of requests are dropped: the collector does not keep up; \
-                 traced_requests counts them from now on"
-            );
-        }
-    }
-}
-
-/// True if a trace that nobody has chosen is in this share of all.
-fn is_in_share(trace: TraceId, ratio: f64) -> bool {
-    const LOTS: f64 = (1_u64 << 63) as f64;
-    (trace.lot() as f64) < ratio * LOTS
-}
-
-fn drawn_trace() -> TraceId {
-    TraceId::new(fastrand::u128(1..)).expect("it is not zero")
 }
 
 fn drawn_span() -> SpanId {

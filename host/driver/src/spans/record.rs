@@ -5,10 +5,12 @@ use pointsman_executor::delivery::StopReason;
 use pointsman_executor::server::ServerUrl;
 use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
 
-use super::{PLACEMENTS_MAX, TraceOrigin, drawn_span};
+use super::{PLACEMENTS_MAX, Refusal, TraceOrigin, drawn_span};
 use crate::message::{Submission, TicketId};
 use crate::metrics::ending;
 
+/// The outcome of a request that was not taken.
+const REFUSED: &str = "refused";
 /// The most characters of the reason why a placement failed.
 const WHY_CHARS_MAX: usize = 256;
 
@@ -38,12 +40,13 @@ pub struct RequestSpan {
     pub context: SpanContext,
     /// The headers that the client sent; absent: it named no trace.
     pub parent: Option<TraceHeaders>,
-    /// The request's id between HTTP and the driver.
-    pub ticket: TicketId,
+    /// The request's id between HTTP and the driver; absent: the driver never heard of it.
+    pub ticket: Option<TicketId>,
     /// The operation that the client asked for.
     pub operation: Operation,
-    pub tenant: String,
-    /// The model that the client named; absent: none.
+    /// The tenant; absent: the driver never heard of the request.
+    pub tenant: Option<String>,
+    /// The model that the client named; absent: none, or the driver never heard of the request.
     pub model: Option<String>,
     /// Tokens of the prompt, as the executor counts them; absent: it was not tokenised here, and no server
     /// has told.
@@ -66,6 +69,8 @@ pub struct RequestSpan {
     pub attempts: u32,
     /// The outcome, unless the request was served: its word, and the reason's.
     pub error: Option<(&'static str, &'static str)>,
+    /// The status of the response of a request that the driver never heard of; absent: it did.
+    pub status: Option<u16>,
 }
 
 /// A time without a place.
@@ -128,6 +133,51 @@ pub(super) struct Recording {
     waits_since: Option<Micros>,
 }
 
+// === impl RequestSpan ===
+
+impl RequestSpan {
+    /// A request that arrived now, and to which nothing has happened yet.
+    fn new(context: SpanContext, origin: &TraceOrigin, now: Micros) -> Self {
+        Self {
+            context,
+            parent: origin.parent.clone(),
+            ticket: None,
+            operation: origin.operation,
+            tenant: None,
+            model: None,
+            input_tokens: None,
+            cached_tokens: 0,
+            output_tokens: 0,
+            stop: None,
+            arrived: now,
+            first_token: None,
+            ended: now,
+            waits: Vec::new(),
+            placements: Vec::new(),
+            attempts: 0,
+            error: None,
+            status: None,
+        }
+    }
+
+    /// A request that was refused before the driver heard of it.
+    pub(super) fn refused(refusal: Refusal, context: SpanContext) -> Self {
+        let Refusal {
+            origin,
+            arrived,
+            ended,
+            status,
+            why,
+        } = refusal;
+        Self {
+            ended,
+            error: Some((REFUSED, why)),
+            status: Some(status),
+            ..Self::new(context, &origin, arrived)
+        }
+    }
+}
+
 // === impl Recording ===
 
 impl Recording {
@@ -139,23 +189,11 @@ impl Recording {
         let job = &submission.job;
         let input_tokens = u32::try_from(job.prompt.len()).ok();
         let span = RequestSpan {
-            context,
-            parent: origin.parent.clone(),
-            ticket,
-            operation: origin.operation,
-            tenant: submission.tenant.clone(),
+            ticket: Some(ticket),
+            tenant: Some(submission.tenant.clone()),
             model: submission.model.clone(),
             input_tokens: input_tokens.filter(|tokens| *tokens > 0),
-            cached_tokens: 0,
-            output_tokens: 0,
-            stop: None,
-            arrived: now,
-            first_token: None,
-            ended: now,
-            waits: Vec::new(),
-            placements: Vec::new(),
-            attempts: 0,
-            error: None,
+            ..RequestSpan::new(context, origin, now)
         };
         Self {
             span,

@@ -2,6 +2,7 @@
 
 use pointsman_core::{Config, Machine, Outcome, PromptBlocks, Round};
 use pointsman_executor::job::{Job, Sampling};
+use pointsman_executor::trace::TraceId;
 use pointsman_policy::{Patience, PolicyHost};
 
 use super::*;
@@ -67,9 +68,44 @@ fn a_collector_that_does_not_keep_up_loses_spans_and_they_are_counted() {
     let dropped = "pointsman_traced_requests_total{outcome=\"dropped\"} 5\n";
     assert!(text.contains(dropped), "{text}");
     for number in 0..SPANS_MAX as u64 {
-        assert_eq!(ended.try_recv().unwrap().ticket, TicketId(number));
+        assert_eq!(ended.try_recv().unwrap().ticket, Some(TicketId(number)));
     }
     assert!(ended.try_recv().is_err());
+}
+
+#[test]
+fn a_refused_request_is_recorded_as_its_client_says_and_has_nothing_of_the_driver() {
+    let (spans, mut ended) = spans(0.0, Arc::default());
+    let unsampled = SpanContext::root(TraceId::new(1).unwrap(), drawn_span());
+    let parent = |parent| {
+        Some(TraceHeaders {
+            parent,
+            state: None,
+        })
+    };
+    let refuse = |parent| {
+        spans.queue().refused(Refusal {
+            origin: TraceOrigin {
+                operation: Operation::Chat,
+                parent,
+            },
+            arrived: Micros(1),
+            ended: Micros(3),
+            status: 401,
+            why: "invalid_api_key",
+        });
+    };
+    refuse(None);
+    refuse(parent(unsampled));
+    assert!(ended.try_recv().is_err());
+    refuse(parent(unsampled.sampled()));
+    let span = ended.try_recv().unwrap();
+    assert_eq!((span.arrived, span.ended), (Micros(1), Micros(3)));
+    assert_eq!(span.error, Some(("refused", "invalid_api_key")));
+    assert_eq!(
+        (span.status, span.ticket, span.tenant),
+        (Some(401), None, None)
+    );
 }
 
 #[test]

@@ -25,7 +25,7 @@ mod prompt;
 mod relay;
 mod sse;
 mod target;
-mod trace;
+pub(super) mod trace;
 mod understand;
 
 use std::sync::Arc;
@@ -172,7 +172,7 @@ async fn read_call<T: Send + 'static>(
     let passage = Passage::of(&call.request);
     let body = call.body().await?;
     app.check_hands()?;
-    let arrived = app.clock.now();
+    let arrived = app.watched.clock.now();
     let reader = Arc::clone(app);
     let understood = move |body: Body| understand(&reader, kind, (caller, passage), body);
     Ok((app.turns.read(body, understood).await?, arrived))
@@ -193,7 +193,7 @@ fn pace(app: &App, inflow: &Inflow, arrived: Micros) -> Pace {
     let (model, executor) = (inflow.model(), inflow.executor());
     let labels = (model.unwrap_or(""), executor.unwrap_or(""));
     let metrics = app.watched.metrics.stream(labels.0, labels.1);
-    Pace::new(app.clock, arrived, metrics)
+    Pace::new(app.watched.clock, arrived, metrics)
 }
 
 /// The response of another server, as a client gets it.

@@ -1,12 +1,14 @@
 //! The part of a request in a trace, as its path and its headers tell it.
 
-use hyper::HeaderMap;
-use pointsman_driver::spans::{Operation, TraceOrigin};
+use hyper::{HeaderMap, Request};
+use pointsman_core::Micros;
+use pointsman_driver::clock::SystemClock;
+use pointsman_driver::spans::{Operation, Refusal, SpanQueue, TraceOrigin};
 use pointsman_executor::trace::TraceHeaders;
 
 use super::passing::Passage;
 use crate::App;
-use crate::settings::Tracing;
+use crate::error::ApiError;
 
 /// The part of a request in a trace; absent: nobody is told of traces.
 pub(super) fn origin(
@@ -14,12 +16,50 @@ pub(super) fn origin(
     passage: &Passage,
     headers: &HeaderMap,
 ) -> Option<Box<TraceOrigin>> {
-    match app.settings.traces {
-        Tracing::Off => None,
-        Tracing::On => Some(Box::new(TraceOrigin {
-            operation: operation(passage.path()),
-            parent: TraceHeaders::read(headers),
-        })),
+    app.watched
+        .spans
+        .as_ref()
+        .map(|_| Box::new(origin_at(passage.path(), headers)))
+}
+
+/// The part in a trace of a request for a path with its query.
+fn origin_at(path: &str, headers: &HeaderMap) -> TraceOrigin {
+    TraceOrigin {
+        operation: operation(path),
+        parent: TraceHeaders::read(headers),
+    }
+}
+
+/// A client's request that may be refused before the driver hears of it.
+pub(crate) struct Refusable {
+    spans: SpanQueue,
+    clock: SystemClock,
+    origin: TraceOrigin,
+    arrived: Micros,
+}
+
+impl Refusable {
+    /// The request whose headers are there now; absent: nobody is told of its span.
+    pub(crate) fn arrives<B>(app: &App, request: &Request<B>) -> Option<Self> {
+        let spans = app.watched.spans.clone()?;
+        Some(Self {
+            spans,
+            clock: app.watched.clock,
+            origin: origin_at(request.uri().path(), request.headers()),
+            arrived: app.watched.clock.now(),
+        })
+    }
+
+    /// Tells of the request, which is refused with this.
+    pub(crate) fn refused(self, error: &ApiError) {
+        let (status, why) = error.status();
+        self.spans.refused(Refusal {
+            origin: self.origin,
+            arrived: self.arrived,
+            ended: self.clock.now(),
+            status: status.as_u16(),
+            why,
+        });
     }
 }
 

@@ -211,6 +211,11 @@ impl Resource {
         })
     }
 
+    /// True for a path at which clients have models do something.
+    pub(super) fn is_for_models(&self) -> bool {
+        self.rows.iter().any(Route::may_be_passed_on)
+    }
+
     /// True if the path is for operators, and not for clients or anybody.
     pub(super) fn is_for_operators(&self) -> bool {
         self.rows[0].access.is_for_operators()

@@ -8,6 +8,7 @@ use std::task::Waker;
 use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{Outcome, RefusedWhy};
 use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
+use pointsman_driver::clock::SystemClock;
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
@@ -75,6 +76,8 @@ impl Stage {
             metrics: Arc::clone(&metrics),
             reconciler,
             orders: orders(Waker::noop().clone()).0,
+            clock: SystemClock::start(),
+            spans: None,
         };
         let fleet = Arc::new(Fleet::new(Arc::new(Nowhere), driver.clone()));
         fleet.show(catalog(&["demo"]));
