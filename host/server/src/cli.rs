@@ -104,6 +104,24 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_every_flag_and_command_there_is() {
+        let readme = include_str!("../README.md");
+        let command = Cli::command();
+        let of = |name: &str| command.find_subcommand(name).unwrap();
+        for flag in of("serve").get_arguments() {
+            let flag = flag.get_long().unwrap();
+            assert!(readme.contains(&format!("`--{flag} ")), "--{flag}");
+        }
+        for command in of("policy").get_subcommands() {
+            let name = command.get_name();
+            assert!(
+                readme.contains(&format!("`{name} ")) || readme.contains(&format!("`{name}`")),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
     fn the_command_is_asked_for_and_the_version_told() {
         let help = said("pointsman");
         let kind = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
