@@ -33,7 +33,7 @@ use crate::client::{Connections, ServerClient};
 use crate::findings::Findings;
 use crate::poll::{Poll, Poller};
 use crate::residency::{Residency, ResidencyTerms};
-use crate::sequence::{Patience, Sequence, SequenceEnd};
+use crate::sequence::{Sequence, SequenceEnd, Timeouts};
 use crate::watch::Usage;
 
 /// Commands that may wait for the task. Those that find no room wait with the driver.
@@ -253,7 +253,7 @@ impl Remote {
             trace: start.trace,
             client: self.client.clone(),
             residency: Arc::clone(&self.residency),
-            patience: Patience {
+            timeouts: Timeouts {
                 first_byte: self.spec.server.first_byte_timeout,
                 stall: self.spec.server.stall_timeout,
             },

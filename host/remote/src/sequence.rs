@@ -37,7 +37,7 @@ pub(crate) struct Sequence {
     pub(crate) trace: Option<TraceHeaders>,
     pub(crate) client: ServerClient,
     pub(crate) residency: Arc<Residency>,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: Timeouts,
     /// Tokens generated so far, for the executor to read.
     pub(crate) generated: Arc<AtomicU32>,
     pub(crate) news: mpsc::Sender<News>,
@@ -45,7 +45,7 @@ pub(crate) struct Sequence {
 
 /// The times for which a response is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct Timeouts {
     /// From the request to the first byte.
     pub(crate) first_byte: Duration,
     /// Between two pieces of the response.
@@ -100,11 +100,11 @@ impl Sequence {
             trace.write(&mut headers);
         }
         let sent = self.client.send(what, headers, call.body.clone());
-        let response = match timeout(self.patience.first_byte, sent).await {
+        let response = match timeout(self.timeouts.first_byte, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),
             Err(_elapsed) => {
-                let patience = self.patience.first_byte;
+                let patience = self.timeouts.first_byte;
                 return SequenceEnd::Failed(format!("no response within {patience:?}"));
             }
         };
@@ -144,7 +144,7 @@ impl Sequence {
     /// Passes a response on. Its head goes with its first byte: until then the request may go elsewhere.
     async fn relay(&self, response: Response<Incoming>) -> SequenceEnd {
         let (mut head, mut body) = response.into_parts();
-        let first = match self.next(&mut body, self.patience.first_byte).await {
+        let first = match self.next(&mut body, self.timeouts.first_byte).await {
             Ok(first) => first,
             Err(why) => return SequenceEnd::Failed(why),
         };
@@ -169,7 +169,7 @@ impl Sequence {
             return SequenceEnd::Served(watch.usage());
         }
         loop {
-            let next = match self.next(&mut body, self.patience.stall).await {
+            let next = match self.next(&mut body, self.timeouts.stall).await {
                 Ok(next) => self.frame(next, &body, &mut watch),
                 Err(why) => {
                     drop(sender.send(RelayFrame::Broken(why.clone())).await);

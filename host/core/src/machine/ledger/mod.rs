@@ -51,7 +51,7 @@ pub(super) use placements::{Grown, blocks_at_start};
 
 use device::Kv;
 use executor::Executors;
-use models::{Model, Tenant};
+use models::{ModelUse, TenantUse};
 use tiers::Held;
 
 /// The books of all devices, executors, models and tenants.
@@ -62,8 +62,8 @@ pub(crate) struct Ledger {
     /// A cache that any executor can read.
     shared_cache: Held,
     executors: Executors,
-    models: BTreeMap<ModelId, Model>,
-    tenants: BTreeMap<TenantId, Tenant>,
+    models: BTreeMap<ModelId, ModelUse>,
+    tenants: BTreeMap<TenantId, TenantUse>,
     #[cfg_attr(feature = "serde", serde(skip))]
     sets: Sets,
 }

@@ -14,20 +14,20 @@ use super::super::requests::Request;
 use super::super::timers::Timer;
 use super::Ledger;
 
-/// A model, and the number of its requests in each place.
+/// The use of the host by a model: the number of its requests in each place.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Model {
+pub(crate) struct ModelUse {
     pub(crate) running_max: Option<u32>,
     pub(crate) running: u32,
     pub(crate) waiting: u32,
     pub(super) stamp: Stamp,
 }
 
-/// A tenant and its use of the host.
+/// The use of the host by a tenant.
 #[derive(Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Tenant {
+pub(crate) struct TenantUse {
     pub(super) weight: u32,
     pub(super) tokens_per_minute: Option<u64>,
     pub(crate) running: u32,
@@ -61,7 +61,7 @@ impl Ledger {
     /// Opens the books of a model at its first use.
     pub(crate) fn add_model(&mut self, id: ModelId, out: &mut Outbox) {
         if let Entry::Vacant(entry) = self.models.entry(id) {
-            entry.insert(Model::default());
+            entry.insert(ModelUse::default());
             self.touch_model(id, out);
         }
     }
@@ -69,7 +69,7 @@ impl Ledger {
     /// Opens the books of a tenant at its first use, with weight 1 and no limit.
     pub(crate) fn add_tenant(&mut self, id: TenantId, out: &mut Outbox) {
         if let Entry::Vacant(entry) = self.tenants.entry(id) {
-            entry.insert(Tenant {
+            entry.insert(TenantUse {
                 weight: 1,
                 tokens_per_minute: None,
                 running: 0,
@@ -116,11 +116,11 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn models(&self) -> impl Iterator<Item = (ModelId, &Model)> {
+    pub(crate) fn models(&self) -> impl Iterator<Item = (ModelId, &ModelUse)> {
         self.models.iter().map(|(id, model)| (*id, model))
     }
 
-    pub(crate) fn tenants(&self) -> impl Iterator<Item = (TenantId, &Tenant)> {
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (TenantId, &TenantUse)> {
         self.tenants.iter().map(|(id, tenant)| (*id, tenant))
     }
 }

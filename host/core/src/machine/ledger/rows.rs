@@ -3,7 +3,7 @@
 use pointsman_interface::rows::{self, Change, ExecutorLoad};
 use pointsman_interface::{DeviceId, ModelId, RowKind, RowKinds, TenantId};
 
-use super::models::{Model, Tenant};
+use super::models::{ModelUse, TenantUse};
 use super::{Device, Executor, Ledger};
 
 impl Ledger {
@@ -70,7 +70,7 @@ impl Ledger {
     }
 }
 
-fn model_row(id: ModelId, model: &Model) -> rows::Model {
+fn model_row(id: ModelId, model: &ModelUse) -> rows::Model {
     rows::Model {
         id,
         running_max: model.running_max,
@@ -79,7 +79,7 @@ fn model_row(id: ModelId, model: &Model) -> rows::Model {
     }
 }
 
-fn tenant_row(id: TenantId, tenant: &Tenant) -> rows::Tenant {
+fn tenant_row(id: TenantId, tenant: &TenantUse) -> rows::Tenant {
     rows::Tenant {
         id,
         weight: tenant.weight,
