@@ -30,7 +30,7 @@ use pointsman_executor::server::ServerUrl;
 use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
 use tokio::sync::mpsc;
 
-pub use queue::{Refusal, SpanQueue};
+pub use queue::{EarlyRefusal, SpanQueue};
 pub use record::{Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait};
 
 use crate::message::{Submission, TicketId};

@@ -23,7 +23,7 @@ pub struct SpanQueue {
 
 /// A request that was refused before the driver heard of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct EarlyRefusal {
     /// The request's part in a trace.
     pub origin: TraceOrigin,
     /// The time at which its headers were there.
@@ -56,7 +56,7 @@ impl SpanQueue {
     }
 
     /// Tells of a request that was refused before the driver heard of it, if its trace is recorded.
-    pub fn refused(&self, refusal: Refusal) {
+    pub fn refused(&self, refusal: EarlyRefusal) {
         match self.choose(&refusal.origin) {
             Chosen::ByClientNot | Chosen::ByLotNot(_) => {}
             Chosen::Recorded(context) => self.send(RequestSpan::refused(refusal, context)),

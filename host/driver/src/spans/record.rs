@@ -5,7 +5,7 @@ use pointsman_executor::delivery::StopReason;
 use pointsman_executor::server::ServerUrl;
 use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
 
-use super::{PLACEMENTS_MAX, Refusal, TraceOrigin, drawn_span};
+use super::{EarlyRefusal, PLACEMENTS_MAX, TraceOrigin, drawn_span};
 use crate::message::{Submission, TicketId};
 use crate::metrics::ending;
 
@@ -161,8 +161,8 @@ impl RequestSpan {
     }
 
     /// A request that was refused before the driver heard of it.
-    pub(super) fn refused(refusal: Refusal, context: SpanContext) -> Self {
-        let Refusal {
+    pub(super) fn refused(refusal: EarlyRefusal, context: SpanContext) -> Self {
+        let EarlyRefusal {
             origin,
             arrived,
             ended,

@@ -84,7 +84,7 @@ fn a_refused_request_is_recorded_as_its_client_says_and_has_nothing_of_the_drive
         })
     };
     let refuse = |parent| {
-        spans.queue().refused(Refusal {
+        spans.queue().refused(EarlyRefusal {
             origin: TraceOrigin {
                 operation: Operation::Chat,
                 parent,

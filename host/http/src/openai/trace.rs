@@ -3,7 +3,7 @@
 use hyper::{HeaderMap, Request};
 use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
-use pointsman_driver::spans::{Operation, Refusal, SpanQueue, TraceOrigin};
+use pointsman_driver::spans::{EarlyRefusal, Operation, SpanQueue, TraceOrigin};
 use pointsman_executor::trace::TraceHeaders;
 
 use super::passing::Passage;
@@ -53,7 +53,7 @@ impl Refusable {
     /// Tells of the request, which is refused with this.
     pub(crate) fn refused(self, error: &ApiError) {
         let (status, why) = error.status();
-        self.spans.refused(Refusal {
+        self.spans.refused(EarlyRefusal {
             origin: self.origin,
             arrived: self.arrived,
             ended: self.clock.now(),
