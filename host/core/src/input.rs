@@ -379,6 +379,9 @@ pub enum Input {
     /// A server elsewhere told the tokens of a prompt as it counts them itself. Tenants pay for those, once
     /// the sequence has ended.
     PromptCounted(SequenceRef, PromptCount),
+    /// A client has a part of a sequence's answer with which only these executors can go on: no other may
+    /// serve its request from now on.
+    KeptTo(SequenceRef, Vec<ExecutorId>),
 }
 
 impl Input {

@@ -48,6 +48,10 @@ impl Driver {
                     state,
                 } => {
                     record::failed(sequence, &why);
+                    if state.as_ref().is_some_and(|state| state.broken.is_some()) {
+                        let executors = self.executors.going_on();
+                        self.input(now, Input::KeptTo(sequence, executors));
+                    }
                     let remains = self.requests.failed(sequence.request, state);
                     self.input(now, ended(sequence, remains, retry));
                 }
@@ -71,6 +75,10 @@ impl Driver {
             ServerChange::Availability(availability) => ExecutorUpdate::Availability(availability),
             ServerChange::Slots(slots) => ExecutorUpdate::SlotsTotal(slots.max(1)),
             ServerChange::TokensPerBlock(tokens) => ExecutorUpdate::TokensPerBlock(tokens),
+            ServerChange::GoesOn => {
+                self.executors.goes_on(executor);
+                return;
+            }
             ServerChange::Kv(report) => {
                 if let Some(info) = self.machine.executor_info(executor) {
                     self.input(now, Input::KvReported(info.device, report));

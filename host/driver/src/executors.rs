@@ -29,6 +29,8 @@ struct Link {
     incarnation: Incarnation,
     /// The time of its last news; absent: there was none.
     heard: Option<Micros>,
+    /// True if it goes on with streams that broke off at others.
+    goes_on: bool,
 }
 
 impl Executors {
@@ -38,6 +40,7 @@ impl Executors {
             outbox: VecDeque::new(),
             incarnation: Incarnation(0),
             heard: None,
+            goes_on: false,
         };
         self.links.insert(executor, link);
     }
@@ -77,6 +80,19 @@ impl Executors {
     /// The time at which `executor` last told something; absent: it never has, or has ended.
     pub(super) fn last_heard(&self, executor: ExecutorId) -> Option<Micros> {
         self.links.get(&executor)?.heard
+    }
+
+    /// Notes that `executor` goes on with streams that broke off at others.
+    pub(super) fn goes_on(&mut self, executor: ExecutorId) {
+        if let Some(link) = self.links.get_mut(&executor) {
+            link.goes_on = true;
+        }
+    }
+
+    /// The executors that go on with streams that broke off at others.
+    pub(super) fn going_on(&self) -> Vec<ExecutorId> {
+        let links = self.links.iter().filter(|(_, link)| link.goes_on);
+        links.map(|(executor, _)| *executor).collect()
     }
 
     /// Puts a command for `executor` behind the earlier ones; [`Self::flush`] sends it.

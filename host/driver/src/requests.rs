@@ -96,11 +96,8 @@ impl Record {
 
     /// The tokens of the answer that are here.
     fn remains(&self) -> Remains {
-        let generated = self
-            .state
-            .as_ref()
-            .map_or(0, |state| state.generated().len());
-        Remains::Part(u32::try_from(generated).unwrap_or(u32::MAX))
+        let state = self.state.as_ref();
+        Remains::Part(state.map_or(0, |state| state.tokens_kept()))
     }
 }
 

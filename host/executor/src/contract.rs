@@ -142,4 +142,6 @@ pub enum ServerChange {
     TokensPerBlock(Option<u32>),
     /// The server's KV blocks are counted so.
     Kv(KvReport),
+    /// The server goes on with streams that broke off at others.
+    GoesOn,
 }

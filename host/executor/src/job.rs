@@ -13,7 +13,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::delivery::{HandedIn, NextPiece, NotTaken, Origin, Piece, StopReason, TextSink};
-use crate::relay::RemoteCall;
+use crate::relay::{BrokenStream, RemoteCall};
 use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 
 /// A client's order for text.
@@ -60,6 +60,8 @@ pub struct JobState {
     pub unsent: Piece,
     /// The client's end of the text.
     pub sink: TextSink,
+    /// The stream of another server that it is to go on with; absent: none.
+    pub broken: Option<Box<BrokenStream>>,
 }
 
 /// A sequence that was taken from an executor.
@@ -93,6 +95,7 @@ impl JobState {
             text: TextStream::default(),
             unsent: Piece::default(),
             sink,
+            broken: None,
         }
     }
 
@@ -119,6 +122,7 @@ impl JobState {
             text,
             unsent,
             sink: sink.clone(),
+            broken: None,
         }))
     }
 
@@ -130,9 +134,20 @@ impl JobState {
             text: self.text.clone(),
             unsent: self.unsent.clone(),
             stop: None,
-            origin: Origin::Generated,
+            origin: match self.broken {
+                Some(_) => Origin::Relayed,
+                None => Origin::Generated,
+            },
         };
         self.sink.begin_stay(answer);
+    }
+
+    /// Tokens of the answer that need not be generated again.
+    #[must_use]
+    pub fn tokens_kept(&self) -> u32 {
+        let generated = u32::try_from(self.generated().len()).unwrap_or(u32::MAX);
+        let broken = self.broken.as_ref();
+        broken.map_or(generated, |broken| broken.tokens)
     }
 
     /// Token ids generated so far.

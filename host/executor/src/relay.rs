@@ -90,6 +90,21 @@ pub struct RelayBeginning {
     pub first: RelayFrame,
 }
 
+/// A stream of a chat whose server failed, as far as its client has it: whole lines.
+#[derive(Debug)]
+pub struct BrokenStream {
+    /// The way to the client.
+    pub sender: RelaySender,
+    /// The id that its chunks have; absent: none had one.
+    pub id: Option<String>,
+    /// The text so far.
+    pub text: String,
+    /// The tokens of the text, as well as they can be told: its chunks.
+    pub tokens: u32,
+    /// True if it broke off between two lines of one event.
+    pub is_within_event: bool,
+}
+
 /// True if the body after these headers is a stream of events.
 #[must_use]
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
@@ -119,6 +134,13 @@ pub(crate) fn response(beginning: RelayBeginning) -> (RelaySender, RelayedRespon
 // === impl RelaySender ===
 
 impl RelaySender {
+    /// A sender whose client has left.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn to_nobody() -> Self {
+        Self(mpsc::channel(1).0)
+    }
+
     /// Sends a frame, once the client has room for it.
     ///
     /// # Cancellation

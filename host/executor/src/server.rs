@@ -37,6 +37,19 @@ pub struct ServerConfig {
     /// The time after which a model that none of our requests wants is unloaded where the server takes
     /// orders; absent: never.
     pub unload_after: Option<Duration>,
+    /// The part that it takes in streams that break off.
+    pub broken_streams: BrokenStreams,
+}
+
+/// The part that a server takes in streams of chats that break off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BrokenStreams {
+    /// One that breaks off there ends.
+    #[default]
+    End,
+    /// One that breaks off there goes on at another such server, and it goes on with those of others: it
+    /// continues a message of the assistant.
+    GoOn,
 }
 
 /// The metrics of a server, in Prometheus' text form. An empty name stands for a metric that is not
@@ -135,6 +148,7 @@ impl ServerConfig {
             stall_timeout: Duration::from_secs(120),
             load_timeout: Duration::from_secs(600),
             unload_after: None,
+            broken_streams: BrokenStreams::default(),
         }
     }
 

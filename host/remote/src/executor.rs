@@ -20,7 +20,8 @@ use pointsman_executor::contract::{Command, Event, Events, ServerChange, Start};
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::handle::{EngineHandle, EngineWork, FoundModel};
 use pointsman_executor::job::JobState;
-use pointsman_executor::server::{ServerConfig, ServerLoad};
+use pointsman_executor::relay::BrokenStream;
+use pointsman_executor::server::{BrokenStreams, ServerConfig, ServerLoad};
 use pointsman_executor::stats::EngineStats;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -70,7 +71,7 @@ pub(crate) enum News {
     /// The first bytes of a response have come.
     Began(SequenceRef),
     /// A request has ended at the server.
-    Ended(SequenceRef, SequenceEnd),
+    Ended(SequenceRef, SequenceEnd, Option<Box<BrokenStream>>),
     /// The server was asked.
     Asked(Findings),
 }
@@ -193,6 +194,11 @@ impl Remote {
             let models = asker::named(&self.spec.server.models);
             self.found.send_replace(models);
         }
+        if self.spec.server.broken_streams == BrokenStreams::GoOn {
+            let goes_on = Event::Changed(ServerChange::GoesOn);
+            // Without a driver the first command tells.
+            drop(self.report(vec![goes_on]).await);
+        }
         let mut reports = interval(REPORT_EVERY);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -237,7 +243,7 @@ impl Remote {
     /// Passes a request on.
     fn start(&mut self, start: Start) -> Vec<Event> {
         let sequence = start.order.sequence;
-        let state = Box::new(start.sequence);
+        let mut state = Box::new(start.sequence);
         let Some(call) = state.job.call.clone() else {
             let why = "the request cannot be passed on".to_owned();
             return vec![
@@ -253,6 +259,8 @@ impl Remote {
             trace: start.trace,
             client: self.client.clone(),
             residency: Arc::clone(&self.residency),
+            broken_streams: self.spec.server.broken_streams,
+            broken: state.broken.take(),
             timeouts: Timeouts {
                 first_byte: self.spec.server.first_byte_timeout,
                 stall: self.spec.server.stall_timeout,
@@ -286,7 +294,7 @@ impl Remote {
     fn hear(&mut self, news: News) -> Heard {
         match news {
             News::Began(sequence) => Heard::of(self.began(sequence).into_iter().collect()),
-            News::Ended(sequence, end) => Heard::of(self.ended(sequence, end)),
+            News::Ended(sequence, end, broken) => Heard::of(self.ended(sequence, end, broken)),
             News::Asked(findings) if findings.availability == Availability::Silent => {
                 Heard::of(self.asked(findings))
             }
@@ -329,7 +337,12 @@ impl Remote {
         })
     }
 
-    fn ended(&mut self, sequence: SequenceRef, end: SequenceEnd) -> Vec<Event> {
+    fn ended(
+        &mut self,
+        sequence: SequenceRef,
+        end: SequenceEnd,
+        broken: Option<Box<BrokenStream>>,
+    ) -> Vec<Event> {
         if end == SequenceEnd::ClientGone {
             // The driver will hear of it, and cancel the request.
             return Vec::new();
@@ -337,6 +350,7 @@ impl Remote {
         let Some(mut running) = self.take(sequence) else {
             return Vec::new();
         };
+        running.state.broken = broken;
         let name = &*self.name;
         match end {
             SequenceEnd::Served(usage) => {
@@ -362,6 +376,14 @@ impl Remote {
                 self.poll.nudge.notify_one();
                 let state = Some(running.state);
                 vec![failed(sequence, RetryClass::Elsewhere, why, state)]
+            }
+            SequenceEnd::Interrupted(why) => {
+                self.poll.nudge.notify_one();
+                let last = running.last(Usage::default());
+                let stepped = last.map(|made| self.stepped(vec![made]));
+                let state = Some(running.state);
+                let failed = failed(sequence, RetryClass::Elsewhere, why, state);
+                stepped.into_iter().chain([failed]).collect()
             }
             SequenceEnd::Broken(why) => {
                 self.poll.nudge.notify_one();

@@ -22,6 +22,7 @@
 
 mod asker;
 pub mod client;
+mod continuation;
 mod executor;
 mod findings;
 mod poll;

@@ -9,17 +9,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
+use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use pointsman_core::SequenceRef;
 use pointsman_executor::delivery::TextSink;
-use pointsman_executor::relay::{CONNECTION_HEADERS, RelayBeginning, RelayFrame, RemoteCall};
+use pointsman_executor::relay::{
+    BrokenStream, CONNECTION_HEADERS, ClientGone, RelayBeginning, RelayFrame, RelaySender,
+    RemoteCall,
+};
+use pointsman_executor::server::BrokenStreams;
 use pointsman_executor::trace::TraceHeaders;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::client::ServerClient;
+use crate::continuation::{self, Follower};
 use crate::executor::News;
 use crate::residency::Residency;
 use crate::watch::{BodyWatch, Form, Usage};
@@ -37,6 +43,9 @@ pub(crate) struct Sequence {
     pub(crate) trace: Option<TraceHeaders>,
     pub(crate) client: ServerClient,
     pub(crate) residency: Arc<Residency>,
+    pub(crate) broken_streams: BrokenStreams,
+    /// The stream that it is to go on with; absent: none.
+    pub(crate) broken: Option<Box<BrokenStream>>,
     pub(crate) timeouts: Timeouts,
     /// Tokens generated so far, for the executor to read.
     pub(crate) generated: Arc<AtomicU32>,
@@ -64,10 +73,20 @@ pub(crate) enum SequenceEnd {
     },
     /// The server failed before anything of a response was passed on.
     Failed(String),
+    /// The server failed when a part of a stream had been passed on, with which another one can go on.
+    Interrupted(String),
     /// The server failed when a part of its response had been passed on.
     Broken(String),
     /// The client has left.
     ClientGone,
+}
+
+/// A response on its way through.
+struct Passing {
+    body: Incoming,
+    watch: BodyWatch,
+    /// Absent: it goes through as it comes.
+    follower: Option<Follower>,
 }
 
 /// A response, as far as its status tells what is to be done with it.
@@ -79,14 +98,17 @@ enum Verdict {
 
 impl Sequence {
     /// Runs the request to its end, and tells the executor.
-    pub(crate) async fn run(self) {
-        let end = self.serve().await;
-        let news = News::Ended(self.name, end);
+    pub(crate) async fn run(mut self) {
+        let mut broken = self.broken.take();
+        let end = self.serve(&mut broken).await;
+        let news = News::Ended(self.name, end, broken);
         // Without an executor there is nobody to tell.
         drop(self.news.send(news).await);
     }
 
-    async fn serve(&self) -> SequenceEnd {
+    /// Serves the request. `broken` is the stream that it is to go on with, and then the one that somebody
+    /// else can go on with.
+    async fn serve(&self, broken: &mut Option<Box<BrokenStream>>) -> SequenceEnd {
         let call = &self.call;
         let attendance = call.model.as_deref().map(|it| self.residency.attend(it));
         if let Some(attendance) = &attendance
@@ -99,7 +121,14 @@ impl Sequence {
         if let Some(trace) = &self.trace {
             trace.write(&mut headers);
         }
-        let sent = self.client.send(what, headers, call.body.clone());
+        let body = match broken {
+            None => Some(call.body.clone()),
+            Some(broken) => continuation::body(&call.body, broken),
+        };
+        let Some(body) = body else {
+            return SequenceEnd::Failed("nobody can go on with the stream".to_owned());
+        };
+        let sent = self.client.send(what, headers, body);
         let response = match timeout(self.timeouts.first_byte, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),
@@ -109,7 +138,7 @@ impl Sequence {
             }
         };
         match self.verdict(response.status()) {
-            Verdict::Relay => self.relay(response).await,
+            Verdict::Relay => self.relay(response, broken).await,
             Verdict::TurnBack => SequenceEnd::TurnedBack {
                 why: format!("it answers {}", response.status()),
                 retry_after: retry_after(response.headers()),
@@ -142,36 +171,48 @@ impl Sequence {
     }
 
     /// Passes a response on. Its head goes with its first byte: until then the request may go elsewhere.
-    async fn relay(&self, response: Response<Incoming>) -> SequenceEnd {
-        let (mut head, mut body) = response.into_parts();
-        let first = match self.next(&mut body, self.timeouts.first_byte).await {
+    async fn relay(
+        &self,
+        response: Response<Incoming>,
+        broken: &mut Option<Box<BrokenStream>>,
+    ) -> SequenceEnd {
+        let (head, body) = response.into_parts();
+        let watch = BodyWatch::of(&head.headers, head.status);
+        let follower = self.follower(watch.form, broken.as_deref());
+        if broken.is_some() && follower.is_none() {
+            return SequenceEnd::Failed(format!("it answers {} and no stream", head.status));
+        }
+        let mut passing = Passing {
+            body,
+            watch,
+            follower,
+        };
+        let first = match self.next(&mut passing, self.timeouts.first_byte).await {
             Ok(first) => first,
             Err(why) => return SequenceEnd::Failed(why),
         };
-        for name in CONNECTION_HEADERS {
-            head.headers.remove(name);
-        }
-        let mut watch = BodyWatch::of(&head.headers, head.status);
-        let first = self.frame(first, &body, &mut watch);
         let is_whole = is_last(&first);
-        let begun = self.sink.relay(RelayBeginning {
-            status: head.status,
-            headers: head.headers,
-            first,
-        });
+        let begun = match broken.take() {
+            None => self.begin(head, first, &passing),
+            Some(broken) => go_on(*broken, first).await,
+        };
         let Ok(sender) = begun else {
             return SequenceEnd::ClientGone;
         };
-        if watch.form == Form::Events {
+        if passing.watch.form == Form::Events {
             drop(self.news.send(News::Began(self.name)).await);
         }
         if is_whole {
-            return SequenceEnd::Served(watch.usage());
+            return SequenceEnd::Served(passing.watch.usage());
         }
         loop {
-            let next = match self.next(&mut body, self.timeouts.stall).await {
-                Ok(next) => self.frame(next, &body, &mut watch),
+            let next = match self.next(&mut passing, self.timeouts.stall).await {
+                Ok(next) => next,
                 Err(why) => {
+                    *broken = passing.broken(&sender, &self.call.body);
+                    if broken.is_some() {
+                        return SequenceEnd::Interrupted(why);
+                    }
                     drop(sender.send(RelayFrame::Broken(why.clone())).await);
                     return SequenceEnd::Broken(why);
                 }
@@ -181,40 +222,113 @@ impl Sequence {
                 return SequenceEnd::ClientGone;
             }
             if is_last {
-                return SequenceEnd::Served(watch.usage());
+                return SequenceEnd::Served(passing.watch.usage());
             }
         }
     }
 
-    /// The frame with the next bytes of a body; absent: it has ended.
-    fn frame(&self, bytes: Option<Bytes>, body: &Incoming, watch: &mut BodyWatch) -> RelayFrame {
-        let Some(bytes) = bytes else {
-            return RelayFrame::Last(Bytes::new());
-        };
-        watch.see(&bytes);
-        self.generated.store(watch.generated(), Ordering::Relaxed);
-        if body.is_end_stream() {
-            RelayFrame::Last(bytes)
-        } else {
-            RelayFrame::More(bytes)
+    /// Follows a streamed chat, where another server may have to go on with it.
+    fn follower(&self, form: Form, broken: Option<&BrokenStream>) -> Option<Follower> {
+        let path = self.call.path.split('?').next().unwrap_or_default();
+        let may_go_on = self.broken_streams == BrokenStreams::GoOn
+            && form == Form::Events
+            && path.ends_with("/chat/completions");
+        may_go_on.then(|| Follower::new(broken))
+    }
+
+    /// Begins the client's response.
+    fn begin(
+        &self,
+        mut head: Parts,
+        first: RelayFrame,
+        passing: &Passing,
+    ) -> Result<RelaySender, ClientGone> {
+        for name in CONNECTION_HEADERS {
+            head.headers.remove(name);
+        }
+        if passing.follower.is_some() {
+            // Who goes on with it may have more to say, or less.
+            head.headers.remove(header::CONTENT_LENGTH);
+        }
+        self.sink.relay(RelayBeginning {
+            status: head.status,
+            headers: head.headers,
+            first,
+        })
+    }
+
+    /// The next frame for the client.
+    async fn next(&self, passing: &mut Passing, patience: Duration) -> Result<RelayFrame, String> {
+        loop {
+            let bytes = next_bytes(&mut passing.body, patience).await?;
+            let is_last = bytes.is_none() || passing.body.is_end_stream();
+            let mut passed = passing.pass(bytes.unwrap_or_default());
+            if is_last {
+                passed = passing.finish(passed);
+            }
+            let generated = passing.watch.generated();
+            self.generated.store(generated, Ordering::Relaxed);
+            match (is_last, passed.is_empty()) {
+                (true, _) => return Ok(RelayFrame::Last(passed)),
+                (false, false) => return Ok(RelayFrame::More(passed)),
+                (false, true) => {}
+            }
+        }
+    }
+}
+
+// === impl Passing ===
+
+impl Passing {
+    /// Takes the next bytes of the body. Returns those for the client.
+    fn pass(&mut self, bytes: Bytes) -> Bytes {
+        self.watch.see(&bytes);
+        match &mut self.follower {
+            Some(follower) => follower.pass(&bytes),
+            None => bytes,
         }
     }
 
-    /// The next bytes of a body; absent: it has ended.
-    async fn next(&self, body: &mut Incoming, patience: Duration) -> Result<Option<Bytes>, String> {
-        loop {
-            let frame = timeout(patience, body.frame()).await;
-            let frame = frame.map_err(|_elapsed| format!("nothing came for {patience:?}"))?;
-            match frame {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(format!("the response broke off: {error}")),
-                // Trailers are not passed on.
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data()
-                        && !data.is_empty()
-                    {
-                        return Ok(Some(data));
-                    }
+    /// The last bytes for the client, of which `passed` are the first.
+    fn finish(&mut self, passed: Bytes) -> Bytes {
+        match &mut self.follower {
+            Some(follower) => [passed, follower.finish()].concat().into(),
+            None => passed,
+        }
+    }
+
+    /// The stream as its client has it, for another server to go on with; absent: none can.
+    fn broken(&mut self, sender: &RelaySender, original: &Bytes) -> Option<Box<BrokenStream>> {
+        let follower = self.follower.take()?;
+        follower.broken(sender.clone(), original).map(Box::new)
+    }
+}
+
+/// Goes on with a stream that broke off. An empty line ends the event that it may be in.
+async fn go_on(broken: BrokenStream, first: RelayFrame) -> Result<RelaySender, ClientGone> {
+    let sender = broken.sender;
+    if broken.is_within_event {
+        let empty = RelayFrame::More(Bytes::from_static(b"\n"));
+        sender.send(empty).await?;
+    }
+    sender.send(first).await?;
+    Ok(sender)
+}
+
+/// The next bytes of a body; absent: it has ended.
+async fn next_bytes(body: &mut Incoming, patience: Duration) -> Result<Option<Bytes>, String> {
+    loop {
+        let frame = timeout(patience, body.frame()).await;
+        let frame = frame.map_err(|_elapsed| format!("nothing came for {patience:?}"))?;
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(format!("the response broke off: {error}")),
+            // Trailers are not passed on.
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    return Ok(Some(data));
                 }
             }
         }

@@ -10,9 +10,9 @@ use common::{
 };
 use pointsman_core::rows::{Change, Health, SequenceState};
 use pointsman_core::{
-    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, Feed, Incarnation, Input, Micros,
-    Needs, NewRequest, Outcome, Progress, PromptCount, RefusalCause, RefusedWhy, RequestId,
-    RequeuedWhy, RetryClass, RowKind, RowKinds, StepReport, admission,
+    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, Feed, Incarnation,
+    Input, Micros, Needs, NewRequest, Outcome, Progress, PromptCount, RefusalCause, RefusedWhy,
+    RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds, StepReport, admission,
 };
 
 /// The places where a request can be when its end comes.
@@ -227,6 +227,7 @@ fn every_message(request: RequestId, executor: ExecutorId, incarnation: Incarnat
                 cached: 0,
             },
         ),
+        Input::KeptTo(sequence, Vec::new()),
         Input::SequenceFinished(sequence),
         Input::SequenceFailed {
             sequence,
@@ -299,6 +300,30 @@ fn an_executor_that_lets_go_of_a_sequence_unasked_has_failed_it() {
     let requeued = Fact::Requeued(id, RequeuedWhy::Failed);
     assert!(facts(&world).any(|fact| *fact == requeued));
     assert_eq!(placements(&world, id), [first, second]);
+}
+
+#[test]
+fn an_answer_that_few_can_go_on_with_goes_to_one_of_them_or_ends() {
+    let (mut world, first) = single(1, 16);
+    let others: Vec<ExecutorId> = (0..3)
+        .map(|_| {
+            let device = add_device(&mut world, 16);
+            add_executor(&mut world, device, 1)
+        })
+        .collect();
+    let id = arrive(&mut world, request(10, 5));
+    let sequence = sequence_of(id, first, Incarnation(0));
+    world.input(Input::KeptTo(sequence, vec![first, others[2]]));
+    world.fail(first, id, RetryClass::Elsewhere);
+    world.settle();
+    assert_eq!(placements(&world, id), [first, others[2]]);
+    // Of those that may go on one has failed, and then the other.
+    let sequence = sequence_of(id, others[2], Incarnation(0));
+    world.input(Input::KeptTo(sequence, others.clone()));
+    world.fail(others[2], id, RetryClass::Elsewhere);
+    world.settle();
+    let nowhere = Outcome::Failed(FailedWhy::NowhereLeft);
+    assert_eq!(world.outcome(id), Some(nowhere));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Servers elsewhere as executors, over HTTP.
 
+mod continuation;
 mod failures;
 mod llama_cpp;
 mod passing;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_executor::server::{SOFTWARE, ServerConfig, ServerKey, ServerUrl};
+use pointsman_executor::server::{BrokenStreams, SOFTWARE, ServerConfig, ServerKey, ServerUrl};
 use serde_json::json;
 
 use super::addition::{MODELS, SLOTS, SLOTS_RANGE, each_once, take_name, terms, terms_properties};
@@ -24,6 +24,9 @@ const FIRST_BYTE_TIMEOUT: &str = "first-byte-timeout-ms";
 const STALL_TIMEOUT: &str = "stall-timeout-ms";
 const LOAD_TIMEOUT: &str = "load-timeout-ms";
 const UNLOAD_AFTER: &str = "unload-after-ms";
+const BROKEN: &str = "broken-streams";
+const BROKEN_STREAMS: [(BrokenStreams, &str); 2] =
+    [(BrokenStreams::End, "end"), (BrokenStreams::GoOn, "go-on")];
 
 /// Times that are waited for a server, in milliseconds: up to a day.
 const TIMES_MS: RangeInclusive<u32> = 1..=86_400_000;
@@ -38,6 +41,11 @@ pub(super) fn own_properties() -> Properties {
     let software = SOFTWARE.map(|(_, name)| name);
     let url = "The address of a server elsewhere, with a prefix for all paths where it has one.";
     let key = "The key that the server asks for.";
+    let broken = "`go-on`: a streamed chat that breaks off there goes on at another such server, and it \
+                  goes on with those of others. By default `end`.";
+    let broken = json!({
+        "description": broken, "type": "string", "enum": BROKEN_STREAMS.map(|(_, name)| name),
+    });
     vec![
         (
             URL,
@@ -86,6 +94,7 @@ pub(super) fn own_properties() -> Properties {
                 &TIMES_MS,
             ),
         ),
+        (BROKEN, broken),
     ]
 }
 
@@ -125,6 +134,7 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
             .unwrap_or(default.stall_timeout),
         load_timeout: time(&mut fields, LOAD_TIMEOUT, &TIMES_MS)?.unwrap_or(default.load_timeout),
         unload_after: time(&mut fields, UNLOAD_AFTER, &TIMES_MS)?,
+        broken_streams: broken_streams(&mut fields)?,
         ..default
     };
     let terms = terms(&mut fields)?;
@@ -134,6 +144,16 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     known.extend(["executor", "models"]);
     fields.none_left(&known)?;
     Ok((server, terms))
+}
+
+/// Takes the part that the server takes in streams that break off.
+fn broken_streams(fields: &mut Fields<'_>) -> Result<BrokenStreams, ApiError> {
+    let wanted = BROKEN_STREAMS.map(|(_, name)| name).join(" or ");
+    let is_one = |name: &String| BROKEN_STREAMS.iter().any(|(_, known)| known == name);
+    let given = fields.take_as(BROKEN, &wanted, is_one)?;
+    let named = |name: String| BROKEN_STREAMS.iter().find(|(_, known)| **known == name);
+    let found = given.and_then(named);
+    Ok(found.map_or_else(BrokenStreams::default, |(streams, _)| *streams))
 }
 
 /// Takes the time `name`, in milliseconds.

@@ -322,6 +322,7 @@ fn inputs() -> Vec<Input> {
                 cached: 16,
             },
         ),
+        Input::KeptTo(sequence(), vec![ExecutorId(0), ExecutorId(200)]),
     ]
 }
 

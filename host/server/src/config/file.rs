@@ -227,6 +227,14 @@ pub(super) struct Terms {
     pub(super) model_unload_delay: Given<Time>,
 }
 
+/// The part that a server takes in streams that break off, as it is written.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum BrokenStreamsName {
+    End,
+    GoOn,
+}
+
 /// A server elsewhere.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
@@ -248,6 +256,7 @@ pub(super) struct Backend {
     pub(super) stall_timeout: Given<Time>,
     pub(super) load_timeout: Given<Time>,
     pub(super) unload_after: Given<Time>,
+    pub(super) broken_streams: Option<BrokenStreamsName>,
     pub(super) resolve: Given<Time>,
     pub(super) metrics_path: Option<String>,
     pub(super) running_metric: Option<String>,

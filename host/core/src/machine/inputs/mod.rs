@@ -76,12 +76,11 @@ impl Machine {
             Input::RequestCancelled(id) => self.end(id, Outcome::Cancelled),
             Input::SequenceStarted(sequence) if self.is_current(sequence) => self.started(sequence),
             Input::StepFinished(report) => self.step(&report),
-            Input::PromptCounted(sequence, count) if self.is_current(sequence) => {
-                self.prompt_counted(sequence, count);
+            Input::PromptCounted(of, count) if self.is_current(of) => {
+                self.prompt_counted(of, count)
             }
-            Input::SequenceFinished(sequence) if self.is_current(sequence) => {
-                self.finished(sequence);
-            }
+            Input::KeptTo(of, to) if self.is_current(of) => self.requests.keep_to(of.request, &to),
+            Input::SequenceFinished(of) if self.is_current(of) => self.finished(of),
             Input::SequenceFailed {
                 sequence,
                 retry,
@@ -90,6 +89,7 @@ impl Machine {
             Input::SequenceLeft(sequence) if self.is_current(sequence) => self.left(sequence),
             Input::SequenceStarted(_)
             | Input::PromptCounted(..)
+            | Input::KeptTo(..)
             | Input::SequenceFinished(_)
             | Input::SequenceFailed { .. }
             | Input::SequenceLeft(_) => {}

@@ -341,6 +341,16 @@ impl Requests {
         self.get_mut(id).keep(generated);
     }
 
+    /// Has a request served by no other executors than these from now on. Its row is told when it waits
+    /// again.
+    pub(super) fn keep_to(&mut self, id: RequestId, executors: &[ExecutorId]) {
+        let allowed = &mut self.get_mut(id).row_mut().allowed;
+        match allowed {
+            Some(allowed) => allowed.retain(|executor| executors.contains(executor)),
+            None => *allowed = Some(executors.to_vec()),
+        }
+    }
+
     /// Notes that a placement ended because `executor` failed it or died.
     pub(super) fn failed(&mut self, id: RequestId, executor: ExecutorId, why: RequeuedWhy) {
         let request = self.get_mut(id);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pointsman_driver::provider::SLOTS_MAX;
 use pointsman_executor::server::{
-    MetricNames, SOFTWARE, ServerConfig, ServerKey, ServerSoftware, ServerUrl,
+    BrokenStreams, MetricNames, SOFTWARE, ServerConfig, ServerKey, ServerSoftware, ServerUrl,
 };
 use pointsman_notation::Time;
 use toml::Spanned;
@@ -95,6 +95,10 @@ impl Check<'_> {
                 default.load_timeout,
             )?,
             unload_after,
+            broken_streams: match table.broken_streams {
+                Some(file::BrokenStreamsName::GoOn) => BrokenStreams::GoOn,
+                Some(file::BrokenStreamsName::End) | None => BrokenStreams::End,
+            },
             ..default
         };
         let terms = file::Terms {
