@@ -5,15 +5,15 @@ use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_policy_cli::Verdict;
 use pointsman_server::config::{Config, JournalPlace};
-use pointsman_tests::client::Client;
+use pointsman_tests::client::{Client, Stream};
 use pointsman_tests::journal::{replay_args, replay_said};
 use pointsman_tests::serving::Serving;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task;
 
-use super::{ask, endless, over, running};
+use super::{endless, over, running};
 
 /// A server in which those that came last go first, and which records that in `journal`.
 async fn last_come_first(journal: &TempDir, tune: impl FnOnce(&mut Config)) -> Result<Serving> {
@@ -29,29 +29,41 @@ async fn last_come_first(journal: &TempDir, tune: impl FnOnce(&mut Config)) -> R
     Ok(serving)
 }
 
-/// Has a short request answered on a task of its own, which then tells its name.
-fn short(client: Client, name: &'static str, done: &Sender<(&'static str, Result<String>)>) {
-    let done = done.clone();
-    task::spawn(async move {
-        let answer = client
-            .post("/v1/chat/completions", &ask("demo", json!({})))
-            .await;
-        let text = answer.and_then(|answer| answer.text());
-        drop(done.send((name, text)).await);
-    });
+/// Requests that run until their client leaves, and wait for one slot: those that start, in their
+/// order, which none but the server decides, as the next one starts when a client leaves.
+struct Line {
+    client: Client,
+    start: Sender<(&'static str, Result<Stream>)>,
+    started: Receiver<(&'static str, Result<Stream>)>,
 }
 
-/// Expects these to be answered, in this order.
-async fn expect_order(
-    mut done: Receiver<(&'static str, Result<String>)>,
-    order: &[&str],
-) -> Result<()> {
-    for expected in order {
-        let (name, text) = done.recv().await.context("no answer")?;
-        ensure!(!text?.is_empty());
-        ensure!(name == *expected, "{name} before {expected}");
+impl Line {
+    fn new(client: Client) -> Self {
+        let (start, started) = mpsc::channel(4);
+        Self {
+            client,
+            start,
+            started,
+        }
     }
-    Ok(())
+
+    fn join(&self, name: &'static str, hints: Value) {
+        let (client, start) = (self.client, self.start.clone());
+        task::spawn(async move {
+            let stream = running(client, endless("demo", hints)).await;
+            drop(start.send((name, stream)).await);
+        });
+    }
+
+    /// Expects these to start, in this order.
+    async fn expect(mut self, order: &[&str]) -> Result<()> {
+        for expected in order {
+            let (name, stream) = self.started.recv().await.context("nobody starts")?;
+            ensure!(name == *expected, "{name} before {expected}");
+            drop(stream?);
+        }
+        Ok(())
+    }
 }
 
 /// The end of a test: what was recorded is replayed.
@@ -76,15 +88,15 @@ async fn an_executors_queue_starts_in_the_order_of_the_policy() -> Result<()> {
     .await?;
     let client = serving.client;
     let stream = running(client, endless("demo", json!({}))).await?;
-    let (done, order) = mpsc::channel(3);
+    let line = Line::new(client);
     for (at, name) in ["first", "second", "third"].into_iter().enumerate() {
-        short(client, name, &done);
+        line.join(name, json!({}));
         // Each has its place before the next one comes, so the queue has no order to give.
-        let listed = |listed: &serde_json::Value| listed["executors"][0]["queued"] == at + 1;
+        let listed = |listed: &Value| listed["executors"][0]["queued"] == at + 1;
         super::until(client, "/admin/executors", listed).await?;
     }
     drop(stream);
-    expect_order(order, &["third", "second", "first"]).await?;
+    line.expect(&["third", "second", "first"]).await?;
     replayed(serving, journal).await
 }
 
@@ -99,14 +111,38 @@ async fn requests_outside_the_queue_enter_it_in_the_order_of_the_policy() -> Res
     .await?;
     let client = serving.client;
     let stream = running(client, endless("demo", json!({}))).await?;
-    let (done, order) = mpsc::channel(4);
-    short(client, "queued", &done);
+    let line = Line::new(client);
+    line.join("queued", json!({}));
     serving.load_until(|load| load.queued == 1).await?;
     for (at, name) in ["first", "second", "third"].into_iter().enumerate() {
-        short(client, name, &done);
+        line.join(name, json!({}));
         serving.load_until(|load| load.parked == at + 1).await?;
     }
     drop(stream);
-    expect_order(order, &["queued", "third", "second", "first"]).await?;
+    line.expect(&["queued", "third", "second", "first"]).await?;
     replayed(serving, journal).await
+}
+
+#[tokio::test]
+async fn an_executors_queue_starts_latency_critical_requests_first() -> Result<()> {
+    let serving = Serving::start(|config| {
+        config.executors[0].terms = ExecutorTerms {
+            slots: 1,
+            queue: 2,
+            ..ExecutorTerms::default()
+        };
+    })
+    .await?;
+    let client = serving.client;
+    let stream = running(client, endless("demo", json!({}))).await?;
+    let line = Line::new(client);
+    for (at, class) in ["throughput", "latency-critical"].into_iter().enumerate() {
+        line.join(class, json!({"class": class}));
+        // Each waits at the executor, in its class's own queue.
+        let listed = |listed: &Value| listed["executors"][0]["queued"] == at + 1;
+        super::until(client, "/admin/executors", listed).await?;
+    }
+    drop(stream);
+    line.expect(&["latency-critical", "throughput"]).await?;
+    over(serving).await
 }

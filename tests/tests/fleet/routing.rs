@@ -1,12 +1,11 @@
 //! Several executors of one model: which of them a request goes to, and in which order they start
 //! those that wait.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 use tokio::task;
 
 use super::{ask, asked, endless, executor, over, place, running};
@@ -87,43 +86,6 @@ async fn executors_of_one_model_are_filled_by_their_share_of_slots_in_use() -> R
     let on_two = placed.iter().filter(|name| **name == "two").count();
     ensure!(on_two == 2, "every slot is used: {placed:?}");
     drop(streams);
-    over(serving).await
-}
-
-#[tokio::test]
-async fn a_device_queue_starts_latency_critical_requests_first() -> Result<()> {
-    let serving = Serving::start(|config| {
-        config.executors[0].terms = ExecutorTerms {
-            slots: 1,
-            queue: 2,
-            ..ExecutorTerms::default()
-        };
-    })
-    .await?;
-    let client = serving.client;
-    let stream = running(client, endless("demo", json!({}))).await?;
-    let (done, mut order) = mpsc::channel(2);
-    for (at, class) in ["throughput", "latency-critical"].into_iter().enumerate() {
-        let (done, body) = (done.clone(), ask("demo", json!({"class": class})));
-        task::spawn(async move {
-            let answer = client.post("/v1/chat/completions", &body).await;
-            let text = answer.and_then(|answer| answer.text());
-            drop(done.send((class, text)).await);
-        });
-        // Each waits at the executor, in its class's own queue.
-        loop {
-            let listed = super::get(client, "/admin/executors").await?;
-            if listed["executors"][0]["queued"] == at + 1 {
-                break;
-            }
-        }
-    }
-    drop(stream);
-    for class in ["latency-critical", "throughput"] {
-        let (ended, text) = order.recv().await.context("no answer")?;
-        ensure!(!text?.is_empty());
-        ensure!(ended == class, "{ended} before {class}");
-    }
     over(serving).await
 }
 
