@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
+use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::model::host::HostModel;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;
@@ -49,16 +51,16 @@ const TOKENS_PER_BLOCK: u32 = 16;
 ///
 /// # Errors
 /// If the model cannot be loaded.
-pub fn demo_model() -> Result<Arc<CpuModel>> {
+pub fn demo_model() -> Result<Arc<HostModel>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo-model");
-    Ok(Arc::new(CpuModel::load(&ModelFiles::Folder(folder))?))
+    Ok(Arc::new(HostModel::load(&ModelFiles::Folder(folder))?))
 }
 
 /// Measures prefill and decode.
 ///
 /// # Errors
 /// If the backend fails.
-pub fn measure(model: &Arc<CpuModel>, case: Case) -> Result<Speed> {
+pub fn measure(model: &Arc<HostModel>, case: Case) -> Result<Speed> {
     let blocks_each = (case.context + case.steps).div_ceil(TOKENS_PER_BLOCK);
     let shape = KvShape {
         tokens_per_block: TOKENS_PER_BLOCK,

@@ -184,7 +184,7 @@ async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
 #[tokio::test]
 async fn a_small_pool_is_a_short_context() -> Result<()> {
     // There are 21 blocks of 16 tokens.
-    let serving = Serving::start(|config| config.devices[0].kv_bytes = 1 << 20).await?;
+    let serving = Serving::start(|config| config.devices[0].kv_bytes = Some(1 << 20)).await?;
     let answer = serving.client.post("/v1/chat/completions", &long()).await?;
     ensure!(answer.status == 400, "{answer:?}");
     let error = &answer.json()?["error"];
@@ -198,7 +198,8 @@ async fn a_small_pool_is_a_short_context() -> Result<()> {
 #[tokio::test]
 async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> Result<()> {
     // There are 16 blocks of 16 tokens: room for eight prompts, or for two whole answers.
-    let serving = Serving::start(|config| config.devices[0].kv_bytes = (16 * 48) << 10).await?;
+    let serving =
+        Serving::start(|config| config.devices[0].kv_bytes = Some((16 * 48) << 10)).await?;
     let alone = serving.client.chat("Count from 1 to 30.").await?.text()?;
     let mut clients = task::JoinSet::new();
     for _ in 0..8 {

@@ -15,6 +15,7 @@ Project tasks. Usage: cargo xtask TASK
   watch-test PROGRAM [ARGS]       a test program, ended with its threads' stacks where it hangs
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
   tidy                            the project's own rules only; takes a second
+  kernels                         compile the kernels for CUDA devices to their PTX
   bench                           list the benchmarks
   bench NAME [ARGS]               policies, then benchmark NAME in release; ARGS go to it
   help                            this text
@@ -29,6 +30,7 @@ const TASKS: &[&str] = &[
     "watch-test",
     "lint",
     "tidy",
+    "kernels",
     "bench",
     "help",
 ];
@@ -42,6 +44,7 @@ pub(crate) enum Task {
     WatchTest { program: String, args: Vec<String> },
     Lint,
     Tidy,
+    Kernels,
     BenchList,
     Bench { name: String, args: Vec<String> },
 }
@@ -83,6 +86,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
         }),
         "lint" => alone(Task::Lint, rest),
         "tidy" => alone(Task::Tidy, rest),
+        "kernels" => alone(Task::Kernels, rest),
         "test" => test(rest).map(Task::Test),
         "watch-test" => watch_test(rest),
         "bench" => bench(rest),

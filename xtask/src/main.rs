@@ -12,6 +12,7 @@
 mod apt;
 mod bench;
 mod cli;
+mod kernels;
 mod lint;
 mod llama_cpp;
 mod node;
@@ -59,6 +60,7 @@ fn run(args: &[String]) -> Result<()> {
         Task::WatchTest { program, args } => watchdog::run(&program, &args),
         Task::Lint => lint::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::Kernels => kernels::make(&workspace),
         Task::BenchList => bench::list(&workspace),
         Task::Bench { name, args } => bench::run(&workspace, &name, &args),
     }

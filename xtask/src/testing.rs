@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the guests, the clients and the twins, then all tests of the workspace.
+//! `cargo xtask test`: the guests, the clients, the twins and the kernels, then all tests of the workspace.
 
 use std::env;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::apt;
 use crate::cli::{Extra, Guests, Test};
+use crate::kernels;
 use crate::llama_cpp;
 use crate::node;
 use crate::policies;
@@ -23,6 +24,8 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     // First, because a twin needs packages that this may install.
     python::prepare(workspace)?;
     node::prepare(workspace)?;
+    // Tests compile an emulation of CUDA devices with this compiler.
+    apt::provide(&["c++"], &["g++"])?;
     // Tests show the monitor page in this browser.
     apt::provide(&["chromium"], &["chromium"])?;
     for extra in &test.with {
@@ -37,6 +40,7 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
         Guests::Build => {
             policies::build_all(workspace)?;
             twins::build(workspace)?;
+            kernels::check(workspace)?;
         }
         Guests::AsTheyAre => {}
     }

@@ -14,5 +14,7 @@ pub mod cpu;
 pub mod model;
 pub mod sample;
 pub mod step_loop;
+#[cfg(any(test, feature = "test-util"))]
+pub mod test_util;
 pub mod text;
 pub mod thread;

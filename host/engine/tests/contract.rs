@@ -1,11 +1,9 @@
 //! The engine keeps the executor contract: with and without its thread, on a scripted backend, on
 //! two that take turns, and on the demo model.
 
-mod common;
-
 use pointsman_executor::contract_suite;
 
-use common::subjects::{Stepped, Threaded, demo, scripted, scripted_other};
+use pointsman_engine::test_util::subjects::{Stepped, Threaded, demo, scripted, scripted_other};
 
 contract_suite!(stepped_engine, Stepped::new(&[scripted]), 30);
 contract_suite!(engine_on_its_thread, Threaded::new(&[scripted]), 30);

@@ -1,8 +1,6 @@
 //! The demo model behind the engine: its golden answers, however it is driven.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use fastrand::Rng;
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::job::Job;
@@ -10,8 +8,8 @@ use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::test_util::{TestHost, job, random_sampling};
 use serde::Deserialize;
 
-use common::demo_text;
-use common::subjects::{Stepped, demo};
+use pointsman_engine::test_util::demo_text;
+use pointsman_engine::test_util::subjects::{Stepped, demo};
 
 #[derive(Deserialize)]
 struct Golden {

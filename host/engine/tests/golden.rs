@@ -4,14 +4,13 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
-#[expect(dead_code, reason = "each test file uses a part")]
-mod models;
-
 use std::fs;
 
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, KvShape, Processors};
+use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
+use pointsman_engine::test_util::models;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

@@ -2,8 +2,6 @@
 //! all, while clients leave and devices fail.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,9 +19,9 @@ use pointsman_executor::job::{Job, JobState, Recovered};
 use pointsman_executor::stats::EngineStats;
 use pointsman_executor::test_util::{WholeAnswer, random_job};
 
-use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend, Shape};
-use common::subjects::loop_model;
-use common::{demo_text, solo};
+use pointsman_engine::test_util::scripted::{Faults, SHAPE, ScriptedBackend, Shape, StepFault};
+use pointsman_engine::test_util::subjects::loop_model;
+use pointsman_engine::test_util::{demo_text, solo};
 
 const SLOTS: u32 = 4;
 /// A pool with room for two of the longest sequences.
@@ -331,7 +329,8 @@ fn clients_that_leave_and_devices_that_fail_disturb_nobody_else() {
     let mut recovered = 0;
     for seed in 0..15 {
         let mut rng = Rng::with_seed(seed);
-        let faults: Vec<(u32, Fault)> = (0..6).map(|_| (rng.u32(5..60), Fault::Error)).collect();
+        let faults: Vec<(u32, StepFault)> =
+            (0..6).map(|_| (rng.u32(5..60), StepFault::Error)).collect();
         let mut host = Host::new(Faults::after(&faults));
         for _ in 0..40 {
             host.arrive(random_job(&mut rng, 40, 40));

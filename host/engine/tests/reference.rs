@@ -4,17 +4,16 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
-#[expect(dead_code, reason = "each test file uses a part")]
-mod models;
-
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, KvShape, Processors};
+use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::config::{Head, LlamaConfig};
+use pointsman_engine::test_util::models;
 use safetensors::Dtype;
 use serde_json::Value;
 
-use models::Tensors;
+use pointsman_engine::test_util::models::Tensors;
 
 const TOKENS: [u32; 20] = [
     3, 14, 15, 9, 26, 5, 3, 5, 8, 9, 7, 9, 32, 3, 8, 4, 6, 2, 6, 4,

@@ -1,7 +1,5 @@
 //! The step loop without its thread, on a backend that notices every wrong block.
 
-mod common;
-
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -15,9 +13,11 @@ use pointsman_executor::test_util::{
     self, EXECUTOR, FIRST_LIFE, SLOTS, TestHost, job, random_job, reference,
 };
 
-use common::scripted::{Fault, Faults, POISON, SHAPE, ScriptedBackend, Shape};
-use common::subjects::{Stepped, scripted};
-use common::texts::{model, tokenizer};
+use pointsman_engine::test_util::scripted::{
+    Faults, POISON, SHAPE, ScriptedBackend, Shape, StepFault,
+};
+use pointsman_engine::test_util::subjects::{Stepped, scripted};
+use pointsman_engine::test_util::texts::{model, tokenizer};
 
 /// The host compares each answer with that of the same job alone.
 #[test]
@@ -270,7 +270,7 @@ fn a_sequence_whose_logits_are_no_numbers_fails_alone() {
 
 #[test]
 fn nothing_of_a_step_that_fails_is_shown() {
-    let faults = Faults::after(&[(3, Fault::Error)]);
+    let faults = Faults::after(&[(3, StepFault::Error)]);
     let mut steps = bare(ScriptedBackend::failing(SHAPE, faults));
     let mut clients = Vec::new();
     for request in 0..3 {

@@ -1,8 +1,6 @@
 //! Prompts as transformers makes them, and text out of tokens however they come.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use fastrand::Rng;
 use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _, PromptError};
@@ -10,8 +8,8 @@ use pointsman_executor::test_util::first_stop;
 use pointsman_executor::text::{Decoded, Detokenizer, TextStream, UNREAD_MAX};
 use serde_json::{Value, json};
 
-use common::demo_text;
-use common::texts::{model, tokenizer};
+use pointsman_engine::test_util::demo_text;
+use pointsman_engine::test_util::texts::{model, tokenizer};
 
 /// Returns the text of `tokens` as it would be shown, and true if a stop string came up.
 fn stream(text: &ModelText, stop: &[String], tokens: &[u32]) -> (String, bool) {

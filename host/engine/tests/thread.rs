@@ -1,8 +1,6 @@
 //! The engine's thread: its ends, and its next life after a failure of the device.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::sync::Arc;
 
 use pointsman_core::{BlockId, Incarnation, RequestId, SequenceRef};
@@ -14,8 +12,8 @@ use pointsman_executor::handle::{Ended, EngineWork};
 use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::test_util::{self, TestHost, job, reference};
 
-use common::scripted::{Fault, Faults, SHAPE, ScriptedBackend};
-use common::subjects::{Threaded, scripted};
+use pointsman_engine::test_util::scripted::{Faults, SHAPE, ScriptedBackend, StepFault};
+use pointsman_engine::test_util::subjects::{Threaded, scripted};
 
 /// Waits for the end of an engine's thread.
 fn ended(work: EngineWork) -> Ended {
@@ -26,7 +24,7 @@ fn ended(work: EngineWork) -> Ended {
 }
 
 /// Starts an engine whose backends fail as `faults` says.
-fn failing(faults: &[(u32, Fault)]) -> Threaded {
+fn failing(faults: &[(u32, StepFault)]) -> Threaded {
     let faults = Faults::after(faults);
     let make = move || {
         let backend = ScriptedBackend::failing(SHAPE, faults.clone());
@@ -71,7 +69,7 @@ fn why(heard: &[Event]) -> &str {
 
 #[test]
 fn a_panic_loses_what_ran_and_the_next_life_serves() {
-    let mut engine = failing(&[(4, Fault::Panic)]);
+    let mut engine = failing(&[(4, StepFault::Panic)]);
     let (command, _deliveries) = start(1, 0);
     engine.handle.commands.try_send(command).unwrap();
     let (incarnation, heard) = hear_until_lost(&mut engine);
@@ -110,7 +108,7 @@ fn a_panic_loses_what_ran_and_the_next_life_serves() {
 
 #[test]
 fn a_device_that_fails_is_lost_with_its_reason() {
-    let mut engine = failing(&[(1, Fault::Error)]);
+    let mut engine = failing(&[(1, StepFault::Error)]);
     let (command, _deliveries) = start(1, 0);
     engine.handle.commands.try_send(command).unwrap();
     let (_, heard) = hear_until_lost(&mut engine);
@@ -120,7 +118,7 @@ fn a_device_that_fails_is_lost_with_its_reason() {
 #[test]
 fn a_device_that_keeps_failing_is_given_up() {
     let losses_max = Recovery::default().losses_max;
-    let mut engine = failing(&vec![(1, Fault::Error); losses_max as usize]);
+    let mut engine = failing(&vec![(1, StepFault::Error); losses_max as usize]);
     for incarnation in 0..losses_max {
         let (command, _deliveries) = start(1, incarnation);
         engine.handle.commands.try_send(command).unwrap();
@@ -137,7 +135,7 @@ fn a_device_that_keeps_failing_is_given_up() {
 #[test]
 fn a_step_between_losses_forgives_them() {
     let losses = Recovery::default().losses_max * 3;
-    let mut engine = failing(&vec![(2, Fault::Error); losses as usize]);
+    let mut engine = failing(&vec![(2, StepFault::Error); losses as usize]);
     for incarnation in 0..losses {
         let (command, _deliveries) = start(1, incarnation);
         engine.handle.commands.try_send(command).unwrap();

@@ -4,20 +4,20 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
-#[expect(dead_code, reason = "each test file uses a part")]
-mod models;
-
 use std::error::Error;
 use std::sync::Arc;
 
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
+use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::model::host::HostModel;
+use pointsman_engine::test_util::models;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use models::{Tensor, Tensors};
+use pointsman_engine::test_util::models::{Tensor, Tensors};
 
 const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -49,7 +49,7 @@ fn single(weights: Vec<u8>) -> ModelFiles {
 
 /// Returns the bits of the logits after a few tokens.
 fn answer(files: &ModelFiles) -> Vec<u32> {
-    let model = Arc::new(CpuModel::load(files).unwrap());
+    let model = Arc::new(HostModel::load(files).unwrap());
     let shape = KvShape {
         tokens_per_block: 8,
         blocks_total: 1,
@@ -67,7 +67,7 @@ fn answer(files: &ModelFiles) -> Vec<u32> {
 }
 
 fn refusal(files: &ModelFiles) -> String {
-    CpuModel::load(files).unwrap_err().to_string()
+    HostModel::load(files).unwrap_err().to_string()
 }
 
 fn bf16(tensors: &Tensors) -> Vec<u8> {
@@ -220,7 +220,7 @@ fn a_type_that_is_not_built_is_named() {
 fn a_file_that_was_cut_short_is_told_so_wherever_the_cut_is() {
     let whole = bf16(&tensors());
     for length in [0, 4, 100, whole.len() / 2, whole.len() - 1] {
-        let error = CpuModel::load(&single(whole[..length].to_vec())).unwrap_err();
+        let error = HostModel::load(&single(whole[..length].to_vec())).unwrap_err();
         let expected = "embedded model.safetensors is damaged or was cut short; fetch it again";
         assert_eq!(error.to_string(), expected, "{length}");
         assert!(error.source().is_some(), "{length}");
@@ -239,7 +239,7 @@ fn a_shard_that_is_missing_is_named() {
 #[test]
 fn an_index_that_is_none_is_told_so() {
     let files = with(&[(INDEX, b"[]".to_vec())]);
-    let error = CpuModel::load(&files).unwrap_err();
+    let error = HostModel::load(&files).unwrap_err();
     let expected = "embedded model.safetensors.index.json is not an index of weights";
     assert_eq!(error.to_string(), expected);
     assert!(error.source().is_some());
@@ -248,7 +248,7 @@ fn an_index_that_is_none_is_told_so() {
 #[test]
 fn a_file_that_cannot_be_read_is_told_so() {
     let no_folder = models::demo_folder().join("golden.json");
-    let error = CpuModel::load(&ModelFiles::Folder(no_folder)).unwrap_err();
+    let error = HostModel::load(&ModelFiles::Folder(no_folder)).unwrap_err();
     assert!(
         error.to_string().ends_with("config.json cannot be read"),
         "{error}"

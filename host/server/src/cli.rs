@@ -56,6 +56,9 @@ pub enum CliCommand {
     #[command(subcommand)]
     Journal(JournalCommand),
 
+    /// List the devices that models can run on, or say why there is none
+    Devices,
+
     /// Compile a component from standard input to standard output, for another process of this
     /// program
     #[command(name = COMPILE_COMMAND, hide = true)]

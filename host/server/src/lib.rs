@@ -17,6 +17,7 @@
 mod backends;
 pub mod cli;
 pub mod config;
+pub mod devices;
 pub mod embedded;
 #[doc(hidden)]
 pub mod fuzz;

@@ -17,6 +17,7 @@ use pointsman_policy_cli::journal;
 use pointsman_policy_cli::{PolicyCommand, Verdict};
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
+use pointsman_server::devices::list_devices;
 use pointsman_server::{embedded, logging, serve};
 
 /// Exit code of a command that could not be carried out; clap exits with it too.
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
             let done = printed(|out| journal::journal(&command, out));
             (done, ExitCode::from(NOT_DONE))
         }
+        CliCommand::Devices => (devices(), ExitCode::from(NOT_DONE)),
         CliCommand::CompileComponent => (compile_component(), ExitCode::FAILURE),
     };
     done.unwrap_or_else(|error| {
@@ -81,6 +83,12 @@ fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<Ex
 
 fn compile_component() -> Result<ExitCode> {
     pointsman_policy::compile_component(io::stdin().lock(), io::stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn devices() -> Result<ExitCode> {
+    let written = io::stdout().write_all(list_devices().as_bytes());
+    written.context("standard output cannot be written")?;
     Ok(ExitCode::SUCCESS)
 }
 

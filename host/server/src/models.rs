@@ -1,23 +1,16 @@
-//! The models on this machine's processors: the local part of the host's provider.
+//! The models on this machine's devices: the local part of the host's provider.
 //!
 //! [`start`] attaches the devices and executors of the configuration; the fleet adds and removes
 //! other executors.
-//!
-//! A device is a part of the processors, with threads and KV blocks of its own, which all its
-//! executors share. A block is a fixed number of bytes: enough for 16 tokens of the model with the
-//! most bytes per token. A block holds as many tokens of each other model as fit; where an executor
-//! serves several models, as many as fit of the one with the most bytes per token.
 
 use std::any::Any;
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_core::rows::{ExecutorKind, Role};
+use pointsman_core::rows::Role;
 use pointsman_core::{
-    DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Incarnation, Input, KvSpec, Machine, Micros,
-    ModelId, ReadableBlocks,
+    ExecutorId, ExecutorSpec, Incarnation, Input, Machine, Micros, ModelId, ReadableBlocks,
 };
 use pointsman_driver::catalog::{ExecutorEntry, ModelEntry};
 use pointsman_driver::clock;
@@ -26,26 +19,25 @@ use pointsman_driver::provider::{
     ExecutorConfig, ModelConfig, ModelSource, PreparedExecutor, PreparedModel, ServeModelError,
     ServedModel,
 };
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
-use pointsman_engine::model::backend::Backend;
+use pointsman_engine::cpu::CpuBackend;
+use pointsman_engine::model::backend::{Backend, KvShape};
 use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::model::host::HostModel;
 use pointsman_engine::text::ModelText;
 use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use crate::config::{Config, DeviceConfig};
+use crate::config::Config;
+use crate::devices::LocalDevice;
 use crate::embedded;
-
-/// Tokens in a block, of the model that takes the most memory per token.
-const TOKENS_PER_BLOCK: u64 = 16;
 
 /// The files of a model in memory.
 #[derive(Debug)]
 struct Loaded {
     text: Arc<ModelText>,
-    model: Arc<CpuModel>,
+    model: Arc<HostModel>,
 }
 
 /// The rule by which the backends of engines are made of those of the processors. By default they are
@@ -76,7 +68,7 @@ impl fmt::Debug for Backends {
     }
 }
 
-/// The processors as attached devices.
+/// The attached devices of this machine.
 #[derive(Clone, Debug)]
 pub struct LocalProvider {
     /// The devices, the default one first.
@@ -84,24 +76,6 @@ pub struct LocalProvider {
     backends: Backends,
     /// The way for reports of the engines.
     events: mpsc::Sender<Events>,
-}
-
-/// A part of the processors as an attached device.
-#[derive(Clone, Debug)]
-struct LocalDevice {
-    name: String,
-    id: DeviceId,
-    blocks: Blocks,
-    processors: Processors,
-}
-
-/// The KV blocks of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Blocks {
-    /// Bytes of one block.
-    bytes: u64,
-    /// Number of blocks.
-    total: u32,
 }
 
 // === Loading ===
@@ -120,7 +94,7 @@ pub fn load(config: &ModelConfig) -> Result<ServedModel> {
     };
     let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
     let text = text.with_clock(clock::unix_seconds);
-    let model = CpuModel::load(&files).with_context(|| format!("model {name}"))?;
+    let model = HostModel::load(&files).with_context(|| format!("model {name}"))?;
     let (ids, rows) = (text.vocab_size(), model.config().vocab_size);
     ensure!(
         ids <= rows,
@@ -173,7 +147,9 @@ impl LocalProvider {
         config: &ExecutorConfig,
     ) -> Result<PreparedExecutor, ServeModelError> {
         let device = self.device(config.device.as_deref())?;
-        let shape = device.shape(models)?;
+        let loaded_models: Vec<Arc<Loaded>> = models.iter().map(loaded).collect();
+        let hosts = loaded_models.iter().map(|loaded| &*loaded.model);
+        let shape = device.shape(&hosts.collect::<Vec<_>>())?;
         let name = config.name.clone().unwrap_or_else(|| {
             let first = models.first().map_or("", |model| &*model.entry.name);
             format!("{}/{first}", device.name)
@@ -182,7 +158,7 @@ impl LocalProvider {
         let spec = ExecutorSpec {
             name,
             device: device.id,
-            kind: ExecutorKind::Cpu,
+            kind: device.kind(),
             role: Role::Both,
             group: terms.group,
             share_weight: terms.share_weight,
@@ -205,10 +181,10 @@ impl LocalProvider {
         let engine = Engine {
             name: spec.name.clone(),
             backends: self.backends.clone(),
-            models: models.iter().map(loaded).collect(),
+            models: loaded_models,
             shape,
             slots: terms.slots,
-            processors: device.processors.clone(),
+            device: device.clone(),
             events: self.events.clone(),
         };
         Ok(PreparedExecutor {
@@ -239,29 +215,6 @@ impl LocalProvider {
     }
 }
 
-impl LocalDevice {
-    /// Lays the KV cache of an executor's models out in the blocks of the device.
-    fn shape(&self, models: &[ServedModel]) -> Result<KvShape, ServeModelError> {
-        let widest = models
-            .iter()
-            .max_by_key(|model| loaded(model).model.kv_bytes_per_token());
-        let token_bytes = widest.map_or(1, |model| loaded(model).model.kv_bytes_per_token());
-        let tokens = u32::try_from(self.blocks.bytes / token_bytes).unwrap_or(u32::MAX);
-        if tokens == 0 {
-            let name = widest.map_or("", |model| &*model.entry.name);
-            return Err(ServeModelError::DoesNotFit(format!(
-                "a token of model {name} takes {token_bytes} bytes of KV cache, a block of device {} \
-                 has {}; put the model into the configuration and start the host again",
-                self.name, self.blocks.bytes
-            )));
-        }
-        Ok(KvShape {
-            tokens_per_block: tokens,
-            blocks_total: self.blocks.total,
-        })
-    }
-}
-
 /// An engine that could be started.
 struct Engine {
     /// The executor's name.
@@ -270,7 +223,7 @@ struct Engine {
     models: Vec<Arc<Loaded>>,
     shape: KvShape,
     slots: u32,
-    processors: Processors,
+    device: LocalDevice,
     events: mpsc::Sender<Events>,
 }
 
@@ -278,13 +231,10 @@ impl Engine {
     /// The engine of `executor`, whose models the machine knows by `ids`.
     fn spec(self, executor: ExecutorId, ids: &[ModelId]) -> EngineSpec {
         let models = self.models.iter().zip(ids).map(|(loaded, id)| {
-            let (weights, shape) = (Arc::clone(&loaded.model), self.shape);
-            let processors = self.processors.clone();
+            let (model, shape) = (Arc::clone(&loaded.model), self.shape);
+            let device = self.device.clone();
             let (name, Backends(make)) = (self.name.clone(), self.backends.clone());
-            let backend = move || {
-                let backend = CpuBackend::new(Arc::clone(&weights), shape, processors.clone());
-                Ok(make(&name, backend))
-            };
+            let backend = move || device.backend(&model, shape, |backend| make(&name, backend));
             ModelSpec {
                 model: *id,
                 text: Arc::clone(&loaded.text),
@@ -330,14 +280,18 @@ pub fn start(
             machine.handle(now, Input::ModelLimitSet(id, model.running_max));
         }
     }
-    // Without a model of its own the host has no work for processors.
+    // Without a model of its own the host has no work for devices of its own.
     let used = config.devices.iter().filter(|_| !models.is_empty());
     let devices = used.map(|device| {
         let executors = config.executors_on(device);
         let here: Vec<&str> = executors
             .flat_map(|executor| executor.models.iter().map(String::as_str))
             .collect();
-        attach_device(machine, now, device, widest(models, &here)?)
+        let come_here =
+            |model: &&ServedModel| here.is_empty() || here.contains(&&*model.entry.name);
+        let hosts: Vec<_> = models.iter().filter(come_here).map(loaded).collect();
+        let hosts: Vec<_> = hosts.iter().map(|loaded| &*loaded.model).collect();
+        LocalDevice::attach(machine, now, device, &hosts)
     });
     let provider = LocalProvider {
         devices: devices.collect::<Result<_>>()?,
@@ -360,48 +314,6 @@ fn named<'a>(
 ) -> impl Iterator<Item = &'a ServedModel> {
     let find = |name: &&String| models.iter().find(|model| model.entry.name == **name);
     names.iter().filter_map(move |name| find(&name))
-}
-
-/// Bytes of KV cache that a token takes, of the model that takes the most of those `here`. Where there
-/// are none, any model may come.
-fn widest(models: &[ServedModel], here: &[&str]) -> Result<u64> {
-    let comes_here = |model: &&ServedModel| here.is_empty() || here.contains(&&*model.entry.name);
-    let widths = models.iter().filter(comes_here);
-    let widest = widths.map(|model| loaded(model).model.kv_bytes_per_token());
-    widest.max().context("no model is configured")
-}
-
-/// Attaches a device whose blocks fit a model with so many bytes per token, and starts its threads.
-fn attach_device(
-    machine: &mut Machine,
-    now: Micros,
-    config: &DeviceConfig,
-    token_bytes: u64,
-) -> Result<LocalDevice> {
-    let name = &config.name;
-    let bytes = token_bytes * TOKENS_PER_BLOCK;
-    let total = u32::try_from(config.kv_bytes / bytes).unwrap_or(u32::MAX);
-    ensure!(
-        total > 0,
-        "kv-memory of {} bytes, on device {name}, holds no block: one takes {bytes} bytes",
-        config.kv_bytes
-    );
-    let spec = DeviceSpec {
-        name: name.clone(),
-        kv: KvSpec::Owned {
-            block_bytes: bytes,
-            blocks_total: total,
-        },
-        tokens_per_step: Some(config.tokens_per_step),
-    };
-    let id = machine.handle(now, Input::DeviceAttached(spec)).device()?;
-    let threads = NonZeroUsize::new(config.threads).unwrap_or(NonZeroUsize::MIN);
-    Ok(LocalDevice {
-        name: name.clone(),
-        id,
-        blocks: Blocks { bytes, total },
-        processors: Processors::start(name, threads)?,
-    })
 }
 
 /// Attaches an executor of these models, and starts its engine.

@@ -239,6 +239,9 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
     let settings = folder.path().join("settings.toml");
     std::fs::write(&settings, "[policies.settings.aging]\nbonus = 1\n").unwrap();
     let settings = settings.to_str().unwrap();
+    let device = folder.path().join("device.toml");
+    std::fs::write(&device, "[[devices]]\nname = \"gpu0\"\ncuda = 15\n").unwrap();
+    let device = device.to_str().unwrap();
     let free = "127.0.0.1:0";
     for (args, expected) in [
         (vec!["serve", "--config", path], "did you mean `listen`"),
@@ -250,6 +253,10 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
         (
             vec!["serve", "--listen", free, "--config", settings],
             "policy aging does not start",
+        ),
+        (
+            vec!["serve", "--listen", free, "--config", device],
+            "device gpu0: ",
         ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_pointsman"))

@@ -73,7 +73,7 @@ async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<(
     let serving = Serving::start(|config| {
         weighted(config, &[1, 1]);
         // There are 21 blocks of 16 tokens.
-        config.devices[0].kv_bytes = 1 << 20;
+        config.devices[0].kv_bytes = Some(1 << 20);
     })
     .await?;
     let client = serving.client;

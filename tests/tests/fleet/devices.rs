@@ -17,7 +17,7 @@ use super::{
 fn two_pools(config: &mut Config) {
     config.models.push(second());
     config.devices.push(DeviceConfig {
-        kv_bytes: 16 << 20,
+        kv_bytes: Some(16 << 20),
         tokens_per_step: 64,
         ..DeviceConfig::with_processors("cpu1", 2)
     });

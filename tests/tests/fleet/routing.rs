@@ -13,7 +13,7 @@ use super::{ask, asked, endless, executor, over, place, running};
 /// The demo model on a pool of 64 blocks of 16 tokens, and on one of many more.
 fn tight_and_wide(config: &mut Config) {
     config.devices.push(DeviceConfig {
-        kv_bytes: 64 * (48 << 10),
+        kv_bytes: Some(64 * (48 << 10)),
         ..DeviceConfig::with_processors("cpu1", 2)
     });
     config.executors = vec![

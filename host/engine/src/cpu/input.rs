@@ -2,10 +2,9 @@
 
 use pointsman_core::BlockId;
 
-use super::CpuModel;
-use super::kv::{KvPlace, KvShape, to_usize};
-use crate::model::backend::{Chunk, Logits};
-use crate::model::config::LlamaConfig;
+use super::kv::KvPlace;
+use crate::model::backend::{Chunk, KvShape, Logits, to_usize};
+use crate::model::host::HostModel;
 
 /// A token of a step.
 #[derive(Clone, Copy, Debug)]
@@ -41,14 +40,14 @@ impl<'a> InputBatch<'a> {
     /// # Panics
     /// If a chunk breaks the contract of [`Chunk`]: the maker of the chunks is wrong, and the pool
     /// may be in disorder.
-    pub(super) fn new(chunks: &[Chunk<'a>], model: &CpuModel, shape: KvShape) -> Self {
+    pub(super) fn new(chunks: &[Chunk<'a>], model: &HostModel, shape: KvShape) -> Self {
         let mut input = Self {
             rows: Vec::new(),
             last: Vec::new(),
             angles: Vec::new(),
         };
         for chunk in chunks {
-            check(chunk, &model.config, shape);
+            chunk.check(model.config(), shape);
             for (token, position) in chunk.tokens.iter().zip(chunk.start..) {
                 input.rows.push(Row {
                     token: to_usize(*token),
@@ -61,7 +60,7 @@ impl<'a> InputBatch<'a> {
                 Logits::Last => input.last.push(input.rows.len() - 1),
             }
         }
-        input.set_angles(&model.frequencies);
+        input.set_angles(model.frequencies());
         input
     }
 
@@ -73,36 +72,5 @@ impl<'a> InputBatch<'a> {
             self.angles.extend(angles.clone().map(f32::cos));
             self.angles.extend(angles.map(f32::sin));
         }
-    }
-}
-
-fn check(chunk: &Chunk<'_>, config: &LlamaConfig, shape: KvShape) {
-    let tokens = u32::try_from(chunk.tokens.len()).unwrap_or(u32::MAX);
-    let end = chunk.start.saturating_add(tokens);
-    assert!(tokens > 0, "a chunk has tokens");
-    assert!(
-        end <= config.context_tokens,
-        "position {end} is beyond the context of {} tokens",
-        config.context_tokens
-    );
-    let needed = to_usize(end.div_ceil(shape.tokens_per_block));
-    assert!(
-        chunk.blocks.len() >= needed,
-        "{end} tokens need {needed} blocks, and the block table has {}",
-        chunk.blocks.len()
-    );
-    let vocab_size = config.vocab_size;
-    for token in chunk.tokens {
-        assert!(
-            to_usize(*token) < vocab_size,
-            "token {token} is not in the vocabulary of {vocab_size}"
-        );
-    }
-    for block in chunk.blocks {
-        assert!(
-            block.0 < shape.blocks_total,
-            "block {block} is not in the pool of {}",
-            shape.blocks_total
-        );
     }
 }

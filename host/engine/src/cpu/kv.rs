@@ -7,16 +7,8 @@ use std::ops::Range;
 
 use pointsman_core::BlockId;
 
+use crate::model::backend::{KvShape, to_usize};
 use crate::model::config::LlamaConfig;
-
-/// Size of a KV pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvShape {
-    /// Tokens in a block; at least 1.
-    pub tokens_per_block: u32,
-    /// Blocks in the pool.
-    pub blocks_total: u32,
-}
 
 /// Half of a layer's part of a block: keys or values.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +50,7 @@ impl KvPool {
             "a block holds at least one token"
         );
         let slots = to_usize(shape.tokens_per_block);
-        let block_size = slots * config.layers * 2 * config.kv_size();
+        let block_size = slots * config.kv_numbers_per_token();
         let size = to_usize(shape.blocks_total).checked_mul(block_size);
         Self {
             shape,
@@ -108,9 +100,4 @@ impl KvPool {
         let at = to_usize(block.0) * self.block_size + index * size;
         at..at + size
     }
-}
-
-/// Converts an id or a position to an index.
-pub(super) fn to_usize(value: u32) -> usize {
-    usize::try_from(value).expect("32 bits fit into an address")
 }

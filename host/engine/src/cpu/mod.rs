@@ -1,7 +1,7 @@
 //! The engine's arithmetic on this machine's processors, and the reference for every other
 //! device.
 //!
-//! A [`CpuModel`] is loaded once; each [`CpuBackend`] over it has its own KV pool. The backends of one
+//! A [`HostModel`] is loaded once; each [`CpuBackend`] over it has its own KV pool. The backends of one
 //! device share its [`Processors`], so that they never compute on more of them together. A
 //! row of logits is the same bit by bit whatever else is in the step, however its prompt was cut,
 //! whichever blocks it has, and with any number of threads: scheduling can be tested by equality.
@@ -29,7 +29,6 @@ use std::sync::Arc;
 use pointsman_core::BlockId;
 use rayon::ThreadPool;
 
-pub use kv::KvShape;
 pub use processors::Processors;
 
 use self::input::InputBatch;
@@ -38,38 +37,16 @@ use self::ops::{CpuOps, PARALLEL_MIN};
 #[cfg(target_arch = "x86_64")]
 use self::simd::Avx2;
 use self::simd::{Portable, Simd};
-use crate::model::backend::{Backend, Chunk, DeviceError};
-use crate::model::config::{LlamaConfig, ModelConfigError};
-use crate::model::files::ModelFiles;
+use crate::model::backend::{Backend, Chunk, DeviceError, KvShape};
+use crate::model::config::LlamaConfig;
 use crate::model::graph::{Activations, forward};
-use crate::model::weights::{self, HostLlama, WeightsError};
-
-/// A model in this machine's memory.
-#[derive(Debug)]
-pub struct CpuModel {
-    config: LlamaConfig,
-    weights: HostLlama,
-    /// Radians per position.
-    frequencies: Vec<f32>,
-}
-
-/// An error in a model's files.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelLoadError {
-    /// The configuration is missing, damaged, or of a kind that is not built.
-    #[error(transparent)]
-    Config(#[from] ModelConfigError),
-    /// The weights are missing, damaged, or not those of the configuration.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-}
+use crate::model::host::HostModel;
 
 /// A model with a KV pool, computed by processors.
 #[derive(Debug)]
 pub struct CpuBackend {
     // Immutable.
-    model: Arc<CpuModel>,
+    model: Arc<HostModel>,
     instructions: Instructions,
     processors: Processors,
     // Owned state.
@@ -84,52 +61,16 @@ enum Instructions {
     Portable(Portable),
 }
 
-// === impl CpuModel ===
-
-impl CpuModel {
-    /// Loads a model of Hugging Face's layout.
-    ///
-    /// # Errors
-    /// If files are missing or damaged, or the model is of a kind that is not built.
-    pub fn load(files: &ModelFiles) -> Result<Self, ModelLoadError> {
-        let config = LlamaConfig::load(files)?;
-        let weights = weights::load(files, &config)?;
-        Ok(Self {
-            frequencies: config.rope.frequencies(config.head_dim),
-            config,
-            weights,
-        })
-    }
-
-    /// The model's architecture.
-    #[must_use]
-    pub fn config(&self) -> &LlamaConfig {
-        &self.config
-    }
-
-    /// Bytes of memory that a token's keys and values take.
-    #[must_use]
-    pub fn kv_bytes_per_token(&self) -> u64 {
-        let numbers = self.config.layers * 2 * self.config.kv_size();
-        (numbers * size_of::<f32>()) as u64
-    }
-
-    fn matrix_size_max(&self) -> usize {
-        let config = &self.config;
-        config.hidden_size * config.vocab_size.max(2 * config.intermediate_size)
-    }
-}
-
 // === impl CpuBackend ===
 
 impl CpuBackend {
     /// Makes a backend with an empty pool, which computes on `processors`.
     #[must_use]
-    pub fn new(model: Arc<CpuModel>, shape: KvShape, processors: Processors) -> Self {
+    pub fn new(model: Arc<HostModel>, shape: KvShape, processors: Processors) -> Self {
         Self {
             instructions: Instructions::detect(),
             processors,
-            kv: KvPool::new(shape, &model.config),
+            kv: KvPool::new(shape, model.config()),
             activations: Activations::default(),
             model,
         }
@@ -154,17 +95,17 @@ impl CpuBackend {
     fn run<S: Simd>(&mut self, simd: S, chunks: &[Chunk<'_>]) {
         let model = &*self.model;
         let input = InputBatch::new(chunks, model, self.kv.shape());
-        let work = input.rows.len() * model.matrix_size_max();
+        let work = input.rows.len() * matrix_size_max(model.config());
         let pool = self.processors.pool().filter(|_| work >= PARALLEL_MIN);
         let mut ops = CpuOps {
             simd,
-            config: &model.config,
+            config: model.config(),
             input,
             kv: &mut self.kv,
             threads: pool.map_or(1, ThreadPool::current_num_threads),
         };
         let activations = &mut self.activations;
-        let mut step = || forward(&mut ops, &model.weights, activations);
+        let mut step = || forward(&mut ops, model.weights(), activations);
         match pool {
             Some(pool) => pool.install(step),
             None => step(),
@@ -174,7 +115,7 @@ impl CpuBackend {
 
 impl Backend for CpuBackend {
     fn vocab_size(&self) -> usize {
-        self.model.config.vocab_size
+        self.model.config().vocab_size
     }
 
     fn tokens_per_block(&self) -> u32 {
@@ -186,7 +127,7 @@ impl Backend for CpuBackend {
     }
 
     fn context_tokens(&self) -> u32 {
-        self.model.config.context_tokens
+        self.model.config().context_tokens
     }
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -212,4 +153,15 @@ impl Instructions {
         tracing::warn!("no AVX2 and FMA on this machine: the engine will be slow");
         Self::Portable(Portable)
     }
+}
+
+/// Numbers in the largest matrix of a model.
+fn matrix_size_max(config: &LlamaConfig) -> usize {
+    config.hidden_size * config.vocab_size.max(2 * config.intermediate_size)
+}
+
+/// Bytes of memory that a token's keys and values take on processors.
+#[must_use]
+pub fn kv_bytes_per_token(config: &LlamaConfig) -> u64 {
+    (config.kv_numbers_per_token() * size_of::<f32>()) as u64
 }

@@ -88,6 +88,10 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
         }
     }
 
+    fn logits(&mut self, x: &Vec<f32>, head: &Matrix, out: &mut Vec<f32>) {
+        self.linear(x, head, None, out);
+    }
+
     fn rope_write_kv(&mut self, layer: usize, qkv: &mut Vec<f32>) {
         let (simd, config) = (self.simd, self.config);
         let (head_dim, rotated) = (config.head_dim, config.q_size() + config.kv_size());

@@ -2,6 +2,17 @@
 
 use pointsman_core::BlockId;
 
+use super::config::LlamaConfig;
+
+/// Size of a KV pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Tokens in a block; at least 1.
+    pub tokens_per_block: u32,
+    /// Blocks in the pool.
+    pub blocks_total: u32,
+}
+
 /// Consecutive tokens of one sequence in one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
@@ -23,6 +34,43 @@ pub enum Logits {
     None,
     /// The row after the last token, by which the next token is chosen.
     Last,
+}
+
+impl Chunk<'_> {
+    /// Checks that a model of this architecture can compute the chunk in a pool of this shape.
+    ///
+    /// # Panics
+    /// If the chunk breaks its contract: its maker is wrong, and the pool may be in disorder.
+    pub fn check(&self, config: &LlamaConfig, shape: KvShape) {
+        let tokens = u32::try_from(self.tokens.len()).unwrap_or(u32::MAX);
+        let end = self.start.saturating_add(tokens);
+        assert!(tokens > 0, "a chunk has tokens");
+        assert!(
+            end <= config.context_tokens,
+            "position {end} is beyond the context of {} tokens",
+            config.context_tokens
+        );
+        let needed = to_usize(end.div_ceil(shape.tokens_per_block));
+        assert!(
+            self.blocks.len() >= needed,
+            "{end} tokens need {needed} blocks, and the block table has {}",
+            self.blocks.len()
+        );
+        let vocab_size = config.vocab_size;
+        for token in self.tokens {
+            assert!(
+                to_usize(*token) < vocab_size,
+                "token {token} is not in the vocabulary of {vocab_size}"
+            );
+        }
+        for block in self.blocks {
+            assert!(
+                block.0 < shape.blocks_total,
+                "block {block} is not in the pool of {}",
+                shape.blocks_total
+            );
+        }
+    }
 }
 
 /// One model with its KV pool, on one device.
@@ -57,3 +105,8 @@ pub trait Backend: Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DeviceError(pub String);
+
+/// Converts an id or a position to an index.
+pub(crate) fn to_usize(value: u32) -> usize {
+    usize::try_from(value).expect("32 bits fit into an address")
+}

@@ -237,6 +237,12 @@ impl LlamaConfig {
         self.kv_heads * self.head_dim
     }
 
+    /// Numbers that a token's keys and values are in all layers.
+    #[must_use]
+    pub fn kv_numbers_per_token(&self) -> usize {
+        self.layers * 2 * self.kv_size()
+    }
+
     /// Width of a row of queries, keys and values.
     #[must_use]
     pub fn qkv_size(&self) -> usize {

@@ -49,6 +49,54 @@ pub struct Linear<M, V> {
     pub bias: Option<V>,
 }
 
+impl<M, V> Llama<M, V> {
+    /// Makes the same model of a device's own kind, by a function for matrices and one for vectors.
+    ///
+    /// # Errors
+    /// The first of either function.
+    pub fn on_device<N, W, E>(
+        &self,
+        matrix: &mut impl FnMut(&M) -> Result<N, E>,
+        vector: &mut impl FnMut(&V) -> Result<W, E>,
+    ) -> Result<Llama<N, W>, E> {
+        Ok(Llama {
+            embedding: matrix(&self.embedding)?,
+            layers: {
+                let layers = self.layers.iter();
+                let layers = layers.map(|layer| layer.on_device(matrix, vector));
+                layers.collect::<Result<_, _>>()?
+            },
+            norm: vector(&self.norm)?,
+            head: self.head.as_ref().map(&mut *matrix).transpose()?,
+        })
+    }
+}
+
+impl<M, V> Layer<M, V> {
+    fn on_device<N, W, E>(
+        &self,
+        matrix: &mut impl FnMut(&M) -> Result<N, E>,
+        vector: &mut impl FnMut(&V) -> Result<W, E>,
+    ) -> Result<Layer<N, W>, E> {
+        let mut linear = |linear: &Linear<M, V>| -> Result<Linear<N, W>, E> {
+            Ok(Linear {
+                weight: matrix(&linear.weight)?,
+                bias: linear.bias.as_ref().map(&mut *vector).transpose()?,
+            })
+        };
+        let projections = [&self.qkv, &self.output, &self.gate_up, &self.down];
+        let [qkv, output, gate_up, down] = projections.map(&mut linear);
+        Ok(Layer {
+            attention_norm: vector(&self.attention_norm)?,
+            qkv: qkv?,
+            output: output?,
+            mlp_norm: vector(&self.mlp_norm)?,
+            gate_up: gate_up?,
+            down: down?,
+        })
+    }
+}
+
 /// Values computed on the way, one row per token of the step. Kept between steps for their memory.
 #[derive(Debug, Default)]
 pub struct Activations<A> {
@@ -88,7 +136,7 @@ pub fn forward<O: Ops>(
     }
     ops.last_rows(&at.normed, &mut at.last);
     let head = model.head.as_ref().unwrap_or(&model.embedding);
-    ops.linear(&at.last, head, None, &mut at.logits);
+    ops.logits(&at.last, head, &mut at.logits);
 }
 
 fn project<O: Ops>(

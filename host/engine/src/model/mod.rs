@@ -4,5 +4,6 @@ pub mod backend;
 pub mod config;
 pub mod files;
 pub mod graph;
+pub mod host;
 pub mod ops;
 pub mod weights;

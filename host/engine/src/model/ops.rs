@@ -54,6 +54,9 @@ pub trait Ops {
     /// Multiplies the SiLU of the first half of each row by its second half.
     fn silu_mul(&mut self, gate_up: &Self::Activations, out: &mut Self::Activations);
 
+    /// Multiplies `x` by the transpose of `head`, in f32: the logits, by which tokens are chosen.
+    fn logits(&mut self, x: &Self::Activations, head: &Self::Matrix, out: &mut Self::Activations);
+
     /// Takes the last rows of the chunks that want logits.
     fn last_rows(&mut self, x: &Self::Activations, out: &mut Self::Activations);
 }

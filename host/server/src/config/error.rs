@@ -159,6 +159,12 @@ pub enum Wrong {
         /// Number of tokens in a step.
         tokens_per_step: u32,
     },
+    /// Threads of a device that has none of this machine's.
+    #[error("{key} is for processors, and this device is a CUDA device; leave it out")]
+    CudaThreads {
+        /// The path of the key.
+        key: String,
+    },
     /// More devices than there may be.
     #[error("there may be {0} devices, with the one of [cpu]")]
     TooManyDevices(usize),

@@ -282,6 +282,7 @@ pub(super) struct Cpu {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub(super) struct Device {
     pub(super) name: Spanned<String>,
+    pub(super) cuda: Given<Number>,
     pub(super) kv_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,

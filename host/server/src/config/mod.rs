@@ -76,7 +76,7 @@ pub struct Config {
     pub executors: Vec<ExecutorConfig>,
     /// Servers elsewhere, each an executor.
     pub backends: Vec<BackendConfig>,
-    /// The devices, parts of this machine's processors. The first is [`DEFAULT_DEVICE`].
+    /// The devices. The first is [`DEFAULT_DEVICE`], of processors.
     pub devices: Vec<DeviceConfig>,
     /// Bounds of the machine.
     pub core: core::Config,
@@ -192,17 +192,33 @@ pub struct HintsConfig {
     pub priority_max: i32,
 }
 
-/// A part of the processors as a device.
+/// A device for models of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// The device's name.
     pub name: String,
-    /// Bytes of KV cache, all executors together. Default 64 MiB.
-    pub kv_bytes: u64,
-    /// Tokens in a step, all executors together. Default 256.
+    /// Bytes of KV cache, all executors together. Default 64 MiB on processors; absent on a CUDA
+    /// device: nine tenths of the memory that is free once the configured models are there.
+    pub kv_bytes: Option<u64>,
+    /// Tokens in a step, all executors together. Default 256 on processors, 2,048 on a CUDA device.
     pub tokens_per_step: u32,
-    /// Compute threads, which all executors share. Default: processors less one, at least one.
-    pub threads: usize,
+    /// The hardware that computes.
+    pub hardware: Hardware,
+}
+
+/// The hardware of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardware {
+    /// A part of this machine's processors.
+    Processors {
+        /// Compute threads, which all executors share. Default: processors less one, at least one.
+        threads: usize,
+    },
+    /// A CUDA device.
+    Cuda {
+        /// The number that the driver gives it, from 0.
+        ordinal: usize,
+    },
 }
 
 /// Settings of a policy, a JSON object.
@@ -406,9 +422,22 @@ impl DeviceConfig {
     pub fn with_processors(name: &str, processors: usize) -> Self {
         Self {
             name: name.to_owned(),
-            kv_bytes: 64 << 20,
+            kv_bytes: Some(64 << 20),
             tokens_per_step: 256,
-            threads: processors.saturating_sub(1).max(1),
+            hardware: Hardware::Processors {
+                threads: processors.saturating_sub(1).max(1),
+            },
+        }
+    }
+
+    /// The device `name` with defaults, on a CUDA device.
+    #[must_use]
+    pub fn with_cuda(name: &str, ordinal: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            kv_bytes: None,
+            tokens_per_step: 2048,
+            hardware: Hardware::Cuda { ordinal },
         }
     }
 }

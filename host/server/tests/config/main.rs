@@ -23,8 +23,8 @@ use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelSource};
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{
-    Claims, Config, ConfigError, Flags, LogFormat, ModelPattern, Rights, TenantConfig,
-    UsableModels, Wrong,
+    Claims, Config, ConfigError, DeviceConfig, Flags, Hardware, LogFormat, ModelPattern, Rights,
+    TenantConfig, UsableModels, Wrong,
 };
 use tempfile::TempDir;
 
@@ -119,8 +119,26 @@ fn a_table_of_a_model_describes_its_executor() {
     let devices: Vec<_> = devices
         .map(|device| (&*device.name, device.kv_bytes))
         .collect();
-    assert_eq!(devices, [("cpu0", 64 << 20), ("cpu1", 64 << 20)]);
-    assert_eq!(config.devices[1].threads, 7);
+    let memory = Some(64 << 20);
+    assert_eq!(devices, [("cpu0", memory), ("cpu1", memory)]);
+    let seven = Hardware::Processors { threads: 7 };
+    assert_eq!(config.devices[1].hardware, seven);
+}
+
+#[test]
+fn a_cuda_device_takes_what_memory_there_is_unless_it_is_told() {
+    let config = load(
+        "[[devices]]\nname = 'gpu0'\ncuda = 0\n\
+         [[devices]]\nname = 'gpu1'\ncuda = 1\nkv-memory = '8GiB'\ntokens-per-step = 512",
+    );
+    let devices = config.unwrap().devices;
+    assert_eq!(devices[1], DeviceConfig::with_cuda("gpu0", 0));
+    let told = DeviceConfig {
+        kv_bytes: Some(8 << 30),
+        tokens_per_step: 512,
+        ..DeviceConfig::with_cuda("gpu1", 1)
+    };
+    assert_eq!(devices[2], told);
 }
 
 #[test]

@@ -444,6 +444,15 @@ fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
             "[[devices]]\nname = 'cpu0'",
             "pointsman.toml:2:8: devices[0].name: `cpu0` is there already",
         ),
+        (
+            "[[devices]]\nname = 'a'\ncuda = 1\n[[devices]]\nname = 'b'\ncuda = 1",
+            "pointsman.toml:6:8: devices[1].cuda: `1` is there already",
+        ),
+        (
+            "[[devices]]\nname = 'a'\ncuda = 0\nthreads = 2",
+            "pointsman.toml:4:11: devices[0].threads is for processors, and this device is a CUDA \
+             device; leave it out",
+        ),
     ]);
 }
 

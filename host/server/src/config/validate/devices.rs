@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
 use super::super::file::{self, File};
-use super::super::{Config, DEFAULT_DEVICE, DeviceConfig};
+use super::super::{Config, DEFAULT_DEVICE, DeviceConfig, Hardware};
 use super::{Check, Here};
 
 const KV_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
@@ -41,6 +41,13 @@ pub(super) fn slots_fit_step(config: &Config, device: &DeviceConfig) -> Result<(
     })
 }
 
+/// Returns true if another device has the same CUDA device: neither would know what is free.
+fn is_taken(devices: &[DeviceConfig], device: &DeviceConfig) -> bool {
+    let of_cuda = matches!(device.hardware, Hardware::Cuda { .. });
+    let mut others = devices.iter();
+    of_cuda && others.any(|other| other.hardware == device.hardware)
+}
+
 impl Check<'_> {
     pub(super) fn devices(
         self,
@@ -57,8 +64,12 @@ impl Check<'_> {
             let path = |key: &str| format!("devices[{index}].{key}");
             let table = table.into_inner();
             let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
-            let name = self.new_name(&path("name"), table.name, &names)?;
-            let default = DeviceConfig::with_processors(&name, here.processors);
+            let name = self.new_name(&path("name"), table.name.clone(), &names)?;
+            let default = self.default_device(&path, &name, &table, here)?;
+            if let (Some(given), true) = (&table.cuda, is_taken(&devices, &default)) {
+                let (key, name) = (path("cuda"), given.get_ref().0.to_string());
+                return Err(self.at(given, Wrong::Twice { key, name }));
+            }
             let pool = file::Cpu {
                 kv_memory: table.kv_memory,
                 tokens_per_step: table.tokens_per_step,
@@ -69,24 +80,48 @@ impl Check<'_> {
         Ok(devices)
     }
 
+    /// The device of a table with nothing but its name and its hardware.
+    fn default_device(
+        self,
+        path: &dyn Fn(&str) -> String,
+        name: &str,
+        table: &file::Device,
+        here: &Here,
+    ) -> Result<DeviceConfig, ConfigError> {
+        let ordinals = 0..=DEVICES_MAX;
+        let Some(ordinal) = self.number_if(&path("cuda"), table.cuda.as_ref(), ordinals)? else {
+            return Ok(DeviceConfig::with_processors(name, here.processors));
+        };
+        if let Some(threads) = &table.threads {
+            let key = path("threads");
+            return Err(self.at(threads, Wrong::CudaThreads { key }));
+        }
+        Ok(DeviceConfig::with_cuda(name, ordinal))
+    }
+
     fn pool(
         self,
         path: &dyn Fn(&str) -> String,
         given: file::Cpu,
         default: DeviceConfig,
     ) -> Result<DeviceConfig, ConfigError> {
-        let (memory, tokens) = (given.kv_memory, given.tokens_per_step);
-        let (bytes, per_step) = (default.kv_bytes, default.tokens_per_step);
-        let threads = path("threads");
+        let memory = self.within(&path("kv-memory"), given.kv_memory, KV_MEMORY)?;
+        let tokens_per_step = self.number(
+            &path("tokens-per-step"),
+            given.tokens_per_step,
+            TOKENS_PER_STEP,
+            default.tokens_per_step,
+        )?;
+        let hardware = match default.hardware {
+            Hardware::Processors { threads } => Hardware::Processors {
+                threads: self.number(&path("threads"), given.threads, 1..=1024, threads)?,
+            },
+            cuda @ Hardware::Cuda { .. } => cuda,
+        };
         Ok(DeviceConfig {
-            kv_bytes: self.size(&path("kv-memory"), memory, KV_MEMORY, bytes)?,
-            tokens_per_step: self.number(
-                &path("tokens-per-step"),
-                tokens,
-                TOKENS_PER_STEP,
-                per_step,
-            )?,
-            threads: self.number(&threads, given.threads, 1..=1024, default.threads)?,
+            kv_bytes: memory.map(|size| size.0).or(default.kv_bytes),
+            tokens_per_step,
+            hardware,
             name: default.name,
         })
     }

@@ -1,14 +1,15 @@
 //! Engines as executors under test: one that works when it is asked for events, and one on its
 //! thread.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cpu::{CpuBackend, Processors};
+use crate::model::backend::Backend;
+use crate::model::backend::KvShape;
+use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
+use crate::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
 use pointsman_core::ModelId;
-use pointsman_engine::cpu::{CpuBackend, CpuModel, KvShape, Processors};
-use pointsman_engine::model::backend::Backend;
-use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
-use pointsman_engine::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
 use pointsman_executor::contract::{Command, Events};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::job::Job;
@@ -18,7 +19,13 @@ use pointsman_executor::test_util::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLO
 use tokio::sync::mpsc;
 
 use super::scripted::{Faults, SHAPE, ScriptedBackend, Shape};
-use super::{demo_model, demo_text, solo};
+use super::{demo_text, models, solo};
+
+/// The shape of the pools of all backends.
+pub const KV_SHAPE: KvShape = KvShape {
+    tokens_per_block: SHAPE.tokens_per_block,
+    blocks_total: SHAPE.blocks_total,
+};
 
 /// A maker of backends, each with a pool of its own.
 pub type MakeBackend = fn() -> Box<dyn Backend>;
@@ -34,14 +41,11 @@ pub fn scripted_other() -> Box<dyn Backend> {
 
 /// Makes a backend of the demo model, with a pool of the same shape.
 pub fn demo() -> Box<dyn Backend> {
-    static MODEL: OnceLock<Arc<CpuModel>> = OnceLock::new();
-    let model = MODEL.get_or_init(|| Arc::new(CpuModel::load(&demo_model()).unwrap()));
-    let shape = KvShape {
-        tokens_per_block: SHAPE.tokens_per_block,
-        blocks_total: SHAPE.blocks_total,
-    };
-    let backend = CpuBackend::new(Arc::clone(model), shape, Processors::of_caller());
-    Box::new(backend)
+    Box::new(CpuBackend::new(
+        models::demo(),
+        KV_SHAPE,
+        Processors::of_caller(),
+    ))
 }
 
 /// The models of an engine under test, by the makers of their backends.

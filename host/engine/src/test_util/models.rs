@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::model::config::{Bias, Head, LlamaConfig};
+use crate::model::files::ModelFiles;
+use crate::model::host::HostModel;
 use half::{bf16, f16};
-use pointsman_engine::cpu::CpuModel;
-use pointsman_engine::model::config::{Bias, Head, LlamaConfig};
-use pointsman_engine::model::files::ModelFiles;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 /// The folder of the demo model.
-pub(crate) fn demo_folder() -> PathBuf {
+pub fn demo_folder() -> PathBuf {
     [
         env!("CARGO_MANIFEST_DIR"),
         "..",
@@ -25,12 +25,14 @@ pub(crate) fn demo_folder() -> PathBuf {
     .collect()
 }
 
-pub(crate) fn demo() -> Arc<CpuModel> {
-    Arc::new(CpuModel::load(&ModelFiles::Folder(demo_folder())).unwrap())
+pub fn demo() -> Arc<HostModel> {
+    static MODEL: OnceLock<Arc<HostModel>> = OnceLock::new();
+    let load = || Arc::new(HostModel::load(&super::demo_model()).unwrap());
+    Arc::clone(MODEL.get_or_init(load))
 }
 
 /// Returns the `config.json` of a small model, with `changes`.
-pub(crate) fn config(changes: Value) -> Value {
+pub fn config(changes: Value) -> Value {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "vocab_size": 99, "hidden_size": 48,
         "intermediate_size": 72, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -44,7 +46,7 @@ pub(crate) fn config(changes: Value) -> Value {
 }
 
 /// Returns configurations that together have everything a model may have.
-pub(crate) fn shapes() -> Vec<Value> {
+pub fn shapes() -> Vec<Value> {
     let llama3 = json!({
         "rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
@@ -63,16 +65,16 @@ pub(crate) fn shapes() -> Vec<Value> {
 
 /// A tensor that every supported type holds exactly.
 #[derive(Clone)]
-pub(crate) struct Tensor {
-    pub(crate) shape: Vec<usize>,
-    pub(crate) values: Vec<f32>,
+pub struct Tensor {
+    pub shape: Vec<usize>,
+    pub values: Vec<f32>,
 }
 
 /// The tensors of a model, by name.
-pub(crate) type Tensors = BTreeMap<String, Tensor>;
+pub type Tensors = BTreeMap<String, Tensor>;
 
 /// Makes random weights for a configuration.
-pub(crate) fn tensors(config: &Value, seed: u64) -> Tensors {
+pub fn tensors(config: &Value, seed: u64) -> Tensors {
     let config = LlamaConfig::parse(config.to_string().as_bytes()).unwrap();
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut tensors = Tensors::new();
@@ -122,12 +124,12 @@ pub(crate) fn tensors(config: &Value, seed: u64) -> Tensors {
 }
 
 /// Writes a safetensors file of tensors, all of one type.
-pub(crate) fn safetensors(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
+pub fn safetensors(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
     mixed_safetensors(tensors, |_| dtype)
 }
 
 /// Writes a safetensors file of tensors, each of the type that `dtype` gives to its name.
-pub(crate) fn mixed_safetensors(tensors: &Tensors, dtype: impl Fn(&str) -> Dtype) -> Vec<u8> {
+pub fn mixed_safetensors(tensors: &Tensors, dtype: impl Fn(&str) -> Dtype) -> Vec<u8> {
     let encoded: Vec<(&String, Dtype, Vec<u8>)> = tensors
         .iter()
         .map(|(name, tensor)| (name, dtype(name), encode(&tensor.values, dtype(name))))
@@ -156,7 +158,7 @@ fn encode(values: &[f32], dtype: Dtype) -> Vec<u8> {
 }
 
 /// Returns files as if they were in the binary.
-pub(crate) fn embedded(files: Vec<(String, Vec<u8>)>) -> ModelFiles {
+pub fn embedded(files: Vec<(String, Vec<u8>)>) -> ModelFiles {
     let files = files
         .into_iter()
         .map(|(name, content)| -> (&'static str, &'static [u8]) { (name.leak(), content.leak()) });
@@ -164,14 +166,14 @@ pub(crate) fn embedded(files: Vec<(String, Vec<u8>)>) -> ModelFiles {
 }
 
 /// Returns the files of a model whose weights are in one safetensors file.
-pub(crate) fn files(config: &Value, weights: Vec<u8>) -> ModelFiles {
+pub fn files(config: &Value, weights: Vec<u8>) -> ModelFiles {
     embedded(vec![
         ("config.json".into(), config.to_string().into()),
         ("model.safetensors".into(), weights),
     ])
 }
 
-pub(crate) fn load(config: &Value, tensors: &Tensors, dtype: Dtype) -> Arc<CpuModel> {
+pub fn load(config: &Value, tensors: &Tensors, dtype: Dtype) -> Arc<HostModel> {
     let files = files(config, safetensors(tensors, dtype));
-    Arc::new(CpuModel::load(&files).unwrap())
+    Arc::new(HostModel::load(&files).unwrap())
 }

@@ -1,31 +1,31 @@
 //! The common parts of the engine's tests: a backend without a model, the answer of a sequence that
 //! is alone, and engines as executors under test.
-#![allow(
-    clippy::allow_attributes,
+#![expect(
     clippy::unwrap_used,
-    dead_code,
-    unreachable_pub,
-    reason = "each test file uses a part of it"
+    clippy::missing_errors_doc,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "helpers of tests"
 )]
 
+pub mod models;
+pub mod schedules;
 pub mod scripted;
 pub mod subjects;
 pub mod texts;
 
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use crate::model::backend::{Backend, Chunk, Logits};
+use crate::model::files::ModelFiles;
+use crate::sample::Sampler;
+use crate::text::ModelText;
 use pointsman_core::BlockId;
-use pointsman_engine::model::backend::{Backend, Chunk, Logits};
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::sample::Sampler;
-use pointsman_engine::text::ModelText;
 use pointsman_executor::job::Job;
 use pointsman_executor::test_util::{WholeAnswer, answer_alone};
 
 pub fn demo_model() -> ModelFiles {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    ModelFiles::Folder(root.join("../../examples/demo-model"))
+    ModelFiles::Folder(models::demo_folder())
 }
 
 pub fn demo_text() -> Arc<ModelText> {

@@ -7,8 +7,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::model::backend::{Backend, Chunk, DeviceError, Logits};
 use pointsman_core::BlockId;
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, Logits};
 
 /// A token whose prompts, if they begin with it, have rows without a number.
 pub const POISON: u32 = 1023;
@@ -36,20 +36,20 @@ pub const SHAPE: Shape = Shape {
 
 /// Faults to come, each with the number of steps until then, from 1. Shared by all lives.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<Vec<(u32, Fault)>>>);
+pub struct Faults(Arc<Mutex<Vec<(u32, StepFault)>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum StepFault {
     Error,
     Panic,
 }
 
 impl Faults {
-    pub fn after(steps: &[(u32, Fault)]) -> Self {
+    pub fn after(steps: &[(u32, StepFault)]) -> Self {
         Self(Arc::new(Mutex::new(steps.to_vec())))
     }
 
-    fn next(&self) -> Option<Fault> {
+    fn next(&self) -> Option<StepFault> {
         let mut faults = self.0.lock().unwrap();
         let (steps, fault) = faults.first_mut()?;
         *steps -= 1;
@@ -142,8 +142,10 @@ impl Backend for ScriptedBackend {
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         match self.faults.next() {
-            Some(Fault::Error) => return Err(DeviceError("the device fell off the bus".into())),
-            Some(Fault::Panic) => burn(),
+            Some(StepFault::Error) => {
+                return Err(DeviceError("the device fell off the bus".into()));
+            }
+            Some(StepFault::Panic) => burn(),
             None => {}
         }
         logits.clear();

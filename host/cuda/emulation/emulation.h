@@ -1,0 +1,240 @@
+// A CUDA device on this machine's processor, as far as the kernels need one.
+//
+// A block's threads are fibers, which run one at a time until they wait for others; blocks run one after
+// the other. The order of both can be set: a result that depends on it is a race. A barrier that some
+// threads of a block do not reach, which a device may wait at for ever, is an error of the launch.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+#define POINTSMAN_EMULATED
+#define __global__
+#define __device__
+// Blocks run one after the other: their shared memory is the same.
+#define __shared__ static
+#define DEVICE inline
+#define SHARED_MEMORY(name) void* name = emulation::shared_memory()
+#define NEGATIVE_INFINITY (-INFINITY)
+
+struct Index {
+    unsigned x = 0, y = 0, z = 0;
+};
+
+static Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulation {
+
+enum class Order { Forward, Backward, Shuffled };
+enum class Waits { Nothing, Warp, Block, Over };
+
+constexpr size_t STACK_BYTES = 64 << 10;
+constexpr unsigned WARP = 32;
+
+// A thread of a block, on a stack of its own.
+struct Fiber {
+    std::vector<uint64_t> stack = std::vector<uint64_t>(STACK_BYTES / 8);
+#if defined(__x86_64__)
+    void* place = nullptr;
+#else
+    ucontext_t place;
+#endif
+    Waits waits = Waits::Nothing;
+    // What a shuffle hands over. The two take turns: a slow reader still finds what it came for.
+    float handed[2] = {0, 0};
+    unsigned shuffles = 0;
+};
+
+struct State {
+    std::vector<Fiber> fibers;
+    std::vector<float> shared;
+    unsigned current = 0;
+    Order order = Order::Forward;
+    std::mt19937 random;
+    std::function<void()> kernel;
+    Fiber scheduler{std::vector<uint64_t>(), {}, Waits::Nothing, {0, 0}, 0};
+};
+
+inline State& state() {
+    static State state;
+    return state;
+}
+
+inline void* shared_memory() { return state().shared.data(); }
+
+#if defined(__x86_64__)
+// Keeps what a function must keep and the place on the stack, and goes on at another.
+extern "C" void pointsman_switch(void** from, void* to);
+asm(R"(
+.text
+.hidden pointsman_switch
+.globl pointsman_switch
+pointsman_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+inline void go_on(Fiber& from, Fiber& to) { pointsman_switch(&from.place, to.place); }
+#else
+inline void go_on(Fiber& from, Fiber& to) { swapcontext(&from.place, &to.place); }
+#endif
+
+inline void wait_for(Waits what) {
+    State& here = state();
+    Fiber& fiber = here.fibers[here.current];
+    fiber.waits = what;
+    go_on(fiber, here.scheduler);
+}
+
+inline void thread_main() {
+    state().kernel();
+    wait_for(Waits::Over);
+}
+
+inline void begin(Fiber& fiber) {
+    fiber.waits = Waits::Nothing;
+    fiber.shuffles = 0;
+#if defined(__SANITIZE_ADDRESS__)
+    // The frames of the thread before were left, not returned from.
+    ASAN_UNPOISON_MEMORY_REGION(fiber.stack.data(), STACK_BYTES);
+#endif
+#if defined(__x86_64__)
+    uint64_t* top = fiber.stack.data() + fiber.stack.size();
+    // A function begins with the stack eight bytes off a multiple of 16, as after a call.
+    top -= (reinterpret_cast<uintptr_t>(top) % 16) / 8 + 2;
+    *top = reinterpret_cast<uint64_t>(&thread_main);
+    fiber.place = top - 6;
+#else
+    getcontext(&fiber.place);
+    fiber.place.uc_stack.ss_sp = fiber.stack.data();
+    fiber.place.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&fiber.place, &thread_main, 0);
+#endif
+}
+
+// The numbers up to `count`, in the order that is set.
+inline std::vector<unsigned> ordered(unsigned count) {
+    State& here = state();
+    std::vector<unsigned> all(count);
+    std::iota(all.begin(), all.end(), 0);
+    if (here.order == Order::Backward) std::reverse(all.begin(), all.end());
+    if (here.order == Order::Shuffled) std::shuffle(all.begin(), all.end(), here.random);
+    return all;
+}
+
+// Lets those go on who wait for each other and are all there.
+inline bool release(unsigned first, unsigned count, Waits what) {
+    State& here = state();
+    auto begin = here.fibers.begin() + first, end = begin + count;
+    auto waits = [&](const Fiber& fiber) { return fiber.waits == what; };
+    if (!std::all_of(begin, end, waits)) return false;
+    for (auto fiber = begin; fiber != end; ++fiber) fiber->waits = Waits::Nothing;
+    return true;
+}
+
+// Runs the threads of a block; false if some wait for others that never come.
+inline bool run_block(unsigned threads) {
+    State& here = state();
+    for (unsigned thread = 0; thread < threads; thread++) begin(here.fibers[thread]);
+    while (true) {
+        for (unsigned thread : ordered(threads)) {
+            if (here.fibers[thread].waits != Waits::Nothing) continue;
+            here.current = thread;
+            threadIdx = {thread, 0, 0};
+            go_on(here.scheduler, here.fibers[thread]);
+        }
+        if (release(0, threads, Waits::Over)) return true;
+        bool released = release(0, threads, Waits::Block);
+        for (unsigned first = 0; first < threads; first += WARP) {
+            released |= release(first, WARP, Waits::Warp);
+        }
+        if (!released) return false;
+    }
+}
+
+// Runs the blocks of a grid; false where a barrier is not reached by all.
+inline bool run_grid(Index grid, unsigned threads, size_t shared_bytes) {
+    State& here = state();
+    if (here.fibers.size() < threads) here.fibers.resize(threads);
+    // Anew for each launch, so that it ends where a sanitizer knows it to.
+    here.shared = std::vector<float>((shared_bytes + sizeof(float) - 1) / sizeof(float));
+    gridDim = grid;
+    blockDim = {threads, 1, 1};
+    for (unsigned block : ordered(grid.x * grid.y * grid.z)) {
+        blockIdx = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+        // A block finds nothing in its shared memory that it did not put there.
+        std::fill(here.shared.begin(), here.shared.end(), NAN);
+        if (!run_block(threads)) return false;
+    }
+    return true;
+}
+
+template <typename... Parameters, size_t... Places>
+bool run(void (*kernel)(Parameters...), void** arguments, std::index_sequence<Places...>,
+         Index grid, unsigned threads, size_t shared_bytes) {
+    state().kernel = [=] { kernel(*static_cast<Parameters*>(arguments[Places])...); };
+    return run_grid(grid, threads, shared_bytes);
+}
+
+// Runs a kernel whose arguments lie at these addresses.
+template <typename... Parameters>
+bool launch(void (*kernel)(Parameters...), void** arguments, Index grid, unsigned threads,
+            size_t shared_bytes) {
+    return run(kernel, arguments, std::index_sequence_for<Parameters...>{}, grid, threads,
+               shared_bytes);
+}
+
+}  // namespace emulation
+
+inline void __syncthreads() { emulation::wait_for(emulation::Waits::Block); }
+
+inline int min(int a, int b) { return a < b ? a : b; }
+
+inline float widen(unsigned short number) {
+    uint32_t bits = static_cast<uint32_t>(number) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+inline unsigned short narrow(float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    if (std::isnan(number)) return 0x7fff;
+    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+inline float shuffle_xor(float number, int lanes) {
+    using namespace emulation;
+    unsigned own = state().current;
+    unsigned turn = state().fibers[own].shuffles++ % 2;
+    state().fibers[own].handed[turn] = number;
+    wait_for(Waits::Warp);
+    return state().fibers[own ^ static_cast<unsigned>(lanes)].handed[turn];
+}

@@ -1,0 +1,354 @@
+// A driver of CUDA without a device: memory is this machine's, and kernels run on its processor, when
+// they are launched. What `pointsman-cuda` calls through cudarc is here, and the switches of tests.
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "emulation.h"
+#include "../kernels/attention.cu"
+#include "../kernels/rows.cu"
+
+namespace {
+
+enum Result {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    NOT_FOUND = 500,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_FAILED = 719,
+};
+
+// Device attributes that are asked for.
+enum Attribute { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, MEMORY_POOLS = 115 };
+
+constexpr unsigned THREADS_MAX = 1024;
+constexpr size_t SHARED_BYTES_MAX = 48 << 10;
+
+using Launch = bool (*)(void**, Index, unsigned, size_t);
+
+struct Kernel {
+    const char* name;
+    Launch launch;
+};
+
+#define KERNEL(name)                                                                            \
+    {#name, [](void** arguments, Index grid, unsigned threads, size_t shared_bytes) {           \
+         return emulation::launch(name, arguments, grid, threads, shared_bytes);                \
+     }}
+
+const Kernel KERNELS[] = {
+    KERNEL(embed),         KERNEL(rmsnorm),   KERNEL(add_rmsnorm),
+    KERNEL(add_bias),      KERNEL(last_rows), KERNEL(silu_mul),
+    KERNEL(rope_write_kv), KERNEL(attention), KERNEL(attention_merge),
+};
+
+// A device: its memory, and who holds its context.
+struct Device {
+    std::map<uint64_t, size_t> memory;
+    size_t allocated = 0;
+    int holders = 0;
+    bool lost = false;
+};
+
+struct Driver {
+    std::mutex lock;
+    std::map<int, Device> devices;
+    int count = 1;
+    size_t memory_bytes = size_t(1) << 30;
+    long launches_left = -1;
+};
+
+Driver& driver() {
+    static Driver driver;
+    return driver;
+}
+
+// The context of this thread: the number of its device, from 1.
+thread_local uintptr_t current = 0;
+
+Device* device_of_thread() {
+    if (current == 0) return nullptr;
+    return &driver().devices[static_cast<int>(current) - 1];
+}
+
+// Does something with the thread's device, unless it is lost.
+template <typename Does>
+int with_device(Does does) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    Device* device = device_of_thread();
+    if (device == nullptr || device->holders == 0) return INVALID_CONTEXT;
+    if (device->lost) return ILLEGAL_ADDRESS;
+    return does(*device);
+}
+
+bool holds(const Device& device, uint64_t at, size_t bytes) {
+    auto after = device.memory.upper_bound(at);
+    if (after == device.memory.begin()) return false;
+    auto [begin, size] = *std::prev(after);
+    return at + bytes <= begin + size;
+}
+
+int allocate(uint64_t* at, size_t bytes) {
+    return with_device([&](Device& device) -> int {
+        if (bytes == 0) return INVALID_VALUE;
+        if (bytes > driver().memory_bytes - std::min(device.allocated, driver().memory_bytes)) {
+            return OUT_OF_MEMORY;
+        }
+        void* memory = nullptr;
+        if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
+        // Not a number, in bf16 and f32: what is read before it is written shows.
+        std::memset(memory, 0xff, bytes);
+        *at = reinterpret_cast<uint64_t>(memory);
+        device.memory[*at] = bytes;
+        device.allocated += bytes;
+        return SUCCESS;
+    });
+}
+
+int give_back(uint64_t at) {
+    // Memory of a lost device is gone with its context.
+    return with_device([&](Device& device) -> int {
+        auto found = device.memory.find(at);
+        if (found == device.memory.end()) return INVALID_VALUE;
+        device.allocated -= found->second;
+        device.memory.erase(found);
+        std::free(reinterpret_cast<void*>(at));
+        return SUCCESS;
+    });
+}
+
+void end_context(Device& device) {
+    for (auto [at, bytes] : device.memory) std::free(reinterpret_cast<void*>(at));
+    device = Device();
+}
+
+int copy(uint64_t on_device, void* to, const void* from, size_t bytes) {
+    return with_device([&](Device& device) -> int {
+        if (!holds(device, on_device, bytes)) return INVALID_VALUE;
+        std::memcpy(to, from, bytes);
+        return SUCCESS;
+    });
+}
+
+int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, void** arguments) {
+    return with_device([&](Device& device) -> int {
+        unsigned threads = block.x * block.y * block.z;
+        bool whole = block.y == 1 && block.z == 1 && threads % emulation::WARP == 0;
+        if (!whole || threads == 0 || threads > THREADS_MAX) return INVALID_VALUE;
+        if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) {
+            return INVALID_VALUE;
+        }
+        if (shared_bytes > SHARED_BYTES_MAX) return INVALID_VALUE;
+        long& left = driver().launches_left;
+        if (left == 0) {
+            left = -1;
+            device.lost = true;
+            return ILLEGAL_ADDRESS;
+        }
+        if (left > 0) left--;
+        if (kernel.launch(arguments, grid, threads, shared_bytes)) return SUCCESS;
+        device.lost = true;
+        return LAUNCH_FAILED;
+    });
+}
+
+const std::map<int, const char*> ERRORS = {
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+};
+
+}  // namespace
+
+extern "C" {
+
+// === Switches of tests ===
+
+void pointsman_stub_devices(int count) { driver().count = count; }
+
+void pointsman_stub_memory(size_t bytes) { driver().memory_bytes = bytes; }
+
+size_t pointsman_stub_allocated() {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    size_t bytes = 0;
+    for (auto& [number, device] : driver().devices) bytes += device.allocated;
+    return bytes;
+}
+
+void pointsman_stub_lose_after(long launches) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    driver().launches_left = launches;
+}
+
+void pointsman_stub_order(int order, unsigned seed) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    emulation::state().order = static_cast<emulation::Order>(order);
+    emulation::state().random.seed(seed);
+}
+
+// Runs a kernel that writes behind its memory.
+void pointsman_stub_overrun() {
+    std::vector<bf16> table(16), out(8);
+    bf16 *to = out.data(), *from = table.data();
+    int token = 0, size = 16;
+    const int* tokens = &token;
+    void* arguments[] = {&to, &from, &tokens, &size};
+    emulation::launch(embed, arguments, {1, 1, 1}, emulation::WARP, 0);
+}
+
+// === The driver ===
+
+int cuInit(unsigned) { return SUCCESS; }
+
+int cuGetErrorName(int error, const char** name) {
+    auto found = ERRORS.find(error);
+    *name = found == ERRORS.end() ? "CUDA_ERROR_UNKNOWN" : found->second;
+    return SUCCESS;
+}
+
+int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
+
+int cuDeviceGetCount(int* count) {
+    *count = driver().count;
+    return SUCCESS;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+    if (ordinal < 0 || ordinal >= driver().count) return INVALID_DEVICE;
+    *device = ordinal;
+    return SUCCESS;
+}
+
+int cuDeviceGetName(char* name, int length, int device) {
+    std::snprintf(name, static_cast<size_t>(length), "Emulated device %d", device);
+    return SUCCESS;
+}
+
+int cuDeviceTotalMem_v2(size_t* bytes, int) {
+    *bytes = driver().memory_bytes;
+    return SUCCESS;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case CAPABILITY_MAJOR: *value = 9; return SUCCESS;
+        case CAPABILITY_MINOR: *value = 0; return SUCCESS;
+        case MEMORY_POOLS: *value = 1; return SUCCESS;
+        default: return INVALID_VALUE;
+    }
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    driver().devices[device].holders++;
+    *context = reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
+    return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int number) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    Device& device = driver().devices[number];
+    if (device.holders == 0) return INVALID_CONTEXT;
+    if (--device.holders == 0) end_context(device);
+    return SUCCESS;
+}
+
+int cuCtxGetCurrent(void** context) {
+    *context = reinterpret_cast<void*>(current);
+    return SUCCESS;
+}
+
+int cuCtxSetCurrent(void* context) {
+    current = reinterpret_cast<uintptr_t>(context);
+    return SUCCESS;
+}
+
+int cuCtxSynchronize() {
+    return with_device([](Device&) { return SUCCESS; });
+}
+
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+    return with_device([&](Device& device) {
+        *total = driver().memory_bytes;
+        *free = *total - std::min(device.allocated, *total);
+        return SUCCESS;
+    });
+}
+
+int cuMemAlloc_v2(uint64_t* at, size_t bytes) { return allocate(at, bytes); }
+
+int cuMemAllocAsync(uint64_t* at, size_t bytes, void*) { return allocate(at, bytes); }
+
+int cuMemFree_v2(uint64_t at) { return give_back(at); }
+
+int cuMemFreeAsync(uint64_t at, void*) { return give_back(at); }
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
+    return copy(to, reinterpret_cast<void*>(to), from, bytes);
+}
+
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
+    return copy(from, to, reinterpret_cast<void*>(from), bytes);
+}
+
+int cuMemsetD8Async(uint64_t at, unsigned char byte, size_t bytes, void*) {
+    return with_device([&](Device& device) -> int {
+        if (!holds(device, at, bytes)) return INVALID_VALUE;
+        std::memset(reinterpret_cast<void*>(at), byte, bytes);
+        return SUCCESS;
+    });
+}
+
+int cuStreamCreate(void** stream, unsigned) {
+    return with_device([&](Device&) {
+        // Work is done when it is given, so all streams are the same.
+        *stream = reinterpret_cast<void*>(1);
+        return SUCCESS;
+    });
+}
+
+int cuStreamSynchronize(void*) { return cuCtxSynchronize(); }
+
+int cuStreamDestroy_v2(void*) { return SUCCESS; }
+
+int cuModuleLoadData(void** module, const void* ptx) {
+    return with_device([&](Device&) {
+        *module = new std::string(static_cast<const char*>(ptx));
+        return SUCCESS;
+    });
+}
+
+int cuModuleUnload(void* module) {
+    delete static_cast<std::string*>(module);
+    return SUCCESS;
+}
+
+int cuModuleGetFunction(const void** function, void* module, const char* name) {
+    std::string entry = std::string(".entry ") + name + "(";
+    if (static_cast<std::string*>(module)->find(entry) == std::string::npos) return NOT_FOUND;
+    for (const Kernel& kernel : KERNELS) {
+        if (std::strcmp(kernel.name, name) == 0) {
+            *function = &kernel;
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+int cuLaunchKernel(const void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   void*, void** arguments, void**) {
+    return launch(*static_cast<const Kernel*>(function), {grid_x, grid_y, grid_z},
+                  {block_x, block_y, block_z}, shared_bytes, arguments);
+}
+
+}  // extern "C"

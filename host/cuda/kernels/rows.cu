@@ -1,0 +1,78 @@
+// What is done to each row alone. A block has a row, and its threads take every eighth number.
+
+#include "common.cuh"
+
+#define EACH(index, size) (int index = threadIdx.x * 8; index < size; index += blockDim.x * 8)
+
+DEVICE Eight load(const bf16* from) { return *(const Eight*)from; }
+
+DEVICE void store(bf16* to, Eight numbers) { *(Eight*)to = numbers; }
+
+// Takes the tokens' rows of a table.
+extern "C" __global__ void embed(bf16* out, const bf16* table, const int* tokens, int size) {
+    u64 row = blockIdx.x, token = tokens[row];
+    for EACH(i, size) store(out + row * size + i, load(table + token * size + i));
+}
+
+// Takes some rows.
+extern "C" __global__ void last_rows(bf16* out, const bf16* x, const int* rows, int size) {
+    u64 row = blockIdx.x, from = rows[row];
+    for EACH(i, size) store(out + row * size + i, load(x + from * size + i));
+}
+
+// Divides a row by its root mean square and multiplies it by `weight`.
+DEVICE void norm(bf16* out, const bf16* row, const float* weight, float eps, int size) {
+    float sum = 0.0f;
+    for EACH(i, size) {
+        Eight x = load(row + i);
+        for (int k = 0; k < 8; k++) sum += widen(x.at[k]) * widen(x.at[k]);
+    }
+    float scale = 1.0f / sqrtf(block_sum(sum) / (float)size + eps);
+    for EACH(i, size) {
+        Eight x = load(row + i);
+        for (int k = 0; k < 8; k++) x.at[k] = narrow(widen(x.at[k]) * scale * weight[i + k]);
+        store(out + i, x);
+    }
+}
+
+extern "C" __global__ void rmsnorm(bf16* out, const bf16* hidden, const float* weight, float eps,
+                                   int size) {
+    u64 from = (u64)blockIdx.x * size;
+    norm(out + from, hidden + from, weight, eps, size);
+}
+
+// Adds `delta` to `hidden`, then `rmsnorm`. A thread reads again only what it wrote itself.
+extern "C" __global__ void add_rmsnorm(bf16* out, bf16* hidden, const bf16* delta,
+                                       const float* weight, float eps, int size) {
+    u64 from = (u64)blockIdx.x * size;
+    for EACH(i, size) {
+        Eight x = load(hidden + from + i), more = load(delta + from + i);
+        for (int k = 0; k < 8; k++) x.at[k] = narrow(widen(x.at[k]) + widen(more.at[k]));
+        store(hidden + from + i, x);
+    }
+    norm(out + from, hidden + from, weight, eps, size);
+}
+
+// Adds a number to each column.
+extern "C" __global__ void add_bias(bf16* rows, const float* bias, int size) {
+    bf16* row = rows + (u64)blockIdx.x * size;
+    for EACH(i, size) {
+        Eight x = load(row + i);
+        for (int k = 0; k < 8; k++) x.at[k] = narrow(widen(x.at[k]) + bias[i + k]);
+        store(row + i, x);
+    }
+}
+
+// Multiplies the SiLU of the first half of each row by its second half; `size` is half a row.
+extern "C" __global__ void silu_mul(bf16* out, const bf16* gate_up, int size) {
+    u64 row = blockIdx.x;
+    const bf16 *gates = gate_up + row * 2 * size, *ups = gates + size;
+    for EACH(i, size) {
+        Eight gate = load(gates + i), up = load(ups + i);
+        for (int k = 0; k < 8; k++) {
+            float x = widen(gate.at[k]);
+            up.at[k] = narrow(x / (1.0f + expf(-x)) * widen(up.at[k]));
+        }
+        store(out + row * size + i, up);
+    }
+}

@@ -1,0 +1,67 @@
+//! Memory on the device that grows with the steps.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
+use pointsman_engine::model::backend::DeviceError;
+
+use crate::failed;
+
+/// Rows on the device, which stay where they are until they need more memory.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    /// Number of rows.
+    pub(crate) count: usize,
+    memory: Option<CudaSlice<u8>>,
+}
+
+impl Rows {
+    /// Gives the rows this size, and returns their address. What they held is lost.
+    pub(crate) fn provide(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        count: usize,
+        row_bytes: usize,
+    ) -> Result<u64, DeviceError> {
+        self.count = count;
+        let bytes = (count * row_bytes).max(1);
+        if self
+            .memory
+            .as_ref()
+            .is_none_or(|memory| memory.len() < bytes)
+        {
+            self.memory = None;
+            // A step is seldom as large as the one before: so that memory is not asked for in each.
+            self.memory = Some(alloc(stream, bytes.next_power_of_two())?);
+        }
+        Ok(self.address(stream))
+    }
+
+    /// Their address; 0 where they have no memory yet.
+    pub(crate) fn address(&self, stream: &CudaStream) -> u64 {
+        self.memory
+            .as_ref()
+            .map_or(0, |memory| address(memory, stream))
+    }
+
+    /// The memory of the rows.
+    pub(crate) fn memory(&mut self) -> Option<&mut CudaSlice<u8>> {
+        self.memory.as_mut()
+    }
+}
+
+/// Takes memory, of whatever content.
+pub(crate) fn alloc<T: DeviceRepr>(
+    stream: &Arc<CudaStream>,
+    len: usize,
+) -> Result<CudaSlice<T>, DeviceError> {
+    // SAFETY: numbers of any bits are valid, and each operation writes its output before another
+    // reads it.
+    unsafe { stream.alloc(len) }.map_err(failed)
+}
+
+/// The address of memory on the device. Work that uses it is ordered by streams, not by cudarc's
+/// events, which are off.
+pub(crate) fn address<T>(memory: &CudaSlice<T>, stream: &CudaStream) -> u64 {
+    memory.device_ptr(stream).0
+}

@@ -1,0 +1,259 @@
+//! An emulation of a CUDA device, for tests where there is none: a library in place of the driver's,
+//! whose kernels are those in `kernels`, compiled for the processor.
+//!
+//! [`install`] compiles it with `c++` and loads it, before anything else looks for a driver; whatever
+//! looks for `libcuda.so` or `libcublas.so` in this process afterwards finds it.
+
+use std::ffi::{c_int, c_long, c_uint};
+use std::fs;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libloading::{Library, Symbol};
+use sha2::{Digest as _, Sha256};
+
+/// The folders of the sources, beside this crate's.
+const FOLDERS: [&str; 2] = ["emulation", "kernels"];
+/// The libraries, each with its source.
+const LIBRARIES: [(&str, &str); 2] = [
+    ("libcuda.so", "emulation/stub.cpp"),
+    ("libcublas.so", "emulation/stub_cublas.cpp"),
+];
+
+/// The order in which threads run between two barriers. A result that depends on it is a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadOrder {
+    /// From the first thread to the last.
+    Forward,
+    /// From the last thread to the first.
+    Backward,
+    /// Any, by a seed.
+    Shuffled(u32),
+}
+
+/// The variable with which a process of [`sanitized`] is started.
+const SANITIZED: &str = "POINTSMAN_EMULATION_SANITIZED";
+
+/// The emulated device.
+#[derive(Debug)]
+pub struct Emulation {
+    driver: Library,
+    _blas: Library,
+    folder: PathBuf,
+}
+
+/// Has this process find the emulation in place of a driver.
+///
+/// # Panics
+/// If it cannot be compiled or loaded: tests need `c++`.
+pub fn install() -> &'static Emulation {
+    static EMULATION: OnceLock<Emulation> = OnceLock::new();
+    EMULATION.get_or_init(|| {
+        let folder = build();
+        let [driver, blas] = LIBRARIES.map(|(name, _)| load(&folder.join(name)));
+        Emulation {
+            driver,
+            _blas: blas,
+            folder,
+        }
+    })
+}
+
+/// Returns true in a process that [`sanitized`] has started.
+#[must_use]
+pub fn is_sanitized() -> bool {
+    std::env::var_os(SANITIZED).is_some()
+}
+
+/// This test program once more, to be run with some of its tests: where a kernel reads or writes outside
+/// of the memory it was given, the process ends with an error.
+///
+/// # Panics
+/// If `c++` has no AddressSanitizer.
+#[must_use]
+pub fn sanitized(tests: &[&str]) -> Command {
+    let found = Command::new("c++")
+        .arg("-print-file-name=libasan.so")
+        .output();
+    let library = found
+        .expect("tests of CUDA need `c++` (Debian: g++)")
+        .stdout;
+    let library = PathBuf::from(String::from_utf8_lossy(&library).trim());
+    assert!(
+        library.is_absolute(),
+        "tests of CUDA need the libasan.so of g++"
+    );
+    let mut command = Command::new(std::env::current_exe().expect("a program knows its file"));
+    command.env("LD_PRELOAD", library).env(SANITIZED, "1");
+    command.env("ASAN_OPTIONS", "detect_leaks=0");
+    command.arg("--exact").args(tests);
+    command
+}
+
+/// The emulation, for one test at a time.
+#[derive(Debug)]
+pub struct Alone {
+    emulation: &'static Emulation,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Installs the emulation for a test that changes it: others that do wait. It begins with one device
+/// of 1 GiB that is never lost.
+///
+/// # Panics
+/// As [`install`].
+pub fn alone() -> Alone {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let emulation = install();
+    emulation.set_devices(1);
+    emulation.set_memory(1 << 30);
+    emulation.lose_after(None);
+    emulation.set_order(ThreadOrder::Forward);
+    Alone {
+        emulation,
+        _turn: turn,
+    }
+}
+
+impl Deref for Alone {
+    type Target = Emulation;
+
+    fn deref(&self) -> &Emulation {
+        self.emulation
+    }
+}
+
+impl Emulation {
+    /// The folder of the libraries, for a process of its own: `LD_LIBRARY_PATH`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Sets the number of devices. One at first.
+    pub fn set_devices(&self, count: u16) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_int)> = self.symbol("pointsman_stub_devices");
+        // SAFETY: takes a number and keeps it.
+        unsafe { set(c_int::from(count)) };
+    }
+
+    /// Sets the bytes of memory of a device.
+    pub fn set_memory(&self, bytes: usize) {
+        let set: Symbol<'_, unsafe extern "C" fn(usize)> = self.symbol("pointsman_stub_memory");
+        // SAFETY: takes a number and keeps it.
+        unsafe { set(bytes) };
+    }
+
+    /// Bytes of the device's memory that are taken.
+    #[must_use]
+    pub fn allocated(&self) -> usize {
+        let get: Symbol<'_, unsafe extern "C" fn() -> usize> =
+            self.symbol("pointsman_stub_allocated");
+        // SAFETY: returns a number.
+        unsafe { get() }
+    }
+
+    /// Has the device fail after so many more launches, until its context is let go of; absent: never.
+    pub fn lose_after(&self, launches: Option<u32>) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_long)> =
+            self.symbol("pointsman_stub_lose_after");
+        // SAFETY: takes a number and keeps it.
+        unsafe { set(launches.map_or(-1, c_long::from)) };
+    }
+
+    /// Sets the order of threads.
+    pub fn set_order(&self, order: ThreadOrder) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_int, c_uint)> =
+            self.symbol("pointsman_stub_order");
+        let (order, seed) = match order {
+            ThreadOrder::Forward => (0, 0),
+            ThreadOrder::Backward => (1, 0),
+            ThreadOrder::Shuffled(seed) => (2, seed),
+        };
+        // SAFETY: takes numbers and keeps them.
+        unsafe { set(order, seed) };
+    }
+
+    /// Runs a kernel that writes behind its memory.
+    ///
+    /// # Panics
+    /// If this process was not started by [`sanitized`].
+    pub fn overrun(&self) {
+        assert!(is_sanitized(), "nothing would see it");
+        let run: Symbol<'_, unsafe extern "C" fn()> = self.symbol("pointsman_stub_overrun");
+        // SAFETY: only under a sanitizer, which ends the process.
+        unsafe { run() };
+    }
+
+    fn symbol<T>(&self, name: &str) -> Symbol<'_, T> {
+        // SAFETY: each caller writes the type that `emulation/stub.cpp` has there.
+        unsafe { self.driver.get(name.as_bytes()) }.expect("the emulation has its switches")
+    }
+}
+
+fn load(path: &Path) -> Library {
+    // SAFETY: the library is ours, and does nothing when it is loaded.
+    unsafe { Library::new(path) }.expect("a library that was just compiled can be loaded")
+}
+
+/// Compiles the libraries beside the test program, unless they are there for these sources.
+fn build() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = std::env::current_exe().expect("a program knows its file");
+    let beside = program.parent().expect("a file is in a folder");
+    let (name, options): (_, &[&str]) = if is_sanitized() {
+        ("cuda-emulation-sanitized", &["-O1", "-fsanitize=address"])
+    } else {
+        ("cuda-emulation", &["-O2"])
+    };
+    let folder = beside.join(format!("{name}-{}", digest(root)));
+    if folder.exists() {
+        return folder;
+    }
+    // Two that compile at once: the one that is ready later leaves its work.
+    let draft = beside.join(format!("cuda-emulation-draft-{}", std::process::id()));
+    fs::create_dir_all(&draft).expect("the target folder can be written");
+    for (name, source) in LIBRARIES {
+        let mut compile = Command::new("c++");
+        compile
+            .args(["-std=c++17", "-g", "-shared", "-fPIC"])
+            .args(options);
+        compile
+            .arg("-o")
+            .arg(draft.join(name))
+            .arg(root.join(source));
+        compile.arg(format!("-Wl,-soname,{name}"));
+        // It would be loaded into the compiler, too.
+        compile.env_remove("LD_PRELOAD");
+        let done = compile
+            .status()
+            .expect("tests of CUDA need `c++` (Debian: g++)");
+        assert!(done.success(), "{compile:?}");
+    }
+    if fs::rename(&draft, &folder).is_err() {
+        fs::remove_dir_all(&draft).expect("the target folder can be written");
+    }
+    folder
+}
+
+/// The digest of all sources, in the order of their names.
+fn digest(root: &Path) -> String {
+    let mut files: Vec<PathBuf> = FOLDERS
+        .iter()
+        .flat_map(|folder| fs::read_dir(root.join(folder)).expect("sources are there"))
+        .map(|entry| entry.expect("sources can be listed").path())
+        .collect();
+    files.sort();
+    let mut digest = Sha256::new();
+    for file in files {
+        digest.update(fs::read(file).expect("sources can be read"));
+    }
+    let digest = digest.finalize();
+    digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

@@ -1,0 +1,53 @@
+//! The engine's operations on CUDA devices: models in bf16, with f32 sums.
+//!
+//! [`probe::devices`] says which devices there are, or why there are none. A [`CudaDevice`] is one of
+//! them with its KV pool, which the [`CudaBackend`]s of all its executors share. Neither the driver nor
+//! cuBLAS is linked: a host without them starts as any other.
+//!
+//! The kernels are in `kernels`, and with them their PTX, which `cargo xtask kernels` makes and every
+//! driver from 550 on takes. [`module`] checks each launch against the parameters in the PTX.
+//!
+//! # Invariants
+//! 1. A missing or broken driver is an error, never a panic (`tests/devices.rs` of the server).
+//! 2. Over the emulation of a device the engine keeps its contract (`tests/contract.rs`), and a row of
+//!    logits depends on its own sequence only, bit by bit (`tests/backend.rs`). On a device the second
+//!    holds as far as cuBLAS goes, which may sum in another order for another number of rows.
+//! 3. Logits are those of the processors within the precision of bf16 (`tests/backend.rs`).
+//!
+//! # Not here
+//! The graph, the step loop and the sampler (`pointsman-engine`), and which device serves what (the
+//! server).
+
+#![deny(missing_docs)]
+#![expect(
+    unsafe_code,
+    reason = "a driver is called; nothing checks what a device does with its memory"
+)]
+
+mod backend;
+mod buffer;
+mod device;
+#[cfg(feature = "test-util")]
+pub mod emulation;
+mod input;
+pub mod module;
+mod ops;
+pub mod probe;
+mod weights;
+
+pub use backend::{CudaBackend, kv_bytes_per_token};
+pub use device::CudaDevice;
+pub use weights::weight_bytes;
+
+use cudarc::cublas::result::CublasError;
+use cudarc::driver::DriverError;
+use pointsman_engine::model::backend::DeviceError;
+
+/// The driver's error as the engine's. Only for errors of a driver that is loaded: it names them.
+fn failed(error: DriverError) -> DeviceError {
+    DeviceError(format!("CUDA: {error:?}"))
+}
+
+fn blas_failed(error: CublasError) -> DeviceError {
+    DeviceError(format!("cuBLAS: {error:?}"))
+}

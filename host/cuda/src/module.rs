@@ -1,0 +1,186 @@
+//! The kernels as the driver loads them, and their launches.
+//!
+//! The parameters of each kernel are read from the PTX, and a launch with others is refused: the
+//! driver itself would take whatever lies at an address.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg as _};
+use cudarc::nvrtc::Ptx;
+use pointsman_engine::model::backend::DeviceError;
+
+use crate::failed;
+
+/// The kernels, compiled by `cargo xtask kernels`.
+pub const PTX: &str = include_str!("../kernels/pointsman.ptx");
+
+/// A kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "each is described where it is written, in `kernels`"
+)]
+pub enum Kernel {
+    Embed,
+    RmsNorm,
+    AddRmsNorm,
+    AddBias,
+    RopeWriteKv,
+    Attention,
+    AttentionMerge,
+    SiluMul,
+    LastRows,
+}
+
+/// An argument of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg {
+    /// The address of memory on the device.
+    Address(u64),
+    /// A whole number.
+    Int(i32),
+    /// A number.
+    Float(f32),
+}
+
+/// The blocks of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) blocks: (usize, usize, usize),
+    pub(crate) threads: u32,
+    /// Bytes of shared memory that the launch asks for.
+    pub(crate) shared_bytes: usize,
+}
+
+/// The kernels, loaded into a context.
+#[derive(Debug)]
+pub(crate) struct Module {
+    functions: Vec<(CudaFunction, Vec<Parameter>)>,
+}
+
+/// The type of a kernel's parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// The address of memory on the device.
+    Address,
+    /// A whole number of 32 bits.
+    Int,
+    /// A number of 32 bits.
+    Float,
+}
+
+impl Kernel {
+    /// All kernels, each at the place of its number.
+    pub const ALL: [Self; 9] = [
+        Self::Embed,
+        Self::RmsNorm,
+        Self::AddRmsNorm,
+        Self::AddBias,
+        Self::RopeWriteKv,
+        Self::Attention,
+        Self::AttentionMerge,
+        Self::SiluMul,
+        Self::LastRows,
+    ];
+
+    /// The name in the PTX.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::RmsNorm => "rmsnorm",
+            Self::AddRmsNorm => "add_rmsnorm",
+            Self::AddBias => "add_bias",
+            Self::RopeWriteKv => "rope_write_kv",
+            Self::Attention => "attention",
+            Self::AttentionMerge => "attention_merge",
+            Self::SiluMul => "silu_mul",
+            Self::LastRows => "last_rows",
+        }
+    }
+
+    /// The parameters of the kernel in `ptx`; absent where it is not there, or has one of another type.
+    #[must_use]
+    pub fn parameters(self, ptx: &str) -> Option<Vec<Parameter>> {
+        let entry = format!(".entry {}(", self.name());
+        let (_, rest) = ptx.split_once(&entry)?;
+        let (list, _) = rest.split_once(')')?;
+        let types = list.split(',').filter(|part| !part.trim().is_empty());
+        let types = types.map(|part| {
+            let name = part.trim().strip_prefix(".param ")?;
+            match name.split_whitespace().next()? {
+                ".u64" => Some(Parameter::Address),
+                ".u32" => Some(Parameter::Int),
+                ".f32" => Some(Parameter::Float),
+                _ => None,
+            }
+        });
+        types.collect()
+    }
+}
+
+impl Arg {
+    fn parameter(self) -> Parameter {
+        match self {
+            Self::Address(_) => Parameter::Address,
+            Self::Int(_) => Parameter::Int,
+            Self::Float(_) => Parameter::Float,
+        }
+    }
+}
+
+impl Module {
+    /// Loads the kernels. The driver compiles them for its device, or has them from before.
+    pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, DeviceError> {
+        let module = context.load_module(Ptx::from_src(PTX)).map_err(failed)?;
+        let functions = Kernel::ALL.iter().map(|kernel| {
+            let function = module.load_function(kernel.name()).map_err(failed)?;
+            let parameters = kernel.parameters(PTX).unwrap_or_default();
+            Ok((function, parameters))
+        });
+        Ok(Self {
+            functions: functions.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Has `stream` run a kernel. Addresses must be of memory that is large enough, and which lives
+    /// until the stream has come to its end. Arguments that are not the kernel's are refused.
+    pub(crate) fn launch(
+        &self,
+        stream: &CudaStream,
+        kernel: Kernel,
+        grid: Grid,
+        args: &[Arg],
+    ) -> Result<(), DeviceError> {
+        let (function, parameters) = &self.functions[kernel as usize];
+        let given = args.iter().map(|arg| arg.parameter());
+        if !given.eq(parameters.iter().copied()) {
+            let name = kernel.name();
+            return Err(DeviceError(format!(
+                "{name} takes {parameters:?}, not {args:?}"
+            )));
+        }
+        let (x, y, z) = grid.blocks;
+        let [x, y, z, shared] = [x, y, z, grid.shared_bytes].map(|size| u32::try_from(size).ok());
+        let (Some(x), Some(y), Some(z), Some(shared_mem_bytes)) = (x, y, z, shared) else {
+            return Err(DeviceError(format!("{grid:?} is beyond a launch")));
+        };
+        let mut launch = stream.launch_builder(function);
+        for arg in args {
+            match arg {
+                Arg::Address(address) => launch.arg(address),
+                Arg::Int(number) => launch.arg(number),
+                Arg::Float(number) => launch.arg(number),
+            };
+        }
+        let config = LaunchConfig {
+            grid_dim: (x, y, z),
+            block_dim: (grid.threads, 1, 1),
+            shared_mem_bytes,
+        };
+        // SAFETY: the arguments have the number and types of the kernel's parameters, as checked
+        // above; what lies behind the addresses is the caller's promise.
+        unsafe { launch.launch(config) }.map_err(failed)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! The arithmetic of an emulated CUDA device against that of the processors.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use pointsman_core::BlockId;
+use pointsman_cuda::module::{Kernel, PTX};
+use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
+use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvShape, Logits};
+use pointsman_engine::model::host::HostModel;
+use pointsman_engine::test_util::models;
+use pointsman_engine::test_util::schedules::{WithPoison, check, run_all_alone, shape};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+/// A backend of `model` that is alone on its device.
+fn backend(model: &Arc<HostModel>, shape: KvShape) -> CudaBackend {
+    emulation::install();
+    let tokens = u64::from(shape.tokens_per_block) * u64::from(shape.blocks_total);
+    let pool = kv_bytes_per_token(model.config()) * tokens;
+    let device = CudaDevice::new(0, pool).unwrap();
+    CudaBackend::new(&device, Arc::clone(model), shape).unwrap()
+}
+
+/// Configurations that together have everything that a model on a device may have.
+fn shapes() -> Vec<Value> {
+    let base = |changes: Value| {
+        let mut config = models::config(json!({"head_dim": 16}));
+        for (key, value) in changes.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config
+    };
+    let llama3 = json!({
+        "rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+    });
+    vec![
+        base(json!({})),
+        base(json!({"num_key_value_heads": 4, "tie_word_embeddings": true})),
+        base(json!({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64})),
+        base(json!({"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 128})),
+        base(json!({"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 256})),
+        base(json!({"attention_bias": true, "mlp_bias": true, "rope_parameters": llama3})),
+    ]
+}
+
+/// Runs `tokens` as one chunk, and returns the last row of logits.
+fn last_row(backend: &mut dyn Backend, tokens: &[u32]) -> Vec<f32> {
+    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    let mut logits = Vec::new();
+    let chunk = Chunk {
+        tokens,
+        start: 0,
+        blocks: &blocks,
+        logits: Logits::Last,
+    };
+    backend.forward(&[chunk], &mut logits).unwrap();
+    logits
+}
+
+fn largest(numbers: impl Iterator<Item = f32>) -> f32 {
+    numbers.map(f32::abs).fold(0.0, f32::max)
+}
+
+/// Compares the logits of random sequences with those of the processors. Each number on a device has
+/// 8 bits, and as many roundings in a row as the model has operations: so the bound is wide, and it is
+/// in proportion to the largest logit.
+fn close(model: &Arc<HostModel>, lengths: &[usize], seed: u64, bound: f32) {
+    let shape = KvShape {
+        tokens_per_block: 16,
+        blocks_total: 16,
+    };
+    let mut rng = Rng::with_seed(seed);
+    let vocab_size = u32::try_from(model.config().vocab_size).unwrap();
+    for length in lengths {
+        let tokens: Vec<u32> = (0..*length).map(|_| rng.u32(..vocab_size)).collect();
+        let mut cpu = CpuBackend::new(Arc::clone(model), shape, Processors::of_caller());
+        let expected = last_row(&mut cpu, &tokens);
+        let found = last_row(&mut backend(model, shape), &tokens);
+        let differences = expected.iter().zip(&found).map(|(a, b)| a - b);
+        let part = largest(differences) / largest(expected.iter().copied());
+        assert!(part < bound, "{length} tokens: {part}");
+    }
+}
+
+#[test]
+fn logits_of_the_demo_model_are_those_of_the_processors() {
+    close(&models::demo(), &[1, 2, 31, 150], 1, 0.03);
+}
+
+#[test]
+fn logits_of_models_of_every_shape_are_those_of_the_processors() {
+    for (config, seed) in shapes().iter().zip(1..) {
+        for dtype in [Dtype::BF16, Dtype::F32] {
+            let model = models::load(config, &models::tensors(config, seed), dtype);
+            close(&model, &[1, 40, 200], seed, 0.05);
+        }
+    }
+}
+
+#[test]
+fn sequences_under_any_schedule_give_the_rows_of_solo_runs() {
+    let demo = models::demo();
+    let make = |model: &Arc<HostModel>| {
+        let model = Arc::clone(model);
+        move |shape| Box::new(backend(&model, shape)) as Box<dyn WithPoison>
+    };
+    let solos = run_all_alone(&make(&demo), &[1, 17, 40, 140], 0);
+    check(&solos, &mut backend(&demo, shape(&solos, 16)), 1);
+    check(&solos, &mut backend(&demo, shape(&solos, 7)), 2);
+    for (config, seed) in shapes().iter().zip(10..) {
+        let model = models::load(config, &models::tensors(config, seed), Dtype::BF16);
+        let solos = run_all_alone(&make(&model), &[5, 16, 33], seed);
+        check(&solos, &mut backend(&model, shape(&solos, 16)), seed);
+    }
+}
+
+#[test]
+fn a_step_of_nothing_gives_nothing() {
+    let shape = KvShape {
+        tokens_per_block: 16,
+        blocks_total: 2,
+    };
+    let mut backend = backend(&models::demo(), shape);
+    let mut logits = vec![1.0];
+    backend.forward(&[], &mut logits).unwrap();
+    assert!(logits.is_empty());
+    let chunk = Chunk {
+        tokens: &[1, 2, 3],
+        start: 0,
+        blocks: &[BlockId(1)],
+        logits: Logits::None,
+    };
+    backend.forward(&[chunk], &mut logits).unwrap();
+    assert!(logits.is_empty());
+}
+
+#[test]
+fn a_model_that_the_kernels_cannot_compute_is_refused_by_its_size() {
+    emulation::install();
+    let config = models::config(json!({"head_dim": 12}));
+    let model = models::load(&config, &models::tensors(&config, 0), Dtype::BF16);
+    let shape = KvShape {
+        tokens_per_block: 16,
+        blocks_total: 2,
+    };
+    let device = CudaDevice::new(0, 1 << 20).unwrap();
+    let refused = CudaBackend::new(&device, model, shape).unwrap_err();
+    let expected = "a model whose head_dim is 12 is not for CUDA devices, whose kernels take multiples of \
+                    8; serve it on the processors";
+    assert_eq!(refused, DeviceError(expected.to_owned()));
+}
+
+#[test]
+fn no_kernel_leaves_its_memory() {
+    let tests = [
+        "logits_of_models_of_every_shape_are_those_of_the_processors",
+        "sequences_under_any_schedule_give_the_rows_of_solo_runs",
+    ];
+    let output = emulation::sanitized(&tests).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("2 passed"), "{said}");
+}
+
+#[test]
+fn a_kernel_that_leaves_its_memory_is_seen() {
+    if emulation::is_sanitized() {
+        emulation::install().overrun();
+        return;
+    }
+    let own = ["a_kernel_that_leaves_its_memory_is_seen"];
+    let output = emulation::sanitized(&own).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("heap-buffer-overflow"), "{said}");
+}
+
+#[test]
+fn the_ptx_has_every_kernel_with_parameters_that_can_be_passed() {
+    for kernel in Kernel::ALL {
+        let parameters = kernel.parameters(PTX);
+        assert!(
+            parameters.is_some_and(|them| !them.is_empty()),
+            "{kernel:?}"
+        );
+    }
+}

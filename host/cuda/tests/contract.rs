@@ -1,0 +1,23 @@
+//! An engine on an emulated CUDA device keeps the executor contract, as one on processors does.
+
+use std::sync::Arc;
+
+use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
+use pointsman_engine::model::backend::Backend;
+use pointsman_engine::test_util::models;
+use pointsman_engine::test_util::subjects::{KV_SHAPE, Stepped, Threaded};
+use pointsman_executor::contract_suite;
+
+/// Makes a backend of the demo model, with a device's pool of its own.
+fn demo() -> Box<dyn Backend> {
+    emulation::install();
+    let model = models::demo();
+    let tokens = KV_SHAPE.tokens_per_block * KV_SHAPE.blocks_total;
+    let pool = kv_bytes_per_token(model.config()) * u64::from(tokens);
+    let device = Arc::new(CudaDevice::new(0, pool).expect("the emulation has a device"));
+    Box::new(CudaBackend::new(&device, model, KV_SHAPE).expect("the device has room"))
+}
+
+contract_suite!(cuda, Stepped::new(&[demo]), 3);
+contract_suite!(cuda_on_its_thread, Threaded::new(&[demo]), 3);
+contract_suite!(cuda_with_two_models, Stepped::new(&[demo, demo]), 2);

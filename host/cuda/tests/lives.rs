@@ -1,0 +1,140 @@
+//! An emulated device that is lost, or has not enough memory, and what is shared on it.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::sync::Arc;
+
+use pointsman_core::BlockId;
+use pointsman_cuda::emulation::{self, ThreadOrder};
+use pointsman_cuda::probe::{self, NoDevice};
+use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
+use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvShape, Logits};
+use pointsman_engine::test_util::models;
+
+const SHAPE: KvShape = KvShape {
+    tokens_per_block: 16,
+    blocks_total: 8,
+};
+fn pool_bytes() -> usize {
+    let tokens = u64::from(SHAPE.tokens_per_block * SHAPE.blocks_total);
+    let bytes = kv_bytes_per_token(models::demo().config()) * tokens;
+    usize::try_from(bytes).unwrap()
+}
+
+fn device() -> CudaDevice {
+    CudaDevice::new(0, pool_bytes() as u64).unwrap()
+}
+
+fn backend(device: &CudaDevice) -> Result<CudaBackend, DeviceError> {
+    CudaBackend::new(device, models::demo(), SHAPE)
+}
+
+fn step(backend: &mut CudaBackend) -> Result<Vec<u32>, DeviceError> {
+    let chunk = Chunk {
+        tokens: &[5, 6, 7, 8, 9],
+        start: 0,
+        blocks: &[BlockId(2)],
+        logits: Logits::Last,
+    };
+    let mut logits = Vec::new();
+    backend.forward(&[chunk], &mut logits)?;
+    Ok(logits.iter().map(|logit| logit.to_bits()).collect())
+}
+
+#[test]
+fn a_lost_device_begins_anew_once_all_have_let_go_of_it() {
+    let emulated = emulation::alone();
+    let device = device();
+    let (mut one, mut other) = (backend(&device).unwrap(), backend(&device).unwrap());
+    let before = step(&mut one).unwrap();
+    emulated.lose_after(Some(3));
+    let lost = step(&mut one).unwrap_err();
+    assert!(lost.0.contains("ILLEGAL_ADDRESS"), "{lost}");
+    drop(one);
+    let early = backend(&device).unwrap_err();
+    assert!(early.0.contains("has not let go of it yet"), "{early}");
+    // The other one hears of it at its next step.
+    step(&mut other).unwrap_err();
+    drop(other);
+    assert_eq!(emulated.allocated(), 0);
+    assert_eq!(step(&mut backend(&device).unwrap()), Ok(before));
+}
+
+#[test]
+fn backends_share_the_pool_and_the_weights_and_give_back_all_memory() {
+    let emulated = emulation::alone();
+    let device = device();
+    let mut one = backend(&device).unwrap();
+    step(&mut one).unwrap();
+    let first = emulated.allocated();
+    let weights = usize::try_from(weight_bytes(models::demo().config())).unwrap();
+    let pool = pool_bytes();
+    assert!(first > weights + pool, "{first}");
+    let mut other = backend(&device).unwrap();
+    assert_eq!(step(&mut other), step(&mut one));
+    let second = emulated.allocated() - first;
+    // Its buffers and cuBLAS's, and not once more what is shared.
+    assert!(
+        second < first - weights - pool + 1,
+        "{second} after {first}"
+    );
+    drop((one, other));
+    assert_eq!(emulated.allocated(), 0);
+}
+
+#[test]
+fn a_device_without_enough_memory_says_so_and_keeps_nothing() {
+    let emulated = emulation::alone();
+    emulated.set_memory(pool_bytes() / 2);
+    let refused = backend(&device()).unwrap_err();
+    assert!(refused.0.contains("give it less"), "{refused}");
+    emulated.set_memory(pool_bytes() + 4096);
+    let refused = backend(&device()).unwrap_err();
+    assert!(refused.0.contains("OUT_OF_MEMORY"), "{refused}");
+    assert_eq!(emulated.allocated(), 0);
+}
+
+#[test]
+fn the_order_of_threads_and_blocks_changes_nothing() {
+    let emulated = emulation::alone();
+    let device = device();
+    let mut backend = backend(&device).unwrap();
+    let forward = step(&mut backend).unwrap();
+    for order in [
+        ThreadOrder::Backward,
+        ThreadOrder::Shuffled(1),
+        ThreadOrder::Shuffled(2),
+    ] {
+        emulated.set_order(order);
+        assert_eq!(step(&mut backend).unwrap(), forward, "{order:?}");
+    }
+}
+
+#[test]
+fn devices_are_listed_and_one_that_is_not_there_is_named() {
+    let emulated = emulation::alone();
+    emulated.set_devices(2);
+    let devices = probe::devices().unwrap();
+    assert_eq!(devices.len(), 2);
+    assert!(devices[1].to_string().starts_with("1: "), "{}", devices[1]);
+    let missing = probe::device(2).unwrap_err();
+    let expected = NoDevice::NotThere {
+        ordinal: 2,
+        devices: 2,
+    };
+    assert_eq!(missing, expected);
+    assert!(CudaDevice::new(2, 1 << 20).is_err());
+}
+
+#[test]
+fn two_devices_may_be_used_side_by_side() {
+    let emulated = emulation::alone();
+    emulated.set_devices(2);
+    let second = CudaDevice::new(1, pool_bytes() as u64).unwrap();
+    let (first, second) = (Arc::new(device()), Arc::new(second));
+    let mut backends = [&first, &second].map(|device| backend(device).unwrap());
+    let rows = backends.each_mut().map(|backend| step(backend).unwrap());
+    assert_eq!(rows[0], rows[1]);
+}

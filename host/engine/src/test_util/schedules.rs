@@ -1,0 +1,214 @@
+//! Sequences under random schedules, whose rows of logits must be those of solo runs, bit by bit.
+
+use fastrand::Rng;
+use pointsman_core::BlockId;
+
+use crate::cpu::CpuBackend;
+use crate::model::backend::{Backend, Chunk, KvShape, Logits};
+
+/// A sequence and the bits of its logits after every token.
+#[derive(Debug)]
+pub struct Solo {
+    tokens: Vec<u32>,
+    rows: Vec<Vec<u32>>,
+}
+
+/// A sequence under a schedule.
+struct Running<'a> {
+    solo: &'a Solo,
+    done: usize,
+    blocks: Vec<BlockId>,
+    evictions_left: u32,
+}
+
+/// A sequence's part in a step.
+struct Turn {
+    index: usize,
+    tokens: usize,
+    logits: Logits,
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn as_u32(value: usize) -> u32 {
+    u32::try_from(value).unwrap()
+}
+
+/// A backend with blocks that can be filled with NaN, so that logits show if a position is read before
+/// it is written.
+pub trait WithPoison: Backend {
+    /// Fills blocks with NaN.
+    fn poison(&mut self, blocks: &[BlockId]);
+}
+
+impl WithPoison for CpuBackend {
+    fn poison(&mut self, blocks: &[BlockId]) {
+        self.poison(blocks);
+    }
+}
+
+/// A maker of backends of one model, with an empty pool of the shape that is asked for.
+pub type MakeBackend<'a> = &'a dyn Fn(KvShape) -> Box<dyn WithPoison>;
+
+/// Runs a sequence alone, one token after the other.
+fn run_alone(make: MakeBackend<'_>, tokens: Vec<u32>) -> Solo {
+    let shape = KvShape {
+        tokens_per_block: 16,
+        blocks_total: as_u32(tokens.len().div_ceil(16)),
+    };
+    let mut backend = make(shape);
+    let blocks: Vec<BlockId> = (0..shape.blocks_total).map(BlockId).collect();
+    let mut logits = Vec::new();
+    let rows = (0..tokens.len()).map(|position| {
+        let chunk = Chunk {
+            tokens: &tokens[position..=position],
+            start: as_u32(position),
+            blocks: &blocks,
+            logits: Logits::Last,
+        };
+        backend.forward(&[chunk], &mut logits).unwrap();
+        assert!(logits.iter().all(|logit| logit.is_finite()));
+        bits(&logits)
+    });
+    let rows = rows.collect();
+    Solo { tokens, rows }
+}
+
+/// Runs random sequences of these lengths, each alone.
+pub fn run_all_alone(make: MakeBackend<'_>, lengths: &[usize], seed: u64) -> Vec<Solo> {
+    let mut rng = Rng::with_seed(seed);
+    let one = KvShape {
+        tokens_per_block: 16,
+        blocks_total: 1,
+    };
+    let vocab_size = as_u32(make(one).vocab_size());
+    let sequences = lengths.iter().map(|length| {
+        let tokens = (0..*length).map(|_| rng.u32(..vocab_size)).collect();
+        run_alone(make, tokens)
+    });
+    sequences.collect()
+}
+
+/// Returns the shape of a pool with just enough blocks for all.
+pub fn shape(solos: &[Solo], tokens_per_block: usize) -> KvShape {
+    let needed = solos
+        .iter()
+        .map(|solo| solo.tokens.len().div_ceil(tokens_per_block));
+    KvShape {
+        tokens_per_block: as_u32(tokens_per_block),
+        blocks_total: as_u32(needed.sum()),
+    }
+}
+
+/// Runs `solos` together under a schedule, and compares every row that is asked for.
+///
+/// # Panics
+/// With the first row that differs.
+pub fn check(solos: &[Solo], backend: &mut dyn WithPoison, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let mut free: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    backend.poison(&free);
+    rng.shuffle(&mut free);
+    let running = solos.iter().map(|solo| Running {
+        solo,
+        done: 0,
+        blocks: Vec::new(),
+        evictions_left: 2,
+    });
+    let mut running: Vec<Running<'_>> = running.collect();
+    let mut logits = Vec::new();
+    while running
+        .iter()
+        .any(|sequence| sequence.done < sequence.solo.tokens.len())
+    {
+        evict(&mut running, backend, &mut free, &mut rng);
+        let turns = turns(
+            &mut running,
+            backend.tokens_per_block(),
+            &mut free,
+            &mut rng,
+        );
+        let chunks: Vec<Chunk<'_>> = turns.iter().map(|turn| turn.chunk(&running)).collect();
+        backend.forward(&chunks, &mut logits).unwrap();
+        let mut rows = logits.chunks_exact(backend.vocab_size());
+        for turn in turns {
+            let sequence = &mut running[turn.index];
+            sequence.done += turn.tokens;
+            if turn.logits == Logits::Last {
+                let expected = &sequence.solo.rows[sequence.done - 1];
+                let same = bits(rows.next().unwrap()) == *expected;
+                let (index, done) = (turn.index, sequence.done);
+                assert!(
+                    same,
+                    "schedule of seed {seed}, sequence {index}, after {done} tokens"
+                );
+            }
+        }
+        assert_eq!(rows.len(), 0);
+    }
+}
+
+/// Takes the blocks of some sequence, now and then.
+fn evict(
+    running: &mut [Running<'_>],
+    backend: &mut dyn WithPoison,
+    free: &mut Vec<BlockId>,
+    rng: &mut Rng,
+) {
+    let victim = &mut running[rng.usize(..running.len())];
+    if rng.u32(..4) == 0 && victim.evictions_left > 0 && victim.done > 1 {
+        victim.evictions_left -= 1;
+        victim.done = 0;
+        backend.poison(&victim.blocks);
+        free.append(&mut victim.blocks);
+        rng.shuffle(free);
+    }
+}
+
+/// Chooses the turns of a step, and gives blocks for them.
+fn turns(
+    running: &mut [Running<'_>],
+    tokens_per_block: u32,
+    free: &mut Vec<BlockId>,
+    rng: &mut Rng,
+) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    for (index, sequence) in running.iter_mut().enumerate() {
+        let left = sequence.solo.tokens.len() - sequence.done;
+        if left == 0 || rng.u32(..4) == 0 {
+            continue;
+        }
+        let most = if rng.u32(..6) == 0 { 60 } else { 7 };
+        let tokens = rng.usize(1..=most).min(left);
+        let needed = as_u32(sequence.done + tokens).div_ceil(tokens_per_block);
+        while as_u32(sequence.blocks.len()) < needed {
+            sequence.blocks.push(free.pop().unwrap());
+        }
+        let logits = if tokens == left || rng.bool() {
+            Logits::Last
+        } else {
+            Logits::None
+        };
+        turns.push(Turn {
+            index,
+            tokens,
+            logits,
+        });
+    }
+    rng.shuffle(&mut turns);
+    turns
+}
+
+impl Turn {
+    fn chunk<'a>(&self, running: &'a [Running<'_>]) -> Chunk<'a> {
+        let sequence = &running[self.index];
+        Chunk {
+            tokens: &sequence.solo.tokens[sequence.done..][..self.tokens],
+            start: as_u32(sequence.done),
+            blocks: &sequence.blocks,
+            logits: self.logits,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The devices of this machine, on which models run.
+//!
+//! A device is a part of the processors with threads of its own, or a CUDA device. Its KV blocks are
+//! shared by all its executors. A block is a fixed number of bytes: enough for 16 tokens of the model
+//! with the most bytes per token. A block holds as many tokens of each other model as fit; where an
+//! executor serves several models, as many as fit of the one with the most bytes per token.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_core::rows::ExecutorKind;
+use pointsman_core::{DeviceId, DeviceSpec, Input, KvSpec, Machine, Micros};
+use pointsman_cuda::{CudaBackend, CudaDevice, probe};
+use pointsman_driver::provider::ServeModelError;
+use pointsman_engine::cpu;
+use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::model::backend::{Backend, DeviceError, KvShape};
+use pointsman_engine::model::config::LlamaConfig;
+use pointsman_engine::model::host::HostModel;
+use tracing::info;
+
+use crate::config::{DeviceConfig, Hardware};
+
+/// Tokens in a block, of the model that takes the most memory per token.
+const TOKENS_PER_BLOCK: u64 = 16;
+
+/// An attached device.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalDevice {
+    pub(crate) name: String,
+    pub(crate) id: DeviceId,
+    blocks: Blocks,
+    hardware: Hardware,
+    compute: Compute,
+}
+
+/// The KV blocks of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Blocks {
+    /// Bytes of one block.
+    bytes: u64,
+    /// Number of blocks.
+    total: u32,
+}
+
+/// The hardware of an attached device, at work.
+#[derive(Clone, Debug)]
+enum Compute {
+    Processors(Processors),
+    Cuda(Arc<CudaDevice>),
+}
+
+impl LocalDevice {
+    /// Attaches a device whose blocks fit the widest of `models`, and starts its threads.
+    ///
+    /// # Errors
+    /// If there is no such device, or it has no memory for `models`.
+    pub(crate) fn attach(
+        machine: &mut Machine,
+        now: Micros,
+        config: &DeviceConfig,
+        models: &[&HostModel],
+    ) -> Result<Self> {
+        let name = &config.name;
+        let widths = models
+            .iter()
+            .map(|model| kv_bytes_per_token(config.hardware, model.config()));
+        let bytes = widths.max().context("no model is configured")? * TOKENS_PER_BLOCK;
+        let kv_bytes = kv_bytes(config, models).with_context(|| format!("device {name}"))?;
+        let total = u32::try_from(kv_bytes / bytes).unwrap_or(u32::MAX);
+        ensure!(
+            total > 0,
+            "kv-memory of {kv_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
+             bytes"
+        );
+        let compute = match config.hardware {
+            Hardware::Processors { threads } => {
+                let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
+                Compute::Processors(Processors::start(name, threads)?)
+            }
+            Hardware::Cuda { ordinal } => {
+                let pool = bytes * u64::from(total);
+                info!(device = name, ordinal, kv_bytes = pool, "CUDA device");
+                Compute::Cuda(Arc::new(CudaDevice::new(ordinal, pool)?))
+            }
+        };
+        let spec = DeviceSpec {
+            name: name.clone(),
+            kv: KvSpec::Owned {
+                block_bytes: bytes,
+                blocks_total: total,
+            },
+            tokens_per_step: Some(config.tokens_per_step),
+        };
+        Ok(Self {
+            name: name.clone(),
+            id: machine.handle(now, Input::DeviceAttached(spec)).device()?,
+            blocks: Blocks { bytes, total },
+            hardware: config.hardware,
+            compute,
+        })
+    }
+
+    /// The kind of the device's executors.
+    pub(crate) fn kind(&self) -> ExecutorKind {
+        match self.compute {
+            Compute::Processors(_) => ExecutorKind::Cpu,
+            Compute::Cuda(_) => ExecutorKind::Cuda,
+        }
+    }
+
+    /// Lays the KV cache of an executor's models out in the blocks of the device.
+    pub(crate) fn shape(&self, models: &[&HostModel]) -> Result<KvShape, ServeModelError> {
+        let mut widest = 1;
+        for model in models {
+            let config = model.config();
+            if let Compute::Cuda(_) = self.compute {
+                CudaBackend::check(config)
+                    .map_err(|error| ServeModelError::DoesNotFit(error.to_string()))?;
+            }
+            widest = widest.max(kv_bytes_per_token(self.hardware, config));
+        }
+        let tokens = u32::try_from(self.blocks.bytes / widest).unwrap_or(u32::MAX);
+        if tokens == 0 {
+            return Err(ServeModelError::DoesNotFit(format!(
+                "a token takes {widest} bytes of KV cache, a block of device {} has {}; put the model \
+                 into the configuration and start the host again",
+                self.name, self.blocks.bytes
+            )));
+        }
+        Ok(KvShape {
+            tokens_per_block: tokens,
+            blocks_total: self.blocks.total,
+        })
+    }
+
+    /// Makes a backend of a model. One for processors is passed on by `make`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn backend(
+        &self,
+        model: &Arc<HostModel>,
+        shape: KvShape,
+        make: impl FnOnce(CpuBackend) -> Box<dyn Backend>,
+    ) -> Result<Box<dyn Backend>, DeviceError> {
+        let model = Arc::clone(model);
+        match &self.compute {
+            Compute::Processors(processors) => {
+                Ok(make(CpuBackend::new(model, shape, processors.clone())))
+            }
+            Compute::Cuda(device) => Ok(Box::new(CudaBackend::new(device, model, shape)?)),
+        }
+    }
+}
+
+/// Lists the devices of this machine, a line for each.
+#[must_use]
+pub fn list_devices() -> String {
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut lines = format!("cpu: {processors} processors\n");
+    match probe::devices() {
+        Ok(devices) if devices.is_empty() => lines.push_str("cuda: the driver has no device\n"),
+        Ok(devices) => {
+            for device in devices {
+                lines.push_str(&format!("cuda {device}\n"));
+            }
+        }
+        Err(error) => lines.push_str(&format!("cuda: {error}\n")),
+    }
+    lines
+}
+
+/// Bytes of KV cache that a token of a model takes.
+fn kv_bytes_per_token(hardware: Hardware, config: &LlamaConfig) -> u64 {
+    match hardware {
+        Hardware::Processors { .. } => cpu::kv_bytes_per_token(config),
+        Hardware::Cuda { .. } => pointsman_cuda::kv_bytes_per_token(config),
+    }
+}
+
+/// Bytes of KV cache on a device: as configured, or nine tenths of what `models` leave of a CUDA
+/// device's memory.
+fn kv_bytes(config: &DeviceConfig, models: &[&HostModel]) -> Result<u64> {
+    let Hardware::Cuda { ordinal } = config.hardware else {
+        return config.kv_bytes.context("kv-memory is missing");
+    };
+    let free = CudaDevice::free_bytes(ordinal)?;
+    let weights = models
+        .iter()
+        .map(|model| pointsman_cuda::weight_bytes(model.config()));
+    let weights: u64 = weights.sum();
+    let left = free.saturating_sub(weights);
+    let kv_bytes = config.kv_bytes.unwrap_or(left / 10 * 9);
+    ensure!(
+        kv_bytes < left,
+        "its models take {weights} bytes and its kv-memory {kv_bytes}, but only {free} bytes of the \
+         device's memory are free"
+    );
+    Ok(kv_bytes)
+}

@@ -1,0 +1,139 @@
+//! A server with models on an emulated CUDA device.
+
+use anyhow::{Context, Result, ensure};
+use pointsman_cuda::emulation;
+use pointsman_driver::provider::ExecutorConfig;
+use pointsman_server::config::{Config, DeviceConfig};
+use pointsman_tests::client::{Client, chat, streamed_chat};
+use pointsman_tests::serving::Serving;
+use serde_json::{Value, json};
+
+/// The demo model on the processors as `near`, and on a CUDA device as `gpu`.
+fn both(config: &mut Config) {
+    config.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+    config.executors = vec![named("near", None), named("gpu", Some("gpu0"))];
+}
+
+fn named(name: &str, device: Option<&str>) -> ExecutorConfig {
+    ExecutorConfig {
+        name: Some(name.to_owned()),
+        device: device.map(str::to_owned),
+        ..ExecutorConfig::new("demo")
+    }
+}
+
+fn on(kind: &str, mut body: Value) -> Value {
+    body["pointsman"] = json!({"kind": kind});
+    body
+}
+
+/// The text of an answer of an executor of this kind, which has to be `executor`.
+async fn answer(client: Client, kind: &str, executor: &str) -> Result<String> {
+    let body = on(kind, chat("What comes after four?"));
+    let answer = client.post("/v1/chat/completions", &body).await?;
+    let text = answer.text()?;
+    ensure!(answer.header("x-pointsman-executor") == executor, "{kind}");
+    Ok(text)
+}
+
+#[tokio::test]
+async fn a_model_is_served_by_a_cuda_device_beside_the_processors() -> Result<()> {
+    let _emulated = emulation::alone();
+    let serving = Serving::start(both).await?;
+    let client = serving.client;
+    let near = answer(client, "cpu", "near").await?;
+    let text = answer(client, "cuda", "gpu").await?;
+    ensure!(text == near, "{text} and {near}");
+    let body = on("cuda", streamed_chat("What comes after four?"));
+    let streamed = client.stream(&body).await?.finish().await?;
+    ensure!(streamed.text == text && streamed.done, "{streamed:?}");
+    let executors = client.get("/admin/executors").await?.json()?;
+    let gpu = &executors["executors"][1];
+    ensure!(gpu["kind"] == "cuda" && gpu["device"] == "gpu0", "{gpu}");
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_at_the_processors_when_its_device_is_lost_which_then_serves_again()
+-> Result<()> {
+    let emulated = emulation::alone();
+    let serving = Serving::start(|config| {
+        both(config);
+        config.executors[0].terms.slots = 1;
+    })
+    .await?;
+    let client = serving.client;
+    let endless = |kind: &str, tokens: u32| {
+        let mut body = on(kind, streamed_chat("Hello"));
+        body["ignore_eos"] = json!(true);
+        body["max_tokens"] = json!(tokens);
+        body
+    };
+    let mut occupant = client.stream(&endless("cpu", 1900)).await?;
+    occupant.first_text().await?;
+    let mut body = endless("cuda", 300);
+    body["pointsman"] = json!({"executors": ["near", "gpu"]});
+    let mut stream = client.stream(&body).await?;
+    stream.first_text().await?;
+    let first = stream
+        .headers
+        .get("x-pointsman-executor")
+        .context("nowhere")?;
+    ensure!(first == "gpu", "{first:?}");
+    drop(occupant);
+    emulated.lose_after(Some(20));
+    let streamed = stream.finish().await?;
+    ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+    let again = answer(client, "cuda", "gpu").await?;
+    ensure!(!again.is_empty());
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn kv_memory_is_nine_tenths_of_what_the_models_leave_or_as_much_as_is_said() -> Result<()> {
+    let emulated = emulation::alone();
+    emulated.set_memory(64 << 20);
+    let serving = Serving::start(both).await?;
+    let devices = serving.client.get("/admin/devices").await?.json()?;
+    let total = |devices: &Value| -> Result<u64> {
+        let gpu = &devices["devices"][1];
+        let (blocks, bytes) = (&gpu["blocks_total"], &gpu["block_bytes"]);
+        Ok(blocks.as_u64().context("no blocks")? * bytes.as_u64().context("no bytes")?)
+    };
+    let by_itself = total(&devices)?;
+    ensure!((50 << 20..56 << 20).contains(&by_itself), "{devices}");
+    serving.server.stop().await?;
+    let serving = Serving::start(|config| {
+        both(config);
+        config.devices[1].kv_bytes = Some(8 << 20);
+    });
+    let serving = serving.await?;
+    let devices = serving.client.get("/admin/devices").await?.json()?;
+    ensure!((7 << 20..=8 << 20).contains(&total(&devices)?), "{devices}");
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_server_without_the_device_or_the_memory_it_wants_does_not_start_and_says_why()
+-> Result<()> {
+    let emulated = emulation::alone();
+    emulated.set_memory(64 << 20);
+    let refused = async |tune: fn(&mut DeviceConfig)| {
+        let started = Serving::start(|config| {
+            both(config);
+            tune(&mut config.devices[1]);
+        });
+        let refused = started.await.err().context("it started")?;
+        anyhow::Ok(format!("{refused:#}"))
+    };
+    let said = refused(|device| device.kv_bytes = Some(62 << 20)).await?;
+    ensure!(said.contains("device gpu0: its models take"), "{said}");
+    let said = refused(|device| *device = DeviceConfig::with_cuda("gpu0", 5)).await?;
+    ensure!(
+        said.contains("there is no CUDA device 5: the driver has 1"),
+        "{said}"
+    );
+    Ok(())
+}
