@@ -42,9 +42,9 @@ struct Kernel {
      }}
 
 const Kernel KERNELS[] = {
-    KERNEL(embed),         KERNEL(rmsnorm),   KERNEL(add_rmsnorm),
-    KERNEL(add_bias),      KERNEL(last_rows), KERNEL(silu_mul),
-    KERNEL(rope_write_kv), KERNEL(attention), KERNEL(attention_merge),
+    KERNEL(embed),      KERNEL(rmsnorm),   KERNEL(add_rmsnorm), KERNEL(add_bias),
+    KERNEL(norm_heads), KERNEL(last_rows), KERNEL(silu_mul),    KERNEL(rope_write_kv),
+    KERNEL(attention),  KERNEL(attention_merge),
 };
 
 // A device: its memory, and who holds its context.

@@ -41,6 +41,16 @@ extern "C" __global__ void rmsnorm(bf16* out, const bf16* hidden, const float* w
     norm(out + from, hidden + from, weight, eps, size);
 }
 
+// Divides each query and each key of a row (x) by its root mean square, a head (y) by a block, and
+// multiplies it by the weight of queries or of keys.
+extern "C" __global__ void norm_heads(bf16* qkv, const float* query_weight,
+                                      const float* key_weight, float eps, int heads, int kv_heads,
+                                      int head_dim) {
+    u64 head = (u64)blockIdx.x * (heads + 2 * kv_heads) + blockIdx.y;
+    const float* weight = (int)blockIdx.y < heads ? query_weight : key_weight;
+    norm(qkv + head * head_dim, qkv + head * head_dim, weight, eps, head_dim);
+}
+
 // Adds `delta` to `hidden`, then `rmsnorm`. A thread reads again only what it wrote itself.
 extern "C" __global__ void add_rmsnorm(bf16* out, bf16* hidden, const bf16* delta,
                                        const float* weight, float eps, int size) {

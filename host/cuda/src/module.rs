@@ -25,6 +25,7 @@ pub enum Kernel {
     RmsNorm,
     AddRmsNorm,
     AddBias,
+    NormHeads,
     RopeWriteKv,
     Attention,
     AttentionMerge,
@@ -71,11 +72,12 @@ pub enum Parameter {
 
 impl Kernel {
     /// All kernels, each at the place of its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Embed,
         Self::RmsNorm,
         Self::AddRmsNorm,
         Self::AddBias,
+        Self::NormHeads,
         Self::RopeWriteKv,
         Self::Attention,
         Self::AttentionMerge,
@@ -91,6 +93,7 @@ impl Kernel {
             Self::RmsNorm => "rmsnorm",
             Self::AddRmsNorm => "add_rmsnorm",
             Self::AddBias => "add_bias",
+            Self::NormHeads => "norm_heads",
             Self::RopeWriteKv => "rope_write_kv",
             Self::Attention => "attention",
             Self::AttentionMerge => "attention_merge",

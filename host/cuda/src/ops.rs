@@ -8,6 +8,7 @@ use cudarc::cublas::{CudaBlas, result::gemm_ex, sys as blas};
 use cudarc::driver::{CudaSlice, CudaStream};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::model::config::LlamaConfig;
+use pointsman_engine::model::graph::HeadNorms;
 use pointsman_engine::model::ops::Ops;
 
 use crate::blas_failed;
@@ -18,6 +19,8 @@ use crate::weights::DeviceMatrix;
 
 /// Threads of a block.
 const THREADS: u32 = 128;
+/// Threads that run together.
+const WARP: u32 = 32;
 /// Positions that a block of attention walks: so many that there is work, so few that a long sequence
 /// alone keeps a device busy. A row's pieces depend on its own position only, and so does its result.
 const PIECE: usize = 128;
@@ -133,6 +136,28 @@ impl Ops for CudaOps<'_> {
 
     fn logits(&mut self, x: &Rows, head: &DeviceMatrix, out: &mut Rows) {
         self.attempt(|ops| ops.product(x, head, Outputs::F32, out));
+    }
+
+    fn norm_heads(&mut self, qkv: &mut Rows, norms: &HeadNorms<CudaSlice<f32>>) {
+        self.attempt(|ops| {
+            let config = ops.config;
+            let args = [
+                ops.rows(qkv),
+                ops.memory(&norms.query),
+                ops.memory(&norms.key),
+                Arg::Float(config.rms_norm_eps),
+                int(config.heads),
+                int(config.kv_heads),
+                int(config.head_dim),
+            ];
+            let grid = Grid {
+                blocks: (qkv.count, config.heads + config.kv_heads, 1),
+                threads: WARP,
+                shared_bytes: 0,
+            };
+            ops.module
+                .launch(ops.stream, Kernel::NormHeads, grid, &args)
+        });
     }
 
     fn rope_write_kv(&mut self, layer: usize, qkv: &mut Rows) {

@@ -112,11 +112,9 @@ fn copied<T: cudarc::driver::DeviceRepr>(
 
 /// The table of angles, as the processors compute them for each step.
 fn angles(model: &HostModel) -> Vec<f32> {
-    let positions = 0..model.config().context_tokens;
-    let rows = positions.flat_map(|position| {
-        let turned = model.frequencies().iter();
-        let turned = turned.map(move |frequency| position as f32 * frequency);
-        turned.clone().map(f32::cos).chain(turned.map(f32::sin))
-    });
-    rows.collect()
+    let mut angles = Vec::new();
+    for position in 0..model.config().context_tokens {
+        model.rotation().push(position, &mut angles);
+    }
+    angles
 }

@@ -47,6 +47,7 @@ fn shapes() -> Vec<Value> {
         base(json!({"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 128})),
         base(json!({"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 256})),
         base(json!({"attention_bias": true, "mlp_bias": true, "rope_parameters": llama3})),
+        base(json!({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 1})),
     ]
 }
 

@@ -1,4 +1,5 @@
-//! The demo model's answers against those of transformers in f32.
+//! The demo model's answers, and the logits of a tiny model of each family, against those of transformers in
+//! f32.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot set itself up has failed"
@@ -11,7 +12,9 @@ use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::test_util::models;
+use safetensors::Dtype;
 use serde::Deserialize;
+use serde_json::Value;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -27,6 +30,27 @@ struct Golden {
 fn golden() -> Vec<Golden> {
     let json = fs::read(models::demo_folder().join("golden.json")).unwrap();
     serde_json::from_slice(&json).unwrap()
+}
+
+/// `families/golden.json`.
+#[derive(Deserialize)]
+struct Families {
+    tokens: Vec<u32>,
+    /// Positions whose logits are given.
+    positions: Vec<usize>,
+    cases: Vec<Case>,
+}
+
+/// A tiny model of a family, as transformers writes it.
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    config: Value,
+    logits: Vec<Vec<f32>>,
+}
+
+fn families() -> Families {
+    serde_json::from_str(include_str!("families/golden.json")).unwrap()
 }
 
 fn backend() -> CpuBackend {
@@ -93,5 +117,27 @@ fn greedy_answers_are_those_of_transformers() {
             logits = after(&mut backend, &[token], position);
         }
         assert_eq!(answer, golden.greedy_ids, "{}", golden.message);
+    }
+}
+
+#[test]
+fn logits_of_every_family_are_those_of_transformers() {
+    let families = families();
+    assert_eq!(families.cases.len(), 11);
+    for case in families.cases {
+        let tensors = models::tensors(&case.config, 0);
+        let model = models::load(&case.config, &tensors, Dtype::F32);
+        let shape = KvShape {
+            tokens_per_block: 16,
+            blocks_total: 3,
+        };
+        let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
+        for (position, expected) in families.positions.iter().zip(&case.logits) {
+            let logits = after(&mut backend, &families.tokens[..=*position], 0);
+            let differences = logits.iter().zip(expected).map(|(a, b)| (a - b).abs());
+            let largest = differences.fold(0.0, f32::max);
+            let name = &case.name;
+            assert!(largest < 1e-4, "{name}: off by {largest} at {position}");
+        }
     }
 }

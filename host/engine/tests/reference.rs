@@ -8,7 +8,7 @@ use pointsman_core::BlockId;
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
-use pointsman_engine::model::config::{Head, LlamaConfig};
+use pointsman_engine::model::config::{Extra, Head, LlamaConfig, Rotation};
 use pointsman_engine::test_util::models;
 use safetensors::Dtype;
 use serde_json::Value;
@@ -55,9 +55,13 @@ impl Reference<'_> {
         for position in 0..x.len() {
             for head in 0..self.config.heads {
                 let shared = head / (self.config.heads / self.config.kv_heads);
-                let query = self.turned(&queries[position][head * size..][..size], position);
+                let query = &queries[position][head * size..][..size];
+                let query = self.normed_head(query, &format!("{name}.q_norm"));
+                let query = self.turned(&query, position);
                 let scores = (0..=position).map(|at| {
-                    let key = self.turned(&keys[at][shared * size..][..size], at);
+                    let key = &keys[at][shared * size..][..size];
+                    let key = self.normed_head(key, &format!("{name}.k_norm"));
+                    let key = self.turned(&key, at);
                     (dot(&query, &key) / (size as f64).sqrt()).exp()
                 });
                 let scores: Vec<f64> = scores.collect();
@@ -72,14 +76,25 @@ impl Reference<'_> {
         self.linear(&out, &format!("{name}.o_proj"))
     }
 
+    fn normed_head(&self, head: &[f64], name: &str) -> Vec<f64> {
+        match self.config.head_norms {
+            Extra::Absent => head.to_vec(),
+            Extra::Present => self.norm(&vec![head.to_vec()], name).swap_remove(0),
+        }
+    }
+
     fn turned(&self, head: &[f64], position: usize) -> Vec<f64> {
         let half = head.len() / 2;
-        let frequencies = self.config.rope.frequencies(head.len());
+        let Rotation {
+            frequencies,
+            amplitude,
+        } = self.config.rope.rotation(head.len());
+        let amplitude = f64::from(amplitude);
         let mut out = vec![0.0; head.len()];
         for (i, frequency) in frequencies.iter().enumerate() {
             let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
-            out[i] = head[i] * cos - head[i + half] * sin;
-            out[i + half] = head[i + half] * cos + head[i] * sin;
+            out[i] = (head[i] * cos - head[i + half] * sin) * amplitude;
+            out[i + half] = (head[i + half] * cos + head[i] * sin) * amplitude;
         }
         out
     }

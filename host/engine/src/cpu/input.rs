@@ -49,6 +49,7 @@ impl<'a> InputBatch<'a> {
         for chunk in chunks {
             chunk.check(model.config(), shape);
             for (token, position) in chunk.tokens.iter().zip(chunk.start..) {
+                model.rotation().push(position, &mut input.angles);
                 input.rows.push(Row {
                     token: to_usize(*token),
                     position: to_usize(position),
@@ -60,17 +61,6 @@ impl<'a> InputBatch<'a> {
                 Logits::Last => input.last.push(input.rows.len() - 1),
             }
         }
-        input.set_angles(model.frequencies());
         input
-    }
-
-    fn set_angles(&mut self, frequencies: &[f32]) {
-        for row in &self.rows {
-            let angles = frequencies
-                .iter()
-                .map(|frequency| row.position as f32 * frequency);
-            self.angles.extend(angles.clone().map(f32::cos));
-            self.angles.extend(angles.map(f32::sin));
-        }
     }
 }

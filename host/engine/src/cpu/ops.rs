@@ -10,6 +10,7 @@ use super::kernels::{self, Product, Weight};
 use super::kv::{Half, HeadRef, KvPool};
 use super::simd::{Simd, widen};
 use crate::model::config::LlamaConfig;
+use crate::model::graph::HeadNorms;
 use crate::model::ops::Ops;
 use crate::model::weights::{Matrix, Values};
 
@@ -90,6 +91,27 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
 
     fn logits(&mut self, x: &Vec<f32>, head: &Matrix, out: &mut Vec<f32>) {
         self.linear(x, head, None, out);
+    }
+
+    fn norm_heads(&mut self, qkv: &mut Vec<f32>, norms: &HeadNorms<Vec<f32>>) {
+        let (simd, config) = (self.simd, self.config);
+        let (head_dim, eps) = (config.head_dim, config.rms_norm_eps);
+        let mut normed = vec![0.0; head_dim];
+        simd.enter(
+            #[inline(always)]
+            || {
+                for row in qkv.chunks_exact_mut(config.qkv_size()) {
+                    let (queries, rest) = row.split_at_mut(config.q_size());
+                    let keys = &mut rest[..config.kv_size()];
+                    for (heads, weight) in [(queries, &norms.query), (keys, &norms.key)] {
+                        for head in heads.chunks_exact_mut(head_dim) {
+                            kernels::rmsnorm(simd, head, weight, eps, &mut normed);
+                            head.copy_from_slice(&normed);
+                        }
+                    }
+                }
+            },
+        );
     }
 
     fn rope_write_kv(&mut self, layer: usize, qkv: &mut Vec<f32>) {

@@ -1,4 +1,4 @@
-//! A model's architecture: `config.json` of a Llama-family model, read and checked.
+//! A model's architecture: `config.json` of a model like Llama, read and checked.
 //!
 //! Transformers 4 and 5 write the same model differently (`rope_theta` and `rope_scaling` against
 //! `rope_parameters`); both end as one [`LlamaConfig`]. A key that would change the results and is
@@ -12,14 +12,24 @@
 //! # Not here
 //! Special tokens and sampling defaults, which are the text side's.
 
+mod rope;
+
 use serde::Deserialize;
 
+pub use self::rope::{Rope, RopeScaling, Rotation};
+
+use self::rope::RopeFile;
 use super::files::{ModelFileError, ModelFiles};
 
 /// The configuration's file.
 const FILE: &str = "config.json";
-/// The only architecture that is built.
-const ARCHITECTURE: &str = "LlamaForCausalLM";
+/// The families that are built, by the names of their architectures.
+const FAMILIES: [(&str, Family); 4] = [
+    ("LlamaForCausalLM", Family::Llama),
+    ("MistralForCausalLM", Family::Mistral),
+    ("Qwen2ForCausalLM", Family::Qwen2),
+    ("Qwen3ForCausalLM", Family::Qwen3),
+];
 
 const VOCAB_MAX: usize = 1 << 22;
 const WIDTH_MAX: usize = 1 << 20;
@@ -28,7 +38,7 @@ const HEADS_MAX: usize = 1 << 10;
 const HEAD_DIM_MAX: usize = 1 << 10;
 const CONTEXT_MAX: usize = 1 << 24;
 
-/// Shape of a Llama-family model.
+/// Shape of a model like Llama.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// Rows of the embedding table, and logits per token.
@@ -45,26 +55,30 @@ pub struct LlamaConfig {
     pub kv_heads: usize,
     /// Width of a head; even.
     pub head_dim: usize,
-    /// Longest sequence, in tokens.
+    /// Longest sequence, in tokens: no longer than a sliding window, so that there is no need to slide it.
     pub context_tokens: u32,
     /// Added to the mean square in each RMSNorm.
     pub rms_norm_eps: f32,
     /// The rotation of queries and keys by their positions.
     pub rope: Rope,
-    /// Bias of the projections of attention.
-    pub attention_bias: Bias,
-    /// Bias of the projections of an MLP.
-    pub mlp_bias: Bias,
+    /// Extra of the projections to queries, keys and values.
+    pub qkv_bias: Extra,
+    /// Extra of the projection from attention.
+    pub output_bias: Extra,
+    /// Norms of each head's queries and keys, before they turn.
+    pub head_norms: Extra,
+    /// Extra of the projections of an MLP.
+    pub mlp_bias: Extra,
     /// The projection of the last hidden state to logits.
     pub head: Head,
 }
 
-/// The presence of a bias in projections.
+/// The presence of weights that not every model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bias {
-    /// The projections have none.
+pub enum Extra {
+    /// The model has none.
     Absent,
-    /// Each output has a bias of its own.
+    /// The model has them.
     Present,
 }
 
@@ -75,39 +89,6 @@ pub enum Head {
     Tied,
     /// The projection is a matrix of its own.
     Own,
-}
-
-/// Rotary position embedding.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rope {
-    /// Base of the wavelengths.
-    pub theta: f32,
-    /// Stretch of the wavelengths for long contexts.
-    pub scaling: RopeScaling,
-}
-
-/// The stretch of wavelengths.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// No stretch at all.
-    Default,
-    /// The same stretch for all wavelengths.
-    Linear {
-        /// Factor by which each wavelength grows.
-        factor: f32,
-    },
-    /// A stretch for long wavelengths only, as in Llama 3.1.
-    Llama3 {
-        /// Factor by which long wavelengths grow.
-        factor: f32,
-        /// Wavelengths longer than the original context divided by this are long.
-        low_freq_factor: f32,
-        /// Wavelengths shorter than the original context divided by this stay; those between are
-        /// interpolated.
-        high_freq_factor: f32,
-        /// The context the model was first trained for, in tokens.
-        original_context: f32,
-    },
 }
 
 /// An error in `config.json`.
@@ -145,6 +126,15 @@ pub enum ModelConfigError {
     },
 }
 
+/// A family of models, which differ in what they have, and in what keys of the file mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+}
+
 /// The keys of the file that count.
 #[derive(Deserialize)]
 struct ConfigFile {
@@ -163,24 +153,15 @@ struct ConfigFile {
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     tie_word_embeddings: Option<bool>,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    partial_rotary_factor: Option<f32>,
     quantization_config: Option<serde_json::Value>,
     // Transformers 5.
     rope_parameters: Option<RopeFile>,
     // Transformers 4.
     rope_theta: Option<f32>,
     rope_scaling: Option<RopeFile>,
-}
-
-/// The keys of a rotary embedding. Both versions write its type under one or both of two names.
-#[derive(Default, Deserialize)]
-struct RopeFile {
-    rope_theta: Option<f32>,
-    rope_type: Option<String>,
-    r#type: Option<String>,
-    factor: Option<f32>,
-    low_freq_factor: Option<f32>,
-    high_freq_factor: Option<f32>,
-    original_max_position_embeddings: Option<f32>,
 }
 
 // === impl LlamaConfig ===
@@ -202,9 +183,12 @@ impl LlamaConfig {
     /// If the content is not JSON, lacks a key, or describes a model that cannot be run here.
     pub fn parse(json: &[u8]) -> Result<Self, ModelConfigError> {
         let file: ConfigFile = serde_json::from_slice(json)?;
+        let family = file.family()?;
         file.check_choices()?;
         let heads = sized("num_attention_heads", file.num_attention_heads, HEADS_MAX)?;
         let hidden_size = sized("hidden_size", file.hidden_size, WIDTH_MAX)?;
+        let rope = file.rope()?;
+        let attention_bias = Extra::from_file(file.attention_bias);
         Ok(Self {
             vocab_size: sized("vocab_size", file.vocab_size, VOCAB_MAX)?,
             hidden_size,
@@ -213,11 +197,26 @@ impl LlamaConfig {
             heads,
             kv_heads: kv_heads(file.num_key_value_heads, heads)?,
             head_dim: head_dim(file.head_dim, hidden_size, heads)?,
-            context_tokens: context_tokens(file.max_position_embeddings)?,
+            context_tokens: file.context_tokens(family, rope)?,
             rms_norm_eps: positive("rms_norm_eps", file.rms_norm_eps.unwrap_or(1e-6))?,
-            rope: file.rope()?,
-            attention_bias: Bias::from_file(file.attention_bias),
-            mlp_bias: Bias::from_file(file.mlp_bias),
+            rope,
+            qkv_bias: match family {
+                Family::Llama | Family::Qwen3 => attention_bias,
+                Family::Mistral => Extra::Absent,
+                Family::Qwen2 => Extra::Present,
+            },
+            output_bias: match family {
+                Family::Llama | Family::Qwen3 => attention_bias,
+                Family::Mistral | Family::Qwen2 => Extra::Absent,
+            },
+            head_norms: match family {
+                Family::Llama | Family::Mistral | Family::Qwen2 => Extra::Absent,
+                Family::Qwen3 => Extra::Present,
+            },
+            mlp_bias: match family {
+                Family::Llama => Extra::from_file(file.mlp_bias),
+                Family::Mistral | Family::Qwen2 | Family::Qwen3 => Extra::Absent,
+            },
             head: match file.tie_word_embeddings {
                 Some(true) => Head::Tied,
                 Some(false) | None => Head::Own,
@@ -256,7 +255,7 @@ impl LlamaConfig {
     }
 }
 
-impl Bias {
+impl Extra {
     fn from_file(flag: Option<bool>) -> Self {
         match flag {
             Some(true) => Self::Present,
@@ -265,50 +264,20 @@ impl Bias {
     }
 }
 
-// === impl Rope ===
-
-impl Rope {
-    /// Returns radians per position, for each pair of a head's dimensions.
-    #[must_use]
-    pub fn frequencies(&self, head_dim: usize) -> Vec<f32> {
-        let pairs = (0..head_dim).step_by(2);
-        let exponents = pairs.map(|pair| pair as f32 / head_dim as f32);
-        exponents
-            .map(|exponent| self.scaling.apply(1.0 / self.theta.powf(exponent)))
-            .collect()
-    }
-}
-
-impl RopeScaling {
-    fn apply(self, frequency: f32) -> f32 {
-        match self {
-            Self::Default => frequency,
-            Self::Linear { factor } => frequency / factor,
-            Self::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_context,
-            } => {
-                // Number of wavelengths in the original context.
-                let turns = original_context * frequency / std::f32::consts::TAU;
-                let share = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                let kept = share.clamp(0.0, 1.0);
-                (1.0 - kept) * frequency / factor + kept * frequency
-            }
-        }
-    }
-}
-
 // === impl ConfigFile ===
 
 impl ConfigFile {
-    fn check_choices(&self) -> Result<(), ModelConfigError> {
-        let architecture = self.architectures.iter().any(|name| name == ARCHITECTURE);
-        if !architecture {
-            let value = self.architectures.join(", ");
-            return unsupported("architectures", value, "LlamaForCausalLM is");
+    fn family(&self) -> Result<Family, ModelConfigError> {
+        let named = |name: &String| FAMILIES.iter().find(|(known, _)| known == name);
+        if let Some((_, family)) = self.architectures.iter().find_map(named) {
+            return Ok(*family);
         }
+        let supported =
+            "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM are";
+        unsupported("architectures", self.architectures.join(", "), supported)
+    }
+
+    fn check_choices(&self) -> Result<(), ModelConfigError> {
         if let Some(activation) = self.hidden_act.as_ref().filter(|name| *name != "silu") {
             return unsupported("hidden_act", activation.clone(), "silu is");
         }
@@ -322,6 +291,9 @@ impl ConfigFile {
                 supported,
             );
         }
+        if let Some(part) = self.partial_rotary_factor.filter(|part| *part != 1.0) {
+            return unsupported("partial_rotary_factor", part.to_string(), "1 is");
+        }
         Ok(())
     }
 
@@ -332,42 +304,22 @@ impl ConfigFile {
         let theta = file.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
         Ok(Rope {
             theta: positive("rope_theta", theta)?,
-            scaling: file.scaling()?,
+            scaling: file.scaling(self.max_position_embeddings)?,
         })
     }
-}
 
-impl RopeFile {
-    fn scaling(&self) -> Result<RopeScaling, ModelConfigError> {
-        let kind = self.rope_type.as_deref().or(self.r#type.as_deref());
-        match kind.unwrap_or("default") {
-            "default" => Ok(RopeScaling::Default),
-            "linear" => Ok(RopeScaling::Linear {
-                factor: required("factor", self.factor)?,
-            }),
-            "llama3" => self.llama3(),
-            other => unsupported(
-                "rope_type",
-                other.to_owned(),
-                "default, linear and llama3 are",
-            ),
-        }
-    }
-
-    fn llama3(&self) -> Result<RopeScaling, ModelConfigError> {
-        let low_freq_factor = required("low_freq_factor", self.low_freq_factor)?;
-        let high_freq_factor = required("high_freq_factor", self.high_freq_factor)?;
-        if high_freq_factor <= low_freq_factor {
-            let must = format!("more than low_freq_factor, {low_freq_factor}");
-            return refused("high_freq_factor", high_freq_factor, must);
-        }
-        let original = self.original_max_position_embeddings;
-        Ok(RopeScaling::Llama3 {
-            factor: required("factor", self.factor)?,
-            low_freq_factor,
-            high_freq_factor,
-            original_context: required("original_max_position_embeddings", original)?,
-        })
+    /// The longest sequence. One that fits into a sliding window is computed as if there were none.
+    fn context_tokens(&self, family: Family, rope: Rope) -> Result<u32, ModelConfigError> {
+        let context = rope.scaling.context(self.max_position_embeddings);
+        let context = sized("max_position_embeddings", context, CONTEXT_MAX)?;
+        let slides = match family {
+            Family::Llama => false,
+            Family::Mistral => true,
+            Family::Qwen2 | Family::Qwen3 => self.use_sliding_window == Some(true),
+        };
+        let window = self.sliding_window.filter(|_| slides).unwrap_or(context);
+        let context = context.min(sized("sliding_window", window, CONTEXT_MAX)?);
+        Ok(u32::try_from(context).expect("the largest context fits into 32 bits"))
     }
 }
 
@@ -407,11 +359,6 @@ fn head_dim(
         return Ok(head_dim);
     }
     refused("head_dim", head_dim, "even".to_owned())
-}
-
-fn context_tokens(value: usize) -> Result<u32, ModelConfigError> {
-    let value = sized("max_position_embeddings", value, CONTEXT_MAX)?;
-    Ok(u32::try_from(value).expect("the largest context fits into 32 bits"))
 }
 
 fn required(field: &'static str, value: Option<f32>) -> Result<f32, ModelConfigError> {

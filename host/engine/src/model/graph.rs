@@ -1,4 +1,4 @@
-//! The computation of a Llama-family model, once for every device.
+//! The computation of a model like Llama, once for every device.
 //!
 //! A backend lays out its step, makes its [`Ops`] and calls [`forward`]. The weights are of the
 //! device's own kind: [`super::weights`] loads them into this machine's memory, and another device
@@ -30,6 +30,8 @@ pub struct Layer<M, V> {
     pub attention_norm: V,
     /// Queries, keys and values: `[q_size + 2 * kv_size, hidden_size]`.
     pub qkv: Linear<M, V>,
+    /// The norms of queries and keys, where heads have them.
+    pub head_norms: Option<HeadNorms<V>>,
     /// From attention to the residual stream: `[hidden_size, q_size]`.
     pub output: Linear<M, V>,
     /// The norm before the MLP.
@@ -38,6 +40,15 @@ pub struct Layer<M, V> {
     pub gate_up: Linear<M, V>,
     /// From the MLP to the residual stream: `[hidden_size, intermediate_size]`.
     pub down: Linear<M, V>,
+}
+
+/// The norms of one head's queries and keys, the same for all heads: `head_dim` numbers each.
+#[derive(Debug)]
+pub struct HeadNorms<V> {
+    /// The norm of queries.
+    pub query: V,
+    /// The norm of keys.
+    pub key: V,
 }
 
 /// A projection: a matrix, and perhaps a bias.
@@ -86,9 +97,17 @@ impl<M, V> Layer<M, V> {
         };
         let projections = [&self.qkv, &self.output, &self.gate_up, &self.down];
         let [qkv, output, gate_up, down] = projections.map(&mut linear);
+        let head_norms = match &self.head_norms {
+            None => None,
+            Some(HeadNorms { query, key }) => Some(HeadNorms {
+                query: vector(query)?,
+                key: vector(key)?,
+            }),
+        };
         Ok(Layer {
             attention_norm: vector(&self.attention_norm)?,
             qkv: qkv?,
+            head_norms,
             output: output?,
             mlp_norm: vector(&self.mlp_norm)?,
             gate_up: gate_up?,
@@ -123,6 +142,9 @@ pub fn forward<O: Ops>(
     ops.rmsnorm(&at.hidden, &model.layers[0].attention_norm, &mut at.normed);
     for (index, layer) in model.layers.iter().enumerate() {
         project(ops, &at.normed, &layer.qkv, &mut at.qkv);
+        if let Some(norms) = &layer.head_norms {
+            ops.norm_heads(&mut at.qkv, norms);
+        }
         ops.rope_write_kv(index, &mut at.qkv);
         ops.attention(index, &at.qkv, &mut at.attended);
         project(ops, &at.attended, &layer.output, &mut at.delta);

@@ -1,6 +1,6 @@
 //! A model loaded from its files, into this machine's memory.
 
-use super::config::{LlamaConfig, ModelConfigError};
+use super::config::{LlamaConfig, ModelConfigError, Rotation};
 use super::files::ModelFiles;
 use super::weights::{self, HostLlama, WeightsError};
 
@@ -9,8 +9,7 @@ use super::weights::{self, HostLlama, WeightsError};
 pub struct HostModel {
     config: LlamaConfig,
     weights: HostLlama,
-    /// Radians per position.
-    frequencies: Vec<f32>,
+    rotation: Rotation,
 }
 
 /// An error in a model's files.
@@ -34,7 +33,7 @@ impl HostModel {
         let config = LlamaConfig::load(files)?;
         let weights = weights::load(files, &config)?;
         Ok(Self {
-            frequencies: config.rope.frequencies(config.head_dim),
+            rotation: config.rope.rotation(config.head_dim),
             config,
             weights,
         })
@@ -52,9 +51,9 @@ impl HostModel {
         &self.weights
     }
 
-    /// Radians per position by which each pair of a head's dimensions turns; `head_dim / 2`.
+    /// The rotation of its heads.
     #[must_use]
-    pub fn frequencies(&self) -> &[f32] {
-        &self.frequencies
+    pub fn rotation(&self) -> &Rotation {
+        &self.rotation
     }
 }

@@ -6,7 +6,9 @@
 //! device that computes later only notes down what to do; one that can fail keeps its first
 //! error until the step is over.
 
-/// The operations of a Llama-family model.
+use super::graph::HeadNorms;
+
+/// The operations of a model like Llama.
 pub trait Ops {
     /// Rows of numbers on the device.
     type Activations;
@@ -43,6 +45,9 @@ pub trait Ops {
         bias: Option<&Self::Vector>,
         out: &mut Self::Activations,
     );
+
+    /// Puts each query and each key through its norm.
+    fn norm_heads(&mut self, qkv: &mut Self::Activations, norms: &HeadNorms<Self::Vector>);
 
     /// Turns queries and keys by their positions, and writes keys and values into the blocks.
     fn rope_write_kv(&mut self, layer: usize, qkv: &mut Self::Activations);

@@ -17,9 +17,9 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
 
-use super::config::{Bias, Head, LlamaConfig};
+use super::config::{Extra, Head, LlamaConfig};
 use super::files::{ModelFileError, ModelFiles};
-use super::graph::{Layer, Linear, Llama};
+use super::graph::{HeadNorms, Layer, Linear, Llama};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -248,8 +248,15 @@ impl Tensors {
         let down = [part("mlp.down_proj", hidden)];
         Ok(Layer {
             attention_norm: self.vector(&norm("input"))?,
-            qkv: self.linear(&qkv, hidden, config.attention_bias)?,
-            output: self.linear(&output, q, config.attention_bias)?,
+            qkv: self.linear(&qkv, hidden, config.qkv_bias)?,
+            head_norms: match config.head_norms {
+                Extra::Absent => None,
+                Extra::Present => Some(HeadNorms {
+                    query: self.vector(&[part("self_attn.q_norm.weight", config.head_dim)])?,
+                    key: self.vector(&[part("self_attn.k_norm.weight", config.head_dim)])?,
+                }),
+            },
+            output: self.linear(&output, q, config.output_bias)?,
             mlp_norm: self.vector(&norm("post_attention"))?,
             gate_up: self.linear(&gate_up, hidden, config.mlp_bias)?,
             down: self.linear(&down, inner, config.mlp_bias)?,
@@ -261,7 +268,7 @@ impl Tensors {
         &mut self,
         parts: &[Part],
         cols: usize,
-        bias: Bias,
+        bias: Extra,
     ) -> Result<Linear<Matrix, Vec<f32>>, WeightsError> {
         let of_each = |kind: &str| -> Vec<Part> {
             let parts = parts.iter();
@@ -271,8 +278,8 @@ impl Tensors {
         Ok(Linear {
             weight: self.matrix(&of_each("weight"), cols)?,
             bias: match bias {
-                Bias::Absent => None,
-                Bias::Present => Some(self.vector(&of_each("bias"))?),
+                Extra::Absent => None,
+                Extra::Present => Some(self.vector(&of_each("bias"))?),
             },
         })
     }

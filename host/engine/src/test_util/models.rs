@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::model::config::{Bias, Head, LlamaConfig};
+use crate::model::config::{Extra, Head, LlamaConfig};
 use crate::model::files::ModelFiles;
 use crate::model::host::HostModel;
 use half::{bf16, f16};
@@ -51,11 +51,20 @@ pub fn shapes() -> Vec<Value> {
         "rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
     });
+    let yarn = json!({
+        "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    });
     vec![
         config(json!({})),
         config(json!({"num_key_value_heads": 4, "head_dim": null, "tie_word_embeddings": true})),
         config(json!({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64})),
         config(json!({"attention_bias": true, "mlp_bias": true, "rope_parameters": llama3})),
+        config(json!({
+            "architectures": ["Qwen3ForCausalLM"], "head_dim": 16, "attention_bias": true,
+            "rope_parameters": yarn,
+        })),
+        config(json!({"architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": true})),
         config(json!({
             "hidden_size": 40, "num_attention_heads": 10, "head_dim": 6, "vocab_size": 33,
             "rope_scaling": {"rope_type": "linear", "factor": 2.0},
@@ -73,54 +82,85 @@ pub struct Tensor {
 /// The tensors of a model, by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// Makes random weights for a configuration.
+/// Makes weights for a configuration that look random: those of seed 0 are those of
+/// `tests/families/make.py`.
 pub fn tensors(config: &Value, seed: u64) -> Tensors {
     let config = LlamaConfig::parse(config.to_string().as_bytes()).unwrap();
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let (hidden, vocab) = (config.hidden_size, config.vocab_size);
     let mut tensors = Tensors::new();
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let (q, kv) = (config.q_size(), config.kv_size());
-    let mut add = |name: String, shape: &[usize], around: f32| {
-        let mut value = || around + f32::from(rng.i8(-32..=32)) / 128.0;
-        let values = (0..shape.iter().product()).map(|_| value()).collect();
-        let shape = shape.to_vec();
+    let mut add = |name: String, shape: Vec<usize>| {
+        let values = weights(&name, shape.iter().product(), seed);
         tensors.insert(name, Tensor { shape, values });
     };
-    add(
-        "model.embed_tokens.weight".into(),
-        &[config.vocab_size, hidden],
-        0.0,
-    );
-    add("model.norm.weight".into(), &[hidden], 1.0);
+    add("model.embed_tokens.weight".into(), vec![vocab, hidden]);
+    add("model.norm.weight".into(), vec![hidden]);
     if config.head == Head::Own {
-        add("lm_head.weight".into(), &[config.vocab_size, hidden], 0.0);
+        add("lm_head.weight".into(), vec![vocab, hidden]);
     }
     for layer in 0..config.layers {
-        let linears = [
-            ("self_attn.q", q, hidden, config.attention_bias),
-            ("self_attn.k", kv, hidden, config.attention_bias),
-            ("self_attn.v", kv, hidden, config.attention_bias),
-            ("self_attn.o", hidden, q, config.attention_bias),
-            ("mlp.gate", inner, hidden, config.mlp_bias),
-            ("mlp.up", inner, hidden, config.mlp_bias),
-            ("mlp.down", hidden, inner, config.mlp_bias),
-        ];
-        for (name, rows, cols, bias) in linears {
-            let name = format!("model.layers.{layer}.{name}_proj");
-            add(format!("{name}.weight"), &[rows, cols], 0.0);
-            if bias == Bias::Present {
-                add(format!("{name}.bias"), &[rows], 0.0);
-            }
-        }
-        for norm in ["input", "post_attention"] {
-            add(
-                format!("model.layers.{layer}.{norm}_layernorm.weight"),
-                &[hidden],
-                1.0,
-            );
+        for (name, shape) in layer_tensors(&config) {
+            add(format!("model.layers.{layer}.{name}"), shape);
         }
     }
     tensors
+}
+
+/// The tensors of a layer, with their shapes.
+fn layer_tensors(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let (q, kv) = (config.q_size(), config.kv_size());
+    let linears = [
+        ("self_attn.q", q, hidden, config.qkv_bias),
+        ("self_attn.k", kv, hidden, config.qkv_bias),
+        ("self_attn.v", kv, hidden, config.qkv_bias),
+        ("self_attn.o", hidden, q, config.output_bias),
+        ("mlp.gate", inner, hidden, config.mlp_bias),
+        ("mlp.up", inner, hidden, config.mlp_bias),
+        ("mlp.down", hidden, inner, config.mlp_bias),
+    ];
+    let mut tensors = Vec::new();
+    for (name, rows, cols, bias) in linears {
+        tensors.push((format!("{name}_proj.weight"), vec![rows, cols]));
+        if bias == Extra::Present {
+            tensors.push((format!("{name}_proj.bias"), vec![rows]));
+        }
+    }
+    for norm in ["input", "post_attention"] {
+        tensors.push((format!("{norm}_layernorm.weight"), vec![hidden]));
+    }
+    if config.head_norms == Extra::Present {
+        for norm in ["q", "k"] {
+            let name = format!("self_attn.{norm}_norm.weight");
+            tensors.push((name, vec![config.head_dim]));
+        }
+    }
+    tensors
+}
+
+/// Numbers of a tensor, which follow from its name: around 1 for norms, and else around 0.
+fn weights(name: &str, count: usize, seed: u64) -> Vec<f32> {
+    let fnv = |digest: u32, byte: u8| (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let seed = u32::try_from(seed).unwrap();
+    let digest = name.bytes().fold(0x811c_9dc5 ^ seed, fnv);
+    let number = |place: u32| {
+        let byte = mixed(place.wrapping_mul(0x9e37_79b1) ^ digest) >> 24;
+        let number = byte as f32 - 128.0;
+        if name.contains("norm") {
+            1.0 + (number / 4.0).floor() / 128.0
+        } else {
+            number / 512.0
+        }
+    };
+    (0..u32::try_from(count).unwrap()).map(number).collect()
+}
+
+/// The last step of `MurmurHash3`.
+fn mixed(mut number: u32) -> u32 {
+    number ^= number >> 16;
+    number = number.wrapping_mul(0x85eb_ca6b);
+    number ^= number >> 13;
+    number = number.wrapping_mul(0xc2b2_ae35);
+    number ^ number >> 16
 }
 
 /// Writes a safetensors file of tensors, all of one type.

@@ -53,8 +53,10 @@ fn absent_keys_have_the_defaults_of_transformers() {
             theta: 10_000.0,
             scaling: RopeScaling::Default,
         },
-        attention_bias: Bias::Absent,
-        mlp_bias: Bias::Absent,
+        qkv_bias: Extra::Absent,
+        output_bias: Extra::Absent,
+        head_norms: Extra::Absent,
+        mlp_bias: Extra::Absent,
         head: Head::Own,
     };
     assert_eq!(with(json!({})).unwrap(), expected);
@@ -76,8 +78,11 @@ fn every_key_is_read() {
     assert_eq!((config.q_size(), config.kv_size()), (128, 64));
     assert_eq!((config.qkv_size(), config.group_size()), (256, 2));
     assert_eq!(config.rms_norm_eps, 1e-5);
-    assert_eq!(config.attention_bias, Bias::Present);
-    assert_eq!(config.mlp_bias, Bias::Present);
+    assert_eq!(
+        (config.qkv_bias, config.output_bias),
+        (Extra::Present, Extra::Present)
+    );
+    assert_eq!(config.mlp_bias, Extra::Present);
     assert_eq!(config.head, Head::Tied);
 }
 
@@ -114,15 +119,80 @@ fn both_versions_of_transformers_describe_the_same_model() {
 }
 
 #[test]
+fn families_differ_in_what_they_have() {
+    let of = |family: &str, changes: Value| {
+        let mut changes = changes;
+        changes["architectures"] = json!([family]);
+        with(changes).unwrap()
+    };
+    let biases = json!({"attention_bias": true, "mlp_bias": true});
+    let mistral = of("MistralForCausalLM", biases.clone());
+    assert_eq!(mistral, with(json!({})).unwrap());
+    let qwen2 = of("Qwen2ForCausalLM", biases.clone());
+    let expected = LlamaConfig {
+        qkv_bias: Extra::Present,
+        ..mistral
+    };
+    assert_eq!(qwen2, expected);
+    let qwen3 = of("Qwen3ForCausalLM", biases);
+    let expected = LlamaConfig {
+        output_bias: Extra::Present,
+        head_norms: Extra::Present,
+        ..expected
+    };
+    assert_eq!(qwen3, expected);
+}
+
+#[test]
+fn the_context_ends_with_the_window_that_a_family_slides() {
+    let context = |family: &str, window: Value, used: bool| {
+        let changes = json!({
+            "architectures": [family], "sliding_window": window, "use_sliding_window": used,
+        });
+        with(changes).unwrap().context_tokens
+    };
+    assert_eq!(context("MistralForCausalLM", json!(100), false), 100);
+    assert_eq!(context("MistralForCausalLM", json!(1000), false), 512);
+    assert_eq!(context("MistralForCausalLM", json!(null), false), 512);
+    assert_eq!(context("Qwen2ForCausalLM", json!(100), false), 512);
+    assert_eq!(context("Qwen3ForCausalLM", json!(100), true), 100);
+    assert_eq!(context("LlamaForCausalLM", json!(100), true), 512);
+}
+
+#[test]
+fn yarn_stretches_the_context_and_heads() {
+    let yarn = |changes: Value| {
+        let mut rope =
+            json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512});
+        rope.as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        with(json!({"rope_scaling": rope})).unwrap()
+    };
+    assert_eq!(yarn(json!({})).context_tokens, 2048);
+    let factor = |changes| yarn(changes).rope.rotation(16).amplitude;
+    assert!((factor(json!({})) - 1.138_629_4).abs() < 1e-6);
+    assert_eq!(factor(json!({"attention_factor": 1.5})), 1.5);
+    assert_eq!(factor(json!({"mscale": 0.7, "mscale_all_dim": 0.7})), 1.0);
+    // The fastest pair stays, the slowest is stretched.
+    let turned = yarn(json!({})).rope.rotation(16).frequencies;
+    let plain = with(json!({})).unwrap().rope.rotation(16).frequencies;
+    assert_eq!(turned[0], plain[0]);
+    assert_eq!(turned[7], plain[7] / 4.0);
+}
+
+#[test]
 fn what_is_not_built_is_refused_by_name_with_what_is() {
     let cases = [
         (
-            json!({"architectures": ["Qwen2ForCausalLM"]}),
-            "architectures `Qwen2ForCausalLM` is not supported; LlamaForCausalLM is",
+            json!({"architectures": ["GemmaForCausalLM"]}),
+            "architectures `GemmaForCausalLM` is not supported; LlamaForCausalLM, MistralForCausalLM, \
+             Qwen2ForCausalLM and Qwen3ForCausalLM are",
         ),
         (
             json!({"architectures": []}),
-            "architectures `` is not supported; LlamaForCausalLM is",
+            "architectures `` is not supported; LlamaForCausalLM, MistralForCausalLM, \
+             Qwen2ForCausalLM and Qwen3ForCausalLM are",
         ),
         (
             json!({"hidden_act": "gelu"}),
@@ -133,8 +203,20 @@ fn what_is_not_built_is_refused_by_name_with_what_is() {
             "quantization_config `gptq` is not supported; weights in bf16, f16 or f32 are",
         ),
         (
-            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
-            "rope_type `yarn` is not supported; default, linear and llama3 are",
+            json!({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}),
+            "rope_type `longrope` is not supported; default, linear, llama3 and yarn are",
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": false}}),
+            "truncate `false` is not supported; true is",
+        ),
+        (
+            json!({"partial_rotary_factor": 0.5}),
+            "partial_rotary_factor `0.5` is not supported; 1 is",
+        ),
+        (
+            json!({"rope_parameters": {"partial_rotary_factor": 0.25}}),
+            "partial_rotary_factor `0.25` is not supported; 1 is",
         ),
     ];
     for (changes, expected) in cases {
@@ -228,7 +310,7 @@ fn a_folder_without_configuration_is_told_so() {
 
 fn frequencies(scaling: RopeScaling) -> Vec<f32> {
     let theta = 10_000.0;
-    Rope { theta, scaling }.frequencies(8)
+    Rope { theta, scaling }.rotation(8).frequencies
 }
 
 #[test]
