@@ -70,6 +70,52 @@ def completions(client):
     assert answer.choices[0].text == again.choices[0].text, "the same seed, the same answer"
 
 
+def probabilities(client):
+    ask = {
+        "model": "demo",
+        "temperature": 0,
+        "messages": [{"role": "user", "content": "What comes after four?"}],
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
+    choice = client.chat.completions.create(**ask).choices[0]
+    told = choice.logprobs.content
+    assert b"".join(bytes(token.bytes) for token in told).decode() == choice.message.content
+    for token in told:
+        assert token.logprob <= 0 and len(token.top_logprobs) == 3, token
+        # The likeliest is taken.
+        assert token.top_logprobs[0].token == token.token, token
+        assert token.top_logprobs[0].logprob == token.logprob, token
+    chunks = client.chat.completions.create(stream=True, **ask)
+    chunks = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [token for part in chunks if part for token in part.content] == told
+
+    answer = client.completions.create(model="demo", prompt="one two", max_tokens=5, logprobs=2)
+    told = answer.choices[0].logprobs
+    assert "".join(told.tokens) == answer.choices[0].text, answer
+    assert len(told.token_logprobs) == len(told.tokens) > 0, told
+    assert all(len(top) == 2 for top in told.top_logprobs), told
+    offsets = [len("".join(told.tokens[:place])) for place in range(len(told.tokens))]
+    assert told.text_offset == offsets, told
+
+
+def sampling(client):
+    def answer(**more):
+        question = [{"role": "user", "content": "What comes after four?"}]
+        chat = client.chat.completions.create(
+            model="demo", temperature=0, messages=question, max_tokens=40, **more
+        )
+        return chat.choices[0].message.content
+
+    assert answer() == "Five comes after four."
+    assert answer(logit_bias={300: 100}) != answer()
+    assert answer(presence_penalty=0.1, frequency_penalty=0.1) == answer()
+    hot = {"temperature": 2, "extra_body": {"min_p": 1}}
+    question = [{"role": "user", "content": "What comes after four?"}]
+    chat = client.chat.completions.create(model="demo", messages=question, **hot)
+    assert chat.choices[0].message.content == answer(), chat
+
+
 def models(client):
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").id == "demo"
@@ -95,6 +141,8 @@ def main(base_url, golden_path):
         golden_answers(client, json.load(file))
     hints_and_headers(client)
     completions(client)
+    probabilities(client)
+    sampling(client)
     models(client)
     errors(client)
     print("all as it should be")

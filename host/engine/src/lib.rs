@@ -1,4 +1,4 @@
-//! The local engine: an executor that runs Llama models on this machine.
+//! The local engine: an executor that runs models like Llama on this machine.
 //!
 //! [`thread::spawn`] starts an engine: a thread that turns a [`step_loop`] over a
 //! [`model::backend`]. [`cpu`] has the backend for processors; another device brings its own

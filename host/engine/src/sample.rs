@@ -1,12 +1,12 @@
 //! The choice of each next token from a row of logits: the likeliest, or one drawn at random.
 //!
-//! Called by the step loop, once per generated token. In order: temperature, top-k, top-p. The draw
-//! depends on the seed and on how many tokens the sequence has generated, and on nothing else:
-//! a sequence that goes on after a preemption, or elsewhere, draws as if nothing had happened.
+//! Called by the step loop, once per generated token. In order: bias, penalties, temperature, min-p, top-k,
+//! top-p. The choice depends on [`Sampling`] and the sequence's tokens, and on nothing else: a sequence that
+//! goes on after a preemption, or elsewhere, draws as if nothing had happened.
 //!
 //! # Invariants
 //! All held by `sample/tests.rs`.
-//! 1. Same logits, [`Sampling`] and index: same token (`equal_arguments_give_equal_tokens`).
+//! 1. Same logits, [`Sampling`] and tokens: same token (`equal_arguments_give_equal_tokens`).
 //! 2. Each token comes up as often as its probability among those kept says
 //!    (`draws_follow_the_distribution_computed_by_hand`).
 //! 3. A logit that is not a number, or minus infinity, is never chosen
@@ -20,13 +20,34 @@ mod tests;
 
 use std::cmp::Ordering;
 
-use pointsman_executor::job::Sampling;
+use pointsman_executor::job::{Penalties, Sampling};
 
 /// A chooser of tokens. Between two choices a sampler keeps nothing but memory to work in, so that
 /// one does for all sequences of an engine.
 #[derive(Debug, Default)]
 pub struct Sampler {
     candidates: Vec<Candidate>,
+    /// A row of logits with bias and penalties.
+    adjusted: Vec<f32>,
+    /// The times that each token came up; 0 between two choices.
+    counts: Vec<u32>,
+}
+
+/// The tokens of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'a> {
+    /// Token ids of the prompt.
+    pub prompt: &'a [u32],
+    /// Token ids generated so far.
+    pub generated: &'a [u32],
+}
+
+/// The natural logarithms of the probabilities in a row of logits.
+#[derive(Clone, Copy, Debug)]
+pub struct Logprobs<'a> {
+    logits: &'a [f32],
+    /// The logarithm of the sum of their exponentials.
+    total: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,32 +62,156 @@ struct Candidate {
 const NUCLEUS_GUESS: usize = 64;
 
 impl Sampler {
-    /// Returns the id of the token after `generated` others, by its row of `logits`. Absent if no
-    /// logit is a number above minus infinity.
-    pub fn choose(&mut self, logits: &[f32], sampling: &Sampling, generated: usize) -> Option<u32> {
+    /// Returns the id of the token after `tokens`, by its row of `logits`. Absent if no logit is a number
+    /// above minus infinity.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        sampling: &Sampling,
+        tokens: Tokens<'_>,
+    ) -> Option<u32> {
+        let is_plain = sampling.logit_bias.is_empty() && sampling.penalties == Penalties::NONE;
+        if is_plain {
+            return self.draw(logits, sampling, tokens.generated.len());
+        }
+        let mut adjusted = std::mem::take(&mut self.adjusted);
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        for (id, bias) in &sampling.logit_bias {
+            change(&mut adjusted, *id, |logit| logit + bias);
+        }
+        self.penalise(&mut adjusted, sampling.penalties, tokens);
+        let chosen = self.draw(&adjusted, sampling, tokens.generated.len());
+        self.adjusted = adjusted;
+        chosen
+    }
+
+    /// Takes from the logits of tokens that came up before.
+    fn penalise(&mut self, logits: &mut [f32], penalties: Penalties, tokens: Tokens<'_>) {
+        let Penalties {
+            repetition,
+            frequency,
+            presence,
+        } = penalties;
+        let Tokens { prompt, generated } = tokens;
+        self.counts.resize(self.counts.len().max(logits.len()), 0);
+        let counts = &mut self.counts[..logits.len()];
+        for id in prompt.iter().chain(generated) {
+            if count(counts, *id) == 1 {
+                change(logits, *id, |logit| match logit > 0.0 {
+                    true => logit / repetition,
+                    false => logit * repetition,
+                });
+            }
+        }
+        forget(counts, prompt);
+        forget(counts, generated);
+        for id in generated {
+            let times = count(counts, *id);
+            let first = if times == 1 { presence } else { 0.0 };
+            change(logits, *id, |logit| logit - frequency - first);
+        }
+        forget(counts, generated);
+    }
+
+    /// Returns the id of the token after `generated` others.
+    fn draw(&mut self, logits: &[f32], sampling: &Sampling, generated: usize) -> Option<u32> {
         let (likeliest, logit_max) = likeliest(logits)?;
         let is_random = sampling.temperature > 0.0 && logit_max.is_finite();
         if !is_random {
             return Some(likeliest);
         }
-        let kept = self.weigh(logits, logit_max, sampling.temperature);
-        let kept = top_k(kept, sampling.top_k);
+        self.weigh(logits, logit_max, sampling);
+        let kept = top_k(&mut self.candidates, sampling.top_k);
         let kept = top_p(kept, sampling.top_p);
         Some(draw(kept, uniform(sampling.seed, generated)))
     }
 
-    fn weigh(&mut self, logits: &[f32], logit_max: f32, temperature: f32) -> &mut [Candidate] {
+    /// Weighs the tokens that are likely enough.
+    fn weigh(&mut self, logits: &[f32], logit_max: f32, sampling: &Sampling) {
         let possible = (0..).zip(logits).filter(|(_, logit)| is_possible(**logit));
-        self.candidates.clear();
-        self.candidates.extend(possible.map(|(id, &logit)| {
-            let scaled = f64::from(logit - logit_max) / f64::from(temperature);
+        let weighed = possible.map(|(id, &logit)| {
+            let scaled = f64::from(logit - logit_max) / f64::from(sampling.temperature);
             Candidate {
                 id,
                 logit,
                 weight: scaled.exp(),
             }
-        }));
-        &mut self.candidates
+        });
+        // The likeliest has weight 1, and is kept whatever is asked for.
+        let weight_min = f64::from(sampling.min_p).min(1.0);
+        self.candidates.clear();
+        self.candidates
+            .extend(weighed.filter(|candidate| candidate.weight >= weight_min));
+    }
+}
+
+impl<'a> Logprobs<'a> {
+    /// Reads a row of logits.
+    #[must_use]
+    pub fn new(logits: &'a [f32]) -> Self {
+        let largest = likeliest(logits).map_or(0.0, |(_, logit)| f64::from(logit));
+        let possible = logits.iter().filter(|logit| is_possible(**logit));
+        let sum: f64 = possible
+            .map(|logit| (f64::from(*logit) - largest).exp())
+            .sum();
+        Self {
+            logits,
+            total: largest + sum.ln(),
+        }
+    }
+
+    /// The natural logarithm of a token's probability.
+    #[must_use]
+    pub fn of(&self, token: u32) -> f64 {
+        let logit = self.logits.get(token as usize).copied();
+        let logit = logit.filter(|logit| is_possible(*logit));
+        logit.map_or(f64::NEG_INFINITY, |logit| f64::from(logit) - self.total)
+    }
+
+    /// The ids of the `count` likeliest tokens, the likeliest first.
+    #[must_use]
+    pub fn top(&self, count: u32) -> Vec<u32> {
+        let possible = (0..).zip(self.logits).filter(|(_, l)| is_possible(**l));
+        let mut candidates: Vec<Candidate> = possible
+            .map(|(id, &logit)| Candidate {
+                id,
+                logit,
+                weight: 0.0,
+            })
+            .collect();
+        let count = (count as usize).min(candidates.len());
+        if count == 0 {
+            return Vec::new();
+        }
+        candidates.select_nth_unstable_by(count - 1, by_likelihood);
+        candidates.truncate(count);
+        candidates.sort_unstable_by(by_likelihood);
+        candidates.iter().map(|candidate| candidate.id).collect()
+    }
+}
+
+/// Changes the logit of a token, if the row has it.
+fn change(logits: &mut [f32], id: u32, changed: impl FnOnce(f32) -> f32) {
+    if let Some(logit) = logits.get_mut(id as usize) {
+        *logit = changed(*logit);
+    }
+}
+
+/// Counts a token that came up, and returns its count; 0 for one that the row has not.
+fn count(counts: &mut [u32], id: u32) -> u32 {
+    let Some(count) = counts.get_mut(id as usize) else {
+        return 0;
+    };
+    *count += 1;
+    *count
+}
+
+fn forget(counts: &mut [u32], ids: &[u32]) {
+    for id in ids {
+        if let Some(count) = counts.get_mut(*id as usize) {
+            *count = 0;
+        }
     }
 }
 

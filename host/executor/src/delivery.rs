@@ -36,12 +36,32 @@ pub enum Delivery {
 }
 
 /// A piece of an answer: whole characters, possibly none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// The text; empty where tokens have none to show.
     pub text: String,
     /// Tokens generated since the piece before.
     pub tokens: u32,
+    /// The probabilities of these tokens, where the job asks for them.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// A token with its probability, before anything of [`Sampling`](crate::job::Sampling) is done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub chosen: LikelyToken,
+    /// The likeliest tokens in its place, the likeliest first.
+    pub top: Vec<LikelyToken>,
+}
+
+/// A token as bytes, with its probability.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LikelyToken {
+    /// The token's bytes, which need not be whole characters.
+    pub bytes: Vec<u8>,
+    /// The natural logarithm of the token's probability.
+    pub logprob: f64,
 }
 
 /// The place of a request and the decision behind it, for response headers.
@@ -170,7 +190,7 @@ pub(crate) struct NextPiece<'a> {
 }
 
 /// The reason why a piece was not taken.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum NotTaken {
     /// The channel has no room now. The piece comes back, to be handed in with the next one.
     Full(Piece),
@@ -299,6 +319,7 @@ mod tests {
         Piece {
             text: text.to_owned(),
             tokens: 1,
+            logprobs: Vec::new(),
         }
     }
 

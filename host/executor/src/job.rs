@@ -29,15 +29,26 @@ pub struct Job {
     pub stop: Vec<String>,
     /// True if generation goes on past the model's end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Number of the likeliest tokens that are told with each token, and their probabilities; absent: none,
+    /// nor the token's own.
+    pub logprobs: Option<u32>,
     /// The request as it came; absent where no other server may serve it.
     pub call: Option<Arc<RemoteCall>>,
 }
 
 /// The rule by which each token is chosen; set by the client, or else by the model's defaults.
-#[derive(Clone, Copy, Debug, PartialEq)]
+///
+/// Its fields are in the order in which they are applied.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
+    /// Numbers added to the logits of tokens, by their ids.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Numbers taken from the logits of tokens that came up before.
+    pub penalties: Penalties,
     /// Divisor of the logits; 0 always takes the likeliest token.
     pub temperature: f32,
+    /// Share of the likeliest token's probability that a token needs to be kept; 0 keeps all.
+    pub min_p: f32,
     /// Number of the likeliest tokens that are kept; 0 keeps all.
     pub top_k: u32,
     /// Probability that the likeliest tokens must have together to be all that is kept; 1 keeps
@@ -45,6 +56,51 @@ pub struct Sampling {
     pub top_p: f32,
     /// The seed of the draws: the same seed gives the same answer.
     pub seed: u64,
+}
+
+/// The logits that tokens lose that came up before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalties {
+    /// Divisor of a positive logit and factor of a negative one, of tokens in the prompt or the answer; 1
+    /// changes none. Keskar et al., 2019.
+    pub repetition: f32,
+    /// Number taken from a token's logit for each time that it is in the answer; OpenAI's definition.
+    pub frequency: f32,
+    /// Number taken from the logit of each token in the answer; OpenAI's definition.
+    pub presence: f32,
+}
+
+impl Penalties {
+    /// No penalty.
+    pub const NONE: Self = Self {
+        repetition: 1.0,
+        frequency: 0.0,
+        presence: 0.0,
+    };
+}
+
+impl Sampling {
+    /// Tokens as often as the model says; with seed 0.
+    pub const NEUTRAL: Self = Self {
+        logit_bias: Vec::new(),
+        penalties: Penalties::NONE,
+        temperature: 1.0,
+        min_p: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        seed: 0,
+    };
+
+    /// Always the likeliest token.
+    pub const GREEDY: Self = Self {
+        logit_bias: Vec::new(),
+        penalties: Penalties::NONE,
+        temperature: 0.0,
+        min_p: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        seed: 0,
+    };
 }
 
 /// A job under way.

@@ -78,6 +78,21 @@ pub struct GenerationDefaults {
     pub top_p: f32,
     /// Number of the tokens that are kept; 0 keeps all.
     pub top_k: u32,
+    /// Share of the likeliest token's probability that a token needs to be kept; 0 keeps all.
+    pub min_p: f32,
+    /// Divisor of the logits of tokens that came up before; 1 changes none.
+    pub repetition_penalty: f32,
+}
+
+impl GenerationDefaults {
+    /// Tokens as often as the model says.
+    pub const NEUTRAL: Self = Self {
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+    };
 }
 
 /// The reason why a prompt has no tokens.

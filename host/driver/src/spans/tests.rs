@@ -12,14 +12,10 @@ fn submission() -> Submission {
     let job = Job {
         prompt: vec![1, 2, 3],
         output_tokens_max: 4,
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            seed: 0,
-        },
+        sampling: Sampling::GREEDY,
         stop: Vec::new(),
         ignore_eos: false,
+        logprobs: None,
         call: None,
     };
     let origin = TraceOrigin {

@@ -1,16 +1,21 @@
 //! The sampler against distributions computed by hand.
 
+use pointsman_executor::test_util::random_sampling;
+
 use super::*;
 
-const BASE: Sampling = Sampling {
-    temperature: 1.0,
-    top_k: 0,
-    top_p: 1.0,
-    seed: 7,
-};
+const BASE: Sampling = Sampling::NEUTRAL;
 
 fn choose(logits: &[f32], sampling: &Sampling, generated: usize) -> Option<u32> {
-    Sampler::default().choose(logits, sampling, generated)
+    Sampler::default().choose(logits, sampling, after(&vec![u32::MAX; generated]))
+}
+
+/// A sequence without a prompt, after these tokens.
+fn after(generated: &[u32]) -> Tokens<'_> {
+    Tokens {
+        prompt: &[],
+        generated,
+    }
 }
 
 /// Returns the logits of probabilities.
@@ -24,8 +29,11 @@ fn check_distribution(probabilities: &[f32], sampling: &Sampling, expected: &[f6
     let logits = logits(probabilities);
     let mut sampler = Sampler::default();
     let mut counts = vec![0_u32; logits.len()];
+    // Tokens that the row has not: no penalty concerns them.
+    let generated = vec![u32::MAX; DRAWS];
     for index in 0..DRAWS {
-        let id = sampler.choose(&logits, sampling, index).unwrap();
+        let tokens = after(&generated[..index]);
+        let id = sampler.choose(&logits, sampling, tokens).unwrap();
         counts[id as usize] += 1;
     }
     for (id, expected) in expected.iter().enumerate() {
@@ -84,6 +92,101 @@ fn draws_follow_the_distribution_computed_by_hand() {
 }
 
 #[test]
+fn min_p_keeps_what_is_likely_beside_the_likeliest() {
+    let p = [0.5, 0.3, 0.15, 0.05];
+    let sampling = Sampling {
+        min_p: 0.59,
+        ..BASE
+    };
+    check_distribution(&p, &sampling, &[0.625, 0.375, 0.0, 0.0]);
+    // After temperature: squared, the second has 0.36 of the first's.
+    let cold = Sampling {
+        temperature: 0.5,
+        ..sampling
+    };
+    check_distribution(&p, &cold, &[1.0, 0.0, 0.0, 0.0]);
+    let all = Sampling { min_p: 1.0, ..BASE };
+    check_distribution(&[0.4, 0.4, 0.2], &all, &[0.5, 0.5, 0.0]);
+}
+
+#[test]
+fn bias_is_added_to_logits_even_to_those_that_forbid() {
+    let greedy = |logit_bias: &[(u32, f32)], logits: &[f32]| {
+        let sampling = Sampling {
+            logit_bias: logit_bias.to_vec(),
+            temperature: 0.0,
+            ..BASE
+        };
+        choose(logits, &sampling, 0)
+    };
+    assert_eq!(greedy(&[(2, 1.5)], &[1.0, 2.0, 1.0]), Some(2));
+    assert_eq!(greedy(&[(1, -1.5)], &[1.0, 2.0, 0.0]), Some(0));
+    assert_eq!(greedy(&[(9, 100.0)], &[1.0, 2.0]), Some(1));
+    // A probability grows by the exponential of the bias.
+    let doubled = Sampling {
+        logit_bias: vec![(1, 2.0_f32.ln())],
+        ..BASE
+    };
+    check_distribution(&[0.5, 0.5], &doubled, &[1.0 / 3.0, 2.0 / 3.0]);
+}
+
+/// Returns the logits that a sampler chooses by, after a prompt and an answer.
+fn penalised(
+    logits: &[f32],
+    penalties: Penalties,
+    (prompt, generated): (&[u32], &[u32]),
+) -> Vec<f32> {
+    let sampling = Sampling { penalties, ..BASE };
+    let mut sampler = Sampler::default();
+    for _ in 0..2 {
+        // The second time nothing is left of the first.
+        let tokens = Tokens { prompt, generated };
+        sampler.choose(logits, &sampling, tokens).unwrap();
+    }
+    sampler.adjusted
+}
+
+#[test]
+fn tokens_that_came_up_are_penalised_as_openai_and_keskar_define_it() {
+    let row = [2.0, -2.0, 2.0, 1.0];
+    let of_answer = Penalties {
+        frequency: 0.5,
+        presence: 0.25,
+        ..Penalties::NONE
+    };
+    // Token 0 is in the answer twice, token 1 once; token 2 is in the prompt only.
+    let tokens: (&[u32], &[u32]) = (&[2, 2, 7], &[0, 1, 0, 9]);
+    assert_eq!(penalised(&row, of_answer, tokens), [0.75, -2.75, 2.0, 1.0]);
+    let of_all = Penalties {
+        repetition: 2.0,
+        ..Penalties::NONE
+    };
+    assert_eq!(penalised(&row, of_all, tokens), [1.0, -4.0, 1.0, 1.0]);
+    let both = Penalties {
+        repetition: 2.0,
+        ..of_answer
+    };
+    assert_eq!(penalised(&row, both, tokens), [-0.25, -4.75, 1.0, 1.0]);
+}
+
+#[test]
+fn logprobs_are_those_of_the_row_as_it_is() {
+    let row = logits(&[0.1, 0.6, 0.3, 0.0]);
+    let logprobs = Logprobs::new(&row);
+    for (token, p) in [(0, 0.1_f64), (1, 0.6), (2, 0.3)] {
+        assert!((logprobs.of(token) - p.ln()).abs() < 1e-6, "{token}");
+    }
+    assert_eq!(logprobs.of(3), f64::NEG_INFINITY);
+    assert_eq!(logprobs.of(9), f64::NEG_INFINITY);
+    assert_eq!(logprobs.top(2), [1, 2]);
+    assert_eq!(logprobs.top(20), [1, 2, 0]);
+    assert!(logprobs.top(0).is_empty());
+    // Large logits do not overflow.
+    let shifted: Vec<f32> = row.iter().map(|logit| logit + 1e4).collect();
+    assert!((Logprobs::new(&shifted).of(1) - 0.6_f64.ln()).abs() < 1e-2);
+}
+
+#[test]
 fn a_nucleus_larger_than_the_first_guess_is_found_whole() {
     let sampling = Sampling { top_p: 0.5, ..BASE };
     let equals = [1.0 / 256.0; 256];
@@ -114,14 +217,18 @@ fn equal_arguments_give_equal_tokens() {
         let row: Vec<f32> = (0..300).map(|_| rng.f32() * 20.0 - 10.0).collect();
         let sampling = Sampling {
             temperature: rng.f32() * 2.0,
-            top_k: rng.u32(0..50),
-            top_p: rng.f32(),
-            seed: rng.u64(..),
+            ..random_sampling(&mut rng)
         };
-        let index = rng.usize(..1000);
-        let first = reused.choose(&row, &sampling, index);
+        let mut ids = |count| -> Vec<u32> { (0..count).map(|_| rng.u32(0..400)).collect() };
+        let (prompt, generated) = (ids(50), ids(100));
+        let tokens = Tokens {
+            prompt: &prompt,
+            generated: &generated,
+        };
+        let first = reused.choose(&row, &sampling, tokens);
         assert!(first.is_some());
-        assert_eq!(first, choose(&row, &sampling, index));
+        let second = Sampler::default().choose(&row, &sampling, tokens);
+        assert_eq!(first, second);
     }
 }
 
@@ -142,11 +249,11 @@ fn never_chooses_what_is_forbidden() {
         ..BASE
     };
     for index in 0..100 {
-        for sampling in [BASE, greedy] {
-            assert_eq!(choose(&[nan, -inf, -50.0, nan], &sampling, index), Some(2));
-            assert_eq!(choose(&[1.0, inf, nan, inf], &sampling, index), Some(1));
-            assert_eq!(choose(&[nan, -inf], &sampling, index), None);
-            assert_eq!(choose(&[], &sampling, index), None);
+        for sampling in [&BASE, &greedy] {
+            assert_eq!(choose(&[nan, -inf, -50.0, nan], sampling, index), Some(2));
+            assert_eq!(choose(&[1.0, inf, nan, inf], sampling, index), Some(1));
+            assert_eq!(choose(&[nan, -inf], sampling, index), None);
+            assert_eq!(choose(&[], sampling, index), None);
         }
     }
 }
@@ -160,6 +267,7 @@ fn settings_out_of_range_still_give_a_token() {
             top_k,
             top_p,
             seed: 3,
+            ..Sampling::NEUTRAL
         };
         choose(&row, &sampling, 0)
     };

@@ -294,6 +294,7 @@ impl StepLoop {
                 outcome = match running.choose(&mut self.sampler, row) {
                     Some(token) => {
                         progress.generated = 1;
+                        running.tell(token, row, model.text);
                         running.accept(token, model.text, model.context_tokens)
                     }
                     None => TurnOutcome::Failed(

@@ -75,9 +75,9 @@ impl LoopModel {
     }
 }
 
-impl MadeRows<'_> {
+impl<'a> MadeRows<'a> {
     /// The next row, in which no token is possible that has no text.
-    pub(super) fn next_row(&mut self) -> &mut [f32] {
+    pub(super) fn next_row(&mut self) -> &'a [f32] {
         let row = self.rows.next();
         let row = row.expect("a row for each chunk that wants one");
         let row = &mut row[..self.known_tokens];

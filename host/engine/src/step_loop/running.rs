@@ -4,12 +4,13 @@ use std::error::Error as _;
 
 use pointsman_core::{BlockId, Progress, RetryClass, SequenceRef};
 use pointsman_executor::contract::{Event, Start};
-use pointsman_executor::delivery::StopReason;
+use pointsman_executor::delivery::{LikelyToken, StopReason, TokenLogprob};
 use pointsman_executor::job::JobState;
 use pointsman_executor::shares::Need;
+use pointsman_executor::text::Detokenizer;
 
 use crate::model::backend::{Chunk, Logits};
-use crate::sample::Sampler;
+use crate::sample::{Logprobs, Sampler, Tokens};
 use crate::text::ModelText;
 
 /// A sequence in a slot, its block table, and the progress of its KV.
@@ -133,8 +134,31 @@ impl RunningSequence {
     }
 
     pub(super) fn choose(&self, sampler: &mut Sampler, logits: &[f32]) -> Option<u32> {
-        let generated = self.sequence.generated().len();
-        sampler.choose(logits, &self.sequence.job.sampling, generated)
+        let tokens = Tokens {
+            prompt: &self.sequence.job.prompt,
+            generated: self.sequence.generated(),
+        };
+        sampler.choose(logits, &self.sequence.job.sampling, tokens)
+    }
+
+    /// Notes the probability of a token that was chosen, if the client asks for it.
+    pub(super) fn tell(&mut self, token: u32, logits: &[f32], model: &ModelText) {
+        let Some(top) = self.sequence.job.logprobs else {
+            return;
+        };
+        let is_end = !self.sequence.job.ignore_eos && model.eos().contains(&token);
+        if is_end {
+            return;
+        }
+        let logprobs = Logprobs::new(logits);
+        let likely = |token| LikelyToken {
+            bytes: model.token_bytes(token),
+            logprob: logprobs.of(token),
+        };
+        self.sequence.unsent.logprobs.push(TokenLogprob {
+            chosen: likely(token),
+            top: logprobs.top(top).into_iter().map(likely).collect(),
+        });
     }
 
     /// Appends a generated token, and its text to the text that is to be shown.

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::model::backend::{Backend, Chunk, Logits};
 use crate::model::files::ModelFiles;
-use crate::sample::Sampler;
+use crate::sample::{Sampler, Tokens};
 use crate::text::ModelText;
 use pointsman_core::BlockId;
 use pointsman_executor::job::Job;
@@ -49,8 +49,9 @@ pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> WholeAnsw
         backend.forward(&[chunk], &mut logits).unwrap();
         computed = tokens.len();
         let known = &logits[..text.vocab_size()];
-        let generated = tokens.len() - job.prompt.len();
-        let token = Sampler::default().choose(known, &job.sampling, generated);
+        let (prompt, generated) = tokens.split_at(job.prompt.len());
+        let tokens = Tokens { prompt, generated };
+        let token = Sampler::default().choose(known, &job.sampling, tokens);
         token.unwrap()
     })
 }

@@ -12,6 +12,8 @@ pub(super) struct GenerationFile {
     top_p: Option<f32>,
     /// A number of tokens; some write -1 for all.
     top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,6 +57,8 @@ impl GenerationFile {
             temperature,
             top_p: self.top_p.unwrap_or(1.0),
             top_k: top_k.unwrap_or(0),
+            min_p: self.min_p.unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
         };
         EndsAndDefaults { eos, defaults }
     }
@@ -83,22 +87,21 @@ mod tests {
 
     #[test]
     fn what_is_not_suggested_leaves_the_distribution_as_it_is() {
-        let expected = GenerationDefaults {
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: 0,
-        };
+        let expected = GenerationDefaults::NEUTRAL;
         assert_eq!(merge("{}", "{}", None).defaults, expected);
         assert_eq!(merge(r#"{"top_k": -1}"#, "{}", None).defaults, expected);
     }
 
     #[test]
     fn not_sampling_is_temperature_zero() {
-        let text = r#"{"do_sample": false, "temperature": 0.6, "top_p": 0.9, "top_k": 20}"#;
+        let text = r#"{"do_sample": false, "temperature": 0.6, "top_p": 0.9, "top_k": 20,
+            "min_p": 0.1, "repetition_penalty": 1.05}"#;
         let expected = GenerationDefaults {
             temperature: 0.0,
             top_p: 0.9,
             top_k: 20,
+            min_p: 0.1,
+            repetition_penalty: 1.05,
         };
         assert_eq!(merge(text, "{}", None).defaults, expected);
     }

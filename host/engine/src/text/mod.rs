@@ -23,6 +23,7 @@
 //! many unknown ones, may have room for a longer text than
 //! [`token_bytes_max`](PromptEncoder::token_bytes_max) says.
 
+mod bytes;
 mod chat;
 mod date;
 mod generation;
@@ -38,12 +39,14 @@ use tokenizers::Tokenizer;
 
 use crate::model::files::{ModelFileError, ModelFiles};
 
+use bytes::Spelling;
 use chat::{ChatTemplate, SpecialTokens, TemplateSource};
 use generation::{EndsAndDefaults, GenerationFile};
 
 /// A model's text side.
 pub struct ModelText {
     tokenizer: Tokenizer,
+    spelling: Spelling,
     /// The kind of each id, up to the largest that the tokenizer has.
     kinds: Vec<TokenKind>,
     /// Ids below the largest that the tokenizer lacks.
@@ -147,6 +150,7 @@ impl ModelText {
             missing: missing.map(|(id, _)| id).collect(),
             token_bytes_max: token_bytes_max(&tokenizer),
             kinds,
+            spelling: Spelling::of(&tokenizer),
             tokenizer,
             template,
             generation: generation.merge(model, eos_token),
@@ -195,6 +199,13 @@ impl ModelText {
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.kinds.len()
+    }
+
+    /// The bytes of a token, special ones as they are written; none of an id without a token.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let token = self.tokenizer.id_to_token(id);
+        token.map_or_else(Vec::new, |token| self.spelling.bytes(&token))
     }
 
     /// Token ids below [`Self::vocab_size`] that the tokenizer lacks; mostly none.

@@ -17,7 +17,7 @@ use pointsman_core::{
 };
 
 use crate::contract::{Command, Events, Start};
-use crate::job::{Job, JobState, Sampling};
+use crate::job::{Job, JobState, Penalties, Sampling};
 
 pub use alone::{WholeAnswer, answer_alone, first_stop};
 pub use host::TestHost;
@@ -31,14 +31,6 @@ pub const FIRST_LIFE: Incarnation = Incarnation(0);
 pub const SLOTS: u32 = 4;
 /// Token ids in the suite's prompts are below this.
 pub const VOCAB_SIZE: u32 = 1024;
-
-/// Sampling that always takes the likeliest token.
-pub const GREEDY: Sampling = Sampling {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    seed: 0,
-};
 
 /// An executor under test: [`EXECUTOR`] in its [`FIRST_LIFE`], with [`SLOTS`] slots and no budget
 /// set. Its contexts have 128 tokens or more.
@@ -104,24 +96,37 @@ pub fn job(prompt: &[u32], output_tokens_max: u32) -> Job {
     Job {
         prompt: prompt.to_vec(),
         output_tokens_max,
-        sampling: GREEDY,
+        sampling: Sampling::GREEDY,
         stop: Vec::new(),
         ignore_eos: false,
+        logprobs: None,
         call: None,
     }
 }
 
-/// Returns any sampling; half of the time [`GREEDY`].
+/// Returns any sampling; half of the time [`Sampling::GREEDY`].
 pub fn random_sampling(rng: &mut Rng) -> Sampling {
     if rng.bool() {
-        return GREEDY;
+        return Sampling::GREEDY;
     }
     Sampling {
+        logit_bias: random_bias(rng),
+        penalties: Penalties {
+            repetition: 1.0 + rng.f32() / 2.0,
+            frequency: rng.f32() - 0.5,
+            presence: rng.f32() - 0.5,
+        },
         temperature: 0.2 + rng.f32(),
+        min_p: rng.f32() / 10.0,
         top_k: rng.u32(0..100),
         top_p: 0.5 + rng.f32() / 2.0,
         seed: rng.u64(..),
     }
+}
+
+fn random_bias(rng: &mut Rng) -> Vec<(u32, f32)> {
+    let mut biased = || (rng.u32(0..VOCAB_SIZE), rng.f32() * 4.0 - 2.0);
+    (0..3).map(|_| biased()).collect()
 }
 
 /// Returns any job within the bounds, without stop strings.
@@ -133,6 +138,7 @@ pub fn random_job(rng: &mut Rng, prompt_max: usize, output_tokens_max: u32) -> J
         sampling: random_sampling(rng),
         stop: Vec::new(),
         ignore_eos: rng.u8(0..4) == 0,
+        logprobs: None,
         call: None,
     }
 }

@@ -10,10 +10,9 @@ use pointsman_core::{
 };
 use tokio::sync::mpsc;
 
-use super::GREEDY;
 use crate::contract::{Command, Event, Events, Start};
 use crate::delivery::StopReason;
-use crate::job::{Job, JobState};
+use crate::job::{Job, JobState, Sampling};
 use crate::shares::{self, Need};
 use crate::text::{DecodeError, Detokenizer};
 
@@ -234,7 +233,7 @@ impl ScriptedSequence {
 
 /// Returns the token that a scripted executor generates after `tokens`: any function that scatters.
 fn next_token(job: &Job, tokens: &[u32]) -> u32 {
-    let seed = if job.sampling == GREEDY {
+    let seed = if job.sampling == Sampling::GREEDY {
         0
     } else {
         job.sampling.seed

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::envelope::{Choice, FinishReason};
 use super::inflow::WholeText;
+use super::logprobs::{ChatLogprobs, Told};
 use crate::error::ApiError;
 use crate::fields::{Fields, mismatch, object, read};
 use crate::openapi::named;
@@ -19,7 +20,7 @@ use crate::openapi::named;
 pub(super) struct ChatChoice<'a> {
     index: u32,
     message: Message<'a>,
-    logprobs: Option<()>,
+    logprobs: Option<ChatLogprobs>,
     finish_reason: FinishReason,
 }
 
@@ -37,7 +38,7 @@ struct Message<'a> {
 pub(super) struct ChunkChoice<'a> {
     index: u32,
     delta: Delta<'a>,
-    logprobs: Option<()>,
+    logprobs: Option<ChatLogprobs>,
     finish_reason: Option<FinishReason>,
 }
 
@@ -68,7 +69,7 @@ pub(super) fn whole(answer: &WholeText) -> ChatChoice<'_> {
             content: &answer.text,
             refusal: None,
         },
-        logprobs: None,
+        logprobs: answer.told.of_chat(),
         finish_reason: answer.stop.into(),
     }
 }
@@ -78,26 +79,30 @@ pub(super) fn opening() -> ChunkChoice<'static> {
         role: Some(ROLE),
         content: Some(""),
     };
-    chunk(delta, None)
+    chunk(delta, None, None)
 }
 
-pub(super) fn delta(text: &str) -> ChunkChoice<'_> {
+pub(super) fn delta<'a>(text: &'a str, told: &Told) -> ChunkChoice<'a> {
     let delta = Delta {
         role: None,
         content: Some(text),
     };
-    chunk(delta, None)
+    chunk(delta, told.of_chat(), None)
 }
 
-pub(super) fn stop(stop: StopReason) -> ChunkChoice<'static> {
-    chunk(Delta::default(), Some(stop.into()))
+pub(super) fn stop(stop: StopReason, told: &Told) -> ChunkChoice<'static> {
+    chunk(Delta::default(), told.of_chat(), Some(stop.into()))
 }
 
-fn chunk(delta: Delta<'_>, finish_reason: Option<FinishReason>) -> ChunkChoice<'_> {
+fn chunk(
+    delta: Delta<'_>,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<FinishReason>,
+) -> ChunkChoice<'_> {
     ChunkChoice {
         index: 0,
         delta,
-        logprobs: None,
+        logprobs,
         finish_reason,
     }
 }

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::envelope::{Choice, FinishReason};
+use super::logprobs::{TextLogprobs, Told};
 use super::prompt::Prompt;
 use crate::error::ApiError;
 use crate::fields::{Fields, mismatch, read};
@@ -17,7 +18,7 @@ use crate::fields::{Fields, mismatch, read};
 pub(super) struct TextChoice<'a> {
     text: &'a str,
     index: u32,
-    logprobs: Option<()>,
+    logprobs: Option<TextLogprobs>,
     /// Absent in chunks before the last.
     finish_reason: Option<FinishReason>,
 }
@@ -26,11 +27,11 @@ impl Choice for TextChoice<'_> {
     const OBJECT: &'static str = "text_completion";
 }
 
-pub(super) fn choice(text: &str, stop: Option<StopReason>) -> TextChoice<'_> {
+pub(super) fn choice<'a>(text: &'a str, told: &Told, stop: Option<StopReason>) -> TextChoice<'a> {
     TextChoice {
         text,
         index: 0,
-        logprobs: None,
+        logprobs: told.of_text(),
         finish_reason: stop.map(FinishReason::from),
     }
 }

@@ -9,7 +9,7 @@ use super::chat::{self, ChatChoice, ChunkChoice};
 use super::completions::{self, TextChoice};
 use super::envelope::Object;
 use super::params::{self, Params};
-use super::{BODY_FIELD, EVENT_STREAM};
+use super::{BODY_FIELD, CompletionKind, EVENT_STREAM, sampling};
 use crate::answer::{Answer, JSON, Reply, Responses, response};
 use crate::authorship::HEADERS;
 use crate::error::ErrorBody;
@@ -27,7 +27,7 @@ pub(crate) struct TextAnswer(pub(super) Reply);
 pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
     let required = ["messages"];
     let prompt = vec![("messages", chat::messages_schema(schemas))];
-    let body = body(schemas, &required, prompt);
+    let body = body(schemas, CompletionKind::Chat, &required, prompt);
     named(schemas, "ChatCompletionRequest", body)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
 pub(crate) fn text_body(schemas: &mut SchemaGenerator) -> Schema {
     let required = ["prompt"];
     let prompt = vec![("prompt", completions::prompt_schema())];
-    let body = body(schemas, &required, prompt);
+    let body = body(schemas, CompletionKind::Text, &required, prompt);
     named(schemas, "CompletionRequest", body)
 }
 
@@ -59,9 +59,15 @@ pub(crate) fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties)
     schema
 }
 
-fn body(schemas: &mut SchemaGenerator, required: &[&str], prompt: Properties) -> Schema {
+fn body(
+    schemas: &mut SchemaGenerator,
+    kind: CompletionKind,
+    required: &[&str],
+    prompt: Properties,
+) -> Schema {
     let mut properties = shared_properties(schemas);
     properties.extend(prompt);
+    properties.extend(sampling::logprobs_properties(kind));
     properties.extend(params::unbuilt_properties());
     properties.extend(params::properties_without_effect());
     object(required, properties)

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::chat::ChunkChoice;
 use super::completions::TextChoice;
 use super::inflow::WholeText;
+use super::logprobs::Told;
 use super::{CompletionKind, chat, completions};
 
 /// The fields that every part of one answer repeats.
@@ -113,7 +114,7 @@ impl Envelope {
         match self.kind {
             CompletionKind::Chat => self.write(&mut json, &[chat::whole(answer)], usage),
             CompletionKind::Text => {
-                let choice = completions::choice(&answer.text, Some(answer.stop));
+                let choice = completions::choice(&answer.text, &answer.told, Some(answer.stop));
                 self.write(&mut json, &[choice], usage);
             }
         }
@@ -128,20 +129,32 @@ impl Envelope {
         }
     }
 
-    /// Writes more text of a stream.
-    pub(super) fn write_text(&self, to: &mut Vec<u8>, text: &str, usage: UsageField) {
+    /// Writes more text of a stream, with the probabilities of its tokens.
+    pub(super) fn write_text(
+        &self,
+        to: &mut Vec<u8>,
+        (text, told): (&str, &Told),
+        usage: UsageField,
+    ) {
         match self.kind {
-            CompletionKind::Chat => self.write_event(to, &[chat::delta(text)], usage),
-            CompletionKind::Text => self.write_event(to, &[completions::choice(text, None)], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::delta(text, told)], usage),
+            CompletionKind::Text => {
+                self.write_event(to, &[completions::choice(text, told, None)], usage);
+            }
         }
     }
 
-    /// Writes the end of a stream's text.
-    pub(super) fn write_stop(&self, to: &mut Vec<u8>, stop: StopReason, usage: UsageField) {
+    /// Writes the end of a stream's text, with the probabilities of tokens that have no text.
+    pub(super) fn write_stop(
+        &self,
+        to: &mut Vec<u8>,
+        (stop, told): (StopReason, &Told),
+        usage: UsageField,
+    ) {
         match self.kind {
-            CompletionKind::Chat => self.write_event(to, &[chat::stop(stop)], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::stop(stop, told)], usage),
             CompletionKind::Text => {
-                self.write_event(to, &[completions::choice("", Some(stop))], usage)
+                self.write_event(to, &[completions::choice("", told, Some(stop))], usage);
             }
         }
     }

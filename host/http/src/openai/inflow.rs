@@ -18,6 +18,7 @@ use crate::authorship;
 use crate::error::{ApiError, Unserved};
 
 use super::envelope::Tokens;
+use super::logprobs::Told;
 
 /// An answer on its way from the executor.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Inflow {
     /// The newest placement before the first text; absent: there was none yet.
     placement: Option<Arc<Placement>>,
     tokens: u32,
+    /// The probabilities of tokens, until they are taken.
+    told: Told,
     text_has_come: bool,
 }
 
@@ -46,9 +49,11 @@ pub(super) enum Part {
 }
 
 /// The text of a whole answer.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct WholeText {
     pub(super) text: String,
+    /// The probabilities of its tokens, where the client asks for them.
+    pub(super) told: Told,
     pub(super) stop: StopReason,
 }
 
@@ -62,6 +67,7 @@ impl Inflow {
             ticket: Some(ticket),
             placement: None,
             tokens: 0,
+            told: Told::default(),
             text_has_come: false,
         }
     }
@@ -73,6 +79,11 @@ impl Inflow {
             cached: placement.map_or(0, |placement| placement.cached_tokens),
             generated: self.tokens,
         }
+    }
+
+    /// Takes the probabilities of the tokens that have come.
+    pub(super) fn take_told(&mut self) -> Told {
+        self.told.take()
     }
 
     /// The next part. Not to be called again once the end has come.
@@ -116,7 +127,10 @@ impl Inflow {
             match next {
                 Part::Text(more) => text.push_str(&more),
                 Part::Relayed(_) => return Err(mixed()),
-                Part::End(end) => return end.map(|stop| WholeText { text, stop }),
+                Part::End(end) => {
+                    let told = self.take_told();
+                    return end.map(|stop| WholeText { text, told, stop });
+                }
             }
             next = poll_fn(|cx| self.poll_next(cx)).await;
         }
@@ -164,6 +178,7 @@ impl Inflow {
             }
             Delivery::Text(piece) => {
                 self.tokens = self.tokens.saturating_add(piece.tokens);
+                self.told.tokens.extend(piece.logprobs);
                 self.text_has_come |= !piece.text.is_empty();
                 (!piece.text.is_empty()).then_some(Part::Text(piece.text))
             }

@@ -17,12 +17,14 @@ mod document;
 mod elsewhere;
 mod envelope;
 mod inflow;
+mod logprobs;
 pub(super) mod models;
 mod params;
 mod passing;
 mod prefix;
 mod prompt;
 mod relay;
+mod sampling;
 mod sse;
 mod target;
 pub(super) mod trace;
@@ -243,16 +245,11 @@ pub fn try_body(kind: CompletionKind, body: &[u8]) -> Result<(), String> {
         model: None,
         tenant: "default",
     };
-    let defaults = GenerationDefaults {
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
-    };
     let parsed = Fields::parse(body).and_then(|mut fields| {
         let _model: String = fields.require("model", "a text")?;
         let hinted = fields.take(BODY_FIELD);
         hints::parse(&HeaderMap::new(), hinted, rules)?;
-        understand::read(&mut fields, kind, &defaults)
+        understand::read(&mut fields, kind, &GenerationDefaults::NEUTRAL)
     });
     parsed.map(drop).map_err(|error| error.to_string())
 }

@@ -1,11 +1,12 @@
-//! The parameters of a request: sampling, bounds, transfer. And the fields that are not built.
+//! The parameters of a request: bounds and transfer. And the fields that are not built.
 
 use pointsman_executor::job::Sampling;
 use pointsman_executor::prompt::GenerationDefaults;
 use serde_json::value::RawValue;
-use serde_json::{Number, Value, json};
+use serde_json::{Value, json};
 
 use super::envelope::UsageField;
+use super::{CompletionKind, sampling};
 use crate::error::ApiError;
 use crate::fields::{Fields, Properties, mismatch, object, read};
 
@@ -17,6 +18,8 @@ pub(super) struct Params {
     /// Most tokens to generate; absent: the client names no bound.
     pub(super) tokens_max: Option<u32>,
     pub(super) ignore_eos: bool,
+    /// Number of the likeliest tokens that are told with each token; absent: no probabilities.
+    pub(super) logprobs: Option<u32>,
     pub(super) transfer: Transfer,
 }
 
@@ -39,11 +42,9 @@ const STOP_CHARS_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
-const UNBUILT: [(&str, &[&str]); 37] = [
+const UNBUILT: [(&str, &[&str]); 30] = [
     ("n", &["1"]),
     ("best_of", &["1"]),
-    ("logprobs", &["false"]),
-    ("top_logprobs", &["0"]),
     ("prompt_logprobs", &[]),
     ("echo", &["false"]),
     ("suffix", &[r#""""#]),
@@ -57,11 +58,6 @@ const UNBUILT: [(&str, &[&str]); 37] = [
     ("web_search_options", &[]),
     ("reasoning_effort", &[r#""none""#]),
     ("verbosity", &[r#""medium""#]),
-    ("logit_bias", &["{}"]),
-    ("presence_penalty", &["0"]),
-    ("frequency_penalty", &["0"]),
-    ("repetition_penalty", &["1"]),
-    ("min_p", &["0"]),
     ("min_tokens", &["0"]),
     ("stop_token_ids", &["[]"]),
     ("bad_words", &["[]"]),
@@ -177,30 +173,7 @@ impl Params {
                 ("include_obfuscation", include_obfuscation),
             ],
         );
-        let of_the_model = "By default the model's own.";
-        vec![
-            (
-                "temperature",
-                json!({"type": "number", "minimum": 0, "maximum": 2, "description": of_the_model}),
-            ),
-            (
-                "top_p",
-                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": of_the_model}),
-            ),
-            (
-                "top_k",
-                json!({
-                    "description": "0 or -1: all tokens. By default the model's own.",
-                    "type": "integer", "minimum": -1, "maximum": u32::MAX,
-                }),
-            ),
-            (
-                "seed",
-                json!({
-                    "description": "The same seed gives the same answer. By default a random one.",
-                    "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX,
-                }),
-            ),
+        let own = vec![
             (
                 "stop",
                 json!({"description": "Texts before which the answer ends.", "anyOf": [stop, stops]}),
@@ -216,46 +189,24 @@ impl Params {
                 json!({"type": "boolean", "description": "Sends the answer as server-sent events."}),
             ),
             ("stream_options", stream_options.to_value()),
-        ]
+        ];
+        [sampling::properties(), own].concat()
     }
 
     pub(super) fn take(
         fields: &mut Fields<'_>,
+        kind: CompletionKind,
         defaults: &GenerationDefaults,
     ) -> Result<Self, ApiError> {
         Ok(Self {
-            sampling: sampling(fields, defaults)?,
+            sampling: sampling::take(fields, defaults)?,
             stop: stop(fields)?,
             tokens_max: tokens_max(fields)?,
             ignore_eos: flag(fields, "ignore_eos")?,
+            logprobs: sampling::take_logprobs(fields, kind)?,
             transfer: transfer(fields)?,
         })
     }
-}
-
-fn sampling(fields: &mut Fields<'_>, defaults: &GenerationDefaults) -> Result<Sampling, ApiError> {
-    let temperature = fields.take_as("temperature", "a number from 0 to 2", |t| {
-        (0.0..=2.0).contains(t)
-    })?;
-    let top_p = fields.take_as("top_p", "a number above 0, at most 1", |p| {
-        *p > 0.0 && *p <= 1.0
-    })?;
-    let top_k = fields.take_as(
-        "top_k",
-        "an integer of at least 1, or 0 or -1 for all",
-        |k| (-1..=i64::from(u32::MAX)).contains(k),
-    )?;
-    let seed = fields.take_as("seed", "an integer of 64 bits", |seed: &Number| {
-        seed.is_u64() || seed.is_i64()
-    })?;
-    let seed = seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)));
-    Ok(Sampling {
-        temperature: temperature.unwrap_or(defaults.temperature),
-        top_p: top_p.unwrap_or(defaults.top_p),
-        top_k: top_k.map_or(defaults.top_k, |k| u32::try_from(k).unwrap_or(0)),
-        // The one random number: the same request gives another answer each time.
-        seed: seed.unwrap_or_else(|| fastrand::u64(..)),
-    })
 }
 
 fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
@@ -314,7 +265,7 @@ fn transfer(fields: &mut Fields<'_>) -> Result<Transfer, ApiError> {
     }
 }
 
-fn flag(fields: &mut Fields<'_>, name: &str) -> Result<bool, ApiError> {
+pub(super) fn flag(fields: &mut Fields<'_>, name: &str) -> Result<bool, ApiError> {
     let flag = fields.take_as(name, "true or false", |_| true)?;
     Ok(flag.unwrap_or(false))
 }

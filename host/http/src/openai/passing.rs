@@ -118,14 +118,10 @@ pub(super) fn job(output_tokens_max: u32) -> Job {
     Job {
         prompt: Vec::new(),
         output_tokens_max,
-        sampling: Sampling {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            seed: 0,
-        },
+        sampling: Sampling::NEUTRAL,
         stop: Vec::new(),
         ignore_eos: false,
+        logprobs: None,
         call: None,
     }
 }

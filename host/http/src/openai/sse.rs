@@ -96,7 +96,9 @@ impl EventStream {
         }
         self.pace.written(self.inflow.tokens().generated);
         if !text.is_empty() {
-            self.envelope.write_text(to, &text, self.usage.field());
+            let told = self.inflow.take_told();
+            self.envelope
+                .write_text(to, (&text, &told), self.usage.field());
         }
         if let Some(end) = ended {
             self.progress = Progress::Over;
@@ -104,10 +106,12 @@ impl EventStream {
         }
     }
 
-    fn write_end(&self, end: Result<StopReason, ApiError>, to: &mut Vec<u8>) {
+    fn write_end(&mut self, end: Result<StopReason, ApiError>, to: &mut Vec<u8>) {
         match end {
             Ok(stop) => {
-                self.envelope.write_stop(to, stop, self.usage.field());
+                let told = self.inflow.take_told();
+                self.envelope
+                    .write_stop(to, (stop, &told), self.usage.field());
                 if self.usage == UsageChunk::Sent {
                     self.envelope.write_usage(to, self.inflow.tokens());
                 }

@@ -130,6 +130,7 @@ fn read_locally(
         sampling: params.sampling,
         stop: params.stop,
         ignore_eos: params.ignore_eos,
+        logprobs: params.logprobs,
         call: None,
     };
     Ok(Local {
@@ -202,7 +203,7 @@ fn route_size(
             output_tokens_max,
         });
     };
-    let params = Params::take(fields, reader.text.defaults())?;
+    let params = Params::take(fields, kind, reader.text.defaults())?;
     let (prompt_tokens, prompt_blocks) = match length {
         Some(length) => (length as usize, PromptBlocks::default()),
         None => {
@@ -254,7 +255,7 @@ pub(super) fn read(
     defaults: &GenerationDefaults,
 ) -> Result<(Params, Prompt), ApiError> {
     params::refuse_unbuilt(fields)?;
-    let params = Params::take(fields, defaults)?;
+    let params = Params::take(fields, kind, defaults)?;
     let prompt = prompt(fields, kind)?;
     Ok((params, prompt))
 }

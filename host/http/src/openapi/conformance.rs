@@ -159,6 +159,10 @@ fn fits(keyword: &str, wanted: &Value, value: &Value) -> bool {
         "minItems" => items.is_none_or(|items| items.len() >= size(wanted)),
         "maxItems" => items.is_none_or(|items| items.len() <= size(wanted)),
         "maxProperties" => object.is_none_or(|object| object.len() <= size(wanted)),
+        "propertyNames" => {
+            let named = |name: &String| check(wanted, &Value::from(name.as_str())).is_ok();
+            object.is_none_or(|object| object.keys().all(named))
+        }
         "uniqueItems" => items.is_none_or(|items| {
             let texts: BTreeSet<String> = items.iter().map(Value::to_string).collect();
             texts.len() == items.len()

@@ -3,7 +3,7 @@
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
 use pointsman_driver::message::Hints;
-use pointsman_executor::job::{Job, Sampling};
+use pointsman_executor::job::{Job, Penalties, Sampling};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_server::config::{ApiKey, Config, Rights, Secret};
 use serde_json::{Value, json};
@@ -45,9 +45,11 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
             top_k: defaults.top_k,
             top_p: defaults.top_p,
             seed: got.sampling.seed,
+            ..Sampling::NEUTRAL
         },
         stop: Vec::new(),
         ignore_eos: false,
+        logprobs: None,
         call: None,
     };
     assert_eq!(got, expected);
@@ -62,8 +64,10 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
         &json!({
             "model": "demo", "prompt": "Once", "temperature": 0, "top_p": 1, "top_k": 40,
             "seed": -1, "stop": ["\n", "###"], "max_tokens": 7, "ignore_eos": true,
+            "logit_bias": {"7": -100, "5": 1.5}, "presence_penalty": 0.5, "frequency_penalty": -2,
+            "repetition_penalty": 1.25, "min_p": 0.25, "logprobs": 3,
             // Neutral, harmless or unknown.
-            "n": 1, "best_of": 1, "echo": false, "logprobs": null, "presence_penalty": 0.0,
+            "n": 1, "best_of": 1, "echo": false, "top_logprobs": 0,
             "user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "something": "new",
         }),
     )
@@ -72,13 +76,21 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
         prompt: TEXT.encode("Once", u32::MAX).unwrap(),
         output_tokens_max: 7,
         sampling: Sampling {
+            logit_bias: vec![(5, 1.5), (7, -100.0)],
+            penalties: Penalties {
+                repetition: 1.25,
+                frequency: -2.0,
+                presence: 0.5,
+            },
             temperature: 0.0,
+            min_p: 0.25,
             top_k: 40,
             top_p: 1.0,
             seed: u64::MAX,
         },
         stop: vec!["\n".to_owned(), "###".to_owned()],
         ignore_eos: true,
+        logprobs: Some(3),
         call: None,
     };
     assert_eq!(got, expected);
@@ -161,6 +173,16 @@ async fn what_is_wrong_is_named() {
         ("top_p", r#"{"top_p": 1.01}"#),
         ("top_k", r#"{"top_k": -2}"#),
         ("seed", r#"{"seed": 1.5}"#),
+        ("min_p", r#"{"min_p": 1.5}"#),
+        ("presence_penalty", r#"{"presence_penalty": 2.5}"#),
+        ("frequency_penalty", r#"{"frequency_penalty": "much"}"#),
+        ("repetition_penalty", r#"{"repetition_penalty": 0}"#),
+        ("logit_bias", r#"{"logit_bias": {"5": 101}}"#),
+        ("logit_bias", r#"{"logit_bias": {"five": 1}}"#),
+        ("logit_bias", r#"{"logit_bias": [5]}"#),
+        ("logprobs", r#"{"logprobs": 3}"#),
+        ("top_logprobs", r#"{"top_logprobs": 3}"#),
+        ("top_logprobs", r#"{"logprobs": true, "top_logprobs": 21}"#),
         ("stop", r#"{"stop": ["a", ""]}"#),
         ("stop", r#"{"stop": 5}"#),
         ("stop", r#"{"stop": [1]}"#),
@@ -195,6 +217,9 @@ async fn what_is_wrong_is_named() {
         ("prompt", r#"{"prompt": ""}"#),
         ("prompt", r#"{"prompt": ["a", "b"]}"#),
         ("prompt[1]", r#"{"prompt": [5, 4000000000]}"#),
+        ("logprobs", r#"{"logprobs": 6}"#),
+        ("logprobs", r#"{"logprobs": true}"#),
+        ("top_logprobs", r#"{"top_logprobs": 1}"#),
     ];
     expect_refused(TEXTS, "invalid_value", &additions).await;
 }
@@ -212,8 +237,6 @@ async fn what_does_not_fit_the_context_is_refused() {
 async fn what_is_not_built_is_refused_by_name() {
     let additions = [
         ("n", r#"{"n": 2}"#),
-        ("logprobs", r#"{"logprobs": true}"#),
-        ("top_logprobs", r#"{"top_logprobs": 3}"#),
         ("tools", r#"{"tools": [{"type": "function"}]}"#),
         ("tool_choice", r#"{"tool_choice": "required"}"#),
         ("functions", r#"{"functions": [{}]}"#),
@@ -223,20 +246,37 @@ async fn what_is_not_built_is_refused_by_name() {
         ),
         ("modalities", r#"{"modalities": ["text", "audio"]}"#),
         ("audio", r#"{"audio": {"voice": "x"}}"#),
-        ("logit_bias", r#"{"logit_bias": {"5": 1}}"#),
-        ("presence_penalty", r#"{"presence_penalty": 0.5}"#),
-        ("frequency_penalty", r#"{"frequency_penalty": -1}"#),
         ("reasoning_effort", r#"{"reasoning_effort": "high"}"#),
-        ("min_p", r#"{"min_p": 0.1}"#),
+        ("min_tokens", r#"{"min_tokens": 1}"#),
     ];
     expect_refused(CHAT, "unsupported_parameter", &additions).await;
     let additions = [
         ("best_of", r#"{"best_of": 2}"#),
         ("echo", r#"{"echo": true}"#),
-        ("logprobs", r#"{"logprobs": 0}"#),
         ("suffix", r#"{"suffix": "end"}"#),
     ];
     expect_refused(TEXTS, "unsupported_parameter", &additions).await;
+}
+
+#[tokio::test]
+async fn probabilities_are_asked_for_by_a_flag_and_a_number() {
+    let chat = |asked: Value| {
+        let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
+        body.as_object_mut()
+            .unwrap()
+            .extend(asked.as_object().unwrap().clone());
+        body
+    };
+    for (asked, expected) in [
+        (json!({}), None),
+        (json!({"logprobs": true}), Some(0)),
+        (json!({"logprobs": true, "top_logprobs": 20}), Some(20)),
+        (json!({"logprobs": false, "top_logprobs": 0}), None),
+    ] {
+        assert_eq!(job(CHAT, &chat(asked)).await.logprobs, expected);
+    }
+    let text = json!({"model": "demo", "prompt": "Once", "logprobs": 0});
+    assert_eq!(job(TEXTS, &text).await.logprobs, Some(0));
 }
 
 #[tokio::test]
@@ -272,9 +312,7 @@ async fn what_changes_nothing_is_taken_everywhere() {
         let plain = json!({"model": "demo", "seed": 1, name: prompt});
         let mut full = shared.clone();
         full[name] = plain[name].clone();
-        if path == CHAT {
-            full["logprobs"] = json!(false);
-        }
+        full["logprobs"] = json!(false);
         assert_eq!(job(path, &full).await, job(path, &plain).await, "{path}");
     }
     // Programs send the answers that they got back as they came.

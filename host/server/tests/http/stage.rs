@@ -262,7 +262,11 @@ impl Played {
         } = &self.0;
         let mut sequence = JobState::new(Arc::clone(&submission.job), sink.clone());
         let text = text.to_owned();
-        sequence.unsent = Piece { text, tokens };
+        sequence.unsent = Piece {
+            text,
+            tokens,
+            logprobs: Vec::new(),
+        };
         sequence.deliver(None);
     }
 
