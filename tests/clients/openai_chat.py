@@ -8,8 +8,10 @@ raises. Ends with 0 if all is as it should be.
 
 import json
 import sys
+from typing import Literal
 
 import openai
+import pydantic
 
 
 def whole(client, message):
@@ -116,6 +118,26 @@ def sampling(client):
     assert chat.choices[0].message.content == answer(), chat
 
 
+class Animal(pydantic.BaseModel):
+    name: Literal["fox", "crow", "owl"]
+    legs: Literal[2, 4]
+
+
+def forms(client):
+    question = [{"role": "user", "content": "Tell me about an animal."}]
+    for seed in range(3):
+        answer = client.chat.completions.parse(
+            model="demo",
+            messages=question,
+            temperature=2,
+            seed=seed,
+            max_tokens=300,
+            response_format=Animal,
+        )
+        animal = answer.choices[0].message.parsed
+        assert isinstance(animal, Animal), answer
+
+
 def models(client):
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").id == "demo"
@@ -143,6 +165,7 @@ def main(base_url, golden_path):
     completions(client)
     probabilities(client)
     sampling(client)
+    forms(client)
     models(client)
     errors(client)
     print("all as it should be")

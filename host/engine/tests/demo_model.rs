@@ -3,6 +3,7 @@
 
 use fastrand::Rng;
 use pointsman_executor::delivery::StopReason;
+use pointsman_executor::form::AnswerForm;
 use pointsman_executor::job::Job;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::test_util::{TestHost, job, random_sampling};
@@ -18,6 +19,10 @@ struct Golden {
     greedy_ids: Vec<u32>,
     greedy_text: String,
 }
+
+/// A schema of texts that are longer than any answer here.
+const SCHEMA: &str =
+    r#"{"type": "array", "items": {"type": "string", "maxLength": 9}, "minItems": 50}"#;
 
 /// Room for every golden answer.
 const OUTPUT_TOKENS_MAX: u32 = 120;
@@ -63,6 +68,9 @@ fn sampled_answers_survive_preemption_after_any_step() {
         host.set_budget(7);
         let mut ask = |message| Job {
             sampling: random_sampling(&mut rng),
+            form: rng
+                .bool()
+                .then(|| AnswerForm::JsonSchema(SCHEMA.to_owned())),
             ..job(&prompt(message), 40)
         };
         let asked = host.start(ask("Tell me a story about a fox."));

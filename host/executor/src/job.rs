@@ -13,6 +13,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::delivery::{HandedIn, NextPiece, NotTaken, Origin, Piece, StopReason, TextSink};
+use crate::form::AnswerForm;
 use crate::relay::{BrokenStream, RemoteCall};
 use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 
@@ -32,6 +33,8 @@ pub struct Job {
     /// Number of the likeliest tokens that are told with each token, and their probabilities; absent: none,
     /// nor the token's own.
     pub logprobs: Option<u32>,
+    /// The form that the answer is to have; absent: any.
+    pub form: Option<AnswerForm>,
     /// The request as it came; absent where no other server may serve it.
     pub call: Option<Arc<RemoteCall>>,
 }

@@ -17,6 +17,7 @@
 
 pub mod contract;
 pub mod delivery;
+pub mod form;
 pub mod handle;
 pub mod job;
 pub mod prompt;

@@ -9,6 +9,8 @@ use std::fmt::Debug;
 
 use serde::Serialize;
 
+use crate::form::AnswerForm;
+
 /// Makes tokens of prompts for one model, and knows its makers' suggestions.
 pub trait PromptEncoder: Debug + Send + Sync {
     /// Returns the tokens of a plain text, with those that the tokenizer puts around every text.
@@ -40,6 +42,12 @@ pub trait PromptEncoder: Debug + Send + Sync {
     /// The identity of everything that prompts are read by, a SHA-256: models with the same one make the
     /// same tokens of a prompt.
     fn tokenizer_id(&self) -> [u8; 32];
+
+    /// Checks that an answer can be kept to a form.
+    ///
+    /// # Errors
+    /// If it cannot; the text says why.
+    fn check_form(&self, form: &AnswerForm) -> Result<(), String>;
 
     /// Suggestions of the model's makers, for requests that say nothing.
     fn defaults(&self) -> &GenerationDefaults;

@@ -64,7 +64,10 @@ impl PolicySource {
     }
 
     fn new(code: Code, digest: Digest, settings: &Map<String, Value>, limits: Limits) -> Self {
-        let settings = Value::Object(settings.clone()).to_string();
+        let mut settings = Value::Object(settings.clone());
+        // The same settings are the same policy, in whatever order they were written.
+        settings.sort_all_objects();
+        let settings = settings.to_string();
         let mut text = digest.0.to_vec();
         text.extend_from_slice(settings.as_bytes());
         Self {

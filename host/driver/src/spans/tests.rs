@@ -16,6 +16,7 @@ fn submission() -> Submission {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        form: None,
         call: None,
     };
     let origin = TraceOrigin {

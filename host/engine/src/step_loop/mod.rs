@@ -182,7 +182,13 @@ impl StepLoop {
                 "the model is not served here".to_owned(),
             )),
         };
-        let running = RunningSequence::new(start, model.unwrap_or(0), self.steps);
+        let mut running = RunningSequence::new(start, model.unwrap_or(0), self.steps);
+        let refused = refused.or_else(|| {
+            let begun = running.begin_form(self.models[model?].text());
+            begun
+                .err()
+                .map(|error| (RetryClass::Never, error.to_string()))
+        });
         match refused {
             None => self.running.push(running),
             Some((retry, why)) => self.ended.push(running.fail(retry, why)),
@@ -292,15 +298,12 @@ impl StepLoop {
             if turn.logits == Logits::Last {
                 let row = model.next_row();
                 outcome = match running.choose(&mut self.sampler, row) {
-                    Some(token) => {
+                    Ok(token) => {
                         progress.generated = 1;
                         running.tell(token, row, model.text);
                         running.accept(token, model.text, model.context_tokens)
                     }
-                    None => TurnOutcome::Failed(
-                        RetryClass::Elsewhere,
-                        "no token has a logit that is a number".to_owned(),
-                    ),
+                    Err((retry, why)) => TurnOutcome::Failed(retry, why),
                 };
             }
             made.push(Made {

@@ -49,6 +49,10 @@ impl LoopModel {
         self.backend.tokens_per_block()
     }
 
+    pub(super) fn text(&self) -> &ModelText {
+        &self.text
+    }
+
     pub(super) fn vocab_size(&self) -> usize {
         self.backend.vocab_size()
     }

@@ -11,7 +11,7 @@ use pointsman_executor::text::Detokenizer;
 
 use crate::model::backend::{Chunk, Logits};
 use crate::sample::{Logprobs, Sampler, Tokens};
-use crate::text::ModelText;
+use crate::text::{FormError, FormMatcher, ModelText};
 
 /// A sequence in a slot, its block table, and the progress of its KV.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct RunningSequence {
     /// Tokens to have in KV before the first one generated here.
     prompt_tokens: usize,
     sequence: JobState,
+    /// The form that its answer has to have, as far as it has come; absent: any.
+    form: Option<FormMatcher>,
     /// The block table.
     blocks: Vec<BlockId>,
     /// Tokens, from the start, whose KV is in `blocks`.
@@ -66,12 +68,21 @@ impl RunningSequence {
             model,
             prompt_tokens,
             sequence,
+            form: None,
             blocks: order.blocks,
             // The last token always needs a pass: the first new one is chosen by its logits.
             in_kv: (order.cached_tokens as usize).min(prompt_tokens.saturating_sub(1)),
             output_tokens_left,
             last_step: steps,
         }
+    }
+
+    /// Gets ready to keep the answer to its form, if it is to have one.
+    pub(super) fn begin_form(&mut self, model: &ModelText) -> Result<(), FormError> {
+        let form = self.sequence.job.form.as_ref();
+        let begun = form.map(|form| model.begin_form(form, self.sequence.generated()));
+        self.form = begun.transpose()?;
+        Ok(())
     }
 
     pub(super) fn id(&self) -> SequenceRef {
@@ -133,12 +144,33 @@ impl RunningSequence {
         }
     }
 
-    pub(super) fn choose(&self, sampler: &mut Sampler, logits: &[f32]) -> Option<u32> {
+    /// Chooses the next token.
+    ///
+    /// # Errors
+    /// If none can be chosen.
+    pub(super) fn choose(
+        &mut self,
+        sampler: &mut Sampler,
+        logits: &[f32],
+    ) -> Result<u32, (RetryClass, String)> {
+        let job = &self.sequence.job;
         let tokens = Tokens {
-            prompt: &self.sequence.job.prompt,
+            prompt: &job.prompt,
             generated: self.sequence.generated(),
         };
-        sampler.choose(logits, &self.sequence.job.sampling, tokens)
+        let chosen = match &mut self.form {
+            None => sampler.choose(logits, &job.sampling, tokens),
+            Some(form) => {
+                let masked = form.mask(logits).map_err(broken_form)?;
+                let chosen = sampler.choose(&masked, &job.sampling, tokens);
+                if let Some(token) = chosen {
+                    form.accept(token).map_err(broken_form)?;
+                }
+                chosen
+            }
+        };
+        let none = "no token has a logit that is a number";
+        chosen.ok_or_else(|| (RetryClass::Elsewhere, none.to_owned()))
     }
 
     /// Notes the probability of a token that was chosen, if the client asks for it.
@@ -165,8 +197,13 @@ impl RunningSequence {
     pub(super) fn accept(&mut self, token: u32, model: &ModelText, context: usize) -> TurnOutcome {
         self.output_tokens_left -= 1;
         let room = context.saturating_sub(self.sequence.tokens.len() + 1);
-        let left = room.min(self.output_tokens_left as usize);
+        let is_complete = self.form.as_ref().is_some_and(FormMatcher::is_complete);
+        let left = match is_complete {
+            true => 0,
+            false => room.min(self.output_tokens_left as usize),
+        };
         match self.sequence.accept(token, left, model) {
+            Ok(Some(_)) if is_complete => TurnOutcome::Finished(StopReason::Stop),
             Ok(Some(stop)) => TurnOutcome::Finished(stop),
             Ok(None) => TurnOutcome::GoesOn,
             Err(error) => {
@@ -209,6 +246,14 @@ impl RunningSequence {
             state: Box::new(self.sequence),
         }
     }
+}
+
+/// The end of a sequence whose form cannot be kept to any more.
+fn broken_form(error: FormError) -> (RetryClass, String) {
+    (
+        RetryClass::Never,
+        format!("the form of the answer: {error}"),
+    )
 }
 
 /// Converts tokens to the machine's type.

@@ -51,7 +51,12 @@ pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> WholeAnsw
         let known = &logits[..text.vocab_size()];
         let (prompt, generated) = tokens.split_at(job.prompt.len());
         let tokens = Tokens { prompt, generated };
-        let token = Sampler::default().choose(known, &job.sampling, tokens);
-        token.unwrap()
+        let form = job.form.as_ref();
+        let form = form.map(|form| text.begin_form(form, generated).unwrap());
+        let masked = form.map(|mut form| form.mask(known).unwrap());
+        let known = masked.as_deref().unwrap_or(known);
+        Sampler::default()
+            .choose(known, &job.sampling, tokens)
+            .unwrap()
     })
 }

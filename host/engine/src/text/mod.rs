@@ -26,10 +26,13 @@
 mod bytes;
 mod chat;
 mod date;
+mod form;
 mod generation;
 
 use std::fmt;
+use std::sync::OnceLock;
 
+use pointsman_executor::form::AnswerForm;
 use pointsman_executor::prompt::{ChatMessage, GenerationDefaults, PromptEncoder, PromptError};
 use pointsman_executor::text::{DecodeError, Detokenizer};
 use serde::Deserialize;
@@ -41,6 +44,8 @@ use crate::model::files::{ModelFileError, ModelFiles};
 
 use bytes::Spelling;
 use chat::{ChatTemplate, SpecialTokens, TemplateSource};
+use form::Forms;
+pub use form::{FormError, FormMatcher};
 use generation::{EndsAndDefaults, GenerationFile};
 
 /// A model's text side.
@@ -56,6 +61,8 @@ pub struct ModelText {
     template: Option<ChatTemplate>,
     generation: EndsAndDefaults,
     tokenizer_id: [u8; 32],
+    /// Made for the first request that asks for a form: that takes some milliseconds.
+    forms: OnceLock<Result<Forms, FormError>>,
 }
 
 /// The kind of a token id.
@@ -155,6 +162,7 @@ impl ModelText {
             template,
             generation: generation.merge(model, eos_token),
             tokenizer_id: tokenizer_id(files)?,
+            forms: OnceLock::new(),
         })
     }
 
@@ -199,6 +207,23 @@ impl ModelText {
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.kinds.len()
+    }
+
+    /// Begins an answer of this form, after the tokens of it that there are already.
+    ///
+    /// # Errors
+    /// If the form is none, is too large, or does not allow these tokens.
+    pub fn begin_form(
+        &self,
+        form: &AnswerForm,
+        generated: &[u32],
+    ) -> Result<FormMatcher, FormError> {
+        self.forms()?.begin(form, generated)
+    }
+
+    fn forms(&self) -> Result<&Forms, FormError> {
+        let forms = self.forms.get_or_init(|| Forms::new(self));
+        forms.as_ref().map_err(Clone::clone)
     }
 
     /// The bytes of a token, special ones as they are written; none of an id without a token.
@@ -246,6 +271,11 @@ impl PromptEncoder for ModelText {
 
     fn tokenizer_id(&self) -> [u8; 32] {
         self.tokenizer_id
+    }
+
+    fn check_form(&self, form: &AnswerForm) -> Result<(), String> {
+        let compiled = self.forms().and_then(|forms| forms.compiled(form));
+        compiled.map(drop).map_err(|error| error.to_string())
     }
 
     fn defaults(&self) -> &GenerationDefaults {

@@ -100,6 +100,7 @@ pub fn job(prompt: &[u32], output_tokens_max: u32) -> Job {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        form: None,
         call: None,
     }
 }
@@ -139,6 +140,7 @@ pub fn random_job(rng: &mut Rng, prompt_max: usize, output_tokens_max: u32) -> J
         stop: Vec::new(),
         ignore_eos: rng.u8(0..4) == 0,
         logprobs: None,
+        form: None,
         call: None,
     }
 }

@@ -16,6 +16,7 @@ mod conversation;
 mod document;
 mod elsewhere;
 mod envelope;
+mod form;
 mod inflow;
 mod logprobs;
 pub(super) mod models;

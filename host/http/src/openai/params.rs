@@ -6,7 +6,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::envelope::UsageField;
-use super::{CompletionKind, sampling};
+use super::form::AskedForm;
+use super::{CompletionKind, form, sampling};
 use crate::error::ApiError;
 use crate::fields::{Fields, Properties, mismatch, object, read};
 
@@ -20,6 +21,7 @@ pub(super) struct Params {
     pub(super) ignore_eos: bool,
     /// Number of the likeliest tokens that are told with each token; absent: no probabilities.
     pub(super) logprobs: Option<u32>,
+    pub(super) form: Option<AskedForm>,
     pub(super) transfer: Transfer,
 }
 
@@ -42,7 +44,7 @@ const STOP_CHARS_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
-const UNBUILT: [(&str, &[&str]); 30] = [
+const UNBUILT: [(&str, &[&str]); 24] = [
     ("n", &["1"]),
     ("best_of", &["1"]),
     ("prompt_logprobs", &[]),
@@ -52,7 +54,6 @@ const UNBUILT: [(&str, &[&str]); 30] = [
     ("tool_choice", &[r#""none""#, r#""auto""#]),
     ("functions", &["[]"]),
     ("function_call", &[r#""none""#, r#""auto""#]),
-    ("response_format", &[r#"{"type": "text"}"#]),
     ("modalities", &[r#"["text"]"#]),
     ("audio", &[]),
     ("web_search_options", &[]),
@@ -67,11 +68,6 @@ const UNBUILT: [(&str, &[&str]); 30] = [
     ("continue_final_message", &["false"]),
     ("chat_template", &[]),
     ("chat_template_kwargs", &["{}"]),
-    ("structured_outputs", &[]),
-    ("guided_json", &[]),
-    ("guided_regex", &[]),
-    ("guided_choice", &[]),
-    ("guided_grammar", &[]),
     ("use_beam_search", &["false"]),
 ];
 
@@ -190,7 +186,7 @@ impl Params {
             ),
             ("stream_options", stream_options.to_value()),
         ];
-        [sampling::properties(), own].concat()
+        [sampling::properties(), form::properties(), own].concat()
     }
 
     pub(super) fn take(
@@ -204,6 +200,7 @@ impl Params {
             tokens_max: tokens_max(fields)?,
             ignore_eos: flag(fields, "ignore_eos")?,
             logprobs: sampling::take_logprobs(fields, kind)?,
+            form: form::take(fields)?,
             transfer: transfer(fields)?,
         })
     }

@@ -122,6 +122,7 @@ pub(super) fn job(output_tokens_max: u32) -> Job {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        form: None,
         call: None,
     }
 }

@@ -132,6 +132,7 @@ mod tests {
     use pointsman_executor::prompt::GenerationDefaults;
 
     use super::*;
+    use pointsman_executor::form::AnswerForm;
 
     /// Tokens of four bytes, or of one in a text that is dense.
     #[derive(Debug, Default)]
@@ -169,6 +170,10 @@ mod tests {
 
         fn tokenizer_id(&self) -> [u8; 32] {
             [0; 32]
+        }
+
+        fn check_form(&self, _: &AnswerForm) -> Result<(), String> {
+            Err("nobody asks for a form".to_owned())
         }
 
         fn defaults(&self) -> &GenerationDefaults {

@@ -120,6 +120,9 @@ fn read_locally(
     let reader = PromptReader::of(model).ok_or_else(|| no_engine(&model.name))?;
     let (params, prompt) = read(&mut fields, kind, reader.text.defaults())?;
     note_ignored(&fields);
+    if let Some(form) = &params.form {
+        form.check(reader.text)?;
+    }
     let prompt = prompt.into_tokens(reader)?;
     let tokens = (prompt.len(), params.tokens_max);
     let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
@@ -131,6 +134,7 @@ fn read_locally(
         stop: params.stop,
         ignore_eos: params.ignore_eos,
         logprobs: params.logprobs,
+        form: params.form.map(|asked| asked.form),
         call: None,
     };
     Ok(Local {

@@ -31,7 +31,12 @@ use super::routes::{self, Body, Route};
 pub(super) struct Document;
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(make);
-static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", *DOCUMENT));
+static TEXT: LazyLock<String> = LazyLock::new(|| {
+    let mut document = DOCUMENT.clone();
+    // By name, in whatever order the schemas were made.
+    document.sort_all_objects();
+    format!("{document:#}\n")
+});
 
 const DESCRIPTION: &str = "\
 An OpenAI-compatible interface to models, with hints about scheduling, and what operators ask and \

@@ -253,7 +253,7 @@ impl Answer {
         let json = self.json();
         let error = json["error"].as_object().unwrap();
         let fields: Vec<&str> = error.keys().map(String::as_str).collect();
-        assert_eq!(fields, ["code", "message", "param", "type"]);
+        assert_eq!(fields, ["message", "type", "param", "code"]);
         assert!(error["type"].is_string());
         assert!(!error["message"].as_str().unwrap().is_empty());
         let text = |name: &str| error[name].as_str().map(str::to_owned);

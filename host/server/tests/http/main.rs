@@ -10,6 +10,7 @@
 )]
 
 mod answers;
+mod choosing;
 mod client;
 mod document;
 mod journal;

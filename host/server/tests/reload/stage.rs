@@ -333,6 +333,7 @@ impl Stage {
             stop: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            form: None,
             call: None,
         };
         let (sink, closing, deliveries) = channel(job.output_tokens_max);
