@@ -118,6 +118,21 @@ def sampling(client):
     assert chat.choices[0].message.content == answer(), chat
 
 
+def choices(client):
+    question = [{"role": "user", "content": "Tell me about an animal."}]
+    ask = {"model": "demo", "messages": question, "temperature": 1.5, "seed": 3, "max_tokens": 20}
+    answer = client.chat.completions.create(n=3, **ask)
+    texts = [choice.message.content for choice in answer.choices]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2] and len(set(texts)) > 1, texts
+    stream = client.chat.completions.create(n=3, stream=True, **ask)
+    streamed = ["", "", ""]
+    for choice in (chunk.choices[0] for chunk in stream if chunk.choices):
+        streamed[choice.index] += choice.delta.content or ""
+    assert streamed == texts, (streamed, texts)
+    answer = client.completions.create(model="demo", prompt=["One", "Two"], max_tokens=3, n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3], answer
+
+
 class Animal(pydantic.BaseModel):
     name: Literal["fox", "crow", "owl"]
     legs: Literal[2, 4]
@@ -151,10 +166,11 @@ def errors(client):
     except openai.NotFoundError as error:
         assert "demo" in error.message, error
     try:
-        client.chat.completions.create(model="demo", messages=message, n=2)
-        raise AssertionError("n=2 was served")
+        extra = {"echo": True}
+        client.chat.completions.create(model="demo", messages=message, extra_body=extra)
+        raise AssertionError("echo was served")
     except openai.BadRequestError as error:
-        assert error.param == "n", error
+        assert error.param == "echo", error
 
 
 def main(base_url, golden_path):
@@ -165,6 +181,7 @@ def main(base_url, golden_path):
     completions(client)
     probabilities(client)
     sampling(client)
+    choices(client)
     forms(client)
     models(client)
     errors(client)

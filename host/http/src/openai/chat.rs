@@ -61,9 +61,9 @@ impl Choice for ChunkChoice<'_> {
     const OBJECT: &'static str = "chat.completion.chunk";
 }
 
-pub(super) fn whole(answer: &WholeText) -> ChatChoice<'_> {
+pub(super) fn whole(index: u32, answer: &WholeText) -> ChatChoice<'_> {
     ChatChoice {
-        index: 0,
+        index,
         message: Message {
             role: ROLE,
             content: &answer.text,
@@ -74,33 +74,34 @@ pub(super) fn whole(answer: &WholeText) -> ChatChoice<'_> {
     }
 }
 
-pub(super) fn opening() -> ChunkChoice<'static> {
+pub(super) fn opening(index: u32) -> ChunkChoice<'static> {
     let delta = Delta {
         role: Some(ROLE),
         content: Some(""),
     };
-    chunk(delta, None, None)
+    chunk(index, delta, None, None)
 }
 
-pub(super) fn delta<'a>(text: &'a str, told: &Told) -> ChunkChoice<'a> {
+pub(super) fn delta<'a>(index: u32, text: &'a str, told: &Told) -> ChunkChoice<'a> {
     let delta = Delta {
         role: None,
         content: Some(text),
     };
-    chunk(delta, told.of_chat(), None)
+    chunk(index, delta, told.of_chat(), None)
 }
 
-pub(super) fn stop(stop: StopReason, told: &Told) -> ChunkChoice<'static> {
-    chunk(Delta::default(), told.of_chat(), Some(stop.into()))
+pub(super) fn stop(index: u32, stop: StopReason, told: &Told) -> ChunkChoice<'static> {
+    chunk(index, Delta::default(), told.of_chat(), Some(stop.into()))
 }
 
 fn chunk(
+    index: u32,
     delta: Delta<'_>,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<FinishReason>,
 ) -> ChunkChoice<'_> {
     ChunkChoice {
-        index: 0,
+        index,
         delta,
         logprobs,
         finish_reason,

@@ -27,43 +27,57 @@ impl Choice for TextChoice<'_> {
     const OBJECT: &'static str = "text_completion";
 }
 
-pub(super) fn choice<'a>(text: &'a str, told: &Told, stop: Option<StopReason>) -> TextChoice<'a> {
+pub(super) fn choice<'a>(
+    index: u32,
+    text: &'a str,
+    told: &Told,
+    stop: Option<StopReason>,
+) -> TextChoice<'a> {
     TextChoice {
         text,
-        index: 0,
+        index,
         logprobs: told.of_text(),
         finish_reason: stop.map(FinishReason::from),
     }
 }
 
-/// The schema of [`prompt`].
+/// The schema of [`prompts`].
 pub(super) fn prompt_schema() -> Value {
     let text = json!({"type": "string"});
     let token = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
     let tokens = json!({"type": "array", "items": token, "minItems": 1});
-    let only =
-        |schema: &Value| json!({"type": "array", "items": schema, "minItems": 1, "maxItems": 1});
-    let alone = [only(&text), only(&tokens)];
+    let either = json!({"anyOf": [text, tokens]});
+    let several = json!({"type": "array", "items": either, "minItems": 1, "maxItems": PROMPTS_MAX});
     json!({
-        "description": "A text, or token ids; also alone in a list.",
-        "anyOf": [text, tokens, alone[0], alone[1]],
+        "description": "A text, or token ids; or a list of these, each with choices of its own.",
+        "anyOf": [text, tokens, several],
     })
 }
 
-/// Reads the prompt of a request: a text, a list of one text, token ids, or a list of one list of
-/// token ids.
-pub(super) fn prompt(fields: &mut Fields<'_>) -> Result<Prompt, ApiError> {
+/// The most prompts of a request.
+const PROMPTS_MAX: usize = 64;
+
+/// Reads the prompts of a request, one at least: a text, token ids, or a list of texts and lists of token
+/// ids.
+pub(super) fn prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
     let given = fields.take("prompt").ok_or(ApiError::Missing("prompt"))?;
     if let Some(prompt) = one_prompt(given) {
-        return Ok(prompt);
+        return Ok(vec![prompt]);
     }
     let list: Vec<&RawValue> = read(given).unwrap_or_default();
-    let is_prompt = |item: &&RawValue| item.get().starts_with(['"', '[']);
-    match *list {
-        [only] if is_prompt(&only) => one_prompt(only).ok_or_else(|| no_prompt(only)),
-        _ if list.iter().any(is_prompt) => Err(several(list.len())),
-        _ => Err(no_prompt(given)),
+    if list.is_empty() || !list.iter().all(|item| item.get().starts_with(['"', '['])) {
+        return Err(no_prompt("prompt", given));
     }
+    if list.len() > PROMPTS_MAX {
+        let found = list.len();
+        let message = format!("`prompt` holds {found} prompts, and may hold {PROMPTS_MAX}");
+        return Err(ApiError::field("prompt", message));
+    }
+    let prompts = list.into_iter().enumerate();
+    let prompts = prompts.map(|(index, item)| {
+        one_prompt(item).ok_or_else(|| no_prompt(&format!("prompt[{index}]"), item))
+    });
+    prompts.collect()
 }
 
 /// A text or token ids, if `prompt` is that.
@@ -74,24 +88,16 @@ fn one_prompt(prompt: &RawValue) -> Option<Prompt> {
 }
 
 /// The error of what is neither a text nor a list of token ids.
-fn no_prompt(value: &RawValue) -> ApiError {
+fn no_prompt(at: &str, value: &RawValue) -> ApiError {
     let items: Vec<&RawValue> = read(value).unwrap_or_default();
     let mut items = items.into_iter().enumerate();
     match items.find(|(_, item)| read::<u32>(item).is_none()) {
-        Some((index, item)) => mismatch(format!("prompt[{index}]"), "a token id", item),
+        Some((index, item)) => mismatch(format!("{at}[{index}]"), "a token id", item),
         None => {
             let wanted = "a text or a list of token ids";
-            mismatch("prompt".to_owned(), wanted, value)
+            mismatch(at.to_owned(), wanted, value)
         }
     }
-}
-
-fn several(prompts: usize) -> ApiError {
-    let message = format!(
-        "`prompt` holds {prompts} prompts; several in one request are not built: send a request \
-         for each"
-    );
-    ApiError::field("prompt", message)
 }
 
 #[cfg(test)]
@@ -100,20 +106,26 @@ mod tests {
 
     use super::*;
 
-    fn read(prompt: Value) -> Result<Prompt, String> {
+    fn read(prompt: Value) -> Result<Vec<Prompt>, String> {
         let body = json!({ "prompt": prompt }).to_string();
         let mut fields = Fields::parse(body.as_bytes()).unwrap();
-        super::prompt(&mut fields).map_err(|error| error.to_string())
+        prompts(&mut fields).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_prompt_is_a_text_or_tokens_also_alone_in_a_list() {
+    fn a_prompt_is_a_text_or_tokens_also_in_a_list() {
         for text in [json!("a b"), json!(["a b"])] {
-            assert_eq!(read(text), Ok(Prompt::Text("a b".to_owned())));
+            assert_eq!(read(text), Ok(vec![Prompt::Text("a b".to_owned())]));
         }
         for ids in [json!([1, 2]), json!([[1, 2]])] {
-            assert_eq!(read(ids), Ok(Prompt::Tokens(vec![1, 2])));
+            assert_eq!(read(ids), Ok(vec![Prompt::Tokens(vec![1, 2])]));
         }
+        let several = vec![Prompt::Text("a".to_owned()), Prompt::Tokens(vec![3])];
+        assert_eq!(read(json!(["a", [3]])), Ok(several));
+        assert_eq!(
+            read(json!(vec!["a"; PROMPTS_MAX])).unwrap().len(),
+            PROMPTS_MAX
+        );
     }
 
     #[test]
@@ -130,17 +142,21 @@ mod tests {
             ),
             (
                 json!([[]]),
-                "`prompt` has to be a text or a list of token ids, not an empty list",
+                "`prompt[0]` has to be a text or a list of token ids, not an empty list",
             ),
             (json!([1, -1]), "`prompt[1]` has to be a token id, not -1"),
             (json!([null]), "`prompt[0]` has to be a token id, not null"),
             (
-                json!(["a", "b"]),
-                "`prompt` holds 2 prompts; several in one request are not built: send a request for each",
+                json!(["a", ["b"]]),
+                "`prompt[1][0]` has to be a token id, not the text `b`",
             ),
             (
-                json!([[1], [2], [3]]),
-                "`prompt` holds 3 prompts; several in one request are not built: send a request for each",
+                json!(["a", 1]),
+                "`prompt[0]` has to be a token id, not the text `a`",
+            ),
+            (
+                json!(vec!["a"; PROMPTS_MAX + 1]),
+                "`prompt` holds 65 prompts, and may hold 64",
             ),
         ] {
             assert_eq!(read(prompt), Err(why.to_owned()));

@@ -107,54 +107,64 @@ impl From<StopReason> for FinishReason {
 // === impl Envelope ===
 
 impl Envelope {
-    /// The JSON of a whole answer.
-    pub(super) fn whole(&self, answer: &WholeText, tokens: Tokens) -> Vec<u8> {
+    /// The JSON of a whole answer, with its choices in order.
+    pub(super) fn whole(&self, answers: &[WholeText], tokens: Tokens) -> Vec<u8> {
         let usage = UsageField::Whole(tokens);
-        let mut json = Vec::with_capacity(answer.text.len() + 512);
+        let bytes: usize = answers.iter().map(|answer| answer.text.len()).sum();
+        let mut json = Vec::with_capacity(bytes + 512);
+        let answers = (0..).zip(answers);
         match self.kind {
-            CompletionKind::Chat => self.write(&mut json, &[chat::whole(answer)], usage),
+            CompletionKind::Chat => {
+                let choices = answers.map(|(index, answer)| chat::whole(index, answer));
+                self.write(&mut json, &choices.collect::<Vec<_>>(), usage);
+            }
             CompletionKind::Text => {
-                let choice = completions::choice(&answer.text, &answer.told, Some(answer.stop));
-                self.write(&mut json, &[choice], usage);
+                let choices = answers.map(|(index, answer)| {
+                    completions::choice(index, &answer.text, &answer.told, Some(answer.stop))
+                });
+                self.write(&mut json, &choices.collect::<Vec<_>>(), usage);
             }
         }
         json
     }
 
-    /// Writes the event before the first text of a stream, if there is one.
-    pub(super) fn write_opening(&self, to: &mut Vec<u8>, usage: UsageField) {
+    /// Writes the event before the first text of a choice, if there is one.
+    pub(super) fn write_opening(&self, to: &mut Vec<u8>, index: u32, usage: UsageField) {
         match self.kind {
-            CompletionKind::Chat => self.write_event(to, &[chat::opening()], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::opening(index)], usage),
             CompletionKind::Text => (),
         }
     }
 
-    /// Writes more text of a stream, with the probabilities of its tokens.
+    /// Writes more text of a choice, with the probabilities of its tokens.
     pub(super) fn write_text(
         &self,
         to: &mut Vec<u8>,
-        (text, told): (&str, &Told),
+        (index, text, told): (u32, &str, &Told),
         usage: UsageField,
     ) {
         match self.kind {
-            CompletionKind::Chat => self.write_event(to, &[chat::delta(text, told)], usage),
+            CompletionKind::Chat => {
+                self.write_event(to, &[chat::delta(index, text, told)], usage);
+            }
             CompletionKind::Text => {
-                self.write_event(to, &[completions::choice(text, told, None)], usage);
+                self.write_event(to, &[completions::choice(index, text, told, None)], usage);
             }
         }
     }
 
-    /// Writes the end of a stream's text, with the probabilities of tokens that have no text.
+    /// Writes the end of a choice, with the probabilities of tokens that have no text.
     pub(super) fn write_stop(
         &self,
         to: &mut Vec<u8>,
-        (stop, told): (StopReason, &Told),
+        (index, stop, told): (u32, StopReason, &Told),
         usage: UsageField,
     ) {
         match self.kind {
-            CompletionKind::Chat => self.write_event(to, &[chat::stop(stop, told)], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::stop(index, stop, told)], usage),
             CompletionKind::Text => {
-                self.write_event(to, &[completions::choice("", told, Some(stop))], usage);
+                let choice = completions::choice(index, "", told, Some(stop));
+                self.write_event(to, &[choice], usage);
             }
         }
     }

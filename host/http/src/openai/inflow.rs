@@ -37,6 +37,17 @@ pub(super) struct Inflow {
     text_has_come: bool,
 }
 
+/// The choices of an answer on their way, each a request of its own.
+#[derive(Debug)]
+pub(super) struct Inflows {
+    /// In order of their indexes, never none; absent: the choice has ended.
+    choices: Vec<Option<Inflow>>,
+    /// Choices of the same prompt, one after the other.
+    of_prompt: usize,
+    /// The tokens of choices that have ended.
+    ended: Tokens,
+}
+
 /// A part of an answer.
 #[derive(Debug)]
 pub(super) enum Part {
@@ -55,6 +66,95 @@ pub(super) struct WholeText {
     /// The probabilities of its tokens, where the client asks for them.
     pub(super) told: Told,
     pub(super) stop: StopReason,
+}
+
+// === impl Inflows ===
+
+impl Inflows {
+    /// The choices of an answer, so many of each prompt.
+    pub(super) fn new(choices: Vec<Inflow>, of_prompt: usize) -> Self {
+        Self {
+            choices: choices.into_iter().map(Some).collect(),
+            of_prompt: of_prompt.max(1),
+            ended: Tokens {
+                cached: 0,
+                generated: 0,
+            },
+        }
+    }
+
+    pub(super) fn indexes(&self) -> impl Iterator<Item = u32> + use<> {
+        0..u32::try_from(self.choices.len()).unwrap_or(u32::MAX)
+    }
+
+    /// A choice that has not ended.
+    pub(super) fn choice(&mut self, index: u32) -> &mut Inflow {
+        let choice = self.choices[index as usize].as_mut();
+        choice.expect("a choice that has a part has not ended")
+    }
+
+    /// The next part of any choice, with its index. Not to be called again once all have ended.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(u32, Part)> {
+        for (index, choice) in (0..).zip(&mut self.choices) {
+            if let Some(inflow) = choice
+                && let Poll::Ready(part) = inflow.poll_next(cx)
+            {
+                return Poll::Ready((index, part));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Notes that a choice has ended. Returns true if others have not.
+    pub(super) fn end(&mut self, index: u32) -> bool {
+        self.ended = self.tokens_with(self.ended, index as usize);
+        self.choices[index as usize] = None;
+        self.choices.iter().any(Option::is_some)
+    }
+
+    /// Cancels what has not ended.
+    pub(super) fn cancel(&mut self) {
+        self.choices.fill_with(|| None);
+    }
+
+    /// The tokens that the parts so far took. A prompt of several choices counts once.
+    pub(super) fn tokens(&self) -> Tokens {
+        let indexes = 0..self.choices.len();
+        indexes.fold(self.ended, |sum, index| self.tokens_with(sum, index))
+    }
+
+    /// A sum with the tokens of a choice, if it has not ended.
+    fn tokens_with(&self, sum: Tokens, index: usize) -> Tokens {
+        let Some(inflow) = &self.choices[index] else {
+            return sum;
+        };
+        let Tokens { cached, generated } = inflow.tokens();
+        let first = index.is_multiple_of(self.of_prompt);
+        Tokens {
+            cached: sum.cached + if first { cached } else { 0 },
+            generated: sum.generated.saturating_add(generated),
+        }
+    }
+
+    /// The whole answer, whose first choice begins with `first`.
+    pub(super) async fn all(&mut self, first: Part) -> Result<Vec<WholeText>, ApiError> {
+        let mut first = Some(first);
+        let mut answers = Vec::with_capacity(self.choices.len());
+        for inflow in self.choices.iter_mut().flatten() {
+            let begun = match first.take() {
+                Some(part) => part,
+                None => inflow.first().await?,
+            };
+            answers.push(inflow.all(begun).await?);
+        }
+        Ok(answers)
+    }
+
+    /// The only choice, of an answer that another server may give.
+    pub(super) fn only(mut self) -> Inflow {
+        let only = self.choices.pop().flatten();
+        only.expect("a request that others may serve has one choice, which has begun")
+    }
 }
 
 // === impl Inflow ===

@@ -55,7 +55,7 @@ use super::router::Call;
 use super::settings::Claims;
 use document::{ChatAnswer, TextAnswer};
 use envelope::Envelope;
-use inflow::{Inflow, Part, WholeText};
+use inflow::{Inflow, Inflows, Part, WholeText};
 use params::{Transfer, UsageChunk};
 use passing::Passage;
 use sse::Pace;
@@ -88,7 +88,7 @@ type Understand<T> = fn(&App, CompletionKind, (Caller, Passage), Body) -> Result
 
 /// The part of an answer that has come when there is something to send.
 enum Begun {
-    Whole(WholeText),
+    Whole(Vec<WholeText>),
     Stream(Part, UsageChunk),
     /// The response of another server.
     Relayed(RelayedResponse),
@@ -120,39 +120,43 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
     let app = call.app;
     let (understood, arrived) = read_call(call, kind, understand).await?;
     let Understood {
-        submission,
+        submissions,
+        of_prompt,
         transfer,
     } = understood;
+    let prompts = submissions.iter().step_by(of_prompt);
     let mut envelope = Envelope {
         kind,
         id: String::new(),
         created: unix_seconds(),
-        model: submission.model.clone().unwrap_or_default(),
-        prompt_tokens: submission.job.prompt.len(),
+        model: String::new(),
+        prompt_tokens: prompts.map(|it| it.job.prompt.len()).sum(),
     };
-    let (ticket, mut inflow) = submit(app, submission)?;
+    let asked = submissions.first().and_then(|it| it.model.clone());
+    let (ticket, inflows) = submit_all(app, submissions)?;
     envelope.id = format!("{}-{:016x}{:08x}", kind.prefix(), app.origin, ticket.0);
-    let begun = begin(&mut inflow, transfer).await;
-    if let Some(model) = inflow.model() {
-        model.clone_into(&mut envelope.model);
-    }
-    let placed = inflow.headers();
-    let pace = pace(app, &inflow, arrived);
+    let mut inflows = Inflows::new(inflows, of_prompt);
+    let begun = begin(&mut inflows, transfer).await;
+    let first = inflows.choice(0);
+    let answering = first.model().map(str::to_owned);
+    envelope.model = answering.or(asked).unwrap_or_default();
+    let placed = first.headers();
+    let pace = pace(app, first, arrived);
     let mut reply = match begun {
-        Ok(Begun::Whole(answer)) => reply(
+        Ok(Begun::Whole(answers)) => reply(
             StatusCode::OK,
             JSON,
-            envelope.whole(&answer, inflow.tokens()),
+            envelope.whole(&answers, inflows.tokens()),
         ),
         Ok(Begun::Stream(part, usage)) => {
-            let events = EventStream::new(envelope, usage, part, inflow, pace);
+            let events = EventStream::new(envelope, usage, part, inflows, pace);
             let mut reply = Response::new(Either::Right(Either::Left(events)));
             let headers = reply.headers_mut();
             headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
             headers.insert(header::CACHE_CONTROL, NO_CACHE);
             reply
         }
-        Ok(Begun::Relayed(relayed)) => relay(relayed, inflow, pace),
+        Ok(Begun::Relayed(relayed)) => relay(relayed, inflows.only(), pace),
         Err(error) => error.into_reply(),
     };
     reply.headers_mut().extend(placed);
@@ -182,11 +186,11 @@ async fn read_call<T: Send + 'static>(
 }
 
 /// Waits for the part of an answer with which its response can begin.
-async fn begin(inflow: &mut Inflow, transfer: Transfer) -> Result<Begun, ApiError> {
-    let first = inflow.first().await?;
+async fn begin(inflows: &mut Inflows, transfer: Transfer) -> Result<Begun, ApiError> {
+    let first = inflows.choice(0).first().await?;
     match (first, transfer) {
         (Part::Relayed(relayed), _) => Ok(Begun::Relayed(relayed)),
-        (part, Transfer::Whole) => inflow.all(part).await.map(Begun::Whole),
+        (part, Transfer::Whole) => inflows.all(part).await.map(Begun::Whole),
         (part, Transfer::Streamed(usage)) => Ok(Begun::Stream(part, usage)),
     }
 }
@@ -206,6 +210,20 @@ fn relay(relayed: RelayedResponse, inflow: Inflow, pace: Pace) -> Reply {
     *reply.status_mut() = status;
     *reply.headers_mut() = headers;
     reply
+}
+
+/// Hands the requests for the choices of an answer to the driver, at least one. Returns the first one's
+/// ticket. Where one is not taken, the others are cancelled.
+fn submit_all(
+    app: &App,
+    submissions: Vec<Submission>,
+) -> Result<(TicketId, Vec<Inflow>), ApiError> {
+    let submitted = submissions.into_iter().map(|it| submit(app, it));
+    let submitted = submitted.collect::<Result<Vec<_>, _>>()?;
+    let ticket = submitted.first().map(|(ticket, _)| *ticket);
+    let ticket = ticket.ok_or(ApiError::Internal)?;
+    let inflows = submitted.into_iter().map(|(_, inflow)| inflow);
+    Ok((ticket, inflows.collect()))
 }
 
 /// Hands a request to the driver.

@@ -22,6 +22,8 @@ pub(super) struct Params {
     /// Number of the likeliest tokens that are told with each token; absent: no probabilities.
     pub(super) logprobs: Option<u32>,
     pub(super) form: Option<AskedForm>,
+    /// Choices of each prompt, at least one.
+    pub(super) choices: u32,
     pub(super) transfer: Transfer,
 }
 
@@ -39,13 +41,13 @@ pub(super) enum UsageChunk {
     Omitted,
 }
 
+const CHOICES_MAX: u32 = 64;
 const STOPS_MAX: usize = 16;
 const STOP_CHARS_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
-const UNBUILT: [(&str, &[&str]); 24] = [
-    ("n", &["1"]),
+const UNBUILT: [(&str, &[&str]); 23] = [
     ("best_of", &["1"]),
     ("prompt_logprobs", &[]),
     ("echo", &["false"]),
@@ -174,6 +176,13 @@ impl Params {
                 "stop",
                 json!({"description": "Texts before which the answer ends.", "anyOf": [stop, stops]}),
             ),
+            (
+                "n",
+                json!({
+                    "description": "Choices, each a request of its own that the prompt's tokens count for.",
+                    "type": "integer", "minimum": 1, "maximum": CHOICES_MAX,
+                }),
+            ),
             ("max_tokens", tokens_max.clone()),
             ("max_completion_tokens", tokens_max),
             (
@@ -201,6 +210,7 @@ impl Params {
             ignore_eos: flag(fields, "ignore_eos")?,
             logprobs: sampling::take_logprobs(fields, kind)?,
             form: form::take(fields)?,
+            choices: fields.take_integer("n", &(1..=CHOICES_MAX))?.unwrap_or(1),
             transfer: transfer(fields)?,
         })
     }
@@ -296,9 +306,12 @@ mod tests {
             assert_eq!(error, ApiError::Unbuilt { param, neutral });
         }
         let error = ApiError::Unbuilt {
-            param: "n",
+            param: "best_of",
             neutral: &["1"],
         };
-        assert_eq!(error.to_string(), "`n` is not built; leave it out or at 1");
+        assert_eq!(
+            error.to_string(),
+            "`best_of` is not built; leave it out or at 1"
+        );
     }
 }

@@ -18,7 +18,7 @@ use pointsman_driver::metrics::StreamMetrics;
 use pointsman_executor::delivery::StopReason;
 
 use super::envelope::Envelope;
-use super::inflow::{Inflow, Part, mixed};
+use super::inflow::{Inflows, Part, mixed};
 use super::params::UsageChunk;
 use crate::error::ApiError;
 
@@ -29,7 +29,7 @@ pub(crate) struct EventStream {
     envelope: Envelope,
     usage: UsageChunk,
     // Owned.
-    inflow: Inflow,
+    inflows: Inflows,
     pace: Pace,
     progress: Progress,
 }
@@ -37,7 +37,7 @@ pub(crate) struct EventStream {
 /// Progress of an [`EventStream`].
 #[derive(Debug)]
 enum Progress {
-    /// Nothing is written yet; this is the first part.
+    /// Nothing is written yet; this is the first part of the first choice.
     Opening(Part),
     Flowing,
     Over,
@@ -61,20 +61,21 @@ impl EventStream {
         envelope: Envelope,
         usage: UsageChunk,
         first: Part,
-        inflow: Inflow,
+        inflows: Inflows,
         pace: Pace,
     ) -> Self {
         Self {
             envelope,
             usage,
-            inflow,
+            inflows,
             pace,
             progress: Progress::Opening(first),
         }
     }
 
-    /// Writes `first`, and all that is there already after it.
-    fn write(&mut self, first: Part, to: &mut Vec<u8>) {
+    /// Writes `first` of a choice, and all of it that is there already.
+    fn write(&mut self, index: u32, first: Part, to: &mut Vec<u8>) {
+        let inflow = self.inflows.choice(index);
         let mut text = String::new();
         let mut next = Some(first);
         let mut ended = None;
@@ -82,7 +83,7 @@ impl EventStream {
             next = match part {
                 Part::Text(more) => {
                     text.push_str(&more);
-                    self.inflow.try_next()
+                    inflow.try_next()
                 }
                 Part::Relayed(_) => {
                     ended = Some(Err(mixed()));
@@ -94,36 +95,42 @@ impl EventStream {
                 }
             };
         }
-        self.pace.written(self.inflow.tokens().generated);
         if !text.is_empty() {
-            let told = self.inflow.take_told();
+            let told = inflow.take_told();
             self.envelope
-                .write_text(to, (&text, &told), self.usage.field());
+                .write_text(to, (index, &text, &told), self.usage.field());
         }
-        if let Some(end) = ended {
-            self.progress = Progress::Over;
-            self.write_end(end, to);
+        self.pace.written(self.inflows.tokens().generated);
+        match ended {
+            None => {}
+            Some(Ok(stop)) => self.write_end(index, stop, to),
+            Some(Err(error)) => self.write_error(&error, to),
         }
     }
 
-    fn write_end(&mut self, end: Result<StopReason, ApiError>, to: &mut Vec<u8>) {
-        match end {
-            Ok(stop) => {
-                let told = self.inflow.take_told();
-                self.envelope
-                    .write_stop(to, (stop, &told), self.usage.field());
-                if self.usage == UsageChunk::Sent {
-                    self.envelope.write_usage(to, self.inflow.tokens());
-                }
-                to.extend_from_slice(b"data: [DONE]\n\n");
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a stream broke off");
-                to.extend_from_slice(b"data: ");
-                to.extend_from_slice(&error.json());
-                to.extend_from_slice(b"\n\n");
-            }
+    /// Writes the end of a choice, and of the stream if it is the last one.
+    fn write_end(&mut self, index: u32, stop: StopReason, to: &mut Vec<u8>) {
+        let told = self.inflows.choice(index).take_told();
+        self.envelope
+            .write_stop(to, (index, stop, &told), self.usage.field());
+        if self.inflows.end(index) {
+            return;
         }
+        self.progress = Progress::Over;
+        if self.usage == UsageChunk::Sent {
+            self.envelope.write_usage(to, self.inflows.tokens());
+        }
+        to.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    /// Writes an error, with which the stream is over for all choices.
+    fn write_error(&mut self, error: &ApiError, to: &mut Vec<u8>) {
+        tracing::debug!(%error, "a stream broke off");
+        self.progress = Progress::Over;
+        self.inflows.cancel();
+        to.extend_from_slice(b"data: ");
+        to.extend_from_slice(&error.json());
+        to.extend_from_slice(b"\n\n");
     }
 }
 
@@ -136,19 +143,21 @@ impl Body for EventStream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut written = Vec::new();
-        let first = match mem::replace(&mut self.progress, Progress::Flowing) {
+        let (index, first) = match mem::replace(&mut self.progress, Progress::Flowing) {
             Progress::Opening(first) => {
-                self.envelope
-                    .write_opening(&mut written, self.usage.field());
-                first
+                let usage = self.usage.field();
+                for index in self.inflows.indexes() {
+                    self.envelope.write_opening(&mut written, index, usage);
+                }
+                (0, first)
             }
-            Progress::Flowing => ready!(self.inflow.poll_next(cx)),
+            Progress::Flowing => ready!(self.inflows.poll_next(cx)),
             Progress::Over => {
                 self.progress = Progress::Over;
                 return Poll::Ready(None);
             }
         };
-        self.write(first, &mut written);
+        self.write(index, first, &mut written);
         Poll::Ready(Some(Ok(Frame::data(written.into()))))
     }
 

@@ -30,17 +30,25 @@ use crate::rights::Rights;
 
 /// A request that was understood.
 pub(super) struct Understood {
-    pub(super) submission: Submission,
+    /// A request for each choice of the answer, never none: those of the first prompt, then of the next.
+    pub(super) submissions: Vec<Submission>,
+    /// Choices of each prompt.
+    pub(super) of_prompt: usize,
     /// The way in which an engine's answer is sent.
     pub(super) transfer: Transfer,
 }
 
-/// A request as an engine of this host would serve it.
+/// A request as engines of this host would serve it.
 struct Local {
-    job: Job,
-    prompt_blocks: PromptBlocks,
+    /// The work for each choice, never none.
+    works: Vec<(Job, PromptBlocks)>,
+    /// Choices of each prompt.
+    of_prompt: usize,
     transfer: Transfer,
 }
+
+/// The most choices of an answer, of all prompts together.
+const CHOICES_MAX: usize = 64;
 
 /// Understands a request: slow where the prompt is long.
 pub(super) fn understand(
@@ -65,14 +73,15 @@ pub(super) fn understand(
         fields.clone(),
     );
     let (mut local, mut hints) = match read {
-        Ok(local) => (local, hints),
+        // Another server makes several choices itself, of one request.
+        Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
         Err(error) if remotes.is_empty() => return Err(error),
-        Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
+        Ok(_) | Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
     };
     let trace = trace::origin(app, &passage, &caller.headers);
-    if !remotes.is_empty() {
+    if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
-        let prompt_tokens = match local.job.prompt.len() {
+        let prompt_tokens = match job.prompt.len() {
             0 => passing::prompt_tokens(&fields),
             tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
         };
@@ -82,17 +91,22 @@ pub(super) fn understand(
             body,
             (target.name.as_deref(), prompt_tokens),
         );
-        local.job.call = Some(Arc::new(call));
+        job.call = Some(Arc::new(call));
     }
-    Ok(Understood {
-        submission: Submission {
+    let submissions = local
+        .works
+        .into_iter()
+        .map(|(job, prompt_blocks)| Submission {
             model: target.name.clone(),
             tenant: caller.tenant().to_owned(),
-            job: Arc::new(local.job),
-            prompt_blocks: local.prompt_blocks,
-            hints,
-            trace,
-        },
+            job: Arc::new(job),
+            prompt_blocks,
+            hints: hints.clone(),
+            trace: trace.clone(),
+        });
+    Ok(Understood {
+        submissions: submissions.collect(),
+        of_prompt: local.of_prompt,
         transfer: local.transfer,
     })
 }
@@ -118,30 +132,56 @@ fn read_locally(
 ) -> Result<Local, ApiError> {
     let model = &*target.model;
     let reader = PromptReader::of(model).ok_or_else(|| no_engine(&model.name))?;
-    let (params, prompt) = read(&mut fields, kind, reader.text.defaults())?;
+    let (params, prompts) = read(&mut fields, kind, reader.text.defaults())?;
     note_ignored(&fields);
     if let Some(form) = &params.form {
         form.check(reader.text)?;
     }
-    let prompt = prompt.into_tokens(reader)?;
-    let tokens = (prompt.len(), params.tokens_max);
-    let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
-    let prompt_blocks = prompt_blocks(app, catalog, (tenant, &model.name), &prompt);
-    let job = Job {
-        prompt,
-        output_tokens_max,
-        sampling: params.sampling,
-        stop: params.stop,
-        ignore_eos: params.ignore_eos,
-        logprobs: params.logprobs,
-        form: params.form.map(|asked| asked.form),
-        call: None,
-    };
+    let of_prompt = params.choices as usize;
+    if prompts.len() * of_prompt > CHOICES_MAX {
+        return Err(too_many(prompts.len(), of_prompt));
+    }
+    let mut works = Vec::with_capacity(prompts.len() * of_prompt);
+    for prompt in prompts {
+        let prompt = prompt.into_tokens(reader)?;
+        let tokens = (prompt.len(), params.tokens_max);
+        let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
+        let prompt_blocks = prompt_blocks(app, catalog, (tenant, &model.name), &prompt);
+        let job = Job {
+            prompt,
+            output_tokens_max,
+            sampling: params.sampling.clone(),
+            stop: params.stop.clone(),
+            ignore_eos: params.ignore_eos,
+            logprobs: params.logprobs,
+            form: params.form.as_ref().map(|asked| asked.form.clone()),
+            call: None,
+        };
+        // Each choice has a seed of its own; the first one that of the request.
+        works.extend((0..u64::from(params.choices)).map(|choice| {
+            let mut job = job.clone();
+            job.sampling.seed = job.sampling.seed.wrapping_add(choice);
+            (job, prompt_blocks.clone())
+        }));
+    }
     Ok(Local {
-        job,
-        prompt_blocks,
+        works,
+        of_prompt,
         transfer: params.transfer,
     })
+}
+
+/// The refusal of more choices than one answer may have.
+fn too_many(prompts: usize, of_prompt: usize) -> ApiError {
+    let (param, what) = match prompts {
+        1 => ("n", format!("{of_prompt} choices")),
+        _ => (
+            "prompt",
+            format!("{prompts} prompts with {of_prompt} choices each"),
+        ),
+    };
+    let message = format!("`{param}`: {what} are more than the {CHOICES_MAX} of one answer");
+    ApiError::field(param, message)
 }
 
 /// The refusal of a question that needs the tokens of a prompt.
@@ -211,7 +251,8 @@ fn route_size(
     let (prompt_tokens, prompt_blocks) = match length {
         Some(length) => (length as usize, PromptBlocks::default()),
         None => {
-            let tokens = prompt(fields, kind)?.into_tokens(reader)?;
+            let prompt = prompts(fields, kind)?.swap_remove(0);
+            let tokens = prompt.into_tokens(reader)?;
             let blocks = prompt_blocks(app, catalog, (tenant, &model.name), &tokens);
             (tokens.len(), blocks)
         }
@@ -252,22 +293,22 @@ pub(super) fn rules<'a>(app: &'a App, target: &'a Target<'_>, rights: &'a Rights
     }
 }
 
-/// Reads all fields of a body but the model's name and the hints.
+/// Reads all fields of a body but the model's name and the hints. There is one prompt at least.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     kind: CompletionKind,
     defaults: &GenerationDefaults,
-) -> Result<(Params, Prompt), ApiError> {
+) -> Result<(Params, Vec<Prompt>), ApiError> {
     params::refuse_unbuilt(fields)?;
     let params = Params::take(fields, kind, defaults)?;
-    let prompt = prompt(fields, kind)?;
-    Ok((params, prompt))
+    let prompts = prompts(fields, kind)?;
+    Ok((params, prompts))
 }
 
-fn prompt(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Prompt, ApiError> {
+fn prompts(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Vec<Prompt>, ApiError> {
     match kind {
-        CompletionKind::Chat => chat::messages(fields).map(Prompt::Chat),
-        CompletionKind::Text => completions::prompt(fields),
+        CompletionKind::Chat => Ok(vec![Prompt::Chat(chat::messages(fields)?)]),
+        CompletionKind::Text => completions::prompts(fields),
     }
 }
 
@@ -301,9 +342,10 @@ fn output_bound(
 impl Local {
     /// A request that no engine reads.
     fn none(kind: CompletionKind, fields: &Fields<'_>) -> Self {
+        let job = passing::job(passing::output_tokens(kind, fields));
         Self {
-            job: passing::job(passing::output_tokens(kind, fields)),
-            prompt_blocks: PromptBlocks::default(),
+            works: vec![(job, PromptBlocks::default())],
+            of_prompt: 1,
             transfer: Transfer::Whole,
         }
     }

@@ -207,7 +207,8 @@ async fn what_is_wrong_is_named() {
     expect_refused(CHAT, "invalid_value", &additions).await;
     let additions = [
         ("prompt", r#"{"prompt": ""}"#),
-        ("prompt", r#"{"prompt": ["a", "b"]}"#),
+        ("prompt[0]", r#"{"prompt": ["a", 1]}"#),
+        ("n", r#"{"n": 65}"#),
         ("prompt[1]", r#"{"prompt": [5, 4000000000]}"#),
     ];
     expect_refused(TEXTS, "invalid_value", &additions).await;
@@ -225,7 +226,7 @@ async fn what_does_not_fit_the_context_is_refused() {
 #[tokio::test]
 async fn what_is_not_built_is_refused_by_name() {
     let additions = [
-        ("n", r#"{"n": 2}"#),
+        ("best_of", r#"{"best_of": 2}"#),
         ("tools", r#"{"tools": [{"type": "function"}]}"#),
         ("tool_choice", r#"{"tool_choice": "required"}"#),
         ("functions", r#"{"functions": [{}]}"#),
