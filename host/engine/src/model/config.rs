@@ -61,13 +61,13 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f32,
     /// The rotation of queries and keys by their positions.
     pub rope: Rope,
-    /// Extra of the projections to queries, keys and values.
+    /// Bias of the projections to queries, keys and values.
     pub qkv_bias: Extra,
-    /// Extra of the projection from attention.
+    /// Bias of the projection from attention.
     pub output_bias: Extra,
     /// Norms of each head's queries and keys, before they turn.
     pub head_norms: Extra,
-    /// Extra of the projections of an MLP.
+    /// Bias of the projections of an MLP.
     pub mlp_bias: Extra,
     /// The projection of the last hidden state to logits.
     pub head: Head,
