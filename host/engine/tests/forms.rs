@@ -67,6 +67,7 @@ fn an_answer_is_what_a_schema_describes() {
     let form = AnswerForm::JsonSchema(schema.to_string());
     for seed in 0..30 {
         let text = text_of(&answer(&form, seed));
+        assert!(!text.contains("  "), "{text:?}");
         let value: Value = serde_json::from_str(&text).unwrap();
         let count = value["count"].as_i64().unwrap();
         assert!((3..=40).contains(&count), "{text}");

@@ -121,8 +121,9 @@ impl fmt::Debug for FormMatcher {
     }
 }
 
-/// White space between the parts of a JSON text. A model in a loop would fill an answer with it.
-const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
+/// White space between the parts of a JSON text: a space, or the next line with its indentation. With any
+/// white space, a model that repeats itself would fill an answer with it.
+const JSON_SPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,32}";
 
 /// A schema with the options of its compiler.
 fn schema(text: &str) -> Result<Value, FormError> {
