@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::provider::ExecutorTerms;
+use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
 use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::exposition::{described, samples, total};
-use pointsman_tests::serving::{Serving, serve_demo};
+use pointsman_tests::serving::{Serving, component, serve_demo};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,6 +62,86 @@ async fn depth_is_told_by_class_in_the_host_and_at_an_executor() -> Result<()> {
     Ok(())
 }
 
+/// True if the policy `name` is tried as a canary or a shadow.
+fn is_on_trial(report: &ReconcilerReport, name: &str) -> bool {
+    let mut made = report.transactions.iter();
+    made.any(|made| {
+        let outcome = &made.outcome;
+        let is_tried = matches!(
+            outcome,
+            TransactionOutcome::Canary(..) | TransactionOutcome::Shadow(_)
+        );
+        made.policy == name && is_tried
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_are_told_by_name_and_hook_with_what_they_cost_and_how_far_they_count()
+-> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    let shadow = component("round-robin")?;
+    serving.drop_in("watcher.toml", b"mode = 'shadow'")?;
+    serving.drop_in("watcher.wasm", &shadow)?;
+    serving.drop_in("trial.toml", b"mode = 'canary 40%'")?;
+    serving.drop_in("trial.wasm", &component("least-loaded")?)?;
+    serving.decide_by("first", "first-policy", "").await?;
+    serving
+        .report_until(|report| is_on_trial(report, "watcher") && is_on_trial(report, "trial"))
+        .await?;
+    for _ in 0..3 {
+        serving.client.chat("Hello").await?.text()?;
+    }
+    let of = |hook, policy| [("hook", hook), ("policy", policy)];
+    let exported = loop {
+        let exported = samples(serving.client).await?;
+        let compared = total(
+            &exported,
+            "pointsman_shadow_decisions_total",
+            &of("routing", "watcher"),
+        );
+        if compared >= 3.0 {
+            break exported;
+        }
+    };
+    let routed = ["first", "trial"].map(|policy| {
+        let labels = of("routing", policy);
+        let fuel = total(&exported, "pointsman_policy_fuel_total", &labels);
+        let answers = total(&exported, "pointsman_policy_answer_seconds_count", &labels);
+        (answers, fuel)
+    });
+    // The tenant is in the canary's share or not; whoever is asked is counted.
+    ensure!(routed[0].0 + routed[1].0 >= 3.0, "{routed:?}");
+    ensure!(routed[0].1 + routed[1].1 > 3000.0, "{routed:?}");
+    let admission = of("admission", "budget");
+    ensure!(total(&exported, "pointsman_policy_fuel_total", &admission) > 0.0);
+    for (policy, mode) in [
+        ("watcher", "shadow"),
+        ("trial", "canary"),
+        ("first", "enforce"),
+    ] {
+        let labels = [("policy", policy), ("mode", mode)];
+        ensure!(
+            total(&exported, "pointsman_policy_mode", &labels) == 1.0,
+            "{policy}"
+        );
+    }
+    let trial = [("policy", "trial")];
+    ensure!(total(&exported, "pointsman_policy_canary_share", &trial) == 0.4);
+    let first = [("policy", "first")];
+    ensure!(total(&exported, "pointsman_policy_on_probation", &first) == 1.0);
+    let budget = [("policy", "budget")];
+    ensure!(total(&exported, "pointsman_policy_on_probation", &budget) == 0.0);
+
+    let rolled_back = serving
+        .client
+        .post("/admin/policies/first/rollback", &json!({}))
+        .await?;
+    ensure!(rolled_back.status == 200, "{rolled_back:?}");
+    let exported = samples(serving.client).await?;
+    ensure!(total(&exported, "pointsman_policy_quarantined", &first) == 1.0);
+    serving.server.stop().await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_series_is_documented_with_its_labels_and_counts_what_was_served() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
@@ -112,7 +193,8 @@ async fn every_series_is_documented_with_its_labels_and_counts_what_was_served()
         );
     }
     for (name, labels, at_least) in [
-        ("time_to_first_token_seconds_count", &of_demo[..], 1.0),
+        // Those of the three whole answers, too.
+        ("time_to_first_token_seconds_count", &of_demo[..], 4.0),
         ("inter_token_latency_seconds_count", &of_demo[..], 1.0),
         ("queue_wait_seconds_count", &[][..], 4.0),
         ("decision_seconds_count", &[][..], 4.0),

@@ -31,15 +31,18 @@ const OPERATORS: [&str; 4] = ["and", "or", "unless", "offset"];
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 
 /// The metrics that are there only once something has happened that does not happen in this test.
-const EVENTS: [&str; 9] = [
+const EVENTS: [&str; 12] = [
     "pointsman_executors_lost_total",
     "pointsman_interlock_refusals_total",
     "pointsman_journal_entries_total",
     "pointsman_kv_blocks_evicted_total",
     "pointsman_liveness_strikes_total",
+    "pointsman_policy_canary_share",
     "pointsman_policy_faults_total",
+    "pointsman_policy_quarantined",
     "pointsman_requests_evicted_total",
     "pointsman_requests_requeued_total",
+    "pointsman_shadow_decisions_total",
     "up",
 ];
 
@@ -256,7 +259,7 @@ fn values(label: &str) -> Option<&'static [&'static str]> {
             "lost",
             "withheld",
         ],
-        "result" => &["hit", "miss"],
+        "result" => &["hit", "miss", "agreed", "differed"],
         _ => return None,
     })
 }

@@ -7,7 +7,7 @@
 //! Others talk to the driver through a [`DriverHandle`](message::DriverHandle). [`operator`] has
 //! the questions and orders of operators, [`decisions`] the log of decisions about requests, and
 //! [`metrics`] the counters. A [`Fleet`](fleet::Fleet) adds and removes executors, which a
-//! [`Provider`](provider::Provider) makes. [`DriverPort`](port::DriverPort) is the driver as the
+//! [`Provider`](provider::Provider) makes. [`quota`] has the limits of tenants. [`DriverPort`](port::DriverPort) is the driver as the
 //! reconciler sees it.
 //!
 //! # Invariants
@@ -39,6 +39,7 @@ pub mod operator;
 mod overview;
 pub mod port;
 pub mod provider;
+pub mod quota;
 mod record;
 mod requests;
 mod sessions;
@@ -134,15 +135,24 @@ pub enum Settled {
     Until(Option<Micros>),
 }
 
-/// A sink that has questions asked by the recorder, if there is one.
-struct Recording<'a>(Option<&'a mut (dyn PolicyRecorder + 'static)>);
+/// A sink that has questions asked by the recorder, if there is one, and answers counted.
+struct Recording<'a> {
+    recorder: Option<&'a mut (dyn PolicyRecorder + 'static)>,
+    metrics: &'a Metrics,
+}
 
 impl Sink<&mut PolicyHost> for Recording<'_> {
     fn ask(&mut self, host: &mut &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        match &mut self.0 {
+        let answer = match &mut self.recorder {
             Some(recorder) => recorder.ask(host, asked),
             None => host.ask(asked),
+        };
+        if let Some(cost) = host.last_asked().cost {
+            let policy = host.name(cost.policy).unwrap_or_default();
+            let hook = asked.question.hook();
+            self.metrics.policy_answered(policy, hook, cost);
         }
+        answer
     }
 }
 
@@ -182,13 +192,6 @@ impl Driver {
         }
     }
 
-    /// The same driver, whose run `recorder` records; absent: the run is not recorded.
-    #[must_use]
-    pub fn with_recorder(mut self, recorder: Option<Box<dyn PolicyRecorder>>) -> Self {
-        self.machine.record(recorder);
-        self
-    }
-
     /// The same driver, whose requests are told as spans; absent: they are not.
     #[must_use]
     pub fn with_spans(self, spans: Option<Spans>) -> Self {
@@ -206,6 +209,16 @@ impl Driver {
         if let Some(snapshot) = snapshot {
             self.names.insert(snapshot.name, executor);
             self.executors.attach(executor, commands);
+        }
+    }
+
+    /// Has `recorder` record the run from now on. Everything up to now is in the keyframe that the
+    /// record begins with, and nowhere else.
+    pub fn record(&mut self, now: Micros, recorder: Box<dyn PolicyRecorder>) {
+        self.carry_out(now);
+        self.machine.record(Some(recorder));
+        if let (machine, Some(recorder)) = self.machine.parts() {
+            recorder.turn(now, machine, &mut self.policies);
         }
     }
 
@@ -230,10 +243,11 @@ impl Driver {
             submission,
             sink,
             closing,
+            quota,
         } = submitted;
         let (job, hints) = (Arc::clone(&submission.job), &submission.hints);
         let session = hints.session.or(hints.conversation.last().copied());
-        let record = Record::new(ticket, (job, session), sink, closing);
+        let record = Record::new(ticket, (job, session), sink, (closing, quota));
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let spans = self.spans.as_ref();
         let span = spans.and_then(|spans| spans.begin(now, ticket, &submission));
@@ -377,10 +391,11 @@ impl Driver {
 
     fn decide(&mut self, now: Micros) {
         let (policies, sink) = (&mut self.policies, self.decisions.sink());
+        let metrics = &self.metrics;
         self.machine.decide(now, |recorder| {
             let inner = Tap {
                 inner: policies,
-                sink: Recording(recorder),
+                sink: Recording { recorder, metrics },
             };
             Tap { inner, sink }
         });
@@ -430,6 +445,9 @@ impl Driver {
         if let Fact::TurnedAway(request, by) = &stamped.fact {
             let by = self.authorship(stamped.round, *by);
             self.requests.turned_away(*request, by);
+        }
+        if let Fact::StayEnded(stay) = &stamped.fact {
+            self.requests.stayed(stamped.now, stay);
         }
         record::fact(&self.machine, &self.policies, stamped);
         let life = self.lives.fold(stamped);

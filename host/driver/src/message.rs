@@ -17,6 +17,7 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyStatus, S
 use tokio::sync::{mpsc, oneshot};
 
 use super::operator::Operator;
+use super::quota::QuotaHold;
 use super::spans::TraceOrigin;
 
 /// A request as HTTP has understood it. Names are text here; the driver knows their ids.
@@ -93,6 +94,8 @@ pub struct Submitted {
     pub sink: TextSink,
     /// The way of the outcome to the client.
     pub closing: Closing,
+    /// The hold on the limits of its tenant; absent: the tenant has none.
+    pub quota: Option<QuotaHold>,
 }
 
 /// A message about a request.
@@ -229,11 +232,16 @@ pub fn channels(requests_max: u32) -> (DriverHandle, Inbox) {
 }
 
 impl DriverHandle {
-    /// Submits a request. Drop the ticket to leave; [`Ticket::close`] it once the end has come.
+    /// Submits a request, with its hold on the limits of its tenant. Drop the ticket to leave;
+    /// [`Ticket::close`] it once the end has come.
     ///
     /// # Errors
     /// If the server has no room for another request, or is shutting down.
-    pub fn submit(&self, submission: Submission) -> Result<(Ticket, Deliveries), SubmitError> {
+    pub fn submit(
+        &self,
+        submission: Submission,
+        quota: Option<QuotaHold>,
+    ) -> Result<(Ticket, Deliveries), SubmitError> {
         let place = self.reserve()?;
         let departure = self.reserve()?;
         let ticket = TicketId(self.tickets.fetch_add(1, Ordering::Relaxed));
@@ -243,6 +251,7 @@ impl DriverHandle {
             submission,
             sink,
             closing,
+            quota,
         })));
         let ticket = Ticket {
             id: ticket,

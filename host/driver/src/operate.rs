@@ -12,7 +12,7 @@ use pointsman_policy::ShadowReport;
 use super::Driver;
 use super::operator::{
     AttachRefused, Attached, ChangeRefused, DeviceRefused, DeviceRow, ExecutorChange, ExecutorRow,
-    Fate, ModelRow, Operator,
+    Fate, ModelRow, Operator, TenantTerms,
 };
 use super::provider::PreparedExecutor;
 
@@ -50,6 +50,12 @@ impl Driver {
             }
             Operator::RunningMax(name, max, answer) => {
                 drop(answer.send(self.limit_model(now, &name, max)));
+            }
+            Operator::Tenants(terms, answer) => {
+                for terms in terms {
+                    self.set_tenant(now, &terms);
+                }
+                drop(answer.send(self.tenant_rows().collect()));
             }
         }
     }
@@ -202,6 +208,12 @@ impl Driver {
         self.input(now, Input::ModelLimitSet(id, max));
         let row = self.model_rows().find(|row| row.name == name);
         row.expect("a model is known by its name from its first use")
+    }
+
+    fn set_tenant(&mut self, now: Micros, terms: &TenantTerms) {
+        let id = self.machine.intern(now, &terms.name);
+        let input = Input::TenantSet(id, terms.weight, terms.tokens_per_minute);
+        self.input(now, input);
     }
 
     fn update(&mut self, now: Micros, executor: ExecutorId, update: ExecutorUpdate) {

@@ -70,6 +70,18 @@ pub enum Operator {
     ),
     /// The requests of a model, by name, that may run at once from now on; absent: unlimited.
     RunningMax(String, Option<u32>, oneshot::Sender<ModelRow>),
+    /// The terms of tenants from now on; those that are not named keep theirs. The answer has all tenants.
+    Tenants(Vec<TenantTerms>, oneshot::Sender<Vec<TenantRow>>),
+}
+
+/// The terms of a tenant that policies are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantTerms {
+    pub name: String,
+    /// Its share, relative to the others'; at least 1.
+    pub weight: u32,
+    /// Tokens per minute that it is to have where others want some too; absent: unlimited.
+    pub tokens_per_minute: Option<u64>,
 }
 
 // === The state of the host ===
@@ -91,6 +103,10 @@ pub struct Overview {
     pub devices: Vec<DeviceRow>,
     /// The models that were ever named.
     pub models: Vec<ModelRow>,
+    /// The tenants that are configured or have asked.
+    pub tenants: Vec<TenantRow>,
+    /// The name of its policy for each version in quarantine.
+    pub quarantined: Vec<String>,
 }
 
 /// The state of the host, with its activity and the requests that wait.
@@ -202,6 +218,22 @@ pub struct ModelRow {
     pub running: u32,
     /// Requests that wait in the host.
     pub waiting: u32,
+}
+
+/// A tenant as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantRow {
+    pub name: String,
+    /// Its share, relative to the others'.
+    pub weight: u32,
+    /// Tokens per minute that it is to have where others want some too; absent: unlimited.
+    pub tokens_per_minute: Option<u64>,
+    /// Requests that run or wait at an executor.
+    pub running: u32,
+    /// Requests that wait in the host.
+    pub waiting: u32,
+    /// Tokens of prompts and answers since the start.
+    pub tokens_total: u64,
 }
 
 /// The KV pool of a device.

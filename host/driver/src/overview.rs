@@ -4,7 +4,9 @@ use pointsman_core::rows::NameKind;
 use pointsman_core::{ExecutorId, Micros};
 
 use super::Driver;
-use super::operator::{DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel};
+use super::operator::{
+    DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel, TenantRow,
+};
 
 impl Driver {
     /// The state of the host at the time `at`.
@@ -19,6 +21,12 @@ impl Driver {
             executors_total: self.machine.executor_ids().count(),
             devices: self.device_rows().collect(),
             models: self.model_rows().collect(),
+            tenants: self.tenant_rows().collect(),
+            quarantined: self
+                .policies
+                .quarantined()
+                .map(|entry| entry.name.clone())
+                .collect(),
         }
     }
 
@@ -41,6 +49,20 @@ impl Driver {
             running_max: model.running_max,
             running: model.running,
             waiting: model.waiting,
+        })
+    }
+
+    /// The tenants that are configured or have asked.
+    pub(super) fn tenant_rows(&self) -> impl Iterator<Item = TenantRow> {
+        self.machine.tenants().map(|tenant| TenantRow {
+            name: self.name_of(NameKind::Tenant, tenant.id.0),
+            weight: tenant.weight,
+            tokens_per_minute: tenant.tokens_per_minute,
+            running: tenant.running,
+            waiting: tenant.waiting,
+            tokens_total: tenant
+                .prompt_tokens_total
+                .saturating_add(tenant.output_tokens_total),
         })
     }
 

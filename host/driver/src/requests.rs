@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, Outcome, RequestId, SessionKey, StartOrder};
+use pointsman_core::{ExecutorId, Micros, Outcome, RequestId, SessionKey, StartOrder, Stay};
 use pointsman_executor::delivery::{Authorship, Closing, End, Placement, StopReason, TextSink};
 use pointsman_executor::job::{Job, JobState, Recovered};
 
 use super::message::TicketId;
+use super::quota::QuotaHold;
 
 /// The requests that have no outcome yet.
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ pub(super) struct Record {
     placed_by: Option<Authorship>,
     stop: Option<StopReason>,
     refused_by: Option<Authorship>,
+    /// The hold on the limits of the tenant, given back with the record; absent: it has none.
+    quota: Option<QuotaHold>,
 }
 
 impl Record {
@@ -45,7 +48,7 @@ impl Record {
         ticket: TicketId,
         (job, session): (Arc<Job>, Option<SessionKey>),
         sink: TextSink,
-        closing: Closing,
+        (closing, quota): (Closing, Option<QuotaHold>),
     ) -> Self {
         Self {
             ticket,
@@ -58,6 +61,7 @@ impl Record {
             placed_by: None,
             stop: None,
             refused_by: None,
+            quota,
         }
     }
 
@@ -195,6 +199,14 @@ impl Requests {
         let lost = records.filter(|(_, record)| record.executor == Some(executor));
         let taken = lost.map(|(request, record)| (*request, record.recover()));
         taken.collect()
+    }
+
+    /// Notes what `stay`, which has ended, used of the limits of its tenant.
+    pub(super) fn stayed(&mut self, now: Micros, stay: &Stay) {
+        let record = self.records.get_mut(&stay.request);
+        if let Some(quota) = record.and_then(|record| record.quota.as_mut()) {
+            quota.stayed(now, stay);
+        }
     }
 
     /// Notes the reason why generation ended. The outcome follows from the machine.

@@ -111,6 +111,7 @@ impl Stage {
             trace: None,
         };
         let submitted = Submitted {
+            quota: None,
             ticket,
             submission,
             sink,

@@ -12,6 +12,7 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
 use pointsman_driver::message::TicketId;
+use pointsman_driver::quota::{LimitKind, OverLimit};
 use pointsman_executor::delivery::Authorship;
 use pointsman_notation::Time;
 use schemars::JsonSchema;
@@ -44,7 +45,7 @@ pub(super) const STATUSES: [(u16, &str); 12] = [
     ),
     (
         429,
-        "There is no room: `Retry-After` says when to try again.",
+        "There is no room, or a limit of the tenant is used up: `Retry-After` says when to try again.",
     ),
     (500, "The server or its executor failed."),
     (
@@ -138,6 +139,8 @@ pub(super) enum ApiError {
         secs(*retry_after)
     )]
     ConnectionsFull { retry_after: u32 },
+    #[error("{}", over_limit_message(.0))]
+    OverLimit(OverLimit),
     #[error("the server is starting")]
     Starting { retry_after: u32 },
     #[error("the server is shutting down")]
@@ -246,6 +249,7 @@ impl ApiError {
             | ApiError::Conflict(_)
             | ApiError::HandsFull { .. }
             | ApiError::ReadingQueueFull { .. }
+            | ApiError::OverLimit(_)
             | ApiError::Ended(_)
             | ApiError::BrokenOff
             | ApiError::Internal => false,
@@ -320,6 +324,7 @@ impl ApiError {
             }
             ApiError::BodiesFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "bodies_full"),
             ApiError::ConnectionsFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "connections_full"),
+            ApiError::OverLimit(over) => over_limit_status(*over),
             ApiError::Starting { .. } => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             ApiError::Draining { .. } => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
             ApiError::Ended(unserved) => outcome_status(unserved.outcome),
@@ -363,10 +368,46 @@ impl ApiError {
         | ApiError::Draining { retry_after } = self
         {
             Some(*retry_after)
+        } else if let ApiError::OverLimit(OverLimit::Later { retry_after, .. }) = self {
+            Some(*retry_after)
         } else if let ApiError::Ended(unserved) = self {
             outcome_retry_after(unserved.outcome)
         } else {
             None
+        }
+    }
+}
+
+/// Status and code of a request that is over a limit of its tenant.
+fn over_limit_status(over: OverLimit) -> (StatusCode, &'static str) {
+    let code = match over {
+        OverLimit::Never { .. } => return (StatusCode::BAD_REQUEST, "prompt_over_limit"),
+        OverLimit::Later { limit, .. } => match limit {
+            LimitKind::Requests => "requests_per_minute_exceeded",
+            LimitKind::Tokens => "tokens_per_minute_exceeded",
+            LimitKind::Concurrent => "concurrent_requests_exceeded",
+        },
+    };
+    (StatusCode::TOO_MANY_REQUESTS, code)
+}
+
+fn over_limit_message(over: &OverLimit) -> String {
+    match *over {
+        OverLimit::Never { prompt_tokens, max } => format!(
+            "the prompt has {prompt_tokens} tokens, and your tenant may use {max} tokens a minute"
+        ),
+        OverLimit::Later {
+            limit,
+            max,
+            retry_after,
+        } => {
+            let what = match limit {
+                LimitKind::Requests => "send that many requests a minute",
+                LimitKind::Tokens => "use that many tokens a minute, prompts and answers",
+                LimitKind::Concurrent => "have that many requests in hand at once",
+            };
+            let again = secs(retry_after);
+            format!("your tenant may {what}: {max}; try again in {again}")
         }
     }
 }

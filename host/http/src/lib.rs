@@ -1,6 +1,7 @@
 //! The HTTP server: OpenAI's API, the interface for operators, the monitor, and access.
 //!
-//! [`App`] is the state that all connections share, [`HttpSettings`] the bounds, keys and rules.
+//! [`App`] is the state that all connections share, [`HttpSettings`] has the bounds, and [`AccessRules`] the keys
+//! and rules, which may be replaced while the server runs.
 //! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` and `http2` run one client's connection, `router` finds the function for a
 //! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
 //! functions. `openapi` makes a document of the same table. Everything that decides or generates
@@ -24,6 +25,7 @@
 //! | `tls.handshake-timeout`, over a handshake | 10 s | the connection closes |
 //! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
 //! | bytes and headers of a head | 64 KiB, 100 (HTTP/1.1) | 431 |
+//! | `requests-per-minute`, `tokens-per-minute-max` and `concurrent-max` of a tenant | none | 429 |
 //! | requests at once on a connection by HTTP/2 | 256 | wait at the client |
 //! | fields of an object in a body | 1024 | 400 |
 //! | bytes of hints in a body | 64 KiB | 400 |
@@ -43,7 +45,7 @@
 //! # Not here
 //! Scheduling (`pointsman-driver`, and `pointsman-core` behind it); the text of prompts and answers
 //! (`pointsman-executor`); the execution of orders about policies (`pointsman-lifecycle`); the
-//! listeners, and the making of [`HttpSettings`] from the configuration (`pointsman-server`).
+//! listeners, and the making of [`HttpSettings`] and [`AccessRules`] from the configuration (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 
@@ -58,6 +60,7 @@ mod error;
 mod fields;
 mod hints;
 mod http2;
+mod limits;
 mod monitor;
 mod openai;
 mod openapi;
@@ -81,6 +84,7 @@ use pointsman_driver::clock::SystemClock;
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::DriverHandle;
 use pointsman_driver::metrics::Metrics;
+use pointsman_driver::quota::Quotas;
 use pointsman_driver::spans::SpanQueue;
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
@@ -103,7 +107,7 @@ pub use openai::{CompletionKind, try_body};
 #[cfg(any(test, feature = "test-util"))]
 pub use openapi::conformance;
 pub use rights::{ModelPattern, NoModelPattern, Rights, UsableModels};
-pub use settings::{Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
+pub use settings::{AccessRules, Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
 pub use tls::{Tls, TlsError, TlsSettings, Transport};
 
 /// Phases of the server's life, which follow one another in this order.
@@ -124,6 +128,10 @@ pub enum ServerPhase {
 pub struct Watched {
     /// The server's phase.
     pub phase: watch::Receiver<ServerPhase>,
+    /// The keys and rules in force.
+    pub rules: watch::Receiver<Arc<AccessRules>>,
+    /// The limits of tenants, and their use.
+    pub quotas: Arc<Quotas>,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
     /// The state of the policy folder.
@@ -202,6 +210,11 @@ impl App {
     /// The names that clients may use now.
     fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.borrow())
+    }
+
+    /// The keys and rules that are in force now.
+    fn rules(&self) -> Arc<AccessRules> {
+        Arc::clone(&self.watched.rules.borrow())
     }
 
     fn phase(&self) -> ServerPhase {

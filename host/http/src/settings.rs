@@ -1,4 +1,4 @@
-//! The settings of HTTP, which `pointsman-server` makes from the configuration.
+//! The settings and rules of HTTP, which `pointsman-server` makes from the configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::auth::ApiKeys;
 use super::cors::Origins;
 use super::rights::Rights;
 
-/// The settings of HTTP: bounds, keys, and the rules of hints.
+/// The settings of HTTP: bounds, and the treatment of requests.
 #[derive(Debug)]
 pub struct HttpSettings {
     /// The most connections of clients at once; few more are answered if they are probes.
@@ -34,6 +34,18 @@ pub struct HttpSettings {
     pub prefix_cache: PrefixCache,
     /// The treatment of requests that name no model.
     pub unnamed_model: UnnamedModel,
+    /// The number of requests whose decisions the driver remembers.
+    pub decisions_max: u32,
+    /// Waiting time that a client without room is told, in seconds.
+    pub retry_after_secs: u32,
+    /// The most requests that may wait in the machine's queue.
+    pub queue_max: u32,
+}
+
+/// The rules for clients and operators that may be replaced while the server runs: keys, origins, the
+/// claims of tenants, and hints. A request goes by one edition of them from its arrival on.
+#[derive(Debug)]
+pub struct AccessRules {
     /// Keys of clients and operators.
     pub keys: ApiKeys,
     /// Origins of pages that may use the server as clients do.
@@ -44,12 +56,6 @@ pub struct HttpSettings {
     pub priority_max: i32,
     /// The claims of tenants, by name. A tenant that is missing has the default ones.
     pub claims: BTreeMap<String, Claims>,
-    /// The number of requests whose decisions the driver remembers.
-    pub decisions_max: u32,
-    /// Waiting time that a client without room is told, in seconds.
-    pub retry_after_secs: u32,
-    /// The most requests that may wait in the machine's queue.
-    pub queue_max: u32,
 }
 
 /// The requests that may use what executors have of each other's prompts. The time to the first token
@@ -79,7 +85,7 @@ pub enum UnnamedModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// The highest priority. Requests that claim none have their key's, or this where it is lower. By default
-    /// [`HttpSettings::priority_max`] is the bound.
+    /// [`AccessRules::priority_max`] is the bound.
     pub priority_max: i32,
     /// The most urgent class. Requests that claim none have this one. Default latency-critical.
     pub class_max: RequestClass,
@@ -90,9 +96,9 @@ pub struct Claims {
 /// The longest waiting time that any request may be granted in advance.
 pub const HEAD_START_MAX: Duration = Duration::from_secs(60);
 
-// === impl HttpSettings ===
+// === impl AccessRules ===
 
-impl HttpSettings {
+impl AccessRules {
     /// The most urgency that requests with these rights may claim: what key and tenant both allow.
     pub(super) fn claims_of(&self, rights: &Rights) -> Claims {
         let claims = self.claims.get(&rights.tenant).copied().unwrap_or_default();

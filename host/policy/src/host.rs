@@ -58,7 +58,7 @@ pub use event::{PolicyEvent, PolicyEventKind};
 use member::{Member, Shared};
 pub use probation::{Probation, RollbackWhy};
 pub use quarantine::Cause;
-pub use record::{Began, LastAsked};
+pub use record::{AnswerCost, Began, LastAsked};
 pub use retired::Retired;
 pub use status::{PolicyStats, PolicyStatus, Quarantined};
 

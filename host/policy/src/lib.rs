@@ -52,8 +52,8 @@ pub use compiler::{COMPILE_COMMAND, CompileLimits, CompileStop, Compiler, compil
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
-    Assignment, Began, BindError, Canary, CannotClose, Cause, Commit, CommitError, Committed,
-    DumpedCall, FaultDump, Install, LastAsked, MirrorDigest, OnFailure, PolicyEvent,
+    AnswerCost, Assignment, Began, BindError, Canary, CannotClose, Cause, Commit, CommitError,
+    Committed, DumpedCall, FaultDump, Install, LastAsked, MirrorDigest, OnFailure, PolicyEvent,
     PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation, Quarantined, Retired,
     RollbackWhy,
 };

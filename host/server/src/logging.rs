@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry;
+use tracing_subscriber::{Registry, registry, reload};
 
 use crate::config::{LogConfig, LogFormat};
 
@@ -48,6 +48,23 @@ pub enum LoggingError {
     Begun(#[from] tracing::subscriber::SetGlobalDefaultError),
 }
 
+/// The filter of the log, which may be replaced while the process runs.
+#[derive(Clone, Debug)]
+pub struct LogFilter(reload::Handle<Targets, Registry>);
+
+impl LogFilter {
+    /// Filters lines by `filter` from now on.
+    ///
+    /// # Errors
+    /// If the filter cannot be used; then the one before stays.
+    pub fn set(&self, filter: &str) -> Result<(), FilterError> {
+        let targets = targets(filter)?;
+        // Nobody logs any more where the subscriber is gone.
+        drop(self.0.reload(targets));
+        Ok(())
+    }
+}
+
 /// The targets of a filter: `LEVEL`, or `TARGET=LEVEL` for modules whose names begin with `TARGET`,
 /// or several of these with commas between them. The longest target that fits decides.
 ///
@@ -78,7 +95,7 @@ fn level(name: &str) -> Result<LevelFilter, FilterError> {
 ///
 /// # Errors
 /// If the filter cannot be used, or the process logs already.
-pub fn begin(config: &LogConfig) -> Result<(), LoggingError> {
+pub fn begin(config: &LogConfig) -> Result<LogFilter, LoggingError> {
     let colours = if io::stderr().is_terminal() {
         Colours::Ansi
     } else {
@@ -94,17 +111,17 @@ pub fn begin(config: &LogConfig) -> Result<(), LoggingError> {
 pub fn begin_in<W: io::Write>(
     config: &LogConfig,
     writer: impl Fn() -> W + Send + Sync + 'static,
-) -> Result<(), LoggingError> {
+) -> Result<LogFilter, LoggingError> {
     begin_with(config, Colours::None, writer)
 }
 
-fn begin_with<W>(config: &LogConfig, colours: Colours, writer: W) -> Result<(), LoggingError>
+fn begin_with<W>(config: &LogConfig, colours: Colours, writer: W) -> Result<LogFilter, LoggingError>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let subscriber = subscriber(config, colours, writer)?;
+    let (subscriber, filter) = subscriber(config, colours, writer)?;
     tracing::subscriber::set_global_default(subscriber)?;
-    Ok(())
+    Ok(filter)
 }
 
 /// The colours of lines.
@@ -118,19 +135,21 @@ fn subscriber<W>(
     config: &LogConfig,
     colours: Colours,
     writer: W,
-) -> Result<Box<dyn Subscriber + Send + Sync>, FilterError>
+) -> Result<(Box<dyn Subscriber + Send + Sync>, LogFilter), FilterError>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filtered = registry().with(targets(&config.filter)?);
+    let (filter, handle) = reload::Layer::new(targets(&config.filter)?);
+    let filtered = registry().with(filter);
     let lines = fmt::layer().with_writer(writer);
-    Ok(match config.format {
+    let subscriber: Box<dyn Subscriber + Send + Sync> = match config.format {
         LogFormat::Human => {
             let lines = lines.with_ansi(colours == Colours::Ansi);
             Box::new(filtered.with(lines))
         }
         LogFormat::Json => Box::new(filtered.with(lines.json().flatten_event(true))),
-    })
+    };
+    Ok((subscriber, LogFilter(handle)))
 }
 
 #[cfg(test)]
@@ -149,7 +168,7 @@ mod tests {
         };
         let lines = Arc::new(Mutex::new(Vec::new()));
         let writer = Sink(Arc::clone(&lines));
-        let subscriber = subscriber(&config, Colours::None, move || writer.clone()).unwrap();
+        let (subscriber, _) = subscriber(&config, Colours::None, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, say);
         let bytes = lines.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()

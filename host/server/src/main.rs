@@ -51,8 +51,8 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
         .state_folder
         .or_else(pointsman_lifecycle::state::default_folder);
     config.compiler.program = this_program();
-    logging::begin(&config.log)?;
-    serve::run(config)
+    let log = logging::begin(&config.log)?;
+    serve::run(config, &log)
 }
 
 /// A path by which this very program can be started, even if its file has been replaced since.

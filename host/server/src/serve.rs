@@ -4,6 +4,7 @@
 //! [`Server::stop`]: nothing new is taken; what is in hand goes on until the drain deadline; then
 //! the driver ends what is left, HTTP says so to its clients, and every thread and task is joined.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,19 +20,21 @@ use pointsman_driver::clock::{self, SystemClock};
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{DriverHandle, channels};
 use pointsman_driver::metrics::Metrics;
+use pointsman_driver::operator::Operator;
 use pointsman_driver::port::{DriverPort, eject};
 use pointsman_driver::provider::{ModelConfig, ServedModel};
+use pointsman_driver::quota::Quotas;
 use pointsman_driver::spans::{self, RequestSpan, SpanQueue, Spans};
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
-use pointsman_http::{ApiKeys, App, HttpSettings, Origins, ServerPhase, Watched};
+use pointsman_http::{AccessRules, App, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
 use pointsman_notation::Time;
-use pointsman_policy::{PolicyEngine, PolicyHost, PolicyRecorder, Restarts};
+use pointsman_policy::{PolicyEngine, PolicyHost, Restarts};
 use pointsman_remote::client::Connections;
 use pointsman_telemetry::{Telemetry, Told};
 use tokio::sync::{mpsc, watch};
@@ -44,10 +47,12 @@ use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::listeners::{self, Listeners};
-use crate::memory;
+use crate::logging::LogFilter;
 use crate::models::{self, Backends};
+use crate::reload::{self, ChangedKeys};
 use crate::remotes::HostProvider;
-use crate::shutdown::{self, SignalOrder, Signals};
+use crate::settings::{access_rules, http_settings, tenant_limits};
+use crate::signals::{self, SignalOrder, Signals};
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -66,6 +71,10 @@ pub struct Server {
     drain: Duration,
     driver: DriverHandle,
     fleet: Arc<Fleet>,
+    metrics: Arc<Metrics>,
+    quotas: Arc<Quotas>,
+    // Owned.
+    rules: watch::Sender<Arc<AccessRules>>,
     // Lifecycle.
     phase: watch::Sender<ServerPhase>,
     http: task::JoinHandle<std::io::Result<()>>,
@@ -133,9 +142,14 @@ impl Server {
             .await
             .context("backends")?;
         let (phase, phases) = watch::channel(ServerPhase::Starting);
+        let quotas = Arc::new(Quotas::default());
+        quotas.set(tenant_limits(config));
+        let (rules, rules_in_force) = watch::channel(Arc::new(access_rules(config)));
         let reconciler = start_reconciler(config, &core.driver, &shared, woken)?;
         let watched = Watched {
             phase: phases,
+            rules: rules_in_force,
+            quotas: Arc::clone(&quotas),
             metrics: Arc::clone(&metrics),
             reconciler: reconciler.report.clone(),
             orders: reconciler.orders.clone(),
@@ -158,6 +172,9 @@ impl Server {
             drain: config.drain,
             driver: core.driver,
             fleet: core.fleet,
+            metrics,
+            quotas,
+            rules,
             phase,
             http,
             reconciler,
@@ -253,6 +270,23 @@ impl Server {
         }
     }
 
+    /// Puts in force what differs between two configurations, as far as that can be done while the server
+    /// runs. Returns the changed keys.
+    ///
+    /// # Errors
+    /// If the driver has ended; then nothing is changed.
+    pub async fn reload(&self, before: &Config, after: &Config) -> Result<ChangedKeys> {
+        let terms = reload::tenant_terms(before, after);
+        let told = self
+            .driver
+            .operate(|answer| Operator::Tenants(terms, answer))
+            .await;
+        told.context("the driver has ended")?;
+        self.quotas.set(tenant_limits(after));
+        self.rules.send_replace(Arc::new(access_rules(after)));
+        Ok(ChangedKeys::between(before, after))
+    }
+
     /// The first lines an operator sees: what is served, who decides, and how to try it.
     fn announce(&self, config: &Config) {
         let report = self.reconciler.report.borrow();
@@ -329,37 +363,6 @@ impl Server {
     }
 }
 
-/// The part of `config` that HTTP works by.
-#[must_use]
-pub fn http_settings(config: &Config) -> HttpSettings {
-    let tenants = config.tenants.iter();
-    let keys = ApiKeys::new(config.keys.clone(), config.admin.key.as_deref());
-    HttpSettings {
-        connections_max: config.http.connections_max,
-        connection_requests_max: config.http.connection_requests_max,
-        body_bytes_max: config.http.body_bytes_max,
-        bodies_bytes_max: config.http.bodies_bytes_max,
-        memory_freed: memory::give_back,
-        reading_queue_max: config.http.reading_queue_max,
-        read_timeout: config.http.read_timeout,
-        write_timeout: config.http.write_timeout,
-        prefix_cache: config.http.prefix_cache,
-        unnamed_model: config.http.unnamed_model,
-        keys: if config.http.metrics_public {
-            keys
-        } else {
-            keys.with_private_metrics()
-        },
-        origins: Origins::new(config.http.cors_origins.clone()),
-        label_keys: config.hints.label_keys.clone(),
-        priority_max: config.hints.priority_max,
-        claims: tenants.map(|it| (it.name.clone(), it.claims)).collect(),
-        decisions_max: config.admin.decisions_max,
-        retry_after_secs: config.core.retry_after_secs,
-        queue_max: config.core.queue_max,
-    }
-}
-
 /// Waits for the driver and the engines. The driver first: it holds what the engines wait for.
 fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
     let driver = driver.join();
@@ -397,7 +400,6 @@ fn start_core(
     if let Some(recorder) = &recorder {
         shared.metrics.journal(recorder.monitor());
     }
-    let recorder = recorder.map(|recorder| Box::new(recorder) as Box<dyn PolicyRecorder>);
     let memory = Memory {
         labels_max: config.hints.labels_max,
         decisions_max: config.admin.decisions_max,
@@ -411,10 +413,13 @@ fn start_core(
         .unzip();
     let span_queue = spans.as_ref().map(Spans::queue);
     let driver = Driver::new(machine, policies, Arc::clone(&shared.metrics), memory);
-    let mut driver = driver.with_recorder(recorder).with_spans(spans);
+    let mut driver = driver.with_spans(spans);
     driver.wakes(shared.waker.clone());
     for running in &running {
         driver.attach(running.executor, running.engine.commands.clone());
+    }
+    if let Some(recorder) = recorder {
+        driver.record(now, Box::new(recorder));
     }
     let (handle, inbox) = channels(config.http.requests_max);
     let thread = thread::spawn(driver, shared.clock, inbox, events_inbox)?;
@@ -452,12 +457,10 @@ fn start_telemetry(
 }
 
 fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
-    for tenant in &config.tenants {
-        let id = machine.intern(now, &tenant.name);
-        machine.handle(
-            now,
-            Input::TenantSet(id, tenant.weight, tenant.tokens_per_minute),
-        );
+    for terms in config.tenants.iter().map(reload::terms) {
+        let id = machine.intern(now, &terms.name);
+        let input = Input::TenantSet(id, terms.weight, terms.tokens_per_minute);
+        machine.handle(now, input);
     }
 }
 
@@ -507,7 +510,7 @@ fn check_defaults(report: &ReconcilerReport) -> Result<()> {
 ///
 /// # Errors
 /// What keeps the server from serving, or what of it had failed.
-pub fn run(config: Config) -> Result<ExitCode> {
+pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("http")
@@ -521,17 +524,57 @@ pub fn run(config: Config) -> Result<ExitCode> {
             begun = Server::begin(&config, Backends::default()) => begun?,
         };
         if server.serves_before(&mut signals, &config).await? {
-            while signals.next().await == SignalOrder::Eject {
-                server.eject().await;
+            loop {
+                match signals.next().await {
+                    SignalOrder::Eject => server.eject().await,
+                    SignalOrder::Reload => config = reload_for(&server, config, log).await,
+                    SignalOrder::Stop => break,
+                }
             }
         }
         // Biased towards the impatient.
         tokio::select! {
             biased;
-            () = signals.stop() => Ok(shutdown::cut_short()),
+            () = signals.stop() => Ok(signals::cut_short()),
             stopped = server.stop() => stopped.map(|()| ExitCode::SUCCESS),
         }
     });
     runtime.shutdown_background();
     code
+}
+
+/// Reads the configuration again and puts in force what can be. Returns the one in force.
+async fn reload_for(server: &Server, before: Config, log: &LogFilter) -> Config {
+    match reloaded(server, &before, log).await {
+        Ok(after) => {
+            server.metrics.config_reloaded();
+            after
+        }
+        Err(error) => {
+            server.metrics.config_refused();
+            error!(
+                error = format!("{error:#}"),
+                "configuration not used: everything stays as it was"
+            );
+            before
+        }
+    }
+}
+
+async fn reloaded(server: &Server, before: &Config, log: &LogFilter) -> Result<Config> {
+    let after = Config::load(&before.flags)?;
+    let changed = server.reload(before, &after).await?;
+    log.set(&after.log.filter)?;
+    let listed = |keys: BTreeSet<String>| Vec::from_iter(keys).join(", ");
+    info!(
+        keys = after.keys.len(),
+        tenants = after.tenants.len(),
+        changed = listed(changed.in_force),
+        "configuration read again, and in force"
+    );
+    if !changed.at_restart.is_empty() {
+        let keys = listed(changed.at_restart);
+        warn!(keys, "changed, and in force after a restart only");
+    }
+    Ok(after)
 }

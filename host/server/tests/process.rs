@@ -59,6 +59,11 @@ impl Process {
 
     /// Begins a chat of so many tokens.
     fn chat(&self, tokens: u32) -> TcpStream {
+        self.chat_by("nobody", tokens)
+    }
+
+    /// Begins a chat of so many tokens for the holder of `key`.
+    fn chat_by(&self, key: &str, tokens: u32) -> TcpStream {
         let body = format!(
             r#"{{"model": "demo", "stream": true, "ignore_eos": true, "max_tokens": {tokens},
                 "messages": [{{"role": "user", "content": "Hello"}}]}}"#
@@ -67,7 +72,7 @@ impl Process {
         write!(
             socket,
             "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-length: {}\r\n\r\n{body}",
+             authorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();
@@ -92,6 +97,32 @@ impl Process {
         }
     }
 
+    /// The status and body of a completion for the holder of `key`, labelled `team=a`.
+    fn complete(&self, key: &str) -> String {
+        let body = r#"{"model": "demo", "prompt": "Hello", "max_tokens": 2}"#;
+        let mut socket = TcpStream::connect(&self.addr).unwrap();
+        write!(
+            socket,
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             authorization: Bearer {key}\r\nx-pointsman-labels: team=a\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        rest(socket)
+    }
+
+    /// Reads the log up to a line with these words, and returns the line.
+    fn wait_for_line(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "it ended");
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
     fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status();
@@ -112,11 +143,7 @@ impl Process {
 fn a_signal_ejects_every_hook_and_the_server_serves_on() {
     let mut process = Process::start(&[]);
     process.signal("USR2");
-    let mut line = String::new();
-    while !line.contains("every hook is with the embedded defaults") {
-        line.clear();
-        assert!(process.log.read_line(&mut line).unwrap() > 0, "it ended");
-    }
+    process.wait_for_line("every hook is with the embedded defaults");
     let mut socket = process.chat(4);
     let answer = first_text(&mut socket) + &rest(socket);
     assert!(answer.contains("[DONE]"), "{answer}");
@@ -228,6 +255,72 @@ fn a_second_signal_does_not_wait() {
     let (status, said) = process.end();
     // The first one's work may have been done by then.
     assert!(matches!(status.code(), Some(130 | 0)), "{status}: {said}");
+}
+
+#[test]
+fn a_hangup_puts_the_changed_configuration_in_force_and_cuts_nothing_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("pointsman.toml");
+    std::fs::write(&config, "[[keys]]\nkey = 'old'\n").unwrap();
+    let mut process = Process::start(&["--config", config.to_str().unwrap()]);
+    assert!(process.complete("new").starts_with("HTTP/1.1 401"));
+    let refused = process.complete("old");
+    assert!(
+        refused.contains("there is no label key `team`"),
+        "{refused}"
+    );
+    let mut running = process.chat_by("old", 200);
+    let text = first_text(&mut running);
+
+    let changed = "[[keys]]\nkey = 'new'\ntenant = 'team-a'\n[hints]\nlabel-keys = ['team']\n\
+                   [log]\nfilter = 'debug'\n[core]\nqueue-max = 7\n";
+    std::fs::write(&config, changed).unwrap();
+    process.signal("HUP");
+    let line = process.wait_for_line("configuration read again, and in force");
+    let told = r#"keys=1 tenants=1 changed="hints.label-keys, keys, log.filter""#;
+    assert!(line.contains(told), "{line}");
+    let line = process.wait_for_line("in force after a restart only");
+    assert!(line.contains(r#"keys="core.queue-max""#), "{line}");
+    let answer = process.complete("new");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    process.wait_for_line("DEBUG");
+    assert!(process.complete("old").starts_with("HTTP/1.1 401"));
+    let text = text + &rest(running);
+    assert!(text.contains("[DONE]"), "{text}");
+    process.signal("TERM");
+    assert!(process.end().0.success());
+}
+
+#[test]
+fn a_changed_configuration_that_cannot_be_used_changes_nothing_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("pointsman.toml");
+    let good = "[[keys]]\nkey = 'old'\n[hints]\nlabel-keys = ['team']\n";
+    std::fs::write(&config, good).unwrap();
+    let mut process = Process::start(&["--config", config.to_str().unwrap()]);
+    let wrong = "[[keys]]\nkey = 'new'\n[log]\nfilter = 'inof'\n";
+    std::fs::write(&config, wrong).unwrap();
+    process.signal("HUP");
+    let line = process.wait_for_line("configuration not used");
+    assert!(line.contains("did you mean `info`?"), "{line}");
+    assert!(line.contains("pointsman.toml:4:10"), "{line}");
+    assert!(process.complete("new").starts_with("HTTP/1.1 401"));
+    let answer = process.complete("old");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    process.signal("TERM");
+    assert!(process.end().0.success());
+}
+
+#[test]
+fn the_first_user_signal_does_nothing() {
+    let mut process = Process::start(&[]);
+    process.signal("USR1");
+    process.wait_for_line("SIGUSR1 does nothing");
+    let mut socket = process.chat(4);
+    let answer = first_text(&mut socket) + &rest(socket);
+    assert!(answer.contains("[DONE]"), "{answer}");
+    process.signal("TERM");
+    assert!(process.end().0.success());
 }
 
 #[test]

@@ -105,6 +105,11 @@ impl Machine {
         self.ledger.model_rows()
     }
 
+    /// The tenants that are configured or have asked, in the order of their ids.
+    pub fn tenants(&self) -> impl Iterator<Item = rows::Tenant> {
+        self.ledger.tenant_rows()
+    }
+
     /// The requests in the queue, then those outside it, each in order of arrival.
     pub fn waiting_requests(&self) -> impl Iterator<Item = &Arc<rows::Request>> {
         let ids = self.requests.queue().iter().chain(self.requests.parking());

@@ -23,8 +23,13 @@ impl Metrics {
         if let Ok(Some(overview)) = timeout(DRIVER_TIMEOUT, overview).await {
             self.overview(&overview);
         }
-        if let Ok(Some(policies)) = timeout(DRIVER_TIMEOUT, driver.policies()).await {
-            self.policies_in_force(policies);
+        let policies = timeout(DRIVER_TIMEOUT, driver.policies()).await;
+        if let Ok(Some(policies)) = policies {
+            self.policies(&policies);
+            let shadows = driver.operate(Operator::Shadows);
+            if let Ok(Some(shadows)) = timeout(DRIVER_TIMEOUT, shadows).await {
+                self.shadows(&shadows, &policies);
+            }
         }
         for (executor, stats) in &catalog.engines {
             let totals = EngineTotals {

@@ -18,6 +18,7 @@ mod family;
 mod gather;
 mod gauges;
 mod labels;
+mod policies;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -26,9 +27,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pointsman_core::{Fact, Machine, Stamped};
+use pointsman_core::{Fact, Hook, Machine, Stamped};
 use pointsman_journal::{JournalMonitor, JournalStats};
-use pointsman_policy::{PolicyHost, PolicyStatus};
+use pointsman_policy::{AnswerCost, PolicyHost, PolicyStatus, ShadowReport};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -44,12 +45,10 @@ pub(crate) use facts::Texts;
 use family::Family;
 use gauges::{EngineMetrics, FleetMetrics, LoadMetrics};
 pub(crate) use labels::ending;
+use policies::PolicyMetrics;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Characters of a digest that a label shows.
-const DIGEST_PREFIX: usize = 12;
 
 const FIRST_TOKEN_SECONDS: [f64; 12] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -69,6 +68,8 @@ pub struct Metrics {
     decision: Histogram,
     facts: FactMetrics,
     labels_ignored: Counter,
+    config_reloads: Family<1, Counter>,
+    over_limit: Family<2, Counter>,
     http: HttpMetrics,
     policies: PolicyMetrics,
     load: LoadMetrics,
@@ -123,13 +124,6 @@ pub struct StreamMetrics {
 }
 
 #[derive(Debug)]
-struct PolicyMetrics {
-    transactions: Family<2, Counter>,
-    pause: Histogram,
-    in_force: Family<3, Gauge>,
-}
-
-#[derive(Debug)]
 struct ProcessMetrics {
     resident: Gauge,
     started: Gauge,
@@ -179,6 +173,16 @@ impl Default for Metrics {
             ),
             facts: FactMetrics::new(&mut to),
             labels_ignored: to.counter("labels_ignored", "Labels past the bound on labels"),
+            config_reloads: to.counters(
+                "config_reloads",
+                "Times that the configuration was read again, and put in force (committed) or not (refused)",
+                ["outcome"],
+            ),
+            over_limit: to.counters(
+                "tenant_over_limit",
+                "Requests that were refused since their tenant had used up a limit",
+                ["tenant", "limit"],
+            ),
             http: HttpMetrics::new(&mut to),
             policies: PolicyMetrics::new(&mut to),
             load: LoadMetrics::new(&mut to),
@@ -234,6 +238,21 @@ impl Metrics {
         self.labels_ignored.inc();
     }
 
+    /// Counts a configuration that was read again and put in force.
+    pub fn config_reloaded(&self) {
+        self.config_reloads.with(["committed"]).inc();
+    }
+
+    /// Counts a configuration that was read again and could not be used.
+    pub fn config_refused(&self) {
+        self.config_reloads.with(["refused"]).inc();
+    }
+
+    /// Counts a request that was refused since its tenant had used up a limit, by the limit's key.
+    pub fn over_limit(&self, tenant: &str, limit: &str) {
+        self.over_limit.with([tenant, limit]).inc();
+    }
+
     /// Counts a response that began.
     pub fn http_response(&self, endpoint: &'static str, status: u16) {
         let labels = [endpoint, &status.to_string()];
@@ -250,36 +269,36 @@ impl Metrics {
         }
     }
 
+    /// Counts an answer of a policy.
+    pub(crate) fn policy_answered(&self, policy: &str, hook: Hook, cost: AnswerCost) {
+        self.policies.answered(policy, hook, cost);
+    }
+
     /// Counts a commit of policies, which held the driver up for `pause`.
     pub fn policy_committed(&self, pause: Duration) {
-        self.policies.pause.observe(pause.as_secs_f64());
-        let committed = ["committed", "commit"];
-        self.policies.transactions.with(committed).inc();
+        self.policies.committed(pause);
     }
 
     /// Counts a policy that was refused at `step`.
     pub fn policy_refused(&self, step: &str) {
-        self.policies.transactions.with(["refused", step]).inc();
+        self.policies.refused(step);
     }
 
-    /// Sets the policies in force.
-    pub fn policies_in_force(&self, policies: impl IntoIterator<Item = PolicyStatus>) {
-        let in_force = &self.policies.in_force;
-        in_force.clear();
-        for policy in policies {
-            let digest = policy.digest.to_string();
-            let digest = digest.get(..DIGEST_PREFIX).unwrap_or(&digest);
-            for hook in policy.in_force.iter() {
-                let labels = [hook.as_str(), &policy.name, digest];
-                in_force.with(labels).set(1);
-            }
-        }
+    /// Sets the policies in force, and how far each policy counts.
+    pub fn policies(&self, policies: &[PolicyStatus]) {
+        self.policies.set(policies);
+    }
+
+    /// Sets the agreement of each shadow.
+    pub fn shadows(&self, shadows: &[ShadowReport], policies: &[PolicyStatus]) {
+        self.policies.set_shadows(shadows, policies);
     }
 
     /// Sets the requests in hand, the room they take, and the loads of executors and models.
     pub fn overview(&self, overview: &Overview) {
         self.load.set(&overview.load);
         self.fleet.set(&overview.executors, &overview.models);
+        self.policies.set_quarantined(&overview.quarantined);
     }
 
     /// Sets the work of an engine so far.
@@ -344,7 +363,7 @@ impl HttpMetrics {
             responses: to.counters("http_responses", "Responses begun", ["endpoint", "status"]),
             first_token: to.times_by(
                 "time_to_first_token",
-                "From a request read to the first token of its stream written",
+                "From a request read to its first token, written where the answer is a stream",
                 ["model", "executor"],
                 || Histogram::new(FIRST_TOKEN_SECONDS),
             ),
@@ -353,28 +372,6 @@ impl HttpMetrics {
                 "From one token of a stream written to the next",
                 ["model", "executor"],
                 || Histogram::new(INTER_TOKEN_SECONDS),
-            ),
-        }
-    }
-}
-
-impl PolicyMetrics {
-    fn new(to: &mut Builder<'_>) -> Self {
-        Self {
-            transactions: to.counters(
-                "policy_transactions",
-                "Changes of the policies in force, made or refused, by the last step taken",
-                ["outcome", "step"],
-            ),
-            pause: to.times(
-                "policy_swap_pause",
-                "For how long a swap held the driver up",
-                PAUSE_SECONDS,
-            ),
-            in_force: to.gauges(
-                "policy_in_force",
-                "1 for each hook and the policy that holds it",
-                ["hook", "policy", "digest"],
             ),
         }
     }

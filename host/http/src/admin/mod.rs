@@ -19,6 +19,7 @@ pub(super) mod models;
 pub(super) mod orders;
 pub(super) mod policies;
 pub(super) mod route;
+pub(super) mod tenants;
 
 use std::sync::Arc;
 use std::time::Duration;

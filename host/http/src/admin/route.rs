@@ -21,6 +21,7 @@ use super::super::openai::{self, Caller};
 use super::super::openapi::named;
 use super::super::rights::{Holder, Rights};
 use super::super::router::Call;
+use super::super::settings::AccessRules;
 use super::finished;
 
 /// The route that a request would take now.
@@ -87,10 +88,11 @@ struct ForecastRequest {
 }
 
 pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError> {
-    let (app, headers) = (call.app, call.request.headers().clone());
+    let (app, rules) = (call.app, Arc::clone(call.rules));
+    let headers = call.request.headers().clone();
     let body = call.body().await?;
     let reader = Arc::clone(app);
-    let query = move |body: Body| query(&reader, headers, &body);
+    let query = move |body: Body| query(&reader, (rules, headers), &body);
     let query = app.turns.read(body, query).await?;
     let question = Box::new(query.clone());
     let asked = app
@@ -103,12 +105,21 @@ pub(crate) async fn forecast(call: Call<'_>) -> Result<Json<Forecast>, ApiError>
 }
 
 /// Understands the question: slow where it has a long prompt.
-fn query(app: &App, headers: HeaderMap, body: &[u8]) -> Result<RouteQuery, ApiError> {
+fn query(
+    app: &App,
+    (rules, headers): (Arc<AccessRules>, HeaderMap),
+    body: &[u8],
+) -> Result<RouteQuery, ApiError> {
     let mut fields = Fields::parse(body)?;
     let tenant: Option<String> = fields.take_as("tenant", "the name of a tenant", |_| true)?;
     let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
     let holder = Arc::new(Holder::new(Rights::of_tenant(&tenant)));
-    openai::route_query(app, Caller { holder, headers }, fields)
+    let caller = Caller {
+        rules,
+        holder,
+        headers,
+    };
+    openai::route_query(app, caller, fields)
 }
 
 pub(crate) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {

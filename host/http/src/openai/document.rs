@@ -11,10 +11,11 @@ use super::envelope::Object;
 use super::params::{self, Params};
 use super::{BODY_FIELD, CompletionKind, EVENT_STREAM, sampling};
 use crate::answer::{Answer, JSON, Reply, Responses, response};
-use crate::authorship::HEADERS;
+use crate::authorship;
 use crate::error::ErrorBody;
 use crate::fields::{Properties, object};
 use crate::hints;
+use crate::limits;
 use crate::openapi::named;
 
 /// The answer of `/v1/chat/completions`.
@@ -96,9 +97,12 @@ pub(super) fn placed_response<const N: usize>(
     contents: [(HeaderValue, Schema); N],
 ) -> (String, Value) {
     let (status, mut response) = response(StatusCode::OK, contents);
-    let headers = HEADERS.map(|(name, about)| {
+    let authorship = authorship::HEADERS.map(|(name, about)| (name.to_string(), about));
+    let limits = limits::HEADERS.map(|(name, about)| (name.to_owned(), about));
+    let headers = authorship.into_iter().chain(limits);
+    let headers = headers.map(|(name, about)| {
         let header = json!({"description": about, "schema": {"type": "string"}});
-        (name.to_string(), header)
+        (name, header)
     });
     response["headers"] = Value::from_iter(headers);
     (status, response)

@@ -17,7 +17,6 @@ use super::inflow::{Part, mixed};
 use super::passing::{self, Passage};
 use super::target::Target;
 use super::trace;
-use super::understand::rules;
 use super::{Caller, CompletionKind, EVENT_STREAM, pace, read_call, relay, submit};
 use crate::App;
 use crate::answer::{Answer, JSON, Reply, Responses};
@@ -87,8 +86,7 @@ fn understand(
     let mut fields = Fields::parse(&body).unwrap_or_else(|_unread| Fields::none(str::to_owned));
     let target = Target::elsewhere(&mut fields, &catalog)?;
     let hinted = fields.take(BODY_FIELD);
-    let rights = caller.holder.rights();
-    let hints = hints::parse(&caller.headers, hinted, rules(app, &target, rights))?;
+    let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let remotes = target.remotes(hints.allowed.as_deref());
     if remotes.is_empty() {
         return Err(unanswered(&passage, target.name.as_deref()));

@@ -52,13 +52,14 @@ use super::fields::Fields;
 use super::hints::{self, BODY_FIELD, Rules};
 use super::rights::Holder;
 use super::router::Call;
-use super::settings::Claims;
+use super::settings::{AccessRules, Claims};
 use document::{ChatAnswer, TextAnswer};
 use envelope::Envelope;
 use inflow::{Inflow, Inflows, Part, WholeText};
 use params::{Transfer, UsageChunk};
 use passing::Passage;
 use sse::Pace;
+use target::Target;
 use understand::{Understood, understand};
 
 pub(super) use document::{chat_body, route_query_schema, text_body};
@@ -76,9 +77,10 @@ pub enum CompletionKind {
     Text,
 }
 
-/// The sender of a request, with the request's headers.
+/// The sender of a request, with the rules and headers of the request.
 #[derive(Debug)]
 pub(super) struct Caller {
+    pub(super) rules: Arc<AccessRules>,
     pub(super) holder: Arc<Holder>,
     pub(super) headers: HeaderMap,
 }
@@ -88,7 +90,8 @@ type Understand<T> = fn(&App, CompletionKind, (Caller, Passage), Body) -> Result
 
 /// The part of an answer that has come when there is something to send.
 enum Begun {
-    Whole(Vec<WholeText>),
+    /// The whole texts, and the time at which the first of them began.
+    Whole(Vec<WholeText>, Micros),
     Stream(Part, UsageChunk),
     /// The response of another server.
     Relayed(RelayedResponse),
@@ -136,18 +139,18 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
     let (ticket, inflows) = submit_all(app, submissions)?;
     envelope.id = format!("{}-{:016x}{:08x}", kind.prefix(), app.origin, ticket.0);
     let mut inflows = Inflows::new(inflows, of_prompt);
-    let begun = begin(&mut inflows, transfer).await;
+    let begun = begin(app, &mut inflows, transfer).await;
     let first = inflows.choice(0);
     let answering = first.model().map(str::to_owned);
     envelope.model = answering.or(asked).unwrap_or_default();
     let placed = first.headers();
     let pace = pace(app, first, arrived);
     let mut reply = match begun {
-        Ok(Begun::Whole(answers)) => reply(
-            StatusCode::OK,
-            JSON,
-            envelope.whole(&answers, inflows.tokens()),
-        ),
+        Ok(Begun::Whole(answers, first_at)) => {
+            pace.first(first_at);
+            let whole = envelope.whole(&answers, inflows.tokens());
+            reply(StatusCode::OK, JSON, whole)
+        }
         Ok(Begun::Stream(part, usage)) => {
             let events = EventStream::new(envelope, usage, part, inflows, pace);
             let mut reply = Response::new(Either::Right(Either::Left(events)));
@@ -173,12 +176,14 @@ async fn read_call<T: Send + 'static>(
     let app = call.app;
     app.check_serving()?;
     let caller = Caller {
+        rules: Arc::clone(call.rules),
         holder: Arc::clone(call.holder),
         headers: call.request.headers().clone(),
     };
     let passage = Passage::of(&call.request);
     let body = call.body().await?;
     app.check_hands()?;
+    app.check_limits(caller.tenant())?;
     let arrived = app.watched.clock.now();
     let reader = Arc::clone(app);
     let understood = move |body: Body| understand(&reader, kind, (caller, passage), body);
@@ -186,11 +191,15 @@ async fn read_call<T: Send + 'static>(
 }
 
 /// Waits for the part of an answer with which its response can begin.
-async fn begin(inflows: &mut Inflows, transfer: Transfer) -> Result<Begun, ApiError> {
+async fn begin(app: &App, inflows: &mut Inflows, transfer: Transfer) -> Result<Begun, ApiError> {
     let first = inflows.choice(0).first().await?;
+    let first_at = app.watched.clock.now();
     match (first, transfer) {
         (Part::Relayed(relayed), _) => Ok(Begun::Relayed(relayed)),
-        (part, Transfer::Whole) => inflows.all(part).await.map(Begun::Whole),
+        (part, Transfer::Whole) => {
+            let answers = inflows.all(part).await?;
+            Ok(Begun::Whole(answers, first_at))
+        }
         (part, Transfer::Streamed(usage)) => Ok(Begun::Stream(part, usage)),
     }
 }
@@ -230,7 +239,8 @@ fn submit_all(
 fn submit(app: &App, submission: Submission) -> Result<(TicketId, Inflow), ApiError> {
     // The host may have begun to drain while the body came or was read.
     app.check_serving()?;
-    let submitted = app.driver.submit(submission);
+    let quota = app.take_quota(&submission)?;
+    let submitted = app.driver.submit(submission, quota);
     let (ticket, deliveries) = submitted.map_err(|error| match error {
         SubmitError::Full => ApiError::HandsFull {
             retry_after: app.settings.retry_after_secs,
@@ -293,6 +303,20 @@ pub(crate) fn ticket_of(app: &App, id: &str) -> Option<TicketId> {
 impl Caller {
     pub(super) fn tenant(&self) -> &str {
         &self.holder.rights().tenant
+    }
+
+    /// The rules for hints of a request for that target.
+    fn hint_rules<'a>(&'a self, target: &'a Target<'_>) -> Rules<'a> {
+        let rights = self.holder.rights();
+        Rules {
+            priority_min: -self.rules.priority_max,
+            priority: rights.priority,
+            claims: self.rules.claims_of(rights),
+            label_keys: &self.rules.label_keys,
+            executors: &target.executors,
+            model: target.name.as_deref(),
+            tenant: &rights.tenant,
+        }
     }
 }
 

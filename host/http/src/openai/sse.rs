@@ -179,6 +179,12 @@ impl Pace {
         }
     }
 
+    /// Notes the first token of an answer that is sent whole.
+    pub(super) fn first(&self, at: Micros) {
+        let since = Duration::from_micros(at.since(self.last).0);
+        self.metrics.first_token.observe(since.as_secs_f64());
+    }
+
     /// Notes that `tokens` are written by now, in all. Tokens written together share the time since
     /// the tokens before them.
     pub(super) fn written(&mut self, tokens: u32) {

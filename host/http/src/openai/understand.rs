@@ -25,8 +25,7 @@ use crate::App;
 use crate::body::Body;
 use crate::error::{ApiError, quoted};
 use crate::fields::Fields;
-use crate::hints::{self, BODY_FIELD, Rules};
-use crate::rights::Rights;
+use crate::hints::{self, BODY_FIELD};
 
 /// A request that was understood.
 pub(super) struct Understood {
@@ -62,8 +61,7 @@ pub(super) fn understand(
     let mut fields = Fields::parse(&body)?;
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
     let hinted = fields.take(BODY_FIELD);
-    let rights = caller.holder.rights();
-    let hints = hints::parse(&caller.headers, hinted, rules(app, &target, rights))?;
+    let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let hints = target.narrow(hints);
     let remotes = target.remotes(hints.allowed.as_deref());
     let read = read_locally(
@@ -214,7 +212,7 @@ pub(crate) fn route_query(
 ) -> Result<RouteQuery, ApiError> {
     let catalog = caller.holder.view(app.catalog());
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
-    let rules = rules(app, &target, caller.holder.rights());
+    let rules = caller.hint_rules(&target);
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
     let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
     Ok(RouteQuery {
@@ -278,19 +276,6 @@ fn prompt_blocks(
         tokens_per_block,
         (app.settings.prefix_cache, tenant),
     )
-}
-
-/// The rules for hints of a request with these rights.
-pub(super) fn rules<'a>(app: &'a App, target: &'a Target<'_>, rights: &'a Rights) -> Rules<'a> {
-    Rules {
-        priority_min: -app.settings.priority_max,
-        priority: rights.priority,
-        claims: app.settings.claims_of(rights),
-        label_keys: &app.settings.label_keys,
-        executors: &target.executors,
-        model: target.name.as_deref(),
-        tenant: &rights.tenant,
-    }
 }
 
 /// Reads all fields of a body but the model's name and the hints. There is one prompt at least.

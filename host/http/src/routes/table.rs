@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Body, Query, Route};
 use crate::admin::{
     self, addition, decisions, devices, dumps, executors, journal, loads, models as served, orders,
-    policies, route,
+    policies, route, tenants,
 };
 use crate::answer::{Function, Run};
 use crate::auth::Access;
@@ -168,6 +168,10 @@ pub(super) static TABLE: &[Route] = &[
         .named("setModelRunningMax", "admin")
         .about("Sets how many requests of a model may run at once.", "The limit stays with the name.")
         .takes(Body::Required(served::running_max_schema)),
+    admin_get("/admin/tenants", run!(tenants::list))
+        .named("listTenants", "admin")
+        .about("Lists the tenants with their terms, what they use, and how much of their limits.", "")
+        .fails(DRIVER_FAILURES),
     order("/admin/route", run!(route::forecast))
         .named("forecastRoute", "admin")
         .about(

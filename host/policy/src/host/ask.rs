@@ -16,6 +16,7 @@ impl PolicyHost {
         let mut faults = Vec::new();
         self.shared.last.began.clear();
         self.shared.last.counters = None;
+        self.shared.last.cost = None;
         for policy in self.askable(hook).iter(asking.arm) {
             self.hold_canary_against(policy, hook);
             let Some(member) = self.members.get_mut(&policy) else {

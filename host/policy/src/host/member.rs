@@ -10,7 +10,7 @@ use crate::host::chain::Arm;
 use crate::host::dump::{DumpedCall, Dumps, FaultDump, MirrorDigest};
 use crate::host::event::{Events, PolicyEventKind};
 use crate::host::probation::{Booked, Record, Trial};
-use crate::host::record::{Began, LastAsked};
+use crate::host::record::{AnswerCost, Began, LastAsked};
 use crate::host::retired::Retired;
 use crate::host::status::PolicyStats;
 use crate::instance::Fault;
@@ -83,7 +83,14 @@ impl Member {
             .ask_with(asking.rows, asking.at, asking.question);
         self.pass_on(shared, now);
         match answered {
-            Ok(answered) => Ok(self.book(asking, answered)),
+            Ok(answered) => {
+                shared.last.cost = Some(AnswerCost {
+                    policy: self.number,
+                    fuel: answered.fuel,
+                    nanos: answered.nanos,
+                });
+                Ok(self.book(asking, answered))
+            }
             Err(fault) => {
                 shared.dumps.keep(|| {
                     let kinds = self.runner.description.needs.decided();

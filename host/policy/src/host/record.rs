@@ -35,6 +35,19 @@ pub struct LastAsked {
     pub began: Vec<Began>,
     /// Counters of the policy that answered, right after its answer; `None` if none answered.
     pub counters: Option<InstanceCounters>,
+    /// The cost of the answer; `None` if nobody was asked for it.
+    pub cost: Option<AnswerCost>,
+}
+
+/// The cost of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerCost {
+    /// Number of the policy.
+    pub policy: u32,
+    /// Fuel used; `None` if the policy is not metered.
+    pub fuel: Option<u64>,
+    /// Time taken, in nanoseconds: shown, and fed into no decision.
+    pub nanos: u64,
 }
 
 impl PolicyHost {

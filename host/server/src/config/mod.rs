@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod flags;
 mod validate;
+mod written;
 
 use std::env;
 use std::fmt;
@@ -32,6 +33,7 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig};
+use pointsman_driver::quota::TenantLimits;
 use pointsman_executor::server::{ServerConfig, ServerUrl};
 pub use pointsman_http::{
     ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, TlsSettings,
@@ -44,6 +46,7 @@ use file::File;
 pub use flags::{Flags, ModelFlag, ModelFlagError};
 use validate::Here;
 use validate::telemetry::{self, OtlpVariables};
+pub use written::WrittenKeys;
 
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 const DRAIN: Duration = Duration::from_secs(30);
@@ -97,6 +100,8 @@ pub struct Config {
     pub telemetry: Option<TelemetrySettings>,
     /// Executors with models that must be there before the server serves. Default 0.
     pub ready_executors: u32,
+    /// The keys of the file, to tell a later edition's changes.
+    pub written: WrittenKeys,
     /// The flags, by which the file is read again.
     pub flags: Flags,
     /// The time that running requests have once shutdown has begun. Default `30s`.
@@ -171,8 +176,11 @@ pub struct TenantConfig {
     pub name: String,
     /// Relative share; at least 1.
     pub weight: u32,
-    /// The most tokens per minute; absent: unlimited.
+    /// Tokens per minute that it is to have where others want some too, which policies see to; absent:
+    /// unlimited.
     pub tokens_per_minute: Option<u64>,
+    /// Limits that no policy can lift.
+    pub limits: TenantLimits,
     /// The most urgency that its requests may claim.
     pub claims: Claims,
 }
@@ -450,6 +458,7 @@ impl TenantConfig {
             name: name.to_owned(),
             weight: 1,
             tokens_per_minute: None,
+            limits: TenantLimits::default(),
             claims: Claims::default(),
         }
     }

@@ -30,7 +30,7 @@ use pointsman_driver::provider::{
 use pointsman_http::{App, Audience, Endpoint, ServerPhase, Transport, Watched, serve};
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::ReconcilerReport;
-use pointsman_server::serve::http_settings;
+use pointsman_server::settings::{access_rules, http_settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -71,8 +71,11 @@ impl Stage {
         let (phase, phases) = watch::channel(ServerPhase::Serving);
         let (_reconciler, reconciler) = watch::channel(Arc::default());
         let metrics = Arc::new(Metrics::default());
+        let (_rules, rules) = watch::channel(Arc::new(access_rules(&config)));
         let watched = Watched {
             phase: phases,
+            rules,
+            quotas: Arc::default(),
             metrics: Arc::clone(&metrics),
             reconciler,
             orders: orders(Waker::noop().clone()).0,

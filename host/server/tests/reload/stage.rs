@@ -347,6 +347,7 @@ impl Stage {
             trace: None,
         };
         let submitted = Submitted {
+            quota: None,
             ticket: TicketId(u64::try_from(self.asked.len()).unwrap()),
             submission,
             sink,

@@ -143,6 +143,13 @@ impl Host {
         answer
     }
 
+    /// The state of the journal, as the server shows it to operators.
+    pub(crate) fn journal(&self) -> Value {
+        let answer = self.get("/admin/journal");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
+    }
+
     /// Asks the server to stop, and waits until it has.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         let pid = self.process.child.id().to_string();

@@ -1,4 +1,4 @@
-//! A server whose policies are still being made ready.
+//! A server that starts: its journal, and policies that are still being made ready.
 
 use pointsman_policy::Digest;
 
@@ -9,6 +9,23 @@ const BUSY: &str = "[settings]\noutrage = 'loop'\ncalls = ['configure']\n";
 
 /// Limits under which that takes so long.
 const PATIENT: &str = "[policies.limits]\nlifecycle-fuel = 100_000_000_000\nfuel-nanos = 1000\n";
+
+#[test]
+fn the_journal_has_everything_from_its_first_entry_on() {
+    let host = Host::start("");
+    let answer = host.complete("Hello");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // What comes before the first keyframe is written or lost before it.
+    let report = loop {
+        let report = host.journal();
+        if report["files"] != 0 {
+            break report;
+        }
+    };
+    for outcome in ["dropped", "lost", "refused", "withheld"] {
+        assert_eq!(report["entries"][outcome], 0, "{outcome}: {report}");
+    }
+}
 
 #[test]
 fn probes_are_answered_and_signals_heard_before_the_policies_are_ready() {

@@ -31,6 +31,12 @@ impl Ledger {
         models.map(|(id, model)| model_row(*id, model))
     }
 
+    /// The rows of the tenants, in the order of their ids.
+    pub(crate) fn tenant_rows(&self) -> impl Iterator<Item = rows::Tenant> {
+        let tenants = self.tenants.iter();
+        tenants.map(|(id, tenant)| tenant_row(*id, tenant))
+    }
+
     /// Adds every row there is of these kinds.
     pub(crate) fn all_rows(&self, kinds: RowKinds, out: &mut Vec<Change>) {
         if kinds.contains(RowKind::Device) {
@@ -41,8 +47,7 @@ impl Ledger {
             out.extend(self.model_rows().map(Change::Model));
         }
         if kinds.contains(RowKind::Tenant) {
-            let tenants = self.tenants.iter();
-            out.extend(tenants.map(|(id, tenant)| Change::Tenant(tenant_row(*id, tenant))));
+            out.extend(self.tenant_rows().map(Change::Tenant));
         }
         self.all_executor_rows(kinds, out);
     }

@@ -6,7 +6,7 @@ use super::*;
 fn states_replace_what_was_set_before() {
     let host = Host::new();
     let metrics = &host.metrics;
-    metrics.policies_in_force(host.policies.status());
+    metrics.policies(&host.policies.status().collect::<Vec<_>>());
     let overview = |queued, slots_used, executor| {
         let queued_by_class = ByClass {
             latency_critical: queued,
@@ -46,7 +46,7 @@ fn states_replace_what_was_set_before() {
         "pointsman_executor_slots_used{executor=\"cpu0/demo\"} 0\n"
     );
 
-    metrics.policies_in_force([]);
+    metrics.policies(&[]);
     assert_eq!(samples(&metrics.render(), "policy_in_force"), "");
 }
 

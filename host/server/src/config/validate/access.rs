@@ -1,9 +1,11 @@
 //! API keys with their rights, the tenants that they belong to, and TLS.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pointsman_core::rows::RequestClass;
 use pointsman_driver::provider::WEIGHTS;
+use pointsman_driver::quota::TenantLimits;
 use pointsman_http::{HEAD_START_MAX, NoModelPattern};
 use pointsman_notation::{Number, Time, TomlProblem};
 use sha2::{Digest, Sha256};
@@ -28,7 +30,8 @@ const MODELS_MAX: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks at the files of the certificate.
 const CERTIFICATE_POLL: Duration = Duration::from_secs(5);
-const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
+/// Range of the limits of a tenant.
+const LIMITS: RangeInclusive<u64> = 1..=1_000_000_000_000;
 
 impl Check<'_> {
     /// The keys, and the tenants of the list. Without a list every tenant that a key names exists;
@@ -149,15 +152,23 @@ impl Check<'_> {
             let tenant = tenant.into_inner();
             let name = self.new_name(&path("name"), tenant.name, &names)?;
             names.push(name.clone());
-            let tokens = tenant.tokens_per_minute.map(|tokens| {
-                let range = 1..=TOKENS_PER_MINUTE_MAX;
-                self.number(&path("tokens-per-minute"), Some(tokens), range, 1)
-            });
+            let limit = |key: &str, given: Given<Number>| {
+                let limit = given.map(|given| self.number(&path(key), Some(given), LIMITS, 1));
+                limit.transpose()
+            };
             let claimed = (tenant.priority_max, tenant.class_max, tenant.head_start_max);
             let default = TenantConfig::new(&name);
             tenants.push(TenantConfig {
                 weight: self.number(&path("weight"), tenant.weight, WEIGHTS, default.weight)?,
-                tokens_per_minute: tokens.transpose()?,
+                tokens_per_minute: limit("tokens-per-minute", tenant.tokens_per_minute)?,
+                limits: TenantLimits {
+                    requests_per_minute: limit("requests-per-minute", tenant.requests_per_minute)?,
+                    tokens_per_minute_max: limit(
+                        "tokens-per-minute-max",
+                        tenant.tokens_per_minute_max,
+                    )?,
+                    concurrent_max: limit("concurrent-max", tenant.concurrent_max)?,
+                },
                 claims: self.claims(&path, claimed, hints)?,
                 ..default
             });

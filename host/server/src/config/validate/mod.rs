@@ -27,7 +27,7 @@ use super::file::{self, File, Given};
 use super::flags::Flags;
 use super::{
     AdminConfig, Config, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN, LogConfig,
-    Secret,
+    Secret, WrittenKeys,
 };
 use crate::logging;
 use telemetry::OtlpVariables;
@@ -121,6 +121,7 @@ pub(super) fn config(
         log: check.log(file.log, flags)?,
         telemetry: check.telemetry(file.telemetry, &here.otlp)?,
         ready_executors: check.number("ready-executors", file.ready_executors, READY, 0)?,
+        written: WrittenKeys::of(source)?,
         flags: flags.clone(),
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
         state_folder: check.state_folder(file.state_folder, flags),

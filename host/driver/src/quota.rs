@@ -1,0 +1,398 @@
+//! Hard limits by tenant: requests per minute, tokens per minute, requests at once.
+//!
+//! HTTP takes a [`QuotaHold`] before it submits a request, the driver keeps it for as long as it has the request in
+//! hand, and what the request used is charged when it is dropped. No policy is asked, so none can lift a
+//! limit.
+//!
+//! A minute is any 60 seconds, and not one of the clock's. A request holds the tokens of its prompt and of the longest answer
+//! it may have, but never more than the whole limit, until its end tells what it used: the charges of
+//! requests that run together do not exceed the limit. The one exception is a request that alone may use
+//! more than the limit, which then runs alone; the next minutes pay for what is beyond.
+//!
+//! # Invariants
+//! 1. In no 60 seconds are more requests taken than the limit allows, nor, with that exception, more tokens
+//!    charged (`tests::no_minute_has_more_than_the_limit`).
+//! 2. Each hold is given back once, however its request ends (`Drop`).
+//!
+//! # Bounds
+//! [`WINDOW_SECS`] numbers for each limit; tenants are those of the configuration.
+//!
+//! # Not here
+//! `tokens-per-minute`, a tenant's fair share, which policies are told and which is no limit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pointsman_core::{Micros, Stay};
+
+/// Limits that no policy can lift; absent: unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Requests that are taken in any 60 seconds.
+    pub requests_per_minute: Option<u64>,
+    /// Tokens of prompts and answers in any 60 seconds.
+    pub tokens_per_minute_max: Option<u64>,
+    /// Requests in hand at once, waiting or running.
+    pub concurrent_max: Option<u64>,
+}
+
+/// A limit of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitKind {
+    /// [`TenantLimits::requests_per_minute`].
+    Requests,
+    /// [`TenantLimits::tokens_per_minute_max`].
+    Tokens,
+    /// [`TenantLimits::concurrent_max`].
+    Concurrent,
+}
+
+/// The tokens that a request may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenNeed {
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Upper bound on generated tokens.
+    pub output_max: u64,
+}
+
+/// The reason why a request of a tenant is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverLimit {
+    /// There is room again later.
+    Later {
+        limit: LimitKind,
+        /// The value of the limit.
+        max: u64,
+        /// The time after which there may be room, in seconds.
+        retry_after: u32,
+    },
+    /// The prompt alone is larger than the limit on tokens.
+    Never {
+        prompt_tokens: u64,
+        /// The value of the limit.
+        max: u64,
+    },
+}
+
+/// The use of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitUse {
+    /// The value of the limit.
+    pub max: u64,
+    /// The part in use.
+    pub used: u64,
+    /// The time after which nothing is in use if nothing more comes, in seconds.
+    pub reset: u32,
+}
+
+/// The use of a tenant's limits; absent: it has no such limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitsUse {
+    pub requests: Option<LimitUse>,
+    pub tokens: Option<LimitUse>,
+    pub concurrent: Option<LimitUse>,
+}
+
+/// The limits of all tenants that have some, and their use.
+#[derive(Debug, Default)]
+pub struct Quotas {
+    /// Locked for a few sums and never across a wait: HTTP's tasks take holds, and the driver gives them
+    /// back.
+    tenants: Mutex<BTreeMap<String, Quota>>,
+}
+
+/// A request's hold on the limits of its tenant. Dropped, it is given back, and what the request used is
+/// charged.
+#[derive(Debug)]
+pub struct QuotaHold {
+    // Immutable.
+    quotas: Arc<Quotas>,
+    tenant: String,
+    /// Tokens that are held.
+    reserved: u64,
+    // Owned.
+    prompt: u64,
+    output: u64,
+    /// The newest time that the hold was told.
+    now: Micros,
+}
+
+/// The limits of a tenant, and their use.
+#[derive(Debug, Default)]
+struct Quota {
+    limits: TenantLimits,
+    requests: Window,
+    tokens: Window,
+    /// Tokens that requests in hand hold.
+    reserved: u64,
+    /// Requests in hand.
+    in_hand: u64,
+}
+
+/// Amounts of the last minute, by the second of the host's clock in which they came.
+#[derive(Debug, Default)]
+struct Window {
+    seconds: VecDeque<(u64, u64)>,
+    sum: u64,
+}
+
+/// Seconds for which an amount counts: those of a minute, and the one that had begun when it came.
+const WINDOW_SECS: u64 = 61;
+/// Seconds after which a tenant may try again that waits for its own requests to end.
+const RETRY_AFTER_END: u32 = 1;
+
+// === impl TenantLimits ===
+
+impl TenantLimits {
+    fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
+// === impl LimitKind ===
+
+impl LimitKind {
+    /// The limit's key in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LimitKind::Requests => "requests-per-minute",
+            LimitKind::Tokens => "tokens-per-minute-max",
+            LimitKind::Concurrent => "concurrent-max",
+        }
+    }
+}
+
+// === impl Quotas ===
+
+impl Quotas {
+    /// Sets the limits of all tenants; one that is missing has none. The use so far goes on counting.
+    pub fn set(&self, limits: impl IntoIterator<Item = (String, TenantLimits)>) {
+        let mut tenants = self.lock();
+        for quota in tenants.values_mut() {
+            quota.limits = TenantLimits::default();
+        }
+        for (name, limits) in limits {
+            if !limits.is_none() || tenants.contains_key(&name) {
+                tenants.entry(name).or_default().limits = limits;
+            }
+        }
+        tenants.retain(|_, quota| !quota.limits.is_none() || quota.in_hand > 0);
+    }
+
+    /// Tells whether a request of `tenant` would be taken, as far as its size does not matter.
+    ///
+    /// # Errors
+    /// The limit that it would exceed.
+    pub fn check(&self, tenant: &str, now: Micros) -> Result<(), OverLimit> {
+        match self.lock().get_mut(tenant) {
+            Some(quota) => quota.check(second(now), TokenNeed::default()),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a request of `tenant`; absent: the tenant has no limits.
+    ///
+    /// # Errors
+    /// The limit that it would exceed. Then nothing is counted.
+    pub fn take(
+        self: &Arc<Self>,
+        tenant: &str,
+        now: Micros,
+        need: TokenNeed,
+    ) -> Result<Option<QuotaHold>, OverLimit> {
+        let mut tenants = self.lock();
+        let Some(quota) = tenants.get_mut(tenant) else {
+            return Ok(None);
+        };
+        quota.check(second(now), need)?;
+        let reserved = quota.take(second(now), need);
+        Ok(Some(QuotaHold {
+            quotas: Arc::clone(self),
+            tenant: tenant.to_owned(),
+            reserved,
+            prompt: 0,
+            output: 0,
+            now,
+        }))
+    }
+
+    /// The use of the limits of `tenant`; absent: it has none.
+    #[must_use]
+    pub fn of(&self, tenant: &str, now: Micros) -> Option<LimitsUse> {
+        let mut tenants = self.lock();
+        let quota = tenants.get_mut(tenant)?;
+        (!quota.limits.is_none()).then(|| quota.used(second(now)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Quota>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn second(now: Micros) -> u64 {
+    now.0 / 1_000_000
+}
+
+// === impl QuotaHold ===
+
+impl QuotaHold {
+    /// Notes what the request used on an executor. A prompt that is computed again is charged once.
+    pub(crate) fn stayed(&mut self, now: Micros, stay: &Stay) {
+        self.now = now;
+        if self.output == 0 {
+            self.prompt = u64::from(stay.prompt_tokens);
+        }
+        self.output += u64::from(stay.output_tokens);
+    }
+}
+
+impl Drop for QuotaHold {
+    fn drop(&mut self) {
+        if let Some(quota) = self.quotas.lock().get_mut(&self.tenant) {
+            let used = self.prompt.saturating_add(self.output);
+            quota.give_back(second(self.now), self.reserved, used);
+        }
+    }
+}
+
+// === impl Quota ===
+
+impl Quota {
+    fn check(&mut self, now: u64, need: TokenNeed) -> Result<(), OverLimit> {
+        self.requests.pass(now);
+        self.tokens.pass(now);
+        let TenantLimits {
+            requests_per_minute,
+            tokens_per_minute_max,
+            concurrent_max,
+        } = self.limits;
+        let over = |limit, max, retry_after| {
+            Err(OverLimit::Later {
+                limit,
+                max,
+                retry_after,
+            })
+        };
+        if let Some(max) = concurrent_max.filter(|max| self.in_hand >= *max) {
+            return over(LimitKind::Concurrent, max, RETRY_AFTER_END);
+        }
+        if let Some(max) = requests_per_minute.filter(|max| self.requests.sum >= *max) {
+            let wait = self.requests.wait_for(now, max.saturating_sub(1));
+            return over(LimitKind::Requests, max, wait);
+        }
+        let Some(max) = tokens_per_minute_max else {
+            return Ok(());
+        };
+        if need.prompt > max {
+            return Err(OverLimit::Never {
+                prompt_tokens: need.prompt,
+                max,
+            });
+        }
+        let need = need.held(max).max(1);
+        let taken = self.tokens.sum.saturating_add(self.reserved);
+        if taken.saturating_add(need) <= max {
+            return Ok(());
+        }
+        let left = max.saturating_sub(need);
+        let wait = match left.checked_sub(self.reserved) {
+            Some(left) => self.tokens.wait_for(now, left),
+            None => RETRY_AFTER_END,
+        };
+        over(LimitKind::Tokens, max, wait)
+    }
+
+    /// Counts a request in. Returns the tokens that are held for it.
+    fn take(&mut self, now: u64, need: TokenNeed) -> u64 {
+        self.in_hand += 1;
+        self.requests.add(now, 1);
+        let max = self.limits.tokens_per_minute_max;
+        let reserved = max.map_or(0, |max| need.held(max));
+        self.reserved = self.reserved.saturating_add(reserved);
+        reserved
+    }
+
+    fn give_back(&mut self, now: u64, reserved: u64, used: u64) {
+        self.in_hand = self.in_hand.saturating_sub(1);
+        self.reserved = self.reserved.saturating_sub(reserved);
+        self.tokens.pass(now);
+        self.tokens.add(now, used);
+    }
+
+    fn used(&mut self, now: u64) -> LimitsUse {
+        self.requests.pass(now);
+        self.tokens.pass(now);
+        let of = |max: Option<u64>, used, reset| max.map(|max| LimitUse { max, used, reset });
+        let requests = &self.requests;
+        let tokens = &self.tokens;
+        LimitsUse {
+            requests: of(
+                self.limits.requests_per_minute,
+                requests.sum,
+                requests.wait_for(now, 0),
+            ),
+            tokens: of(
+                self.limits.tokens_per_minute_max,
+                tokens.sum.saturating_add(self.reserved),
+                tokens.wait_for(now, 0),
+            ),
+            concurrent: of(self.limits.concurrent_max, self.in_hand, 0),
+        }
+    }
+}
+
+// === impl TokenNeed ===
+
+impl TokenNeed {
+    /// The tokens that a request with this need holds under a limit.
+    fn held(self, max: u64) -> u64 {
+        self.prompt.saturating_add(self.output_max).min(max)
+    }
+}
+
+// === impl Window ===
+
+impl Window {
+    /// Forgets what came too long before the second `now`.
+    fn pass(&mut self, now: u64) {
+        while let Some((second, amount)) = self.seconds.front().copied()
+            && second.saturating_add(WINDOW_SECS) <= now
+        {
+            self.seconds.pop_front();
+            self.sum = self.sum.saturating_sub(amount);
+        }
+    }
+
+    /// Adds an amount. The clock of the one who adds may be behind that of others by a little.
+    fn add(&mut self, now: u64, amount: u64) {
+        if amount == 0 {
+            return;
+        }
+        self.sum = self.sum.saturating_add(amount);
+        match self.seconds.back_mut() {
+            Some((second, known)) if *second >= now => *known = known.saturating_add(amount),
+            _ => self.seconds.push_back((now, amount)),
+        }
+    }
+
+    /// Seconds until no more than `left` is there, if nothing more comes.
+    fn wait_for(&self, now: u64, left: u64) -> u32 {
+        let mut sum = self.sum;
+        for (second, amount) in &self.seconds {
+            if sum <= left {
+                break;
+            }
+            sum = sum.saturating_sub(*amount);
+            if sum <= left {
+                let wait = (second + WINDOW_SECS).saturating_sub(now);
+                return u32::try_from(wait).unwrap_or(u32::MAX);
+            }
+        }
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests;

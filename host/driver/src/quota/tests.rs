@@ -1,0 +1,184 @@
+//! The limits of a tenant, at times that the tests set.
+
+use pointsman_core::{ExecutorId, RequestId, TenantId};
+
+use super::*;
+
+const TENANT: &str = "alice";
+
+fn quotas(limits: TenantLimits) -> Arc<Quotas> {
+    let quotas = Arc::new(Quotas::default());
+    quotas.set([(TENANT.to_owned(), limits)]);
+    quotas
+}
+
+fn requests(max: u64) -> TenantLimits {
+    TenantLimits {
+        requests_per_minute: Some(max),
+        ..TenantLimits::default()
+    }
+}
+
+fn tokens(max: u64) -> TenantLimits {
+    TenantLimits {
+        tokens_per_minute_max: Some(max),
+        ..TenantLimits::default()
+    }
+}
+
+fn need(prompt: u64, output_max: u64) -> TokenNeed {
+    TokenNeed { prompt, output_max }
+}
+
+fn millis(millis: u64) -> Micros {
+    Micros(millis * 1000)
+}
+
+/// Ends a request that used so many tokens.
+fn end(mut hold: QuotaHold, now: Micros, prompt_tokens: u32, output_tokens: u32) {
+    let stay = Stay {
+        request: RequestId(1),
+        executor: ExecutorId(1),
+        tenant: TenantId(1),
+        model: None,
+        started: None,
+        prompt_tokens,
+        cached_tokens: 0,
+        output_tokens,
+    };
+    hold.stayed(now, &stay);
+}
+
+fn later(limit: LimitKind, max: u64, retry_after: u32) -> OverLimit {
+    OverLimit::Later {
+        limit,
+        max,
+        retry_after,
+    }
+}
+
+#[test]
+fn no_minute_has_more_than_the_limit() {
+    let quotas = quotas(requests(3));
+    let mut taken: Vec<u64> = Vec::new();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut now = 0;
+    for _ in 0..2000 {
+        now += random.u64(0..3000);
+        match quotas.take(TENANT, millis(now), need(1, 1)) {
+            Ok(_) => taken.push(now),
+            Err(OverLimit::Later { retry_after, .. }) if random.bool() => {
+                now += u64::from(retry_after) * 1000;
+                // What was told is true, and no later than it has to be by more than two seconds.
+                assert!(now <= taken[taken.len() - 3] + 62_000, "{now}");
+                assert!(
+                    quotas.take(TENANT, millis(now), need(1, 1)).is_ok(),
+                    "{now}"
+                );
+                taken.push(now);
+            }
+            Err(OverLimit::Later { .. }) => {}
+            Err(OverLimit::Never { .. }) => unreachable!("the limit is on requests"),
+        }
+    }
+    assert!(taken.len() > 100);
+    for four in taken.windows(4) {
+        assert!(four[3] - four[0] > 60_000, "{four:?}");
+    }
+}
+
+#[test]
+fn tokens_are_held_until_the_end_tells_how_many_were_used() {
+    let quotas = quotas(tokens(100));
+    let now = millis(0);
+    let first = quotas.take(TENANT, now, need(10, 50)).unwrap().unwrap();
+    // The first may use 60; its end may be any time.
+    let refused = quotas.take(TENANT, now, need(10, 50)).unwrap_err();
+    assert_eq!(refused, later(LimitKind::Tokens, 100, RETRY_AFTER_END));
+    end(first, millis(5000), 10, 20);
+    let second = quotas.take(TENANT, millis(5000), need(10, 50));
+    let used = quotas.of(TENANT, millis(5000)).unwrap().tokens.unwrap();
+    assert_eq!((used.max, used.used), (100, 90));
+    end(second.unwrap().unwrap(), millis(6000), 10, 50);
+    // 30 of the fifth second have to be forgotten.
+    let refused = quotas.take(TENANT, millis(7000), need(1, 10)).unwrap_err();
+    assert_eq!(refused, later(LimitKind::Tokens, 100, 59));
+    assert!(quotas.take(TENANT, millis(66_000), need(1, 10)).is_ok());
+}
+
+#[test]
+fn a_request_that_may_use_more_than_the_limit_runs_alone_and_is_paid_for_later() {
+    let quotas = quotas(tokens(100));
+    let large = quotas.take(TENANT, millis(0), need(10, 500)).unwrap();
+    assert!(quotas.check(TENANT, millis(0)).is_err());
+    end(large.unwrap(), millis(1000), 10, 400);
+    let refused = quotas.check(TENANT, millis(2000)).unwrap_err();
+    assert_eq!(refused, later(LimitKind::Tokens, 100, 60));
+    assert!(quotas.check(TENANT, millis(62_000)).is_ok());
+    let never = OverLimit::Never {
+        prompt_tokens: 101,
+        max: 100,
+    };
+    let refused = quotas.take(TENANT, millis(62_000), need(101, 1));
+    assert_eq!(refused.unwrap_err(), never);
+}
+
+#[test]
+fn a_hold_that_is_dropped_gives_back_its_place() {
+    let limits = TenantLimits {
+        concurrent_max: Some(2),
+        ..tokens(100)
+    };
+    let quotas = quotas(limits);
+    let mut holds: Vec<_> = (0..2)
+        .map(|_| quotas.take(TENANT, millis(0), need(1, 1)).unwrap())
+        .collect();
+    let refused = quotas.check(TENANT, millis(0)).unwrap_err();
+    assert_eq!(refused, later(LimitKind::Concurrent, 2, RETRY_AFTER_END));
+    holds.pop();
+    assert!(quotas.check(TENANT, millis(0)).is_ok());
+    drop(holds);
+    let used = quotas.of(TENANT, millis(0)).unwrap();
+    assert_eq!(used.concurrent.unwrap().used, 0);
+    assert_eq!(used.tokens.unwrap().used, 0);
+}
+
+#[test]
+fn a_prompt_that_is_computed_again_is_charged_once() {
+    let quotas = quotas(tokens(1000));
+    let mut hold = quotas.take(TENANT, millis(0), need(50, 100)).unwrap();
+    let stay = |prompt_tokens, output_tokens| Stay {
+        request: RequestId(1),
+        executor: ExecutorId(1),
+        tenant: TenantId(1),
+        model: None,
+        started: None,
+        prompt_tokens,
+        cached_tokens: 0,
+        output_tokens,
+    };
+    let told = hold.as_mut().unwrap();
+    told.stayed(millis(1), &stay(50, 20));
+    told.stayed(millis(2), &stay(70, 30));
+    drop(hold);
+    let used = quotas.of(TENANT, millis(2)).unwrap();
+    assert_eq!(used.tokens.unwrap().used, 100);
+}
+
+#[test]
+fn new_limits_count_what_was_used_under_the_old_ones() {
+    let quotas = quotas(requests(5));
+    let holds: Vec<_> = (0..3)
+        .map(|_| quotas.take(TENANT, millis(0), need(1, 1)).unwrap())
+        .collect();
+    quotas.set([(TENANT.to_owned(), requests(3))]);
+    assert!(quotas.check(TENANT, millis(0)).is_err());
+    quotas.set([]);
+    assert!(quotas.check(TENANT, millis(0)).is_ok());
+    assert_eq!(quotas.of(TENANT, millis(0)), None);
+    drop(holds);
+    assert!(matches!(
+        quotas.take(TENANT, millis(0), need(1, 1)),
+        Ok(Some(_) | None)
+    ));
+}

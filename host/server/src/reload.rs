@@ -1,0 +1,116 @@
+//! SIGHUP: the configuration is read again, and what can be is put in force while the server runs.
+//!
+//! All of it, or nothing: a file that cannot be used changes nothing, and the log says why.
+//!
+//! # Not here
+//! `[[backends]]`, which `backends` follows by itself; certificates (`pointsman-http`) and policies
+//! (`pointsman-lifecycle`), whose files are watched.
+
+use std::collections::BTreeSet;
+
+use pointsman_driver::operator::TenantTerms;
+
+use crate::config::{Config, TenantConfig};
+
+/// Keys, and beginnings of keys with a dot behind them, that come into force when the file is read
+/// again.
+const RELOADED: [&str; 10] = [
+    "admin.key",
+    "backends",
+    "hints.label-keys",
+    "hints.priority-max",
+    "http.cors-origins",
+    "http.metrics-public",
+    "keys",
+    "log.filter",
+    "tenants",
+    "tls.",
+];
+
+/// The changed keys of a configuration, by what becomes of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangedKeys {
+    /// The keys that are in force.
+    pub in_force: BTreeSet<String>,
+    /// The keys that a restart puts in force.
+    pub at_restart: BTreeSet<String>,
+}
+
+impl ChangedKeys {
+    /// The keys that differ between two editions of a file.
+    pub(crate) fn between(before: &Config, after: &Config) -> Self {
+        let changed = before.written.changed(&after.written);
+        let (in_force, at_restart) = changed.into_iter().partition(|key| is_reloaded(key));
+        Self {
+            in_force,
+            at_restart,
+        }
+    }
+}
+
+fn is_reloaded(key: &str) -> bool {
+    RELOADED
+        .iter()
+        .any(|it| key == *it || it.ends_with('.') && key.starts_with(it))
+}
+
+/// The terms of all tenants of `after`, and of those that `before` had: a tenant that is no longer
+/// named has the terms of one that never was.
+pub(crate) fn tenant_terms(before: &Config, after: &Config) -> Vec<TenantTerms> {
+    let is_known = |name: &str| after.tenants.iter().any(|known| known.name == name);
+    let gone = before
+        .tenants
+        .iter()
+        .filter(|tenant| !is_known(&tenant.name));
+    let gone = gone.map(|tenant| terms(&TenantConfig::new(&tenant.name)));
+    gone.chain(after.tenants.iter().map(terms)).collect()
+}
+
+/// The terms of a tenant that policies are told.
+pub(crate) fn terms(tenant: &TenantConfig) -> TenantTerms {
+    TenantTerms {
+        name: tenant.name.clone(),
+        weight: tenant.weight,
+        tokens_per_minute: tenant.tokens_per_minute,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::of_text(text).unwrap()
+    }
+
+    #[test]
+    fn keys_are_told_that_wait_for_a_restart() {
+        let before = config("");
+        let after = config(
+            "drain = '1s'\n[core]\nqueue-max = 1\n[hints]\nlabel-keys = ['a']\nlabels-max = 3\n\
+             [[keys]]\nkey = 'k'",
+        );
+        let changed = ChangedKeys::between(&before, &after);
+        let in_force: Vec<_> = changed.in_force.iter().collect();
+        assert_eq!(in_force, ["hints.label-keys", "keys"]);
+        let at_restart: Vec<_> = changed.at_restart.iter().collect();
+        assert_eq!(at_restart, ["core.queue-max", "drain", "hints.labels-max"]);
+    }
+
+    #[test]
+    fn a_tenant_that_is_no_longer_named_has_the_terms_of_any_other() {
+        let tenant = |name: &str, weight| TenantTerms {
+            name: name.to_owned(),
+            weight,
+            tokens_per_minute: None,
+        };
+        let before = config("[[tenants]]\nname = 'a'\nweight = 5\n[[tenants]]\nname = 'b'");
+        let after = config("[[tenants]]\nname = 'b'\nweight = 2");
+        let mut terms = tenant_terms(&before, &after);
+        terms.sort_by(|a, b| a.name.cmp(&b.name));
+        assert_eq!(
+            terms,
+            [tenant("a", 1), tenant("b", 2), tenant("default", 1)]
+        );
+    }
+}
