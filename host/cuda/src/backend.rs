@@ -23,8 +23,8 @@ use crate::ops::{Attention, CudaOps};
 use crate::weights::{self, DeviceModel};
 use crate::{blas_failed, failed};
 
-/// Bytes of memory that cuBLAS may use. NVIDIA asks for 32 MiB on Hopper.
-const BLAS_BYTES: usize = 32 << 20;
+/// Bytes of device memory that each backend gives cuBLAS to work in. NVIDIA asks for 32 MiB on Hopper.
+pub const BLAS_BYTES: usize = 32 << 20;
 
 /// A model on a CUDA device, computed on a stream of its own.
 pub struct CudaBackend {

@@ -35,7 +35,7 @@ mod ops;
 pub mod probe;
 mod weights;
 
-pub use backend::{CudaBackend, kv_bytes_per_token};
+pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};
 pub use device::CudaDevice;
 pub use weights::weight_bytes;
 

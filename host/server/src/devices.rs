@@ -181,22 +181,22 @@ fn kv_bytes_per_token(hardware: Hardware, config: &LlamaConfig) -> u64 {
     }
 }
 
-/// Bytes of KV cache on a device: as configured, or nine tenths of what `models` leave of a CUDA
-/// device's memory.
+/// Bytes of KV cache on a device: as configured, or nine tenths of what `models` and the memory that
+/// they are computed in leave of a CUDA device's.
 fn kv_bytes(config: &DeviceConfig, models: &[&HostModel]) -> Result<u64> {
     let Hardware::Cuda { ordinal } = config.hardware else {
         return config.kv_bytes.context("kv-memory is missing");
     };
     let free = CudaDevice::free_bytes(ordinal)?;
-    let weights = models
-        .iter()
-        .map(|model| pointsman_cuda::weight_bytes(model.config()));
-    let weights: u64 = weights.sum();
-    let left = free.saturating_sub(weights);
+    let taken = models.iter().map(|model| {
+        pointsman_cuda::weight_bytes(model.config()) + pointsman_cuda::BLAS_BYTES as u64
+    });
+    let taken: u64 = taken.sum();
+    let left = free.saturating_sub(taken);
     let kv_bytes = config.kv_bytes.unwrap_or(left / 10 * 9);
     ensure!(
         kv_bytes < left,
-        "its models take {weights} bytes and its kv-memory {kv_bytes}, but only {free} bytes of the \
+        "its models take {taken} bytes and its kv-memory {kv_bytes}, but only {free} bytes of the \
          device's memory are free"
     );
     Ok(kv_bytes)
