@@ -4,13 +4,13 @@
 
 use pointsman_core::{Author, Fact, Hook, Micros, RequestId};
 use pointsman_policy::{
-    BindError, Canary, Mode, Patience, Percent, PolicyEngine, PolicyEventKind, PolicyHost,
-    Probation, RollbackWhy,
+    BindError, Canary, CanaryShare, CanaryUnit, Mode, Patience, Percent, PolicyEngine,
+    PolicyEventKind, PolicyHost, Probation, RollbackWhy,
 };
 use pointsman_tests::trial::{TENANTS, add, guest, hooks, routers, serve, world};
 
-fn share(percent: u8) -> Percent {
-    Percent::new(percent).unwrap()
+fn share(percent: u8) -> CanaryShare {
+    Percent::new(percent).unwrap().into()
 }
 
 /// A fair draw of 10,000 tenants is off by more than 200 less than once in 15,000 times: four
@@ -24,7 +24,10 @@ fn a_canary_has_its_share_of_ten_thousand_tenants() {
             policy: 0,
             share: share(percent),
         };
-        let has = names.iter().filter(|name| canary.has(name)).count();
+        let has = names
+            .iter()
+            .filter(|name| canary.has(name.as_bytes()))
+            .count();
         let off = has.abs_diff(usize::from(percent) * 100);
         assert!(off <= 200, "{has} of 10,000 tenants at {percent}%");
     }
@@ -36,7 +39,7 @@ fn the_tenants_of_a_share_are_among_those_of_any_larger_one() {
         let name = format!("tenant-{n}");
         let in_share = |percent| {
             let share = share(percent);
-            Canary { policy: 0, share }.has(&name)
+            Canary { policy: 0, share }.has(name.as_bytes())
         };
         let first = (1..=100).find(|percent| in_share(*percent)).unwrap();
         let all_above = (first..=100).all(in_share);
@@ -50,7 +53,7 @@ fn who_tries_a_canary_does_not_change_between_releases() {
         let all = 1..=100;
         let share = all.into_iter().find(|percent| {
             let share = share(*percent);
-            Canary { policy: 0, share }.has(name)
+            Canary { policy: 0, share }.has(name.as_bytes())
         });
         share.unwrap()
     };
@@ -81,8 +84,25 @@ fn tries(canary: u32, request: RequestId) -> bool {
         policy: canary,
         share: share(50),
     };
-    canary.has(&format!("tenant-{}", request.0 % u64::from(TENANTS)))
+    let tenant = format!("tenant-{}", request.0 % u64::from(TENANTS));
+    canary.has(tenant.as_bytes())
 }
+
+#[test]
+fn the_same_sessions_and_requests_try_a_canary_in_every_release() {
+    let share = CanaryShare {
+        percent: Percent::new(30).unwrap(),
+        of: CanaryUnit::Sessions,
+    };
+    let canary = Canary { policy: 0, share };
+    let tries: Vec<u64> = (0..20)
+        .filter(|n: &u64| canary.has(&n.to_be_bytes()))
+        .collect();
+    assert_eq!(tries, KNOWN_KEYS);
+}
+
+/// The keys below 20, as eight bytes, that a share of 30 percent contains.
+const KNOWN_KEYS: [u64; 5] = [6, 8, 11, 13, 19];
 
 #[test]
 fn a_canary_answers_for_its_tenants_and_each_run_sees_what_the_one_before_it_placed() {

@@ -194,7 +194,7 @@ fn out(made: &Transaction) -> Option<&str> {
         | TransactionOutcome::Canary(..)
         | TransactionOutcome::Shadow(_)
         | TransactionOutcome::Waits { .. }
-        | TransactionOutcome::Idle
+        | TransactionOutcome::Idle { .. }
         | TransactionOutcome::Refused { .. }
         | TransactionOutcome::Removed
         | TransactionOutcome::Proven => None,

@@ -70,11 +70,30 @@ pub(crate) struct Holder {
     pub(crate) place: Place,
 }
 
+/// The rule by which a hook has its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoundBy {
+    /// An order binds the hook to the policy.
+    Order,
+    /// An order has ejected the hook.
+    Ejection,
+    /// The configuration binds the hook to the policy.
+    Configuration,
+    /// The policy in the folder claims the hook.
+    Folder,
+    /// Nobody else claims the hook.
+    Default,
+}
+
 /// The answer of the binding rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bindings {
     /// Holders by hook; the built-in rule decides the hooks that are missing.
     pub(crate) holders: BTreeMap<Hook, Holder>,
+    /// The rule by which each of them is the holder.
+    pub(crate) by: BTreeMap<Hook, BoundBy>,
+    /// Hooks that a policy in the folder claims, by its name.
+    claims: BTreeMap<String, HookSet>,
     /// Hooks behind whose embedded default nobody shall stand.
     pub(crate) ejected: HookSet,
     /// Hooks that stay closed.
@@ -109,17 +128,27 @@ pub(crate) fn bind(at: Circumstances<'_>) -> Bindings {
             Some(BoundTo::Embedded) => {
                 bindings.ejected.insert(hook);
                 at.by_embedded(hook)
+                    .map(|holder| (holder, BoundBy::Ejection))
             }
             Some(BoundTo::Policy(name)) => {
                 let named = at.by_name(hook, name, &mut bindings.conflicts);
-                let named = named.map(|name| at.holder(name));
+                let named = named.map(|name| (at.holder(name), BoundBy::Order));
                 named.or_else(|| at.by_rule(hook, &mut bindings))
             }
             None => at.by_rule(hook, &mut bindings),
         };
-        bindings.holders.extend(holder.map(|holder| (hook, holder)));
+        if let Some((holder, by)) = holder {
+            bindings.holders.insert(hook, holder);
+            bindings.by.insert(hook, by);
+        }
     }
     at.try_out(&mut bindings);
+    let claims = at.claimants.iter().filter_map(|(name, claimant)| {
+        let claimed = Hook::ALL.into_iter();
+        let claimed: HookSet = claimed.filter(|it| claimant.file_claims(*it)).collect();
+        (!claimed.is_empty()).then(|| ((*name).to_owned(), claimed))
+    });
+    bindings.claims = claims.collect();
     bindings
 }
 
@@ -136,6 +165,77 @@ impl Bindings {
         let holders = self.holders.iter();
         let its = holders.filter(|(_, holder)| holder.name == name && holder.place == place);
         its.map(|(hook, _)| *hook).collect()
+    }
+}
+
+// === impl Bindings: reasons ===
+
+impl Bindings {
+    /// The hooks that the policy `name` in the folder claims and does not have, each with the reason.
+    pub(crate) fn denied(&self, name: &str) -> Vec<(Hook, String)> {
+        let claimed = self.claims.get(name).copied().unwrap_or(HookSet::EMPTY);
+        let held = self.held_by(name, Place::Folder);
+        let denied = claimed.iter().filter(|hook| !held.contains(*hook));
+        denied
+            .map(|hook| (hook, self.reason_to_deny(hook)))
+            .collect()
+    }
+
+    /// The reasons for which the policy `name` holds nothing, in one line.
+    pub(crate) fn idle_because(&self, name: &str) -> String {
+        let denied = self.denied(name).into_iter();
+        let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+        for (hook, why) in denied {
+            match reasons.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, hooks)) => hooks.push(hook.as_str()),
+                None => reasons.push((why, vec![hook.as_str()])),
+            }
+        }
+        let lines = reasons
+            .iter()
+            .map(|(why, hooks)| format!("{} {why}", hooks.join(", ")));
+        let lines: Vec<String> = lines.collect();
+        if lines.is_empty() {
+            return "it claims no hook that another version of it does not hold".to_owned();
+        }
+        lines.join("; ")
+    }
+
+    fn reason_to_deny(&self, hook: Hook) -> String {
+        if self.closed.contains(hook) {
+            return "stays closed: its policy faulted too often, and nobody may answer instead"
+                .to_owned();
+        }
+        let Some((holder, by)) = self.holders.get(&hook).zip(self.by.get(&hook)) else {
+            return "is contested: other files claim it too".to_owned();
+        };
+        let name = &holder.name;
+        match by {
+            BoundBy::Order => format!("is bound to `{name}` by order"),
+            BoundBy::Ejection => {
+                "was ejected by order, and is the embedded default's until it is bound again"
+                    .to_owned()
+            }
+            BoundBy::Configuration => format!("is bound to `{name}` by [policies.bind]"),
+            BoundBy::Folder => format!("is contested, and `{name}` had it before"),
+            BoundBy::Default => "is contested: other files claim it too".to_owned(),
+        }
+    }
+}
+
+// === impl BoundBy ===
+
+impl BoundBy {
+    /// The name of the rule.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            BoundBy::Order => "order",
+            BoundBy::Ejection => "ejection",
+            BoundBy::Configuration => "configuration",
+            BoundBy::Folder => "folder",
+            BoundBy::Default => "default",
+        }
     }
 }
 
@@ -173,7 +273,7 @@ impl Claimant {
 
 impl<'a> Circumstances<'a> {
     /// The holder of a hook, where no order about the hook can be followed.
-    fn by_rule(&self, hook: Hook, bindings: &mut Bindings) -> Option<Holder> {
+    fn by_rule(&self, hook: Hook, bindings: &mut Bindings) -> Option<(Holder, BoundBy)> {
         let mut claimants = self.claimants.iter().rev();
         if let Some((name, _)) = claimants.find(|(_, it)| it.closed.contains(hook)) {
             let policy = (*name).to_owned();
@@ -182,11 +282,17 @@ impl<'a> Circumstances<'a> {
             return None;
         }
         let conflicts = &mut bindings.conflicts;
-        let named = self
-            .by_configuration(hook, conflicts)
-            .or_else(|| self.by_folder(hook, conflicts));
-        let holder = named.map(|name| self.holder(name));
-        holder.or_else(|| self.by_default(hook))
+        let configured = self.by_configuration(hook, conflicts);
+        let named = match configured {
+            Some(name) => Some((name, BoundBy::Configuration)),
+            None => self
+                .by_folder(hook, conflicts)
+                .map(|name| (name, BoundBy::Folder)),
+        };
+        match named {
+            Some((name, by)) => Some((self.holder(name), by)),
+            None => Some((self.by_default(hook)?, BoundBy::Default)),
+        }
     }
 
     fn by_configuration(&self, hook: Hook, conflicts: &mut Vec<Conflict>) -> Option<&'a str> {

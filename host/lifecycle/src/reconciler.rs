@@ -37,7 +37,7 @@ use super::order::{self, OrderHandle, PlacedOrder};
 use super::port::{HostEnded, PolicyPort};
 use super::preparer::Preparer;
 use super::registry::Registry;
-use super::report::{ReconcilerReport, Trigger};
+use super::report::{ReconcilerReport, TransactionOutcome, Trigger};
 use super::transactions::Transactions;
 use super::{EmbeddedPolicy, ReconcilerSpec, listing, micros, tell};
 use crate::state::State;
@@ -209,8 +209,22 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === The end of a pass ===
 
+    /// Ends every attempt under way: the policies could be put in force and hold no hook.
+    fn end_idle(&mut self) {
+        let idle = self.transactions.open();
+        if idle.is_empty() {
+            return;
+        }
+        let bindings = self.registry.bindings(self.state.remembered());
+        for name in idle {
+            let why = bindings.idle_because(&name);
+            let idle = TransactionOutcome::Idle { why };
+            self.transactions.end(&name, idle, None);
+        }
+    }
+
     fn end_pass(&mut self, passed: Result<(), HostEnded>) -> Result<Micros, HostEnded> {
-        self.transactions.end_idle();
+        self.end_idle();
         self.tell();
         self.registry.forget();
         self.publish();

@@ -12,10 +12,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use pointsman_core::{Hook, HookSet, Micros};
-use pointsman_policy::{Digest, Mode, Percent, Quarantined, Restored};
+use pointsman_policy::{CanaryShare, Digest, Mode, Quarantined, Restored};
 use serde_json::{Map, Value};
 
-pub use super::binding::Conflict;
+use super::binding::Bindings;
+pub use super::binding::{BoundBy, Conflict};
 pub use super::folder::{FolderState, LeftOut};
 use super::registry::Entry;
 pub use super::registry::Origin;
@@ -42,6 +43,8 @@ pub struct ReconcilerReport {
     pub quarantine: Vec<Quarantined>,
     /// Hooks that an operator has bound by order.
     pub ordered: BTreeMap<Hook, BoundTo>,
+    /// The rule by which each hook has its holder; the built-in rule decides the hooks that are missing.
+    pub bound_by: BTreeMap<Hook, BoundBy>,
     pub state: StateReport,
 }
 
@@ -61,6 +64,8 @@ pub struct PolicyReport {
     pub mode: Mode,
     /// The hooks that the policy holds.
     pub held: HookSet,
+    /// The hooks that the policy claims and does not hold, each with the reason.
+    pub denied: Vec<(Hook, String)>,
     /// The file that the sidecar waits for, which is not there yet; absent: none.
     pub waits_for: Option<Digest>,
     /// The host's number of the policy; absent: the policy holds nothing and stands behind nobody.
@@ -116,14 +121,14 @@ pub struct Transaction {
 pub enum TransactionOutcome {
     /// The policy holds these hooks.
     InForce(HookSet),
-    /// The policy answers for a share of the tenants.
-    Canary(HookSet, Percent),
+    /// The policy answers for a share of tenants, sessions or requests.
+    Canary(HookSet, CanaryShare),
     /// The policy is asked and compared.
     Shadow(HookSet),
     /// The sidecar is about another file, with the digest `pinned`, which is waited for.
     Waits { pinned: Digest },
-    /// The policy could be put in force and holds no hook.
-    Idle,
+    /// The policy could be put in force and holds no hook; `why` says who has them.
+    Idle { why: String },
     /// The version failed at a step. Everything is as if it had not been tried.
     Refused { step: ReloadStep, why: String },
     /// The file is gone.
@@ -186,7 +191,11 @@ pub struct StepTime {
 
 impl PolicyReport {
     /// The report on the policy `name`; absent: no version of it can be put in force.
-    pub(super) fn new(name: &str, entry: &Entry, remembered: &Remembered) -> Option<Self> {
+    pub(super) fn new(
+        name: &str,
+        entry: &Entry,
+        (remembered, bindings): (&Remembered, &Bindings),
+    ) -> Option<Self> {
         let version = entry.current()?;
         let number = entry.serving().map(|serving| serving.number);
         let installed = entry.installed.iter();
@@ -200,6 +209,7 @@ impl PolicyReport {
             hooks: version.hooks,
             mode: entry.mode(name, remembered).unwrap_or_default(),
             held: installed.flat_map(|it| it.held.iter()).collect(),
+            denied: bindings.denied(name),
             waits_for: entry.waits_for,
             number,
             earlier: numbers.filter(|it| Some(*it) != number).collect(),

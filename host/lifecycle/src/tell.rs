@@ -50,7 +50,9 @@ pub(crate) fn transaction(transaction: &Transaction, entry: Option<&Entry>) {
             "policy waits for the file that its sidecar is about"
         ),
         TransactionOutcome::Proven => info!(policy, policy.digest = digest, "policy proven"),
-        TransactionOutcome::Idle => info!(policy, policy.digest = digest, "policy holds no hook"),
+        TransactionOutcome::Idle { why } => {
+            info!(policy, policy.digest = digest, why, "policy holds no hook");
+        }
         TransactionOutcome::Refused { step, why } => warn!(
             policy,
             policy.digest = digest,

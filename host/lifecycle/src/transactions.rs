@@ -133,12 +133,9 @@ impl Transactions {
         });
     }
 
-    /// Ends every attempt under way: the policies could be put in force and hold no hook.
-    pub(crate) fn end_idle(&mut self) {
-        let idle: Vec<String> = self.open.keys().cloned().collect();
-        for name in idle {
-            self.end(&name, TransactionOutcome::Idle, None);
-        }
+    /// The names of policies about which attempts are under way.
+    pub(crate) fn open(&self) -> Vec<String> {
+        self.open.keys().cloned().collect()
     }
 
     /// Numbers and keeps the transactions that have ended since the last call, and returns them.
@@ -260,7 +257,8 @@ mod tests {
         transactions.attempt("a").time(ReloadStep::Start, || ());
         let digest = Digest::of(b"the version in force");
         transactions.end_new("a", digest, TransactionOutcome::Proven);
-        transactions.end("a", TransactionOutcome::Idle, None);
+        let why = String::new();
+        transactions.end("a", TransactionOutcome::Idle { why }, None);
         let steps = transactions.ended.iter().map(|made| made.steps.len());
         assert_eq!(steps.collect::<Vec<_>>(), [0, 1]);
         assert_eq!(transactions.ended[0].digest, Some(digest));

@@ -47,7 +47,7 @@ use crate::limits::Patience;
 use crate::policy::Snapshot;
 use crate::runner::{Restarts, Runner};
 use crate::shadow::Shadow;
-pub use canary::Canary;
+pub use canary::{Canary, CanaryCounts};
 use chain::Chain;
 pub use closed::{CannotClose, OnFailure};
 pub use commit::{Assignment, Commit, CommitError, Committed, Install};
@@ -56,7 +56,8 @@ pub use dump::{DumpedCall, FaultDump, MirrorDigest};
 use event::Events;
 pub use event::{PolicyEvent, PolicyEventKind};
 use member::{Member, Shared};
-pub use probation::{Probation, RollbackWhy};
+use probation::Trial;
+pub use probation::{Probation, ProbationProgress, RollbackWhy};
 pub use quarantine::Cause;
 pub use record::{AnswerCost, Began, LastAsked};
 pub use retired::Retired;
@@ -295,7 +296,7 @@ impl PolicyHost {
             on_trial: self
                 .tried(member.number)
                 .union(self.shadowed(member.number)),
-            is_on_probation: member.trial.is_some(),
+            probation: member.trial.as_ref().map(Trial::progress),
             down_until: member.runner.down_until(),
             counters: member.runner.counters(),
             stats: member.stats.clone(),

@@ -52,14 +52,14 @@ pub use compiler::{COMPILE_COMMAND, CompileLimits, CompileStop, Compiler, compil
 pub use component::{COMPONENT_BYTES_MAX, Digest, Hint, LoadError, NoDigest, PolicyComponent};
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use host::{
-    AnswerCost, Assignment, Began, BindError, Canary, CannotClose, Cause, Commit, CommitError,
-    Committed, DumpedCall, FaultDump, Install, LastAsked, MirrorDigest, OnFailure, PolicyEvent,
-    PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation, Quarantined, Retired,
-    RollbackWhy,
+    AnswerCost, Assignment, Began, BindError, Canary, CanaryCounts, CannotClose, Cause, Commit,
+    CommitError, Committed, DumpedCall, FaultDump, Install, LastAsked, MirrorDigest, OnFailure,
+    PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation,
+    ProbationProgress, Quarantined, Retired, RollbackWhy,
 };
 pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, Patience};
-pub use mode::{Mode, ModeError, Percent};
+pub use mode::{CanaryShare, CanaryUnit, Mode, ModeError, Percent};
 pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
 pub use recorder::PolicyRecorder;
 pub use rehearsal::{ExplainError, Rehearsal};

@@ -1,4 +1,4 @@
-//! The mode of a policy: its answers count always, for a share of the tenants, or not at all.
+//! The mode of a policy: its answers count always, for a share of what is decided, or not at all.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +14,32 @@ pub enum Mode {
     Enforce,
     /// Answers are only compared with those of the policy in force, which is asked the same.
     Shadow,
-    /// Answers about the requests of this share of the tenants count.
-    Canary(Percent),
+    /// Answers about this share of tenants, sessions or requests count.
+    Canary(CanaryShare),
 }
 
-/// A share of the tenants in percent, from 1 to 100.
+/// A share of tenants, sessions or requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CanaryShare {
+    /// The size of the share.
+    pub percent: Percent,
+    /// The things that are in the share or not.
+    pub of: CanaryUnit,
+}
+
+/// A thing that is decided by a canary or not, as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CanaryUnit {
+    /// All requests of a tenant.
+    #[default]
+    Tenants,
+    /// All requests of a session; a request without one stands for itself.
+    Sessions,
+    /// Each request.
+    Requests,
+}
+
+/// A share in percent, from 1 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Percent(u8);
@@ -28,15 +49,79 @@ pub struct Percent(u8);
 #[non_exhaustive]
 pub enum ModeError {
     /// The text is none of the modes.
-    #[error("mode is {0:?}, it must be enforce, shadow, or canary with a share such as canary 10%")]
+    #[error(
+        "mode is {0:?}, it must be enforce, shadow, or canary with a share such as canary 10% or canary \
+         10% of sessions"
+    )]
     Unknown(String),
     /// The share is not from 1 to 100 percent.
-    #[error("a canary has from 1% to 100% of the tenants, not {0:?}")]
+    #[error("a canary has from 1% to 100%, not {0:?}")]
     NoShare(String),
+    /// The text names nothing that can be divided.
+    #[error("a canary has a share of tenants, sessions or requests, not of {0:?}")]
+    NoUnit(String),
+}
+
+impl CanaryUnit {
+    const ALL: [CanaryUnit; 3] = [Self::Tenants, Self::Sessions, Self::Requests];
+
+    /// The name of the unit, in the plural.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            CanaryUnit::Tenants => "tenants",
+            CanaryUnit::Sessions => "sessions",
+            CanaryUnit::Requests => "requests",
+        }
+    }
+}
+
+impl FromStr for CanaryUnit {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        let mut units = Self::ALL.into_iter();
+        let named = units.find(|unit| unit.as_str() == text);
+        named.ok_or_else(|| ModeError::NoUnit(text.to_owned()))
+    }
+}
+
+impl From<Percent> for CanaryShare {
+    /// The share of the tenants.
+    fn from(percent: Percent) -> Self {
+        Self {
+            percent,
+            of: CanaryUnit::Tenants,
+        }
+    }
+}
+
+impl fmt::Display for CanaryShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            CanaryUnit::Tenants => self.percent.fmt(f),
+            CanaryUnit::Sessions | CanaryUnit::Requests => {
+                write!(f, "{} of {}", self.percent, self.of.as_str())
+            }
+        }
+    }
+}
+
+impl FromStr for CanaryShare {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        let (percent, of) = match text.split_once(" of ") {
+            Some((percent, of)) => (percent.trim_end(), of.trim().parse()?),
+            None => (text, CanaryUnit::default()),
+        };
+        let percent = percent.parse()?;
+        Ok(Self { percent, of })
+    }
 }
 
 impl Percent {
-    /// The share that contains all tenants.
+    /// The share that contains all.
     pub const ALL: Percent = Percent(100);
 
     /// Makes a share of `percent` percent.
@@ -47,7 +132,7 @@ impl Percent {
         Self::try_from(percent)
     }
 
-    /// The share in percent: about this many of a hundred tenants.
+    /// The share in percent: about this many of a hundred.
     #[must_use]
     pub fn of_hundred(self) -> u8 {
         self.0
@@ -96,14 +181,15 @@ impl fmt::Display for Mode {
         match self {
             Mode::Enforce => f.write_str("enforce"),
             Mode::Shadow => f.write_str("shadow"),
-            Mode::Canary(percent) => write!(f, "canary {percent}"),
+            Mode::Canary(share) => write!(f, "canary {share}"),
         }
     }
 }
 
 impl Mode {
     /// The modes as they are written ([`fmt::Display`]), as a regular expression for schemas.
-    pub const PATTERN: &str = "^(enforce|shadow|canary (100|[1-9][0-9]?)%)$";
+    pub const PATTERN: &str =
+        "^(enforce|shadow|canary (100|[1-9][0-9]?)%( of (tenants|sessions|requests))?)$";
 }
 
 impl FromStr for Mode {

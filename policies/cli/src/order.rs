@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use pointsman_core::Hook;
-use pointsman_policy::{Digest, Mode};
-use serde_json::json;
+use pointsman_policy::Mode;
+use serde_json::{Value, json};
 
-use super::server::ServerArgs;
+use super::server::{Answer, ServerArgs};
 use super::{Done, status};
 
 /// Arguments of `policy bind`.
@@ -25,8 +25,9 @@ pub struct Bind {
 pub struct SetMode {
     /// The policy's name
     policy: String,
-    /// The mode: enforce, shadow, or canary with a share such as `canary 10%`
-    #[arg(num_args = 1..=2, required = true)]
+    /// The mode: enforce, shadow, or canary with a share such as `canary 10%` (of the tenants),
+    /// `canary 10% of sessions` or `canary 10% of requests`
+    #[arg(num_args = 1..=4, required = true)]
     mode: Vec<String>,
     #[command(flatten)]
     server: ServerArgs,
@@ -54,8 +55,9 @@ pub struct Eject {
 /// Arguments of `policy release`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Release {
-    /// The version's fingerprint, as `policy status` shows it
-    fingerprint: Digest,
+    /// The version: the name of its policy, or the beginning of its fingerprint or digest, as `policy
+    /// status` shows them
+    version: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -100,9 +102,51 @@ pub(super) fn eject(args: &Eject) -> Result<Done> {
 }
 
 pub(super) fn release(args: &Release) -> Result<Done> {
-    let path = format!("/admin/quarantine/{}/release", args.fingerprint);
-    let answer = args.server.post(&path, &json!({}))?;
+    let told = match args.server.get("/admin/policies")? {
+        Answer::Done(told) => told,
+        refused @ Answer::Refused(_) => return Ok(status::after(&args.server, refused)),
+    };
+    let answer = match quarantined(&told["quarantine"], &args.version) {
+        Ok(fingerprint) => {
+            let path = format!("/admin/quarantine/{}/release", escaped(&fingerprint));
+            args.server.post(&path, &json!({}))?
+        }
+        Err(why) => Answer::Refused(why),
+    };
     Ok(status::after(&args.server, answer))
+}
+
+/// The fingerprint of the one version in quarantine that `which` names or begins.
+fn quarantined(listed: &Value, which: &str) -> Result<String, String> {
+    let is_meant = |entry: &&Value| {
+        let begins = |key: &str| {
+            let digest = entry[key].as_str().unwrap_or("");
+            !which.is_empty() && digest.starts_with(which)
+        };
+        entry["name"] == which || begins("fingerprint") || begins("digest")
+    };
+    let listed = listed.as_array().map_or(&[][..], Vec::as_slice);
+    let meant: Vec<&Value> = listed.iter().filter(is_meant).collect();
+    let shown = |entries: &[&Value]| {
+        let entries = entries.iter().map(|entry| {
+            let fingerprint = entry["fingerprint"].as_str().unwrap_or("");
+            let short = fingerprint.get(..12).unwrap_or(fingerprint);
+            format!("{short} ({})", entry["name"].as_str().unwrap_or(""))
+        });
+        entries.collect::<Vec<_>>().join(", ")
+    };
+    match (&meant[..], listed) {
+        ([one], _) => Ok(one["fingerprint"].as_str().unwrap_or("").to_owned()),
+        ([], []) => Err("no version is in quarantine".to_owned()),
+        ([], listed) => {
+            let all: Vec<&Value> = listed.iter().collect();
+            let there = shown(&all);
+            Err(format!(
+                "no version in quarantine is {which}; there are: {there}"
+            ))
+        }
+        (several, _) => Err(format!("{which} may be one of {}", shown(several))),
+    }
 }
 
 fn hook(text: &str) -> Result<Hook, String> {
@@ -126,6 +170,26 @@ fn escaped(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_in_quarantine_is_named_or_begun() {
+        let entry = |name: &str, digit: &str| {
+            let fingerprint = digit.repeat(64);
+            json!({"name": name, "fingerprint": fingerprint, "digest": "d".repeat(64)})
+        };
+        let listed = json!([entry("one", "1"), entry("two", "2"), entry("two", "3")]);
+        let meant = |which: &str| quarantined(&listed, which);
+        assert_eq!(meant("one"), Ok("1".repeat(64)));
+        assert_eq!(meant("22"), Ok("2".repeat(64)));
+        let two = "two may be one of 222222222222 (two), 333333333333 (two)";
+        assert_eq!(meant("two"), Err(two.to_owned()));
+        assert!(meant("dd").unwrap_err().starts_with("dd may be one of"));
+        let there = "no version in quarantine is 4; there are: 111111111111 (one), ";
+        assert!(meant("4").unwrap_err().starts_with(there));
+        assert!(meant("").is_err());
+        let none = Err("no version is in quarantine".to_owned());
+        assert_eq!(quarantined(&json!([]), "one"), none);
+    }
 
     #[test]
     fn a_name_is_one_part_of_a_path() {

@@ -37,6 +37,8 @@ pub(super) fn text(told: &Value) -> String {
     text.push('\n');
     text.push_str(&policies(told));
     for (title, part) in [
+        ("claimed and not held", denied(told)),
+        ("canaries", canaries(told)),
         ("shadows", shadows(told)),
         ("quarantine", quarantine(told)),
         ("to be sorted out", trouble(told)),
@@ -51,13 +53,76 @@ pub(super) fn text(told: &Value) -> String {
 
 /// The holder of each hook, with which every order is answered.
 fn hooks(told: &Value) -> String {
-    let mut columns = Columns::new(&["decision", "policy", "digest"]);
+    let mut columns = Columns::new(&["decision", "policy", "digest", "by"]);
     for hook in Hook::ALL.map(Hook::as_str) {
         let holder = &told["hooks"][hook];
         let policy = holder["policy"].as_str().unwrap_or("built-in rule");
-        columns.add([hook, policy, short(&holder["digest"])]);
+        let by = match holder["by"].as_str().unwrap_or("-") {
+            "order" => "order; `policy bind` without a policy undoes it",
+            "ejection" => "EJECTED by order; `policy bind` without a policy undoes it",
+            "configuration" => "[policies.bind]",
+            "folder" => "its file",
+            "default" => "default",
+            other => other,
+        };
+        columns.add([hook, policy, short(&holder["digest"]), by]);
     }
     columns.text()
+}
+
+/// The mode of a policy, with how far its probation is.
+fn mode(policy: &Value, at: &Value) -> String {
+    let mode = text_of(&policy["mode"]);
+    let probation = &policy["running"]["probation"];
+    let Some(questions) = probation["questions"].as_u64() else {
+        return mode.to_owned();
+    };
+    let wanted = probation["questions_wanted"].as_u64().unwrap_or(0);
+    let until = probation["until_micros"].as_u64().unwrap_or(0);
+    let left = until.saturating_sub(at.as_u64().unwrap_or(0));
+    let seconds = Duration::from_secs(left.div_ceil(1_000_000));
+    let left = match left {
+        0 => String::new(),
+        _ => format!(", {} to go", Time(seconds)),
+    };
+    let (questions, wanted) = (grouped(questions), grouped(wanted));
+    format!("{mode}, on probation ({questions} of {wanted} questions{left})")
+}
+
+/// Canaries, each with what was its to decide.
+fn canaries(told: &Value) -> String {
+    let canaries = list(&told["policies"]).filter_map(|policy| {
+        let mode = policy["mode"].as_str()?.strip_prefix("canary ")?;
+        let name = text_of(&policy["name"]);
+        let seen = &policy["running"]["canary"];
+        let count = |key: &str| seen[key].as_u64().unwrap_or(0);
+        let (tried, others) = (count("tried"), count("others"));
+        let share = match mode.split_once(" of ") {
+            Some(_) => mode.to_owned(),
+            None => format!("{mode} of tenants"),
+        };
+        let (of, all) = (grouped(tried), grouped(tried + others));
+        let hint = match (tried, others) {
+            (0, 1..) => {
+                "; it tries nobody so far: `canary N% of sessions` or `of requests` divides otherwise"
+            }
+            (0, 0) => "; nothing was asked yet",
+            _ => "",
+        };
+        Some(format!("  {name}: {share}, {of} of {all} requests asked about{hint}\n"))
+    });
+    canaries.collect()
+}
+
+/// The hooks that policies claim and do not hold.
+fn denied(told: &Value) -> String {
+    let policies = list(&told["policies"]);
+    let denied = policies.flat_map(|policy| {
+        let hooks = policy["denied"].as_object().into_iter().flatten();
+        hooks
+            .map(|(hook, why)| format!("  {}: {hook} {}\n", text_of(&policy["name"]), text_of(why)))
+    });
+    denied.collect()
 }
 
 fn policies(told: &Value) -> String {
@@ -83,7 +148,7 @@ fn policies(told: &Value) -> String {
         let p99 = hooks.filter_map(|(_, spread)| spread["p99"].as_u64()).max();
         columns.add([
             text_of(&policy["name"]),
-            text_of(&policy["mode"]),
+            &mode(policy, &told["at_micros"]),
             if held.is_empty() { "-" } else { &held },
             &running["generation"]
                 .as_u64()
@@ -121,7 +186,7 @@ fn quarantine(told: &Value) -> String {
     for entry in list(&told["quarantine"]) {
         columns.add([
             text_of(&entry["name"]),
-            text_of(&entry["fingerprint"]),
+            short(&entry["fingerprint"]),
             first_line(&entry["why"]),
         ]);
     }
@@ -206,7 +271,14 @@ pub(super) fn after(server: &ServerArgs, answer: Answer) -> Done {
         (Answer::Refused(why), Format::Json) => {
             Done::not_good(format!("{:#}\n", serde_json::json!({ "refused": why })))
         }
-        (Answer::Done(told), Format::Human) => Done::good(hooks(&told)),
+        (Answer::Done(told), Format::Human) => {
+            let trials = canaries(&told);
+            let trials = match trials.is_empty() {
+                true => trials,
+                false => format!("\ncanaries\n{trials}"),
+            };
+            Done::good(hooks(&told) + &trials)
+        }
         (Answer::Done(told), Format::Json) => Done::good(format!("{told:#}\n")),
     }
 }

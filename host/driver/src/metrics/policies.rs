@@ -130,11 +130,15 @@ impl PolicyMetrics {
             }
             self.mode.with([name, mode_word(policy.mode)]).set(1);
             if let Mode::Canary(share) = policy.mode {
-                let share = f64::from(share.of_hundred()) / 100.0;
+                let share = f64::from(share.percent.of_hundred()) / 100.0;
                 self.canary_share.with([name]).set(share);
             }
             let on_probation = self.on_probation.with([name]);
-            on_probation.set(on_probation.get().max(i64::from(policy.is_on_probation)));
+            on_probation.set(
+                on_probation
+                    .get()
+                    .max(i64::from(policy.probation.is_some())),
+            );
         }
     }
 

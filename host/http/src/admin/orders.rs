@@ -60,7 +60,7 @@ pub(crate) async fn mode(call: Call<'_>) -> Answered {
 }
 
 pub(crate) fn mode_schema(schemas: &mut SchemaGenerator) -> Schema {
-    let about = "`enforce`, `shadow`, or `canary N%`: a share of the tenants.";
+    let about = "`enforce`, `shadow`, or `canary N%`: a share of the tenants, or with `of sessions` or `of requests` of those.";
     let mode = json!({"type": "string", "description": about, "pattern": Mode::PATTERN});
     let properties = vec![("mode", mode)];
     named(schemas, "ModeRequest", closed_object(&["mode"], properties))

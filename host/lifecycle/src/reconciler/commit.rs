@@ -108,7 +108,10 @@ impl<P: PolicyPort> Reconciler<P> {
         for (name, installed) in self.registry.installed() {
             if put.contains(&installed.number) && held.iter().any(|it| it.0 == installed.number) {
                 let outcome = match installed.assignment {
-                    Assignment::Enforce(_) if installed.held.is_empty() => TransactionOutcome::Idle,
+                    Assignment::Enforce(_) if installed.held.is_empty() => {
+                        let why = bindings.idle_because(name);
+                        TransactionOutcome::Idle { why }
+                    }
                     Assignment::Enforce(_) => TransactionOutcome::InForce(installed.held),
                     Assignment::Canary(hooks, share) => TransactionOutcome::Canary(hooks, share),
                     Assignment::Shadow(hooks) => TransactionOutcome::Shadow(hooks),

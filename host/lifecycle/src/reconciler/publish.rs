@@ -18,8 +18,10 @@ impl<P: PolicyPort> Reconciler<P> {
     /// Publishes the report, if it has changed.
     pub(super) fn publish(&self) {
         let remembered = self.state.remembered();
+        let bindings = self.registry.bindings(remembered);
         let entries = self.registry.iter();
-        let policies = entries.filter_map(|(name, it)| PolicyReport::new(name, it, remembered));
+        let known = (remembered, &bindings);
+        let policies = entries.filter_map(|(name, it)| PolicyReport::new(name, it, known));
         let entries = self.registry.iter();
         let refused = entries.filter_map(|(name, it)| Some((name.to_owned(), it.refusal.clone()?)));
         let report = ReconcilerReport {
@@ -37,6 +39,7 @@ impl<P: PolicyPort> Reconciler<P> {
             cached: self.preparer.cached(),
             quarantine: remembered.quarantine.clone(),
             ordered: remembered.bindings.clone(),
+            bound_by: bindings.by.clone(),
             state: self.state.report().clone(),
         };
         self.report.send_if_modified(|shown| {

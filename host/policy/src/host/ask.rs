@@ -57,8 +57,11 @@ impl PolicyHost {
 impl Policies for PolicyHost {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let Asked { view, at, question } = asked;
+        let hook = question.hook();
+        let arm = self.arm(view, hook, question.requests().next());
+        self.count_for_canary(hook, arm, question.requests().count());
         let asking = Asking {
-            arm: self.arm(view, question.hook(), question.requests().next()),
+            arm,
             question,
             at: *at,
             rows: view,

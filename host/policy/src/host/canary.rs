@@ -1,8 +1,8 @@
-//! Canaries: policies whose answers count for a share of the tenants.
+//! Canaries: policies whose answers count for a share of the tenants, of the sessions, or of the requests.
 //!
-//! A tenant's name alone decides whether it belongs to a share: the same tenants do after a restart
-//! and on another host, and a larger share contains a smaller one. Where the canary fails, the
-//! policy in force answers for its tenants too.
+//! A tenant's name or a session's key alone decides whether it belongs to a share: the same do after a
+//! restart and on another host, and a larger share contains a smaller one. Where the canary fails, the
+//! policy in force answers for its share too.
 //!
 //! # Invariants
 //! 1. Each request is asked about by one of the two policies, and the one that is asked later knows
@@ -11,45 +11,78 @@
 //!
 //! See `host/docs/adr/0009-shadows-elsewhere-canaries-by-tenant.md`.
 
-use pointsman_core::rows::NameKind;
+use pointsman_core::rows::{NameKind, Request};
 use pointsman_core::{Hook, HookSet, Micros, RequestId, View};
 
 use crate::component::Digest;
 use crate::host::chain::Arm;
 use crate::host::{BindError, PolicyHost};
-use crate::mode::{Mode, Percent};
+use crate::mode::{CanaryShare, CanaryUnit, Mode};
 
-/// A policy that a share of the tenants tries.
+/// A policy that a share of what is decided tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canary {
     /// Number of the policy.
     pub policy: u32,
-    /// Share of the tenants.
-    pub share: Percent,
+    /// Its share.
+    pub share: CanaryShare,
+}
+
+/// The numbers of requests that a canary's hooks were asked about, each as often as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CanaryCounts {
+    /// Requests in the canary's share.
+    pub tried: u64,
+    /// Requests outside it.
+    pub others: u64,
+}
+
+impl CanaryCounts {
+    /// True if nothing was counted.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Canary {
-    /// True if the tenant with this name tries the canary.
+    /// True if the tenant, session or request of this name, in bytes, tries the canary.
     #[must_use]
-    pub fn has(&self, tenant: &str) -> bool {
-        let [a, b, c, d, e, f, g, h, ..] = Digest::of(tenant.as_bytes()).0;
+    pub fn has(&self, name: &[u8]) -> bool {
+        let [a, b, c, d, e, f, g, h, ..] = Digest::of(name).0;
         let place = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
         // A hundred slices of the places there are; the first `share` of them are the canary's.
-        (u128::from(place) * 100) >> 64 < u128::from(self.share.of_hundred())
+        (u128::from(place) * 100) >> 64 < u128::from(self.share.percent.of_hundred())
     }
 
     fn arm_of(&self, view: &View<'_>, request: RequestId) -> Arm {
         let row = view.request(request);
-        let name = row.and_then(|row| view.name(NameKind::Tenant, row.tenant.0));
-        match name {
-            Some(name) if self.has(name) => Arm::Canary,
-            Some(_) | None => Arm::Steady,
+        if row.is_some_and(|row| self.has_request(view, row)) {
+            Arm::Canary
+        } else {
+            Arm::Steady
+        }
+    }
+
+    /// True if a request tries the canary.
+    pub(super) fn has_request(&self, view: &View<'_>, request: &Request) -> bool {
+        let itself = || self.has(&request.id.0.to_be_bytes());
+        match self.share.of {
+            CanaryUnit::Tenants => {
+                let name = view.name(NameKind::Tenant, request.tenant.0);
+                name.is_some_and(|name| self.has(name.as_bytes()))
+            }
+            CanaryUnit::Sessions => match request.session {
+                Some(session) => self.has(&session.0.to_be_bytes()),
+                None => itself(),
+            },
+            CanaryUnit::Requests => itself(),
         }
     }
 }
 
 impl PolicyHost {
-    /// Lets `policy` answer for `share` of the tenants, beside the policy in force for `hooks`, and
+    /// Lets `policy` answer for its `share`, beside the policy in force for `hooks`, and
     /// in place of an earlier canary. Where `policy` itself is in force, the policy behind it takes
     /// over. Call it between two rounds.
     ///
@@ -61,7 +94,7 @@ impl PolicyHost {
         now: Micros,
         policy: u32,
         hooks: HookSet,
-        share: Percent,
+        share: CanaryShare,
     ) -> Result<(), BindError> {
         if let Some(hook) = hooks.iter().find(|hook| !hook.is_by_request()) {
             return Err(BindError::NoCanary(hook));
@@ -126,6 +159,20 @@ impl PolicyHost {
         } else {
             Mode::Enforce
         })
+    }
+
+    /// Counts the requests of a question for the canary of its hook, if it has one.
+    pub(super) fn count_for_canary(&mut self, hook: Hook, arm: Arm, requests: usize) {
+        let canary = self.canary(hook).map(|canary| canary.policy);
+        let member = canary.and_then(|number| self.members.get_mut(&number));
+        let Some(counts) = member.map(|member| &mut member.stats.canary) else {
+            return;
+        };
+        let requests = u64::try_from(requests).unwrap_or(u64::MAX);
+        match arm {
+            Arm::Canary => counts.tried = counts.tried.saturating_add(requests),
+            Arm::Steady => counts.others = counts.others.saturating_add(requests),
+        }
     }
 
     /// The arm that answers about requests of which [`Self::run_of`] made one run.

@@ -10,12 +10,12 @@ pub(crate) struct Chain {
     pub(crate) canary: Option<Canary>,
 }
 
-/// The part of the tenants that a question is about.
+/// The part of what is decided that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arm {
-    /// All tenants, or those that do not try the canary.
+    /// All of it, or what is outside the canary's share.
     Steady,
-    /// The tenants that try the canary.
+    /// The canary's share.
     Canary,
 }
 

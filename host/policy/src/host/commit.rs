@@ -10,7 +10,7 @@ use pointsman_core::{Hook, HookSet, Micros};
 use super::{BindError, FaultDump, OnFailure, PolicyHost, Probation, Quarantined, Retired};
 use crate::component::Digest;
 
-use crate::mode::{Mode, Percent};
+use crate::mode::{CanaryShare, Mode};
 use crate::runner::Runner;
 
 /// A change of the policies in force.
@@ -55,7 +55,7 @@ pub enum Assignment {
     /// The policy holds the hooks.
     Enforce(HookSet),
     /// The policy answers for a share of the tenants, beside the holder of each hook.
-    Canary(HookSet, Percent),
+    Canary(HookSet, CanaryShare),
     /// The policy is asked what the holders are asked, and its answers are only compared.
     Shadow(HookSet),
 }

@@ -59,6 +59,23 @@ impl Default for Probation {
     }
 }
 
+/// A probation so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbationProgress {
+    /// Number of questions answered.
+    pub questions: u32,
+    /// Number of questions to answer.
+    pub questions_wanted: u32,
+    /// The time before which it does not end, on the host's clock.
+    pub until: Micros,
+    /// Number of faults and strikes so far.
+    pub faults: u32,
+    /// Number of rows that it was asked about.
+    pub rows: u64,
+    /// Number of refused rows among them.
+    pub refused: u64,
+}
+
 /// The reason of a rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -228,6 +245,17 @@ impl Trial {
             refused_expected: 0,
             fuel: 0,
             fuel_compared: FuelCompared::default(),
+        }
+    }
+
+    pub(super) fn progress(&self) -> ProbationProgress {
+        ProbationProgress {
+            questions: self.questions,
+            questions_wanted: self.terms.questions,
+            until: self.since.after(Micros(self.terms.micros)),
+            faults: self.faults,
+            rows: self.rows,
+            refused: self.refused,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The policy that routes for a request, as a [`Rehearsal`].
 
-use pointsman_core::rows::{NameKind, Request};
+use pointsman_core::rows::Request;
 use pointsman_core::{Hook, Moment, View};
 
 use super::PolicyHost;
@@ -24,11 +24,10 @@ impl PolicyHost {
             .is_some_and(|runner| runner.explains)
     }
 
-    /// The policy that routes `request`: the canary, if it has its tenant, else the one in force.
+    /// The policy that routes `request`: the canary, if it has the request, else the one in force.
     pub(super) fn router_of(&self, view: &View<'_>, request: &Request) -> Option<u32> {
-        let tenant = view.name(NameKind::Tenant, request.tenant.0);
         let canary = self.canary(Hook::Routing);
-        let canary = canary.filter(|canary| tenant.is_some_and(|tenant| canary.has(tenant)));
+        let canary = canary.filter(|canary| canary.has_request(view, request));
         let canary = canary.map(|canary| canary.policy);
         canary.or_else(|| self.holder(Hook::Routing))
     }
@@ -45,6 +44,7 @@ impl PolicyHost {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_core::rows::NameKind;
     use pointsman_core::rows::{Cached, Change, Extent};
     use pointsman_core::{
         Config, ExecutorId, Feed, HookSet, Machine, Micros, Needs, Round, RowKinds, TenantId,
@@ -123,7 +123,7 @@ mod tests {
         let tried = scripted("tried");
         tried.set(|script| script.hooks = HookSet::from_iter([Hook::Routing]));
         let number = host.add(start(tried.source()).unwrap()).unwrap();
-        let half = Percent::new(50).unwrap();
+        let half = Percent::new(50).unwrap().into();
         let routes = HookSet::from_iter([Hook::Routing]);
         host.bind_canary(AT.now, number, routes, half).unwrap();
         let canary = host.canary(Hook::Routing).unwrap();
@@ -133,7 +133,11 @@ mod tests {
             let (mut request, _) = request();
             request.tenant = tenant;
             let name = view.name(NameKind::Tenant, tenant.0).unwrap();
-            let router = if canary.has(name) { number } else { 0 };
+            let router = if canary.has(name.as_bytes()) {
+                number
+            } else {
+                0
+            };
             assert_eq!(host.router_of(&view, &request), Some(router), "{name}");
             of_the_canary += u32::from(router == number);
         }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use pointsman_core::{FaultKind, HookMap, HookSet, Micros, Refusal};
 
 use crate::component::Digest;
+use crate::host::canary::CanaryCounts;
+use crate::host::probation::ProbationProgress;
 use crate::host::quarantine::Cause;
 use crate::instance::PolicyDescription;
 use crate::mode::Mode;
@@ -34,8 +36,8 @@ pub struct PolicyStatus {
     pub mode: Mode,
     /// Hooks for which it is a canary or a shadow.
     pub on_trial: HookSet,
-    /// True while it is in force on probation.
-    pub is_on_probation: bool,
+    /// Its probation, while it is in force on one.
+    pub probation: Option<ProbationProgress>,
     /// End of its back-off after a fault; `None` if it can be asked.
     pub down_until: Option<Micros>,
     /// Counts of its instances and calls.
@@ -53,6 +55,8 @@ pub struct PolicyStats {
     pub faults: BTreeMap<FaultKind, u64>,
     /// Actions that the interlock refused, by hook.
     pub refusals: HookMap<u64>,
+    /// Requests that its hooks were asked about while it was a canary.
+    pub canary: CanaryCounts,
     /// The last of these refusals.
     pub refusal_last: Option<Refusal>,
     /// Fuel of the answered questions, if the policy is metered.

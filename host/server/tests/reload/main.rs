@@ -152,7 +152,8 @@ fn of_two_files_that_claim_a_hook_the_one_in_force_stays() {
     stage.write("two.wasm", version(&component("aging"), 2));
     stage.settle();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("one"));
-    assert_eq!(stage.last().outcome, TransactionOutcome::Idle);
+    let why = "priority is contested, and `one` had it before".to_owned();
+    assert_eq!(stage.last().outcome, TransactionOutcome::Idle { why });
     let contested = Conflict::Contested {
         hook: Hook::Priority,
         claimants: vec!["one".to_owned(), "two".to_owned()],

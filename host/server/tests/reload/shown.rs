@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use pointsman_core::Hook;
+use pointsman_core::{Hook, Micros};
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::message::channels;
 use pointsman_driver::metrics::Metrics;
@@ -26,7 +26,7 @@ use crate::stage::{Stage, component, machine};
 
 /// The answer of `GET /admin/policies`.
 fn shown(stage: &Stage) -> Value {
-    let listing = PolicyListing::new(&stage.statuses(), &stage.report(), &[]);
+    let listing = PolicyListing::new(Micros(0), &stage.statuses(), &stage.report(), &[]);
     serde_json::to_value(listing).unwrap()
 }
 

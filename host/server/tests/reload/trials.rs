@@ -67,7 +67,7 @@ fn a_file_called_like_a_default_leaves_it_in_force_while_it_is_tried() {
         driver
             .policies()
             .canary(Hook::Routing)
-            .map(|it| (it.policy, it.share.of_hundred()))
+            .map(|it| (it.policy, it.share.percent.of_hundred()))
     };
     let number = stage.policy("memory-aware").unwrap().number.unwrap();
     assert_eq!(canary(&stage), Some((number, 10)));

@@ -78,12 +78,17 @@ impl Host {
 
     /// The answer to a completion of `prompt`, head and body.
     pub(crate) fn complete(&self, prompt: &str) -> String {
+        self.complete_with(prompt, "")
+    }
+
+    /// The same for a request with these lines in its head, each ended.
+    pub(crate) fn complete_with(&self, prompt: &str, lines: &str) -> String {
         let body = format!(r#"{{"model": "demo", "prompt": "{prompt}", "max_tokens": 4}}"#);
         let mut socket = self.connect();
         write!(
             socket,
             "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-length: {}\r\n\r\n{body}",
+             {lines}content-length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();

@@ -92,6 +92,131 @@ fn a_shadow_is_promoted_and_ejected_by_the_command_line() {
     assert_eq!(routes(), "memory-aware");
 }
 
+/// The line of a listing that begins with these words.
+fn line<'a>(listing: &'a str, words: &str) -> &'a str {
+    let mut lines = listing.lines();
+    let found = lines.find(|line| line.trim_start().starts_with(words));
+    found.unwrap_or_else(|| panic!("{words}: {listing}"))
+}
+
+#[test]
+fn an_ejection_is_seen_and_a_file_that_holds_nothing_says_why() {
+    let host = Host::start("");
+    let said = host.policy(&["status"]);
+    assert!(
+        line(&said.out, "routing").ends_with("default"),
+        "{}",
+        said.out
+    );
+    let said = host.policy(&["eject"]);
+    assert!(
+        line(&said.out, "routing").contains("EJECTED by order"),
+        "{}",
+        said.out
+    );
+    host.drop_in("mine.wasm", &policy("first-policy"));
+    host.wait_for_policy("mine");
+    let status = host.status();
+    let mut transactions = status["transactions"].as_array().unwrap().iter();
+    let idle = transactions.find(|it| it["policy"] == "mine").unwrap();
+    assert_eq!(idle["outcome"], "idle");
+    let why = "routing was ejected by order, and is the embedded default's until it is bound again";
+    assert_eq!(idle["why"], why);
+    let said = host.policy(&["status"]);
+    assert!(
+        line(&said.out, "routing").contains("EJECTED by order"),
+        "{}",
+        said.out
+    );
+    assert_eq!(line(&said.out, "mine: "), format!("  mine: {why}"));
+    let said = host.policy(&["bind", "routing"]);
+    assert!(
+        line(&said.out, "routing").ends_with("its file"),
+        "{}",
+        said.out
+    );
+    let said = host.policy(&["bind", "priority", "aging"]);
+    assert!(
+        line(&said.out, "priority").contains("  order"),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn a_probation_is_seen_with_its_count() {
+    let host = Host::start("");
+    host.drop_in("mine.wasm", &policy("first-policy"));
+    host.wait_for_policy("mine");
+    host.complete("Hello");
+    let said = host.policy(&["status"]);
+    let mine = line(&said.out, "mine");
+    assert!(mine.contains("enforce, on probation ("), "{}", said.out);
+    assert!(mine.contains(" of 1,000 questions, "), "{}", said.out);
+    let budget = line(&said.out, "budget");
+    assert!(!budget.contains("probation"), "{}", said.out);
+    // What is rolled back is released by its name.
+    let said = host.policy(&["rollback", "mine"]);
+    assert_eq!(said.code, 0, "{} {}", said.out, said.err);
+    let said = host.policy(&["release", "mine"]);
+    assert_eq!(said.code, 0, "{} {}", said.out, said.err);
+    assert_eq!(host.status()["quarantine"], serde_json::json!([]));
+}
+
+/// The policy that placed the request of this answer.
+fn placed_by(answer: &str) -> &str {
+    let line = line(answer, "x-pointsman-policy: ");
+    line.trim_start_matches("x-pointsman-policy: ").trim()
+}
+
+#[test]
+fn a_canary_that_tries_nobody_says_so_and_divides_by_sessions_or_requests() {
+    let host = Host::start("");
+    host.drop_in("new.toml", b"mode = 'canary 10%'\n");
+    host.drop_in("new.wasm", &policy("first-policy"));
+    host.wait_for_policy("new");
+    while host.status()["policies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|it| it["name"] == "new" && it["running"].is_null())
+    {}
+    for _ in 0..3 {
+        assert_eq!(placed_by(&host.complete("Hello")), "memory-aware");
+    }
+    // The tenant `default` is in a share from 22 percent on.
+    let said = host.policy(&["status"]);
+    let new = line(
+        &said.out,
+        "new: 10% of tenants, 0 of 3 requests asked about",
+    );
+    assert!(new.contains("it tries nobody so far"), "{}", said.out);
+
+    let said = host.policy(&["mode", "new", "canary", "50%", "of", "requests"]);
+    assert_eq!(said.code, 0, "{} {}", said.out, said.err);
+    let by: Vec<String> = (0..24)
+        .map(|_| placed_by(&host.complete("Hello")).to_owned())
+        .collect();
+    let tried = by.iter().filter(|by| *by == "new").count();
+    assert!((6..=18).contains(&tried), "{by:?}");
+    let said = host.policy(&["status"]);
+    assert!(line(&said.out, "new: 50% of requests").contains(" requests asked about"));
+
+    let said = host.policy(&["mode", "new", "canary 50% of sessions"]);
+    assert_eq!(said.code, 0, "{} {}", said.out, said.err);
+    let mut tried = 0;
+    for session in 0..16 {
+        let session = format!("x-pointsman-session: s{session}\r\n");
+        let by = [(); 3].map(|()| {
+            let answer = host.complete_with("Hello", &session);
+            placed_by(&answer).to_owned()
+        });
+        assert!(by.iter().all(|other| *other == by[0]), "{by:?}");
+        tried += u32::from(by[0] == "new");
+    }
+    assert!((4..=12).contains(&tried), "{tried}");
+}
+
 #[test]
 fn a_server_that_wants_a_key_gets_it_from_flag_or_environment() {
     let host = Host::start("[admin]\nkey = 'root'");

@@ -4,7 +4,7 @@ mod shape;
 
 use std::collections::BTreeMap;
 
-use pointsman_core::{Hook, HookMap, HookSet};
+use pointsman_core::{Hook, HookMap, HookSet, Micros};
 use pointsman_driver::operator::Operator;
 use pointsman_lifecycle::report::{
     Conflict, FolderReport, FolderState, Origin, PolicyReport, ReconcilerReport, Transaction,
@@ -12,8 +12,8 @@ use pointsman_lifecycle::report::{
 };
 use pointsman_lifecycle::state::BoundTo;
 use pointsman_policy::{
-    Agreement, Cause, DecisionText, Disagreement, PolicyStatus, Quarantined, Restored,
-    ShadowReport, ShadowState, Spread,
+    Agreement, Cause, DecisionText, Disagreement, PolicyStatus, ProbationProgress, Quarantined,
+    Restored, ShadowReport, ShadowState, Spread,
 };
 
 use super::super::App;
@@ -22,9 +22,10 @@ use super::super::error::ApiError;
 use super::super::router::Call;
 use super::in_time;
 use shape::{
-    Compared, ComparedReason, Example, HookConflict, HookHolder, LeftOutFile, ListedPolicy,
-    ListedRefusal, ListedTransaction, PolicyCounters, PolicyFile, PolicyFolder, Quantiles,
-    QuarantinedVersion, RestoredState, ShadowListing, StateFolder, Verdict,
+    CanarySeen, Compared, ComparedReason, Example, HookConflict, HookHolder, LeftOutFile,
+    ListedPolicy, ListedRefusal, ListedTransaction, PolicyCounters, PolicyFile, PolicyFolder,
+    ProbationShape, Quantiles, QuarantinedVersion, RestoredState, ShadowListing, StateFolder,
+    Verdict,
 };
 
 pub use shape::PolicyListing;
@@ -37,14 +38,17 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Json<PolicyListing>, ApiError
 pub(crate) async fn listing(app: &App) -> Option<PolicyListing> {
     let status = app.driver.policies().await?;
     let shadows = app.driver.operate(Operator::Shadows).await?;
+    let now = app.watched.clock.now();
     let report = app.watched.reconciler.borrow();
-    Some(PolicyListing::new(&status, &report, &shadows))
+    Some(PolicyListing::new(now, &status, &report, &shadows))
 }
 
 impl PolicyListing {
-    /// The reconciler's `report` beside the driver's `status` of each policy and its `shadows`.
+    /// The reconciler's `report` beside the driver's `status` of each policy and its `shadows`, at the
+    /// time `now`.
     #[must_use]
     pub fn new(
+        now: Micros,
         status: &[PolicyStatus],
         report: &ReconcilerReport,
         shadows: &[ShadowReport],
@@ -52,7 +56,8 @@ impl PolicyListing {
         let refused = report.refused.iter();
         let policies = report.policies.iter();
         Self {
-            hooks: hooks_by_holder(status),
+            at_micros: now.0,
+            hooks: hooks_by_holder(status, report),
             policies: policies.map(|policy| listed(policy, status)).collect(),
             refused: refused
                 .map(|(name, refusal)| refusal_of(name, refusal))
@@ -89,15 +94,18 @@ impl PolicyListing {
     }
 }
 
-fn hooks_by_holder(status: &[PolicyStatus]) -> BTreeMap<&'static str, Option<HookHolder>> {
+fn hooks_by_holder(
+    status: &[PolicyStatus],
+    report: &ReconcilerReport,
+) -> BTreeMap<&'static str, Option<HookHolder>> {
     let holder = |hook: Hook| {
-        let in_force = status
-            .iter()
-            .find(|policy| policy.in_force.contains(hook))?;
+        let mut policies = status.iter();
+        let in_force = policies.find(|policy| policy.in_force.contains(hook))?;
         Some(HookHolder {
             policy: in_force.name.clone(),
             number: in_force.number,
             digest: in_force.digest.to_string(),
+            by: report.bound_by.get(&hook).map(|by| by.as_str()),
         })
     };
     let hooks = Hook::ALL.into_iter();
@@ -120,6 +128,11 @@ fn listed(policy: &PolicyReport, status: &[PolicyStatus]) -> ListedPolicy {
         mode: policy.mode.to_string(),
         waits_for: policy.waits_for.map(|digest| digest.to_string()),
         holds: names(policy.held),
+        denied: policy
+            .denied
+            .iter()
+            .map(|(hook, why)| (hook.as_str(), why.clone()))
+            .collect(),
         running: policy.number.and_then(running),
         earlier: earlier.filter_map(running).collect(),
     }
@@ -164,9 +177,26 @@ impl From<&PolicyStatus> for PolicyCounters {
             fuel: quantiles(&stats.fuel),
             latency_nanos: quantiles(&stats.latency),
             on_trial: names(status.on_trial),
-            on_probation: status.is_on_probation,
+            canary: (!stats.canary.is_none()).then_some(CanarySeen {
+                tried: stats.canary.tried,
+                others: stats.canary.others,
+            }),
+            probation: status.probation.map(ProbationShape::from),
             observes: status.counters.observes,
             snapshots: status.counters.snapshots_kept,
+        }
+    }
+}
+
+impl From<ProbationProgress> for ProbationShape {
+    fn from(progress: ProbationProgress) -> Self {
+        Self {
+            questions: progress.questions,
+            questions_wanted: progress.questions_wanted,
+            until_micros: progress.until.0,
+            faults: progress.faults,
+            rows: progress.rows,
+            refused: progress.refused,
         }
     }
 }
@@ -292,7 +322,7 @@ impl From<&Transaction> for ListedTransaction {
             TransactionOutcome::InForce(hooks) => ("in-force", Some(*hooks), None, None),
             TransactionOutcome::Canary(hooks, _) => ("canary", Some(*hooks), None, None),
             TransactionOutcome::Shadow(hooks) => ("shadow", Some(*hooks), None, None),
-            TransactionOutcome::Idle => ("idle", None, None, None),
+            TransactionOutcome::Idle { why } => ("idle", None, None, Some(why.clone())),
             TransactionOutcome::Proven => ("proven", None, None, None),
             TransactionOutcome::Waits { pinned } => {
                 ("waits", None, None, Some(format!("for {pinned}")))

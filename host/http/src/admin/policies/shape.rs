@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 /// Everything about policies: who decides what, what was refused, what happened lately.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct PolicyListing {
+    /// The time of this state, on the host's clock.
+    pub(super) at_micros: u64,
     /// The holder of each hook; null: the built-in rule.
     pub(super) hooks: BTreeMap<&'static str, Option<HookHolder>>,
     pub(super) policies: Vec<ListedPolicy>,
@@ -36,6 +38,9 @@ pub(super) struct HookHolder {
     pub(super) number: u32,
     /// Digest of its code.
     pub(super) digest: String,
+    /// The rule by which it has the hook: `order`, `ejection` (an order gave it to the embedded default),
+    /// `configuration`, `folder` or `default`; null: it is about to change.
+    pub(super) by: Option<&'static str>,
 }
 
 /// A policy that can be put in force.
@@ -50,12 +55,14 @@ pub(super) struct ListedPolicy {
     pub(super) settings: Map<String, Value>,
     /// The hooks it exports.
     pub(super) exports: Vec<&'static str>,
-    /// `enforce`, `shadow` or `canary N%`.
+    /// `enforce`, `shadow`, `canary N%`, `canary N% of sessions` or `canary N% of requests`.
     pub(super) mode: String,
     /// Digest of the file that its sidecar waits for.
     pub(super) waits_for: Option<String>,
     /// The hooks it holds.
     pub(super) holds: Vec<&'static str>,
+    /// The hooks it claims and does not hold, each with the reason.
+    pub(super) denied: BTreeMap<&'static str, String>,
     /// Null: it holds nothing and stands behind no other policy.
     pub(super) running: Option<PolicyCounters>,
     /// Earlier versions that the host still has, the newest last.
@@ -103,10 +110,39 @@ pub(super) struct PolicyCounters {
     pub(super) latency_nanos: BTreeMap<&'static str, Quantiles>,
     /// The hooks it is tried on, as a canary or a shadow.
     pub(super) on_trial: Vec<&'static str>,
-    pub(super) on_probation: bool,
+    /// The requests that its hooks were asked about while it was a canary; null: it was none.
+    pub(super) canary: Option<CanarySeen>,
+    /// Its probation so far; null: it is on none.
+    pub(super) probation: Option<ProbationShape>,
     /// Calls that told it about changes.
     pub(super) observes: u64,
     pub(super) snapshots: u64,
+}
+
+/// Requests by whether they were a canary's, each counted as often as it was asked about.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct CanarySeen {
+    /// Requests in its share.
+    pub(super) tried: u64,
+    /// Requests outside its share.
+    pub(super) others: u64,
+}
+
+/// A probation so far. It ends when the questions are answered and the time is over.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct ProbationShape {
+    /// Questions answered.
+    pub(super) questions: u32,
+    pub(super) questions_wanted: u32,
+    pub(super) until_micros: u64,
+    /// Faults and strikes.
+    pub(super) faults: u32,
+    /// Rows that it was asked about.
+    pub(super) rows: u64,
+    /// Rows that were refused.
+    pub(super) refused: u64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
