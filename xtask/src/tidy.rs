@@ -59,6 +59,8 @@ fn check(workspace: &Workspace) -> Result<Vec<Problem>> {
     let book = text_of(&files, shown::PATH)?;
     problems.extend(shown::check(book, &files));
     problems.extend(deciders::check(book, &files));
+    let example = text_of(&files, contract::EXAMPLE)?;
+    problems.extend(contract::check_keys(&files, example));
     problems.extend(check_files(&files, &config));
     Ok(problems)
 }
