@@ -4,7 +4,7 @@
 //! 1. A hook that an operator's order binds is that policy's, or the embedded default's.
 //! 2. Otherwise, if the configuration binds it to a policy by name, it is that policy's.
 //! 3. Otherwise a policy in the folder has every hook it exports. Where several claim one, the
-//!    one that holds it stays, and all are reported.
+//!    one that holds it stays, or at a start the one that held it last, and all are reported.
 //! 4. Otherwise it is the default's that exports it, or nobody's: the built-in rule decides.
 //!
 //! A shadow and a canary hold nothing: the rule is asked as if they were not there, and they stand
@@ -61,6 +61,10 @@ pub(crate) struct Circumstances<'a> {
     /// Names of the embedded policies, the first of two that export a hook having it.
     pub(crate) defaults: &'a [&'static str],
     pub(crate) claimants: &'a BTreeMap<&'a str, Claimant>,
+    /// Files that held a hook last, in this life of the server or an earlier one.
+    pub(crate) holders: &'a BTreeMap<Hook, String>,
+    /// Files that were the canary for a hook last.
+    pub(crate) canaries: &'a BTreeMap<Hook, String>,
 }
 
 /// The holder of a hook: a policy by name, and the place of its code.
@@ -322,8 +326,11 @@ impl<'a> Circumstances<'a> {
             hook,
             claimants: claimants.into_iter().map(str::to_owned).collect(),
         });
-        let mut holders = files.filter(|(_, it)| it.holds.contains(hook));
-        holders.next().map(|(name, _)| *name)
+        let mut holders = files.clone().filter(|(_, it)| it.holds.contains(hook));
+        let present = holders.next();
+        let mut files = files;
+        let last = || files.find(|(name, _)| self.holders.get(&hook).is_some_and(|it| it == *name));
+        present.or_else(last).map(|(name, _)| *name)
     }
 
     /// The default for `hook`. A file named like a default has become that default; the embedded
@@ -371,7 +378,10 @@ impl<'a> Circumstances<'a> {
             let mut all = self.claimants.iter().rev();
             let present = all.find(|(_, it)| it.tries.contains(hook));
             let stays = present.filter(|(_, it)| it.wants_to_try(hook));
-            if let Some((name, _)) = stays.or_else(|| canaries.clone().next()) {
+            let former = self.canaries.get(&hook);
+            let mut others = canaries.clone();
+            let last = || others.find(|(name, _)| former.is_some_and(|former| former == *name));
+            if let Some((name, _)) = stays.or_else(last).or_else(|| canaries.clone().next()) {
                 tried.entry(*name).or_default().push(hook);
             }
             let claimants: Vec<String> = canaries.map(|(name, _)| (*name).to_owned()).collect();

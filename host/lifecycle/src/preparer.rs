@@ -157,7 +157,7 @@ impl Preparer {
         };
         self.note(component.clone(), made.as_ref());
         let (sidecar, text) = self.sidecar(name, None)?;
-        let source = sidecar.source(&component, self.bounds);
+        let source = sidecar.source(&component, self.bounds).named(name);
         Ok(Version::new(Origin::Embedded, source, &sidecar, text))
     }
 
@@ -197,6 +197,7 @@ impl Preparer {
             return Ok(Inspection::WaitsFor(pinned));
         }
         let job = Job {
+            name: name.to_owned(),
             origin: Origin::File(path),
             code,
             sidecar,
@@ -224,6 +225,7 @@ impl Preparer {
     ) -> Result<Job, Failure> {
         let (sidecar, sidecar_text) = self.sidecar(name, text.map(String::into_bytes))?;
         Ok(Job {
+            name: name.to_owned(),
             origin: Origin::LastGood(path),
             code: self.code(bytes),
             sidecar,

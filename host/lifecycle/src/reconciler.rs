@@ -148,6 +148,10 @@ impl<P: PolicyPort> Reconciler<P> {
         }
         loop {
             self.prepare_all();
+            // Before anybody else is given the hooks of a file that is of no use.
+            if self.fall_back() {
+                continue;
+            }
             self.reconcile()?;
             if !self.fall_back() {
                 self.drop_ready();

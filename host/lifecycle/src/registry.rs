@@ -157,6 +157,8 @@ impl Registry {
             configured: &self.configured,
             defaults: &self.defaults,
             claimants: &claimants.collect(),
+            holders: &remembered.holders,
+            canaries: &remembered.canaries,
         })
     }
 

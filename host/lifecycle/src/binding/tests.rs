@@ -40,6 +40,8 @@ fn answer(
             configured: &configured,
             defaults: &DEFAULTS,
             claimants: &claimants,
+            holders: &BTreeMap::new(),
+            canaries: &BTreeMap::new(),
         })
     };
     let bindings = answer(held);
@@ -79,6 +81,8 @@ fn ordered(orders: &[(Hook, BoundTo)], closed: &[(Hook, &'static str)]) -> Bindi
         configured: &[],
         defaults: &DEFAULTS,
         claimants: &claimants,
+        holders: &BTreeMap::new(),
+        canaries: &BTreeMap::new(),
     })
 }
 
@@ -164,6 +168,8 @@ fn shadows_stand_beside_each_other_and_one_canary_for_a_hook() {
             configured: &[],
             defaults: &DEFAULTS,
             claimants: &claimants,
+            holders: &BTreeMap::new(),
+            canaries: &BTreeMap::new(),
         });
         assert_eq!(holders(&bindings), []);
         let tried = bindings.trials.iter();

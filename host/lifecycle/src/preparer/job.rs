@@ -31,6 +31,8 @@ const TESTED_MAX: usize = 64;
 
 /// A version of a policy that is to be made ready.
 pub(crate) struct Job {
+    /// Name of the policy, after its file.
+    pub(super) name: String,
     pub(super) origin: Origin,
     pub(super) code: Code,
     /// The sidecar; without settings in the file, it has those of the configuration.
@@ -105,6 +107,7 @@ impl Job {
     pub(super) fn version(&self, component: &PolicyComponent) -> Version {
         let text = self.sidecar_text.clone();
         let source = self.sidecar.source(component, self.bounds);
+        let source = source.named(&self.name);
         Version::new(self.origin.clone(), source, &self.sidecar, text)
     }
 }

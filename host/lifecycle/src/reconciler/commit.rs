@@ -1,9 +1,10 @@
 //! From the present policies to the wanted ones: plans, made commits.
 
+use pointsman_core::Hook;
 use pointsman_policy::{Assignment, CommitError, Committed, Install, Restored, Runner};
 
 use super::Reconciler;
-use crate::binding::Bindings;
+use crate::binding::{Bindings, Place};
 use crate::port::{HostEnded, PolicyPort};
 use crate::preparer;
 use crate::registry::{Origin, Plan, Wanted};
@@ -26,6 +27,7 @@ impl<P: PolicyPort> Reconciler<P> {
             let bindings = self.registry.bindings(self.state.remembered());
             let plan = self.registry.plan(&bindings);
             if plan.is_empty() {
+                self.remember_holders(&bindings);
                 if bindings.conflicts != self.conflicts {
                     tell::conflicts(&bindings.conflicts);
                     self.conflicts = bindings.conflicts;
@@ -37,6 +39,29 @@ impl<P: PolicyPort> Reconciler<P> {
         Ok(())
     }
 
+    /// Remembers the files that hold and try a hook, for the next life of the server. A hook that
+    /// several claim and none holds stays with the one that had it.
+    fn remember_holders(&mut self, bindings: &Bindings) {
+        self.state.change(|state| {
+            for hook in Hook::ALL {
+                match bindings.holders.get(&hook) {
+                    Some(holder) if holder.place == Place::Folder => {
+                        state.holders.insert(hook, holder.name.clone());
+                    }
+                    Some(_) | None => {}
+                }
+                let mut trials = bindings.trials.iter();
+                let tries = trials.find(|(_, trial)| match trial {
+                    Assignment::Canary(hooks, _) => hooks.contains(hook),
+                    Assignment::Enforce(_) | Assignment::Shadow(_) => false,
+                });
+                if let Some((name, _)) = tries {
+                    state.canaries.insert(hook, name.clone());
+                }
+            }
+        });
+    }
+
     /// Makes `plan` one commit, or leaves out a version that is of no use.
     fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<(), HostEnded> {
         let Plan {
@@ -45,8 +70,7 @@ impl<P: PolicyPort> Reconciler<P> {
         } = plan;
         for wanted in &install {
             match self.instance(wanted) {
-                Ok(mut policy) => {
-                    policy.set_name(wanted.name.clone());
+                Ok(policy) => {
                     commit.install.push(Install {
                         policy,
                         assignment: wanted.assignment,

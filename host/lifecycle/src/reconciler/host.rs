@@ -127,7 +127,10 @@ impl<P: PolicyPort> Reconciler<P> {
 }
 
 /// The newest entry about `version` in the quarantine.
-fn listed<'a>(quarantine: &'a [Quarantined], version: &Version) -> Option<&'a Quarantined> {
+pub(super) fn listed<'a>(
+    quarantine: &'a [Quarantined],
+    version: &Version,
+) -> Option<&'a Quarantined> {
     let fingerprint = version.source.fingerprint();
     let mut newest = quarantine.iter().rev();
     newest.find(|entry| entry.fingerprint == fingerprint)

@@ -7,12 +7,13 @@ use pointsman_core::{Hook, HookSet};
 use pointsman_policy::OnFailure;
 
 use super::Reconciler;
+use super::host::listed;
 use crate::EmbeddedPolicy;
 use crate::folder::Pair;
 use crate::port::PolicyPort;
 use crate::preparer::{Finished, Inspection, Job};
 use crate::registry::{Origin, Preparation, Source, Version};
-use crate::report::{TransactionOutcome, VersionRefusal};
+use crate::report::{ReloadStep, TransactionOutcome, VersionRefusal};
 use crate::state::LastGood;
 use crate::tell;
 use crate::transactions::{Attempt, Failure};
@@ -147,15 +148,20 @@ impl<P: PolicyPort> Reconciler<P> {
         match result {
             Ok(prepared) => {
                 let entry = self.registry.entry(&name);
-                entry.closed = HookSet::EMPTY;
-                if let Source::Files(_) = source {
-                    entry.accept();
-                }
                 if let Some(stamp) = &prepared.stamp {
                     let code = (stamp.clone(), prepared.component.clone());
                     entry.on_disk.get_or_insert_default().code = Some(code);
                 }
                 let version = Arc::clone(&prepared.version);
+                if let Some(failure) = self.in_quarantine(&version) {
+                    self.transactions.resume(&name, attempt);
+                    return self.refuse_version(&name, &version, failure);
+                }
+                let entry = self.registry.entry(&name);
+                entry.closed = HookSet::EMPTY;
+                if let Source::Files(_) = source {
+                    entry.accept();
+                }
                 let prepared = Box::new(prepared);
                 entry.preparation = Preparation::Ready { attempt, prepared };
                 self.adopt(&name, version);
@@ -168,6 +174,15 @@ impl<P: PolicyPort> Reconciler<P> {
                 }
             }
         }
+    }
+
+    /// The reason to refuse `version`, if it is in quarantine: then it claims nothing.
+    fn in_quarantine(&self, version: &Version) -> Option<Failure> {
+        let quarantine = &self.state.remembered().quarantine;
+        let listed = listed(quarantine, version)?;
+        let (step, why) = (ReloadStep::Bind, &listed.detail);
+        let why = format!("it is in quarantine: {why}");
+        Some(Failure { step, why })
     }
 
     /// Makes `version` the newest of `name` that is of use.

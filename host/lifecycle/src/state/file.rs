@@ -9,6 +9,8 @@
 //!     { "fingerprint": "…", "digest": "…", "name": "…", "cause": "faulted", "detail": "…" }
 //!   ],
 //!   "good": { "mine": { "digest": "…", "sidecar": "…" } },
+//!   "holders": { "routing": "mine" },
+//!   "canaries": { "admission": "other" },
 //!   "folder": { "path": "/etc/pointsman/policies.d", "device": 64769, "inode": 131 }
 //! }
 //! ```
@@ -56,6 +58,10 @@ struct Written {
     modes: BTreeMap<String, ModeOrder>,
     quarantine: Vec<WrittenEntry>,
     good: BTreeMap<String, WrittenGood>,
+    #[serde(default)]
+    holders: BTreeMap<String, String>,
+    #[serde(default)]
+    canaries: BTreeMap<String, String>,
     folder: Option<FolderId>,
 }
 
@@ -87,12 +93,14 @@ fn parse_checked(bytes: &[u8]) -> Result<Remembered, Unreadable> {
         return Err(Unreadable::Version(version));
     }
     let written: Written = serde_json::from_slice(bytes)?;
-    let mut state = Remembered::default();
-    for (hook, bound) in written.bindings {
-        let hook = Hook::named(&hook).ok_or(Unreadable::Value(hook, "hook"))?;
-        state.bindings.insert(hook, bound);
-    }
-    state.modes = written.modes;
+    let mut state = Remembered {
+        bindings: by_hook(written.bindings)?,
+        modes: written.modes,
+        holders: by_hook(written.holders)?,
+        canaries: by_hook(written.canaries)?,
+        folder: written.folder,
+        ..Remembered::default()
+    };
     for entry in written.quarantine {
         state.quarantine.push(entry.read()?);
     }
@@ -100,8 +108,21 @@ fn parse_checked(bytes: &[u8]) -> Result<Remembered, Unreadable> {
         let digest = read_digest(digest)?;
         state.last_good.insert(name, LastGood { digest, sidecar });
     }
-    state.folder = written.folder;
     Ok(state)
+}
+
+fn by_hook<T>(named: BTreeMap<String, T>) -> Result<BTreeMap<Hook, T>, Unreadable> {
+    let hooks = named.into_iter().map(|(name, value)| {
+        let hook = Hook::named(&name).ok_or(Unreadable::Value(name, "hook"))?;
+        Ok((hook, value))
+    });
+    hooks.collect()
+}
+
+fn by_name<T: Clone>(hooks: &BTreeMap<Hook, T>) -> BTreeMap<String, T> {
+    let named = hooks.iter();
+    let named = named.map(|(hook, value)| (hook.as_str().to_owned(), value.clone()));
+    named.collect()
 }
 
 fn read_digest(text: String) -> Result<Digest, Unreadable> {
@@ -111,16 +132,13 @@ fn read_digest(text: String) -> Result<Digest, Unreadable> {
 
 /// The text of a file with `state`.
 pub(super) fn text(state: &Remembered) -> Vec<u8> {
-    let bindings = state.bindings.iter();
     let good = state.last_good.iter();
     // A path that is not text cannot be written as JSON.
     let folder = state.folder.as_ref();
     let folder = folder.filter(|seen| seen.path.to_str().is_some());
     let written = Written {
         version: VERSION,
-        bindings: bindings
-            .map(|(hook, bound)| (hook.as_str().to_owned(), bound.clone()))
-            .collect(),
+        bindings: by_name(&state.bindings),
         modes: state.modes.clone(),
         quarantine: state.quarantine.iter().map(WrittenEntry::of).collect(),
         good: good
@@ -130,6 +148,8 @@ pub(super) fn text(state: &Remembered) -> Vec<u8> {
                 (name.clone(), WrittenGood { digest, sidecar })
             })
             .collect(),
+        holders: by_name(&state.holders),
+        canaries: by_name(&state.canaries),
         folder: folder.cloned(),
     };
     let mut text = serde_json::to_vec_pretty(&written).expect("every key in it is text");

@@ -41,6 +41,10 @@ pub struct Remembered {
     pub quarantine: Vec<Quarantined>,
     /// The last good version of each policy that came as a file, by policy name.
     pub last_good: BTreeMap<String, LastGood>,
+    /// Files that held a hook last, by policy name: where several claim one, this one keeps it.
+    pub holders: BTreeMap<Hook, String>,
+    /// Files that were the canary for a hook last, in the same way.
+    pub canaries: BTreeMap<Hook, String>,
     /// The policy folder, when it was last listed.
     pub folder: Option<FolderId>,
 }

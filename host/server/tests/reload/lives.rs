@@ -113,6 +113,77 @@ fn what_was_rolled_back_stays_out_after_a_restart_and_the_one_before_is_in_force
     assert!(refusal.why.contains("quarantine"), "{refusal:?}");
 }
 
+/// A stage in which `first` holds the hook that `second` claims, too.
+fn contested(first: &str, second: &str) -> Stage {
+    let mut stage = Stage::small();
+    for (name, number) in [(first, 1), (second, 2)] {
+        let bytes = version(&component("aging"), number);
+        stage.write(&format!("{name}.wasm"), bytes);
+        stage.settle();
+    }
+    stage
+}
+
+#[test]
+fn who_decides_is_the_same_after_a_restart_where_several_claim_a_hook() {
+    for (first, second) in [("one", "two"), ("two", "one")] {
+        let stage = contested(first, second);
+        assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some(first));
+        let stage = stage.restart(|_| {});
+        assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some(first));
+        let conflicts = stage.report().conflicts.len();
+        assert_eq!(conflicts, 1, "it is still said");
+    }
+}
+
+#[test]
+fn who_decides_is_the_same_after_a_restart_though_its_file_is_broken() {
+    let mut stage = Stage::with(&["aging"], soon_proven);
+    let good = version(&component("aging"), 1);
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    prove(&mut stage);
+    stage.write("another.wasm", version(&component("aging"), 2));
+    stage.settle();
+    let stage = stage.restart(|stage| stage.write("mine.wasm", "no"));
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+}
+
+#[test]
+fn what_is_in_quarantine_claims_nothing_at_a_start() {
+    let mut stage = Stage::small();
+    stage.write("a.wasm", version(&component("aging"), 1));
+    stage.settle();
+    let policy = "a".to_owned();
+    stage.order(Order::Rollback { policy }).unwrap();
+    stage.write("b.wasm", version(&component("aging"), 2));
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("b"));
+    let stage = stage.restart(|_| {});
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("b"));
+    assert_eq!(stage.report().conflicts, []);
+    let why = stage.refusal("a").unwrap().why;
+    assert_eq!(why, "it is in quarantine: rolled back by order");
+}
+
+#[test]
+fn the_canary_is_the_same_after_a_restart() {
+    let mut stage = Stage::with(&["memory-aware"], |_, _| {});
+    for name in ["two", "one"] {
+        stage.write(&format!("{name}.toml"), "mode = 'canary 10%'");
+        stage.write(&format!("{name}.wasm"), component("first-policy"));
+        stage.settle();
+    }
+    let canary = |stage: &Stage| {
+        let statuses = stage.statuses();
+        let mut tried = statuses.iter().filter(|it| !it.on_trial.is_empty());
+        tried.next().map(|it| it.name.clone())
+    };
+    assert_eq!(canary(&stage).as_deref(), Some("two"));
+    let stage = stage.restart(|_| {});
+    assert_eq!(canary(&stage).as_deref(), Some("two"));
+}
+
 #[test]
 fn what_is_in_quarantine_stays_out_after_a_restart() {
     let mut stage = Stage::small();
