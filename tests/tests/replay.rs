@@ -261,7 +261,12 @@ fn what_another_policy_would_have_done_is_counted_with_examples() {
         same.contains("memory-aware would have decided 0 of "),
         "{same}"
     );
-    let (other, verdict) = said(&rival("round-robin"));
+    // It names one executor, where the default names what comes next, too.
+    let (alike, _) = said(&rival("round-robin"));
+    let counted =
+        "would have decided 0 of 200 otherwise at routing, and 200 alike but for the fallbacks";
+    assert!(alike.contains(counted), "{alike}");
+    let (other, verdict) = said(&rival("first-policy"));
     assert_eq!(verdict, Verdict::Good);
     assert!(other.contains("e.g. round "), "{other}");
     assert!(other.contains("routing: memory-aware"), "{other}");

@@ -64,6 +64,7 @@ impl Sink<PolicyHost> for Paced {
             agreement.agreed += u64::from(same);
             agreement.differed += u64::from(!same);
         }
+        agreement.fallbacks += fallbacks(one, other);
         answer
     }
 }
@@ -80,6 +81,24 @@ fn compare(one: &Reply, other: &Reply) -> Vec<bool> {
         return one.iter().zip(other).map(|(a, b)| a == b).collect();
     }
     panic!("{one:?} and {other:?} are not compared here")
+}
+
+/// The number of placements with the same first executor, which has room here, and other ones after
+/// it.
+fn fallbacks(one: &Reply, other: &Reply) -> u64 {
+    let (Reply::Routing(one), Reply::Routing(other)) = (one, other) else {
+        return 0;
+    };
+    let pairs = one.iter().zip(other);
+    let alike = pairs.filter(|(a, b)| effect(a) == effect(b));
+    alike.map(|(a, b)| u64::from(places(a) != places(b))).sum()
+}
+
+fn places(verdict: &routing::Verdict) -> &[pointsman_core::ExecutorId] {
+    match &verdict.choice {
+        routing::Choice::Place(executors) => executors,
+        routing::Choice::Hold(_) | routing::Choice::GiveUp => &[],
+    }
 }
 
 fn effect(verdict: &routing::Verdict) -> String {
@@ -151,7 +170,9 @@ fn the_agreement_of_two_policies_is_counted_exactly() {
     let (report, paced) = shadowed(&engine, &plain, &[Hook::Priority, Hook::Routing]);
     assert_eq!(report.agreement, paced.expected);
     for hook in [Hook::Priority, Hook::Routing] {
-        let Agreement { agreed, differed } = report.agreement[&hook];
+        let Agreement {
+            agreed, differed, ..
+        } = report.agreement[&hook];
         assert!(
             agreed > 0 && differed > 0,
             "{hook:?}: {agreed} and {differed} show little"

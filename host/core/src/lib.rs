@@ -93,7 +93,7 @@ pub use input::{
 };
 pub use machine::{
     BrokenInvariant, ExecutorSnapshot, Machine, Obstacle, PotentialLoad, Probe, ProbedExecutor,
-    QueueSnapshot, WaitReason, WaitReasons,
+    QueueSnapshot, WaitReason, WaitReasons, Walk,
 };
 pub use pointsman_interface::*;
 pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};

@@ -1,7 +1,7 @@
 //! The machine as a policy's host sees it while a question is asked: read-only.
 
 use crate::log::{News, RowKey};
-use crate::machine::Machine;
+use crate::machine::{Machine, Walk};
 use pointsman_interface::rows::{Cached, Change, NameKind, Request};
 use pointsman_interface::{ExecutorId, RequestId, RowKinds};
 
@@ -37,6 +37,17 @@ impl<'a> View<'a> {
     /// Executors attached now.
     pub fn executors(&self) -> impl Iterator<Item = ExecutorId> + 'a {
         self.machine.executor_ids()
+    }
+
+    /// The ways of requests along the executors that an answer names, in order: where each would be
+    /// placed now. Of the room that those before it would take, slots and places in queues are
+    /// counted, blocks are not.
+    #[must_use]
+    pub fn walks<'p>(
+        &self,
+        placements: impl Iterator<Item = (RequestId, &'p [ExecutorId])>,
+    ) -> Vec<Walk> {
+        self.machine.walks(placements)
     }
 
     /// Position after the newest row change.

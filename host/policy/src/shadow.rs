@@ -19,7 +19,6 @@
 //! # Not here
 //! The hooks of a shadow, and its promotion (`host::shadow`).
 
-mod compare;
 mod output;
 mod report;
 mod worker;
@@ -30,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, thread};
 
 use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{Feed, HookSet, Moment, Question, Reply};
+use pointsman_core::{Feed, HookSet, Moment, Question, Reply, Walk};
 
 use crate::host::member::Asking;
 use crate::limits::Patience;
@@ -98,6 +97,8 @@ struct InForce {
     policy: u32,
     reasons: Arc<[String]>,
     reply: Reply,
+    /// The way of each request of a routing question.
+    walks: Vec<Walk>,
 }
 
 impl Shadow {
@@ -138,7 +139,7 @@ impl Shadow {
     pub(crate) fn put(
         &mut self,
         asking: &Asking<'_>,
-        in_force: Option<(u32, Reply)>,
+        in_force: Option<(u32, Reply, Vec<Walk>)>,
         reasons: &[String],
     ) -> Option<String> {
         if self.flow != Flow::Ended && self.link.over.load(Ordering::Acquire) {
@@ -160,10 +161,11 @@ impl Shadow {
         let mut changes = Vec::new();
         let kinds = self.feed.needs().of(asking.question.hook());
         let extent = asking.rows.changes(&mut self.feed, kinds, &mut changes);
-        let in_force = in_force.map(|(policy, reply)| InForce {
+        let in_force = in_force.map(|(policy, reply, walks)| InForce {
             policy,
             reasons: self.reasons(policy, reasons),
             reply,
+            walks,
         });
         self.send(ShadowQuestion {
             at: asking.at,

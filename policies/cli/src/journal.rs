@@ -225,12 +225,13 @@ fn report(replay: &Replay, out: &mut dyn Write) -> io::Result<()> {
     for (hook, it) in &compared.hooks {
         writeln!(
             out,
-            "{} would have decided {} of {} otherwise at {}; {} questions had no answer to compare \
-             with, at {} it faulted",
+            "{} would have decided {} of {} otherwise at {}, and {} alike but for the fallbacks; {} \
+             questions had no answer to compare with, at {} it faulted",
             what_if.name(),
             it.different,
-            it.same + it.different,
+            it.same + it.fallbacks + it.different,
             hook.as_str(),
+            it.fallbacks,
             it.unanswered,
             it.faults
         )?;

@@ -163,7 +163,14 @@ fn policies(told: &Value) -> String {
 }
 
 fn shadows(told: &Value) -> String {
-    let mut columns = Columns::new(&["policy", "decision", "compared", "agreement", "dropped"]);
+    let mut columns = Columns::new(&[
+        "policy",
+        "decision",
+        "compared",
+        "agreement",
+        "but for fallbacks",
+        "dropped",
+    ]);
     for shadow in list(&told["shadows"]) {
         for (hook, seen) in shadow["hooks"].as_object().into_iter().flatten() {
             let count = |key: &str| seen[key].as_u64().unwrap_or(0);
@@ -174,6 +181,7 @@ fn shadows(told: &Value) -> String {
                 hook,
                 &grouped(count("compared")),
                 &share,
+                &grouped(count("fallbacks")),
                 &grouped(shadow["dropped"].as_u64().unwrap_or(0)),
             ]);
         }

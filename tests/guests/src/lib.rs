@@ -64,6 +64,10 @@ impl Hostile {
             Some(Outrage::Recurse) => {
                 black_box(recurse(black_box(0)));
             }
+            Some(Outrage::Clock) => {
+                #[expect(clippy::disallowed_types, reason = "it misbehaves")]
+                black_box(std::time::Instant::now());
+            }
             Some(Outrage::MillionRows | Outrage::Gigabyte) | None => {}
         }
     }
@@ -119,7 +123,12 @@ impl Hostile {
         match executor {
             Some(id) => {
                 *self.placed.entry(id).or_default() += 1;
-                routing::Choice::Place(vec![id])
+                let mut places = vec![id];
+                if self.answers() == Answers::WithFallbacks {
+                    let others = mirror.executors().map(|executor| executor.info.id);
+                    places.extend(others.filter(|other| *other != id));
+                }
+                routing::Choice::Place(places)
             }
             None => routing::Choice::Hold(None),
         }

@@ -34,6 +34,8 @@ pub enum Outrage {
     Allocate,
     /// Recurses without end.
     Recurse,
+    /// Asks the time, which a component has not.
+    Clock,
     /// Returns a list of a million rows.
     MillionRows,
     /// Returns a snapshot of a gigabyte.
@@ -64,6 +66,8 @@ pub enum Answers {
     /// Plain answers, all of them valid.
     #[default]
     Plain,
+    /// Plain ones, which name every other executor after the first one with a slot.
+    WithFallbacks,
     /// Places where the request does not allow it.
     IgnoreAllowed,
     /// Gives every verdict and every request twice.

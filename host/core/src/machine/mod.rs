@@ -44,6 +44,7 @@ use pointsman_interface::{
 };
 
 pub use check::BrokenInvariant;
+pub use interlock::Walk;
 pub use probe::{PotentialLoad, Probe, ProbedExecutor};
 pub use wait::{Obstacle, WaitReason, WaitReasons};
 
@@ -164,6 +165,18 @@ impl Machine {
     #[must_use]
     pub fn round(&self) -> Round {
         self.out.at.round
+    }
+
+    /// See [`View::walks`].
+    pub(crate) fn walks<'p>(
+        &self,
+        placements: impl Iterator<Item = (RequestId, &'p [ExecutorId])>,
+    ) -> Vec<Walk> {
+        let books = Books {
+            ledger: &self.ledger,
+            requests: &self.requests,
+        };
+        interlock::walks(books, placements)
     }
 
     /// The machine as policies are told of it.

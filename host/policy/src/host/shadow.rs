@@ -100,12 +100,21 @@ impl PolicyHost {
     /// Passes a question on to the shadows of its hook, with the answer in force, if there is one.
     pub(super) fn show(&mut self, asking: &Asking<'_>, answered: Option<(u32, &Reply)>) {
         let hook = asking.question.hook();
+        if !self
+            .shadows
+            .iter()
+            .any(|shadow| shadow.hooks.contains(hook))
+        {
+            return;
+        }
+        let walks = answered.map(|(_, reply)| asking.rows.walks(asking.question, reply));
         let mut ended = Vec::new();
         for shadow in &mut self.shadows {
             if !shadow.hooks.contains(hook) {
                 continue;
             }
-            let in_force = answered.map(|(policy, reply)| (policy, reply.clone()));
+            let in_force = answered.zip(walks.clone());
+            let in_force = in_force.map(|((policy, reply), walks)| (policy, reply.clone(), walks));
             let member = answered.and_then(|(policy, _)| self.members.get(&policy));
             let reasons = member.map(|member| member.runner.description.reasons.as_slice());
             if let Some(why) = shadow.put(asking, in_force, reasons.unwrap_or_default()) {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_core::{FaultKind, Hook, HookMap, HookSet, Moment};
 
-use super::compare::DecisionPair;
+use crate::compare::{DecisionPair, Likeness};
 use crate::instance::Fault;
 use crate::stats::Spread;
 
@@ -59,8 +59,10 @@ pub enum ShadowState {
 /// The numbers of decisions that agreed and that differed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Decisions that agreed.
+    /// Decisions that agreed: with the same effect, as far as is known.
     pub agreed: u64,
+    /// Of these, placements on the same executor of which only the fallbacks differ.
+    pub fallbacks: u64,
     /// Decisions that differed.
     pub differed: u64,
 }
@@ -102,10 +104,13 @@ impl Agreement {
     }
 
     fn count(&mut self, pair: &DecisionPair) {
-        if pair.is_agreed() {
-            self.agreed += 1;
-        } else {
-            self.differed += 1;
+        match pair.likeness() {
+            Likeness::Same => self.agreed += 1,
+            Likeness::Fallbacks => {
+                self.agreed += 1;
+                self.fallbacks += 1;
+            }
+            Likeness::Different => self.differed += 1,
         }
     }
 }
@@ -135,6 +140,7 @@ impl ShadowReport {
         let all = self.agreement.values();
         all.fold(Agreement::default(), |sum, one| Agreement {
             agreed: sum.agreed + one.agreed,
+            fallbacks: sum.fallbacks + one.fallbacks,
             differed: sum.differed + one.differed,
         })
     }

@@ -13,9 +13,9 @@ use std::sync::mpsc::Receiver;
 use pointsman_core::rows::Extent;
 use pointsman_core::{Hook, Micros, Moment, Relay};
 
-use super::compare::{Decision, DecisionPair, compare};
 use super::report::{DecisionText, Disagreement};
 use super::{InForce, Link, ShadowQuestion};
+use crate::compare::{ComparedDecision, DecisionPair, Judged, Likeness, compare, walks_beside};
 use crate::host::{DumpedCall, FaultDump};
 use crate::instance::Fault;
 use crate::limits::Patience;
@@ -114,8 +114,16 @@ impl Worker {
             .by_reply(needs, &put.question, &answered.reply);
         let hook = put.question.hook();
         let compared = put.in_force.as_ref().map(|in_force| {
-            let decisions = compare(&put.question, &in_force.reply, &answered.reply);
-            (in_force, decisions)
+            let walks = walks_beside(&in_force.walks, &answered.reply);
+            let one = Judged {
+                reply: &in_force.reply,
+                walks: &in_force.walks,
+            };
+            let other = Judged {
+                reply: &answered.reply,
+                walks: &walks,
+            };
+            (in_force, compare(&put.question, one, other))
         });
         let mut report = self.link.lock();
         report.answers[hook] += 1;
@@ -129,7 +137,7 @@ impl Worker {
         for pair in &decisions {
             let reason = text(&in_force.reasons, &pair.in_force);
             report.count(hook, reason.as_deref(), pair);
-            if !pair.is_agreed() {
+            if pair.likeness() == Likeness::Different {
                 report.example(self.example((put.at, hook), in_force, pair));
             }
         }
@@ -152,8 +160,8 @@ impl Worker {
             },
             shadow: DecisionText {
                 policy: self.number,
-                choice: pair.shadow.choice.to_string(),
-                reason: text(&self.runner.description.reasons, &pair.shadow),
+                choice: pair.other.choice.to_string(),
+                reason: text(&self.runner.description.reasons, &pair.other),
             },
         }
     }
@@ -173,7 +181,7 @@ impl Worker {
 }
 
 /// The reason of a decision, in the words of the policy that made it.
-fn text(reasons: &[String], decision: &Decision) -> Option<String> {
+fn text(reasons: &[String], decision: &ComparedDecision) -> Option<String> {
     let reason = decision.reason?;
     reasons.get(usize::from(reason)).cloned()
 }

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use pointsman_core::rows::NameKind;
-use pointsman_core::{
-    Answer, Asked, Author, Bounds, Hook, Reply, RequestId, Round, View, admission, routing,
-};
+use pointsman_core::{Answer, Asked, Author, Bounds, ExecutorId, Hook, Reply, View};
 use pointsman_journal::{Decision, Roster};
-use pointsman_notation::Time;
+use pointsman_policy::compare::{
+    About, ComparedChoice, DecisionPair, Judged, Likeness, compare, walks,
+};
 use pointsman_policy::{PolicySource, Runner, StartError, start};
 
 use super::{ReplayError, Stop};
@@ -52,24 +52,16 @@ pub struct WhatIfTally {
 /// Counters of the answers to one hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HookComparison {
-    /// Verdicts that agree, or whole answers for a hook without verdicts.
+    /// Decisions that are the same.
     pub same: u64,
-    /// Verdicts, or whole answers, that differ.
+    /// Placements on the same executor, of which only the fallbacks differ.
+    pub fallbacks: u64,
+    /// Decisions that differ: of placements, the executor on which the request would be.
     pub different: u64,
     /// Questions that no policy had answered.
     pub unanswered: u64,
     /// Questions at which the other policy faulted.
     pub faults: u64,
-}
-
-/// A part of an answer that is compared on its own.
-struct Part {
-    /// The request that it is about; `None` for all of them.
-    request: Option<RequestId>,
-    /// The decision in words.
-    choice: String,
-    /// Index into the policy's reasons.
-    reason: u16,
 }
 
 impl WhatIf {
@@ -144,26 +136,33 @@ impl WhatIf {
             compared.unanswered += 1;
             return;
         };
-        let before = parts(&asked.view, &decision.requests, recorded);
-        let after = parts(&asked.view, &decision.requests, &answered.reply);
-        for (before, after) in before.into_iter().zip(after) {
-            self.compare(asked.at.round, decision, (before, after));
+        for pair in compared_with(asked, recorded, &answered.reply) {
+            self.count(asked, decision, &pair);
         }
     }
 
-    fn compare(&mut self, round: Round, decision: &Decision<'_>, (before, after): (Part, Part)) {
+    fn count(&mut self, asked: &Asked<'_>, decision: &Decision<'_>, pair: &DecisionPair) {
         let compared = self.tally.hooks.entry(decision.hook).or_default();
-        if before.choice == after.choice {
-            compared.same += 1;
-            return;
+        match pair.likeness() {
+            Likeness::Same => compared.same += 1,
+            Likeness::Fallbacks => compared.fallbacks += 1,
+            Likeness::Different => {
+                compared.different += 1;
+                self.differs(asked, decision, pair);
+            }
         }
-        compared.different += 1;
-        let author = self.author(&decision.answer, before.reason);
+    }
+
+    fn differs(&mut self, asked: &Asked<'_>, decision: &Decision<'_>, pair: &DecisionPair) {
+        let author = self.author(&decision.answer, pair.in_force.reason);
         let runner = self.runner.as_ref();
-        let said = runner.and_then(|runner| runner.description().reason(after.reason));
+        let said = runner.and_then(|runner| {
+            let reason = pair.other.reason?;
+            runner.description().reason(reason)
+        });
         let said = because(said.unwrap_or_default());
-        let recorded = format!("{author}: {}", kind(&before.choice));
-        let instead = format!("{}{said}", kind(&after.choice));
+        let recorded = format!("{author}: {}", kind(&pair.in_force.choice));
+        let instead = format!("{}{said}", kind(&pair.other.choice));
         let key = (decision.hook, recorded, instead);
         if self.tally.groups.len() < GROUPS_MAX || self.tally.groups.contains_key(&key) {
             *self.tally.groups.entry(key).or_default() += 1;
@@ -172,26 +171,29 @@ impl WhatIf {
             *self.tally.groups.entry(rest).or_default() += 1;
         }
         if self.tally.examples.len() < self.examples_max {
-            let about = before
-                .request
-                .map_or(String::new(), |id| format!(", request {id}"));
+            let name = |id: ExecutorId| executor_name(&asked.view, id);
+            let about = match pair.about {
+                About::Executor(id) => name(id),
+                About::Request(_) | About::Rank(_) => pair.about.to_string(),
+            };
             self.tally.examples.push(format!(
-                "round {round}, {}{about}: {author}: {}; {}: {}{said}",
+                "round {}, {}, {about}: {author}: {}; {}: {}{said}",
+                asked.at.round,
                 decision.hook.as_str(),
-                before.choice,
+                pair.in_force.choice.words(&name),
                 self.name,
-                after.choice,
+                pair.other.choice.words(&name),
             ));
         }
     }
 
     /// The author of a decision with the reason it gave.
-    fn author(&self, answer: &Answer<Reply>, reason: u16) -> String {
+    fn author(&self, answer: &Answer<Reply>, reason: Option<u16>) -> String {
         match answer.author {
             Author::BuiltIn => "the built-in rule".to_owned(),
             Author::Policy(number) => match self.known.get(&number) {
                 Some(known) => {
-                    let reason = known.reasons.get(usize::from(reason));
+                    let reason = reason.and_then(|at| known.reasons.get(usize::from(at)));
                     let reason = reason.map(String::as_str).unwrap_or_default();
                     format!("{}{}", known.name, because(reason))
                 }
@@ -210,88 +212,35 @@ fn because(reason: &str) -> String {
     }
 }
 
-/// The first word of a choice.
-fn kind(choice: &str) -> &str {
-    choice.split(' ').next().unwrap_or_default()
-}
-
-/// The parts of an answer in words.
-fn parts(view: &View<'_>, requests: &[RequestId], reply: &Reply) -> Vec<Part> {
-    let name = |id: u32| {
-        let name = view.name(NameKind::Executor, id);
-        name.map_or_else(|| format!("executor {id}"), ToOwned::to_owned)
-    };
-    let whole = |choice: String, reason| {
-        vec![Part {
-            request: None,
-            choice,
-            reason,
-        }]
-    };
-    match reply {
-        Reply::Admission(verdicts) => {
-            let verdicts = requests.iter().zip(verdicts);
-            let parts = verdicts.map(|(request, verdict)| Part {
-                request: Some(*request),
-                choice: admitted(verdict.choice),
-                reason: verdict.reason,
-            });
-            parts.collect()
-        }
-        Reply::Routing(verdicts) => {
-            let verdicts = requests.iter().zip(verdicts);
-            let parts = verdicts.map(|(request, verdict)| Part {
-                request: Some(*request),
-                choice: routed(&verdict.choice, &name),
-                reason: verdict.reason,
-            });
-            parts.collect()
-        }
-        Reply::Priority(order) => whole(format!("orders {order:?}"), 0),
-        Reply::Preemption(None) => whole("evicts nobody".to_owned(), 0),
-        Reply::Preemption(Some(eviction)) => {
-            let on = name(eviction.executor.0);
-            let choice = format!("evicts {:?} from {on}", eviction.victims);
-            whole(choice, eviction.reason)
-        }
-        Reply::Budget(allotments) => {
-            let parts = allotments.engines.iter();
-            let parts: Vec<String> = parts
-                .map(|it| format!("{} to {}", it.tokens_max, name(it.executor.0)))
-                .collect();
-            whole(format!("allots {}", parts.join(", ")), 0)
-        }
-        Reply::Arrangement(arrangement) => whole(format!("serves {arrangement}"), 0),
-    }
-}
-
-fn admitted(choice: admission::Choice) -> String {
+/// The kind of a choice, in a word or two.
+fn kind(choice: &ComparedChoice) -> &'static str {
     match choice {
-        admission::Choice::Admit => "admits it".to_owned(),
-        admission::Choice::Park => "parks it".to_owned(),
-        admission::Choice::Shed(secs) => {
-            format!("sheds it for {}", Time::from_secs(secs.into()))
-        }
-        admission::Choice::Displace(other) => {
-            let after = Time::from_secs(other.retry_after.into());
-            format!(
-                "displaces request {}, to come back in {after}",
-                other.request
-            )
-        }
+        ComparedChoice::Admission(pointsman_core::admission::Choice::Admit) => "admit",
+        ComparedChoice::Admission(pointsman_core::admission::Choice::Park) => "park",
+        ComparedChoice::Admission(pointsman_core::admission::Choice::Shed(_)) => "shed",
+        ComparedChoice::Admission(pointsman_core::admission::Choice::Displace(_)) => "displace",
+        ComparedChoice::Place(_, Some(_)) => "place",
+        ComparedChoice::Place(_, None) => "place where there is no room",
+        ComparedChoice::Hold => "hold",
+        ComparedChoice::GiveUp => "give up",
+        ComparedChoice::Next(_) => "next",
+        ComparedChoice::Evict(..) => "evict",
+        ComparedChoice::EvictNobody => "evict nobody",
+        ComparedChoice::Tokens(_) => "allot",
+        ComparedChoice::Arrange(_) => "serve",
+        ComparedChoice::Nothing => "nothing",
     }
 }
 
-fn routed(choice: &routing::Choice, name: &dyn Fn(u32) -> String) -> String {
-    match choice {
-        routing::Choice::Place(executors) => {
-            let names: Vec<String> = executors.iter().map(|it| name(it.0)).collect();
-            format!("places it on {}", names.join(", or else "))
-        }
-        routing::Choice::Hold(None) => "holds it".to_owned(),
-        routing::Choice::Hold(Some(until)) => {
-            format!("holds it until {}", Time::from_micros(until.0))
-        }
-        routing::Choice::GiveUp => "gives it up".to_owned(),
-    }
+/// The recorded answer and another one to the same question, on the machine as it was then.
+fn compared_with(asked: &Asked<'_>, recorded: &Reply, other: &Reply) -> Vec<DecisionPair> {
+    let Asked { view, question, .. } = asked;
+    let [before, after] = [recorded, other].map(|reply| walks(view, question, reply));
+    let judged = |reply, walks| Judged { reply, walks };
+    compare(question, judged(recorded, &before), judged(other, &after))
+}
+
+fn executor_name(view: &View<'_>, id: ExecutorId) -> String {
+    let name = view.name(NameKind::Executor, id.0);
+    name.map_or_else(|| format!("executor {id}"), ToOwned::to_owned)
 }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `place` | placements |
 //! | `evict` | evictions: each victim, and that their leaving covers the shortage |
+//! | `walk` | where the requests of an answer would go |
 //! | `answers` | admissions, orders, budgets, and the form of answers |
 //!
 //! # Invariants
@@ -17,11 +18,15 @@
 mod answers;
 mod evict;
 mod place;
+mod walk;
 
 use super::ledger::Ledger;
 use super::requests::Requests;
 
 pub(super) use answers::{check_admission, check_budgets, check_count, named, order};
+pub use walk::Walk;
+pub(super) use walk::walks;
+
 pub(super) use place::{
     Prospect, check_eligible, check_open_to, check_place, first_in_order, prospect,
 };
