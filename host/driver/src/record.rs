@@ -6,7 +6,7 @@
 use pointsman_core::rows::NameKind;
 use pointsman_core::{Author, ExecutorId, Fact, Machine, SequenceRef, Stamped};
 use pointsman_executor::delivery::BUILT_IN;
-use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost, Restored};
+use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost};
 use tracing::{debug, error, info, trace, warn};
 
 /// The name of the author of a decision.
@@ -32,8 +32,7 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
         Fact::Fault(hook, fault) => warn!(
             hook = hook.as_str(),
             policy = name(policies, fault.policy),
-            kind = ?fault.kind,
-            detail = fault.detail,
+            fault = fault.headline(),
             "policy faulted, the next in line answered"
         ),
         Fact::Refused(by, hook, refusal) => debug!(
@@ -95,8 +94,7 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
     match &event.kind {
         PolicyEventKind::Faulted(fault) => warn!(
             policy,
-            kind = ?fault.kind,
-            detail = fault.detail,
+            %fault,
             "policy faulted at a snapshot"
         ),
         PolicyEventKind::Restarted {
@@ -105,7 +103,7 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
         } => info!(
             policy,
             generation,
-            restored = restored_as(restored),
+            %restored,
             "policy restarted"
         ),
         PolicyEventKind::SnapshotsEnded { why } => {
@@ -156,15 +154,6 @@ pub(super) fn concerns_reconciler(event: &PolicyEventKind) -> bool {
             | PolicyEventKind::Proven { .. }
             | PolicyEventKind::Retired
     )
-}
-
-fn restored_as(restored: &Restored) -> String {
-    match restored {
-        Restored::Cold => "no state".to_owned(),
-        Restored::Warm => "its state".to_owned(),
-        Restored::Refused(why) => format!("state refused: {why}"),
-        Restored::Faulted(fault) => format!("faulted on its state: {}", fault.detail),
-    }
 }
 
 fn policy_line(policy: &str, level: LogLevel, text: &str) {

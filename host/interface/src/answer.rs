@@ -147,8 +147,16 @@ pub struct PolicyFault {
     pub policy: u32,
     /// The kind of failure.
     pub kind: FaultKind,
-    /// Message and backtrace as far as known, for the operator.
+    /// The failure in one line, with the policy's name, and below it the place as far as known.
     pub detail: String,
+}
+
+impl PolicyFault {
+    /// The failure in one line.
+    #[must_use]
+    pub fn headline(&self) -> &str {
+        self.detail.lines().next().unwrap_or_default()
+    }
 }
 
 /// The reason for which a policy did not answer.

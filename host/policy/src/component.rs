@@ -28,7 +28,7 @@ use crate::compiler::CompileStop;
 use crate::engine::PolicyEngine;
 pub use crate::scan::Hint;
 use crate::scan::{self, Exports, KNOWN};
-use crate::store::{StoreState, write_log};
+use crate::store::{StoreState, write_fault, write_log};
 use crate::wasm::Indices;
 
 #[cfg(test)]
@@ -342,7 +342,9 @@ fn link(
     component: &Component,
 ) -> wasmtime::Result<InstancePre<StoreState>> {
     let mut linker = Linker::<StoreState>::new(engine);
-    linker.instance(LOG)?.func_wrap("write", write_log)?;
+    let mut log = linker.instance(LOG)?;
+    log.func_wrap("write", write_log)?;
+    log.func_wrap("fault", write_fault)?;
     linker.instantiate_pre(component)
 }
 

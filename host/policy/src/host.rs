@@ -60,6 +60,7 @@ use probation::Trial;
 pub use probation::{Probation, ProbationProgress, RollbackWhy};
 pub use quarantine::Cause;
 pub use record::{AnswerCost, Began, LastAsked};
+use retired::GoneNames;
 pub use retired::Retired;
 pub use status::{PolicyStats, PolicyStatus, Quarantined};
 
@@ -76,6 +77,7 @@ pub struct PolicyHost {
     closed: HookSet,
     shared: Shared,
     next_number: u32,
+    gone: GoneNames,
 }
 
 /// A reason why a policy was not added, bound or swapped in.
@@ -130,6 +132,7 @@ impl PolicyHost {
                 last: LastAsked::default(),
             },
             next_number: 0,
+            gone: GoneNames::default(),
         }
     }
 
@@ -221,6 +224,7 @@ impl PolicyHost {
         for default in self.defaults.values_mut() {
             default.take_if(|number| *number == policy);
         }
+        self.gone.put(policy, member.runner.name());
         self.shared.retired.put_member(member);
         let kind = PolicyEventKind::Retired;
         self.shared.events.push(now, policy, kind);
@@ -261,9 +265,9 @@ impl PolicyHost {
     /// of its successor.
     pub fn handover(&mut self, now: Micros, policy: u32) -> Option<Snapshot> {
         let member = self.members.get_mut(&policy)?;
-        member.save(&mut self.shared, now);
+        let fault = member.save(&mut self.shared, now);
         let snapshot = member.runner.snapshot();
-        self.settle(now, policy, "faulted at a snapshot");
+        self.settle(now, policy, &fault.unwrap_or_default());
         snapshot
     }
 
@@ -331,10 +335,13 @@ impl PolicyHost {
         Some(self.runner(policy)?.hooks)
     }
 
-    /// The name by which the operator knows a policy.
+    /// The name by which the operator knows a policy. One that was dropped a short time ago still has
+    /// its name: what it did is told afterwards.
     #[must_use]
     pub fn name(&self, policy: u32) -> Option<&str> {
-        Some(self.runner(policy)?.name())
+        let runner = self.runner(policy);
+        let name = runner.map(Runner::name);
+        name.or_else(|| self.gone.get(policy))
     }
 
     /// A policy's description of itself.

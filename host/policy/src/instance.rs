@@ -8,10 +8,12 @@
 //! 1. After a [`Fault`] an instance is dropped and never asked again: its memory is in an unknown
 //!    state (`host::tests`).
 
+use std::fmt;
+
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{
-    Bounds, ExecutorId, FaultKind, HookSet, Micros, Moment, Needs, Question, Reply,
-};
+use pointsman_core::{Bounds, ExecutorId, HookSet, Micros, Moment, Needs, Question, Reply};
+
+pub use crate::fault::Fault;
 
 /// One running instance of a policy.
 ///
@@ -91,33 +93,6 @@ pub trait Instance: Send {
     }
 }
 
-/// A call that ended without an answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind:?}: {detail}")]
-pub struct Fault {
-    /// Kind of the failure.
-    pub kind: FaultKind,
-    /// Name of the call, message, and backtrace if there is one. Bounded.
-    pub detail: String,
-}
-
-impl Fault {
-    /// Makes a fault of kind `kind`.
-    #[must_use]
-    pub fn new(kind: FaultKind, detail: impl Into<String>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-        }
-    }
-
-    /// Makes the fault of a call to an interface that the policy does not export.
-    #[must_use]
-    pub fn not_exported(interface: &str) -> Self {
-        Self::new(FaultKind::Trap, format!("{interface} is not exported"))
-    }
-}
-
 /// A policy's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyDescription {
@@ -176,4 +151,14 @@ pub struct LogLine {
     pub level: LogLevel,
     /// Text, cut to the limit on line length.
     pub message: String,
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+        })
+    }
 }

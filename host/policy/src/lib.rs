@@ -22,10 +22,12 @@
 
 mod bindings;
 mod cache;
+pub mod compare;
 mod compiler;
 mod component;
 mod convert;
 mod engine;
+mod fault;
 #[cfg(test)]
 mod fixture;
 mod host;

@@ -27,6 +27,8 @@ mod tests;
 #[derive(Clone)]
 pub struct PolicySource {
     code: Code,
+    /// The name by which the operator knows the policy; absent: what the policy calls itself.
+    name: Option<Arc<str>>,
     settings: Arc<str>,
     limits: Limits,
     bounds: Bounds,
@@ -72,6 +74,7 @@ impl PolicySource {
         text.extend_from_slice(settings.as_bytes());
         Self {
             code,
+            name: None,
             settings: settings.into(),
             limits,
             bounds: Config::default().bounds(),
@@ -85,6 +88,35 @@ impl PolicySource {
     #[must_use]
     pub fn within(self, bounds: Bounds) -> Self {
         Self { bounds, ..self }
+    }
+
+    /// The same source of a policy that the operator knows as `name`, after its file: under that it
+    /// is shown, and no policy can pass for another by what it calls itself.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let name = Some(name.into());
+        Self { name, ..self }
+    }
+
+    /// The same source of a policy that calls itself `own`, and is known by that unless it has been
+    /// named.
+    fn or_named(self, own: &str) -> Self {
+        let name = self.name.or_else(|| Some(own.into()));
+        Self { name, ..self }
+    }
+
+    /// The name by which the operator knows the policy; absent: it was not named, and has not been
+    /// started.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The same `fault`, of the policy by its name if it has one.
+    pub(crate) fn blamed(&self, fault: Fault) -> Fault {
+        match &self.name {
+            Some(name) => fault.of(name),
+            None => fault,
+        }
     }
 
     /// The bounds that instances are told.
@@ -137,20 +169,24 @@ impl PolicySource {
     /// Makes a configured instance without state. Any failure is a [`FaultKind::Start`]: the same
     /// code has accepted the same settings before.
     fn cold(&self) -> Result<Box<dyn Instance>, Fault> {
-        let as_start = |fault: Fault| Fault::new(FaultKind::Start, fault.detail);
-        let mut instance = self.instantiate().map_err(as_start)?;
+        let mut instance = self.instantiate().map_err(Fault::at_start)?;
         let configured = instance.configure(&self.settings, &self.bounds);
-        match configured.map_err(as_start)? {
+        match configured.map_err(Fault::at_start)? {
             Ok(()) => Ok(instance),
             Err(refusal) => Err(Fault::new(
                 FaultKind::Start,
-                format!("configure refused: {refusal}"),
+                format!("refused the settings that it had taken: {refusal}"),
             )),
         }
     }
 
     /// Makes a configured instance with the state of `snapshot`, or without state if that fails.
     pub(crate) fn warm(&self, snapshot: Option<&[u8]>) -> Result<Fresh, Fault> {
+        let fresh = self.warmed(snapshot);
+        fresh.map_err(|fault| self.blamed(fault))
+    }
+
+    fn warmed(&self, snapshot: Option<&[u8]>) -> Result<Fresh, Fault> {
         let mut instance = self.cold()?;
         let restored = match snapshot.map(|state| instance.restore(state)) {
             None => Restored::Cold,
@@ -158,7 +194,7 @@ impl PolicySource {
             Some(Ok(Err(refusal))) => Restored::Refused(refusal),
             Some(Err(fault)) => {
                 instance = self.cold()?;
-                Restored::Faulted(fault)
+                Restored::Faulted(self.blamed(fault))
             }
         };
         Ok(Fresh { instance, restored })
@@ -192,6 +228,18 @@ pub enum Restored {
     Refused(String),
     /// The instance faulted on the state. Another one runs without.
     Faulted(Fault),
+}
+
+/// The result, in words that follow `restarted`.
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cold => f.write_str("without a state"),
+            Self::Warm => f.write_str("with its state"),
+            Self::Refused(why) => write!(f, "without its state, which it refused: {why}"),
+            Self::Faulted(fault) => write!(f, "without its state, on which {fault}"),
+        }
+    }
 }
 
 /// A policy's state from [`Instance::snapshot`], for its successor.
@@ -311,14 +359,17 @@ pub enum DescriptionError {
 /// If any of these steps faults, the policy refuses its settings, or its description is not usable.
 /// The policy in force is not affected.
 pub fn start(source: PolicySource) -> Result<Runner, StartError> {
-    let mut instance = source.instantiate()?;
-    let mut description = instance.describe()?;
+    let instance = source.instantiate();
+    let mut instance = instance.map_err(|fault| source.blamed(fault))?;
+    let described = instance.describe();
+    let mut description = described.map_err(|fault| source.blamed(fault))?;
     forget_needs_of_absent(&mut description.needs, instance.as_ref());
     check_texts(&description, source.limits())?;
     check_hooks(&description, instance.hooks())?;
+    let source = source.or_named(&description.name);
     instance
         .configure(&source.settings, &source.bounds)
-        .map_err(StartError::ConfigureFaulted)?
+        .map_err(|fault| StartError::ConfigureFaulted(source.blamed(fault)))?
         .map_err(StartError::SettingsRefused)?;
     Ok(Runner::new(source, description, instance))
 }

@@ -98,7 +98,7 @@ impl Rehearsal {
         }
         self.copy()
             .and_then(|mut copy| copy.explain(self.at, request, cached))
-            .map_err(ExplainError::Faulted)
+            .map_err(|fault| ExplainError::Faulted(self.source.blamed(fault)))
     }
 
     /// A fresh instance with the policy's last state, which has been told everything.

@@ -20,9 +20,10 @@ use std::fmt;
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
     Answer, Asked, FaultKind, Feed, HookSet, Micros, Moment, Policies, PolicyFault, Question,
-    Reply, RowKinds, View,
+    Reply, RowKinds, View, Walk,
 };
 
+use crate::compare::{self, walks_beside};
 use crate::component::Digest;
 use crate::host::{DumpedCall, FaultDump};
 use crate::instance::{Fault, Instance, LogLine, PolicyDescription};
@@ -37,19 +38,28 @@ use snapshots::Snapshots;
 pub(crate) trait Rows {
     /// Writes to `out` what the policy with `feed` must be told now of these kinds.
     fn changes(&self, feed: &mut Feed, kinds: RowKinds, out: &mut Vec<Change>) -> Extent;
+
+    /// The ways of the requests of a routing question, where `reply` sends them; as far as rows alone
+    /// tell, every executor has room.
+    fn walks(&self, question: &Question<'_>, reply: &Reply) -> Vec<Walk> {
+        let open = vec![Walk::default(); question.rows()];
+        walks_beside(&open, reply)
+    }
 }
 
 impl Rows for View<'_> {
     fn changes(&self, feed: &mut Feed, kinds: RowKinds, out: &mut Vec<Change>) -> Extent {
         feed.changes(self, kinds, out)
     }
+
+    fn walks(&self, question: &Question<'_>, reply: &Reply) -> Vec<Walk> {
+        compare::walks(self, question, reply)
+    }
 }
 
 /// One running policy.
 pub struct Runner {
     // Immutable.
-    /// The name by which the operator knows it. What it calls itself is in its description.
-    name: String,
     pub(crate) source: PolicySource,
     pub(crate) description: PolicyDescription,
     pub(crate) hooks: HookSet,
@@ -141,7 +151,6 @@ impl Runner {
             hooks: instance.hooks(),
             explains: instance.explains(),
             source,
-            name: description.name.clone(),
             description,
             snapshots: Snapshots {
                 last: None,
@@ -191,15 +200,12 @@ impl Runner {
             changes,
         } = briefing;
         let limits = *self.source.limits();
-        observe_all(self.instance()?, &limits, (at, extent), &changes)?;
+        let told = self
+            .instance()
+            .and_then(|instance| observe_all(instance, &limits, (at, extent), &changes));
+        told.map_err(|fault| self.source.blamed(fault))?;
         self.feed = feed;
         Ok(())
-    }
-
-    /// Names the policy after its file, under which it is shown from now on: no policy can pass for
-    /// another by what it calls itself.
-    pub fn set_name(&mut self, name: String) {
-        self.name = name;
     }
 
     /// Sets the patience by which the runner backs off after faults, and where it restarts.
@@ -215,7 +221,7 @@ impl Runner {
     /// The name by which the operator knows the policy: that of its file, or without one its own.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.source.name().unwrap_or(&self.description.name)
     }
 
     /// The policy's description of itself.
@@ -303,7 +309,7 @@ impl Runner {
             at: now,
             round: None,
             policy,
-            name: self.name.clone(),
+            name: self.name().to_owned(),
             version: self.description.version.clone(),
             digest: self.source.digest().to_string(),
             fingerprint: self.source.fingerprint().to_string(),
@@ -312,7 +318,8 @@ impl Runner {
             asked,
             mirror: None,
             kind: fault.kind,
-            detail: fault.detail.clone(),
+            detail: fault.detail(),
+            trace: fault.trace().to_owned(),
         }
     }
 
@@ -324,7 +331,7 @@ impl Runner {
     fn instance(&mut self) -> Result<&mut dyn Instance, Fault> {
         match &mut self.life {
             Life::Up(instance) => Ok(instance.as_mut()),
-            Life::Down(_) | Life::Lent => Err(Fault::new(FaultKind::Start, "there is no instance")),
+            Life::Down(_) | Life::Lent => Err(Fault::new(FaultKind::Start, "has no instance")),
         }
     }
 }
@@ -415,7 +422,7 @@ impl Runner {
         if result.is_err() {
             self.back_off(now);
         }
-        result
+        result.map_err(|fault| self.source.blamed(fault))
     }
 
     fn fetch_log(&mut self) {
@@ -463,11 +470,11 @@ impl Policies for Runner {
         }
         match Runner::ask(self, asked) {
             Ok(answered) => Answer::by(0, answered.reply),
-            Err(Fault { kind, detail }) => Answer {
+            Err(fault) => Answer {
                 faults: vec![PolicyFault {
                     policy: 0,
-                    kind,
-                    detail,
+                    kind: fault.kind,
+                    detail: fault.detail(),
                 }],
                 ..Answer::unbound()
             },

@@ -21,10 +21,10 @@ use std::fmt;
 use pointsman_core::rows::{ExecutorKind, RequestClass, Role};
 use pointsman_core::{
     Author, Config, DeviceSpec, Effect, ExecutorSpec, Fact, Hook, Input, KvSpec, Machine, Micros,
-    NewRequest, Progress, ReadableBlocks, Refusal, RefusalCause, StartOrder, StepReport,
+    NewRequest, PolicyFault, Progress, ReadableBlocks, Refusal, RefusalCause, StartOrder,
+    StepReport,
 };
 
-use crate::instance::Fault;
 use crate::policy::{PolicySource, StartError, start};
 use crate::runner::Runner;
 
@@ -49,15 +49,14 @@ pub enum SelfTestError {
     #[error("self-test")]
     Start(#[from] StartError),
     /// The policy faulted.
-    #[error("self-test with {scene}: faulted at {}", .hook.as_str())]
+    #[error("self-test with {scene}: {}", .fault.headline())]
     Faulted {
         /// State of the host at that time.
         scene: Scene,
         /// Hook of the question.
         hook: Hook,
         /// Fault that the policy had.
-        #[source]
-        fault: Fault,
+        fault: PolicyFault,
     },
     /// An answer had a wrong form.
     #[error("self-test with {scene}: malformed answer of {}", .hook.as_str())]
@@ -310,11 +309,7 @@ impl TestHost {
     fn look_at(&self, fact: Fact) -> Result<(), SelfTestError> {
         let scene = self.scene;
         match fact {
-            Fact::Fault(hook, fault) => Err(SelfTestError::Faulted {
-                scene,
-                hook,
-                fault: Fault::new(fault.kind, fault.detail),
-            }),
+            Fact::Fault(hook, fault) => Err(SelfTestError::Faulted { scene, hook, fault }),
             Fact::Refused(Author::Policy(_), hook, refusal) if is_malformed(refusal.cause) => {
                 Err(SelfTestError::Malformed {
                     scene,

@@ -31,7 +31,12 @@ pub(crate) struct StoreState {
     pub(crate) limiter: Limiter,
     pub(crate) deadline: Deadline,
     pub(crate) log: Log,
+    /// The guest's word on the end of the call in progress; absent: it has said nothing.
+    pub(crate) last_words: Option<String>,
 }
+
+/// Most bytes that are kept of a guest's last words.
+const LAST_WORDS_BYTES: usize = 4096;
 
 impl StoreState {
     pub(crate) fn new(limits: &Limits) -> Self {
@@ -39,12 +44,14 @@ impl StoreState {
             limiter: Limiter::new(limits),
             deadline: Deadline::new(limits.deadline_extensions),
             log: Log::new(limits),
+            last_words: None,
         }
     }
 
     /// Prepares for a call with `fuel`, and returns its wall-clock deadline in ticks.
     pub(crate) fn begin(&mut self, limits: &Limits, fuel: u64) -> u64 {
         self.limiter.denied = false;
+        self.last_words = None;
         let allowance = Duration::from_nanos(fuel.saturating_mul(limits.fuel_nanos));
         self.deadline.begin(allowance)
     }
@@ -251,6 +258,21 @@ pub(crate) fn write_log(
     let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
     charge(&mut context, bytes.saturating_add(LINE_FUEL))?;
     context.data_mut().log.write(level, &message);
+    Ok(())
+}
+
+/// Keeps what the guest says of its end, the first time in a call, and charges it for that.
+///
+/// # Errors
+/// If the call has too little fuel left.
+pub(crate) fn write_fault(
+    mut context: StoreContextMut<'_, StoreState>,
+    (message,): (String,),
+) -> wasmtime::Result<()> {
+    let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
+    charge(&mut context, bytes.saturating_add(LINE_FUEL))?;
+    let words = &mut context.data_mut().last_words;
+    words.get_or_insert_with(|| untrusted::paragraph(&message, LAST_WORDS_BYTES));
     Ok(())
 }
 

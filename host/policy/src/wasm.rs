@@ -25,9 +25,11 @@ use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription};
 use crate::limits::Limits;
 use crate::scan::Exports;
 use crate::store::{StoreState, thread_time};
+use faults::{EndedCall, fault};
 use lifted::Lifted;
 use pace::Pace;
 
+mod faults;
 mod lifted;
 mod pace;
 #[cfg(test)]
@@ -37,9 +39,6 @@ mod tests;
 mod convert {
     crate::conversions!(crate::bindings);
 }
-
-/// Largest size of a fault's message and backtrace, in bytes.
-const DETAIL_BYTES: usize = 4096;
 
 /// Largest size of the reason for which a policy refuses settings or a state, in bytes.
 const REFUSAL_BYTES: usize = 1024;
@@ -157,11 +156,11 @@ impl WasmInstance {
             .and_then(|()| component.pre().instantiate(&mut store))
             .and_then(|instance| Guest::load(&mut store, &instance, component.indices()))
             .map_err(|error| {
-                let fault = fault("instantiate", &error, store.data());
-                Fault::new(
-                    FaultKind::Start,
-                    format!("{:?}: {}", fault.kind, fault.detail),
-                )
+                let call = EndedCall {
+                    what: "its start",
+                    fuel: limits.lifecycle_fuel,
+                };
+                fault(call, &error, (store.data(), &limits)).at_start()
             })?;
         drop(running);
         Ok(Self {
@@ -186,7 +185,7 @@ impl WasmInstance {
         if self.has_faulted {
             return Err(Fault::new(
                 FaultKind::Trap,
-                format!("{what}: the instance has faulted before"),
+                format!("has faulted before, and was called for {what} again"),
             ));
         }
         let engine = self.component.engine();
@@ -204,7 +203,9 @@ impl WasmInstance {
             }
             Ok(result)
         });
-        let result = result.map_err(|error| fault(what, &error, self.store.data()));
+        let ended = EndedCall { what, fuel };
+        let result =
+            result.map_err(|error| fault(ended, &error, (self.store.data(), &self.limits)));
         let result = result.and_then(|result| self.keep_pace(what, &begun).map(|()| result));
         self.has_faulted = result.is_err();
         result
@@ -218,8 +219,10 @@ impl WasmInstance {
             None => Ok(()),
             Some(taken) => {
                 let taken = taken.as_millis();
-                let detail = format!("{what}: {taken} ms of processor time for {fuel} of fuel");
-                Err(Fault::new(FaultKind::Deadline, detail))
+                let said = format!(
+                    "took too long at {what}: {taken} ms of processor time for {fuel} of fuel"
+                );
+                Err(Fault::new(FaultKind::Deadline, said))
             }
         }
     }
@@ -299,39 +302,6 @@ fn exported<'a, G>(guest: &'a Option<G>, hook: &'static str) -> wasmtime::Result
     guest
         .as_ref()
         .ok_or_else(|| wasmtime::Error::msg(format!("{hook} is not exported")))
-}
-
-// === Faults ===
-
-/// The fault of a call. Names of functions are the author's, and a backtrace of them may be
-/// gigabytes, so no more is written than is kept.
-fn fault(what: &'static str, error: &wasmtime::Error, state: &StoreState) -> Fault {
-    let detail = untrusted::formatted(format_args!("{what}: {error:?}"), DETAIL_BYTES);
-    Fault::new(kind_of(error, state), detail)
-}
-
-fn kind_of(error: &wasmtime::Error, state: &StoreState) -> FaultKind {
-    let trap = error.downcast_ref::<Trap>();
-    if trap == Some(&Trap::OutOfFuel) {
-        FaultKind::Fuel
-    } else if trap == Some(&Trap::Interrupt) {
-        FaultKind::Deadline
-    } else if is_oversize(error) {
-        FaultKind::Oversize
-    } else if state.limiter.denied {
-        // Allocators abort when they get no memory.
-        FaultKind::Memory
-    } else {
-        FaultKind::Trap
-    }
-}
-
-/// True if the guest returned or logged more than the store allows. The error's type is private to
-/// wasmtime; `wasm::tests` would notice another text.
-fn is_oversize(error: &wasmtime::Error) -> bool {
-    error
-        .chain()
-        .any(|cause| cause.to_string().contains("fuel allocated for hostcalls"))
 }
 
 // === impl Instance ===

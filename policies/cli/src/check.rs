@@ -1,11 +1,13 @@
-//! `policy check`: loads and starts a policy as a server would, and names the problems to fix.
+//! `policy check`: loads, starts and tests a policy as a server would, and names the problems to fix.
 
 use std::path::Path;
 
 use anyhow::Result;
-use pointsman_core::{Needs, RowKind};
+use pointsman_core::{FaultKind, Needs, RowKind};
 use pointsman_notation::chain;
-use pointsman_policy::{LogLine, PolicyComponent, PolicySource, Runner, StartError, start};
+use pointsman_policy::{
+    LogLine, PolicyComponent, PolicySource, Runner, SelfTestError, StartError, self_test, start,
+};
 
 use super::facts::FileFacts;
 use super::settings::Given;
@@ -39,7 +41,8 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     facts.list("exports", interfaces.exports);
     let hooks: Vec<_> = component.hooks().iter().map(|hook| hook.as_str()).collect();
     facts.add("decides", hooks.join(", "));
-    let mut started = match start(source(&component, &given)) {
+    let source = source(&component, &given).named(&file::stem(path));
+    let mut started = match start(source.clone()) {
         Ok(started) => started,
         Err(error) => {
             let (facts, why) = (facts.text(), explained(&error));
@@ -60,6 +63,12 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     );
     let facts = facts.text();
     let notes = notes(path, &component, &mut started);
+    if let Err(error) = self_test(&source) {
+        let why = untested(&error);
+        return Ok(Done::not_good(format!(
+            "{head}{facts}{notes}a server refuses it: {why}\n"
+        )));
+    }
     Ok(Done::good(format!(
         "{head}{facts}{notes}good: a server takes it\n"
     )))
@@ -126,6 +135,30 @@ pub(super) fn explained(error: &StartError) -> String {
         return chain(error);
     };
     format!("{}\nto fix it: {advice}", chain(error))
+}
+
+/// The reason why a policy does not pass the server's self-test, with advice.
+fn untested(error: &SelfTestError) -> String {
+    let mut why = chain(error);
+    let advice = match error {
+        SelfTestError::Start(error) => return explained(error),
+        SelfTestError::Faulted { fault, .. } => {
+            // The policy's functions stand below the first line.
+            why.push_str(&fault.detail[fault.headline().len()..]);
+            match fault.kind {
+                FaultKind::Fuel | FaultKind::Deadline | FaultKind::Memory | FaultKind::Oversize => {
+                    "do less in one call, or raise `[limits]` of what `--settings` names"
+                }
+                FaultKind::Trap | FaultKind::Start | FaultKind::Struck => {
+                    "answer every question: also of a host without executors, and of one that is full"
+                }
+            }
+        }
+        SelfTestError::Malformed { .. } | _ => {
+            "one verdict for each row of a question, and only ids that the host has named"
+        }
+    };
+    format!("{why}\nto fix it: {advice}")
 }
 
 /// The smallest memory, in bytes, that a policy starts with. A large fleet needs more.

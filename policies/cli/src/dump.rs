@@ -86,7 +86,12 @@ fn one(dump: &Value) -> String {
     facts.add("at", at(dump));
     facts.add("asked", dump["asked"].to_string());
     facts.add("mirror", dump["mirror"].to_string());
-    format!("{}\n{}\n", facts.text(), text_of(&dump["detail"]))
+    let (detail, trace) = (text_of(&dump["detail"]), text_of(&dump["trace"]));
+    let facts = facts.text();
+    if trace.len() < 2 {
+        return format!("{detail}\n\n{facts}");
+    }
+    format!("{detail}\n\n{facts}\nevery frame, innermost first\n{trace}\n")
 }
 
 /// The time of a fault since the host's start.

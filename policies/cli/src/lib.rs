@@ -44,7 +44,7 @@ pub enum PolicyCommand {
     New(new::Args),
     /// Build a policy's crate to a component
     Build(build::Args),
-    /// Load, start and configure a policy as a server would, and say what to fix
+    /// Load, start, configure and test a policy as a server would, and say what to fix
     Check(check::Args),
     /// Show the facts of a file, without running it
     Inspect(inspect::Args),

@@ -256,6 +256,7 @@ macro_rules! __export_world {
 /// Parts of a component that `export!` builds on.
 #[doc(hidden)]
 pub mod component {
+    #[cfg(target_arch = "wasm32")]
     use std::cell::Cell;
 
     use crate::instance::Runtime;
@@ -277,17 +278,30 @@ pub mod component {
         fn with<R>(call: impl FnOnce(&mut Runtime<Self::Policy>) -> R) -> R;
     }
 
+    #[cfg(target_arch = "wasm32")]
     thread_local! {
         static HOOKED: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// A component has no standard error: the message of a panic goes to the host's log, or is
-    /// lost with the instance. `configure` is the first call that can fail.
+    /// A component has no standard error: the host is told what a panic says, or it is lost with the
+    /// instance. Every call comes after one of `describe` and `configure`.
+    #[cfg(target_arch = "wasm32")]
     fn hook_panics() {
-        if cfg!(target_arch = "wasm32") && !HOOKED.replace(true) {
-            std::panic::set_hook(Box::new(|panic| crate::log::warn(&panic.to_string())));
+        if !HOOKED.replace(true) {
+            std::panic::set_hook(Box::new(|panic| {
+                let message = panic.payload_as_str().unwrap_or("with a value of its own");
+                let said = match panic.location() {
+                    Some(at) => format!("panicked at {}:{}: {message}", at.file(), at.line()),
+                    None => format!("panicked: {message}"),
+                };
+                crate::log::fault(&said);
+            }));
         }
     }
+
+    /// Natively the test that calls is told.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn hook_panics() {}
 
     impl<H: Host> lifecycle::Guest for H {
         fn describe() -> Description {

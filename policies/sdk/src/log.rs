@@ -19,6 +19,15 @@ pub fn warn(message: &str) {
     write(Level::Warn, message);
 }
 
+/// Tells the host why the call in progress is about to trap. The SDK does that for a panic.
+///
+/// `message` is a predicate, of which the policy is the subject: `panicked at src/routing.rs:20:
+/// boom`. Further lines are a stack.
+#[cfg(target_arch = "wasm32")]
+pub fn fault(message: &str) {
+    crate::wire::log::fault(message);
+}
+
 #[cfg(target_arch = "wasm32")]
 fn write(level: Level, message: &str) {
     crate::wire::log::write(level, message);

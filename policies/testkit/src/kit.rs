@@ -290,7 +290,7 @@ fn case(name: &str, start: Location, error: Option<&RunError>) -> Case {
     let verdict = match error {
         None => Verdict::Passed(String::new()),
         Some(RunError::Unmet(unmet)) => Verdict::Failed(Problem {
-            summary: unmet.misses.join("; "),
+            summary: unmet.summary(),
             detail: unmet.to_string(),
         }),
         Some(error) => Verdict::Broken(Problem {

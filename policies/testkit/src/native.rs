@@ -8,7 +8,9 @@
 //!    (`native::tests`).
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
 
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{
@@ -53,7 +55,7 @@ struct Native {
 
 enum State {
     Well(Box<dyn sdk::Instance>),
-    /// Unusable after a panic with this message.
+    /// Unusable after a panic, with these words about it.
     Panicked(String),
 }
 
@@ -81,33 +83,53 @@ impl Native {
                 }
                 State::Well(instance)
             }
-            Err(message) => State::Panicked(message),
+            Err(words) => State::Panicked(words),
         };
         native
     }
 
     /// Calls the instance, unless it has panicked.
-    fn call<R>(
-        &mut self,
-        name: &str,
-        call: impl FnOnce(&mut dyn sdk::Instance) -> R,
-    ) -> Result<R, Fault> {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn sdk::Instance) -> R) -> Result<R, Fault> {
         let answer = match &mut self.state {
             State::Well(instance) => caught(|| call(instance.as_mut())),
-            State::Panicked(message) => Err(message.clone()),
+            State::Panicked(words) => Err(words.clone()),
         };
-        answer.map_err(|message| {
-            let fault = Fault::new(FaultKind::Trap, format!("{name}: panicked: {message}"));
-            self.state = State::Panicked(message);
-            fault
+        answer.map_err(|words| {
+            self.state = State::Panicked(words.clone());
+            Fault::new(FaultKind::Trap, words)
         })
     }
 }
 
-/// Returns the result of `call`, or the message of its panic. The instance is dropped after a
-/// panic, so its state is not used again.
+thread_local! {
+    /// The place in the source of this thread's last panic.
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Has the places of panics noted from now on. Otherwise a panic is told as before.
+fn note_places() {
+    static NOTED: Once = Once::new();
+    NOTED.call_once(|| {
+        let told = take_hook();
+        set_hook(Box::new(move |panic| {
+            if let Some(place) = panic.location() {
+                let place = format!("{}:{}", place.file(), place.line());
+                PLACE.with_borrow_mut(|last| *last = place);
+            }
+            told(panic);
+        }));
+    });
+}
+
+/// Returns the result of `call`, or its panic in the words of a component. The instance is dropped
+/// after a panic, so its state is not used again.
 fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| panic_message(payload.as_ref()))
+    note_places();
+    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
+        let message = panic_message(payload.as_ref());
+        let message = message.lines().next().unwrap_or_default();
+        PLACE.with_borrow(|place| format!("panicked at {place}: {message}"))
+    })
 }
 
 fn core_hook(hook: sdk::Hook) -> Option<Hook> {
@@ -144,19 +166,19 @@ impl Instance for Native {
     }
 
     fn describe(&mut self) -> Result<PolicyDescription, Fault> {
-        let said = self.call("describe", |policy| policy.describe())?;
+        let said = self.call(|policy| policy.describe())?;
         Ok(wire::description(said))
     }
 
     fn configure(&mut self, settings: &str, bounds: &Bounds) -> Result<Result<(), String>, Fault> {
         let bounds = wire::bounds(bounds);
-        self.call("configure", |policy| policy.configure(settings, bounds))
+        self.call(|policy| policy.configure(settings, bounds))
     }
 
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
         let extent = wire::extent(extent);
         let changes = changes.iter().map(wire::change).collect();
-        self.call("observe", |policy| {
+        self.call(|policy| {
             policy.observe(now.0, extent, changes);
         })
     }
@@ -166,24 +188,24 @@ impl Instance for Native {
         Ok(match question {
             Question::Admission { arrivals, room } => {
                 let arrivals = arrivals.iter().map(wire::asked_request).collect();
-                let verdicts = self.call("admit", |policy| policy.admit(at, arrivals, *room))?;
+                let verdicts = self.call(|policy| policy.admit(at, arrivals, *room))?;
                 let verdicts = verdicts.into_iter().map(wire::admission_verdict);
                 Reply::Admission(verdicts.collect())
             }
             Question::Priority(requests) => {
                 let requests = requests.iter().map(wire::asked_request).collect();
-                let order = self.call("order", |policy| policy.order(at, requests))?;
+                let order = self.call(|policy| policy.order(at, requests))?;
                 Reply::Priority(order.into_iter().map(RequestId).collect())
             }
             Question::Routing(requests) => {
                 let requests = requests.iter().map(wire::cached).collect();
-                let verdicts = self.call("route", |policy| policy.route(at, requests))?;
+                let verdicts = self.call(|policy| policy.route(at, requests))?;
                 let verdicts = verdicts.into_iter().map(wire::routing_verdict);
                 Reply::Routing(verdicts.collect())
             }
             Question::Preemption(shortage) => {
                 let shortage = wire::shortage(shortage);
-                let eviction = self.call("evict", |policy| policy.evict(at, shortage))?;
+                let eviction = self.call(|policy| policy.evict(at, shortage))?;
                 Reply::Preemption(eviction.map(wire::eviction))
             }
             Question::Budget {
@@ -192,7 +214,7 @@ impl Instance for Native {
                 used,
             } => {
                 let tokens = wire::device_tokens((*device, *tokens_total), used);
-                let allotments = self.call("allot", |policy| policy.allot(at, tokens))?;
+                let allotments = self.call(|policy| policy.allot(at, tokens))?;
                 Reply::Budget(wire::allotments(allotments))
             }
             Question::Arrangement {
@@ -200,9 +222,7 @@ impl Instance for Native {
                 sequences,
             } => {
                 let sequences = sequences.iter().map(|id| id.0).collect();
-                let said = self.call("arrange", |policy| {
-                    policy.arrange(at, executor.0, sequences)
-                })?;
+                let said = self.call(|policy| policy.arrange(at, executor.0, sequences))?;
                 Reply::Arrangement(wire::arrangement(said))
             }
         })
@@ -219,17 +239,17 @@ impl Instance for Native {
             wire::request(request),
             wire::cached(cached),
         );
-        let candidates = self.call("explain", |policy| policy.explain(at, request, cached))?;
+        let candidates = self.call(|policy| policy.explain(at, request, cached))?;
         Ok(candidates.into_iter().map(wire::candidate).collect())
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
-        self.call("snapshot", |policy| policy.snapshot())
+        self.call(|policy| policy.snapshot())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
         let state = state.to_vec();
-        self.call("restore", |policy| policy.restore(state))
+        self.call(|policy| policy.restore(state))
     }
 
     fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {

@@ -32,7 +32,7 @@ pub(crate) struct Dump(Map<String, Value>);
 struct Listed(Map<String, Value>);
 
 /// Fields of a dump that a list leaves out.
-const LARGE: [&str; 3] = ["asked", "mirror", "settings"];
+const LARGE: [&str; 4] = ["asked", "mirror", "settings", "trace"];
 
 pub(crate) async fn list(call: Call<'_>) -> Result<Json<DumpList>, ApiError> {
     let folder = folder(call.app)?;
@@ -113,7 +113,8 @@ fn properties() -> Value {
         "asked": {"type": ["object", "string"], "description": "The question, or `snapshot`."},
         "mirror": {"type": ["object", "null"]},
         "kind": {"type": "string"},
-        "detail": {"type": "string", "description": "Message and backtrace."},
+        "detail": {"type": "string", "description": "What happened in one line, and below it the policy's functions in which it did."},
+        "trace": {"type": "string", "description": "Every frame of the backtrace, a line each; empty: there is none."},
     })
 }
 

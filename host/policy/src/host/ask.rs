@@ -28,9 +28,9 @@ impl PolicyHost {
             match member.ask(&mut self.shared, asking) {
                 Ok(reply) => {
                     self.shared.last.counters = Some(member.runner.counters());
-                    member.save_in_turn(&mut self.shared, now);
+                    let fault = member.save_in_turn(&mut self.shared, now);
                     self.show(asking, Some((policy, &reply)));
-                    self.settle(now, policy, "faulted at a snapshot");
+                    self.settle(now, policy, &fault.unwrap_or_default());
                     return Answer {
                         faults,
                         otherwise,
@@ -38,7 +38,7 @@ impl PolicyHost {
                     };
                 }
                 Err(fault) => {
-                    self.settle(now, policy, &fault.detail);
+                    self.settle(now, policy, fault.headline());
                     faults.push(fault);
                 }
             }

@@ -47,8 +47,12 @@ pub struct FaultDump {
     pub mirror: Option<MirrorDigest>,
     /// Kind of the fault.
     pub kind: FaultKind,
-    /// Message and backtrace, with names of functions if the component has them.
+    /// The failure in one line, and below it the policy's functions in which it happened, if the
+    /// component has their names.
     pub detail: String,
+    /// Every frame of the backtrace; empty: there is none.
+    #[serde(default)]
+    pub trace: String,
 }
 
 /// The call that ended with a fault. A fault in `observe` is listed with the question that was to

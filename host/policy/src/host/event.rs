@@ -3,6 +3,7 @@
 //! The fault of a question is not among them: it travels with the answer, into the core's facts.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use pointsman_core::{Clock, Hook, Micros};
 
@@ -81,6 +82,33 @@ pub enum PolicyEventKind {
     Logged(LogLine),
     /// The policy logged this many lines more than are kept.
     LogDropped(u64),
+}
+
+/// The event as a predicate, of which the policy is the subject.
+impl fmt::Display for PolicyEventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Faulted(fault) => write!(f, "faulted at a snapshot: {fault}"),
+            Self::Restarted {
+                generation,
+                restored,
+            } => write!(f, "restarted as number {generation}, {restored}"),
+            Self::SnapshotsEnded { why } => write!(f, "is not asked for its state again: {why}"),
+            Self::Quarantined { faults } => write!(f, "is in quarantine after {faults} faults"),
+            Self::OnProbation => f.write_str("is on probation"),
+            Self::Proven { questions } => write!(f, "is proven by {questions} questions"),
+            Self::RolledBack { to: _, why } => write!(f, "is rolled back: {why}"),
+            Self::Struck { hook, clock } => {
+                write!(f, "let a bound run out at {}: {clock:?}", hook.as_str())
+            }
+            Self::Ejected(hook) => write!(f, "is ejected from {}", hook.as_str()),
+            Self::ShadowEnded { why } => write!(f, "is no shadow any more: {why}"),
+            Self::Closed(hook) => write!(f, "leaves {} closed", hook.as_str()),
+            Self::Retired => f.write_str("has no hook left"),
+            Self::Logged(line) => write!(f, "{}: {}", line.level, line.message),
+            Self::LogDropped(lines) => write!(f, "logged {lines} more lines, which were dropped"),
+        }
+    }
 }
 
 /// The newest events, in a bounded queue.

@@ -105,7 +105,7 @@ impl Member {
                 Err(PolicyFault {
                     policy: self.number,
                     kind: fault.kind,
-                    detail: fault.detail,
+                    detail: fault.detail(),
                 })
             }
         }
@@ -210,22 +210,24 @@ impl Member {
         Ok(())
     }
 
-    /// Counts an answered question, and saves the state when it is time.
-    pub(crate) fn save_in_turn(&mut self, shared: &mut Shared, now: Micros) {
+    /// Counts an answered question, and saves the state when it is time. Returns the fault at that,
+    /// in one line.
+    pub(crate) fn save_in_turn(&mut self, shared: &mut Shared, now: Micros) -> Option<String> {
         self.until_save = self.until_save.saturating_sub(1);
-        if self.until_save == 0 {
-            self.until_save = shared.patience.snapshot_every;
-            self.save(shared, now);
+        if self.until_save > 0 {
+            return None;
         }
+        self.until_save = shared.patience.snapshot_every;
+        self.save(shared, now)
     }
 
-    /// Saves the state, unless that has ended.
-    pub(crate) fn save(&mut self, shared: &mut Shared, now: Micros) {
-        let why = match self.runner.save(now) {
-            Ok(Saved::Skipped | Saved::Kept) => return,
+    /// Saves the state, unless that has ended. Returns the fault at that, in one line.
+    pub(crate) fn save(&mut self, shared: &mut Shared, now: Micros) -> Option<String> {
+        let (why, fault) = match self.runner.save(now) {
+            Ok(Saved::Skipped | Saved::Kept) => return None,
             Ok(Saved::TooLarge(bytes)) => {
                 let max = self.runner.source.limits().snapshot_bytes;
-                format!("{bytes} bytes, {max} are allowed")
+                (format!("{bytes} bytes, {max} are allowed"), None)
             }
             Err(fault) => {
                 let kind = PolicyEventKind::Faulted(fault.clone());
@@ -236,10 +238,11 @@ impl Member {
                     .keep(|| self.runner.dump(who, DumpedCall::Snapshot, &fault));
                 self.count_fault(fault.kind);
                 self.pass_on(shared, now);
-                fault.detail
+                (fault.to_string(), Some(fault.to_string()))
             }
         };
         let kind = PolicyEventKind::SnapshotsEnded { why };
         shared.events.push(now, self.number, kind);
+        fault
     }
 }

@@ -123,9 +123,10 @@ impl PolicyHost {
             return;
         }
         member.strike(now, &mut self.shared);
+        let name = member.runner.name().to_owned();
         let kind = PolicyEventKind::Struck { hook, clock };
         self.shared.events.push(now, policy, kind);
-        let detail = format!("let a bound run out at {}: {clock:?}", hook.as_str());
+        let detail = format!("{name} let a bound run out at {}: {clock:?}", hook.as_str());
         self.settle(now, policy, &detail);
     }
 

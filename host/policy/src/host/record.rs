@@ -93,7 +93,7 @@ impl PolicyHost {
             };
             let shared = &mut self.shared;
             if let Err(fault) = member.renew(shared, rows, now) {
-                let detail = fault.detail.clone();
+                let detail = fault.to_string();
                 let kind = PolicyEventKind::Faulted(fault);
                 shared.events.push(now, number, kind);
                 self.settle(now, number, &detail);

@@ -6,6 +6,7 @@
 //! # Bounds
 //! [`KEPT_MAX`] of each; above that they are dropped at once.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use super::PolicyHost;
@@ -17,6 +18,28 @@ use crate::instance::Instance;
 pub struct Retired {
     members: Vec<Member>,
     instances: Vec<Box<dyn Instance>>,
+}
+
+/// The names of policies that are gone, for what is told of them afterwards.
+#[derive(Debug, Default)]
+pub(super) struct GoneNames(VecDeque<(u32, String)>);
+
+/// Number of names that are kept. What is told of a policy is told soon.
+const NAMES_MAX: usize = 64;
+
+impl GoneNames {
+    pub(super) fn put(&mut self, number: u32, name: &str) {
+        if self.0.len() >= NAMES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((number, name.to_owned()));
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&str> {
+        let mut names = self.0.iter();
+        let (_, name) = names.find(|(gone, _)| *gone == number)?;
+        Some(name)
+    }
 }
 
 /// Number of policies, and of instances, kept for [`PolicyHost::poll_retired`].

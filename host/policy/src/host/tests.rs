@@ -277,7 +277,7 @@ fn a_policy_that_cannot_start_again_faults_at_the_start() {
     assert_eq!(answer.faults[0].kind, FaultKind::Start);
     assert_eq!(
         answer.faults[0].detail,
-        "configure refused: changed my mind"
+        "a refused the settings that it had taken: changed my mind"
     );
 }
 

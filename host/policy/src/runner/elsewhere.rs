@@ -19,7 +19,6 @@ impl Runner {
         };
         Runner {
             source: self.source.clone(),
-            name: self.name.clone(),
             description: self.description.clone(),
             hooks: self.hooks,
             explains: self.explains,
@@ -54,7 +53,7 @@ impl Runner {
         let extent = rows.changes(&mut feed, kinds, &mut changes);
         Rehearsal {
             policy,
-            name: self.name.clone(),
+            name: self.name().to_owned(),
             source: self.source.clone(),
             description: self.description.clone(),
             explains: self.explains,

@@ -107,7 +107,10 @@ impl Runner {
         };
         let fresh = match coming.map(JoinHandle::join) {
             Some(Ok(made)) => made,
-            Some(Err(_panic)) => Err(Fault::new(FaultKind::Start, "the host panicked")),
+            Some(Err(_panic)) => Err(Fault::new(
+                FaultKind::Start,
+                "has no instance: the host panicked while it made one",
+            )),
             None => self.source.warm(self.snapshots.last.as_deref()),
         }?;
         self.counters.generation = self.counters.generation.saturating_add(1);

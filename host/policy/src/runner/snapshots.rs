@@ -42,7 +42,7 @@ impl Runner {
             Err(fault) => {
                 self.snapshots.are_taken = false;
                 self.back_off(now);
-                Err(fault)
+                Err(self.source.blamed(fault))
             }
         }
     }
@@ -92,7 +92,7 @@ impl Runner {
         if told.is_err() {
             self.back_off(now);
         }
-        told
+        told.map_err(|fault| self.source.blamed(fault))
     }
 
     /// Forgets what the policy has been told: its next question tells it everything.

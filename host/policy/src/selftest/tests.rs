@@ -38,7 +38,7 @@ fn a_fault_fails_the_test_and_says_where() {
     let policy = scripted("a");
     policy.fail(&[Failing::Order]);
     let error = self_test(&policy.source()).unwrap_err();
-    let words = "self-test with one executor: faulted at priority";
+    let words = "self-test with one executor: a scripted at Some(Order)";
     assert_eq!(error.to_string(), words);
 }
 

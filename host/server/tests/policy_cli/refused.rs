@@ -123,6 +123,58 @@ fn another_version_of_the_interface_and_half_a_file_are_explained() {
 }
 
 #[test]
+fn a_file_whose_self_test_a_server_refuses_is_not_called_good() {
+    let place = Place::new();
+    let wasm = component_path("test/hostile");
+    place.write(
+        "bad.wasm",
+        fs::read(wasm).expect("`cargo xtask policies` built it"),
+    );
+    let panics = "[settings]\noutrage = 'trap'\ncalls = ['route']\n";
+    let clock = "[settings]\noutrage = 'clock'\ncalls = ['route']\n";
+    let tiny = "[limits]\ncall-fuel = 2000\nrow-fuel = 1\n";
+    let unlawful = "[settings]\nanswers = 'unknown-executors'\n";
+    for (settings, said) in [
+        (
+            panics,
+            &[
+                "a server refuses it: self-test with one executor: bad panicked at \
+                 tests/guests/src/lib.rs:",
+                ": as it was told\n",
+                "\n  in pointsman_test_guests::Hostile::outrage\n",
+                "to fix it: answer every question",
+            ][..],
+        ),
+        (
+            clock,
+            &["bad panicked at ", "time not implemented on this platform"],
+        ),
+        (
+            tiny,
+            &[
+                "self-test with one executor: bad ran out of fuel at observe, of which it had ",
+                "to fix it: do less in one call, or raise `[limits]`",
+            ],
+        ),
+        (
+            unlawful,
+            &[
+                "self-test with one executor: malformed answer of routing",
+                "to fix it: one verdict for each row",
+            ],
+        ),
+    ] {
+        place.write("bad.toml", settings);
+        let checked = place.say("check bad.wasm --settings bad.toml");
+        checked.says(1, said);
+        assert!(!checked.out.contains("good: "), "{}", checked.out);
+    }
+    place
+        .say("check bad.wasm")
+        .says(0, &["good: a server takes it\n"]);
+}
+
+#[test]
 fn settings_that_a_policy_does_not_know_are_named_by_every_command() {
     let place = Place::new();
     place.write("fickle.wasm", good());
@@ -130,7 +182,7 @@ fn settings_that_a_policy_does_not_know_are_named_by_every_command() {
     place.write("table.toml", "[setings]\nhabit = 'none'\n");
     for command in ["check", "bench", "test --properties"] {
         let say = |file: &str| place.say(&format!("{command} fickle.wasm --settings {file}"));
-        say("unknown.toml").says(1, &["settings refused: ", "`habbit`", "`habit`"]);
+        say("unknown.toml").says(1, &["refused", "settings", "`habbit`", "`habit`"]);
         say("table.toml").says(2, &["table.toml:1:", "setings"]);
         say("none.toml").says(2, &["settings none.toml: "]);
     }

@@ -159,12 +159,12 @@ fn what_does_not_start() {
         (
             "[settings]\noutrage = 'trap'\ncalls = ['configure']",
             ReloadStep::Configure,
-            "faulted on its settings: Trap",
+            "faulted on its settings: mine panicked at tests/guests/src/lib.rs:",
         ),
         (
             "[settings]\noutrage = 'loop'\ncalls = ['configure']",
             ReloadStep::Configure,
-            "faulted on its settings: Fuel",
+            "faulted on its settings: mine ran out of fuel at configure",
         ),
         (
             "[limits]\nmemory-bytes = 1000",

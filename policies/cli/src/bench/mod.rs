@@ -152,9 +152,9 @@ fn measure(
     let kinds = policy.describe()?.needs.all();
     let settings = Value::Object(given.settings.clone()).to_string();
     let configured = policy.configure(&settings, &Config::default().bounds())?;
-    configured.map_err(|refusal| Fault {
-        kind: pointsman_core::FaultKind::Start,
-        detail: format!("settings refused: {refusal}"),
+    configured.map_err(|refusal| {
+        let kind = pointsman_core::FaultKind::Start;
+        Fault::new(kind, format!("refused its settings: {refusal}"))
     })?;
     let mut fleet = Fleet::new(executors, kinds);
     let limits = &given.limits;

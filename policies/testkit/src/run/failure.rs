@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use pointsman_core::Fact;
 use pointsman_notation::Location;
 
 use super::Failed;
@@ -13,6 +14,9 @@ use crate::scenario::units::shown;
 /// Number of facts shown before the failed expectation.
 const FACTS_MAX: usize = 40;
 
+/// Number of faults shown.
+const FAULTS_MAX: usize = 3;
+
 /// The expectations that were not met at one step, with the facts before them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
@@ -23,6 +27,8 @@ pub struct Unmet {
     /// Expectations that were not met, each as `KEY: expected THIS, got THAT`.
     pub misses: Vec<String>,
     title: String,
+    /// Faults of policies, each with the functions in which it happened.
+    faults: Vec<String>,
     timeline: Vec<String>,
     explanations: Vec<String>,
     log: Vec<String>,
@@ -31,6 +37,14 @@ pub struct Unmet {
 // === impl Unmet ===
 
 impl Unmet {
+    /// The failure in one line: the first fault of a policy, and the expectations.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let fault = self.faults.first().into_iter();
+        let parts: Vec<&str> = fault.chain(&self.misses).map(String::as_str).collect();
+        parts.join("; ")
+    }
+
     pub(super) fn of(scenario: &Scenario, failed: Failed) -> Self {
         let Failed {
             mut run,
@@ -49,11 +63,32 @@ impl Unmet {
             step: at.map(|_| step),
             title: scenario.title().to_owned(),
             misses: misses.iter().map(Miss::to_string).collect(),
+            faults: faults(&run),
             timeline,
             explanations: explanations(&run),
             log: log(&mut run),
         }
     }
+}
+
+/// The faults of policies, the first ones, each once.
+fn faults(run: &ScenarioRun) -> Vec<String> {
+    let facts = run.world.facts().iter();
+    let faults = facts.filter_map(|stamped| {
+        if let Fact::Fault(_, fault) = &stamped.fact {
+            Some(fault.detail.as_str())
+        } else {
+            None
+        }
+    });
+    let mut told: Vec<&str> = Vec::new();
+    for detail in faults {
+        if told.len() < FAULTS_MAX && !told.contains(&detail) {
+            told.push(detail);
+        }
+    }
+    let lines = told.into_iter().flat_map(str::lines);
+    lines.map(ToOwned::to_owned).collect()
 }
 
 fn explanations(run: &ScenarioRun) -> Vec<String> {
@@ -79,7 +114,7 @@ fn log(run: &mut ScenarioRun) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some(event) = run.world.policies.inner.poll_event() {
         let policy = run.author(pointsman_core::Author::Policy(event.policy));
-        lines.push(format!("{} {policy}: {:?}", shown(event.at), event.kind));
+        lines.push(format!("{} {policy} {}", shown(event.at), event.kind));
     }
     lines
 }
@@ -93,6 +128,7 @@ impl fmt::Display for Unmet {
             None => writeln!(f, "{}: at the end of \"{}\":", self.place, self.title)?,
         }
         let parts = [
+            ("", &self.faults),
             ("", &self.misses),
             ("what happened:", &self.timeline),
             ("why:", &self.explanations),

@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::SequenceState;
 use pointsman_core::{
-    Arrangement, Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn,
-    PolicyFault, Refusal, RefusedWhy, RequestId, Stamped, Stay,
+    Arrangement, Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn, Refusal,
+    RefusedWhy, RequestId, Stamped, Stay,
 };
 use pointsman_notation::Time;
 
@@ -82,7 +82,7 @@ impl ScenarioRun {
                 author,
             } => self.arranged(*executor, arrangement, *author),
             Fact::Refused(author, hook, refusal) => self.refusal(*author, *hook, refusal),
-            Fact::Fault(hook, fault) => self.fault(*hook, fault),
+            Fact::Fault(_, fault) => fault.headline().to_owned(),
             Fact::Strike(clock, hook, _) => {
                 format!("a strike against {}: {about} was {clock:?}", hook.as_str())
             }
@@ -129,14 +129,6 @@ impl ScenarioRun {
         };
         let (author, hook, cause) = (self.author(author), hook.as_str(), refusal.cause);
         format!("the interlock refuses {hook} of {author}: {cause}{about}")
-    }
-
-    fn fault(&self, hook: Hook, fault: &PolicyFault) -> String {
-        let (author, hook) = (self.author(Author::Policy(fault.policy)), hook.as_str());
-        format!(
-            "{author} fails at {hook}: {:?}: {}",
-            fault.kind, fault.detail
-        )
     }
 
     pub(super) fn author(&self, author: Author) -> &str {

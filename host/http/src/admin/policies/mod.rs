@@ -360,7 +360,7 @@ impl From<&Restored> for RestoredState {
             Restored::Cold => RestoredState::Cold,
             Restored::Warm => RestoredState::Warm,
             Restored::Refused(why) => RestoredState::Refused(why.clone()),
-            Restored::Faulted(fault) => RestoredState::Faulted(fault.detail.clone()),
+            Restored::Faulted(fault) => RestoredState::Faulted(fault.to_string()),
         }
     }
 }
@@ -403,6 +403,7 @@ impl From<&Agreement> for Compared {
         Self {
             compared: agreement.agreed.saturating_add(agreement.differed),
             agreed: agreement.agreed,
+            fallbacks: agreement.fallbacks,
             differed: agreement.differed,
         }
     }

@@ -280,7 +280,10 @@ pub(super) struct ShadowListing {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Compared {
     pub(super) compared: u64,
+    /// Decisions with the same effect: of a placement, the same executor for the request.
     pub(super) agreed: u64,
+    /// Of these, placements of which only the fallbacks differ.
+    pub(super) fallbacks: u64,
     pub(super) differed: u64,
 }
 
