@@ -123,6 +123,7 @@ pub fn small_world<P: Policies>(
             kv: KvSpec::Owned {
                 block_bytes: 1 << 20,
                 blocks_total: blocks,
+                host_blocks: 0,
             },
             ..fixture::device_spec("device")
         })

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use pointsman_core::BlockCopy;
 use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError};
+use pointsman_engine::model::backend::{
+    Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait,
+};
 use pointsman_server::models::Backends;
 
 /// A gate in front of every step of a server's engines. It is open at first. To be opened before the
@@ -72,5 +75,17 @@ impl Backend for Gated {
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         self.gate.pass();
         self.backend.forward(chunks, logits)
+    }
+
+    fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError> {
+        self.backend.swap(direction, copies)
+    }
+
+    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        self.backend.swapped(wait)
     }
 }

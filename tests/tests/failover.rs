@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use pointsman_core::Micros;
+use pointsman_core::{BlockCopy, Micros};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError};
+use pointsman_engine::model::backend::{
+    Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait,
+};
 use pointsman_server::config::Config;
 use pointsman_server::models::Backends;
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
@@ -91,6 +93,18 @@ impl Backend for Mortal {
             Some(error) => Err(error),
             None => self.backend.forward(chunks, logits),
         }
+    }
+
+    fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError> {
+        self.backend.swap(direction, copies)
+    }
+
+    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        self.backend.swapped(wait)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::fact::Outcome;
 use crate::input::SequenceRef;
-use pointsman_interface::{Arrangement, EvictHow};
-use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId};
+use pointsman_interface::Arrangement;
+use pointsman_interface::{BlockId, DeviceId, ExecutorId, HostBlockId, ModelId, RequestId};
 
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,9 @@ pub enum Effect {
     Evict {
         /// The sequence that must leave.
         sequence: SequenceRef,
-        /// The way in which it leaves.
-        how: EvictHow,
+        /// Host blocks to which its KV is copied first, one for each block of its table, in that
+        /// order; empty: its KV is dropped.
+        host_blocks: Vec<HostBlockId>,
     },
     /// Stops a sequence for good, and has the executor say when its blocks are no longer used.
     Cancel(SequenceRef),
@@ -69,10 +70,24 @@ pub struct StartOrder {
     /// Tokens to have in KV before the first new one: the prompt and what was generated before
     /// a preemption.
     pub prompt_tokens: u32,
-    /// Tokens of the prompt, from its start, that the blocks already hold.
+    /// Tokens of the prompt, from its start, that the blocks already hold, or will once `copies` are
+    /// made.
     pub cached_tokens: u32,
     /// Upper bound on tokens still to generate.
     pub output_tokens_max: u32,
     /// The block table; empty where the executor has no blocks of the machine's.
     pub blocks: Vec<BlockId>,
+    /// Copies from host memory to make before anything is computed. The host blocks are the
+    /// sequence's until [`crate::Input::SequenceStarted`].
+    pub copies: Vec<BlockCopy>,
+}
+
+/// A copy of a block's contents from or to host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct BlockCopy {
+    /// The block of the device's host arena.
+    pub host: HostBlockId,
+    /// The block of the device's KV pool.
+    pub block: BlockId,
 }

@@ -26,6 +26,7 @@ pub fn device_spec(name: &str) -> DeviceSpec {
         kv: KvSpec::Owned {
             block_bytes: 1 << 20,
             blocks_total: 64,
+            host_blocks: 0,
         },
         tokens_per_step: Some(256),
     }

@@ -31,6 +31,9 @@ pub enum KvSpec {
         block_bytes: u64,
         /// Blocks of the device in all.
         blocks_total: u32,
+        /// Blocks of host memory, as large, to which what sequences hold can be moved; 0: there are
+        /// none.
+        host_blocks: u32,
     },
     /// A remote server, which may report counts ([`KvReport`]).
     Remote,
@@ -370,8 +373,9 @@ pub enum Input {
         /// Tokens generated so far, over all placements, from which another executor can go on.
         kept: u32,
     },
-    /// An evicted or cancelled sequence has left; its blocks are given back.
-    SequenceLeft(SequenceRef),
+    /// An evicted or cancelled sequence has left; its blocks are given back. The number is that of the
+    /// leading tokens whose KV it left in the host blocks that its eviction named; 0: none.
+    SequenceLeft(SequenceRef, u32),
     /// Time passed, and nothing else happened.
     TimePassed,
     /// The tokens were set that all engines of a device together may schedule in a step.

@@ -20,7 +20,7 @@
 //! let now = Micros(0);
 //! let device = Input::DeviceAttached(DeviceSpec {
 //!     name: "cpu0".into(),
-//!     kv: KvSpec::Owned { block_bytes: 1 << 20, blocks_total: 64 },
+//!     kv: KvSpec::Owned { block_bytes: 1 << 20, blocks_total: 64, host_blocks: 0 },
 //!     tokens_per_step: Some(256),
 //! });
 //! let device = machine.handle(now, device).device().unwrap();
@@ -79,7 +79,7 @@ mod view;
 
 pub use asked::Asked;
 pub use config::{Config, InvalidConfig};
-pub use effect::{Effect, StartOrder};
+pub use effect::{BlockCopy, Effect, StartOrder};
 pub use fact::{
     Clock, Decided, ExpiredWhy, Fact, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
     Stamped, Stay,

@@ -51,6 +51,8 @@ const Kernel KERNELS[] = {
 struct Device {
     std::map<uint64_t, size_t> memory;
     size_t allocated = 0;
+    // Memory of this machine that is pinned for it.
+    std::map<void*, size_t> pinned;
     int holders = 0;
     bool lost = false;
 };
@@ -124,6 +126,7 @@ int give_back(uint64_t at) {
 
 void end_context(Device& device) {
     for (auto [at, bytes] : device.memory) std::free(reinterpret_cast<void*>(at));
+    for (auto [at, bytes] : device.pinned) std::free(at);
     device = Device();
 }
 
@@ -180,7 +183,10 @@ void pointsman_stub_memory(size_t bytes) { driver().memory_bytes = bytes; }
 size_t pointsman_stub_allocated() {
     std::lock_guard<std::mutex> guard(driver().lock);
     size_t bytes = 0;
-    for (auto& [number, device] : driver().devices) bytes += device.allocated;
+    for (auto& [number, device] : driver().devices) {
+        bytes += device.allocated;
+        for (auto& [at, pinned] : device.pinned) bytes += pinned;
+    }
     return bytes;
 }
 
@@ -291,6 +297,23 @@ int cuMemAllocAsync(uint64_t* at, size_t bytes, void*) { return allocate(at, byt
 int cuMemFree_v2(uint64_t at) { return give_back(at); }
 
 int cuMemFreeAsync(uint64_t at, void*) { return give_back(at); }
+
+int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
+    return with_device([&](Device& device) -> int {
+        *at = std::malloc(bytes);
+        if (*at == nullptr) return OUT_OF_MEMORY;
+        device.pinned[*at] = bytes;
+        return SUCCESS;
+    });
+}
+
+int cuMemFreeHost(void* at) {
+    return with_device([&](Device& device) -> int {
+        if (device.pinned.erase(at) == 0) return INVALID_VALUE;
+        std::free(at);
+        return SUCCESS;
+    });
+}
 
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
     return copy(to, reinterpret_cast<void*>(to), from, bytes);

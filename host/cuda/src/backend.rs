@@ -7,9 +7,12 @@ use cudarc::cublas::{CudaBlas, sys as blas};
 #[cfg(feature = "test-util")]
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaSlice, CudaStream};
+use pointsman_core::BlockCopy;
 #[cfg(feature = "test-util")]
 use pointsman_core::BlockId;
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvShape};
+use pointsman_engine::model::backend::{
+    Backend, Chunk, DeviceError, KvShape, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
+};
 use pointsman_engine::model::config::LlamaConfig;
 use pointsman_engine::model::graph::{Activations, forward};
 use pointsman_engine::model::host::HostModel;
@@ -41,6 +44,7 @@ pub struct CudaBackend {
     input: DeviceInput,
     attention: Attention,
     activations: Activations<Rows>,
+    swaps: SwapsAtOnce,
 }
 
 /// Bytes of memory that a token's keys and values take on a device.
@@ -71,11 +75,9 @@ impl CudaBackend {
         let config = model.config();
         weights::check(config)?;
         let block = u64::from(shape.tokens_per_block) * kv_bytes_per_token(config);
-        if block * u64::from(shape.blocks_total) > device.pool_bytes() {
-            let pool = device.pool_bytes();
-            return Err(DeviceError(format!(
-                "{shape:?} is more than a pool of {pool} bytes"
-            )));
+        let blocks = device.blocks();
+        if block > blocks.bytes || shape.blocks_total > blocks.total {
+            return Err(DeviceError(format!("{shape:?} is more than {blocks:?}")));
         }
         let life = device.life()?;
         let stream = life.context.new_stream().map_err(failed)?;
@@ -97,6 +99,7 @@ impl CudaBackend {
             input: DeviceInput::default(),
             attention: Attention::default(),
             activations: Activations::default(),
+            swaps: SwapsAtOnce::default(),
         })
     }
 
@@ -130,6 +133,15 @@ impl CudaBackend {
         }
         self.fetch(logits)?;
         self.life.context.check_err().map_err(failed)
+    }
+
+    /// Copies blocks, and waits until that is done.
+    fn copy(&mut self, direction: SwapDirection, copies: &[BlockCopy]) -> Result<(), DeviceError> {
+        self.life.context.bind_to_thread().map_err(failed)?;
+        let pool = address(&self.life.pool, &self.stream);
+        let copies = (direction, copies);
+        self.life.arena.copy(&self.stream, pool, copies)?;
+        self.stream.synchronize().map_err(failed)
     }
 
     /// Waits for the step, and copies its logits.
@@ -194,5 +206,21 @@ impl Backend for CudaBackend {
             self.life.lose();
         }
         done
+    }
+
+    fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError> {
+        let done = self.copy(direction, copies);
+        if done.is_err() {
+            self.life.lose();
+        }
+        done.map(|()| self.swaps.count())
+    }
+
+    fn swapped(&mut self, _wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        Ok(self.swaps.last())
     }
 }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::model::backend::{DeviceError, KvBlocks};
 use pointsman_engine::model::host::HostModel;
 
+use crate::arena::Arena;
 use crate::buffer::alloc;
 use crate::failed;
 use crate::module::Module;
@@ -22,7 +23,7 @@ use crate::weights::DeviceModel;
 #[derive(Debug)]
 pub struct CudaDevice {
     ordinal: usize,
-    pool_bytes: u64,
+    blocks: KvBlocks,
     life: Mutex<Weak<Life>>,
 }
 
@@ -33,6 +34,8 @@ pub(crate) struct Life {
     pub(crate) module: Module,
     /// The KV pool.
     pub(crate) pool: CudaSlice<u8>,
+    /// The host arena.
+    pub(crate) arena: Arena,
     /// The models on the device, by their copy in this machine's memory.
     models: Mutex<Vec<(Weak<HostModel>, Weak<DeviceModel>)>>,
     lost: AtomicBool,
@@ -49,22 +52,22 @@ impl CudaDevice {
         Ok(free as u64)
     }
 
-    /// A device with a pool of so many bytes, which is taken when the first backend is made.
+    /// A device with so many KV blocks, for which memory is taken when the first backend is made.
     ///
     /// # Errors
     /// If the device cannot be used.
-    pub fn new(ordinal: usize, pool_bytes: u64) -> Result<Self, NoDevice> {
+    pub fn new(ordinal: usize, blocks: KvBlocks) -> Result<Self, NoDevice> {
         probe::device(ordinal)?;
         Ok(Self {
             ordinal,
-            pool_bytes,
+            blocks,
             life: Mutex::default(),
         })
     }
 
-    /// Bytes of the pool.
-    pub(crate) fn pool_bytes(&self) -> u64 {
-        self.pool_bytes
+    /// The KV blocks of the device.
+    pub(crate) fn blocks(&self) -> KvBlocks {
+        self.blocks
     }
 
     /// The device's life, or a new one where none is left.
@@ -78,14 +81,15 @@ impl CudaDevice {
             }
             return Ok(life);
         }
-        let begun = Arc::new(Life::begin(self.ordinal, self.pool_bytes)?);
+        let begun = Arc::new(Life::begin(self.ordinal, self.blocks)?);
         *life = Arc::downgrade(&begun);
         Ok(begun)
     }
 }
 
 impl Life {
-    fn begin(ordinal: usize, pool_bytes: u64) -> Result<Self, DeviceError> {
+    fn begin(ordinal: usize, blocks: KvBlocks) -> Result<Self, DeviceError> {
+        let pool_bytes = blocks.bytes * u64::from(blocks.total);
         let context = open(ordinal)?;
         let module = Module::load(&context)?;
         let stream = context.new_stream().map_err(failed)?;
@@ -100,6 +104,7 @@ impl Life {
         let pool = alloc(&stream, len)?;
         stream.synchronize().map_err(failed)?;
         Ok(Self {
+            arena: Arena::new(&context, blocks)?,
             context,
             module,
             pool,

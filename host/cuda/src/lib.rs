@@ -24,6 +24,7 @@
     reason = "a driver is called; nothing checks what a device does with its memory"
 )]
 
+mod arena;
 mod backend;
 mod buffer;
 mod device;

@@ -11,19 +11,28 @@ use pointsman_core::BlockId;
 use pointsman_cuda::module::{Kernel, PTX};
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
 use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvShape, Logits};
+use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
 use pointsman_engine::model::host::HostModel;
 use pointsman_engine::test_util::models;
-use pointsman_engine::test_util::schedules::{WithPoison, check, run_all_alone, shape};
+use pointsman_engine::test_util::schedules::{
+    Evictions, WithPoison, check, check_evicting, run_all_alone, shape,
+};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 /// A backend of `model` that is alone on its device.
 fn backend(model: &Arc<HostModel>, shape: KvShape) -> CudaBackend {
+    backend_with_arena(model, shape, 0)
+}
+
+/// The same with so many blocks of host memory.
+fn backend_with_arena(model: &Arc<HostModel>, shape: KvShape, host: u32) -> CudaBackend {
     emulation::install();
-    let tokens = u64::from(shape.tokens_per_block) * u64::from(shape.blocks_total);
-    let pool = kv_bytes_per_token(model.config()) * tokens;
-    let device = CudaDevice::new(0, pool).unwrap();
+    let blocks = KvBlocks {
+        host,
+        ..shape.blocks(kv_bytes_per_token(model.config()))
+    };
+    let device = CudaDevice::new(0, blocks).unwrap();
     CudaBackend::new(&device, Arc::clone(model), shape).unwrap()
 }
 
@@ -123,6 +132,17 @@ fn sequences_under_any_schedule_give_the_rows_of_solo_runs() {
 }
 
 #[test]
+fn sequences_that_come_back_from_host_memory_give_the_rows_of_solo_runs() {
+    let model = models::demo();
+    let make = |shape| Box::new(backend(&model, shape)) as Box<dyn WithPoison>;
+    let solos = run_all_alone(&make, &[1, 17, 40], 30);
+    for evictions in [Evictions::SwapAtEveryStep(8), Evictions::ToEither(8)] {
+        let mut backend = backend_with_arena(&model, shape(&solos, 16), 8);
+        check_evicting(&solos, &mut backend, evictions, 31);
+    }
+}
+
+#[test]
 fn a_step_of_nothing_gives_nothing() {
     let shape = KvShape {
         tokens_per_block: 16,
@@ -151,7 +171,7 @@ fn a_model_that_the_kernels_cannot_compute_is_refused_by_its_size() {
         tokens_per_block: 16,
         blocks_total: 2,
     };
-    let device = CudaDevice::new(0, 1 << 20).unwrap();
+    let device = CudaDevice::new(0, shape.blocks(1024)).unwrap();
     let refused = CudaBackend::new(&device, model, shape).unwrap_err();
     let expected = "a model whose head_dim is 12 is not for CUDA devices, whose kernels take multiples of \
                     8; serve it on the processors";

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
 use pointsman_engine::model::backend::Backend;
 use pointsman_engine::test_util::models;
-use pointsman_engine::test_util::subjects::{KV_SHAPE, Stepped, Threaded};
+use pointsman_engine::test_util::subjects::{KV_SHAPE, Stepped, Threaded, with_arena};
 use pointsman_executor::contract_suite;
 
 /// Makes a backend of the demo model, with a device's pool of its own.
 fn demo() -> Box<dyn Backend> {
     emulation::install();
     let model = models::demo();
-    let tokens = KV_SHAPE.tokens_per_block * KV_SHAPE.blocks_total;
-    let pool = kv_bytes_per_token(model.config()) * u64::from(tokens);
-    let device = Arc::new(CudaDevice::new(0, pool).expect("the emulation has a device"));
+    let blocks = with_arena(kv_bytes_per_token(model.config()));
+    let device = Arc::new(CudaDevice::new(0, blocks).expect("the emulation has a device"));
     Box::new(CudaBackend::new(&device, model, KV_SHAPE).expect("the device has room"))
 }
 

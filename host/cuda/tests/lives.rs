@@ -10,21 +10,25 @@ use pointsman_core::BlockId;
 use pointsman_cuda::emulation::{self, ThreadOrder};
 use pointsman_cuda::probe::{self, NoDevice};
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvShape, Logits};
+use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
 use pointsman_engine::test_util::models;
 
 const SHAPE: KvShape = KvShape {
     tokens_per_block: 16,
     blocks_total: 8,
 };
+
+fn blocks() -> KvBlocks {
+    SHAPE.blocks(kv_bytes_per_token(models::demo().config()))
+}
+
 fn pool_bytes() -> usize {
-    let tokens = u64::from(SHAPE.tokens_per_block * SHAPE.blocks_total);
-    let bytes = kv_bytes_per_token(models::demo().config()) * tokens;
-    usize::try_from(bytes).unwrap()
+    let blocks = blocks();
+    usize::try_from(blocks.bytes * u64::from(blocks.total)).unwrap()
 }
 
 fn device() -> CudaDevice {
-    CudaDevice::new(0, pool_bytes() as u64).unwrap()
+    CudaDevice::new(0, blocks()).unwrap()
 }
 
 fn backend(device: &CudaDevice) -> Result<CudaBackend, DeviceError> {
@@ -85,6 +89,21 @@ fn backends_share_the_pool_and_the_weights_and_give_back_all_memory() {
 }
 
 #[test]
+fn host_memory_is_pinned_for_a_life_and_given_back() {
+    let emulated = emulation::alone();
+    let with_arena = KvBlocks {
+        host: 3,
+        ..blocks()
+    };
+    let device = CudaDevice::new(0, with_arena).unwrap();
+    let backend = backend(&device).unwrap();
+    let host = usize::try_from(with_arena.bytes * 3).unwrap();
+    assert!(emulated.allocated() > pool_bytes() + host);
+    drop(backend);
+    assert_eq!(emulated.allocated(), 0);
+}
+
+#[test]
 fn a_device_without_enough_memory_says_so_and_keeps_nothing() {
     let emulated = emulation::alone();
     emulated.set_memory(pool_bytes() / 2);
@@ -125,14 +144,14 @@ fn devices_are_listed_and_one_that_is_not_there_is_named() {
         devices: 2,
     };
     assert_eq!(missing, expected);
-    assert!(CudaDevice::new(2, 1 << 20).is_err());
+    assert!(CudaDevice::new(2, blocks()).is_err());
 }
 
 #[test]
 fn two_devices_may_be_used_side_by_side() {
     let emulated = emulation::alone();
     emulated.set_devices(2);
-    let second = CudaDevice::new(1, pool_bytes() as u64).unwrap();
+    let second = CudaDevice::new(1, blocks()).unwrap();
     let (first, second) = (Arc::new(device()), Arc::new(second));
     let mut backends = [&first, &second].map(|device| backend(device).unwrap());
     let rows = backends.each_mut().map(|backend| step(backend).unwrap());

@@ -55,9 +55,14 @@ impl Driver {
                     let remains = self.requests.failed(sequence.request, state);
                     self.input(now, ended(sequence, remains, retry));
                 }
-                Event::Left { sequence, state } => {
+                Event::Left {
+                    sequence,
+                    state,
+                    swapped_tokens,
+                } => {
                     self.requests.give_back(sequence.request, state);
-                    self.input(now, Input::SequenceLeft(sequence));
+                    let left = Input::SequenceLeft(sequence, swapped_tokens);
+                    self.input(now, left);
                 }
                 Event::Lost { why } => {
                     record::lost(executor, &why);

@@ -53,7 +53,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use pointsman_core::rows::{NameKind, Stage};
+use pointsman_core::rows::NameKind;
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, Fact, Input, LabelId, Machine, Micros,
     NewRequest, Policies, RecordedMachine, Reply, Round, Sink, Stamped, StartOrder, Tap,
@@ -69,7 +69,7 @@ use decisions::{Arrival, DecisionLog};
 use executors::Executors;
 use forecast::Referents;
 use lives::Lives;
-use message::{Load, Submission, Submitted, TicketId};
+use message::{Submission, Submitted, TicketId};
 use operator::RequestSize;
 use requests::{Record, Requests};
 use sessions::Sessions;
@@ -516,9 +516,16 @@ impl Driver {
             Effect::Grant { sequence, blocks } => self
                 .executors
                 .send(sequence.executor, Command::Grant { sequence, blocks }),
-            Effect::Evict { sequence, how: _ } => self
-                .executors
-                .send(sequence.executor, Command::Evict(sequence)),
+            Effect::Evict {
+                sequence,
+                host_blocks,
+            } => self.executors.send(
+                sequence.executor,
+                Command::Evict {
+                    sequence,
+                    host_blocks,
+                },
+            ),
             Effect::Cancel(sequence) => self
                 .executors
                 .send(sequence.executor, Command::Cancel(sequence)),
@@ -549,44 +556,5 @@ impl Driver {
             self.input(now, Input::RequestCancelled(request));
         }
         self.take_notes();
-    }
-
-    // === Reading ===
-
-    /// The requests that are queued and that run, and the room they take.
-    #[must_use]
-    pub fn load(&self) -> Load {
-        let mut load = Load {
-            live: self.machine.live_requests(),
-            ..Load::default()
-        };
-        for request in self.machine.waiting_requests() {
-            match request.stage {
-                Stage::Queued => load.queued_by_class.add(request.class),
-                Stage::Parked => load.parked_by_class.add(request.class),
-                Stage::Arrived | Stage::Placed => {}
-            }
-        }
-        load.queued = load.queued_by_class.total();
-        load.parked = load.parked_by_class.total();
-        for device in self.machine.devices() {
-            let idle = device.blocks_free.saturating_add(device.blocks_cached);
-            let used = u64::from(device.blocks_total.saturating_sub(idle));
-            load.blocks_used += used;
-            load.blocks_cached += u64::from(device.blocks_cached);
-            load.blocks_total += u64::from(device.blocks_total);
-            load.kv_bytes_used += used.saturating_mul(device.block_bytes);
-            let total = u64::from(device.blocks_total).saturating_mul(device.block_bytes);
-            load.kv_bytes_total += total;
-        }
-        for id in self.machine.executor_ids() {
-            let Some(executor) = self.machine.executor_snapshot(id) else {
-                continue;
-            };
-            load.slots_used += executor.slots_used;
-            load.slots_total += executor.slots_total;
-            load.executors_up += u32::from(executor.health.takes_new());
-        }
-        load
     }
 }

@@ -149,6 +149,10 @@ pub struct Load {
     pub blocks_cached: u64,
     /// KV blocks there are, all devices whose number is known.
     pub blocks_total: u64,
+    /// Blocks of host memory that evicted sequences have, all devices.
+    pub host_blocks_used: u64,
+    /// Blocks of host memory there are, all devices.
+    pub host_blocks_total: u64,
     /// Bytes of the blocks in `blocks_used`.
     pub kv_bytes_used: u64,
     /// Bytes of the blocks in `blocks_total`.

@@ -249,6 +249,10 @@ pub struct DeviceRow {
     pub blocks_free: u32,
     /// Blocks that are free on demand and hold a prefix.
     pub blocks_cached: u32,
+    /// Blocks of host memory, to which what evicted sequences hold can be moved.
+    pub host_blocks_total: u32,
+    /// Blocks of host memory that hold nothing.
+    pub host_blocks_free: u32,
 }
 
 // === Executors ===

@@ -1,9 +1,10 @@
 //! The state of the host and of one executor, for operators.
 
-use pointsman_core::rows::NameKind;
+use pointsman_core::rows::{NameKind, Stage};
 use pointsman_core::{ExecutorId, Micros};
 
 use super::Driver;
+use super::message::Load;
 use super::operator::{
     DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel, TenantRow,
 };
@@ -30,6 +31,48 @@ impl Driver {
         }
     }
 
+    /// The requests that are queued and that run, and the room they take.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let mut load = Load {
+            live: self.machine.live_requests(),
+            ..Load::default()
+        };
+        for request in self.machine.waiting_requests() {
+            match request.stage {
+                Stage::Queued => load.queued_by_class.add(request.class),
+                Stage::Parked => load.parked_by_class.add(request.class),
+                Stage::Arrived | Stage::Placed => {}
+            }
+        }
+        load.queued = load.queued_by_class.total();
+        load.parked = load.parked_by_class.total();
+        for device in self.machine.devices() {
+            let idle = device.blocks_free.saturating_add(device.blocks_cached);
+            let used = u64::from(device.blocks_total.saturating_sub(idle));
+            load.blocks_used += used;
+            load.blocks_cached += u64::from(device.blocks_cached);
+            load.blocks_total += u64::from(device.blocks_total);
+            let kept = device
+                .host_blocks_total
+                .saturating_sub(device.host_blocks_free);
+            load.host_blocks_used += u64::from(kept);
+            load.host_blocks_total += u64::from(device.host_blocks_total);
+            load.kv_bytes_used += used.saturating_mul(device.block_bytes);
+            let total = u64::from(device.blocks_total).saturating_mul(device.block_bytes);
+            load.kv_bytes_total += total;
+        }
+        for id in self.machine.executor_ids() {
+            let Some(executor) = self.machine.executor_snapshot(id) else {
+                continue;
+            };
+            load.slots_used += executor.slots_used;
+            load.slots_total += executor.slots_total;
+            load.executors_up += u32::from(executor.health.takes_new());
+        }
+        load
+    }
+
     /// The KV pools, in attach order.
     pub(super) fn device_rows(&self) -> impl Iterator<Item = DeviceRow> {
         self.machine.devices().map(|device| DeviceRow {
@@ -39,6 +82,8 @@ impl Driver {
             blocks_total: device.blocks_total,
             blocks_free: device.blocks_free,
             blocks_cached: device.blocks_cached,
+            host_blocks_total: device.host_blocks_total,
+            host_blocks_free: device.host_blocks_free,
         })
     }
 

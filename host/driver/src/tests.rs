@@ -239,7 +239,12 @@ fn a_client_that_leaves_while_it_runs_frees_its_slot_and_blocks() {
     assert!(matches!(stage.command(), Some(Command::Cancel(it)) if it == sequence));
     assert!(stage.driver.load().blocks_used > 0);
     let state = Box::new(start.sequence);
-    stage.says(0, vec![Event::Left { sequence, state }]);
+    let left = Event::Left {
+        sequence,
+        state,
+        swapped_tokens: 0,
+    };
+    stage.says(0, vec![left]);
     let load = stage.driver.load();
     assert_eq!((load.slots_used, load.blocks_used, load.live), (0, 0, 0));
 }
@@ -441,9 +446,10 @@ fn commands_that_find_no_room_come_later_in_order() {
             Command::Start(start) => format!("start {}", start.order.sequence.request),
             Command::Cancel(sequence) => format!("cancel {}", sequence.request),
             Command::SetBudget { .. } => "budget".to_owned(),
-            Command::Grant { .. } | Command::Evict(_) | Command::Arrange(_) | Command::Load(_) => {
-                format!("{command:?}")
-            }
+            Command::Grant { .. }
+            | Command::Evict { .. }
+            | Command::Arrange(_)
+            | Command::Load(_) => format!("{command:?}"),
         });
         stage.settle();
     }

@@ -183,6 +183,7 @@ impl Lives {
         loop {
             self.take_commands(&mut steps)?;
             // Sequences that left make room: not a step later than need be.
+            steps.swap()?;
             self.report(steps.take_events())?;
             match self.stats.busy_nanos.time(|| steps.step())? {
                 StepOutcome::Stepped => {

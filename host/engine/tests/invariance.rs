@@ -13,11 +13,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, Processors, kv_bytes_per_token};
-use pointsman_engine::model::backend::{Backend, Chunk, KvShape, Logits};
+use pointsman_engine::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
+use pointsman_engine::model::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
 use pointsman_engine::model::host::HostModel;
 use pointsman_engine::test_util::models;
-use pointsman_engine::test_util::schedules::{Solo, WithPoison, check, run_all_alone, shape};
+use pointsman_engine::test_util::schedules::{
+    Evictions, Solo, WithPoison, check, check_evicting, run_all_alone, shape,
+};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -56,6 +58,29 @@ fn models_of_every_shape_under_any_schedule_give_the_rows_of_solo_runs() {
             &mut backend(&model, shape(&solos, 3), 1),
             seed + 100,
         );
+    }
+}
+
+#[test]
+fn sequences_that_come_back_from_host_memory_give_the_rows_of_solo_runs() {
+    let model = models::demo();
+    let solos = alone(&model, &[1, 9, 16, 40, 90, 130], 40);
+    let host_blocks = 40;
+    for (seed, tokens_per_block) in [(41, 16), (42, 7)] {
+        for evictions in [
+            Evictions::SwapAtEveryStep(host_blocks),
+            Evictions::ToEither(host_blocks),
+        ] {
+            let shape = shape(&solos, tokens_per_block);
+            let blocks = KvBlocks {
+                host: host_blocks,
+                ..shape.blocks(kv_bytes_per_token(model.config()))
+            };
+            let memory = KvMemory::new(blocks);
+            let model = Arc::clone(&model);
+            let mut backend = CpuBackend::on(memory, model, shape, Processors::of_caller());
+            check_evicting(&solos, &mut backend, evictions, seed);
+        }
     }
 }
 

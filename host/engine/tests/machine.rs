@@ -2,13 +2,16 @@
 //! all, while clients leave and devices fail.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fastrand::Rng;
+use pointsman_core::rows::{Change, SequenceState};
 use pointsman_core::{
-    Config, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, FailedWhy, Handled,
-    Incarnation, Input, Kept, KvSpec, Machine, Micros, NewRequest, NoPolicies, Outcome, RequestId,
+    Answer, Asked, Config, DeviceSpec, Effect, EvictHow, Eviction, ExecutorId, ExecutorSpec,
+    ExecutorUpdate, FailedWhy, Handled, Incarnation, Input, Kept, KvSpec, Machine, Micros,
+    NewRequest, NoPolicies, Outcome, Policies, Question, Reply, RequestId, RowKinds, Victim,
     fixture, rows,
 };
 use pointsman_engine::step_loop::{StepLoop, StepLoopParts};
@@ -27,6 +30,7 @@ const SLOTS: u32 = 4;
 /// A pool with room for two of the longest sequences.
 const POOL: Shape = Shape {
     blocks_total: 34,
+    host_blocks: 40,
     ..SHAPE
 };
 
@@ -43,15 +47,63 @@ struct Request {
     outcome: Option<Outcome>,
 }
 
+/// A policy that has the newest sequences give way, by swap as often as not, and says nothing else.
+struct Swapper(Rng);
+
+impl Policies for Swapper {
+    fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
+        let Question::Preemption(shortage) = &asked.question else {
+            return Answer::unbound();
+        };
+        let rows = asked.view.rows(RowKinds::ALL).into_iter();
+        let sequences = rows.filter_map(|row| {
+            if let Change::Sequence(row) = row {
+                Some(row)
+            } else {
+                None
+            }
+        });
+        let needy = |row: &rows::Sequence| row.request == shortage.needy;
+        let (needy, mut others): (Vec<_>, Vec<_>) = sequences.partition(needy);
+        let executor = needy.first().map(|row| row.executor);
+        let Some(executor) = executor.or(shortage.executor) else {
+            return Answer::unbound();
+        };
+        others.retain(|row| row.executor == executor && row.state == SequenceState::Running);
+        others.sort_by_key(|row| Reverse(row.request));
+        let mut freed = 0;
+        let victims = others.iter().map_while(|row| {
+            let is_enough = freed >= shortage.blocks;
+            freed += row.blocks_exclusive;
+            let how = if self.0.bool() {
+                EvictHow::Swap
+            } else {
+                EvictHow::Recompute
+            };
+            let request = row.request;
+            (!is_enough).then_some(Victim { request, how })
+        });
+        let eviction = Eviction {
+            executor,
+            victims: victims.collect(),
+            reason: 0,
+        };
+        Answer::by(0, Reply::Preemption(Some(eviction)))
+    }
+}
+
 /// A machine with two engines, each on a device of its own.
 struct Host {
     machine: Machine,
+    policies: Box<dyn Policies>,
     engines: BTreeMap<ExecutorId, (Incarnation, StepLoop)>,
     requests: BTreeMap<RequestId, Request>,
     faults: Faults,
     text: Arc<ModelText>,
     now: Micros,
     preemptions: u32,
+    /// The preemptions that were by swap.
+    swaps: u32,
     /// Half answers that were taken from engines that died.
     recovered: u32,
 }
@@ -60,12 +112,14 @@ impl Host {
     fn new(faults: Faults) -> Self {
         let mut host = Self {
             machine: Machine::new(Config::default()).unwrap(),
+            policies: Box::new(NoPolicies),
             engines: BTreeMap::new(),
             requests: BTreeMap::new(),
             faults,
             text: demo_text(),
             now: Micros(0),
             preemptions: 0,
+            swaps: 0,
             recovered: 0,
         };
         for name in ["cpu0", "cpu1"] {
@@ -82,6 +136,7 @@ impl Host {
             kv: KvSpec::Owned {
                 block_bytes: 1024,
                 blocks_total: POOL.blocks_total,
+                host_blocks: POOL.host_blocks,
             },
             tokens_per_step: Some(24),
         };
@@ -150,7 +205,7 @@ impl Host {
     }
 
     fn decide(&mut self) {
-        self.machine.decide(self.now, &mut NoPolicies);
+        self.machine.decide(self.now, &mut *self.policies);
         while let Some(effect) = self.machine.poll_effect() {
             self.carry_out(effect);
         }
@@ -218,9 +273,19 @@ impl Host {
             Effect::Grant { sequence, blocks } => {
                 (sequence.executor, Command::Grant { sequence, blocks })
             }
-            Effect::Evict { sequence, how: _ } => {
+            Effect::Evict {
+                sequence,
+                host_blocks,
+            } => {
                 self.preemptions += 1;
-                (sequence.executor, Command::Evict(sequence))
+                self.swaps += u32::from(!host_blocks.is_empty());
+                (
+                    sequence.executor,
+                    Command::Evict {
+                        sequence,
+                        host_blocks,
+                    },
+                )
             }
             Effect::Cancel(sequence) => (sequence.executor, Command::Cancel(sequence)),
             Effect::SetBudget {
@@ -249,10 +314,14 @@ impl Host {
                 self.requests.get_mut(&sequence.request).unwrap().runs_on = None;
                 Input::SequenceFinished(sequence)
             }
-            Event::Left { sequence, state } => {
+            Event::Left {
+                sequence,
+                state,
+                swapped_tokens,
+            } => {
                 let request = self.requests.get_mut(&sequence.request).unwrap();
                 (request.state, request.runs_on) = (Some(state), None);
-                Input::SequenceLeft(sequence)
+                Input::SequenceLeft(sequence, swapped_tokens)
             }
             Event::Failed { sequence, why, .. } => panic!("{sequence:?} failed: {why}"),
             Event::Lost { why } => panic!("an engine without its thread says {why}"),
@@ -325,6 +394,25 @@ fn a_pool_too_small_for_all_serves_all_in_turn() {
 }
 
 #[test]
+fn what_gives_way_to_host_memory_goes_on_as_it_was() {
+    let (mut swaps, mut recomputed) = (0, 0);
+    for seed in 0..8 {
+        let mut rng = Rng::with_seed(seed);
+        let mut host = Host::new(Faults::default());
+        host.policies = Box::new(Swapper(Rng::with_seed(seed)));
+        for _ in 0..60 {
+            host.arrive(random_job(&mut rng, 40, 60));
+            host.turn();
+        }
+        host.run_out();
+        host.check_answers();
+        swaps += host.swaps;
+        recomputed += host.preemptions - host.swaps;
+    }
+    assert!(swaps > 100 && recomputed > 50, "{swaps}, {recomputed}");
+}
+
+#[test]
 fn clients_that_leave_and_devices_that_fail_disturb_nobody_else() {
     let mut recovered = 0;
     for seed in 0..15 {
@@ -332,6 +420,7 @@ fn clients_that_leave_and_devices_that_fail_disturb_nobody_else() {
         let faults: Vec<(u32, StepFault)> =
             (0..6).map(|_| (rng.u32(5..60), StepFault::Error)).collect();
         let mut host = Host::new(Faults::after(&faults));
+        host.policies = Box::new(Swapper(Rng::with_seed(seed)));
         for _ in 0..40 {
             host.arrive(random_job(&mut rng, 40, 40));
             host.turn();

@@ -105,7 +105,10 @@ fn tokens_that_the_tokenizer_leaves_out_are_never_generated() {
     for _ in 0..3 {
         assert_eq!(steps.step(), Ok(StepOutcome::Stepped));
     }
-    steps.handle(Command::Evict(sequence));
+    steps.handle(Command::Evict {
+        sequence,
+        host_blocks: Vec::new(),
+    });
     let left = steps.take_events().pop();
     let Some(Event::Left { state, .. }) = left else {
         panic!("{left:?}")

@@ -9,7 +9,9 @@
 //! Held by the suite that every executor passes (`test_util::suite`).
 //! 1. Each [`Command::Start`] is answered by [`Event::Started`], then by exactly one of
 //!    [`Event::Finished`], [`Event::Failed`], [`Event::Left`], unless the executor is lost.
-//! 2. After that event the executor touches none of the sequence's blocks.
+//! 2. After that event the executor touches none of the sequence's blocks. Host blocks that a start names
+//!    are read before [`Event::Started`], those that an eviction names are written before
+//!    [`Event::Left`].
 //! 3. A sequence writes only into blocks of its own table, and never beyond its grants: a sequence
 //!    that lacks a block sits out.
 //! 4. The tokens of a step are at most the budget, and a sequence is at most once in a step. Prompts
@@ -17,8 +19,8 @@
 //! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
 use pointsman_core::{
-    Arrangement, Availability, BlockId, ExecutorId, Incarnation, KvReport, PromptCount, RetryClass,
-    SequenceRef, StartOrder, StepReport,
+    Arrangement, Availability, BlockId, ExecutorId, HostBlockId, Incarnation, KvReport,
+    PromptCount, RetryClass, SequenceRef, StartOrder, StepReport,
 };
 
 use crate::delivery::StopReason;
@@ -39,7 +41,13 @@ pub enum Command {
         blocks: Vec<BlockId>,
     },
     /// Stops a sequence and takes it back with [`Event::Left`], to go on later.
-    Evict(SequenceRef),
+    Evict {
+        /// The sequence that must leave.
+        sequence: SequenceRef,
+        /// Host blocks to which its KV is copied first, one for each block of its table, in that
+        /// order; empty: its KV is dropped.
+        host_blocks: Vec<HostBlockId>,
+    },
     /// Stops a sequence whose client has left; answered by [`Event::Left`] too.
     Cancel(SequenceRef),
     /// Bounds the steps from now on.
@@ -91,7 +99,7 @@ pub struct Events {
 /// Something that happened in an executor.
 #[derive(Debug)]
 pub enum Event {
-    /// A sequence took its slot.
+    /// A sequence took its slot, and has its KV back from host memory, if it had any there.
     Started(SequenceRef),
     /// A step was made.
     Stepped(StepReport),
@@ -121,6 +129,8 @@ pub enum Event {
         sequence: SequenceRef,
         /// The sequence as far as it came.
         state: Box<JobState>,
+        /// Leading tokens whose KV is in the host blocks that its eviction named; 0: none.
+        swapped_tokens: u32,
     },
     /// Everything that ran is gone. Later events are of the next life, `incarnation` + 1.
     Lost {

@@ -57,6 +57,10 @@ id!(
     BlockId(u32)
 );
 id!(
+    /// One block of one device's host arena, by index.
+    HostBlockId(u32)
+);
+id!(
     /// Hash of a full block of prompt tokens, chained to the hashes of the blocks before it and
     /// seeded with the model and adapter, so that equal hashes mean equal KV contents.
     BlockHash(u128)

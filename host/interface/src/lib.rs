@@ -29,8 +29,8 @@ pub use answer::{
 pub use bounds::Bounds;
 pub use hook::{Hook, HookMap, HookSet};
 pub use ids::{
-    AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId,
-    RequestId, Round, SessionKey, TenantId,
+    AdapterId, BlockHash, BlockId, DeviceId, ExecutorId, HostBlockId, Incarnation, LabelId, Micros,
+    ModelId, RequestId, Round, SessionKey, TenantId,
 };
 pub use needs::{Needs, RowKind, RowKinds};
 pub use question::{Question, Shortage, ShortageCause, TokensUsed};

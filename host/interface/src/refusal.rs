@@ -109,6 +109,14 @@ pub enum RefusalCause {
     /// The victim's executor cannot move its blocks to host memory.
     #[error("victim is not swappable")]
     NotSwappable,
+    /// The device's host memory has no room for what the victims hold.
+    #[error("{needed} blocks of host memory needed, {available} free")]
+    HostFull {
+        /// Blocks that the victims which are to be swapped hold, up to this one.
+        needed: u32,
+        /// Blocks of host memory that are kept for nobody.
+        available: u32,
+    },
     /// A request cannot give way to itself.
     #[error("the needy request cannot be its own victim")]
     IsNeedy,

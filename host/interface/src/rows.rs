@@ -180,6 +180,8 @@ pub struct Device {
     pub blocks_free: u32,
     pub blocks_cached: u32,
     pub blocks_evicted_total: u64,
+    pub host_blocks_total: u32,
+    pub host_blocks_free: u32,
 }
 
 /// A model and its global limit.

@@ -171,6 +171,8 @@ macro_rules! conversions_of_rows {
                 blocks_free: row.blocks_free,
                 blocks_cached: row.blocks_cached,
                 blocks_evicted_total: row.blocks_evicted_total,
+                host_blocks_total: row.host_blocks_total,
+                host_blocks_free: row.host_blocks_free,
             }
         }
 

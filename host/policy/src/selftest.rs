@@ -206,6 +206,7 @@ impl TestHost {
                 kv: KvSpec::Owned {
                     block_bytes: 1 << 20,
                     blocks_total: 64,
+                    host_blocks: 64,
                 },
                 tokens_per_step: Some(256),
             };
@@ -272,9 +273,10 @@ impl TestHost {
                 self.machine.handle(self.now, started);
                 self.running.push(order);
             }
-            Effect::Evict { sequence, how: _ } | Effect::Cancel(sequence) => {
+            Effect::Evict { sequence, .. } | Effect::Cancel(sequence) => {
                 self.running.retain(|order| order.sequence != sequence);
-                self.machine.handle(self.now, Input::SequenceLeft(sequence));
+                let left = Input::SequenceLeft(sequence, 0);
+                self.machine.handle(self.now, left);
             }
             Effect::Grant { .. }
             | Effect::SetBudget { .. }

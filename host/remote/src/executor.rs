@@ -233,7 +233,7 @@ impl Remote {
     fn command(&mut self, command: Command) -> Vec<Event> {
         match command {
             Command::Start(start) => self.start(*start),
-            Command::Cancel(sequence) | Command::Evict(sequence) => self.leave(sequence),
+            Command::Cancel(sequence) | Command::Evict { sequence, .. } => self.leave(sequence),
             // A server elsewhere has no blocks of ours, and makes steps of its own.
             Command::Grant { .. } | Command::SetBudget { .. } | Command::Arrange(_) => Vec::new(),
             Command::Load(told) => self.told(told),
@@ -283,12 +283,15 @@ impl Remote {
 
     /// Ends a request whose client has left, or which is to go on elsewhere.
     fn leave(&mut self, sequence: SequenceRef) -> Vec<Event> {
-        let Some(running) = self.take(sequence) else {
-            return Vec::new();
-        };
-        running.task.abort();
-        let state = running.state;
-        vec![Event::Left { sequence, state }]
+        let left = self.take(sequence).map(|running| {
+            running.task.abort();
+            Event::Left {
+                sequence,
+                state: running.state,
+                swapped_tokens: 0,
+            }
+        });
+        left.into_iter().collect()
     }
 
     fn hear(&mut self, news: News) -> Heard {

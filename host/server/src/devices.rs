@@ -15,8 +15,8 @@ use pointsman_core::{DeviceId, DeviceSpec, Input, KvSpec, Machine, Micros};
 use pointsman_cuda::{CudaBackend, CudaDevice, probe};
 use pointsman_driver::provider::ServeModelError;
 use pointsman_engine::cpu;
-use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::{Backend, DeviceError, KvShape};
+use pointsman_engine::cpu::{CpuBackend, KvMemory, Processors};
+use pointsman_engine::model::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::model::config::LlamaConfig;
 use pointsman_engine::model::host::HostModel;
 use tracing::info;
@@ -31,24 +31,15 @@ const TOKENS_PER_BLOCK: u64 = 16;
 pub(crate) struct LocalDevice {
     pub(crate) name: String,
     pub(crate) id: DeviceId,
-    blocks: Blocks,
+    blocks: KvBlocks,
     hardware: Hardware,
     compute: Compute,
-}
-
-/// The KV blocks of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Blocks {
-    /// Bytes of one block.
-    bytes: u64,
-    /// Number of blocks.
-    total: u32,
 }
 
 /// The hardware of an attached device, at work.
 #[derive(Clone, Debug)]
 enum Compute {
-    Processors(Processors),
+    Processors(Processors, KvMemory),
     Cuda(Arc<CudaDevice>),
 }
 
@@ -75,15 +66,23 @@ impl LocalDevice {
             "kv-memory of {kv_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
              bytes"
         );
+        let swap_bytes = config.swap_bytes;
+        let host = u32::try_from(swap_bytes / bytes).unwrap_or(u32::MAX);
+        ensure!(
+            host > 0 || swap_bytes == 0,
+            "swap-memory of {swap_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
+             bytes"
+        );
+        let blocks = KvBlocks { bytes, total, host };
         let compute = match config.hardware {
             Hardware::Processors { threads } => {
                 let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
-                Compute::Processors(Processors::start(name, threads)?)
+                Compute::Processors(Processors::start(name, threads)?, KvMemory::new(blocks))
             }
             Hardware::Cuda { ordinal } => {
                 let pool = bytes * u64::from(total);
                 info!(device = name, ordinal, kv_bytes = pool, "CUDA device");
-                Compute::Cuda(Arc::new(CudaDevice::new(ordinal, pool)?))
+                Compute::Cuda(Arc::new(CudaDevice::new(ordinal, blocks)?))
             }
         };
         let spec = DeviceSpec {
@@ -91,13 +90,14 @@ impl LocalDevice {
             kv: KvSpec::Owned {
                 block_bytes: bytes,
                 blocks_total: total,
+                host_blocks: host,
             },
             tokens_per_step: Some(config.tokens_per_step),
         };
         Ok(Self {
             name: name.clone(),
             id: machine.handle(now, Input::DeviceAttached(spec)).device()?,
-            blocks: Blocks { bytes, total },
+            blocks,
             hardware: config.hardware,
             compute,
         })
@@ -106,7 +106,7 @@ impl LocalDevice {
     /// The kind of the device's executors.
     pub(crate) fn kind(&self) -> ExecutorKind {
         match self.compute {
-            Compute::Processors(_) => ExecutorKind::Cpu,
+            Compute::Processors(..) => ExecutorKind::Cpu,
             Compute::Cuda(_) => ExecutorKind::Cuda,
         }
     }
@@ -148,8 +148,9 @@ impl LocalDevice {
     ) -> Result<Box<dyn Backend>, DeviceError> {
         let model = Arc::clone(model);
         match &self.compute {
-            Compute::Processors(processors) => {
-                Ok(make(CpuBackend::new(model, shape, processors.clone())))
+            Compute::Processors(processors, memory) => {
+                let (memory, processors) = (memory.clone(), processors.clone());
+                Ok(make(CpuBackend::on(memory, model, shape, processors)))
             }
             Compute::Cuda(device) => Ok(Box::new(CudaBackend::new(device, model, shape)?)),
         }

@@ -131,7 +131,7 @@ impl Adversary {
         let n = self.rng.usize(0..4);
         let victims = (0..n).map(|_| Victim {
             request: self.request(shortage.needy),
-            how: if self.is_sane() {
+            how: if self.rng.bool() {
                 EvictHow::Recompute
             } else {
                 EvictHow::Swap

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use pointsman_core::{
-    Arrangement, BlockId, DeviceId, ExecutorId, Incarnation, Micros, Progress, RequestId,
-    StartOrder,
+    Arrangement, BlockId, DeviceId, ExecutorId, HostBlockId, Incarnation, Micros, Progress,
+    RequestId, StartOrder,
 };
 
 /// The speed of an engine: a step takes `step` plus `token` for each token scheduled.
@@ -58,7 +58,10 @@ struct Sequence {
     /// Tokens that the sequence will generate in this placement.
     output_tokens: u32,
     blocks: Vec<BlockId>,
+    /// Steps until the sequence has left; absent: it stays.
     leaving: Option<u32>,
+    /// Host blocks to which its KV is copied before it has left.
+    host_blocks: Vec<HostBlockId>,
 }
 
 impl Sequence {
@@ -69,6 +72,15 @@ impl Sequence {
             u64::from(tokens) <= self.blocks.len() as u64 * u64::from(per_block)
         })
     }
+
+    /// Leading tokens whose KV is in host memory once the sequence has left. That of the last token
+    /// generated was not computed.
+    fn swapped_tokens(&self) -> u32 {
+        if self.host_blocks.is_empty() {
+            return 0;
+        }
+        self.prefilled + self.generated.saturating_sub(1)
+    }
 }
 
 /// A message of an engine after a step.
@@ -76,7 +88,10 @@ impl Sequence {
 pub(crate) enum Said {
     Started(RequestId),
     Finished(RequestId),
-    Left(RequestId),
+    Left {
+        request: RequestId,
+        swapped_tokens: u32,
+    },
 }
 
 /// The results of one step.
@@ -86,6 +101,9 @@ pub(crate) struct Step {
     pub(crate) said: Vec<Said>,
     /// Blocks written in this step, each with its writer.
     pub(crate) written: Vec<(BlockId, RequestId)>,
+    /// Host blocks written in this step, each with the request and the place in its table of the block
+    /// that was copied there.
+    pub(crate) swapped: Vec<(HostBlockId, (RequestId, usize))>,
     pub(crate) took: Micros,
 }
 
@@ -165,6 +183,7 @@ impl Engine {
             output_tokens: output_tokens.min(order.output_tokens_max),
             blocks: order.blocks.clone(),
             leaving: None,
+            host_blocks: Vec::new(),
         };
         let earlier = self.sequences.insert(order.sequence.request, sequence);
         assert!(
@@ -181,11 +200,12 @@ impl Engine {
         }
     }
 
-    /// Stops a sequence; it has left after `leave_steps` more steps.
-    pub(crate) fn stop(&mut self, request: RequestId) {
+    /// Stops a sequence; it has left after `leave_steps` more steps, with its KV in these host blocks.
+    pub(crate) fn stop(&mut self, request: RequestId, host_blocks: &[HostBlockId]) {
         let steps = self.profile.leave_steps.max(1);
         if let Some(sequence) = self.sequences.get_mut(&request) {
             sequence.leaving.get_or_insert(steps);
+            sequence.host_blocks = host_blocks.to_vec();
         }
     }
 
@@ -331,7 +351,16 @@ impl Engine {
                 Some(steps) => {
                     *steps -= 1;
                     if *steps == 0 {
-                        closed.push(Said::Left(*request));
+                        let swapped_tokens = sequence.swapped_tokens();
+                        let blocks = blocks_of(swapped_tokens, self.tokens_per_block);
+                        let hosts = sequence.host_blocks.iter().copied().take(blocks);
+                        let hosts = hosts.enumerate();
+                        step.swapped
+                            .extend(hosts.map(|(place, host)| (host, (*request, place))));
+                        closed.push(Said::Left {
+                            request: *request,
+                            swapped_tokens,
+                        });
                     }
                 }
                 None if prefilled && sequence.generated >= sequence.output_tokens => {
@@ -341,10 +370,15 @@ impl Engine {
             }
         }
         for said in closed {
-            if let Said::Finished(request) | Said::Left(request) = said {
+            if let Said::Finished(request) | Said::Left { request, .. } = said {
                 self.fail(request);
             }
             step.said.push(said);
         }
     }
+}
+
+/// The number of blocks that hold `tokens` tokens.
+fn blocks_of(tokens: u32, tokens_per_block: Option<u32>) -> usize {
+    tokens_per_block.map_or(0, |per_block| tokens.div_ceil(per_block.max(1)) as usize)
 }

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use pointsman_core::rows::Health;
 use pointsman_core::{
     AttachError, BlockId, Config, DeviceId, DeviceSpec, Effect, ExecutorId, ExecutorSpec,
-    ExecutorUpdate, Fact, Handled, Input, InternedId, InvalidConfig, Kept, Machine, Micros,
-    NewRequest, Outcome, Policies, RecordedMachine, Recorder, RequestId, RetryClass, Round,
-    SequenceRef, Stamped, StepReport,
+    ExecutorUpdate, Fact, Handled, HostBlockId, Input, InternedId, InvalidConfig, Kept, Machine,
+    Micros, NewRequest, Outcome, Policies, RecordedMachine, Recorder, RequestId, RetryClass, Round,
+    SequenceRef, Stamped, StartOrder, StepReport,
 };
 
 use crate::engine::{Engine, EngineProfile, Said, Step};
@@ -76,6 +76,8 @@ pub struct World<P> {
     scripts: BTreeMap<RequestId, Script>,
     /// The last writer of each block, while that request runs.
     writers: BTreeMap<(DeviceId, BlockId), RequestId>,
+    /// The contents of each host block: a request's block, by its place in the table.
+    arenas: BTreeMap<(DeviceId, HostBlockId), (RequestId, usize)>,
     now: Micros,
     facts: Vec<Stamped>,
     effects: Vec<Effect>,
@@ -95,6 +97,7 @@ impl<P: Policies> World<P> {
             engines: BTreeMap::new(),
             scripts: BTreeMap::new(),
             writers: BTreeMap::new(),
+            arenas: BTreeMap::new(),
             now: Micros(0),
             facts: Vec::new(),
             effects: Vec::new(),
@@ -361,6 +364,9 @@ impl<P: Policies> World<P> {
         for (block, request) in &step.written {
             self.check_writer(device, *block, *request);
         }
+        for (host, block) in &step.swapped {
+            self.arenas.insert((device, *host), *block);
+        }
         for said in &step.said {
             if let Said::Started(request) = said {
                 self.input(Input::SequenceStarted(of(*request)));
@@ -380,7 +386,10 @@ impl<P: Policies> World<P> {
             let ended = match said {
                 Said::Started(_) => continue,
                 Said::Finished(request) => Input::SequenceFinished(of(request)),
-                Said::Left(request) => Input::SequenceLeft(of(request)),
+                Said::Left {
+                    request,
+                    swapped_tokens,
+                } => Input::SequenceLeft(of(request), swapped_tokens),
             };
             self.input(ended);
         }
@@ -395,6 +404,22 @@ impl<P: Policies> World<P> {
             writer.is_none_or(|writer| writer == request),
             "{request} and {writer:?} both write block {block} of device {device}"
         );
+    }
+
+    /// Checks that a sequence finds its own blocks in host memory.
+    fn check_copies(&self, order: &StartOrder) {
+        let request = order.sequence.request;
+        for copy in &order.copies {
+            let place = order.blocks.iter().position(|block| *block == copy.block);
+            let found = self.arenas.get(&(order.device, copy.host));
+            assert_eq!(
+                found.copied(),
+                place.map(|place| (request, place)),
+                "host block {} of device {}",
+                copy.host,
+                order.device
+            );
+        }
     }
 
     fn forget_writers(&mut self) {
@@ -424,6 +449,7 @@ impl<P: Policies> World<P> {
     fn carry_out_one(&mut self, effect: &Effect) {
         match effect {
             Effect::Start(order) => {
+                self.check_copies(order);
                 let script = self.scripts.get(&order.sequence.request);
                 let left = script.map_or(0, |script| {
                     script.output_tokens.saturating_sub(script.generated)
@@ -437,9 +463,17 @@ impl<P: Policies> World<P> {
                     engine.grant(sequence.request, blocks);
                 }
             }
-            Effect::Evict { sequence, .. } | Effect::Cancel(sequence) => {
+            Effect::Evict {
+                sequence,
+                host_blocks,
+            } => {
                 if let Some(engine) = self.engine_of(*sequence) {
-                    engine.stop(sequence.request);
+                    engine.stop(sequence.request, host_blocks);
+                }
+            }
+            Effect::Cancel(sequence) => {
+                if let Some(engine) = self.engine_of(*sequence) {
+                    engine.stop(sequence.request, &[]);
                 }
             }
             Effect::SetBudget {

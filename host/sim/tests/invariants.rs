@@ -54,6 +54,7 @@ impl<P: Policies> Run<P> {
                 KvSpec::Owned {
                     block_bytes: 1,
                     blocks_total: rng.u32(4..40),
+                    host_blocks: rng.u32(0..30),
                 }
             };
             let spec = DeviceSpec {

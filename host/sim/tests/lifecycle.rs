@@ -12,7 +12,7 @@ use pointsman_core::rows::{Change, Health, SequenceState};
 use pointsman_core::{
     Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, Feed, Incarnation,
     Input, Micros, Needs, NewRequest, Outcome, Progress, PromptCount, RefusalCause, RefusedWhy,
-    RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds, StepReport, admission,
+    RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds, SequenceRef, StepReport, admission,
 };
 
 /// The places where a request can be when its end comes.
@@ -234,13 +234,18 @@ fn every_message(request: RequestId, executor: ExecutorId, incarnation: Incarnat
             retry: RetryClass::Elsewhere,
             kept: 0,
         },
-        Input::SequenceLeft(sequence),
+        left(sequence),
         Input::ExecutorLost {
             executor,
             incarnation,
             kept: Vec::new(),
         },
     ]
+}
+
+/// A sequence has left, with nothing in host memory.
+fn left(sequence: SequenceRef) -> Input {
+    Input::SequenceLeft(sequence, 0)
 }
 
 fn assert_ignored(world: &mut World, message: Input) {
@@ -295,7 +300,7 @@ fn an_executor_that_lets_go_of_a_sequence_unasked_has_failed_it() {
     let second = add_executor(&mut world, device, 1);
     let id = arrive(&mut world, request(10, 5));
     let sequence = sequence_of(id, first, Incarnation(0));
-    world.input(Input::SequenceLeft(sequence));
+    world.input(left(sequence));
     world.settle();
     let requeued = Fact::Requeued(id, RequeuedWhy::Failed);
     assert!(facts(&world).any(|fact| *fact == requeued));

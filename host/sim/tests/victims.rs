@@ -3,12 +3,10 @@
 mod common;
 
 use common::{
-    World, add_device, add_executor, arrive, background, evict, evictions, executor_with,
-    is_queued, refusals, request, world,
+    World, add_device, add_executor, arrive, background, device_with_host_memory, evict, evictions,
+    executor_with, is_queued, refusals, request, swap, world,
 };
-use pointsman_core::{
-    EvictHow, Eviction, ExecutorId, NewRequest, RefusalCause, RequestId, ShortageCause, Victim,
-};
+use pointsman_core::{Eviction, ExecutorId, NewRequest, RefusalCause, RequestId, ShortageCause};
 
 /// A host with nothing free, and a request that needs a slot.
 struct Cast {
@@ -129,13 +127,36 @@ fn a_victim_is_named_once() {
 #[test]
 fn a_victim_is_swapped_only_where_that_can_be_done() {
     check_refused(RefusalCause::NotSwappable, |cast| {
-        let mut eviction = evict(cast.executor, &[]);
-        eviction.victims.push(Victim {
-            request: cast.victim,
-            how: EvictHow::Swap,
-        });
-        eviction
+        swap(cast.executor, &[cast.victim])
     });
+}
+
+#[test]
+fn victims_that_are_swapped_must_find_room_in_host_memory() {
+    // Ten tokens and the first of the answer are three blocks, and five of host memory are there.
+    let mut world = world();
+    let device = device_with_host_memory(&mut world, 64, 5);
+    let executor = add_executor(&mut world, device, 2);
+    let victims = [(); 2].map(|()| arrive(&mut world, background(10, 20)));
+    world
+        .policies
+        .on_evict(move |_| Some(swap(executor, &victims)));
+    arrive(&mut world, request(10, 5));
+    let full = RefusalCause::HostFull {
+        needed: 6,
+        available: 5,
+    };
+    assert_eq!(refusals(&world), [full]);
+    assert_eq!(evictions(&world), []);
+    world
+        .policies
+        .on_evict(move |_| Some(swap(executor, &victims[..1])));
+    let more_urgent = NewRequest {
+        priority: 1,
+        ..request(10, 5)
+    };
+    let needy = arrive(&mut world, more_urgent);
+    assert_eq!(evictions(&world), [(victims[0], needy)]);
 }
 
 #[test]

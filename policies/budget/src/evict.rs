@@ -8,10 +8,12 @@
 //! 1. No victim is more urgent than the needy, nor as urgent where the needy is waiting
 //!    (`tests::never_takes_from_the_more_urgent`).
 //! 2. The blocks and slots of the victims cover the shortage (`tests`).
+//! 3. Victims that are swapped find room in host memory (`tests::swaps_no_more_than_there_is_room_for`).
 
+mod swap;
 mod victims;
 
-use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
+use pointsman_sdk::wire::preemption::{Cause, Eviction, Shortage};
 use pointsman_sdk::wire::types::{Request, Sequence};
 use pointsman_sdk::{Case, Executor, Fleet, Mirror, Urgency};
 
@@ -23,15 +25,31 @@ pub(crate) fn eviction(
     mirror: &Mirror,
     now: u64,
     shortage: &Shortage,
-    yield_to_older: YieldToOlder,
+    rules: Rules,
 ) -> Option<Eviction> {
     let needy = Needy::find(mirror, shortage)?;
     let targets = needy.targets(mirror, now, shortage);
-    match shortage.cause {
-        Cause::Blocks => for_blocks(mirror, &needy, &targets, yield_to_older),
+    let offer = match shortage.cause {
+        Cause::Blocks => for_blocks(mirror, &needy, &targets, rules.yield_to_older),
         Cause::Slots => for_a_slot(mirror, &needy, &targets),
         Cause::Models => for_a_model(mirror, &needy, &targets),
-    }
+    }?;
+    let executor = offer.target.executor;
+    let device = mirror.device(executor.info.device);
+    let room = device.map_or(0, |device| device.host_blocks_free);
+    Some(Eviction {
+        executor: executor.id(),
+        victims: swap::ways(mirror, &offer.victims, room, rules.swap_from),
+        reason: offer.reason.index(),
+    })
+}
+
+/// The operator's rules for who gives way and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) yield_to_older: YieldToOlder,
+    /// Tokens that a victim must hold for itself to be swapped.
+    pub(crate) swap_from: u32,
 }
 
 /// Permission for a running sequence to take from later ones as urgent.
@@ -68,12 +86,12 @@ struct Offer<'a> {
 }
 
 /// Other engines of the device give before the target's own sequences do.
-fn for_blocks(
-    mirror: &Mirror,
-    needy: &Needy<'_>,
-    targets: &[Target<'_>],
+fn for_blocks<'a>(
+    mirror: &'a Mirror,
+    needy: &Needy<'a>,
+    targets: &'a [Target<'a>],
     yield_to_older: YieldToOlder,
-) -> Option<Eviction> {
+) -> Option<Offer<'a>> {
     let less_urgent = Asked::LessUrgent(needy.urgency());
     let mut steps = vec![
         (less_urgent, Place::Neighbours, Reason::BlocksFromNeighbour),
@@ -102,7 +120,11 @@ fn for_blocks(
 }
 
 /// Sequences of the target give their slots, as many as it lacks, and blocks with them.
-fn for_a_slot(mirror: &Mirror, needy: &Needy<'_>, targets: &[Target<'_>]) -> Option<Eviction> {
+fn for_a_slot<'a>(
+    mirror: &'a Mirror,
+    needy: &Needy<'a>,
+    targets: &'a [Target<'a>],
+) -> Option<Offer<'a>> {
     best(targets.iter().filter_map(|target| {
         let asked = Asked::LessUrgent(needy.urgency());
         let candidates = Candidates::on(mirror, target.executor.id(), asked);
@@ -116,7 +138,11 @@ fn for_a_slot(mirror: &Mirror, needy: &Needy<'_>, targets: &[Target<'_>]) -> Opt
 }
 
 /// All sequences of one other model leave the target; the model whose most urgent is the least.
-fn for_a_model(mirror: &Mirror, needy: &Needy<'_>, targets: &[Target<'_>]) -> Option<Eviction> {
+fn for_a_model<'a>(
+    mirror: &'a Mirror,
+    needy: &Needy<'a>,
+    targets: &'a [Target<'a>],
+) -> Option<Offer<'a>> {
     best(targets.iter().flat_map(|target| {
         let asked = Asked::LessUrgent(needy.urgency());
         let models = target.executor.residencies.iter();
@@ -135,19 +161,10 @@ fn for_a_model(mirror: &Mirror, needy: &Needy<'_>, targets: &[Target<'_>]) -> Op
 }
 
 /// The offer of the least urgent; the first of those, which come in attach order.
-fn best<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Option<Eviction> {
-    let offer = offers
+fn best<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Option<Offer<'a>> {
+    offers
         .filter(|offer| offer.target.has_place_for_model(&offer.victims))
-        .min_by_key(|offer| offer.urgency)?;
-    let victim = |sequence: &&Sequence| Victim {
-        request: sequence.request,
-        how: How::Recompute,
-    };
-    Some(Eviction {
-        executor: offer.target.executor.id(),
-        victims: offer.victims.iter().map(victim).collect(),
-        reason: offer.reason.index(),
-    })
+        .min_by_key(|offer| offer.urgency)
 }
 
 // === impl Needy ===

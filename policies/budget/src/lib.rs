@@ -27,7 +27,7 @@ use pointsman_sdk::wire::types::{AskedRequest, Change};
 use pointsman_sdk::{Admission, Description, Feed, Mirror, Moment, Policy, Preemption, export};
 
 use admit::{Books, Door};
-use evict::YieldToOlder;
+use evict::{Rules, YieldToOlder};
 use queue::Queue;
 use reason::Reason;
 pub use settings::{Overflow, Settings};
@@ -149,7 +149,11 @@ impl Preemption for Budget {
         } else {
             YieldToOlder::Never
         };
-        evict::eviction(mirror, at.now, shortage, yield_to_older)
+        let rules = Rules {
+            yield_to_older,
+            swap_from: self.settings.swap_from,
+        };
+        evict::eviction(mirror, at.now, shortage, rules)
     }
 }
 

@@ -22,6 +22,9 @@ pub struct Settings {
     /// Permission for a running sequence that cannot grow to take the blocks of one that is as
     /// urgent but started later, where no less urgent sequence can give any.
     pub yield_to_older: bool,
+    /// Tokens that a victim must hold for itself to be moved to host memory, where there is room,
+    /// instead of being computed again.
+    pub swap_from: u32,
 }
 
 /// Fate of a request that finds the queue full.
@@ -45,6 +48,7 @@ impl Default for Settings {
             max_single_engine: 900,
             prefill_max: None,
             yield_to_older: true,
+            swap_from: 32,
         }
     }
 }
@@ -54,6 +58,7 @@ impl Settings {
         check_range("retry-after", self.retry_after, 1..=3600)?;
         check_range("share-tolerance", self.share_tolerance, 0..=1_000_000)?;
         check_range("max-single-engine", self.max_single_engine, 100..=1000)?;
+        check_range("swap-from", self.swap_from, 1..=1_000_000)?;
         if let Some(tokens) = self.prefill_max {
             check_range("prefill-max", tokens, 1..=1_000_000)?;
         }

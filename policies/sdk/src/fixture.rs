@@ -81,6 +81,8 @@ pub fn device(id: u32) -> Device {
         blocks_free: 1000,
         blocks_cached: 0,
         blocks_evicted_total: 0,
+        host_blocks_total: 0,
+        host_blocks_free: 0,
     }
 }
 

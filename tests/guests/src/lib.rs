@@ -12,13 +12,14 @@
 
 mod settings;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use pointsman_sdk::wire::budget::{Allotment, Allotments, Arrangement, DeviceTokens};
 use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{
-    AskedRequest, Cached, Change, Health, NameKind, Request, SequenceState,
+    AskedRequest, Cached, Change, Health, NameKind, Request, Sequence, SequenceState,
 };
 use pointsman_sdk::wire::{admission, routing};
 use pointsman_sdk::{
@@ -341,12 +342,38 @@ impl Routing for Hostile {
     }
 }
 
+/// The newest sequences of an executor that free as many blocks as are lacking, all for host memory.
+fn swap_newest(mirror: &Mirror, shortage: &Shortage) -> Option<Eviction> {
+    let needy = mirror.sequence(shortage.needy);
+    let executor = needy.map(|needy| needy.executor).or(shortage.executor);
+    let executor = executor.or_else(|| Some(mirror.sequences().next()?.executor))?;
+    let is_victim =
+        |row: &&Sequence| row.request != shortage.needy && row.state == SequenceState::Running;
+    let mut newest: Vec<&Sequence> = mirror.sequences_on(executor).filter(is_victim).collect();
+    newest.sort_by_key(|row| Reverse(row.request));
+    let mut lacking = shortage.blocks;
+    let victims = newest.iter().map_while(|row| {
+        let is_enough = lacking == 0;
+        lacking = lacking.saturating_sub(row.blocks_exclusive);
+        let (request, how) = (row.request, How::Swap);
+        (!is_enough).then_some(Victim { request, how })
+    });
+    Some(Eviction {
+        executor,
+        victims: victims.collect(),
+        reason: 0,
+    })
+}
+
 impl Preemption for Hostile {
     const NEEDS: Feed = EVERYTHING;
 
     fn evict(&mut self, mirror: &Mirror, _: Moment, shortage: &Shortage) -> Option<Eviction> {
         self.outrage(Call::Evict);
         toil(self.settings.toil);
+        if self.answers() == Answers::SwapNewest {
+            return swap_newest(mirror, shortage);
+        }
         if self.answers() != Answers::EvictMostUrgent {
             return None;
         }

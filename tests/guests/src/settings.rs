@@ -90,6 +90,8 @@ pub enum Answers {
     GiveUp,
     /// Evicts the most urgent sequence.
     EvictMostUrgent,
+    /// Has the newest sequences of an executor leave for host memory, whether there is room or not.
+    SwapNewest,
     /// Allots no tokens.
     AllotNothing,
     /// Allots all tokens to each executor.

@@ -38,7 +38,9 @@ impl Machine {
     /// 5. counters of models, tenants and executors equal what they count;
     /// 6. budgets of a device sum to at most its tokens per step;
     /// 7. the queue and the parking list keep their bounds (returned requests aside);
-    /// 8. timers belong to live requests.
+    /// 8. timers belong to live requests;
+    /// 9. each block of host memory is free or one request's, which waits with its KV there, or has not
+    ///    been taken up again, or leaves the executor that fills it.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -53,6 +55,7 @@ impl Machine {
             self.check_device(device)?;
         }
         self.check_counters()?;
+        self.check_swapped()?;
         self.check_lists()
     }
 
@@ -255,6 +258,26 @@ impl Machine {
             ensure!(
                 sum <= u64::from(total),
                 "budgets of device {id} sum to {sum} of {total}"
+            );
+        }
+        Ok(())
+    }
+
+    fn check_swapped(&self) -> Check {
+        self.ledger.check_arenas().map_err(BrokenInvariant)?;
+        for (id, executor, tokens) in self.ledger.swapped() {
+            let request = self.requests.find(id);
+            ensure!(request.is_some(), "request {id} has ended in host memory");
+            let fits = request.is_some_and(|request| match &request.phase {
+                Phase::Waiting(_) => tokens > 0 && tokens <= request.row.prompt_tokens,
+                Phase::Placed(placed) => {
+                    placed.executor == executor && tokens > 0 && placed.started_at.is_none()
+                }
+                Phase::Leaving(placed, _) => placed.executor == executor,
+            });
+            ensure!(
+                fits && self.ledger.find(executor).is_some(),
+                "request {id} has {tokens} tokens in host memory for executor {executor}"
             );
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::effect::{Effect, StartOrder};
 use crate::fact::{Decided, Fact, Outcome, PlacedIn, RequeuedWhy};
 use pointsman_interface::Shortage;
 use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
-use pointsman_interface::{Eviction, Victim};
+use pointsman_interface::{EvictHow, Eviction, Victim};
 
 use super::Machine;
 use super::ledger::{Freed, Grown, Step};
@@ -88,6 +88,7 @@ impl Machine {
             cached_tokens: placed.cached_tokens,
             output_tokens_max: request.row.output_tokens_max,
             blocks: self.ledger.block_table(id, executor).to_vec(),
+            copies: self.ledger.copies_back(id, executor),
         };
         self.ledger.start(executor, &mut self.out);
         self.out.effect(Effect::Start(order));
@@ -254,13 +255,26 @@ impl Machine {
         });
         if self.requests[id].is_queued_on_executor() {
             let freed = self.release(id);
+            if how == EvictHow::Recompute {
+                self.ledger.drop_swapped(id, &mut self.out);
+            }
             self.requeue(id, RequeuedWhy::Evicted);
             self.out.fact(Fact::Left(id, executor));
             return Some(freed);
         }
+        let host_blocks = match how {
+            EvictHow::Swap => self.ledger.swap_out(id, executor, &mut self.out),
+            EvictHow::Recompute => {
+                self.ledger.forget_swapped(id);
+                Vec::new()
+            }
+        };
         self.leave(id, AfterLeaving::Requeue);
         let sequence = self.requests[id].sequence();
-        self.out.effect(Effect::Evict { sequence, how });
+        self.out.effect(Effect::Evict {
+            sequence,
+            host_blocks,
+        });
         self.ledger.touch_load(executor, &mut self.out);
         None
     }
@@ -331,6 +345,12 @@ impl Machine {
         self.look_for_next_server(id);
     }
 
+    /// Forgets a request that has ended, and whose room is free.
+    pub(super) fn forget(&mut self, id: RequestId) {
+        self.ledger.drop_swapped(id, &mut self.out);
+        self.requests.forget(id, &mut self.out);
+    }
+
     /// Sets a request's outcome, unless it has one or has been forgotten. A running request is told
     /// to leave; any other one is forgotten at once.
     pub(super) fn end(&mut self, id: RequestId, outcome: Outcome) {
@@ -347,12 +367,12 @@ impl Machine {
                 self.drop_reservation(id);
                 let row = &self.requests[id].row;
                 self.ledger.count_waiting(row, Step::Down, &mut self.out);
-                self.requests.forget(id, &mut self.out);
+                self.forget(id);
             }
             Phase::Placed(placed) if placed.in_slot == InSlot::Queued => {
                 let freed = self.release(id);
                 self.refill(freed);
-                self.requests.forget(id, &mut self.out);
+                self.forget(id);
             }
             Phase::Placed(_) => {
                 self.leave(id, AfterLeaving::Gone);

@@ -138,6 +138,7 @@ mod tests {
             kv: KvSpec::Owned {
                 block_bytes: 1,
                 blocks_total: 8,
+                host_blocks: 0,
             },
             tokens_per_step: Some(64),
             ..fixture::device_spec("cpu0")

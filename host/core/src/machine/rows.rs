@@ -26,6 +26,7 @@ impl Machine {
             (_, InSlot::Queued) => SequenceState::Queued,
             (_, InSlot::Running) => SequenceState::Running,
         };
+        let preemptible = self.ledger[placed.executor].spec.preempts;
         Some(Sequence {
             request: id,
             executor: placed.executor,
@@ -38,8 +39,8 @@ impl Machine {
             tokens_generated: request.generated,
             blocks: device.held(id),
             blocks_exclusive: device.pool().map_or(0, |pool| pool.exclusive(id)),
-            preemptible: self.ledger[placed.executor].spec.preempts,
-            swappable: false,
+            preemptible,
+            swappable: preemptible && device.arena.total() > 0,
             preemptions: request.preemptions,
         })
     }
@@ -65,7 +66,7 @@ impl Machine {
         for id in requests {
             let request = &self.requests[*id];
             match request.prefix_known_at() {
-                _ if request.prompt_blocks.hashes.is_empty() => {}
+                None if !self.ledger.may_be_cached(request) => {}
                 None => due.push(*id),
                 Some(round) if round < now => known.push((round, *id)),
                 Some(_) => {}

@@ -23,6 +23,8 @@ pub(super) struct LoadMetrics {
     blocks: Gauge,
     blocks_used: Gauge,
     blocks_cached: Gauge,
+    host_blocks: Gauge,
+    host_blocks_used: Gauge,
     bytes: Gauge,
     bytes_used: Gauge,
 }
@@ -63,6 +65,14 @@ impl LoadMetrics {
                 "kv_blocks_cached",
                 "KV blocks that no sequence holds and that hold the beginning of a prompt",
             ),
+            host_blocks: to.gauge(
+                "kv_host_blocks",
+                "Blocks of host memory to which what evicted sequences hold can be moved",
+            ),
+            host_blocks_used: to.gauge(
+                "kv_host_blocks_used",
+                "Blocks of host memory that evicted sequences have",
+            ),
             bytes: to.gauge("kv_bytes", "Bytes of the KV blocks there are"),
             bytes_used: to.gauge(
                 "kv_bytes_used",
@@ -80,6 +90,8 @@ impl LoadMetrics {
         self.blocks.set(whole(load.blocks_total));
         self.blocks_used.set(whole(load.blocks_used));
         self.blocks_cached.set(whole(load.blocks_cached));
+        self.host_blocks.set(whole(load.host_blocks_total));
+        self.host_blocks_used.set(whole(load.host_blocks_used));
         self.bytes.set(whole(load.kv_bytes_total));
         self.bytes_used.set(whole(load.kv_bytes_used));
     }

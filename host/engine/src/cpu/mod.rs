@@ -1,8 +1,9 @@
 //! The engine's arithmetic on this machine's processors, and the reference for every other
 //! device.
 //!
-//! A [`HostModel`] is loaded once; each [`CpuBackend`] over it has its own KV pool. The backends of one
-//! device share its [`Processors`], so that they never compute on more of them together. A
+//! A [`HostModel`] is loaded once, and several [`CpuBackend`]s may compute it. The backends of one
+//! device share its [`Processors`], so that they never compute on more of them together, and its
+//! [`KvMemory`]. A
 //! row of logits is the same bit by bit whatever else is in the step, however its prompt was cut,
 //! whichever blocks it has, and with any number of threads: scheduling can be tested by equality.
 //! Between machines only the platform's sine, cosine and power, for positions, can differ.
@@ -20,24 +21,28 @@
 mod input;
 mod kernels;
 mod kv;
+mod memory;
 mod ops;
 mod processors;
 mod simd;
 
 use std::sync::Arc;
 
-use pointsman_core::BlockId;
+use pointsman_core::{BlockCopy, BlockId};
 use rayon::ThreadPool;
 
+pub use memory::KvMemory;
 pub use processors::Processors;
 
-use self::input::InputBatch;
-use self::kv::KvPool;
+use self::input::{InputBatch, Places};
+use self::kv::{KvLayout, StepKv};
 use self::ops::{CpuOps, PARALLEL_MIN};
 #[cfg(target_arch = "x86_64")]
 use self::simd::Avx2;
 use self::simd::{Portable, Simd};
-use crate::model::backend::{Backend, Chunk, DeviceError, KvShape};
+use crate::model::backend::{
+    Backend, Chunk, DeviceError, KvShape, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
+};
 use crate::model::config::LlamaConfig;
 use crate::model::graph::{Activations, forward};
 use crate::model::host::HostModel;
@@ -49,9 +54,14 @@ pub struct CpuBackend {
     model: Arc<HostModel>,
     instructions: Instructions,
     processors: Processors,
+    shape: KvShape,
+    layout: KvLayout,
+    /// The blocks, which other backends of the device have as well.
+    memory: KvMemory,
     // Owned state.
-    kv: KvPool,
+    places: Places,
     activations: Activations<Vec<f32>>,
+    swaps: SwapsAtOnce,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,14 +74,33 @@ enum Instructions {
 // === impl CpuBackend ===
 
 impl CpuBackend {
-    /// Makes a backend with an empty pool, which computes on `processors`.
+    /// Makes a backend with an empty pool of its own, which computes on `processors`.
     #[must_use]
     pub fn new(model: Arc<HostModel>, shape: KvShape, processors: Processors) -> Self {
+        let blocks = shape.blocks(kv_bytes_per_token(model.config()));
+        Self::on(KvMemory::new(blocks), model, shape, processors)
+    }
+
+    /// Makes a backend whose keys and values are in `memory`, which computes on `processors`.
+    ///
+    /// # Panics
+    /// If the memory has not as many blocks, or a block has no room for its tokens.
+    #[must_use]
+    pub fn on(
+        memory: KvMemory,
+        model: Arc<HostModel>,
+        shape: KvShape,
+        processors: Processors,
+    ) -> Self {
         Self {
             instructions: Instructions::detect(),
             processors,
-            kv: KvPool::new(shape, model.config()),
+            shape,
+            layout: KvLayout::new(shape, model.config(), &memory),
+            memory,
+            places: Places::new(shape),
             activations: Activations::default(),
+            swaps: SwapsAtOnce::default(),
             model,
         }
     }
@@ -88,24 +117,26 @@ impl CpuBackend {
     /// Fills blocks with NaN, so that logits show if a position is read before it is written.
     pub fn poison(&mut self, blocks: &[BlockId]) {
         for block in blocks {
-            self.kv.fill(*block, f32::NAN);
+            self.memory.fill(*block, f32::NAN);
         }
     }
 
     fn run<S: Simd>(&mut self, simd: S, chunks: &[Chunk<'_>]) {
-        let model = &*self.model;
-        let input = InputBatch::new(chunks, model, self.kv.shape());
+        let (model, layout, memory) = (&*self.model, self.layout, &self.memory);
+        let input = InputBatch::new(chunks, model, self.shape, &mut self.places);
         let work = input.rows.len() * matrix_size_max(model.config());
         let pool = self.processors.pool().filter(|_| work >= PARALLEL_MIN);
-        let mut ops = CpuOps {
-            simd,
-            config: model.config(),
-            input,
-            kv: &mut self.kv,
-            threads: pool.map_or(1, ThreadPool::current_num_threads),
-        };
         let activations = &mut self.activations;
-        let mut step = || forward(&mut ops, model.weights(), activations);
+        let step = || {
+            let mut ops = CpuOps {
+                simd,
+                config: model.config(),
+                kv: StepKv::borrow(layout, memory, &input.blocks),
+                input,
+                threads: pool.map_or(1, ThreadPool::current_num_threads),
+            };
+            forward(&mut ops, model.weights(), activations);
+        };
         match pool {
             Some(pool) => pool.install(step),
             None => step(),
@@ -119,11 +150,11 @@ impl Backend for CpuBackend {
     }
 
     fn tokens_per_block(&self) -> u32 {
-        self.kv.shape().tokens_per_block
+        self.shape.tokens_per_block
     }
 
     fn blocks_total(&self) -> u32 {
-        self.kv.shape().blocks_total
+        self.shape.blocks_total
     }
 
     fn context_tokens(&self) -> u32 {
@@ -138,6 +169,19 @@ impl Backend for CpuBackend {
         }
         std::mem::swap(logits, &mut self.activations.logits);
         Ok(())
+    }
+
+    fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError> {
+        self.memory.swap(direction, copies);
+        Ok(self.swaps.count())
+    }
+
+    fn swapped(&mut self, _wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        Ok(self.swaps.last())
     }
 }
 

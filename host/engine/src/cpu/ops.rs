@@ -7,7 +7,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::input::{InputBatch, Row};
 use super::kernels::{self, Product, Weight};
-use super::kv::{Half, HeadRef, KvPool};
+use super::kv::{Half, HeadRef, StepKv};
 use super::simd::{Simd, widen};
 use crate::model::config::LlamaConfig;
 use crate::model::graph::HeadNorms;
@@ -20,8 +20,8 @@ pub(super) const PARALLEL_MIN: usize = 1 << 20;
 pub(super) struct CpuOps<'a, S> {
     pub(super) simd: S,
     pub(super) config: &'a LlamaConfig,
-    pub(super) input: InputBatch<'a>,
-    pub(super) kv: &'a mut KvPool,
+    pub(super) input: InputBatch,
+    pub(super) kv: StepKv<'a>,
     /// Threads of the pool in which the step runs; 1 where there is none.
     pub(super) threads: usize,
 }
@@ -130,9 +130,9 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
                 },
             );
             let (keys, values) = qkv[config.q_size()..].split_at(config.kv_size());
+            let place = self.input.place(row, self.kv.slots());
             for (half, numbers) in [(Half::Keys, keys), (Half::Values, values)] {
-                self.kv
-                    .write(layer, half, row.place(self.kv.slots()), numbers);
+                self.kv.write(layer, half, place, numbers);
             }
         }
     }
@@ -196,7 +196,7 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
 struct Keys<'a> {
     layer: usize,
     head: usize,
-    row: &'a Row<'a>,
+    row: &'a Row,
 }
 
 impl<S: Simd> CpuOps<'_, S> {
@@ -235,7 +235,7 @@ impl<S: Simd> CpuOps<'_, S> {
     fn attend(&self, queries: &[f32], at: Keys<'_>, scores: &mut Vec<f32>, out: &mut [f32]) {
         let (simd, slots, head_dim) = (self.simd, self.kv.slots(), self.config.head_dim);
         let seen = at.row.position + 1;
-        let blocks = &at.row.blocks[..seen.div_ceil(slots)];
+        let blocks = &self.input.table(at.row)[..seen.div_ceil(slots)];
         let half = |half, block| {
             let Keys { layer, head, .. } = at;
             self.kv.head(block, HeadRef { layer, half, head })

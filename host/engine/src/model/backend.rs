@@ -1,6 +1,6 @@
 //! The seam between the step loop and what computes: one model with its KV pool.
 
-use pointsman_core::BlockId;
+use pointsman_core::{BlockCopy, BlockId};
 
 use super::config::LlamaConfig;
 
@@ -11,6 +11,30 @@ pub struct KvShape {
     pub tokens_per_block: u32,
     /// Blocks in the pool.
     pub blocks_total: u32,
+}
+
+/// The KV blocks of a device, which all its backends share. What they hold is each model's own to lay out:
+/// a block has room for as many tokens of a model as its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvBlocks {
+    /// Bytes of one block.
+    pub bytes: u64,
+    /// Number of blocks.
+    pub total: u32,
+    /// Number of blocks of the host arena, as large.
+    pub host: u32,
+}
+
+impl KvShape {
+    /// The blocks of a device that has this pool for one model, and no host arena.
+    #[must_use]
+    pub fn blocks(self, bytes_per_token: u64) -> KvBlocks {
+        KvBlocks {
+            bytes: u64::from(self.tokens_per_block) * bytes_per_token,
+            total: self.blocks_total,
+            host: 0,
+        }
+    }
 }
 
 /// Consecutive tokens of one sequence in one step.
@@ -73,6 +97,29 @@ impl Chunk<'_> {
     }
 }
 
+/// The direction of a swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapDirection {
+    /// From the pool to the host arena.
+    Out,
+    /// From the host arena to the pool.
+    In,
+}
+
+/// The number of a swap among those of its backend, from 1: swaps come to their ends in the order in which
+/// they were begun. 0 stands for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SwapTicket(pub u64);
+
+/// The patience with swaps under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapWait {
+    /// Nobody waits for any.
+    No,
+    /// The next one is waited for, if one is under way.
+    ForNext,
+}
+
 /// One model with its KV pool, on one device.
 pub trait Backend: Send {
     /// Logits in a row.
@@ -99,12 +146,51 @@ pub trait Backend: Send {
     /// Before anything is written, if a chunk is wrong: empty, past the context or its own blocks,
     /// with a token outside the vocabulary or a block outside the pool.
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
+
+    /// Begins to copy blocks between the pool and the host arena of the device. What is copied out is as
+    /// the steps before have left it. Until [`Self::swapped`] returns the ticket, nobody may read what is
+    /// written, nor write what is read.
+    ///
+    /// # Errors
+    /// If the device fails. The content of the pool is then lost.
+    ///
+    /// # Panics
+    /// If a block is not in the pool, or not in the arena.
+    fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError>;
+
+    /// The last swap that has come to its end.
+    ///
+    /// # Errors
+    /// If the device fails. The content of the pool is then lost.
+    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError>;
 }
 
 /// The failure of a device, in its driver's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DeviceError(pub String);
+
+/// The last of the swaps of a backend that makes them at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SwapsAtOnce(SwapTicket);
+
+impl SwapsAtOnce {
+    /// Counts a swap that has come to its end.
+    pub fn count(&mut self) -> SwapTicket {
+        self.0.0 += 1;
+        self.0
+    }
+
+    /// The last swap.
+    #[must_use]
+    pub fn last(self) -> SwapTicket {
+        self.0
+    }
+}
 
 /// Converts an id or a position to an index.
 pub(crate) fn to_usize(value: u32) -> usize {

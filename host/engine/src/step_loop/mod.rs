@@ -1,4 +1,4 @@
-//! The step loop: continuous batching with chunked prefill, and preemption by recompute.
+//! The step loop: continuous batching with chunked prefill, and preemption by recompute or by swap.
 //!
 //! [`StepLoop`] is the loop's state without its thread: commands in ([`StepLoop::handle`]), a step
 //! ([`StepLoop::step`]), events out ([`StepLoop::take_events`]). [`crate::thread::spawn`] turns the
@@ -8,7 +8,8 @@
 //! a step, in which each model computes its own ([`LoopModel`]).
 //!
 //! A sequence starts from its tokens: the prompt, and the tokens generated before it was
-//! preempted. That makes a resumed sequence the same computation as an uninterrupted one.
+//! preempted. That makes a resumed sequence the same computation as an uninterrupted one, whether its KV
+//! is computed again or comes back from host memory ([`swaps`]).
 //!
 //! # Invariants
 //! The [contract](pointsman_executor::contract), which `tests/contract.rs` checks, and these:
@@ -20,10 +21,11 @@
 //!
 //! # Not here
 //! The choice of sequences and their blocks (the core): a block table is taken as it is given, with
-//! blocks of other sequences or without. Sequences swapped out are not built.
+//! blocks of other sequences or without.
 
 mod model;
 mod running;
+mod swaps;
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use crate::sample::Sampler;
 
 pub use model::LoopModel;
 use running::{RunningSequence, Turn, TurnOutcome};
+use swaps::LeavingSequence;
 
 /// The sequences of one life of an engine, and the models that compute them.
 pub struct StepLoop {
@@ -56,6 +59,8 @@ pub struct StepLoop {
     sampler: Sampler,
     /// Sequences in order of start, at most `slots`: few enough to be searched from the front.
     running: Vec<RunningSequence>,
+    /// Sequences that were told to leave, and have copies to wait for.
+    leaving: Vec<LeavingSequence>,
     tokens_max: Option<u32>,
     arrangement: Arrangement,
     steps: u64,
@@ -87,7 +92,7 @@ impl fmt::Debug for StepLoopParts {
 /// The outcome of [`StepLoop::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// A step was made.
+    /// A step was made, or a swap has come to its end.
     Stepped,
     /// No sequence can go on before another command comes.
     Nothing,
@@ -115,6 +120,7 @@ impl StepLoop {
             models: parts.models,
             sampler: Sampler::default(),
             running: Vec::new(),
+            leaving: Vec::new(),
             tokens_max: None,
             arrangement: Arrangement::default(),
             steps: 0,
@@ -124,10 +130,10 @@ impl StepLoop {
         }
     }
 
-    /// Returns true if no sequence runs.
+    /// Returns true if no sequence is here.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty()
+        self.running.is_empty() && self.leaving.is_empty()
     }
 
     /// Takes the events since the last call: starts, the step, ends.
@@ -154,7 +160,11 @@ impl StepLoop {
                     self.running[idx].grant(&blocks);
                 }
             }
-            Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
+            Command::Evict {
+                sequence,
+                host_blocks,
+            } => self.leave(sequence, host_blocks),
+            Command::Cancel(sequence) => self.leave(sequence, Vec::new()),
             Command::SetBudget { tokens_max } => self.tokens_max = Some(tokens_max),
             Command::Arrange(arrangement) => self.arrangement = arrangement,
             // Not for an engine.
@@ -173,7 +183,6 @@ impl StepLoop {
             return;
         }
         assert!(self.find(id).is_none(), "{} is started twice", id.request);
-        self.started.push(Event::Started(id));
         let model = self.model_of(start.order.model);
         let refused = match model {
             Some(model) => self.refuse(&start, &self.models[model]),
@@ -189,6 +198,9 @@ impl StepLoop {
                 .err()
                 .map(|error| (RetryClass::Never, error.to_string()))
         });
+        if refused.is_some() || running.is_here() {
+            self.started.push(Event::Started(id));
+        }
         match refused {
             None => self.running.push(running),
             Some((retry, why)) => self.ended.push(running.fail(retry, why)),
@@ -204,7 +216,7 @@ impl StepLoop {
     /// Returns the reason why a sequence cannot be run, if there is one. No such start comes from a
     /// host that keeps its own books; run nevertheless, it would take the others down with it.
     fn refuse(&self, start: &Start, model: &LoopModel) -> Option<(RetryClass, String)> {
-        if self.running.len() >= self.slots {
+        if self.running.len() + self.leaving.len() >= self.slots {
             let why = format!("all {} slots are taken", self.slots);
             return Some((RetryClass::Elsewhere, why));
         }
@@ -230,12 +242,6 @@ impl StepLoop {
         };
         Some((RetryClass::Never, why))
     }
-
-    fn leave(&mut self, sequence: SequenceRef) {
-        if let Some(idx) = self.find(sequence) {
-            self.ended.push(self.running.remove(idx).leave());
-        }
-    }
 }
 
 // === impl StepLoop: steps ===
@@ -248,14 +254,15 @@ struct Made {
 }
 
 impl StepLoop {
-    /// Makes a step if a sequence can go on.
+    /// Makes a step if a sequence can go on; if none can, waits for a swap that is under way.
     ///
     /// # Errors
     /// If the device fails. All that ran is lost, and the loop is of no use any more.
     pub fn step(&mut self) -> Result<StepOutcome, DeviceError> {
+        self.swap()?;
         let turns = self.plan();
         if turns.is_empty() {
-            return Ok(StepOutcome::Nothing);
+            return self.wait_for_swap();
         }
         for (place, model) in self.models.iter_mut().enumerate() {
             let turns = turns.iter().map(|turn| (turn, &self.running[turn.idx]));
@@ -275,7 +282,8 @@ impl StepLoop {
     fn plan(&self) -> Vec<Turn> {
         let needs = self.running.iter().map(|r| r.need(self.tokens_per_block));
         let needs: Vec<Need> = needs.collect();
-        let sat_out = needs.iter().filter(|need| need.tokens == 0);
+        let here = needs.iter().zip(&self.running);
+        let sat_out = here.filter(|(need, running)| need.tokens == 0 && running.is_here());
         self.stats.sat_out.add(sat_out.count() as u64);
         let budget = self.tokens_max.map_or(usize::MAX, |max| max as usize);
         let shares = shares::share(&needs, budget, &self.arrangement);
@@ -348,6 +356,7 @@ impl fmt::Debug for StepLoop {
             .field("executor", &self.executor)
             .field("incarnation", &self.incarnation)
             .field("running", &self.running)
+            .field("leaving", &self.leaving)
             .finish_non_exhaustive()
     }
 }

@@ -1,16 +1,15 @@
 //! A model in a step loop: its backend, its text side and the logits of its last step.
 //!
-//! Several models take turns in the steps of one loop. Each has a KV pool of its own, in which the
-//! blocks of the executor's sequences stand for the same ids: a block is one sequence's, so the
-//! pools never hold anything under one id at a time.
+//! Several models take turns in the steps of one loop. A block is one sequence's, and so one model's, at
+//! a time.
 
 use std::fmt;
 use std::slice::ChunksExactMut;
 use std::sync::Arc;
 
-use pointsman_core::ModelId;
+use pointsman_core::{BlockCopy, ModelId};
 
-use crate::model::backend::{Backend, Chunk, DeviceError};
+use crate::model::backend::{Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait};
 use crate::text::ModelText;
 
 /// A model that an engine serves.
@@ -65,6 +64,23 @@ impl LoopModel {
     /// Computes the model's part of a step.
     pub(super) fn forward(&mut self, chunks: &[Chunk<'_>]) -> Result<(), DeviceError> {
         self.backend.forward(chunks, &mut self.logits)
+    }
+
+    /// Begins to copy blocks; without any, there is nothing to wait for.
+    pub(super) fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError> {
+        match copies.is_empty() {
+            true => Ok(SwapTicket::default()),
+            false => self.backend.swap(direction, copies),
+        }
+    }
+
+    /// The last swap that has come to its end.
+    pub(super) fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        self.backend.swapped(wait)
     }
 
     /// The rows of the last step.

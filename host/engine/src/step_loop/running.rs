@@ -2,14 +2,14 @@
 
 use std::error::Error as _;
 
-use pointsman_core::{BlockId, Progress, RetryClass, SequenceRef};
+use pointsman_core::{BlockCopy, BlockId, HostBlockId, Progress, RetryClass, SequenceRef};
 use pointsman_executor::contract::{Event, Start};
 use pointsman_executor::delivery::{LikelyToken, StopReason, TokenLogprob};
 use pointsman_executor::job::JobState;
 use pointsman_executor::shares::Need;
 use pointsman_executor::text::Detokenizer;
 
-use crate::model::backend::{Chunk, Logits};
+use crate::model::backend::{Chunk, Logits, SwapTicket};
 use crate::sample::{Logprobs, Sampler, Tokens};
 use crate::text::{FormError, FormMatcher, ModelText};
 
@@ -28,10 +28,23 @@ pub(super) struct RunningSequence {
     blocks: Vec<BlockId>,
     /// Tokens, from the start, whose KV is in `blocks`.
     in_kv: usize,
+    /// The way of that KV back from host memory.
+    arrival: Arrival,
     /// Tokens that may still be generated.
     output_tokens_left: u32,
     /// The sequence's last step.
     last_step: u64,
+}
+
+/// The way of a sequence's KV back from host memory.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    /// These copies are to be made.
+    Due(Vec<BlockCopy>),
+    /// They are under way.
+    Copying(SwapTicket),
+    /// All of it is here.
+    Here,
 }
 
 /// A sequence's part in a step.
@@ -72,6 +85,10 @@ impl RunningSequence {
             blocks: order.blocks,
             // The last token always needs a pass: the first new one is chosen by its logits.
             in_kv: (order.cached_tokens as usize).min(prompt_tokens.saturating_sub(1)),
+            arrival: match order.copies.is_empty() {
+                true => Arrival::Here,
+                false => Arrival::Due(order.copies),
+            },
             output_tokens_left,
             last_step: steps,
         }
@@ -94,12 +111,42 @@ impl RunningSequence {
         self.model
     }
 
+    /// True if the sequence has all of its KV, as far as it was computed.
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.arrival, Arrival::Here)
+    }
+
+    pub(super) fn arrival(&mut self) -> &mut Arrival {
+        &mut self.arrival
+    }
+
+    /// The copies by which the sequence's KV gets into these host blocks, one for each block of its
+    /// table, and the tokens that are there then.
+    pub(super) fn copies_to(
+        &self,
+        host_blocks: &[HostBlockId],
+        tokens_per_block: usize,
+    ) -> (Vec<BlockCopy>, usize) {
+        let used = self.in_kv.div_ceil(tokens_per_block);
+        let copies = host_blocks.iter().zip(&self.blocks).take(used);
+        let copies = copies.map(|(host, block)| BlockCopy {
+            host: *host,
+            block: *block,
+        });
+        let copies: Vec<BlockCopy> = copies.collect();
+        let tokens = self.in_kv.min(copies.len() * tokens_per_block);
+        (copies, tokens)
+    }
+
     pub(super) fn grant(&mut self, blocks: &[BlockId]) {
         self.blocks.extend_from_slice(blocks);
     }
 
     pub(super) fn need(&self, tokens_per_block: usize) -> Need {
-        let room = (self.blocks.len() * tokens_per_block).saturating_sub(self.in_kv);
+        let room = match self.arrival {
+            Arrival::Here => (self.blocks.len() * tokens_per_block).saturating_sub(self.in_kv),
+            Arrival::Due(_) | Arrival::Copying(_) => 0,
+        };
         Need {
             request: self.id.request,
             is_prompt: self.in_kv < self.prompt_tokens,
@@ -240,10 +287,12 @@ impl RunningSequence {
         }
     }
 
-    pub(super) fn leave(self) -> Event {
+    /// Leaves, with the KV of `swapped_tokens` tokens in host memory.
+    pub(super) fn leave(self, swapped_tokens: usize) -> Event {
         Event::Left {
             sequence: self.id,
             state: Box::new(self.sequence),
+            swapped_tokens: count(swapped_tokens),
         }
     }
 }

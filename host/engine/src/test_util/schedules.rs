@@ -1,10 +1,10 @@
 //! Sequences under random schedules, whose rows of logits must be those of solo runs, bit by bit.
 
 use fastrand::Rng;
-use pointsman_core::BlockId;
+use pointsman_core::{BlockCopy, BlockId, HostBlockId};
 
 use crate::cpu::CpuBackend;
-use crate::model::backend::{Backend, Chunk, KvShape, Logits};
+use crate::model::backend::{Backend, Chunk, KvShape, Logits, SwapDirection, SwapWait};
 
 /// A sequence and the bits of its logits after every token.
 #[derive(Debug)]
@@ -18,7 +18,26 @@ struct Running<'a> {
     solo: &'a Solo,
     done: usize,
     blocks: Vec<BlockId>,
+    /// Its KV in host memory, while it has no blocks.
+    swapped: Vec<HostBlockId>,
     evictions_left: u32,
+}
+
+/// The blocks that nobody has.
+struct Free {
+    blocks: Vec<BlockId>,
+    host_blocks: Vec<HostBlockId>,
+}
+
+/// The evictions of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evictions {
+    /// Some sequence is evicted now and then, to be computed again.
+    ToRecompute,
+    /// The same, but as often it is moved to host memory, which has so many blocks.
+    ToEither(u32),
+    /// All are moved to host memory after every step, which has so many blocks.
+    SwapAtEveryStep(u32),
 }
 
 /// A sequence's part in a step.
@@ -107,14 +126,26 @@ pub fn shape(solos: &[Solo], tokens_per_block: usize) -> KvShape {
 /// # Panics
 /// With the first row that differs.
 pub fn check(solos: &[Solo], backend: &mut dyn WithPoison, seed: u64) {
+    check_evicting(solos, backend, Evictions::ToRecompute, seed);
+}
+
+/// The same with these evictions.
+///
+/// # Panics
+/// With the first row that differs.
+pub fn check_evicting(
+    solos: &[Solo],
+    backend: &mut dyn WithPoison,
+    evictions: Evictions,
+    seed: u64,
+) {
     let mut rng = Rng::with_seed(seed);
-    let mut free: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
-    backend.poison(&free);
-    rng.shuffle(&mut free);
+    let mut free = Free::new(backend, evictions, &mut rng);
     let running = solos.iter().map(|solo| Running {
         solo,
         done: 0,
         blocks: Vec::new(),
+        swapped: Vec::new(),
         evictions_left: 2,
     });
     let mut running: Vec<Running<'_>> = running.collect();
@@ -123,13 +154,8 @@ pub fn check(solos: &[Solo], backend: &mut dyn WithPoison, seed: u64) {
         .iter()
         .any(|sequence| sequence.done < sequence.solo.tokens.len())
     {
-        evict(&mut running, backend, &mut free, &mut rng);
-        let turns = turns(
-            &mut running,
-            backend.tokens_per_block(),
-            &mut free,
-            &mut rng,
-        );
+        evict(&mut running, backend, (&mut free, evictions), &mut rng);
+        let turns = turns(&mut running, backend, &mut free, &mut rng);
         let chunks: Vec<Chunk<'_>> = turns.iter().map(|turn| turn.chunk(&running)).collect();
         backend.forward(&chunks, &mut logits).unwrap();
         let mut rows = logits.chunks_exact(backend.vocab_size());
@@ -150,28 +176,109 @@ pub fn check(solos: &[Solo], backend: &mut dyn WithPoison, seed: u64) {
     }
 }
 
-/// Takes the blocks of some sequence, now and then.
+impl Free {
+    /// All blocks of a backend, full of NaN.
+    fn new(backend: &mut dyn WithPoison, evictions: Evictions, rng: &mut Rng) -> Self {
+        let mut blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+        backend.poison(&blocks);
+        rng.shuffle(&mut blocks);
+        let host_blocks = match evictions {
+            Evictions::ToRecompute => 0,
+            Evictions::ToEither(host_blocks) | Evictions::SwapAtEveryStep(host_blocks) => {
+                host_blocks
+            }
+        };
+        Self {
+            blocks,
+            host_blocks: (0..host_blocks).map(HostBlockId).collect(),
+        }
+    }
+
+    /// Takes back the blocks of a sequence, which then are full of NaN.
+    fn take_back(
+        &mut self,
+        sequence: &mut Running<'_>,
+        backend: &mut dyn WithPoison,
+        rng: &mut Rng,
+    ) {
+        backend.poison(&sequence.blocks);
+        self.blocks.append(&mut sequence.blocks);
+        rng.shuffle(&mut self.blocks);
+    }
+}
+
+/// Takes the blocks of sequences, as the schedule says.
 fn evict(
     running: &mut [Running<'_>],
     backend: &mut dyn WithPoison,
-    free: &mut Vec<BlockId>,
+    (free, evictions): (&mut Free, Evictions),
     rng: &mut Rng,
 ) {
-    let victim = &mut running[rng.usize(..running.len())];
-    if rng.u32(..4) == 0 && victim.evictions_left > 0 && victim.done > 1 {
-        victim.evictions_left -= 1;
-        victim.done = 0;
-        backend.poison(&victim.blocks);
-        free.append(&mut victim.blocks);
-        rng.shuffle(free);
+    if let Evictions::SwapAtEveryStep(_) = evictions {
+        for sequence in running {
+            swap_out(sequence, backend, free, rng);
+        }
+        return;
     }
+    let victim = &mut running[rng.usize(..running.len())];
+    if rng.u32(..4) > 0 || victim.evictions_left == 0 || victim.done <= 1 {
+        return;
+    }
+    victim.evictions_left -= 1;
+    if evictions != Evictions::ToRecompute && rng.bool() {
+        swap_out(victim, backend, free, rng);
+        return;
+    }
+    victim.done = 0;
+    free.host_blocks.append(&mut victim.swapped);
+    free.take_back(victim, backend, rng);
+}
+
+/// Moves a sequence to host memory, if it is not there and there is room.
+fn swap_out(
+    sequence: &mut Running<'_>,
+    backend: &mut dyn WithPoison,
+    free: &mut Free,
+    rng: &mut Rng,
+) {
+    let held = sequence.blocks.len();
+    if held == 0 || held > free.host_blocks.len() {
+        return;
+    }
+    rng.shuffle(&mut free.host_blocks);
+    sequence.swapped = free.host_blocks.split_off(free.host_blocks.len() - held);
+    swap(sequence, backend, SwapDirection::Out);
+    free.take_back(sequence, backend, rng);
+}
+
+/// Gives a sequence its blocks back that is in host memory.
+fn swap_in(sequence: &mut Running<'_>, backend: &mut dyn WithPoison, free: &mut Free) {
+    for _ in &sequence.swapped {
+        sequence.blocks.push(free.blocks.pop().unwrap());
+    }
+    if !sequence.swapped.is_empty() {
+        swap(sequence, backend, SwapDirection::In);
+        free.host_blocks.append(&mut sequence.swapped);
+    }
+}
+
+fn swap(sequence: &Running<'_>, backend: &mut dyn WithPoison, direction: SwapDirection) {
+    let copies = sequence.swapped.iter().zip(&sequence.blocks);
+    let copies = copies.map(|(host, block)| BlockCopy {
+        host: *host,
+        block: *block,
+    });
+    let ticket = backend
+        .swap(direction, &copies.collect::<Vec<_>>())
+        .unwrap();
+    while backend.swapped(SwapWait::ForNext).unwrap() < ticket {}
 }
 
 /// Chooses the turns of a step, and gives blocks for them.
 fn turns(
     running: &mut [Running<'_>],
-    tokens_per_block: u32,
-    free: &mut Vec<BlockId>,
+    backend: &mut dyn WithPoison,
+    free: &mut Free,
     rng: &mut Rng,
 ) -> Vec<Turn> {
     let mut turns = Vec::new();
@@ -180,11 +287,12 @@ fn turns(
         if left == 0 || rng.u32(..4) == 0 {
             continue;
         }
+        swap_in(sequence, backend, free);
         let most = if rng.u32(..6) == 0 { 60 } else { 7 };
         let tokens = rng.usize(1..=most).min(left);
-        let needed = as_u32(sequence.done + tokens).div_ceil(tokens_per_block);
+        let needed = as_u32(sequence.done + tokens).div_ceil(backend.tokens_per_block());
         while as_u32(sequence.blocks.len()) < needed {
-            sequence.blocks.push(free.pop().unwrap());
+            sequence.blocks.push(free.blocks.pop().unwrap());
         }
         let logits = if tokens == left || rng.bool() {
             Logits::Last

@@ -7,8 +7,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::model::backend::{Backend, Chunk, DeviceError, Logits};
-use pointsman_core::BlockId;
+use std::collections::VecDeque;
+
+use crate::model::backend::{
+    Backend, Chunk, DeviceError, Logits, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
+};
+use pointsman_core::{BlockCopy, BlockId};
 
 /// A token whose prompts, if they begin with it, have rows without a number.
 pub const POISON: u32 = 1023;
@@ -23,6 +27,11 @@ pub struct Shape {
     pub favoured_from: u64,
     /// The model: another seed gives other answers.
     pub seed: u64,
+    /// Blocks of host memory.
+    pub host_blocks: u32,
+    /// Looks at a swap under way before it is done. Contents are copied at the last of them, so that
+    /// whoever does not wait gets others.
+    pub swap_looks: u32,
 }
 
 pub const SHAPE: Shape = Shape {
@@ -32,6 +41,8 @@ pub const SHAPE: Shape = Shape {
     vocab_size: 1024,
     favoured_from: 1024,
     seed: 0,
+    host_blocks: 24,
+    swap_looks: 0,
 };
 
 /// Faults to come, each with the number of steps until then, from 1. Shared by all lives.
@@ -66,7 +77,19 @@ pub struct ScriptedBackend {
     shape: Shape,
     /// A number for each position of each block.
     pool: Vec<Option<u64>>,
+    /// The same of host memory.
+    arena: Vec<Option<u64>>,
+    swaps: SwapsAtOnce,
+    begun: SwapTicket,
+    under_way: VecDeque<Swap>,
     faults: Faults,
+}
+
+/// A swap under way.
+struct Swap {
+    direction: SwapDirection,
+    copies: Vec<BlockCopy>,
+    looks_left: u32,
 }
 
 impl ScriptedBackend {
@@ -75,11 +98,29 @@ impl ScriptedBackend {
     }
 
     pub fn failing(shape: Shape, faults: Faults) -> Self {
-        let positions = shape.blocks_total * shape.tokens_per_block;
+        let positions = |blocks| vec![None; (blocks * shape.tokens_per_block) as usize];
         Self {
             shape,
-            pool: vec![None; positions as usize],
+            pool: positions(shape.blocks_total),
+            arena: positions(shape.host_blocks),
+            swaps: SwapsAtOnce::default(),
+            begun: SwapTicket::default(),
+            under_way: VecDeque::new(),
             faults,
+        }
+    }
+
+    /// Makes the copies of a swap.
+    fn copy(&mut self, swap: &Swap) {
+        let per_block = self.shape.tokens_per_block as usize;
+        let range = |block: u32| block as usize * per_block..(block as usize + 1) * per_block;
+        for BlockCopy { host, block } in &swap.copies {
+            let pool = &mut self.pool[range(block.0)];
+            let arena = &mut self.arena[range(host.0)];
+            match swap.direction {
+                SwapDirection::Out => arena.copy_from_slice(pool),
+                SwapDirection::In => pool.copy_from_slice(arena),
+            }
         }
     }
 
@@ -157,6 +198,37 @@ impl Backend for ScriptedBackend {
             logits.extend(self.row(chunk));
         }
         Ok(())
+    }
+
+    fn swap(
+        &mut self,
+        direction: SwapDirection,
+        copies: &[BlockCopy],
+    ) -> Result<SwapTicket, DeviceError> {
+        self.under_way.push_back(Swap {
+            direction,
+            copies: copies.to_vec(),
+            looks_left: self.shape.swap_looks,
+        });
+        self.begun.0 += 1;
+        Ok(self.begun)
+    }
+
+    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        while let Some(swap) = self.under_way.front_mut() {
+            if swap.looks_left > 0 && wait == SwapWait::No {
+                swap.looks_left -= 1;
+                break;
+            }
+            if let Some(swap) = self.under_way.pop_front() {
+                self.copy(&swap);
+                self.swaps.count();
+            }
+            if wait == SwapWait::ForNext {
+                break;
+            }
+        }
+        Ok(self.swaps.last())
     }
 }
 

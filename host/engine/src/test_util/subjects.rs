@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cpu::{CpuBackend, Processors};
-use crate::model::backend::Backend;
-use crate::model::backend::KvShape;
+use crate::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
+use crate::model::backend::{Backend, KvBlocks, KvShape};
 use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use crate::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
 use pointsman_core::ModelId;
@@ -27,6 +26,14 @@ pub const KV_SHAPE: KvShape = KvShape {
     blocks_total: SHAPE.blocks_total,
 };
 
+/// The blocks of a device that has such a pool, and host memory.
+pub fn with_arena(bytes_per_token: u64) -> KvBlocks {
+    KvBlocks {
+        host: SHAPE.host_blocks,
+        ..KV_SHAPE.blocks(bytes_per_token)
+    }
+}
+
 /// A maker of backends, each with a pool of its own.
 pub type MakeBackend = fn() -> Box<dyn Backend>;
 
@@ -39,13 +46,20 @@ pub fn scripted_other() -> Box<dyn Backend> {
     Box::new(ScriptedBackend::new(Shape { seed: 7, ..SHAPE }))
 }
 
+/// Makes a backend whose swaps take a while.
+pub fn scripted_slow_swaps() -> Box<dyn Backend> {
+    Box::new(ScriptedBackend::new(Shape {
+        swap_looks: 3,
+        ..SHAPE
+    }))
+}
+
 /// Makes a backend of the demo model, with a pool of the same shape.
 pub fn demo() -> Box<dyn Backend> {
-    Box::new(CpuBackend::new(
-        models::demo(),
-        KV_SHAPE,
-        Processors::of_caller(),
-    ))
+    let model = models::demo();
+    let memory = KvMemory::new(with_arena(kv_bytes_per_token(model.config())));
+    let processors = Processors::of_caller();
+    Box::new(CpuBackend::on(memory, model, KV_SHAPE, processors))
 }
 
 /// The models of an engine under test, by the makers of their backends.
@@ -143,6 +157,10 @@ impl ExecutorUnderTest for Stepped {
         SHAPE.blocks_total
     }
 
+    fn host_blocks(&self) -> u32 {
+        SHAPE.host_blocks
+    }
+
     fn model(&self, job: &Job) -> Option<ModelId> {
         self.alone.model(job)
     }
@@ -218,6 +236,10 @@ impl ExecutorUnderTest for Threaded {
 
     fn blocks_total(&self) -> u32 {
         SHAPE.blocks_total
+    }
+
+    fn host_blocks(&self) -> u32 {
+        SHAPE.host_blocks
     }
 
     fn model(&self, job: &Job) -> Option<ModelId> {

@@ -2,15 +2,18 @@
 //! machine does, and checks every event against the contract and every answer against the one that
 //! the same job gets alone.
 
+mod arena;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{Arrangement, BlockId, Progress, RequestId, SequenceRef};
+use pointsman_core::{Arrangement, BlockId, HostBlockId, Progress, RequestId, SequenceRef};
 
 use super::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLOTS, WholeAnswer, reference, start};
 use crate::contract::{Command, Event};
 use crate::delivery::{self, Closing, Deliveries, Delivery, StopReason};
 use crate::job::{Job, JobState};
+use arena::{Arena, Swapped};
 
 /// A host with one executor. Its methods panic where the executor breaks the contract.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ pub struct TestHost<E> {
     requests: BTreeMap<RequestId, Record>,
     /// Free blocks. The last one given back is given out first, so that blocks change hands often.
     free: Vec<BlockId>,
+    arena: Arena,
     budget: u32,
     /// The largest budget that may still be in force.
     budget_bound: u32,
@@ -29,6 +33,8 @@ pub struct TestHost<E> {
 struct Record {
     alone: WholeAnswer,
     phase: Phase,
+    /// Its KV in host memory, until it has started from there.
+    swapped: Swapped,
     /// The client's end of the text; absent: the client has left.
     deliveries: Option<Deliveries>,
     client: Client,
@@ -65,11 +71,16 @@ struct Stay {
     generated: u32,
     started: bool,
     stop: Option<Stop>,
+    /// Host blocks to which its KV is to be copied.
+    host_blocks: Vec<HostBlockId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
+    /// Evicted, to be computed again.
     Evicted,
+    /// Evicted, to go on from host memory.
+    Swapped,
     Cancelled,
 }
 
@@ -151,6 +162,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
     pub fn new(executor: E) -> Self {
         Self {
             free: (0..executor.blocks_total()).map(BlockId).collect(),
+            arena: Arena::new(executor.host_blocks()),
             executor,
             requests: BTreeMap::new(),
             budget: u32::MAX,
@@ -167,6 +179,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         let record = Record {
             alone,
             phase: Phase::Waiting(Box::new(sequence)),
+            swapped: Swapped::default(),
             deliveries: Some(deliveries),
             client: Client::Reads,
             _closing: closing,
@@ -195,9 +208,11 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         let stay = Stay {
             blocks: blocks.clone(),
             prompt_tokens,
+            prefilled: record.swapped.tokens,
             before,
             ..Stay::default()
         };
+        let (cached_tokens, copies) = (record.swapped.tokens, record.swapped.copies_to(&blocks));
         let waiting = std::mem::replace(&mut record.phase, Phase::Running(stay));
         let Phase::Waiting(sequence) = waiting else {
             unreachable!("looked at above")
@@ -205,6 +220,8 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         let model = self.executor.model(&sequence.job);
         let mut start = start(reference(request), *sequence, blocks);
         start.order.model = model;
+        start.order.cached_tokens = cached_tokens;
+        start.order.copies = copies;
         self.executor.send(Command::Start(Box::new(start)));
         true
     }
@@ -236,25 +253,49 @@ impl<E: ExecutorUnderTest> TestHost<E> {
 
     /// Evicts a request, if it runs.
     pub fn evict(&mut self, request: RequestId) {
-        self.stop(request, Stop::Evicted, Command::Evict(reference(request)));
+        if self.stop(request, Stop::Evicted) {
+            self.send_evict(request, Vec::new());
+        }
+    }
+
+    /// Evicts a request by swap, if it runs and host memory has room for all that it holds.
+    pub fn swap(&mut self, request: RequestId) {
+        let is_there = !self.requests[&request].swapped.is_empty();
+        let Some(stay) = stay(&mut self.requests, request) else {
+            return;
+        };
+        // What was not copied back yet is in host memory still.
+        let needed = if is_there { 0 } else { stay.blocks.len() };
+        let Some(host_blocks) = self.arena.take(needed) else {
+            return;
+        };
+        if stay.stop.is_some() {
+            self.arena.give_back(host_blocks);
+            return;
+        }
+        stay.host_blocks.clone_from(&host_blocks);
+        self.stop(request, Stop::Swapped);
+        self.send_evict(request, host_blocks);
+    }
+
+    fn send_evict(&mut self, request: RequestId, host_blocks: Vec<HostBlockId>) {
+        self.executor.send(Command::Evict {
+            sequence: reference(request),
+            host_blocks,
+        });
     }
 
     /// Cancels a request, if it runs.
     pub fn cancel(&mut self, request: RequestId) {
-        self.stop(
-            request,
-            Stop::Cancelled,
-            Command::Cancel(reference(request)),
-        );
+        if self.stop(request, Stop::Cancelled) {
+            self.executor.send(Command::Cancel(reference(request)));
+        }
     }
 
-    fn stop(&mut self, request: RequestId, stop: Stop, command: Command) {
-        if let Some(stay) = stay(&mut self.requests, request)
-            && stay.stop.is_none()
-        {
-            stay.stop = Some(stop);
-            self.executor.send(command);
-        }
+    /// Notes that a request is to leave. True if it runs, and was not told so before.
+    fn stop(&mut self, request: RequestId, stop: Stop) -> bool {
+        let stay = stay(&mut self.requests, request).filter(|stay| stay.stop.is_none());
+        stay.map(|stay| stay.stop = Some(stop)).is_some()
     }
 
     /// Sets the budget of tokens per step.
@@ -325,6 +366,9 @@ impl<E: ExecutorUnderTest> TestHost<E> {
                 let stay = self.stay(sequence);
                 assert!(!stay.started, "{} started twice", sequence.request);
                 stay.started = true;
+                if stay.stop.is_none() {
+                    self.drop_swapped(sequence.request);
+                }
             }
             Event::Stepped(report) => {
                 assert_eq!(report.executor, EXECUTOR);
@@ -332,17 +376,25 @@ impl<E: ExecutorUnderTest> TestHost<E> {
                 self.check_step(&report.progress);
             }
             Event::Finished { sequence, stop } => {
-                self.end_stay(sequence);
+                let stay = self.end_stay(sequence);
+                self.arena.give_back(stay.host_blocks);
+                self.drop_swapped(sequence.request);
                 self.check_answer(sequence.request, stop);
                 self.set_phase(sequence.request, Phase::Finished(stop));
             }
-            Event::Left { sequence, state } => {
+            Event::Left {
+                sequence,
+                state,
+                swapped_tokens,
+            } => {
                 let stay = self.end_stay(sequence);
                 let record = &self.requests[&sequence.request];
                 let generated = (stay.before + stay.generated) as usize;
                 assert_eq!(state.generated(), &record.alone.ids[..generated]);
-                let phase = match stay.stop.expect("nobody told it to leave") {
-                    Stop::Evicted => Phase::Waiting(state),
+                let stop = stay.stop.expect("nobody told it to leave");
+                self.settle_swapped(sequence.request, stay, swapped_tokens);
+                let phase = match stop {
+                    Stop::Evicted | Stop::Swapped => Phase::Waiting(state),
                     Stop::Cancelled => Phase::Cancelled,
                 };
                 self.set_phase(sequence.request, phase);
@@ -354,6 +406,28 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             }
             Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
         }
+    }
+
+    /// Books the host memory of a request whose sequence has left with `swapped_tokens` there.
+    fn settle_swapped(&mut self, request: RequestId, stay: Stay, swapped_tokens: u32) {
+        if stay.host_blocks.is_empty() {
+            assert_eq!(swapped_tokens, 0, "{request} was to be swapped nowhere");
+            if stay.stop != Some(Stop::Swapped) {
+                self.drop_swapped(request);
+            }
+            return;
+        }
+        assert_eq!(swapped_tokens, stay.in_kv(), "all of {request} is swapped");
+        let tokens_per_block = self.executor.tokens_per_block();
+        let swapped = self
+            .arena
+            .keep(stay.host_blocks, swapped_tokens, tokens_per_block);
+        self.requests.get_mut(&request).unwrap().swapped = swapped;
+    }
+
+    fn drop_swapped(&mut self, request: RequestId) {
+        let record = self.requests.get_mut(&request).unwrap();
+        self.arena.drop_swapped(&mut record.swapped);
     }
 
     fn check_step(&mut self, progress: &[Progress]) {
@@ -447,5 +521,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         }
         let all = self.executor.blocks_total() as usize;
         assert_eq!(self.free.len(), all, "blocks are held by nobody");
+        let all = self.executor.host_blocks() as usize;
+        assert_eq!(self.arena.len(), all, "host blocks are held by nobody");
     }
 }

@@ -51,6 +51,11 @@ pub trait ExecutorUnderTest {
     /// Blocks of the executor's device; they must hold 192 tokens or more.
     fn blocks_total(&self) -> u32;
 
+    /// Blocks of the executor's host memory; 0: it cannot swap.
+    fn host_blocks(&self) -> u32 {
+        0
+    }
+
     /// Returns the model of `job`; absent: the executor serves one.
     fn model(&self, _job: &Job) -> Option<ModelId> {
         None
@@ -83,6 +88,7 @@ pub fn start(name: SequenceRef, sequence: JobState, blocks: Vec<BlockId>) -> Sta
         cached_tokens: 0,
         output_tokens_max: sequence.job.output_tokens_max - count(sequence.generated()),
         blocks,
+        copies: Vec::new(),
     };
     Start {
         order,

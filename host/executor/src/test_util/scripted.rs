@@ -154,7 +154,11 @@ impl ScriptedExecutor {
                         running.blocks.extend(blocks);
                     }
                 }
-                Command::Evict(sequence) | Command::Cancel(sequence) => self.leave(sequence),
+                Command::Evict {
+                    sequence,
+                    host_blocks,
+                } => self.leave(sequence, host_blocks.len()),
+                Command::Cancel(sequence) => self.leave(sequence, 0),
                 Command::SetBudget { tokens_max } => self.budget = tokens_max as usize,
                 Command::Arrange(arrangement) => self.arrangement = arrangement,
                 Command::Load(_) => {}
@@ -180,14 +184,20 @@ impl ScriptedExecutor {
         });
     }
 
-    fn leave(&mut self, sequence: SequenceRef) {
+    /// Has a sequence leave, for so many blocks of host memory.
+    fn leave(&mut self, sequence: SequenceRef, host_blocks: usize) {
         if let Some(at) = self
             .running
             .iter()
             .position(|running| running.id == sequence)
         {
-            let state = Box::new(self.running.remove(at).sequence);
-            self.events.push(Event::Left { sequence, state });
+            let running = self.running.remove(at);
+            let swapped_tokens = running.in_kv.min(host_blocks * self.tokens_per_block);
+            self.events.push(Event::Left {
+                sequence,
+                state: Box::new(running.sequence),
+                swapped_tokens: u32::try_from(swapped_tokens).unwrap(),
+            });
         }
     }
 }
@@ -307,6 +317,10 @@ mod tests {
 
         fn blocks_total(&self) -> u32 {
             48
+        }
+
+        fn host_blocks(&self) -> u32 {
+            30
         }
 
         fn alone(&self, job: &Job) -> WholeAnswer {

@@ -25,6 +25,9 @@ macro_rules! contract_suite {
                 an_answer_ends_by_end_of_sequence_stop_string_or_length
                 a_sequence_without_a_block_sits_out_until_it_is_granted_one
                 evicted_sequences_go_on_where_they_were
+                swapped_sequences_go_on_without_being_computed_again
+                sequences_that_are_swapped_after_every_token_answer_as_if_left_alone
+                sequences_that_come_back_may_be_told_to_leave_again
                 cancelled_sequences_leave_and_are_gone
                 steps_keep_to_the_budget_and_everybody_gets_on
                 prompts_are_computed_in_the_order_that_was_set
@@ -57,6 +60,13 @@ fn long_job(prompt_tokens: u32, output_tokens_max: u32) -> Job {
     Job {
         ignore_eos: true,
         ..job(&prompt(prompt_tokens), output_tokens_max)
+    }
+}
+
+fn evict(sequence: SequenceRef) -> Command {
+    Command::Evict {
+        sequence,
+        host_blocks: Vec::new(),
     }
 }
 
@@ -139,6 +149,81 @@ pub fn evicted_sequences_go_on_where_they_were<E: ExecutorUnderTest>(make: impl 
     }
 }
 
+/// A swap after any number of tokens changes no answer, and nothing is computed again: the host counts what
+/// is, and has the rest of the prompt from host memory.
+pub fn swapped_sequences_go_on_without_being_computed_again<E: ExecutorUnderTest>(
+    make: impl Fn() -> E,
+) {
+    for tokens in [0, 1, 2, 9] {
+        let mut host = TestHost::new(make());
+        if host.executor.host_blocks() == 0 {
+            return;
+        }
+        let request = host.start(long_job(10, 20));
+        let other = host.start(long_job(7, 30));
+        turn_until(&mut host, |host| host.generated(request) >= tokens);
+        host.swap(request);
+        turn_until(&mut host, |host| !host.running().contains(&request));
+        // Its blocks are others' meanwhile.
+        let newcomer = host.start(long_job(12, 5));
+        turn_until(&mut host, |host| host.is_finished(newcomer));
+        host.run_out();
+        assert!(host.is_finished(request) && host.is_finished(other));
+    }
+}
+
+/// Sequences that run for one token at a time, from wherever their KV is by then, answer as any other.
+pub fn sequences_that_are_swapped_after_every_token_answer_as_if_left_alone<
+    E: ExecutorUnderTest,
+>(
+    make: impl Fn() -> E,
+) {
+    let mut host = TestHost::new(make());
+    if host.executor.host_blocks() == 0 {
+        return;
+    }
+    let requests = [3, 14].map(|tokens| host.arrive(long_job(tokens, 12)));
+    while !requests.iter().all(|request| host.is_finished(*request)) {
+        for request in requests {
+            host.try_start(request);
+        }
+        let started = host.running();
+        let made_one = |host: &TestHost<E>| {
+            let mut started = started.iter();
+            started.all(|request| host.generated(*request) > 0 || host.is_finished(*request))
+        };
+        turn_until(&mut host, made_one);
+        for request in host.running() {
+            host.swap(request);
+        }
+        turn_until(&mut host, |host| host.running().is_empty());
+    }
+    host.run_out();
+}
+
+/// The KV in host memory stays there until a sequence has started from it.
+pub fn sequences_that_come_back_may_be_told_to_leave_again<E: ExecutorUnderTest>(
+    make: impl Fn() -> E,
+) {
+    let stops: [fn(&mut TestHost<E>, RequestId); 3] =
+        [TestHost::swap, TestHost::evict, TestHost::cancel];
+    for stop in stops {
+        let mut host = TestHost::new(make());
+        if host.executor.host_blocks() == 0 {
+            return;
+        }
+        let request = host.start(long_job(10, 20));
+        turn_until(&mut host, |host| host.generated(request) >= 3);
+        host.swap(request);
+        turn_until(&mut host, |host| !host.running().contains(&request));
+        assert!(host.try_start(request));
+        stop(&mut host, request);
+        turn_until(&mut host, |host| !host.running().contains(&request));
+        host.run_out();
+        assert!(host.is_finished(request) || host.is_cancelled(request));
+    }
+}
+
 /// A cancelled sequence leaves, and others go on.
 pub fn cancelled_sequences_leave_and_are_gone<E: ExecutorUnderTest>(make: impl Fn() -> E) {
     for tokens in [0, 1, 5] {
@@ -206,12 +291,12 @@ pub fn commands_about_what_is_not_there_change_nothing<E: ExecutorUnderTest>(mak
     for sequence in elsewhere {
         let blocks = vec![host.free_block()];
         host.executor.send(Command::Grant { sequence, blocks });
-        host.executor.send(Command::Evict(sequence));
+        host.executor.send(evict(sequence));
         host.executor.send(Command::Cancel(sequence));
     }
     host.run_out();
     assert!(host.is_finished(request));
-    host.executor.send(Command::Evict(here));
+    host.executor.send(evict(here));
     let next = host.start(long_job(3, 3));
     host.run_out();
     assert!(host.is_finished(next));
@@ -248,7 +333,8 @@ fn act<E: ExecutorUnderTest>(host: &mut TestHost<E>, rng: &mut Rng) {
             let _started: bool = host.try_start(RequestId(rng.u64(0..known)));
         }
         (6 | 7, _) => host.set_budget(rng.u32(1..40)),
-        (8, Some(request)) => host.evict(request),
+        (8, Some(request)) if rng.bool() => host.evict(request),
+        (8, Some(request)) => host.swap(request),
         (15, _) => {
             let first = (0..rng.u64(0..4)).map(|_| RequestId(rng.u64(0..known + 1)));
             let first = first.collect();

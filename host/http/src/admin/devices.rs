@@ -33,6 +33,10 @@ pub(crate) struct Device {
     blocks_free: u32,
     /// Blocks that are free on demand and hold a prefix.
     blocks_cached: u32,
+    /// Blocks of host memory, to which what evicted sequences hold can be moved.
+    host_blocks_total: u32,
+    /// Blocks of host memory that hold nothing.
+    host_blocks_free: u32,
 }
 
 const TOKENS_PER_STEP: &str = "tokens-per-step";
@@ -75,6 +79,8 @@ impl From<&DeviceRow> for Device {
             blocks_total: row.blocks_total,
             blocks_free: row.blocks_free,
             blocks_cached: row.blocks_cached,
+            host_blocks_total: row.host_blocks_total,
+            host_blocks_free: row.host_blocks_free,
         }
     }
 }

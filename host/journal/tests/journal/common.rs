@@ -312,7 +312,7 @@ fn inputs() -> Vec<Input> {
             retry: RetryClass::Elsewhere,
             kept: 3,
         },
-        Input::SequenceLeft(sequence()),
+        Input::SequenceLeft(sequence(), 40),
         Input::TimePassed,
         Input::TokensPerStepSet(DeviceId(0), 64),
         Input::PromptCounted(

@@ -277,6 +277,7 @@ pub(super) struct Backend {
 )]
 pub(super) struct Cpu {
     pub(super) kv_memory: Given<Size>,
+    pub(super) swap_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,
 }
@@ -287,6 +288,7 @@ pub(super) struct Device {
     pub(super) name: Spanned<String>,
     pub(super) cuda: Given<Number>,
     pub(super) kv_memory: Given<Size>,
+    pub(super) swap_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,
 }

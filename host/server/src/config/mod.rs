@@ -208,6 +208,9 @@ pub struct DeviceConfig {
     /// Bytes of KV cache, all executors together. Default 64 MiB on processors; absent on a CUDA
     /// device: nine tenths of the memory that is free once the configured models are there.
     pub kv_bytes: Option<u64>,
+    /// Bytes of host memory to which what evicted sequences hold can be moved. Default 0: they are
+    /// computed again.
+    pub swap_bytes: u64,
     /// Tokens in a step, all executors together. Default 256 on processors, 2,048 on a CUDA device.
     pub tokens_per_step: u32,
     /// The hardware that computes.
@@ -431,6 +434,7 @@ impl DeviceConfig {
         Self {
             name: name.to_owned(),
             kv_bytes: Some(64 << 20),
+            swap_bytes: 0,
             tokens_per_step: 256,
             hardware: Hardware::Processors {
                 threads: processors.saturating_sub(1).max(1),
@@ -444,6 +448,7 @@ impl DeviceConfig {
         Self {
             name: name.to_owned(),
             kv_bytes: None,
+            swap_bytes: 0,
             tokens_per_step: 2048,
             hardware: Hardware::Cuda { ordinal },
         }

@@ -86,8 +86,27 @@ pub fn device_with<P: Policies>(
         kv: KvSpec::Owned {
             block_bytes: 1,
             blocks_total: blocks,
+            host_blocks: 0,
         },
         tokens_per_step,
+    };
+    world.attach_device(spec).expect("its name is new")
+}
+
+/// A device to whose host memory so many blocks can be moved.
+pub fn device_with_host_memory<P: Policies>(
+    world: &mut AnyWorld<P>,
+    blocks: u32,
+    host_blocks: u32,
+) -> DeviceId {
+    let spec = DeviceSpec {
+        name: new_name(world),
+        kv: KvSpec::Owned {
+            block_bytes: 1,
+            blocks_total: blocks,
+            host_blocks,
+        },
+        tokens_per_step: None,
     };
     world.attach_device(spec).expect("its name is new")
 }
@@ -190,6 +209,15 @@ pub fn evict(executor: ExecutorId, victims: &[RequestId]) -> Eviction {
         victims: victims.collect(),
         reason: 0,
     }
+}
+
+/// The same by swap.
+pub fn swap(executor: ExecutorId, victims: &[RequestId]) -> Eviction {
+    let mut eviction = evict(executor, victims);
+    for victim in &mut eviction.victims {
+        victim.how = EvictHow::Swap;
+    }
+    eviction
 }
 
 pub fn steps(world: &mut World, executor: ExecutorId, n: u32) {
@@ -339,6 +367,17 @@ pub fn blocks_idle(world: &mut World, device: DeviceId) -> (u32, u32) {
     found.expect("the device has blocks")
 }
 
+/// Blocks of a device's host memory that are free.
+pub fn host_blocks_free(world: &mut World, device: DeviceId) -> u32 {
+    let found = rows(world).into_iter().find_map(|row| {
+        let Change::Device(row) = row else {
+            return None;
+        };
+        (row.id == device).then_some(row.host_blocks_free)
+    });
+    found.expect("the device has blocks")
+}
+
 /// Checks that every request has ended, and no slot, block, model or budgeted token is still taken.
 pub fn assert_nothing_held(world: &mut World) {
     assert_eq!(world.unended().collect::<Vec<_>>(), []);
@@ -356,8 +395,11 @@ pub fn assert_nothing_held(world: &mut World) {
     for row in rows(world) {
         match row {
             Change::Device(device) => assert_eq!(
-                device.blocks_free + device.blocks_cached,
-                device.blocks_total
+                (
+                    device.blocks_free + device.blocks_cached,
+                    device.host_blocks_free
+                ),
+                (device.blocks_total, device.host_blocks_total)
             ),
             Change::Load(load) => {
                 let queued = load.queued_critical + load.queued_throughput;

@@ -98,6 +98,52 @@ fn growing() -> Sequence {
     }
 }
 
+/// The requests that leave by swap, of less urgent ones of the needy one's engine that hold these blocks
+/// each and all have to go, where host memory has `room` blocks.
+fn swapped(settings: &'static str, room: u32, held: &[u32]) -> Vec<u64> {
+    let case = two_engines().with(Change::Device(Device {
+        blocks_free: 0,
+        host_blocks_total: 100,
+        host_blocks_free: room,
+        ..device(0)
+    }));
+    let victims = (1..).zip(held).map(|(id, blocks)| Sequence {
+        blocks: *blocks,
+        blocks_exclusive: *blocks,
+        swappable: true,
+        ..urgent(id, 0, 0)
+    });
+    let case = case.running(victims).running([growing()]);
+    let mut policy = crate::instance();
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
+    policy.observe(0, Extent::Everything, case.rows);
+    let eviction = policy.evict(at(0), blocks(held.iter().sum(), Some(0)));
+    let victims = eviction.expect("they cover it").victims;
+    assert_eq!(victims.len(), held.len());
+    let swapped = victims.iter().filter(|victim| victim.how == How::Swap);
+    let mut swapped: Vec<u64> = swapped.map(|victim| victim.request).collect();
+    swapped.sort_unstable();
+    swapped
+}
+
+#[test]
+fn swaps_no_more_than_there_is_room_for() {
+    assert_eq!(swapped("{}", 100, &[3, 9, 5]), [1, 2, 3]);
+    // Nine and five, the longest, leave no room for three.
+    assert_eq!(swapped("{}", 16, &[3, 9, 5]), [2, 3]);
+    assert_eq!(swapped("{}", 8, &[3, 9, 5]), [1, 3]);
+    assert_eq!(swapped("{}", 0, &[3, 9, 5]), [0_u64; 0]);
+}
+
+#[test]
+fn swaps_nothing_that_is_computed_again_in_no_time() {
+    // Two blocks of sixteen tokens.
+    assert_eq!(swapped("{}", 100, &[1, 2]), [2]);
+    assert_eq!(swapped(r#"{"swap-from": 33}"#, 100, &[1, 2, 3]), [3]);
+}
+
 #[test]
 fn another_engine_gives_before_the_own_one() {
     two_engines()

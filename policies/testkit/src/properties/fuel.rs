@@ -122,6 +122,7 @@ fn fleet(host: PolicyHost, executors: u32) -> World<PolicyHost> {
                 kv: KvSpec::Owned {
                     block_bytes: 1 << 20,
                     blocks_total: 256,
+                    host_blocks: 0,
                 },
                 tokens_per_step: Some(2048),
             };

@@ -114,6 +114,7 @@ impl Run {
             let owned = KvSpec::Owned {
                 block_bytes: 1,
                 blocks_total: rng.u32(8..80),
+                host_blocks: rng.u32(0..40),
             };
             let spec = DeviceSpec {
                 name: format!("device-{n}"),

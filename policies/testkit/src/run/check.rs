@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use pointsman_core::rows::SequenceState;
-use pointsman_core::{ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped};
+use pointsman_core::{
+    EvictHow, ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped,
+};
 
 use super::history;
 use super::state::ScenarioRun;
@@ -290,17 +292,26 @@ impl Check<'_> {
 
     fn preemption(&mut self, expect: &Expect) {
         let run = self.run;
-        if let Some(expected) = &expect.victims {
-            let facts = self.facts_since_mark().iter();
-            let victims = facts.filter_map(|stamped| {
-                if let Fact::Evicted { victim, .. } = stamped.fact {
-                    Some(victim)
-                } else {
-                    None
-                }
-            });
-            let victims: Vec<RequestId> = victims.collect();
-            self.list("victims", "", expected, &victims);
+        let facts = self.facts_since_mark().iter();
+        let evicted = facts.filter_map(|stamped| {
+            if let Fact::Evicted { victim, how, .. } = stamped.fact {
+                Some((victim, how))
+            } else {
+                None
+            }
+        });
+        let evicted: Vec<(RequestId, EvictHow)> = evicted.collect();
+        let victims: Vec<RequestId> = evicted.iter().map(|(id, _)| *id).collect();
+        let swapped = evicted.iter().filter(|(_, how)| *how == EvictHow::Swap);
+        let swapped: Vec<RequestId> = swapped.map(|(id, _)| *id).collect();
+        let lists = [
+            ("victims", &expect.victims, victims),
+            ("swapped", &expect.swapped, swapped),
+        ];
+        for (key, expected, got) in lists {
+            if let Some(expected) = expected {
+                self.list(key, "", expected, &got);
+            }
         }
         for (victim, needy) in &expect.evicted_for {
             let id = run.request(victim);

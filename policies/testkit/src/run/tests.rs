@@ -189,6 +189,7 @@ fn each_expectation_of_an_outcome_fails_where_it_is_not_met() {
 fn each_other_expectation_fails_where_it_is_not_met() {
     let rows = [
         ("victims = ['a']", "victims: expected [a], got []"),
+        ("swapped = ['a']", "swapped: expected [a], got []"),
         (
             "evicted-for = { a = 'c' }",
             "evicted-for: expected `a` evicted for c, got running on x",

@@ -48,6 +48,8 @@ pub(crate) struct Expect {
     // Preemption.
     /// Requests evicted since the last `expect`, in that order.
     pub(crate) victims: Option<Vec<Name>>,
+    /// The victims that left for host memory, in that order.
+    pub(crate) swapped: Option<Vec<Name>>,
     /// Evicted requests, each with the one that was in need.
     pub(crate) evicted_for: BTreeMap<Name, Name>,
     // Budgets.

@@ -42,6 +42,9 @@ pub(crate) struct DeviceTable {
     pub(crate) name: Name,
     /// Number of KV blocks that the host manages; absent: the device manages its own.
     pub(crate) kv_blocks: Option<u32>,
+    /// Number of blocks of host memory, to which the host can move what sequences hold.
+    #[serde(default)]
+    pub(crate) host_blocks: u32,
     pub(crate) block_bytes: Option<u64>,
     pub(crate) tokens_per_step: Option<u32>,
     /// KV counts of a device that manages its own blocks.
@@ -151,6 +154,7 @@ impl DeviceTable {
                 Some(blocks_total) => KvSpec::Owned {
                     block_bytes: self.block_bytes.unwrap_or(BLOCK_BYTES),
                     blocks_total,
+                    host_blocks: self.host_blocks,
                 },
                 None => KvSpec::Remote,
             },

@@ -178,6 +178,7 @@ impl Known<'_> {
             &expect.waiting,
             &expect.parked,
             &expect.victims,
+            &expect.swapped,
         ];
         self.need_all(Thing::Request, lists.into_iter().flatten().flatten())?;
         let lists = [

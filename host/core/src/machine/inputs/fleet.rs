@@ -154,7 +154,7 @@ impl Machine {
         let freed = self.release(id);
         self.requests.keep(id, kept);
         match after {
-            Some(AfterLeaving::Gone) => self.requests.forget(id, &mut self.out),
+            Some(AfterLeaving::Gone) => self.forget(id),
             // On its way out, and has not failed.
             Some(AfterLeaving::Requeue) => self.requeue(id, RequeuedWhy::Evicted),
             None => {

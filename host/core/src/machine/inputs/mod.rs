@@ -86,13 +86,13 @@ impl Machine {
                 retry,
                 kept,
             } if self.is_current(sequence) => self.failed(sequence, retry, kept),
-            Input::SequenceLeft(sequence) if self.is_current(sequence) => self.left(sequence),
+            Input::SequenceLeft(of, swapped) if self.is_current(of) => self.left(of, swapped),
             Input::SequenceStarted(_)
             | Input::PromptCounted(..)
             | Input::KeptTo(..)
             | Input::SequenceFinished(_)
             | Input::SequenceFailed { .. }
-            | Input::SequenceLeft(_) => {}
+            | Input::SequenceLeft(..) => {}
             Input::TimePassed => self.fire_timers(),
         }
         Handled::Done

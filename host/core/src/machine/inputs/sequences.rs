@@ -36,6 +36,12 @@ impl Machine {
         } = sequence;
         self.out.fact(Fact::Started(request, executor));
         self.requests.started(request, &mut self.out);
+        match self.requests[request].phase {
+            // Its KV is on the device again.
+            Phase::Placed(_) => self.ledger.drop_swapped(request, &mut self.out),
+            // The host memory is settled when it has left.
+            Phase::Leaving(..) | Phase::Waiting(_) => {}
+        }
     }
 
     pub(super) fn step(&mut self, report: &StepReport) {
@@ -157,7 +163,7 @@ impl Machine {
         let (is_gone, output_tokens) = (request.is_gone(), request.generated);
         let freed = self.release(id);
         self.refill(freed);
-        self.requests.forget(id, &mut self.out);
+        self.forget(id);
         if !is_gone {
             self.out.end(id, Outcome::Finished { output_tokens });
         }
@@ -177,14 +183,15 @@ impl Machine {
             RetryClass::Anywhere => RequeuedWhy::TurnedBack,
         };
         let freed = self.release(id);
+        self.ledger.drop_swapped(id, &mut self.out);
         self.requests.keep(id, kept);
         self.retry_or_fail(id, sequence.executor, why, retry);
         self.refill(freed);
     }
 
-    /// Lets an evicted or cancelled sequence go. An executor that lets go of one that it was not
-    /// told to has failed it.
-    pub(super) fn left(&mut self, sequence: SequenceRef) {
+    /// Lets an evicted or cancelled sequence go, with the KV of `swapped_tokens` leading tokens in host
+    /// memory. An executor that lets go of one that it was not told to has failed it.
+    pub(super) fn left(&mut self, sequence: SequenceRef, swapped_tokens: u32) {
         let id = sequence.request;
         let Phase::Leaving(_, after) = self.requests[id].phase else {
             let kept = self.requests[id].generated;
@@ -193,8 +200,12 @@ impl Machine {
         };
         let freed = self.release(id);
         match after {
-            AfterLeaving::Gone => self.requests.forget(id, &mut self.out),
-            AfterLeaving::Requeue => self.requeue(id, RequeuedWhy::Evicted),
+            AfterLeaving::Gone => self.forget(id),
+            AfterLeaving::Requeue => {
+                self.requeue(id, RequeuedWhy::Evicted);
+                let tokens = swapped_tokens.min(self.requests[id].row.prompt_tokens);
+                self.ledger.swapped_out(id, tokens, &mut self.out);
+            }
         }
         self.out.fact(Fact::Left(id, sequence.executor));
         self.refill(freed);
@@ -209,14 +220,14 @@ impl Machine {
         retry: RetryClass,
     ) {
         if self.requests[id].is_gone() {
-            self.requests.forget(id, &mut self.out);
+            self.forget(id);
             return;
         }
         self.requests.failed(id, executor, why);
         match self.final_failure(id, retry) {
             None => self.requeue(id, why),
             Some(why) => {
-                self.requests.forget(id, &mut self.out);
+                self.forget(id);
                 self.out.end(id, Outcome::Failed(why));
             }
         }

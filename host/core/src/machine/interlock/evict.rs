@@ -41,11 +41,17 @@ impl Books<'_> {
             }
         }
         let mut victims = Leaving::new();
+        let mut host_blocks = 0;
         for Victim { request, how } in &eviction.victims {
+            let refuse = |cause: RefusalCause| cause.at(*request, eviction.executor);
             self.check_victim(needy, *request, *how, executor)
-                .map_err(|cause| cause.at(*request, eviction.executor))?;
+                .map_err(refuse)?;
             if !victims.insert(*request) {
                 return Err(RefusalCause::NamedTwice.of(*request));
+            }
+            if *how == EvictHow::Swap {
+                host_blocks += self.host_blocks_for(*request);
+                self.check_arena(executor, host_blocks).map_err(refuse)?;
             }
         }
         if self.is_covered(needy, shortage, executor, &victims) {
@@ -81,11 +87,32 @@ impl Books<'_> {
         if !spec.preempts {
             return Err(RefusalCause::NotPreemptible);
         }
-        if how == EvictHow::Swap {
+        let arena = &self.ledger[executor.spec.device].arena;
+        if how == EvictHow::Swap && arena.total() == 0 {
             return Err(RefusalCause::NotSwappable);
         }
         let block = spec.tokens_per_block.unwrap_or(1);
         check_precedence(needy, (request, placed), block)
+    }
+
+    /// The number of blocks of host memory that a victim takes. One that has not started holds nothing
+    /// yet.
+    fn host_blocks_for(self, victim: RequestId) -> u32 {
+        let request = &self.requests[victim];
+        if request.is_queued_on_executor() {
+            return 0;
+        }
+        let executor = request.placement().executor;
+        self.ledger.host_blocks_for(victim, executor)
+    }
+
+    /// Checks that the host memory of an executor's device has so many free blocks.
+    fn check_arena(self, executor: &Executor, needed: u32) -> Result<(), RefusalCause> {
+        let available = self.ledger[executor.spec.device].arena.free();
+        if needed > available {
+            return Err(RefusalCause::HostFull { needed, available });
+        }
+        Ok(())
     }
 
     /// Tells whether the needy request has all it lacks once these have left, with the room that is

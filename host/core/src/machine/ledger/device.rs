@@ -8,6 +8,7 @@ use crate::rows;
 use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
+use super::arena::Arena;
 use super::pool::BlockPool;
 use super::prefix::Prefix;
 use super::tiers::Tiers;
@@ -47,6 +48,8 @@ pub(crate) struct Device {
     pub(crate) id: DeviceId,
     pub(crate) spec: DeviceSpec,
     pub(crate) kv: Kv,
+    /// Host memory for what is swapped out.
+    pub(crate) arena: Arena,
     /// Prompt blocks that are held beside the pool.
     pub(super) tiers: Tiers,
     /// Attached executors, in attach order.
@@ -60,17 +63,22 @@ pub(crate) struct Device {
 
 impl Device {
     pub(super) fn new(id: DeviceId, spec: DeviceSpec) -> Self {
-        let kv = match spec.kv {
+        let (kv, host_blocks) = match spec.kv {
             KvSpec::Owned {
                 block_bytes,
                 blocks_total,
-            } => Kv::Owned(BlockPool::new(block_bytes, blocks_total)),
-            KvSpec::Remote => Kv::Reported(ReportedKv::default()),
+                host_blocks,
+            } => (
+                Kv::Owned(BlockPool::new(block_bytes, blocks_total)),
+                host_blocks,
+            ),
+            KvSpec::Remote => (Kv::Reported(ReportedKv::default()), 0),
         };
         Self {
             id,
             spec,
             kv,
+            arena: Arena::new(host_blocks),
             tiers: Tiers::default(),
             executors: Vec::new(),
             short: BTreeSet::new(),
@@ -145,6 +153,8 @@ impl Device {
                 blocks_free: pool.free(),
                 blocks_cached: pool.cached(),
                 blocks_evicted_total: pool.evicted_total(),
+                host_blocks_total: self.arena.total(),
+                host_blocks_free: self.arena.free(),
             }),
             Kv::Reported(kv) => kv.report.map(|report| rows::Device {
                 id: self.id,
@@ -153,6 +163,8 @@ impl Device {
                 blocks_free: report.blocks_free,
                 blocks_cached: report.blocks_cached,
                 blocks_evicted_total: report.blocks_evicted_total,
+                host_blocks_total: 0,
+                host_blocks_free: 0,
             }),
         }
     }

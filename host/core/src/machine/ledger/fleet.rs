@@ -274,6 +274,7 @@ impl Ledger {
         let device = executor.spec.device;
         let models: Vec<ModelId> = executor.models.keys().copied().collect();
         self.device_mut(device).forget_contents();
+        self.drop_all_swapped(id, out);
         self.cool(id, &models, out);
         self.sets.allot_due.insert(device);
         self.touch_blocks(device, out);
@@ -296,6 +297,7 @@ impl Ledger {
 
     fn remove(&mut self, id: ExecutorId, out: &mut Outbox) {
         let device = self[id].spec.device;
+        self.drop_all_swapped(id, out);
         let removed = self.executors.remove(id);
         let Some(mut removed) = removed else { return };
         for (model, mut stamp) in std::mem::take(&mut removed.models_stamps) {

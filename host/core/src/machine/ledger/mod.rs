@@ -17,6 +17,7 @@
 //! to two sequences, and a stopped host is safer than that. Ids from outside, in inputs and in
 //! answers, go through [`Ledger::find`].
 
+mod arena;
 mod arrangements;
 mod budgets;
 mod device;
@@ -49,6 +50,7 @@ pub(super) use executor::{Attachment, Executor, SlotUse};
 pub(super) use models::Step;
 pub(super) use placements::{Grown, blocks_at_start};
 
+use arena::Swapped;
 use device::Kv;
 use executor::Executors;
 use models::{ModelUse, TenantUse};
@@ -62,6 +64,8 @@ pub(crate) struct Ledger {
     /// A cache that any executor can read.
     shared_cache: Held,
     executors: Executors,
+    /// The KV that requests have in host memory.
+    swapped: BTreeMap<RequestId, Swapped>,
     models: BTreeMap<ModelId, ModelUse>,
     tenants: BTreeMap<TenantId, TenantUse>,
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -250,6 +254,14 @@ impl Ledger {
         if listed.any(|id| id.0 as usize >= devices) {
             return Err("a device is listed that is not there".to_owned());
         }
+        if self
+            .swapped
+            .values()
+            .any(|it| it.device().0 as usize >= devices)
+        {
+            return Err("a request has host memory of a device that is not there".to_owned());
+        }
+        self.check_arenas()?;
         self.executors.check_ids(devices)
     }
 }

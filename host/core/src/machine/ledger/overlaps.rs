@@ -28,11 +28,16 @@ impl Ledger {
             floor_tokens: 0,
             shared_tokens: 0,
         };
-        if !request.prompt_blocks.hashes.is_empty() {
+        if self.may_be_cached(request) {
             cached.shared_tokens = self.shared_tokens(request);
             (cached.overlaps, cached.floor_tokens) = self.overlaps(request, overlaps_max);
         }
         cached
+    }
+
+    /// False if nothing of a request's prompt can be cached anywhere.
+    pub(crate) fn may_be_cached(&self, request: &Request) -> bool {
+        !request.prompt_blocks.hashes.is_empty() || self.has_swapped(request.id())
     }
 
     /// Most tokens of a request's prompt that one executor which serves it holds, all tiers
@@ -40,7 +45,7 @@ impl Ledger {
     pub(crate) fn longest_prefix(&self, request: &Request) -> u32 {
         let mut longest = self.shared_tokens(request);
         self.for_each_holder(request, |executor, hits| {
-            longest = longest.max(tokens_held(&overlap(request, executor, hits)));
+            longest = longest.max(tokens_held(&self.overlap(request, executor, hits)));
         });
         longest
     }
@@ -76,8 +81,9 @@ impl Ledger {
         let mut overlaps = Vec::new();
         let mut holds_nothing = false;
         self.for_each_holder(request, |executor, hits| {
-            if hits.total() > 0 {
-                overlaps.push(overlap(request, executor, hits));
+            let overlap = self.overlap(request, executor, hits);
+            if tokens_held(&overlap) > 0 {
+                overlaps.push(overlap);
             } else {
                 holds_nothing = true;
             }
@@ -86,26 +92,29 @@ impl Ledger {
         let floor = unlisted.filter(|_| !holds_nothing);
         (overlaps, floor.unwrap_or(0))
     }
+
+    /// The tokens of a request's prompt that `executor` holds, of which its device holds `hits`. What the
+    /// request itself has left in host memory counts as held there.
+    fn overlap(&self, request: &Request, executor: &Executor, hits: Hits) -> Overlap {
+        let prompt = request.row.prompt_tokens;
+        let per_block = executor.spec.tokens_per_block.unwrap_or(0);
+        let tokens = |blocks: u32| blocks.saturating_mul(per_block);
+        let device = tokens(hits.device).min(prompt);
+        let swapped = self.swapped_tokens(request.id(), executor.id);
+        let host = tokens(hits.host).max(swapped.saturating_sub(device));
+        let host = host.min(prompt - device);
+        Overlap {
+            executor: executor.id,
+            device_tokens: device,
+            host_tokens: host,
+            disk_tokens: tokens(hits.disk).min(prompt - device - host),
+        }
+    }
 }
 
 /// The tokens of an overlap, all tiers together: no more than its prompt has.
 fn tokens_held(overlap: &Overlap) -> u32 {
     overlap.device_tokens + overlap.host_tokens + overlap.disk_tokens
-}
-
-/// The tokens of a request's prompt that `executor` holds, of which its device holds `hits`.
-fn overlap(request: &Request, executor: &Executor, hits: Hits) -> Overlap {
-    let prompt = request.row.prompt_tokens;
-    let per_block = executor.spec.tokens_per_block.unwrap_or(0);
-    let tokens = |blocks: u32| blocks.saturating_mul(per_block);
-    let device = tokens(hits.device).min(prompt);
-    let host = tokens(hits.host).min(prompt - device);
-    Overlap {
-        executor: executor.id,
-        device_tokens: device,
-        host_tokens: host,
-        disk_tokens: tokens(hits.disk).min(prompt - device - host),
-    }
 }
 
 // === The best of each tier ===

@@ -122,6 +122,7 @@ impl Ledger {
         }
         let hits = device.hits(prefix).device;
         let cached = hits.saturating_mul(prefix.kind.tokens_per_block);
+        let cached = cached.max(self.swapped_tokens(request.id(), executor.id));
         let uncached = request.row.prompt_tokens.saturating_sub(cached);
         load.prefill_tokens_pending += u64::from(uncached);
         load
@@ -163,12 +164,13 @@ impl Ledger {
     }
 
     /// The leading tokens of a request's prompt that its blocks on an executor held when they were
-    /// taken.
+    /// taken, or that are there in host memory.
     pub(crate) fn cached_tokens(&self, request: RequestId, executor: ExecutorId) -> u32 {
         let record = &self[executor];
         let pool = self[record.spec.device].pool();
         let blocks = pool.map_or(0, |pool| pool.cached_of(request));
-        blocks.saturating_mul(record.spec.tokens_per_block.unwrap_or(0))
+        let tokens = blocks.saturating_mul(record.spec.tokens_per_block.unwrap_or(0));
+        tokens.max(self.swapped_tokens(request, executor))
     }
 
     /// Puts a request whose blocks and model's place are taken into its slot or the device queue.
@@ -181,6 +183,7 @@ impl Ledger {
     ) {
         let (id, row) = (request.id(), &request.row);
         self.count_waiting(row, Step::Down, out);
+        self.drop_swapped_elsewhere(id, placed.executor, out);
         let preempts = self.book(placed.executor, |record| {
             record.placed_total += 1;
             record.prefill_tokens_pending += u64::from(row.prompt_tokens - placed.cached_tokens);
@@ -333,10 +336,11 @@ impl Ledger {
         let (device, prefix) = (executor.spec.device, Prefix::of(request, executor));
         let tokens_per_block = prefix.kind.tokens_per_block.max(1);
         let full = (placed.prefilled / tokens_per_block) as usize;
-        let cached = (placed.cached_tokens / tokens_per_block) as usize;
         let Some(pool) = self.device_mut(device).pool_mut() else {
             return;
         };
+        // What was cached is published already; what came from host memory need not be.
+        let cached = pool.cached_of(request.id()) as usize;
         for (idx, key) in prefix.keys().enumerate().take(full).skip(cached) {
             pool.publish(request.id(), idx, key);
         }

@@ -72,6 +72,7 @@ impl Check<'_> {
             }
             let pool = file::Cpu {
                 kv_memory: table.kv_memory,
+                swap_memory: table.swap_memory,
                 tokens_per_step: table.tokens_per_step,
                 threads: table.threads,
             };
@@ -106,6 +107,7 @@ impl Check<'_> {
         default: DeviceConfig,
     ) -> Result<DeviceConfig, ConfigError> {
         let memory = self.within(&path("kv-memory"), given.kv_memory, KV_MEMORY)?;
+        let swap = self.within(&path("swap-memory"), given.swap_memory, KV_MEMORY)?;
         let tokens_per_step = self.number(
             &path("tokens-per-step"),
             given.tokens_per_step,
@@ -120,6 +122,7 @@ impl Check<'_> {
         };
         Ok(DeviceConfig {
             kv_bytes: memory.map(|size| size.0).or(default.kv_bytes),
+            swap_bytes: swap.map_or(default.swap_bytes, |size| size.0),
             tokens_per_step,
             hardware,
             name: default.name,

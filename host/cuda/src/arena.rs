@@ -1,0 +1,105 @@
+//! The host arena of a device: pinned memory, to which blocks of the pool are copied and back.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async};
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use pointsman_core::BlockCopy;
+use pointsman_engine::model::backend::{DeviceError, KvBlocks, SwapDirection};
+
+use crate::failed;
+
+/// The host arena of a device. Which block is whose is the core's ledger's to know.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    context: Arc<CudaContext>,
+    blocks: KvBlocks,
+    /// The memory; null where there is none.
+    memory: *mut c_void,
+}
+
+// SAFETY: the memory belongs to the arena alone, and pinned memory may be used on any thread.
+unsafe impl Send for Arena {}
+// SAFETY: blocks are copied by whoever the ledger has given them to, and by nobody else.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Pins memory for the host blocks of a device.
+    pub(crate) fn new(context: &Arc<CudaContext>, blocks: KvBlocks) -> Result<Self, DeviceError> {
+        let bytes = blocks.bytes * u64::from(blocks.host);
+        let mut memory = ptr::null_mut();
+        if bytes > 0 {
+            let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+            context.bind_to_thread().map_err(failed)?;
+            // SAFETY: any number of bytes may be asked for.
+            let pinned = unsafe { malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) };
+            memory = pinned.map_err(|error| {
+                DeviceError(format!(
+                    "its swap-memory of {bytes} bytes cannot be had ({error:?}); give it less"
+                ))
+            })?;
+        }
+        Ok(Self {
+            context: Arc::clone(context),
+            blocks,
+            memory,
+        })
+    }
+
+    /// Checks that both blocks of a copy are there.
+    fn check(&self, copy: &BlockCopy) {
+        let BlockCopy { host, block } = copy;
+        let KvBlocks {
+            total, host: hosts, ..
+        } = self.blocks;
+        assert!(block.0 < total, "block {block} is not in the pool");
+        assert!(host.0 < hosts, "block {host} is not in the arena");
+    }
+
+    /// Has `stream` copy blocks between the pool at `pool` and the arena.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub(crate) fn copy(
+        &self,
+        stream: &Arc<CudaStream>,
+        pool: u64,
+        (direction, copies): (SwapDirection, &[BlockCopy]),
+    ) -> Result<(), DeviceError> {
+        let bytes = self.blocks.bytes;
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        for copy in copies {
+            self.check(copy);
+            let on_device = pool + u64::from(copy.block.0) * bytes;
+            let at = copy.host.0 as usize * len;
+            // SAFETY: the block is in the arena, as checked above.
+            let here = unsafe { self.memory.cast::<u8>().add(at) };
+            // SAFETY: the memory has so many bytes, and the ledger gives a block to one sequence at a
+            // time, whose engine waits for the stream before it tells that it has left or started.
+            let here = unsafe { slice::from_raw_parts_mut(here, len) };
+            let stream = stream.cu_stream();
+            let copied = match direction {
+                // SAFETY: both blocks are there, and live until the stream has come to its end.
+                SwapDirection::Out => unsafe { memcpy_dtoh_async(here, on_device, stream) },
+                // SAFETY: the same.
+                SwapDirection::In => unsafe { memcpy_htod_async(on_device, here, stream) },
+            };
+            copied.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if !self.memory.is_null() && self.context.bind_to_thread().is_ok() {
+            // SAFETY: it was pinned by `new`, and nobody uses it any more. A context that is lost has
+            // lost the memory with it, and says so.
+            let freed = unsafe { free_host(self.memory) };
+            self.context.record_err(freed);
+        }
+    }
+}
