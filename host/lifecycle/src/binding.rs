@@ -20,6 +20,7 @@
 //!    and forth (`what_is_bound_stays_bound`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use pointsman_core::{Hook, HookSet};
 use pointsman_policy::Assignment;
@@ -122,6 +123,55 @@ pub enum Conflict {
     Closed { hook: Hook, policy: String },
     /// Several policies in the folder want to be the canary for one hook.
     ContestedCanary { hook: Hook, claimants: Vec<String> },
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Conflict::Contested { hook, claimants } => {
+                let claimants = claimants.join(", ");
+                write!(
+                    f,
+                    "{} is claimed by several policies: {claimants}",
+                    hook.as_str()
+                )
+            }
+            Conflict::Absent { hook, policy } => {
+                write!(
+                    f,
+                    "{} is bound to {policy}, which is not there",
+                    hook.as_str()
+                )
+            }
+            Conflict::NotExported { hook, policy } => {
+                write!(
+                    f,
+                    "{} is bound to {policy}, which does not export it",
+                    hook.as_str()
+                )
+            }
+            Conflict::NotEnforced { hook, policy } => {
+                write!(
+                    f,
+                    "{} is bound to {policy}, whose answers do not count",
+                    hook.as_str()
+                )
+            }
+            Conflict::Closed { hook, policy } => write!(
+                f,
+                "{} stays closed: {policy} faulted too often, and nobody may answer instead",
+                hook.as_str()
+            ),
+            Conflict::ContestedCanary { hook, claimants } => {
+                let claimants = claimants.join(", ");
+                write!(
+                    f,
+                    "several policies want to be the canary for {}: {claimants}",
+                    hook.as_str()
+                )
+            }
+        }
+    }
 }
 
 /// The binding rule.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +12,14 @@ use http::uri::{InvalidUri, Uri};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::{ServerKey, ServerUrl};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -29,6 +33,15 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The connections to servers. Cheap to clone; one serves all servers.
 #[derive(Clone, Debug)]
 pub struct Connections(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+/// The certificates by which servers at `https://` are known.
+#[derive(Clone, Copy, Debug)]
+pub enum Trust<'a> {
+    /// The certificates of the system.
+    System,
+    /// These certificates, in PEM, and no others.
+    Pem(&'a [u8]),
+}
 
 /// A client of one server.
 #[derive(Clone)]
@@ -47,11 +60,14 @@ pub enum CallError {
     #[error("{0}")]
     Connection(String),
     /// Nothing came for too long.
-    #[error("no answer within {0:?}")]
+    #[error("no answer within {} s", .0.as_secs_f64())]
     Timeout(Duration),
     /// The answer is longer than an answer to such a question is.
-    #[error("its answer has more than {ANSWER_BYTES_MAX} bytes, or broke off")]
-    Answer,
+    #[error("its answer has more than {bytes_max} bytes, or broke off")]
+    Answer {
+        /// The most bytes that it may have.
+        bytes_max: usize,
+    },
     /// The path cannot be asked for.
     #[error("the path is none: {0}")]
     Path(#[from] InvalidUri),
@@ -63,13 +79,20 @@ impl Connections {
     /// # Errors
     /// If the certificates of the system cannot be read.
     pub fn new() -> io::Result<Self> {
+        Self::trusting(Trust::System)
+    }
+
+    /// Connections with TLS where an address asks for it, to servers that these certificates know.
+    ///
+    /// # Errors
+    /// If the certificates of the system cannot be read, or the others are none.
+    pub fn trusting(trust: Trust<'_>) -> io::Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.set_keepalive(Some(IDLE_TIMEOUT));
-        let tls = HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?;
+        let tls = HttpsConnectorBuilder::new().with_tls_config(tls_config(trust)?);
         let connector = tls
             .https_or_http()
             .enable_all_versions()
@@ -97,15 +120,31 @@ impl Connections {
         (headers, body): (HeaderMap, Bytes),
         patience: Duration,
     ) -> Result<(Parts, Bytes), CallError> {
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = url.parse()?;
         *request.headers_mut() = headers;
+        self.exchange(request, (ANSWER_BYTES_MAX, patience)).await
+    }
+
+    /// Sends a request to an address that is no executor's. Returns the head of the answer and its body, of
+    /// at most so many bytes.
+    ///
+    /// # Cancellation
+    /// The request ends.
+    ///
+    /// # Errors
+    /// If there is no whole answer in time.
+    pub async fn exchange(
+        &self,
+        request: Request<Bytes>,
+        (bytes_max, patience): (usize, Duration),
+    ) -> Result<(Parts, Bytes), CallError> {
         let asked = async {
             let Self(client) = self;
-            let response = client.request(request).await;
+            let response = client.request(request.map(Full::new)).await;
             let response = response.map_err(|error| CallError::Connection(described(&error)))?;
-            whole(response).await
+            whole(response, bytes_max).await
         };
         let answered = timeout(patience, asked).await;
         answered.unwrap_or(Err(CallError::Timeout(patience)))
@@ -181,7 +220,7 @@ impl ServerClient {
     ) -> Result<(StatusCode, Bytes), CallError> {
         let asked = async {
             let response = self.send(call, headers, body).await?;
-            let (head, body) = whole(response).await?;
+            let (head, body) = whole(response, ANSWER_BYTES_MAX).await?;
             Ok((head.status, body))
         };
         let answered = timeout(patience, asked).await;
@@ -189,11 +228,34 @@ impl ServerClient {
     }
 }
 
+fn tls_config(trust: Trust<'_>) -> io::Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider);
+    let config = config
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    let config = match trust {
+        Trust::System => config.with_native_roots()?,
+        Trust::Pem(pem) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let certificate = certificate.map_err(io::Error::other)?;
+                roots.add(certificate).map_err(io::Error::other)?;
+            }
+            config.with_root_certificates(roots)
+        }
+    };
+    Ok(config.with_no_client_auth())
+}
+
 /// A response with its whole body.
-async fn whole(response: Response<Incoming>) -> Result<(Parts, Bytes), CallError> {
+async fn whole(
+    response: Response<Incoming>,
+    bytes_max: usize,
+) -> Result<(Parts, Bytes), CallError> {
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|_broken| CallError::Answer)?;
+    let body = Limited::new(body, bytes_max).collect().await;
+    let body = body.map_err(|_broken| CallError::Answer { bytes_max })?;
     Ok((head, body.to_bytes()))
 }
 

@@ -3,10 +3,14 @@
 //! # Not here
 //! The effect of the flags of `serve` on the configuration ([`Flags`]).
 
-use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use pointsman_policy::COMPILE_COMMAND;
-use pointsman_policy_cli::PolicyCommand;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
+use pointsman_policy_cli::{OperatorCommand, PolicyCommand};
 
 use crate::config::Flags;
 
@@ -31,7 +35,7 @@ pub enum CliCommand {
         after_help = "SIGINT and SIGTERM end it: nothing new is accepted, and what runs is finished \
         first; a second signal ends it at once."
     )]
-    Serve(Flags),
+    Serve(ServeArgs),
 
     /// Make, build, check and measure a policy, without a server
     #[command(
@@ -40,6 +44,9 @@ pub enum CliCommand {
         could not be carried out."
     )]
     Policy(PolicyCommand),
+
+    #[command(flatten)]
+    Operator(OperatorCommand),
 
     /// Make the decisions of a journal again, and say where they come out otherwise
     #[command(
@@ -59,21 +66,99 @@ pub enum CliCommand {
     /// List the devices that models can run on, or say why there is none
     Devices,
 
+    /// Print completions for a shell
+    #[command(
+        after_help = "For bash, with bash-completion: pointsman completions bash > \
+        ~/.local/share/bash-completion/completions/pointsman"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+
+    /// Print the manual page, or write those of all commands into a folder
+    Man {
+        /// The folder
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+
     /// Compile a component from standard input to standard output, for another process of this
     /// program
     #[command(name = COMPILE_COMMAND, hide = true)]
     CompileComponent,
 }
 
+/// Arguments of `serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub flags: Flags,
+
+    /// Check the configuration, its files and its policies, say what is wrong, and serve nobody
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// The completions of the command line for a shell.
+#[must_use]
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut command = Cli::command();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "pointsman", &mut script);
+    script
+}
+
+/// The manual page of `pointsman`, in the form that `man` reads.
+///
+/// # Errors
+/// Never: memory takes everything.
+pub fn manual() -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+    Ok(page)
+}
+
+/// Writes the manual pages of all commands into a folder, which is made.
+///
+/// # Errors
+/// If the folder cannot be written to.
+pub fn write_manuals(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Cli::command(), folder)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use clap::error::ErrorKind;
 
     use super::*;
 
     fn said(line: &str) -> clap::Error {
         Cli::try_parse_from(line.split_whitespace()).unwrap_err()
+    }
+
+    #[test]
+    fn completions_and_manual_know_every_command() {
+        let script = |shell| String::from_utf8(completions(shell)).unwrap();
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = script(shell);
+            for word in ["serve", "explain", "executors", "log-format"] {
+                assert!(script.contains(word), "{shell} {word}");
+            }
+        }
+        let page = String::from_utf8(manual().unwrap()).unwrap();
+        for part in [
+            ".TH pointsman 1",
+            "pointsman\\-explain(1)",
+            "pointsman\\-serve(1)",
+        ] {
+            assert!(page.contains(part), "{part} not in\n{page}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        write_manuals(folder.path()).unwrap();
+        let page = fs::read_to_string(folder.path().join("pointsman-serve.1")).unwrap();
+        assert!(page.contains("\\-\\-listen"), "{page}");
     }
 
     #[test]
@@ -91,7 +176,8 @@ mod tests {
             "With nothing given, the embedded demo model is served on 127.0.0.1:8080",
             "Usage: pointsman serve [OPTIONS] Options:",
             "--config <FILE> Configuration file; examples/pointsman.toml explains every key",
-            "--listen <ADDR> Address to listen on [default: 127.0.0.1:8080]",
+            "--listen <ADDR> Address to listen on: `localhost:8080`, or `:8080` for all of this machine's \
+             [default: 127.0.0.1:8080]",
             "--model <[NAME=]DIR> Model to serve: a Hugging Face folder",
             "--policies <DIR> Folder of policies, watched for changes",
             "--log-format <human|json> Write logs for people or for programs [default: human]",
@@ -115,6 +201,10 @@ mod tests {
             let flag = flag.get_long().unwrap();
             assert!(readme.contains(&format!("`--{flag} ")), "--{flag}");
         }
+        for name in ["executors", "tenants", "route", "decisions", "explain"] {
+            assert!(readme.contains(&format!("| `{name}")), "{name}");
+            of(name);
+        }
         for command in of("policy").get_subcommands() {
             let name = command.get_name();
             assert!(
@@ -130,7 +220,7 @@ mod tests {
         let kind = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
         assert_eq!(help.kind(), kind);
         assert!(
-            help.to_string().contains("serve    Serve models over"),
+            help.to_string().contains("serve        Serve models over"),
             "{help}"
         );
         let version = said("pointsman --version").to_string();
@@ -145,7 +235,8 @@ mod tests {
             ("pointsman serve --lisen 1", "'--listen'"),
             (
                 "pointsman serve --listen nowhere",
-                "invalid value 'nowhere' for '--listen <ADDR>'",
+                "invalid value 'nowhere' for '--listen <ADDR>': expected an address and a port, such as \
+                 127.0.0.1:8080, localhost:8080 or :8080",
             ),
             ("pointsman serve --model ..", "write NAME=DIR"),
             ("pointsman serve --log-format xml", "human, json"),

@@ -14,7 +14,9 @@
 //! (`pointsman-lifecycle`), the driver and the metrics (`pointsman-driver`), HTTP
 //! (`pointsman-http`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
 
+mod advice;
 mod backends;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod devices;

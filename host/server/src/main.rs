@@ -7,18 +7,18 @@
 
 use std::env;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 
 use pointsman_policy_cli::journal;
-use pointsman_policy_cli::{PolicyCommand, Verdict};
-use pointsman_server::cli::{Cli, CliCommand};
+use pointsman_policy_cli::{Done, OperatorCommand, PolicyCommand, Verdict};
+use pointsman_server::cli::{self, Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::devices::list_devices;
-use pointsman_server::{embedded, logging, serve};
+use pointsman_server::{check, embedded, logging, serve};
 
 /// Exit code of a command that could not be carried out; clap exits with it too.
 const NOT_DONE: u8 = 2;
@@ -26,8 +26,10 @@ const NOT_DONE: u8 = 2;
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let (done, otherwise) = match command {
-        CliCommand::Serve(flags) => (serve(&flags), ExitCode::FAILURE),
+        CliCommand::Serve(args) if args.check => (check(&args.flags), ExitCode::FAILURE),
+        CliCommand::Serve(args) => (serve(&args.flags), ExitCode::FAILURE),
         CliCommand::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
+        CliCommand::Operator(command) => (operate(&command), ExitCode::from(NOT_DONE)),
         CliCommand::Replay(args) => {
             let done = printed(|out| journal::replay(&args, out));
             (done, ExitCode::from(NOT_DONE))
@@ -37,6 +39,13 @@ fn main() -> ExitCode {
             (done, ExitCode::from(NOT_DONE))
         }
         CliCommand::Devices => (devices(), ExitCode::from(NOT_DONE)),
+        CliCommand::Completions { shell } => (write(&cli::completions(shell)), ExitCode::FAILURE),
+        CliCommand::Man { dir: None } => {
+            let page = cli::manual().map_err(Into::into);
+            let done = page.and_then(|page| write(&page));
+            (done, ExitCode::FAILURE)
+        }
+        CliCommand::Man { dir: Some(folder) } => (manuals(&folder), ExitCode::FAILURE),
         CliCommand::CompileComponent => (compile_component(), ExitCode::FAILURE),
     };
     done.unwrap_or_else(|error| {
@@ -53,6 +62,18 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     config.compiler.program = this_program();
     let log = logging::begin(&config.log)?;
     serve::run(config, &log)
+}
+
+/// Checks what `serve` would be given.
+fn check(flags: &Flags) -> Result<ExitCode> {
+    let mut config = Config::load(flags)?;
+    config.compiler.program = this_program();
+    let checked = check::check(&config)?;
+    write(checked.text.as_bytes())?;
+    Ok(match checked.is_good {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// A path by which this very program can be started, even if its file has been replaced since.
@@ -87,14 +108,32 @@ fn compile_component() -> Result<ExitCode> {
 }
 
 fn devices() -> Result<ExitCode> {
-    let written = io::stdout().write_all(list_devices().as_bytes());
+    write(list_devices().as_bytes())
+}
+
+fn manuals(folder: &Path) -> Result<ExitCode> {
+    let written = cli::write_manuals(folder);
+    written.with_context(|| format!("{} cannot be written to", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes bytes on standard output.
+fn write(bytes: &[u8]) -> Result<ExitCode> {
+    let written = io::stdout().write_all(bytes);
     written.context("standard output cannot be written")?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn policy(command: &PolicyCommand) -> Result<ExitCode> {
     let done = pointsman_policy_cli::run(command, embedded::policies().unwrap_or_default())?;
-    let written = io::stdout().write_all(done.text.as_bytes());
-    written.context("standard output cannot be written")?;
+    print(&done)
+}
+
+fn operate(command: &OperatorCommand) -> Result<ExitCode> {
+    print(&pointsman_policy_cli::operate(command)?)
+}
+
+fn print(done: &Done) -> Result<ExitCode> {
+    write(done.text.as_bytes())?;
     Ok(done.verdict.into())
 }

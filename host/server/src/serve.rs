@@ -42,12 +42,14 @@ use tokio::task;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use crate::advice::advice;
 use crate::backends;
 use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::listeners::{self, Listeners};
 use crate::logging::LogFilter;
+use crate::memory;
 use crate::models::{self, Backends};
 use crate::reload::{self, ChangedKeys};
 use crate::remotes::HostProvider;
@@ -130,6 +132,7 @@ impl Server {
         metrics.started(clock::unix_seconds());
         let listeners = Listeners::bind(config).await?;
         let (addr, admin_addr) = listeners.addresses()?;
+        memory::check_kv(config)?;
         let models = load(config.models.clone()).await?;
         let (waker, woken) = pointsman_lifecycle::waker();
         let shared = Shared {
@@ -316,9 +319,9 @@ impl Server {
                 "operators: {}/admin",
                 listeners::operators_url(config, addr)
             );
-            if config.admin.key.is_none() && !addr.ip().is_loopback() {
-                warn!(%addr, "whoever reaches this address administers the host: set admin.key");
-            }
+        }
+        for advice in advice(config, &report) {
+            warn!("{advice}");
         }
         let model = models.first().unwrap_or(&"");
         info!(
@@ -491,7 +494,7 @@ fn start_reconciler(
 
 /// A default that does not start has wrong settings, which the operator wants to hear of now. A
 /// file that is no policy does no harm: the defaults are in force.
-fn check_defaults(report: &ReconcilerReport) -> Result<()> {
+pub(crate) fn check_defaults(report: &ReconcilerReport) -> Result<()> {
     for default in embedded::policies()? {
         let is_there = report
             .policies

@@ -1,8 +1,9 @@
-//! The commands of policies' authors.
+//! The commands of policies' authors and of operators.
 //!
 //! [`PolicyCommand`] is `pointsman policy`: it makes, builds, checks, tests and measures a policy
 //! without a server, and gives orders about policies to a running server. [`journal`] has
-//! `pointsman replay` and `pointsman journal`.
+//! `pointsman replay` and `pointsman journal`, and [`OperatorCommand`] has questions and orders to a
+//! running server that are not about policies.
 //!
 //! Every command uses the policy host (`pointsman-policy`), engine configuration and limits of the
 //! server, so that a policy that is good here is good there. [`run`] returns a [`Done`]: a text and
@@ -24,6 +25,7 @@ mod file;
 mod inspect;
 pub mod journal;
 mod new;
+mod operate;
 mod order;
 mod server;
 mod settings;
@@ -36,6 +38,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use pointsman_lifecycle::EmbeddedPolicy;
+
+pub use operate::{OperatorCommand, operate};
 
 /// A subcommand of `pointsman policy`.
 #[derive(Clone, Debug, Subcommand)]

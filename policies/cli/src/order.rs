@@ -157,7 +157,7 @@ fn hook(text: &str) -> Result<Hook, String> {
 }
 
 /// A name escaped for use as a part of a path.
-fn escaped(name: &str) -> String {
+pub(super) fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     name.bytes()
         .map(|byte| match plain(byte) {

@@ -1,29 +1,33 @@
 //! A client of a running server's `/admin`, for the commands that need one.
 
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use clap::ValueEnum;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
-use pointsman_notation::Time;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{Method, Request, StatusCode, Uri};
+use pointsman_remote::client::{Connections, Trust};
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 /// The longest wait for an answer: an order may have a policy compiled.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// The beginning of a certificate in PEM.
+const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Arguments of the commands that ask a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServerArgs {
-    /// The address of the server's /admin
+    /// The address of the server's /admin: a URL, or HOST:PORT
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    server: Uri,
+    server: ServerAddress,
+    /// Certificates, in PEM, that the server's one is checked against, in the place of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// The key of `admin.key` in its configuration
     #[arg(
         long,
@@ -36,6 +40,10 @@ pub(super) struct ServerArgs {
     #[arg(long, value_enum, default_value_t = Format::Human)]
     pub(super) format: Format,
 }
+
+/// The address of a server, without a path of its own at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ServerAddress(String);
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,6 +71,11 @@ impl ServerArgs {
         self.ask(Method::GET, path, &Value::Null)
     }
 
+    /// Deletes the thing at `path`.
+    pub(super) fn delete(&self, path: &str) -> Result<Answer> {
+        self.ask(Method::DELETE, path, &Value::Null)
+    }
+
     /// Posts the order `body` to `path`.
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Answer> {
         self.ask(Method::POST, path, body)
@@ -72,26 +85,11 @@ impl ServerArgs {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let asked = runtime.block_on(async {
-            let asked = timeout(PATIENCE, self.send(method, path, body)).await;
-            asked.with_context(|| format!("no answer within {}", Time(PATIENCE)))?
-        });
+        let asked = runtime.block_on(self.send(method, path, body));
         asked.with_context(|| format!("server {}", self.server))
     }
 
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Answer> {
-        ensure!(
-            self.server.scheme_str() == Some("http"),
-            "the address has to begin with http://; a server with a certificate answers so on its \
-             own machine, at a loopback address of `admin.listen`"
-        );
-        let authority = self.server.authority().context("the address has no host")?;
-        let host = authority.host().trim_matches(['[', ']']);
-        let port = authority.port_u16().unwrap_or(80);
-        let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.context("cannot be reached; name another with --server")?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-        let (mut sender, connection) = handshake.await?;
         let text = if body.is_null() {
             String::new()
         } else {
@@ -99,31 +97,83 @@ impl ServerArgs {
         };
         let mut request = Request::builder()
             .method(method)
-            .uri(path)
-            .header(HOST, authority.as_str())
+            .uri(self.server.at(path))
             .header(CONTENT_TYPE, "application/json");
         if let Some(key) = &self.admin_key {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
         }
-        let request = request.body(Full::new(Bytes::from(text)))?;
-        let exchange = async {
-            let response = sender.send_request(request).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-                .collect()
-                .await;
-            let body = body.map_err(|error| anyhow::anyhow!("its answer breaks off: {error}"))?;
-            answer(status, &body.to_bytes())
-        };
-        // The connection does the work; it ends with the answer or before it.
-        tokio::select! {
-            biased;
-            answer = exchange => answer,
-            ended = connection => {
-                ended?;
-                bail!("it closed the connection without an answer")
+        let request = request.body(Bytes::from(text))?;
+        let connections = self.connections()?;
+        let bounds = (ANSWER_BYTES_MAX, PATIENCE);
+        let answered = connections.exchange(request, bounds).await;
+        let (head, body) = answered.context("cannot be reached; name another with --server")?;
+        answer(head.status, &body)
+    }
+
+    /// Connections that trust the certificates that were named, or else the system's.
+    fn connections(&self) -> Result<Connections> {
+        let pem = match (&self.ca, self.server.is_secured()) {
+            (Some(path), _) => {
+                let pem = super::file::read(path)?;
+                ensure!(
+                    pem.windows(PEM.len()).any(|window| window == PEM),
+                    "{} has no certificate in PEM",
+                    path.display()
+                );
+                pem
             }
+            // Nobody shows a certificate.
+            (None, false) => Vec::new(),
+            (None, true) => {
+                let connections = Connections::new();
+                return connections
+                    .context("the certificates of this machine; name some with --ca");
+            }
+        };
+        Ok(Connections::trusting(Trust::Pem(&pem))?)
+    }
+}
+
+// === impl ServerAddress ===
+
+impl ServerAddress {
+    /// The address of a path on the server.
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.0)
+    }
+
+    fn is_secured(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+}
+
+impl FromStr for ServerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = match text.split_once("://") {
+            Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+            Some(_) => return Err("it begins with http:// or https://".to_owned()),
+            None => ("http", text),
+        };
+        let host = if rest.starts_with(':') {
+            "127.0.0.1"
+        } else {
+            ""
+        };
+        let rest = rest.trim_end_matches('/');
+        if rest.is_empty() {
+            return Err("it names no host".to_owned());
         }
+        let url = format!("{scheme}://{host}{rest}");
+        let _parts: Uri = url.parse().map_err(|error| format!("{error}"))?;
+        Ok(Self(url))
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -149,4 +199,27 @@ fn answer(status: StatusCode, body: &[u8]) -> Result<Answer> {
         return Ok(Answer::Refused(said));
     }
     bail!("it answers {status}: {said}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_by_its_url_or_by_host_and_port() {
+        for (text, url) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/admin"),
+            ("https://gate.example/", "https://gate.example/admin"),
+            ("localhost:9090", "http://localhost:9090/admin"),
+            (":9090", "http://127.0.0.1:9090/admin"),
+            ("[::1]:80", "http://[::1]:80/admin"),
+            ("gate", "http://gate/admin"),
+        ] {
+            let address: ServerAddress = text.parse().unwrap();
+            assert_eq!(address.at("/admin"), url);
+        }
+        for text in ["ftp://gate", "http://", "", "http://a b"] {
+            assert!(text.parse::<ServerAddress>().is_err(), "{text:?}");
+        }
+    }
 }

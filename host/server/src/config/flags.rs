@@ -1,6 +1,6 @@
 //! Flags of the configuration.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -17,8 +17,9 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Address to listen on [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDR")]
+    /// Address to listen on: `localhost:8080`, or `:8080` for all of this machine's
+    /// [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Option<SocketAddr>,
 
     /// Model to serve: a Hugging Face folder, called NAME or as the folder is. Repeatable; replaces
@@ -53,6 +54,44 @@ pub struct Flags {
     /// `warn,pointsman=debug` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+}
+
+/// The address that `HOST:PORT` means: a host by its number or name, which is looked up; without one, all
+/// addresses of this machine.
+///
+/// # Errors
+/// If it is none, or the host has no address.
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, ListenError> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let (host, port) = text.rsplit_once(':').ok_or(ListenError::NoPort)?;
+    let port: u16 = port.parse().map_err(|_none| ListenError::NoPort)?;
+    match host {
+        "" => return Ok((Ipv4Addr::UNSPECIFIED, port).into()),
+        // Clients that try the other family first fall back on this one.
+        "localhost" => return Ok((Ipv4Addr::LOCALHOST, port).into()),
+        _ => {}
+    }
+    let found = (host, port).to_socket_addrs();
+    let found: Vec<SocketAddr> = found.map(Iterator::collect).unwrap_or_default();
+    let preferred = found.iter().find(|address| address.is_ipv4());
+    let preferred = preferred.or_else(|| found.first()).copied();
+    preferred.ok_or_else(|| ListenError::NoHost(host.to_owned()))
+}
+
+/// A text that is no address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// A port is missing.
+    #[error("expected an address and a port, such as 127.0.0.1:8080, localhost:8080 or :8080")]
+    NoPort,
+    /// The host is not known.
+    #[error(
+        "`{0}` is no address and no name that has one; write an address and a port, such as localhost:8080 or :8080"
+    )]
+    NoHost(String),
 }
 
 /// A value of `--model`.
@@ -100,6 +139,24 @@ impl FromStr for ModelFlag {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_may_leave_out_the_host_or_name_it() {
+        let at = |text: &str| listen_address(text).map(|address| address.to_string());
+        for (text, address) in [
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("[::1]:8080", "[::1]:8080"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            (":8080", "0.0.0.0:8080"),
+        ] {
+            assert_eq!(at(text).as_deref(), Ok(address), "{text}");
+        }
+        for text in ["8080", "localhost", ":http", "127.0.0.1", ""] {
+            assert_eq!(at(text), Err(ListenError::NoPort), "{text:?}");
+        }
+        let nobody = ListenError::NoHost("no such host".to_owned());
+        assert_eq!(at("no such host:80"), Err(nobody));
+    }
 
     #[test]
     fn a_model_is_called_like_its_folder_unless_it_is_named() {

@@ -43,7 +43,7 @@ use pointsman_lifecycle::settings::LifecycleSettings;
 pub use pointsman_telemetry::TelemetrySettings;
 
 use file::File;
-pub use flags::{Flags, ModelFlag, ModelFlagError};
+pub use flags::{Flags, ListenError, ModelFlag, ModelFlagError};
 use validate::Here;
 use validate::telemetry::{self, OtlpVariables};
 pub use written::WrittenKeys;

@@ -34,10 +34,10 @@ use tempfile::TempDir;
 fn flags(line: &str) -> Flags {
     let line = format!("pointsman serve {line}");
     let parsed = Cli::try_parse_from(line.split_whitespace()).unwrap();
-    let CliCommand::Serve(flags) = parsed.command else {
+    let CliCommand::Serve(args) = parsed.command else {
         panic!("{line} is no `serve`");
     };
-    flags
+    args.flags
 }
 
 /// A folder with `text` as its `pointsman.toml`.

@@ -113,8 +113,9 @@ fn a_value_of_the_wrong_type_is_refused_where_it_stands() {
             "pointsman.toml:2:10: log.format: unknown variant `xml`, expected `human` or `json`",
         ),
         (
-            "listen = 'localhost:8080'",
-            "pointsman.toml:1:10: listen: expected an address and a port, not \"localhost:8080\"",
+            "listen = '8080'",
+            "pointsman.toml:1:10: listen: expected an address and a port, such as 127.0.0.1:8080, localhost:8080 or \
+             :8080",
         ),
         (
             "[log]\nfilter = 'inof'",

@@ -176,9 +176,29 @@ impl Host {
     }
 
     pub(crate) fn policy_with(&self, arguments: &[&str], key: Option<&str>) -> Said {
+        let arguments = [&["policy"], arguments].concat();
+        self.run(&arguments, &self.process.url, key)
+    }
+
+    /// Runs `pointsman` with these arguments, about this server.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Said {
+        self.asked_at(arguments, &self.process.url)
+    }
+
+    /// Runs `pointsman` with these arguments, about the server at an address.
+    pub(crate) fn asked_at(&self, arguments: &[&str], address: &str) -> Said {
+        self.run(arguments, address, None)
+    }
+
+    /// The address of the server.
+    pub(crate) fn url(&self) -> &str {
+        &self.process.url
+    }
+
+    fn run(&self, arguments: &[&str], address: &str, key: Option<&str>) -> Said {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
-        command.arg("policy").args(arguments);
-        command.args(["--server", &self.process.url]);
+        command.args(arguments).args(["--server", address]);
+        command.current_dir(self.folder.path());
         command.env_remove("POINTSMAN_ADMIN_KEY");
         if let Some(key) = key {
             command.env("POINTSMAN_ADMIN_KEY", key);

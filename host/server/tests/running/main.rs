@@ -1,4 +1,4 @@
-//! A server in a process of its own, as operators have it: their orders to it, and files that were
+//! A server in a process of its own, as operators have it: their questions and orders to it, and files that were
 //! made to harm it.
 
 #![expect(
@@ -6,6 +6,7 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+mod commands;
 mod host;
 mod hostile;
 mod orders;

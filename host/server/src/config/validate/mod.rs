@@ -24,7 +24,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Place, Wrong};
 use super::file::{self, File, Given};
-use super::flags::Flags;
+use super::flags::{Flags, listen_address};
 use super::{
     AdminConfig, Config, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN, LogConfig,
     Secret, WrittenKeys,
@@ -166,8 +166,13 @@ impl Check<'_> {
 
     fn address(self, key: &str, given: Given<String>) -> Result<Option<SocketAddr>, ConfigError> {
         let address = given.map(|given| {
-            let address = given.get_ref().parse().ok();
-            address.ok_or_else(|| self.value(key, &given, "an address and a port"))
+            listen_address(given.get_ref()).map_err(|error| {
+                let wrong = TomlProblem::Value {
+                    key: key.to_owned(),
+                    message: error.to_string(),
+                };
+                self.at(&given, wrong)
+            })
         });
         address.transpose()
     }
