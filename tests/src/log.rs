@@ -28,6 +28,7 @@ impl Log {
             LogConfig {
                 format: LogFormat::Human,
                 filter: filter.to_owned(),
+                access: true,
             },
         );
         let kept = log.clone();

@@ -151,6 +151,30 @@ async fn a_tenant_has_so_many_requests_in_hand_until_one_ends_or_its_client_leav
     serving.server.stop().await
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_before_the_end_has_used_what_it_was_given() -> Result<()> {
+    let serving = limited(TenantLimits {
+        tokens_per_minute_max: Some(2000),
+        ..TenantLimits::default()
+    })
+    .await?;
+    let mut body = streamed_chat("Hello");
+    body["max_tokens"] = json!(1500);
+    body["ignore_eos"] = json!(true);
+    let mut stream = serving.client.stream(&body).await?;
+    for _ in 0..20 {
+        stream.first_text().await?;
+    }
+    drop(stream);
+    serving.idle().await?;
+    let listed = serving.client.get("/admin/tenants").await?.json()?;
+    let tenant = &listed["tenants"][0];
+    let used = &tenant["limits"]["tokens_per_minute_max"]["used"];
+    ensure!(used.as_u64() >= Some(21), "{listed}");
+    ensure!(*used == tenant["tokens_total"], "{listed}");
+    serving.server.stop().await
+}
+
 /// A policy that admits everything is asked after the limits, and changed limits hold at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_policy_lifts_a_limit_and_a_changed_one_holds_at_once() -> Result<()> {

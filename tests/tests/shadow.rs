@@ -333,7 +333,10 @@ fn a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined() {
     let ShadowState::Ended(why) = &report.state else {
         panic!("{report:?}")
     };
-    assert!(why.starts_with("5 faults, the last one: hostile ran out of fuel at routing"), "{why}");
+    assert!(
+        why.starts_with("5 faults, the last one: hostile ran out of fuel at routing"),
+        "{why}"
+    );
     assert_eq!(report.faults.values().sum::<u64>(), 5);
     assert_eq!(report.answers.total(), 0);
 

@@ -124,6 +124,19 @@ pub enum Clock {
     Stalled,
 }
 
+impl Clock {
+    /// The name of the bound for operators.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Clock::Unplaced => "unplaced",
+            Clock::Overtaken => "overtaken",
+            Clock::Tokenless => "tokenless",
+            Clock::Stalled => "stalled",
+        }
+    }
+}
+
 /// The place of a request on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -28,7 +28,12 @@ impl Driver {
             }
             match event {
                 Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
-                Event::Stepped(report) => self.input(now, Input::StepFinished(report)),
+                Event::Stepped(report) => {
+                    for made in report.progress.iter().filter(|made| made.generated > 0) {
+                        self.lives.generated(now, made.request);
+                    }
+                    self.input(now, Input::StepFinished(report));
+                }
                 Event::PromptCounted(sequence, count) => {
                     self.input(now, Input::PromptCounted(sequence, count));
                 }

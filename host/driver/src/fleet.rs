@@ -285,7 +285,11 @@ impl Fleet {
         let order = |answer| Operator::Change(name.to_owned(), change, answer);
         let changed = self.driver.operate(order).await?;
         if changed.is_ok() {
-            info!(executor = name, ?change, "executor changed");
+            info!(
+                executor = name,
+                change = change.as_str(),
+                "executor changed"
+            );
             if change == ExecutorChange::Remove {
                 let catalog = Catalog::clone(&self.catalog.borrow());
                 self.catalog

@@ -2,7 +2,8 @@
 //!
 //! [`Driver`] is their state, without a clock, a thread or a channel of its own; [`thread`] runs
 //! it. In a turn the driver takes in the messages that have arrived, then [`Driver::settle`] lets
-//! the machine decide once for all of them, and carries out the machine's orders.
+//! the machine decide once for all of them, and carries out the machine's orders. [`finished`] tells of each
+//! request that has ended.
 //!
 //! Others talk to the driver through a [`DriverHandle`](message::DriverHandle). [`operator`] has
 //! the questions and orders of operators, [`decisions`] the log of decisions about requests, and
@@ -28,6 +29,7 @@ pub mod clock;
 pub mod decisions;
 mod events;
 mod executors;
+pub mod finished;
 pub mod fleet;
 mod forecast;
 mod lives;
@@ -67,8 +69,9 @@ use crate::activity::Activity;
 use crate::metrics::{Metrics, Texts};
 use decisions::{Arrival, DecisionLog};
 use executors::Executors;
+use finished::{AccessLines, Finished};
 use forecast::Referents;
-use lives::Lives;
+use lives::{Life, Lives};
 use message::{Submission, Submitted, TicketId};
 use operator::RequestSize;
 use requests::{Record, Requests};
@@ -92,6 +95,7 @@ pub struct Driver {
     activity: Activity,
     metrics: Arc<Metrics>,
     decisions: DecisionLog,
+    finished: Finished,
     /// Absent: nobody is told of spans.
     spans: Option<Spans>,
     /// Wakes the reconciler when a policy was taken out, has proven itself, or has left a dump.
@@ -187,6 +191,7 @@ impl Driver {
             activity: Activity::default(),
             metrics,
             decisions: DecisionLog::new(memory.decisions_max),
+            finished: Finished::default(),
             spans: None,
             reconciler: Waker::noop().clone(),
         }
@@ -196,6 +201,11 @@ impl Driver {
     #[must_use]
     pub fn with_spans(self, spans: Option<Spans>) -> Self {
         Self { spans, ..self }
+    }
+
+    /// The lines of the access log from now on.
+    pub fn log_access(&mut self) -> AccessLines {
+        self.finished.log()
     }
 
     /// Has `reconciler` woken from now on by each event of a policy that concerns the reconciler.
@@ -247,7 +257,12 @@ impl Driver {
         } = submitted;
         let (job, hints) = (Arc::clone(&submission.job), &submission.hints);
         let session = hints.session.or(hints.conversation.last().copied());
-        let record = Record::new(ticket, (job, session), sink, (closing, quota));
+        let trace = submission
+            .trace
+            .as_ref()
+            .and_then(|trace| trace.parent.as_ref());
+        let trace = trace.map(|headers| headers.parent.trace);
+        let record = Record::new((ticket, trace), (job, session), sink, (closing, quota));
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());
         let spans = self.spans.as_ref();
         let span = spans.and_then(|spans| spans.begin(now, ticket, &submission));
@@ -447,10 +462,13 @@ impl Driver {
             self.requests.turned_away(*request, by);
         }
         if let Fact::StayEnded(stay) = &stamped.fact {
-            self.requests.stayed(stamped.now, stay);
+            self.note_stayed(stamped.now, stay);
         }
         record::fact(&self.machine, &self.policies, stamped);
         let life = self.lives.fold(stamped);
+        if let (Fact::Ended(request, outcome), Some(life)) = (&stamped.fact, &life) {
+            self.note_finished(stamped, (*request, *outcome), life);
+        }
         self.activity.fact(stamped, life);
         self.metrics
             .fact(stamped, life, (&self.machine, &self.policies));

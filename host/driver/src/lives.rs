@@ -34,6 +34,25 @@ pub(crate) struct Life {
     pub(crate) delayed: Option<(Round, Decided)>,
     /// The newest stay that has ended; absent: none has.
     pub(crate) last_stay: Option<LastStay>,
+    /// The time of the first place; absent: there was none.
+    pub(crate) first_placed: Option<Micros>,
+    /// The executor of the newest place; absent: there was none.
+    pub(crate) executor: Option<ExecutorId>,
+    /// True while it has a place, whose end is a fact to come.
+    pub(crate) stays: bool,
+    /// The time at which the first token was heard of; absent: it was not.
+    pub(crate) first_token: Option<Micros>,
+    /// The tokens used so far.
+    pub(crate) used: UsedTokens,
+}
+
+/// The tokens of a request, its prompt counted once however often it was computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UsedTokens {
+    pub(crate) prompt_tokens: u32,
+    /// The part of the prompt that was cached.
+    pub(crate) cached_tokens: u32,
+    pub(crate) output_tokens: u32,
 }
 
 /// A stay that has ended.
@@ -42,6 +61,17 @@ pub(crate) struct LastStay {
     pub(crate) executor: ExecutorId,
     /// The time from the beginning of the work to its end.
     pub(crate) lasted: Micros,
+}
+
+impl UsedTokens {
+    /// Adds those of a stay that has ended.
+    pub(crate) fn stayed(&mut self, stay: &Stay) {
+        if self.output_tokens == 0 {
+            self.prompt_tokens = stay.prompt_tokens;
+            self.cached_tokens = stay.cached_tokens;
+        }
+        self.output_tokens = self.output_tokens.saturating_add(stay.output_tokens);
+    }
 }
 
 impl Lives {
@@ -71,6 +101,11 @@ impl Lives {
                     places: 0,
                     delayed: None,
                     last_stay: None,
+                    first_placed: None,
+                    executor: None,
+                    stays: false,
+                    first_token: None,
+                    used: UsedTokens::default(),
                 };
                 self.live.insert(*request, life);
                 Some(life)
@@ -80,7 +115,12 @@ impl Lives {
                 self.change(*request, |life| life.delayed = Some(delayed))
             }
             Fact::Unparked(request) => self.change(*request, |life| life.delayed = None),
-            Fact::Placed { request, .. } => self.change(*request, |life| {
+            Fact::Placed {
+                request, executor, ..
+            } => self.change(*request, |life| {
+                life.first_placed.get_or_insert(now);
+                life.executor = Some(*executor);
+                life.stays = true;
                 life.places = life.places.saturating_add(1);
                 life.delayed = None;
             }),
@@ -88,6 +128,13 @@ impl Lives {
             Fact::StayEnded(stay) => self.change(stay.request, |life| life.stay_ended(now, stay)),
             Fact::Ended(request, _) => self.live.remove(request),
             _ => None,
+        }
+    }
+
+    /// Takes note that tokens of `request` were generated.
+    pub(crate) fn generated(&mut self, now: Micros, request: RequestId) {
+        if let Some(life) = self.live.get_mut(&request) {
+            life.first_token.get_or_insert(now);
         }
     }
 
@@ -113,6 +160,8 @@ impl Life {
     }
 
     fn stay_ended(&mut self, now: Micros, stay: &Stay) {
+        self.stays = false;
+        self.used.stayed(stay);
         self.last_stay = stay.started.map(|started| LastStay {
             executor: stay.executor,
             lasted: now.since(started),

@@ -31,6 +31,7 @@ impl Driver {
             executors: executors.collect(),
             models: models.collect(),
             waiting: self.waiting_rows(),
+            finished: self.finished.newest(),
             sessions,
         }
     }

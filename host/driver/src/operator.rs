@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use pointsman_core::rows::{ExecutorKind, ExecutorLoad, RequestClass};
 use pointsman_core::{
@@ -20,6 +21,7 @@ use tokio::sync::oneshot;
 
 use super::activity::{ActivityReport, ExecutorActivity, ModelActivity};
 use super::decisions::Trace;
+use super::finished::FinishedRequest;
 pub use super::forecast::{ExplainedDraft, ForecastDraft};
 use super::message::{Hints, Load, TicketId};
 use super::provider::PreparedExecutor;
@@ -123,6 +125,8 @@ pub struct MonitorReport {
     pub waiting: Vec<WaitingRow>,
     /// The number of sessions that are remembered.
     pub sessions: usize,
+    /// The newest requests that have ended, the newest first.
+    pub finished: Vec<Arc<FinishedRequest>>,
 }
 
 /// The most waiting requests in a [`MonitorReport`].
@@ -282,6 +286,20 @@ pub enum ExecutorChange {
     ShareWeight(u32),
     /// The load of a server elsewhere.
     Load(ServerLoad),
+}
+
+impl ExecutorChange {
+    /// The name of the order.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            ExecutorChange::Drain => "drain",
+            ExecutorChange::Resume => "resume",
+            ExecutorChange::Remove => "remove",
+            ExecutorChange::ShareWeight(_) => "share-weight",
+            ExecutorChange::Load(_) => "load",
+        }
+    }
 }
 
 /// The reason why an order about an executor is refused.

@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_core::{Micros, Stay};
 
+use super::lives::UsedTokens;
+
 /// Limits that no policy can lift; absent: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantLimits {
@@ -112,8 +114,7 @@ pub struct QuotaHold {
     /// Tokens that are held.
     reserved: u64,
     // Owned.
-    prompt: u64,
-    output: u64,
+    used: UsedTokens,
     /// The newest time that the hold was told.
     now: Micros,
 }
@@ -212,8 +213,7 @@ impl Quotas {
             quotas: Arc::clone(self),
             tenant: tenant.to_owned(),
             reserved,
-            prompt: 0,
-            output: 0,
+            used: UsedTokens::default(),
             now,
         }))
     }
@@ -241,17 +241,19 @@ impl QuotaHold {
     /// Notes what the request used on an executor. A prompt that is computed again is charged once.
     pub(crate) fn stayed(&mut self, now: Micros, stay: &Stay) {
         self.now = now;
-        if self.output == 0 {
-            self.prompt = u64::from(stay.prompt_tokens);
-        }
-        self.output += u64::from(stay.output_tokens);
+        self.used.stayed(stay);
     }
 }
 
 impl Drop for QuotaHold {
     fn drop(&mut self) {
         if let Some(quota) = self.quotas.lock().get_mut(&self.tenant) {
-            let used = self.prompt.saturating_add(self.output);
+            let UsedTokens {
+                prompt_tokens,
+                output_tokens,
+                ..
+            } = self.used;
+            let used = u64::from(prompt_tokens) + u64::from(output_tokens);
             quota.give_back(second(self.now), self.reserved, used);
         }
     }

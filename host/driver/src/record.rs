@@ -9,6 +9,8 @@ use pointsman_executor::delivery::BUILT_IN;
 use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost};
 use tracing::{debug, error, info, trace, warn};
 
+use crate::metrics::ending;
+
 /// The name of the author of a decision.
 pub(super) fn author(policies: &PolicyHost, author: Author) -> &str {
     match author {
@@ -20,6 +22,12 @@ pub(super) fn author(policies: &PolicyHost, author: Author) -> &str {
 /// The name of a policy, or a word in its place once the policy is gone.
 pub(super) fn name(policies: &PolicyHost, number: u32) -> &str {
     policies.name(number).unwrap_or("(retired)")
+}
+
+/// The names of policies, one after the other.
+fn names(policies: &PolicyHost, numbers: &[u32]) -> String {
+    let names: Vec<&str> = numbers.iter().map(|it| name(policies, *it)).collect();
+    names.join(", ")
 }
 
 /// Logs a fact of the machine.
@@ -42,7 +50,7 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
             "interlock refused an action"
         ),
         Fact::Strike(clock, hook, request) => warn!(
-            ?clock,
+            clock = clock.as_str(),
             hook = hook.as_str(),
             request = request.0,
             "liveness clock ran out, the built-in rule stepped in"
@@ -55,7 +63,7 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
         }
         Fact::HealthChanged(executor, health) => info!(
             executor = executor_name(machine, *executor),
-            ?health,
+            health = health.as_str(),
             "executor health changed"
         ),
         Fact::Saturated(executor) => info!(
@@ -77,7 +85,15 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
             policy = author(policies, by.author),
             "request placed"
         ),
-        Fact::Ended(request, outcome) => debug!(request = request.0, ?outcome, "request ended"),
+        Fact::Ended(request, outcome) => {
+            let ending = ending(*outcome);
+            debug!(
+                request = request.0,
+                outcome = ending.outcome,
+                why = ending.why,
+                "request ended"
+            );
+        }
         other => trace!(fact = ?other, "fact"),
     }
 }
@@ -115,7 +131,7 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
         ),
         PolicyEventKind::RolledBack { to, why } => error!(
             policy,
-            ?to,
+            to = names(policies, to),
             %why,
             "policy rolled back, whom it displaced is in force again"
         ),
@@ -124,7 +140,7 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
         PolicyEventKind::Struck { hook, clock } => warn!(
             policy,
             hook = hook.as_str(),
-            ?clock,
+            clock = clock.as_str(),
             "policy let a liveness bound run out, which counts as a fault"
         ),
         PolicyEventKind::Closed(hook) => error!(
@@ -141,7 +157,7 @@ pub(super) fn policy_event(policies: &PolicyHost, event: &PolicyEvent) {
         PolicyEventKind::Retired => debug!(number = event.policy, "policy retired"),
         PolicyEventKind::Logged(line) => policy_line(policy, line.level, &line.message),
         PolicyEventKind::LogDropped(lines) => warn!(policy, lines, "policy logged too much"),
-        other => debug!(policy, event = ?other, "policy event"),
+        other => debug!(policy, event = %other, "policy event"),
     }
 }
 

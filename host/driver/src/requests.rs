@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pointsman_core::{ExecutorId, Micros, Outcome, RequestId, SessionKey, StartOrder, Stay};
 use pointsman_executor::delivery::{Authorship, Closing, End, Placement, StopReason, TextSink};
 use pointsman_executor::job::{Job, JobState, Recovered};
+use pointsman_executor::trace::TraceId;
 
 use super::message::TicketId;
 use super::quota::QuotaHold;
@@ -25,6 +26,8 @@ pub(super) struct Requests {
 pub(super) struct Record {
     // Immutable.
     ticket: TicketId,
+    /// The trace that the client named; absent: none.
+    trace: Option<TraceId>,
     job: Arc<Job>,
     /// The client's session, or the key by which its conversation is recognised; absent: neither.
     session: Option<SessionKey>,
@@ -45,13 +48,14 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(
-        ticket: TicketId,
+        (ticket, trace): (TicketId, Option<TraceId>),
         (job, session): (Arc<Job>, Option<SessionKey>),
         sink: TextSink,
         (closing, quota): (Closing, Option<QuotaHold>),
     ) -> Self {
         Self {
             ticket,
+            trace,
             job,
             session,
             sink,
@@ -105,6 +109,15 @@ impl Record {
     }
 }
 
+/// A request in the words of the log.
+#[derive(Clone, Debug)]
+pub(super) struct About {
+    pub(super) ticket: TicketId,
+    pub(super) trace: Option<TraceId>,
+    /// The decision that placed it last, or that turned it away.
+    pub(super) by: Option<Authorship>,
+}
+
 /// The part of an answer that is left when its executor can do no more for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remains {
@@ -129,6 +142,22 @@ impl Requests {
     /// The ticket of `request`; absent: there is none of that id.
     pub(super) fn ticket(&self, request: RequestId) -> Option<TicketId> {
         Some(self.records.get(&request)?.ticket)
+    }
+
+    /// Takes the hold of `request` on the limits of its tenant, which lasts longer than the record.
+    pub(super) fn take_quota(&mut self, request: RequestId) -> Option<QuotaHold> {
+        self.records.get_mut(&request)?.quota.take()
+    }
+
+    /// The words of the log about `request`, beside its life; absent: it is not in hand.
+    pub(super) fn about(&self, request: RequestId) -> Option<About> {
+        let record = self.records.get(&request)?;
+        let by = record.refused_by.as_ref().or(record.placed_by.as_ref());
+        Some(About {
+            ticket: record.ticket,
+            trace: record.trace,
+            by: by.cloned(),
+        })
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> + '_ {

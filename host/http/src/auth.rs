@@ -6,7 +6,8 @@
 //! # Invariants
 //! 1. Where keys are configured nobody is a tenant without one
 //!    (`tests::only_a_known_key_names_a_tenant`).
-//! 2. Without an admin key `/admin` is closed unless only this machine can connect, or a listener
+//! 2. The key for questions gives no orders (`tests::a_key_for_questions_gives_no_orders`). Without an
+//!    admin key `/admin` is closed unless only this machine can connect, or a listener
 //!    was made for it (`tests::admin_needs_its_key_or_its_listener_or_loopback`).
 //! 3. Where there is no admin key, a page from elsewhere in an operator's browser can neither read
 //!    nor order anything (`tests::a_page_from_elsewhere_is_no_operator`).
@@ -78,8 +79,10 @@ pub(super) enum Access {
     Metrics,
     /// Anybody, where operators may come in: a page that asks for the admin key by itself.
     OperatorsPage,
-    /// Operators: with the admin key where there is one.
+    /// Operators who ask: with the admin key, or the one for questions, where there is one.
     Operators,
+    /// Operators who give orders: with the admin key where there is one.
+    Orders,
 }
 
 /// A client's key, and its rights.
@@ -98,7 +101,22 @@ pub struct ApiKeys {
     /// The holder where no key is needed, or the route is not for clients.
     anybody: Arc<Holder>,
     admin: Option<[u8; 32]>,
+    /// The key of operators who may ask and give no orders.
+    reader: Option<[u8; 32]>,
     metrics: MetricsAccess,
+}
+
+/// The operator that a request comes from, as far as its key tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperatorKey {
+    /// The admin key.
+    Admin,
+    /// The key for questions.
+    Reader,
+    /// A key is needed, and this is none of them.
+    Unknown,
+    /// No key is needed.
+    NotNeeded,
 }
 
 /// The hash of a key, with the key's holder.
@@ -143,7 +161,21 @@ impl Access {
     pub(super) fn is_for_operators(self) -> bool {
         match self {
             Access::Open | Access::Clients | Access::Metrics => false,
-            Access::OperatorsPage | Access::Operators => true,
+            Access::OperatorsPage | Access::Operators | Access::Orders => true,
+        }
+    }
+}
+
+// === impl OperatorKey ===
+
+impl OperatorKey {
+    /// The key's name in the configuration, or words in its place.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            OperatorKey::Admin => "admin.key",
+            OperatorKey::Reader => "admin.read-key",
+            OperatorKey::Unknown => "nobody known",
+            OperatorKey::NotNeeded => "anybody",
         }
     }
 }
@@ -173,8 +205,16 @@ impl ApiKeys {
             keys: keys.collect(),
             anybody: Arc::new(Holder::new(Rights::of_tenant(DEFAULT_TENANT))),
             admin: admin.map(hash),
+            reader: None,
             metrics: MetricsAccess::Everybody,
         }
+    }
+
+    /// The same keys, with one for operators who may ask and give no orders.
+    #[must_use]
+    pub fn with_reader(self, key: Option<&str>) -> Self {
+        let reader = key.map(hash);
+        Self { reader, ..self }
     }
 
     /// The same keys, with `/metrics` for holders of a key only.
@@ -200,6 +240,7 @@ impl ApiKeys {
             Access::Metrics => self.check_metrics(visitor)?,
             Access::OperatorsPage => self.check_operators_page(visitor)?,
             Access::Operators => self.check_operator(visitor)?,
+            Access::Orders => self.check_orders(visitor)?,
         }
         Ok(&self.anybody)
     }
@@ -223,8 +264,10 @@ impl ApiKeys {
     fn check_metrics(&self, visitor: Visitor<'_>) -> Result<(), ApiError> {
         match self.metrics {
             MetricsAccess::Everybody => visitor.check_client(),
-            MetricsAccess::KeyHolders if self.is_admin(visitor.headers) => Ok(()),
-            MetricsAccess::KeyHolders => self.holder(visitor).map(drop),
+            MetricsAccess::KeyHolders => match self.operator(visitor.headers) {
+                OperatorKey::Admin | OperatorKey::Reader => Ok(()),
+                OperatorKey::Unknown | OperatorKey::NotNeeded => self.holder(visitor).map(drop),
+            },
         }
     }
 
@@ -255,17 +298,38 @@ impl ApiKeys {
 
     fn check_operator(&self, visitor: Visitor<'_>) -> Result<(), ApiError> {
         self.check_operators_listener(visitor.listener)?;
-        match self.admin {
-            Some(_) if self.is_admin(visitor.headers) => Ok(()),
-            Some(_) => Err(ApiError::AdminUnauthorized),
-            None => visitor.check_operator(),
+        match self.operator(visitor.headers) {
+            OperatorKey::Admin | OperatorKey::Reader => Ok(()),
+            OperatorKey::Unknown => Err(ApiError::AdminUnauthorized),
+            OperatorKey::NotNeeded => visitor.check_operator(),
         }
     }
 
-    fn is_admin(&self, headers: &HeaderMap) -> bool {
-        self.admin.is_some_and(|admin| {
-            bearer(headers).is_some_and(|key| bool::from(hash(key).ct_eq(&admin)))
-        })
+    fn check_orders(&self, visitor: Visitor<'_>) -> Result<(), ApiError> {
+        self.check_operator(visitor)?;
+        match self.operator(visitor.headers) {
+            OperatorKey::Reader => Err(ApiError::Forbidden(
+                "the key `admin.read-key` may ask and give no orders; those take `admin.key`",
+            )),
+            OperatorKey::Admin | OperatorKey::Unknown | OperatorKey::NotNeeded => Ok(()),
+        }
+    }
+
+    /// The operator that a request comes from.
+    pub(super) fn operator(&self, headers: &HeaderMap) -> OperatorKey {
+        let Some(admin) = self.admin else {
+            return OperatorKey::NotNeeded;
+        };
+        let Some(offered) = bearer(headers).map(hash) else {
+            return OperatorKey::Unknown;
+        };
+        let is = |key: &[u8; 32]| bool::from(key.ct_eq(&offered));
+        let (is_admin, is_reader) = (is(&admin), self.reader.as_ref().is_some_and(is));
+        match (is_admin, is_reader) {
+            (true, _) => OperatorKey::Admin,
+            (false, true) => OperatorKey::Reader,
+            (false, false) => OperatorKey::Unknown,
+        }
     }
 }
 

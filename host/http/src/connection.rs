@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -39,13 +40,17 @@ pub(super) enum Seat {
     Spare,
 }
 
+/// The way in of a connection's requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) listener: Listener,
+    pub(super) seat: Seat,
+    /// The client's address.
+    pub(super) peer: SocketAddr,
+}
+
 /// Answers the requests of one connection.
-pub(super) async fn run(
-    stream: TcpStream,
-    app: Arc<App>,
-    entry: (Listener, Seat),
-    transport: Transport,
-) {
+pub(super) async fn run(stream: TcpStream, app: Arc<App>, entry: Entry, transport: Transport) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
@@ -75,7 +80,7 @@ async fn secured(
     (socket, tls): (Socket, &Tls),
     watch: &Watch,
     app: Arc<App>,
-    entry: (Listener, Seat),
+    entry: Entry,
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let opened = tokio::select! {
@@ -120,7 +125,7 @@ async fn serve(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
     app: Arc<App>,
-    entry: (Listener, Seat),
+    entry: Entry,
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let read_timeout = app.settings.read_timeout;
@@ -139,7 +144,7 @@ async fn serve(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .keep_alive(entry.1 == Seat::Regular)
+        .keep_alive(entry.seat == Seat::Regular)
         .header_read_timeout(read_timeout)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)

@@ -38,8 +38,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::auth::Listener;
-use super::connection::{BUFFER_BYTES_MAX, HEAD_BYTES_MAX, Seat, Served};
+use super::connection::{BUFFER_BYTES_MAX, Entry, HEAD_BYTES_MAX, Seat, Served};
 use super::settings::HttpSettings;
 use super::socket::Watch;
 use super::{App, ServerPhase, reached, router};
@@ -92,7 +91,7 @@ pub(super) async fn serve(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
     app: Arc<App>,
-    entry: (Listener, Seat),
+    entry: Entry,
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let settings = &app.settings;
@@ -111,7 +110,7 @@ pub(super) async fn serve(
     let connection = builder(&streams, settings).serve_connection(TokioIo::new(socket), service);
     let mut connection = pin!(connection);
     let mut left = pin!(watch.left());
-    let requests_max = match entry.1 {
+    let requests_max = match entry.seat {
         Seat::Regular => settings.connection_requests_max,
         Seat::Spare => 1,
     };

@@ -51,6 +51,7 @@
 
 mod admin;
 mod answer;
+mod audit;
 mod auth;
 mod authorship;
 mod body;
@@ -75,6 +76,7 @@ mod tls;
 mod turns;
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +96,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use auth::Listener;
 use body::Bodies;
-use connection::Seat;
+use connection::{Entry, Seat};
 use error::ApiError;
 use spares::Spares;
 use turns::Turns;
@@ -274,16 +276,24 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
             biased;
             () = reached(&mut phase, ServerPhase::Draining) => break,
             Some(ended) = connections.join_next() => note(ended),
-            stream = accept(&sockets) => {
+            (stream, peer) = accept(&sockets) => {
                 let (app, transport) = (Arc::clone(&app), transport.clone());
                 if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    let entry = (listener, Seat::Regular);
+                    let entry = Entry {
+                        listener,
+                        seat: Seat::Regular,
+                        peer,
+                    };
                     connections.spawn(async move {
                         connection::run(stream, app, entry, transport).await;
                         drop(place);
                     });
                 } else {
-                    let entry = (listener, Seat::Spare);
+                    let entry = Entry {
+                        listener,
+                        seat: Seat::Spare,
+                        peer,
+                    };
                     let spare = connection::run(stream, app, entry, transport);
                     spares.add(connections.spawn(spare));
                 }
@@ -305,11 +315,11 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
     Ok(())
 }
 
-/// Accepts the next client.
-async fn accept(sockets: &TcpListener) -> TcpStream {
+/// Accepts the next client. Returns its address, too.
+async fn accept(sockets: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match sockets.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok(accepted) => return accepted,
             Err(error) if is_of_one_client(error.kind()) => {
                 tracing::debug!(%error, "a client left before it was accepted");
             }

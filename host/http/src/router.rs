@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header;
-use hyper::{HeaderMap, Request};
 use pointsman_driver::catalog::Catalog;
 
 use super::answer::Reply;
-use super::auth::{Access, Listener, Visitor};
+use super::audit::{Audit, OrderBody};
+use super::auth::{Access, Visitor};
 use super::body::Body;
-use super::connection::{CLOSE, Seat};
+use super::connection::{CLOSE, Entry, Seat};
 use super::error::ApiError;
 use super::openai::trace::Refusable;
 use super::rights::Holder;
@@ -27,6 +28,8 @@ pub(super) struct Call<'a> {
     pub(super) holder: &'a Arc<Holder>,
     /// The text at the path's parameter, unescaped; empty where the path has none.
     pub(super) parameter: String,
+    /// The place for the body of an order, which the audit line has; absent: it is none.
+    pub(super) order_body: Option<OrderBody>,
     pub(super) request: Request<Incoming>,
 }
 
@@ -34,11 +37,7 @@ pub(super) struct Call<'a> {
 ///
 /// # Cancellation
 /// A completion under way is cancelled.
-pub(super) async fn answer(
-    app: &Arc<App>,
-    entry: (Listener, Seat),
-    request: Request<Incoming>,
-) -> Reply {
+pub(super) async fn answer(app: &Arc<App>, entry: Entry, request: Request<Incoming>) -> Reply {
     let sends_body = !request.body().is_end_stream();
     let found = Resource::find_or_pass_on(request.uri().path(), &app.catalog());
     let endpoint = found.as_ref().map_or("unknown", |found| found.label());
@@ -48,23 +47,26 @@ pub(super) async fn answer(
     let cors = is_for_clients.then(|| origins.answer_headers(request.headers()));
     let for_models = found.as_ref().is_ok_and(|found| found.is_for_models());
     let refusable = for_models.then(|| Refusable::arrives(app, &request));
+    let is_order = |found: &Resource| found.is_order(request.method());
+    let audit = found.as_ref().is_ok_and(is_order);
+    let audit = audit.then(|| Audit::begin(&rules.keys, Some(entry.peer), &request));
     let admitted = found.and_then(|resource| admit((app, &rules), entry, resource, request));
-    let mut limits = HeaderMap::new();
+    let mut tenant = None;
     let answered = match admitted {
-        Ok(Admitted::Runs(call, route)) => {
+        Ok(Admitted::Runs(mut call, route)) => {
+            call.order_body = audit.as_ref().map(Audit::body);
             let holder = Arc::clone(call.holder);
             let answered = route.function.run(call, route.status).await;
-            if for_models {
-                limits = app.limit_headers(&holder.rights().tenant);
-            }
+            tenant = Some(holder).filter(|_| for_models);
             answered
         }
         Ok(Admitted::Answered(reply)) => Ok(reply),
         Err(error) => Err(error),
     };
     let mut reply = answered.unwrap_or_else(|error| {
-        if let Some(refusable) = refusable.flatten() {
-            refusable.refused(&error);
+        if let Some(refusable) = refusable {
+            let tenant = tenant.as_ref().map(|holder| &*holder.rights().tenant);
+            refusable.refused(tenant, &error);
         }
         let is_unread = sends_body && error.leaves_body_unread();
         let mut reply = error.into_reply();
@@ -75,8 +77,14 @@ pub(super) async fn answer(
         reply
     });
     reply.headers_mut().extend(cors.unwrap_or_default());
-    reply.headers_mut().extend(limits);
+    if let Some(holder) = tenant {
+        let limits = app.limit_headers(&holder.rights().tenant);
+        reply.headers_mut().extend(limits);
+    }
     let status = reply.status().as_u16();
+    if let Some(audit) = audit {
+        audit.end(status);
+    }
     app.watched.metrics.http_response(endpoint, status);
     tracing::debug!(endpoint, status, "response begins");
     reply
@@ -93,7 +101,7 @@ enum Admitted<'a> {
 /// Lets a request in by the rule of its route.
 fn admit<'a>(
     (app, rules): (&'a Arc<App>, &'a Arc<AccessRules>),
-    (listener, seat): (Listener, Seat),
+    entry: Entry,
     resource: Resource,
     request: Request<Incoming>,
 ) -> Result<Admitted<'a>, ApiError> {
@@ -102,12 +110,12 @@ fn admit<'a>(
         return Ok(Admitted::Answered(reply));
     }
     let route = resource.route(request.method())?;
-    if seat == Seat::Spare && route.access != Access::Open {
+    if entry.seat == Seat::Spare && route.access != Access::Open {
         let retry_after = app.settings.retry_after_secs;
         return Err(ApiError::ConnectionsFull { retry_after });
     }
     let visitor = Visitor {
-        listener,
+        listener: entry.listener,
         headers: request.headers(),
         origins,
     };
@@ -117,6 +125,7 @@ fn admit<'a>(
         rules,
         holder,
         parameter: resource.parameter,
+        order_body: None,
         request,
     };
     Ok(Admitted::Runs(call, route))
@@ -135,6 +144,10 @@ impl Call<'_> {
     /// # Cancellation
     /// The part that was read is dropped.
     pub(super) async fn body(self) -> Result<Body, ApiError> {
-        body::read(self.request, &self.app.settings, &self.app.bodies).await
+        let body = body::read(self.request, &self.app.settings, &self.app.bodies).await?;
+        if let Some(order) = &self.order_body {
+            order.keep(&body);
+        }
+        Ok(body)
     }
 }

@@ -180,6 +180,22 @@ pub enum FaultKind {
     Struck,
 }
 
+impl FaultKind {
+    /// The name of the kind for operators.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            FaultKind::Trap => "trap",
+            FaultKind::Fuel => "fuel",
+            FaultKind::Deadline => "deadline",
+            FaultKind::Memory => "memory",
+            FaultKind::Oversize => "oversize",
+            FaultKind::Start => "start",
+            FaultKind::Struck => "struck",
+        }
+    }
+}
+
 /// Answers of the hook `admission`.
 pub mod admission {
     use super::RequestId;

@@ -9,7 +9,7 @@ use crate::rows::Health;
 /// One refused action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[error("{cause} (request {request:?}, executor {executor:?})")]
+#[error("{cause}{}", about(*request, *executor))]
 pub struct Refusal {
     /// The request that the action was about; absent: the whole answer.
     pub request: Option<RequestId>,
@@ -18,6 +18,16 @@ pub struct Refusal {
     /// The cause of the refusal.
     #[source]
     pub cause: RefusalCause,
+}
+
+/// The request and the executor that a refusal is about, as the end of a sentence.
+fn about(request: Option<RequestId>, executor: Option<ExecutorId>) -> String {
+    match (request, executor) {
+        (Some(request), Some(executor)) => format!(" (request {request}, executor {executor})"),
+        (Some(request), None) => format!(" (request {request})"),
+        (None, Some(executor)) => format!(" (executor {executor})"),
+        (None, None) => String::new(),
+    }
 }
 
 /// The cause for which an action is refused.
@@ -61,7 +71,7 @@ pub enum RefusalCause {
     #[error("request is not queued")]
     NotQueued,
     /// The executor is draining or down.
-    #[error("executor is {0:?}")]
+    #[error("executor is {}", .0.as_str())]
     Unavailable(Health),
     /// The executor does not serve the request's model.
     #[error("model is not served there")]

@@ -92,6 +92,17 @@ pub enum Health {
 }
 
 impl Health {
+    /// The name of the health for operators.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Health::Up => "up",
+            Health::Degraded => "degraded",
+            Health::Draining => "draining",
+            Health::Down => "down",
+        }
+    }
+
     /// Tells whether an executor of this health takes new requests.
     #[must_use]
     pub fn takes_new(self) -> bool {

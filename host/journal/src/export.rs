@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pointsman_core::{Hook, PolicyFault};
+use pointsman_core::{Author, Hook, PolicyFault};
 use serde::Serialize;
 
 use crate::entry::Entry;
@@ -35,30 +35,30 @@ pub fn json_line(located: &Located) -> Result<String, serde_json::Error> {
 pub fn text_line(entry: &Entry<'_>) -> String {
     const MAX: usize = 300;
     let mut line = match entry {
-        Entry::Header(header) => format!("header {header:?}"),
-        Entry::Input { now, input } => format!("{now} input {input:?}"),
+        Entry::Header(header) => format!("header {}", json(header)),
+        Entry::Input { now, input } => format!("{now} input {}", json(input)),
         Entry::Round { now, round } => format!("{now} decide, after round {round}"),
         Entry::Decision(it) => format!(
-            "  {} by {:?}, generation {}, fuel {}: {:?} about {:?}{}",
+            "  {} by {}, generation {}, fuel {}: {} about requests {}{}",
             it.hook.as_str(),
-            it.answer.author,
+            author(it.answer.author),
             it.generation,
             it.fuel,
-            it.answer.value,
-            it.requests,
+            json(&it.answer.value),
+            json(&it.requests),
             faults(it.hook, &it.answer.faults),
         ),
-        Entry::Bound(bound) => format!("{} bound {:?}", bound.now, bound.roster.chains),
-        Entry::Fact(it) => format!("  {} round {} fact {:?}", it.now, it.round, it.fact),
+        Entry::Bound(bound) => format!("{} bound {}", bound.now, json(&bound.roster.chains)),
+        Entry::Fact(it) => format!("  {} round {} fact {}", it.now, it.round, json(&it.fact)),
         Entry::PolicyEvent(it) => {
             format!("{} policy {} {}: {}", it.now, it.policy, it.what, it.detail)
         }
         Entry::Keyframe(it) => format!("{} keyframe after round {}", it.now, it.round),
         Entry::Gap(gap) => format!("gap: {} entries are missing", gap.dropped),
         Entry::Briefed(it) => format!(
-            "{} briefed {:?} up to {}",
+            "{} briefed {} up to {}",
             it.now,
-            it.needs.decided(),
+            json(&it.needs.decided()),
             it.told
         ),
         Entry::Restarted(it) => {
@@ -76,15 +76,27 @@ pub fn text_line(entry: &Entry<'_>) -> String {
     line
 }
 
+/// A value of an entry in one line, under the names of the Rust types as [`json_line`] has them.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn author(author: Author) -> String {
+    match author {
+        Author::BuiltIn => "the built-in rule".to_owned(),
+        Author::Policy(number) => format!("policy {number}"),
+    }
+}
+
 fn faults(hook: Hook, faults: &[PolicyFault]) -> String {
     let faults = faults.iter();
     let faults: Vec<String> = faults
         .map(|it| {
             format!(
-                "; policy {} faulted at {}: {:?}",
+                "; policy {} faulted at {}: {}",
                 it.policy,
                 hook.as_str(),
-                it.kind
+                it.kind.as_str()
             )
         })
         .collect();

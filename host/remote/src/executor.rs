@@ -508,9 +508,9 @@ impl Remote {
         if self.standing.availability == Some(availability) {
             return None;
         }
-        let (executor, before) = (&*self.name, self.standing.availability);
+        let executor = &*self.name;
         match availability {
-            Availability::Open => info!(executor, ?before, "a server takes requests"),
+            Availability::Open => info!(executor, "a server takes requests"),
             Availability::Busy => info!(executor, why, "a server takes nothing now"),
             Availability::Silent => warn!(executor, why, "a server does not answer"),
         }

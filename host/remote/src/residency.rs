@@ -248,7 +248,12 @@ impl Residency {
             self.bring_now(model).await
         };
         let brought = timeout(limit, brought).await;
-        brought.unwrap_or_else(|_elapsed| Err(format!("`{model}` was not loaded in {limit:?}")))
+        brought.unwrap_or_else(|_elapsed| {
+            Err(format!(
+                "`{model}` was not loaded in {} s",
+                limit.as_secs_f64()
+            ))
+        })
     }
 
     async fn bring_now(&self, model: &str) -> Result<(), String> {

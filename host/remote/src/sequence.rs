@@ -134,7 +134,10 @@ impl Sequence {
             Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),
             Err(_elapsed) => {
                 let patience = self.timeouts.first_byte;
-                return SequenceEnd::Failed(format!("no response within {patience:?}"));
+                return SequenceEnd::Failed(format!(
+                    "no response within {} s",
+                    patience.as_secs_f64()
+                ));
             }
         };
         match self.verdict(response.status()) {
@@ -319,7 +322,8 @@ async fn go_on(broken: BrokenStream, first: RelayFrame) -> Result<RelaySender, C
 async fn next_bytes(body: &mut Incoming, patience: Duration) -> Result<Option<Bytes>, String> {
     loop {
         let frame = timeout(patience, body.frame()).await;
-        let frame = frame.map_err(|_elapsed| format!("nothing came for {patience:?}"))?;
+        let frame =
+            frame.map_err(|_elapsed| format!("nothing came for {} s", patience.as_secs_f64()))?;
         match frame {
             None => return Ok(None),
             Some(Err(error)) => return Err(format!("the response broke off: {error}")),

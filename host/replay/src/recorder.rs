@@ -214,7 +214,7 @@ impl PolicyRecorder for JournalRecorder {
             now: event.at,
             policy: event.policy,
             what: what.to_owned(),
-            detail: format!("{:?}", event.kind),
+            detail: event.kind.to_string(),
         });
         match lines(&event.kind) {
             None => self.writer.write(&entry),

@@ -5,6 +5,7 @@
 
 use std::io::{self, IsTerminal};
 
+use pointsman_driver::finished::ACCESS;
 use pointsman_notation::instead;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -53,12 +54,12 @@ pub enum LoggingError {
 pub struct LogFilter(reload::Handle<Targets, Registry>);
 
 impl LogFilter {
-    /// Filters lines by `filter` from now on.
+    /// Filters lines as `config` says from now on.
     ///
     /// # Errors
     /// If the filter cannot be used; then the one before stays.
-    pub fn set(&self, filter: &str) -> Result<(), FilterError> {
-        let targets = targets(filter)?;
+    pub fn set(&self, config: &LogConfig) -> Result<(), FilterError> {
+        let targets = of_config(config)?;
         // Nobody logs any more where the subscriber is gone.
         drop(self.0.reload(targets));
         Ok(())
@@ -81,6 +82,16 @@ pub fn targets(filter: &str) -> Result<Targets, FilterError> {
         };
     }
     Ok(targets)
+}
+
+/// The targets of a configuration.
+fn of_config(config: &LogConfig) -> Result<Targets, FilterError> {
+    let targets = targets(&config.filter)?;
+    Ok(if config.access {
+        targets
+    } else {
+        targets.with_target(ACCESS, LevelFilter::OFF)
+    })
 }
 
 fn level(name: &str) -> Result<LevelFilter, FilterError> {
@@ -139,7 +150,7 @@ fn subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let (filter, handle) = reload::Layer::new(targets(&config.filter)?);
+    let (filter, handle) = reload::Layer::new(of_config(config)?);
     let filtered = registry().with(filter);
     let lines = fmt::layer().with_writer(writer);
     let subscriber: Box<dyn Subscriber + Send + Sync> = match config.format {
@@ -165,6 +176,7 @@ mod tests {
         let config = LogConfig {
             format,
             filter: filter.to_owned(),
+            access: true,
         };
         let lines = Arc::new(Mutex::new(Vec::new()));
         let writer = Sink(Arc::clone(&lines));

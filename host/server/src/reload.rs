@@ -14,14 +14,16 @@ use crate::config::{Config, TenantConfig};
 
 /// Keys, and beginnings of keys with a dot behind them, that come into force when the file is read
 /// again.
-const RELOADED: [&str; 10] = [
+const RELOADED: [&str; 12] = [
     "admin.key",
+    "admin.read-key",
     "backends",
     "hints.label-keys",
     "hints.priority-max",
     "http.cors-origins",
     "http.metrics-public",
     "keys",
+    "log.access",
     "log.filter",
     "tenants",
     "tls.",

@@ -82,6 +82,8 @@ pub struct Server {
     http: task::JoinHandle<std::io::Result<()>>,
     reconciler: ReconcilerHandle,
     driver_thread: JoinHandle<()>,
+    /// Writes the access log.
+    access_log: task::JoinHandle<()>,
     /// Absent: nobody is told of spans and metrics.
     telemetry: Option<Telemetry>,
 }
@@ -91,6 +93,8 @@ struct Core {
     driver: DriverHandle,
     fleet: Arc<Fleet>,
     thread: JoinHandle<()>,
+    /// Writes the access log.
+    access_log: task::JoinHandle<()>,
     /// The way of spans to the exporter; absent: nobody is told of them.
     span_queue: Option<SpanQueue>,
     /// Its other end.
@@ -182,6 +186,7 @@ impl Server {
             http,
             reconciler,
             driver_thread: core.thread,
+            access_log: core.access_log,
             telemetry,
         })
     }
@@ -358,6 +363,8 @@ impl Server {
             // A policy is being compiled, or a file system does not answer.
             Err(_elapsed) => warn!("work in progress is cut off"),
         }
+        // The lines that the driver has left: it has ended, unless something does not answer.
+        drop(timeout(LAST_WORDS, self.access_log).await);
         if let Some(telemetry) = self.telemetry {
             telemetry.finish().await;
         }
@@ -424,6 +431,7 @@ fn start_core(
     if let Some(recorder) = recorder {
         driver.record(now, Box::new(recorder));
     }
+    let access_log = task::spawn(driver.log_access().write());
     let (handle, inbox) = channels(config.http.requests_max);
     let thread = thread::spawn(driver, shared.clock, inbox, events_inbox)?;
     let fleet = Fleet::of(Arc::new(provider), handle.clone(), running);
@@ -431,6 +439,7 @@ fn start_core(
         driver: handle,
         fleet: Arc::new(fleet),
         thread,
+        access_log,
         span_queue,
         spans: ended,
     })
@@ -567,7 +576,7 @@ async fn reload_for(server: &Server, before: Config, log: &LogFilter) -> Config 
 async fn reloaded(server: &Server, before: &Config, log: &LogFilter) -> Result<Config> {
     let after = Config::load(&before.flags)?;
     let changed = server.reload(before, &after).await?;
-    log.set(&after.log.filter)?;
+    log.set(&after.log)?;
     let listed = |keys: BTreeSet<String>| Vec::from_iter(keys).join(", ");
     info!(
         keys = after.keys.len(),

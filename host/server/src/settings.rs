@@ -37,6 +37,7 @@ pub fn tenant_limits(config: &Config) -> impl Iterator<Item = (String, TenantLim
 pub fn access_rules(config: &Config) -> AccessRules {
     let tenants = config.tenants.iter();
     let keys = ApiKeys::new(config.keys.clone(), config.admin.key.as_deref());
+    let keys = keys.with_reader(config.admin.read_key.as_deref());
     AccessRules {
         keys: if config.http.metrics_public {
             keys

@@ -206,6 +206,153 @@ fn logs_for_programs_are_an_object_a_line() {
     }
 }
 
+impl Process {
+    /// The answer to a request with this head and body.
+    fn ask(&self, head: &str, body: &str) -> String {
+        let mut socket = TcpStream::connect(&self.addr).unwrap();
+        write!(
+            socket,
+            "{head} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        rest(socket)
+    }
+
+    /// Reads the log of objects up to one of this target, and returns it.
+    fn wait_for_target(&mut self, target: &str) -> Value {
+        let line = self.wait_for_line(&format!("\"target\":\"{target}\""));
+        serde_json::from_str(&line).unwrap()
+    }
+}
+
+#[test]
+fn each_request_has_a_line_with_what_it_used_and_who_decided() {
+    let mut process = Process::start(&["--log-format", "json"]);
+    let body = r#"{"model": "demo", "prompt": "Hello", "max_tokens": 5, "ignore_eos": true}"#;
+    let answer = process.ask("POST /v1/completions", body);
+    assert!(answer.contains("\"prompt_tokens\":1,"), "{answer}");
+    let line = process.wait_for_target("pointsman::access");
+    for (field, value) in [
+        ("level", Value::from("INFO")),
+        ("message", "request".into()),
+        ("request", 0.into()),
+        ("tenant", "default".into()),
+        ("model", "demo".into()),
+        ("class", "latency-critical".into()),
+        ("executor", "cpu0/demo".into()),
+        ("policy", "memory-aware".into()),
+        ("reason", "least KV pressure, then least load".into()),
+        ("prompt_tokens", 1.into()),
+        ("output_tokens", 5.into()),
+        ("outcome", "finished".into()),
+        ("trace", "4bf92f3577b34da6a3ce929d0e0e4736".into()),
+        ("why", Value::Null),
+    ] {
+        assert_eq!(line[field], value, "{field} in {line}");
+    }
+    let millis = |field: &str| line[field].as_u64().unwrap();
+    assert!(millis("wait_ms") <= millis("ttft_ms"), "{line}");
+    assert!(millis("ttft_ms") <= millis("duration_ms"), "{line}");
+
+    // What is refused at the door has one too.
+    process.ask(
+        "POST /v1/completions",
+        r#"{"model": "nobody", "prompt": "Hello"}"#,
+    );
+    let line = process.wait_for_target("pointsman::access");
+    assert_eq!(line["status"], 404, "{line}");
+    assert_eq!(line["outcome"], "refused");
+    assert_eq!(line["why"], "model_not_found");
+    assert_eq!(line["tenant"], "default");
+    assert_eq!(line["trace"], "4bf92f3577b34da6a3ce929d0e0e4736");
+
+    // A client that leaves has used what it was given.
+    let mut leaving = process.chat(1900);
+    first_text(&mut leaving);
+    drop(leaving);
+    let line = process.wait_for_target("pointsman::access");
+    assert_eq!(line["outcome"], "cancelled", "{line}");
+    assert!(line["output_tokens"].as_u64().unwrap() > 0, "{line}");
+    process.signal("TERM");
+    assert!(process.end().0.success());
+}
+
+#[test]
+fn lines_of_requests_can_be_switched_off_and_on_while_it_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("pointsman.toml");
+    std::fs::write(&config, "[log]\naccess = false\n").unwrap();
+    let mut process = Process::start(&["--config", config.to_str().unwrap()]);
+    process.complete("nobody");
+    std::fs::write(&config, "[log]\naccess = true\n").unwrap();
+    process.signal("HUP");
+    process.wait_for_line("configuration read again");
+    process.complete("nobody");
+    let line = process.wait_for_line("pointsman::access");
+    // The label of the second one is not known either: it is the second that has a line.
+    assert!(line.contains("refused"), "{line}");
+    process.signal("TERM");
+    let (_, rest) = process.end();
+    assert!(!rest.contains("pointsman::access"), "{rest}");
+}
+
+#[test]
+fn each_order_has_a_line_with_who_gave_it_and_what_came_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("pointsman.toml");
+    std::fs::write(&config, "[admin]\nkey = 'root'\nread-key = 'look'\n").unwrap();
+    let args = ["--log-format", "json", "--config", config.to_str().unwrap()];
+    let mut process = Process::start(&args);
+    let order = |process: &Process, key: &str, body: &str| {
+        let head = "POST /admin/bind HTTP/1.1\r\nhost: localhost\r\nconnection: close";
+        let mut socket = TcpStream::connect(&process.addr).unwrap();
+        let length = body.len();
+        let key = format!("authorization: Bearer {key}");
+        write!(
+            socket,
+            "{head}\r\n{key}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        rest(socket)
+    };
+    let bind = r#"{"hook":"priority","policy":"aging"}"#;
+    assert!(order(&process, "root", bind).starts_with("HTTP/1.1 200"));
+    let line = process.wait_for_target("pointsman::audit");
+    assert_eq!(line["by"], "admin.key", "{line}");
+    assert_eq!(line["order"], "POST /admin/bind");
+    assert_eq!(line["body"], bind);
+    assert_eq!(line["status"], 200);
+    assert!(
+        line["from"].as_str().unwrap().starts_with("127.0.0.1:"),
+        "{line}"
+    );
+
+    // A key for questions gives no orders, and the attempt is in the log.
+    assert!(order(&process, "look", bind).starts_with("HTTP/1.1 403"));
+    let line = process.wait_for_target("pointsman::audit");
+    assert_eq!(
+        (&line["by"], &line["status"]),
+        (&"admin.read-key".into(), &403.into())
+    );
+    assert!(order(&process, "guess", bind).starts_with("HTTP/1.1 401"));
+    let line = process.wait_for_target("pointsman::audit");
+    assert_eq!(
+        (&line["by"], &line["status"]),
+        (&"nobody known".into(), &401.into())
+    );
+    let mut socket = TcpStream::connect(&process.addr).unwrap();
+    let question = "GET /admin/policies HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                    authorization: Bearer look\r\n\r\n";
+    socket.write_all(question.as_bytes()).unwrap();
+    assert!(rest(socket).starts_with("HTTP/1.1 200"));
+    process.signal("TERM");
+    let (_, rest) = process.end();
+    assert!(!rest.contains("pointsman::audit"), "{rest}");
+}
+
 #[test]
 fn a_terminated_server_finishes_what_runs_and_takes_nothing_new() {
     let process = Process::start(&[]);

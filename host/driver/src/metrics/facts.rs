@@ -392,12 +392,12 @@ impl InterventionMetrics {
     }
 
     fn faulted(&self, hook: Hook, policy: &str, kind: FaultKind) {
-        let labels = [hook.as_str(), policy, labels::fault_kind(kind)];
+        let labels = [hook.as_str(), policy, kind.as_str()];
         self.faults.with(labels).inc();
     }
 
     fn struck(&self, hook: Hook, which: Clock) {
-        let labels = [hook.as_str(), labels::clock(which)];
+        let labels = [hook.as_str(), which.as_str()];
         self.strikes.with(labels).inc();
     }
 }

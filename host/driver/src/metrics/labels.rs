@@ -1,8 +1,7 @@
 //! The values of labels: a word for each variant of an enum, so that there are few.
 
 use pointsman_core::{
-    Clock, EvictHow, ExpiredWhy, FailedWhy, FaultKind, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
-    ShortageCause,
+    EvictHow, ExpiredWhy, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy, ShortageCause,
 };
 
 /// The end of a request, as labels.
@@ -58,26 +57,5 @@ pub(super) fn shortage(cause: ShortageCause) -> &'static str {
         ShortageCause::Slots => "slots",
         ShortageCause::Blocks => "blocks",
         ShortageCause::Models => "models",
-    }
-}
-
-pub(super) fn fault_kind(kind: FaultKind) -> &'static str {
-    match kind {
-        FaultKind::Trap => "trap",
-        FaultKind::Fuel => "fuel",
-        FaultKind::Deadline => "deadline",
-        FaultKind::Memory => "memory",
-        FaultKind::Oversize => "oversize",
-        FaultKind::Start => "start",
-        FaultKind::Struck => "struck",
-    }
-}
-
-pub(super) fn clock(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Unplaced => "unplaced",
-        Clock::Overtaken => "overtaken",
-        Clock::Tokenless => "tokenless",
-        Clock::Stalled => "stalled",
     }
 }

@@ -203,7 +203,7 @@ impl Names<'_> {
     fn asked(&self, question: &TracedQuestion) -> Asked {
         let faults = question.faults.iter().map(|(policy, kind)| AnswerFault {
             policy_number: *policy,
-            kind: format!("{kind:?}").to_lowercase(),
+            kind: kind.as_str().to_owned(),
         });
         Asked {
             hook: question.hook.as_str(),

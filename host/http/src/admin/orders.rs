@@ -150,7 +150,6 @@ async fn carry_out(app: &App, fields: Fields<'_>, order: Order) -> Answered {
         let message = format!("there is no `{}` in this order", quoted(unknown));
         return Err(ApiError::field(quoted(unknown), message));
     }
-    tracing::info!(?order, "operator's order");
     let orders = &app.watched.orders;
     let carried = match order {
         Order::Eject { hooks } => eject_hooks(&app.driver, orders, hooks)

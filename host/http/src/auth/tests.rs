@@ -75,6 +75,22 @@ fn only_a_known_key_names_a_tenant() {
 }
 
 #[test]
+fn a_key_for_questions_gives_no_orders() {
+    let keys = api_keys(&[("one", "a")], Some("root"), MetricsAccess::KeyHolders);
+    let keys = keys.with_reader(Some("look"));
+    let may = |key: &str, access| {
+        let headers = with(&format!("Bearer {key}"));
+        keys.admit(access, from_afar(&headers)).is_ok()
+    };
+    for access in [Access::Operators, Access::Metrics] {
+        let admitted = ["root", "look", "other"].map(|key| may(key, access));
+        assert_eq!(admitted, [true, true, false], "{access:?}");
+    }
+    let admitted = ["root", "look", "other"].map(|key| may(key, Access::Orders));
+    assert_eq!(admitted, [true, false, false]);
+}
+
+#[test]
 fn without_keys_everybody_is_the_default_tenant() {
     let keys = api_keys(&[], None, MetricsAccess::Everybody);
     assert_eq!(
@@ -220,7 +236,7 @@ fn a_page_from_elsewhere_is_no_client_of_this_machine() {
         headers: &page,
         origins: &origins,
     };
-    for access in [Access::Operators, Access::OperatorsPage] {
+    for access in [Access::Operators, Access::Orders, Access::OperatorsPage] {
         assert!(open.admit(access, visitor).is_err());
     }
     // A page does not have a key.

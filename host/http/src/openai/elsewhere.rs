@@ -93,7 +93,7 @@ fn understand(
     }
     let hints = target.keep_to(&remotes, hints);
     let prompt_tokens = passing::prompt_tokens(&fields);
-    let trace = trace::origin(app, &passage, &caller.headers);
+    let trace = trace::origin(&passage, &caller.headers);
     let mut job = passing::job(passing::output_tokens(kind, &fields));
     let body = passing::without(&body, hinted);
     let about = (target.name.as_deref(), prompt_tokens);

@@ -3,6 +3,7 @@
 use hyper::{HeaderMap, Request};
 use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
+use pointsman_driver::finished::ACCESS;
 use pointsman_driver::spans::{EarlyRefusal, Operation, SpanQueue, TraceOrigin};
 use pointsman_executor::trace::TraceHeaders;
 
@@ -10,16 +11,9 @@ use super::passing::Passage;
 use crate::App;
 use crate::error::ApiError;
 
-/// The part of a request in a trace; absent: nobody is told of traces.
-pub(super) fn origin(
-    app: &App,
-    passage: &Passage,
-    headers: &HeaderMap,
-) -> Option<Box<TraceOrigin>> {
-    app.watched
-        .spans
-        .as_ref()
-        .map(|_| Box::new(origin_at(passage.path(), headers)))
+/// The part of a request in a trace, which the log tells also where no spans are told.
+pub(super) fn origin(passage: &Passage, headers: &HeaderMap) -> Option<Box<TraceOrigin>> {
+    Some(Box::new(origin_at(passage.path(), headers)))
 }
 
 /// The part in a trace of a request for a path with its query.
@@ -32,34 +26,48 @@ fn origin_at(path: &str, headers: &HeaderMap) -> TraceOrigin {
 
 /// A client's request that may be refused before the driver hears of it.
 pub(crate) struct Refusable {
-    spans: SpanQueue,
+    /// Absent: nobody is told of spans.
+    spans: Option<SpanQueue>,
     clock: SystemClock,
     origin: TraceOrigin,
     arrived: Micros,
 }
 
 impl Refusable {
-    /// The request whose headers are there now; absent: nobody is told of its span.
-    pub(crate) fn arrives<B>(app: &App, request: &Request<B>) -> Option<Self> {
-        let spans = app.watched.spans.clone()?;
-        Some(Self {
-            spans,
+    /// The request whose headers are there now.
+    pub(crate) fn arrives<B>(app: &App, request: &Request<B>) -> Self {
+        Self {
+            spans: app.watched.spans.clone(),
             clock: app.watched.clock,
             origin: origin_at(request.uri().path(), request.headers()),
             arrived: app.watched.clock.now(),
-        })
+        }
     }
 
-    /// Tells of the request, which is refused with this.
-    pub(crate) fn refused(self, error: &ApiError) {
+    /// Tells of the request of `tenant`, if that is known, which is refused with this.
+    pub(crate) fn refused(self, tenant: Option<&str>, error: &ApiError) {
         let (status, why) = error.status();
-        self.spans.refused(EarlyRefusal {
-            origin: self.origin,
-            arrived: self.arrived,
-            ended: self.clock.now(),
-            status: status.as_u16(),
+        let (status, ended) = (status.as_u16(), self.clock.now());
+        let trace = self.origin.parent.as_ref().map(|it| it.parent.trace);
+        tracing::info!(
+            target: ACCESS,
+            tenant,
+            status,
+            duration_ms = ended.since(self.arrived).0 / 1000,
+            outcome = "refused",
             why,
-        });
+            trace = trace.map(tracing::field::display),
+            "request"
+        );
+        if let Some(spans) = self.spans {
+            spans.refused(EarlyRefusal {
+                origin: self.origin,
+                arrived: self.arrived,
+                ended,
+                status,
+                why,
+            });
+        }
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn understand(
         Err(error) if remotes.is_empty() => return Err(error),
         Ok(_) | Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
     };
-    let trace = trace::origin(app, &passage, &caller.headers);
+    let trace = trace::origin(&passage, &caller.headers);
     if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
         let prompt_tokens = match job.prompt.len() {

@@ -105,7 +105,9 @@ fn make() -> Value {
             "parameters": Map::from_iter(parameters),
             "securitySchemes": {
                 API_KEY: bearer("A key of the configuration's `[[keys]]`, where there are any."),
-                ADMIN_KEY: bearer("The configuration's `admin.key`, where there is one."),
+                ADMIN_KEY: bearer(
+                    "The configuration's `admin.key`, where there is one; for questions `admin.read-key` will do.",
+                ),
             },
         },
     })
@@ -202,7 +204,7 @@ fn failures(route: &Route) -> Vec<u16> {
         Access::Open => &[][..],
         Access::Metrics => &[401, 403, 503],
         Access::OperatorsPage => &[403, 503],
-        Access::Clients | Access::Operators => &[401, 403, 503],
+        Access::Clients | Access::Operators | Access::Orders => &[401, 403, 503],
     });
     failures.extend(match route.body {
         Body::None => &[][..],
@@ -223,7 +225,7 @@ fn security(access: Access) -> Value {
         Access::Open | Access::OperatorsPage => json!([]),
         Access::Clients => json!([{ API_KEY: [] }, {}]),
         Access::Metrics => json!([{ API_KEY: [] }, { ADMIN_KEY: [] }, {}]),
-        Access::Operators => json!([{ ADMIN_KEY: [] }, {}]),
+        Access::Operators | Access::Orders => json!([{ ADMIN_KEY: [] }, {}]),
     }
 }
 
@@ -244,7 +246,7 @@ impl Tag {
         match access {
             Access::Clients => Tag::OpenAi,
             Access::Open | Access::Metrics => Tag::Server,
-            Access::OperatorsPage | Access::Operators => Tag::Operators,
+            Access::OperatorsPage | Access::Operators | Access::Orders => Tag::Operators,
         }
     }
 

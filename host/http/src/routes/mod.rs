@@ -216,6 +216,12 @@ impl Resource {
         self.rows.iter().any(Route::may_be_passed_on)
     }
 
+    /// True if a request with this method is an order.
+    pub(super) fn is_order(&self, method: &Method) -> bool {
+        let route = self.route(method);
+        route.is_ok_and(|route| route.access == Access::Orders)
+    }
+
     /// True if the path is for operators, and not for clients or anybody.
     pub(super) fn is_for_operators(&self) -> bool {
         self.rows[0].access.is_for_operators()

@@ -127,7 +127,7 @@ pub(super) static TABLE: &[Route] = &[
         .fails(DRIVER_FAILURES),
     at(Method::DELETE, "/admin/executors/{name}", run!(executors::remove))
         .named("removeExecutor", "admin")
-        .access(Access::Operators)
+        .access(Access::Orders)
         .about(
             "Removes an executor, and its model unless others serve that.",
             "It takes nothing new, and goes when its last request has ended.",
@@ -174,6 +174,7 @@ pub(super) static TABLE: &[Route] = &[
         .fails(DRIVER_FAILURES),
     order("/admin/route", run!(route::forecast))
         .named("forecastRoute", "admin")
+        .access(Access::Operators)
         .about(
             "Tells where a request would go and why, executor by executor.",
             "Nothing is changed. The body is that of a completion; `prompt_tokens` may stand in the \
@@ -255,7 +256,7 @@ const fn admin_get(path: &'static str, function: &'static dyn Function) -> Route
 
 const fn order(path: &'static str, function: &'static dyn Function) -> Route {
     post(path, function)
-        .access(Access::Operators)
+        .access(Access::Orders)
         .fails(ORDER_FAILURES)
 }
 

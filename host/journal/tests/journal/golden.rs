@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::common::{Memory, everything, keyframe, run_info};
 use pointsman_journal::{
     Blob, Entry, JournalReader, JournalSettings, JournalWriter, Located, json_line, read_bytes,
+    text_line,
 };
 
 fn path(name: &str) -> PathBuf {
@@ -106,4 +107,14 @@ fn a_reader_of_the_golden_folder_finds_the_file() {
         .map(Result::unwrap)
         .filter(|located| matches!(located.entry, Entry::Keyframe(_)));
     assert_eq!(keyframes.count(), 2);
+}
+
+#[test]
+fn lines_for_people_have_nothing_of_rusts_own_notation() {
+    for entry in everything() {
+        let line = text_line(&entry);
+        for part in ["Some(", "None", "RequestId(", "Micros(", " { "] {
+            assert!(!line.contains(part), "{part} in {line}");
+        }
+    }
 }

@@ -99,7 +99,12 @@ impl fmt::Display for PolicyEventKind {
             Self::Proven { questions } => write!(f, "is proven by {questions} questions"),
             Self::RolledBack { to: _, why } => write!(f, "is rolled back: {why}"),
             Self::Struck { hook, clock } => {
-                write!(f, "let a bound run out at {}: {clock:?}", hook.as_str())
+                write!(
+                    f,
+                    "let a bound run out at {}: {}",
+                    hook.as_str(),
+                    clock.as_str()
+                )
             }
             Self::Ejected(hook) => write!(f, "is ejected from {}", hook.as_str()),
             Self::ShadowEnded { why } => write!(f, "is no shadow any more: {why}"),

@@ -126,7 +126,8 @@ impl PolicyHost {
         let name = member.runner.name().to_owned();
         let kind = PolicyEventKind::Struck { hook, clock };
         self.shared.events.push(now, policy, kind);
-        let detail = format!("{name} let a bound run out at {}: {clock:?}", hook.as_str());
+        let (hook, clock) = (hook.as_str(), clock.as_str());
+        let detail = format!("{name} let a bound run out at {hook}: {clock}");
         self.settle(now, policy, &detail);
     }
 

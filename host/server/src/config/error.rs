@@ -114,6 +114,9 @@ pub enum Wrong {
         /// The path of the key.
         key: String,
     },
+    /// A key for questions where anybody may give orders.
+    #[error("admin.read-key needs admin.key too: without it orders need no key")]
+    ReadKeyAlone,
     /// A certificate without a key, or the other way round.
     #[error("the certificate for TLS needs `{0}` too")]
     HalfOfTls(&'static str),

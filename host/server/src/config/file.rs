@@ -387,6 +387,7 @@ pub(super) struct Probation {
 pub(super) struct Admin {
     pub(super) listen: Given<String>,
     pub(super) key: Given<String>,
+    pub(super) read_key: Given<String>,
     pub(super) decisions_max: Given<Number>,
 }
 
@@ -415,6 +416,7 @@ pub(super) struct Journal {
 pub(super) struct Log {
     pub(super) format: Option<LogFormat>,
     pub(super) filter: Given<String>,
+    pub(super) access: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]

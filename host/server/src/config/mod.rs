@@ -161,6 +161,8 @@ pub struct AdminConfig {
     pub listen: Option<SocketAddr>,
     /// The key that both need; absent: none.
     pub key: Option<Secret>,
+    /// The key by which both may be asked, and no orders given; absent: none.
+    pub read_key: Option<Secret>,
     /// Requests whose decisions are remembered. Default 1024.
     pub decisions_max: u32,
 }
@@ -263,6 +265,8 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// Levels that are written: `info`, or `warn,pointsman=debug`.
     pub filter: String,
+    /// True if each request has a line, of the level info. Default true.
+    pub access: bool,
 }
 
 /// The format of logs.
@@ -387,6 +391,7 @@ impl Default for AdminConfig {
         Self {
             listen: None,
             key: None,
+            read_key: None,
             decisions_max: 1024,
         }
     }
@@ -422,6 +427,7 @@ impl Default for LogConfig {
         Self {
             format: LogFormat::Human,
             filter: "info".to_owned(),
+            access: true,
         }
     }
 }

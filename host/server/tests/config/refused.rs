@@ -55,7 +55,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         (
             "[admin]\npassword = 'x'",
-            "pointsman.toml:2:1: unknown key `admin.password`; there are: listen, key, decisions-max",
+            "pointsman.toml:2:1: unknown key `admin.password`; there are: listen, key, read-key, decisions-max",
         ),
         (
             "[telemetry]\nendpoint = 'http://a'",

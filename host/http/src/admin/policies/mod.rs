@@ -170,7 +170,7 @@ impl From<&PolicyStatus> for PolicyCounters {
             refusals: counts(&stats.refusals),
             refusal_last: refusal.map(|refusal| refusal.cause.to_string()),
             faults: faults
-                .map(|(kind, count)| (format!("{kind:?}").to_lowercase(), *count))
+                .map(|(kind, count)| (kind.as_str().to_owned(), *count))
                 .collect(),
             fuel_last: status.counters.fuel,
             fuel_max: status.counters.fuel_max,

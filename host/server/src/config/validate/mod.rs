@@ -314,10 +314,16 @@ impl Check<'_> {
 
     fn admin(self, given: file::Admin) -> Result<AdminConfig, ConfigError> {
         let default = AdminConfig::default();
+        if let (Some(read_key), None) = (&given.read_key, &given.key) {
+            return Err(self.at(read_key, Wrong::ReadKeyAlone));
+        }
         let key = given.key.map(|key| self.key_text("admin.key", &key));
+        let read_key = given.read_key;
+        let read_key = read_key.map(|key| self.key_text("admin.read-key", &key));
         Ok(AdminConfig {
             listen: self.address("admin.listen", given.listen)?,
             key: key.transpose()?.map(Secret::new),
+            read_key: read_key.transpose()?.map(Secret::new),
             decisions_max: self.number(
                 "admin.decisions-max",
                 given.decisions_max,
@@ -379,6 +385,7 @@ impl Check<'_> {
         Ok(LogConfig {
             format: flags.log_format.or(given.format).unwrap_or(default.format),
             filter: flags.log.clone().or(filter).unwrap_or(default.filter),
+            access: given.access.unwrap_or(default.access),
         })
     }
 }
