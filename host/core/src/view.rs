@@ -3,7 +3,7 @@
 use crate::log::{News, RowKey};
 use crate::machine::{Machine, Walk};
 use pointsman_interface::rows::{Cached, Change, NameKind, Request};
-use pointsman_interface::{ExecutorId, RequestId, RowKinds};
+use pointsman_interface::{Eviction, ExecutorId, RequestId, RowKinds, Shortage};
 
 /// A read-only view of a [`Machine`].
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,13 @@ impl<'a> View<'a> {
         placements: impl Iterator<Item = (RequestId, &'p [ExecutorId])>,
     ) -> Vec<Walk> {
         self.machine.walks(placements)
+    }
+
+    /// The victims of an eviction that could be spared, each for itself: without it the others would
+    /// cover the shortage, also by the blocks that policies are told of.
+    #[must_use]
+    pub fn spared(&self, shortage: &Shortage, eviction: &Eviction) -> Vec<RequestId> {
+        self.machine.spared(shortage, eviction)
     }
 
     /// Position after the newest row change.

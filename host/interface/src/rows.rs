@@ -351,6 +351,7 @@ pub struct Sequence {
     pub priority: i32,
     pub state: SequenceState,
     pub started: Micros,
+    pub prompt_tokens: u32,
     pub tokens_generated: u32,
     pub blocks: u32,
     pub blocks_exclusive: u32,

@@ -282,6 +282,7 @@ macro_rules! conversions_of_requests {
                     rows::SequenceState::Leaving => types::SequenceState::Leaving,
                 },
                 started: row.started.0,
+                prompt_tokens: row.prompt_tokens,
                 tokens_generated: row.tokens_generated,
                 blocks: row.blocks,
                 blocks_exclusive: row.blocks_exclusive,

@@ -15,7 +15,7 @@ mod victims;
 
 use pointsman_sdk::wire::preemption::{Cause, Eviction, Shortage};
 use pointsman_sdk::wire::types::{Request, Sequence};
-use pointsman_sdk::{Case, Executor, Fleet, Mirror, Urgency};
+use pointsman_sdk::{Executor, Lack, Mirror, Urgency};
 
 use crate::reason::Reason;
 use victims::{Asked, Candidates};
@@ -28,7 +28,7 @@ pub(crate) fn eviction(
     rules: Rules,
 ) -> Option<Eviction> {
     let needy = Needy::find(mirror, shortage)?;
-    let targets = needy.targets(mirror, now, shortage);
+    let targets = Lack::all(mirror, now, shortage);
     let offer = match shortage.cause {
         Cause::Blocks => for_blocks(mirror, &needy, &targets, rules.yield_to_older),
         Cause::Slots => for_a_slot(mirror, &needy, &targets),
@@ -66,21 +66,11 @@ enum Needy<'a> {
     Running(&'a Sequence),
 }
 
-/// An executor that the needy one could go to, or runs on, and the lack there.
-#[derive(Clone, Copy, Debug)]
-struct Target<'a> {
-    executor: Executor<'a>,
-    slots: usize,
-    blocks: u64,
-    /// The model that must find a place, if the needy one is not running yet.
-    model: Option<u32>,
-}
-
 /// A way to cover the shortage; the least urgent is the best.
 #[derive(Debug)]
 struct Offer<'a> {
     urgency: Urgency,
-    target: &'a Target<'a>,
+    target: &'a Lack<'a>,
     victims: Vec<&'a Sequence>,
     reason: Reason,
 }
@@ -89,7 +79,7 @@ struct Offer<'a> {
 fn for_blocks<'a>(
     mirror: &'a Mirror,
     needy: &Needy<'a>,
-    targets: &'a [Target<'a>],
+    targets: &'a [Lack<'a>],
     yield_to_older: YieldToOlder,
 ) -> Option<Offer<'a>> {
     let less_urgent = Asked::LessUrgent(needy.urgency());
@@ -123,7 +113,7 @@ fn for_blocks<'a>(
 fn for_a_slot<'a>(
     mirror: &'a Mirror,
     needy: &Needy<'a>,
-    targets: &'a [Target<'a>],
+    targets: &'a [Lack<'a>],
 ) -> Option<Offer<'a>> {
     best(targets.iter().filter_map(|target| {
         let asked = Asked::LessUrgent(needy.urgency());
@@ -131,7 +121,7 @@ fn for_a_slot<'a>(
         Some(Offer {
             urgency: candidates.least_urgent()?,
             target,
-            victims: candidates.covering(target.slots, target.blocks)?,
+            victims: candidates.covering(slots_of(target), target.blocks)?,
             reason: Reason::SlotTaken,
         })
     }))
@@ -141,7 +131,7 @@ fn for_a_slot<'a>(
 fn for_a_model<'a>(
     mirror: &'a Mirror,
     needy: &Needy<'a>,
-    targets: &'a [Target<'a>],
+    targets: &'a [Lack<'a>],
 ) -> Option<Offer<'a>> {
     best(targets.iter().flat_map(|target| {
         let asked = Asked::LessUrgent(needy.urgency());
@@ -153,7 +143,7 @@ fn for_a_model<'a>(
                 Some(Offer {
                     urgency: candidates.most_urgent()?,
                     target,
-                    victims: candidates.all_if_covering(target.slots, target.blocks)?,
+                    victims: candidates.all_if_covering(slots_of(target), target.blocks)?,
                     reason: Reason::ModelDriven,
                 })
             })
@@ -165,6 +155,11 @@ fn best<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Option<Offer<'a>> {
     offers
         .filter(|offer| offer.target.has_place_for_model(&offer.victims))
         .min_by_key(|offer| offer.urgency)
+}
+
+/// Slots that victims must leave.
+fn slots_of(target: &Lack<'_>) -> usize {
+    usize::try_from(target.slots).unwrap_or(usize::MAX)
 }
 
 // === impl Needy ===
@@ -183,69 +178,6 @@ impl<'a> Needy<'a> {
             Self::Running(sequence) => Urgency::from(*sequence),
         }
     }
-
-    fn targets(&self, mirror: &'a Mirror, now: u64, shortage: &Shortage) -> Vec<Target<'a>> {
-        let stated = u64::from(shortage.blocks);
-        mirror
-            .executors()
-            .filter(|executor| shortage.executor.is_none_or(|id| id == executor.id()))
-            .filter_map(|executor| match self {
-                Self::Running(sequence) => (sequence.executor == executor.id()).then_some(Target {
-                    executor,
-                    slots: 0,
-                    blocks: stated.saturating_sub(available(mirror, &executor)),
-                    model: None,
-                }),
-                Self::Waiting(request) => Target::of(mirror, now, request, executor),
-            })
-            .collect()
-    }
-}
-
-/// Blocks of an executor's device that can be had without anybody leaving.
-fn available(mirror: &Mirror, executor: &Executor<'_>) -> u64 {
-    let device = mirror.device(executor.info.device);
-    device.map_or(0, |device| device.blocks_available())
-}
-
-// === impl Target ===
-
-impl<'a> Target<'a> {
-    /// The lack of a waiting request on an executor that may take it.
-    fn of(mirror: &Mirror, now: u64, request: &Request, executor: Executor<'a>) -> Option<Self> {
-        let case = Case::new(Fleet::from(mirror), request, now);
-        case.check_lasting(&executor).ok()?;
-        let slots = (u64::from(executor.load.slots_used) + 1)
-            .saturating_sub(u64::from(executor.info.slots_total));
-        let blocks = case.blocks_on(&executor).unwrap_or(0);
-        let blocks = blocks.saturating_sub(available(mirror, &executor));
-        // An executor without slots can be rid of all its sequences and still not take this one.
-        (executor.info.slots_total > 0).then_some(Self {
-            executor,
-            slots: usize::try_from(slots).unwrap_or(usize::MAX),
-            blocks,
-            model: request.model,
-        })
-    }
-
-    /// Returns whether the needy one's model may run there once the victims have left.
-    fn has_place_for_model(&self, victims: &[&Sequence]) -> bool {
-        let (Some(model), Some(models_max)) = (self.model, self.executor.info.models_max) else {
-            return true;
-        };
-        if self.executor.runs(model) {
-            return true;
-        }
-        let leaving = |model: u32| {
-            let of_model = |victim: &&&Sequence| {
-                victim.model == Some(model) && victim.executor == self.executor.id()
-            };
-            victims.iter().filter(of_model).count()
-        };
-        let rows = self.executor.residencies.iter();
-        let staying = rows.filter(|row| row.sequences as usize > leaving(row.model));
-        staying.count() < models_max as usize
-    }
 }
 
 // === impl Place ===
@@ -261,7 +193,7 @@ impl Place {
     fn donors<'a>(
         self,
         mirror: &'a Mirror,
-        target: &Target<'a>,
+        target: &Lack<'a>,
     ) -> impl Iterator<Item = Executor<'a>> + use<'a> {
         let own = target.executor.id();
         mirror
@@ -273,10 +205,10 @@ impl Place {
     }
 
     /// Slots the victims must free on the target; none can from elsewhere.
-    fn slots(self, target: &Target<'_>) -> Option<usize> {
+    fn slots(self, target: &Lack<'_>) -> Option<usize> {
         match self {
             Self::Neighbours => (target.slots == 0).then_some(0),
-            Self::Own => Some(target.slots),
+            Self::Own => Some(slots_of(target)),
         }
     }
 }

@@ -191,12 +191,13 @@ impl<'a> Case<'a> {
             return Ok(());
         };
         let started = self.fleet.placed.started(executor);
-        if executor.runs(model) || started.contains(&model) {
-            return Ok(());
-        }
         let active = executor.residencies.iter().filter(|row| row.sequences > 0);
-        let models = active.count() + started.len();
-        if models >= usize::try_from(models_max).unwrap_or(usize::MAX) {
+        let mut models = active.count() + started.len();
+        if !executor.runs(model) && !started.contains(&model) {
+            models += 1;
+        }
+        // While one that has to make room is still there, there are more, and nobody enters.
+        if models > usize::try_from(models_max).unwrap_or(usize::MAX) {
             return Err(Obstacle::ModelsMax);
         }
         Ok(())

@@ -163,6 +163,7 @@ pub fn sequence(request: u64, executor: u32) -> Sequence {
         priority: 0,
         state: SequenceState::Running,
         started: 0,
+        prompt_tokens: 100,
         tokens_generated: 0,
         blocks: 10,
         blocks_exclusive: 10,

@@ -86,6 +86,7 @@ pub mod fixture;
 mod fleet;
 mod index;
 mod instance;
+mod lack;
 pub mod log;
 mod mirror;
 mod needs;
@@ -109,6 +110,7 @@ pub use export::component;
 pub use fleet::{Fleet, Place, Readiness, Seat};
 pub use index::{ExecutorIndex, Reach};
 pub use instance::{Hook, Instance, Runtime};
+pub use lack::Lack;
 pub use mirror::Mirror;
 #[doc(hidden)]
 pub use needs::Asks;

@@ -1,5 +1,6 @@
 //! The urgency of a request, by which sequences are made to give way.
 
+use crate::mirror::Mirror;
 use crate::wire::types::{Request, RequestClass, Sequence};
 
 /// Class first, then the client's priority; the greater is the more urgent.
@@ -18,6 +19,17 @@ impl Urgency {
         Self {
             critical: class == RequestClass::LatencyCritical,
             priority,
+        }
+    }
+}
+
+impl Urgency {
+    /// The urgency of a request that waits or runs, if it is known.
+    #[must_use]
+    pub fn of(mirror: &Mirror, request: u64) -> Option<Self> {
+        match mirror.sequence(request) {
+            Some(sequence) => Some(Self::from(sequence)),
+            None => mirror.request(request).map(Self::from),
         }
     }
 }

@@ -35,6 +35,7 @@
 #[doc(hidden)]
 pub mod bombs;
 pub mod component;
+mod evictions;
 mod kit;
 pub mod native;
 pub mod properties;

@@ -53,6 +53,8 @@ pub enum Property {
     IgnoresRowOrder,
     /// No liveness clock of the host runs out, and every request ends with an outcome.
     StarvesNobody,
+    /// Each of its victims is needed: without any one of them the others would not cover the shortage.
+    SparesVictims,
     /// Its choices are the best ones by its own explanation, and it holds no request that it could
     /// place.
     ExplainsItself,
@@ -86,7 +88,7 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             seed: 1,
-            runs: 9,
+            runs: 12,
             events: 100,
             rush: 8,
             restart_every: 16,
@@ -99,11 +101,12 @@ impl Default for Plan {
 
 impl Property {
     /// All properties, in the order of a report.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NeverRefused,
         Self::SurvivesRestart,
         Self::IgnoresRowOrder,
         Self::StarvesNobody,
+        Self::SparesVictims,
         Self::ExplainsItself,
         Self::BoundedFuel,
     ];
@@ -116,6 +119,7 @@ impl Property {
             Self::SurvivesRestart => "answers alike after a restart",
             Self::IgnoresRowOrder => "answers alike in whatever order it is told",
             Self::StarvesNobody => "starves nobody",
+            Self::SparesVictims => "evicts nobody that it could spare",
             Self::ExplainsItself => "does what it explains",
             Self::BoundedFuel => "uses bounded fuel as the fleet grows",
         }
@@ -137,7 +141,7 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
     let started = start(subject.source())?;
     let name = started.description().name.clone();
     let mut broken = Broken::new();
-    let (mut compared, mut explained) = (0, 0);
+    let (mut compared, mut explained, mut evictions) = (0, 0, 0);
     let mut host_broke = None;
     for run in 0..plan.runs {
         let seed = plan.seed.wrapping_add(u64::from(run));
@@ -145,6 +149,7 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
             Outcome::Ran(ran) => {
                 compared += ran.compared;
                 explained += ran.explained;
+                evictions += ran.evictions;
                 for (property, problem) in ran.broken {
                     if broken.contains_key(&property) {
                         continue;
@@ -169,6 +174,12 @@ pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
             (_, None, Some(problem)) => Verdict::Failed(problem),
             (Property::SurvivesRestart | Property::IgnoresRowOrder, None, None) => {
                 Verdict::Passed(format!("{runs}, {compared} answers compared"))
+            }
+            (Property::SparesVictims, None, None) if evictions == 0 => {
+                Verdict::Skipped("it evicts nobody".to_owned())
+            }
+            (Property::SparesVictims, None, None) => {
+                Verdict::Passed(format!("{runs}, {evictions} evictions"))
             }
             (Property::ExplainsItself, None, None) if explained == 0 => {
                 Verdict::Skipped("it explains no placement".to_owned())

@@ -5,11 +5,12 @@
 
 use std::hint::black_box;
 
+use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Cached, Change};
+use pointsman_sdk::wire::types::{Cached, Change, Sequence, SequenceState};
 use pointsman_sdk::{
-    BatchPlacements, Case, Description, Executor, Feed, Fleet, Mirror, Moment, Policy, Routing,
-    Seat, export,
+    BatchPlacements, Case, Description, Executor, Feed, Fleet, Lack, Mirror, Moment, Policy,
+    Preemption, Routing, Seat, Urgency, export,
 };
 use serde::Deserialize;
 
@@ -43,6 +44,8 @@ enum Habit {
     Untimed,
     /// Looks at every pair of executors.
     Pairs,
+    /// Evicts all that it may, where a few would do.
+    Greedy,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -99,7 +102,7 @@ impl Fickle {
             Habit::Panics => panic!("out of habit"),
             Habit::Holds => return Choice::Hold(None),
             Habit::Pairs => look_at_pairs(mirror),
-            Habit::None | Habit::Counts | Habit::FirstRow | Habit::Untimed => {}
+            Habit::None | Habit::Counts | Habit::FirstRow | Habit::Untimed | Habit::Greedy => {}
         }
         let Some(request) = mirror.request(id) else {
             return Choice::Hold(None);
@@ -118,7 +121,8 @@ impl Fickle {
                 | Habit::Counts
                 | Habit::FirstRow
                 | Habit::Holds
-                | Habit::Pairs => case.hold(None, 0).choice,
+                | Habit::Pairs
+                | Habit::Greedy => case.hold(None, 0).choice,
             };
         };
         placed.place(mirror, request, executor, *seat);
@@ -137,7 +141,8 @@ impl Fickle {
             | Habit::Panics
             | Habit::Holds
             | Habit::Untimed
-            | Habit::Pairs => {}
+            | Habit::Pairs
+            | Habit::Greedy => {}
         }
     }
 }
@@ -146,6 +151,10 @@ fn look_at_pairs(mirror: &Mirror) {
     for one in mirror.executors() {
         for other in mirror.executors() {
             black_box(one.load.slots_used < other.load.slots_used);
+            black_box(one.load.blocks_used < other.load.blocks_used);
+            black_box(one.load.placed_total < other.load.placed_total);
+            black_box(one.load.prefill_tokens_pending < other.load.prefill_tokens_pending);
+            black_box(one.info.slots_total < other.info.slots_total);
         }
     }
 }
@@ -168,4 +177,38 @@ impl Routing for Fickle {
     }
 }
 
-export!(Fickle: routing);
+impl Preemption for Fickle {
+    const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES);
+
+    fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
+        let needy = Urgency::of(mirror, shortage.needy)?;
+        let running = mirror.sequence(shortage.needy);
+        let gives = |row: &&Sequence| {
+            let urgency = Urgency::from(*row);
+            // One that runs takes from later ones, too, or nobody could go on.
+            let is_later = running.is_some_and(|needy| row.request > needy.request);
+            row.preemptible
+                && row.state == SequenceState::Running
+                && (urgency < needy || urgency == needy && is_later)
+        };
+        let lacks = Lack::all(mirror, at.now, shortage);
+        let (executor, victims) = lacks.into_iter().find_map(|lack| {
+            let candidates: Vec<_> = lack.candidates(mirror).filter(gives).collect();
+            let fewest = lack.fewest(candidates.iter().copied())?;
+            let is_greedy = self.habit == Habit::Greedy;
+            let victims = if is_greedy { candidates } else { fewest };
+            Some((lack.executor.id(), victims))
+        })?;
+        let victim = |row: &Sequence| Victim {
+            request: row.request,
+            how: How::Recompute,
+        };
+        Some(Eviction {
+            executor,
+            victims: victims.into_iter().map(victim).collect(),
+            reason: 0,
+        })
+    }
+}
+
+export!(Fickle: routing, preemption);

@@ -40,7 +40,8 @@ use crate::log::ChangeLog;
 use crate::view::View;
 use pointsman_interface::rows::{Health, NameKind, RequestClass, SequenceState};
 use pointsman_interface::{
-    Arrangement, BlockId, DeviceId, ExecutorId, Incarnation, Micros, RequestId, Round,
+    Arrangement, BlockId, DeviceId, Eviction, ExecutorId, Incarnation, Micros, RequestId, Round,
+    Shortage,
 };
 
 pub use check::BrokenInvariant;
@@ -172,11 +173,12 @@ impl Machine {
         &self,
         placements: impl Iterator<Item = (RequestId, &'p [ExecutorId])>,
     ) -> Vec<Walk> {
-        let books = Books {
-            ledger: &self.ledger,
-            requests: &self.requests,
-        };
-        interlock::walks(books, placements)
+        interlock::walks(self.books(), placements)
+    }
+
+    /// See [`View::spared`].
+    pub(crate) fn spared(&self, shortage: &Shortage, eviction: &Eviction) -> Vec<RequestId> {
+        self.books().spared(shortage, eviction)
     }
 
     /// The machine as policies are told of it.

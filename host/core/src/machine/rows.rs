@@ -36,6 +36,7 @@ impl Machine {
             priority: request.row.priority,
             state,
             started: placed.started_at.unwrap_or(placed.placed_at),
+            prompt_tokens: request.prompt_tokens_sent(),
             tokens_generated: request.generated,
             blocks: device.held(id),
             blocks_exclusive: device.pool().map_or(0, |pool| pool.exclusive(id)),

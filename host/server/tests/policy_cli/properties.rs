@@ -36,7 +36,7 @@ fn failed(said: &Said) -> Vec<(String, String)> {
 #[test]
 fn a_good_policy_passes_with_and_without_scenarios() {
     let place = with_habit("none");
-    check(&place, "--runs 2 --events 40").says(0, &["fickle (component)", "5 passed, 1 skipped"]);
+    check(&place, "--runs 4 --events 40").says(0, &["fickle (component)", "6 passed, 1 skipped"]);
     place.write(
         "one.toml",
         "title = 'one is placed'
@@ -50,12 +50,12 @@ expect.placed = { one = 'gpu' }
 ",
     );
     place
-        .say("test fickle.wasm one.toml --properties --runs 2 --events 40 --format junit")
+        .say("test fickle.wasm one.toml --properties --runs 4 --events 40 --format junit")
         .says(
             0,
             &[
                 "name=\"fickle\" tests=\"1\"",
-                "name=\"fickle (component)\" tests=\"6\"",
+                "name=\"fickle (component)\" tests=\"7\"",
             ],
         );
 }
@@ -75,7 +75,7 @@ fn a_policy_that_lacks_a_property_fails_with_what_shows_it_again() {
         ),
     ] {
         let place = with_habit(habit);
-        let failed = failed(&check(&place, "--runs 2 --events 40 --format json"));
+        let failed = failed(&check(&place, "--runs 4 --events 40 --format json"));
         let of = failed.iter().find(|(name, _)| name == property);
         let (_, summary) = of.unwrap_or_else(|| panic!("{habit}: {failed:?}"));
         assert!(summary.contains(said), "{habit}: {summary}");
@@ -94,6 +94,44 @@ fn a_policy_that_lacks_a_property_fails_with_what_shows_it_again() {
         );
         check(&place, &format!("{again} --format junit")).says(1, &["<failure message=\"seed "]);
     }
+}
+
+/// Four sequences hold all eight blocks; who needs three more needs two of them to leave.
+const SHORT_OF_BLOCKS: &str = "title = 'two leave for whom two are enough'
+[policy.fickle]
+settings = { habit = 'HABIT' }
+[[device]]
+name = 'memory'
+kv-blocks = 8
+[[executor]]
+name = 'gpu'
+device = 'memory'
+slots = 5
+[[step]]
+arrive = { name = 'bulk', count = 4, class = 'throughput', prompt = 24, output = 4, output-max = 8 }
+[[step]]
+arrive = { name = 'urgent', prompt = 40, output = 4 }
+expect.victims = ['bulk-1', 'bulk-2']
+";
+
+#[test]
+fn a_policy_that_evicts_more_than_is_lacking_is_told_the_numbers() {
+    let place = with_habit("none");
+    let run = |habit| {
+        place.write("blocks.toml", SHORT_OF_BLOCKS.replace("HABIT", habit));
+        place.say("test fickle.wasm blocks.toml")
+    };
+    run("none").says(0, &["1 passed"]);
+    run("greedy").says(
+        1,
+        &[
+            "victims: expected [bulk-1, bulk-2], got [bulk-1, bulk-2, bulk-3, bulk-4]",
+            "`urgent` lacks blocks on gpu: 4 of 5 slots are in use, 0 blocks are free or cached of the 3 it \
+             needs, so 3 are lacking",
+            "`bulk-3` leaves 2 blocks and a slot of gpu, and 24 tokens are computed anew: not needed, where the \
+             others leave",
+        ],
+    );
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn a_waiting_request_takes_nothing_from_its_equals() {
 fn a_waiting_request_goes_where_the_blocks_come_free() {
     // 101 tokens are 7 blocks; executor 0 is tried first, and its neighbour gives.
     two_engines().waiting().running([urgent(1, 1, 0)]).check(
-        blocks(0, None),
+        blocks(7, None),
         Some((0, &[1], Reason::BlocksFromNeighbour)),
     );
     // Pinned to executor 1, it is that one's own that gives.
@@ -309,7 +309,7 @@ fn a_waiting_request_goes_where_the_blocks_come_free() {
             ..request(NEEDY)
         }))
         .running([urgent(1, 1, 0)])
-        .check(blocks(0, None), Some((1, &[1], Reason::BlocksFromOwn)));
+        .check(blocks(7, None), Some((1, &[1], Reason::BlocksFromOwn)));
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl<'a> Candidates<'a> {
             freed += u64::from(sequence.blocks_exclusive);
         }
         let covered = victims.len() >= slots && freed >= blocks && !victims.is_empty();
-        covered.then_some(victims)
+        covered.then(|| spare(victims, slots, freed.saturating_sub(blocks)))
     }
 
     /// All candidates, if they free so many slots and blocks.
@@ -100,6 +100,19 @@ impl<'a> Candidates<'a> {
             .sum();
         (self.sequences.len() >= slots && freed >= blocks).then_some(self.sequences)
     }
+}
+
+/// The `victims` without those that need not leave: more than `slots` of them, whose blocks are among
+/// the `surplus`. The last ones, which would give way last, are spared first.
+fn spare(mut victims: Vec<&Sequence>, slots: usize, mut surplus: u64) -> Vec<&Sequence> {
+    for at in (0..victims.len()).rev() {
+        let frees = u64::from(victims[at].blocks_exclusive);
+        if victims.len() > slots.max(1) && frees <= surplus {
+            victims.remove(at);
+            surplus -= frees;
+        }
+    }
+    victims
 }
 
 fn may_leave(sequence: &Sequence, asked: Asked<'_>) -> bool {

@@ -148,7 +148,7 @@ impl Hook {
                 ("MOST_FREE", "most free slots"),
                 ("NO_SLOT", "no slot is free"),
             ],
-            Self::Preemption => &[("LESS_URGENT", "less urgent than who needs its slot")],
+            Self::Preemption => &[("LESS_URGENT", "less urgent than who needs its room")],
             Self::Priority | Self::Budget | Self::Explanation => &[],
         }
     }

@@ -180,6 +180,11 @@ fn running_models_are_limited() {
     full.info.models_max = Some(1);
     full.residencies = vec![residency(0, 1)];
     check(full, Err(Obstacle::ModelsMax));
+    // Room is made for model 0, and model 1 has not left yet.
+    let mut entering = setup();
+    entering.info.models_max = Some(1);
+    entering.residencies = vec![residency(0, 0), residency(0, 1)];
+    check(entering, Err(Obstacle::ModelsMax));
     let mut running = setup();
     running.info.models_max = Some(1);
     running.residencies = vec![residency(0, 0)];

@@ -7,13 +7,15 @@
 use fastrand::Rng;
 use pointsman_core::rows::Cached;
 use pointsman_core::{
-    Answer, Asked, Author, ExecutorId, Hook, Policies, Question, Refusal, Reply, routing,
+    Answer, Asked, Author, Eviction, ExecutorId, Hook, Policies, Question, Refusal, Reply,
+    RequestId, Shortage, routing,
 };
 use pointsman_policy::{
     Briefing, Candidate, PolicyHost, PolicySource, Restored, Runner, Snapshot, StartError, start,
 };
 
 use super::{Broken, Plan, Property, Subject, host_of};
+use crate::evictions::{Names, ToldEviction};
 use crate::report::Problem;
 
 /// A policy that is compared with short-lived copies.
@@ -25,6 +27,8 @@ pub(super) struct WithCopies {
     pub(super) compared: u64,
     /// Number of answers that were explained.
     pub(super) explained: u64,
+    /// Number of answers that evicted somebody.
+    pub(super) evictions: u64,
     plain: PolicySource,
     shuffled: PolicySource,
     /// The seed and number of events that make this run again.
@@ -42,6 +46,7 @@ impl WithCopies {
             broken: Broken::new(),
             compared: 0,
             explained: 0,
+            evictions: 0,
             plain: subject.source(),
             shuffled: subject.shuffled(seed),
             run: format!("seed {seed}, {} events", plan.events),
@@ -55,6 +60,19 @@ impl WithCopies {
         let summary = format!("{}: {summary}", self.run);
         let problem = Problem { summary, detail };
         self.broken.entry(property).or_insert(problem);
+    }
+
+    /// Notes victims that could have been spared.
+    fn judge_eviction(&mut self, asked: &Asked<'_>, shortage: &Shortage, eviction: &Eviction) {
+        self.evictions += 1;
+        let told = ToldEviction::of(&asked.view, asked.at.now, (shortage, eviction));
+        let Some(told) = told.filter(|told| !told.spared.is_empty()) else {
+            return;
+        };
+        let (count, spared) = (eviction.victims.len(), told.spared.len());
+        let summary = format!("it evicts {count}, of whom it could spare any of {spared}");
+        let lines = told.lines(&Numbers).join("\n");
+        self.note(Property::SparesVictims, &summary, lines);
     }
 
     /// Compares an answer with those of the policy's copies, and with its explanation.
@@ -95,9 +113,27 @@ impl WithCopies {
     }
 }
 
+/// Names of what has none in these runs.
+struct Numbers;
+
+impl Names for Numbers {
+    fn request(&self, id: RequestId) -> String {
+        format!("request {id}")
+    }
+
+    fn executor(&self, id: ExecutorId) -> String {
+        format!("executor {id}")
+    }
+}
+
 impl Policies for WithCopies {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let answer = self.host.ask(asked);
+        if let (Question::Preemption(shortage), Some(Reply::Preemption(Some(eviction)))) =
+            (&asked.question, &answer.value)
+        {
+            self.judge_eviction(asked, shortage, eviction);
+        }
         if self.rng.u32(0..self.every) != 0 || answer.author == Author::BuiltIn {
             return answer;
         }

@@ -1,11 +1,12 @@
 //! Random fleets, with random events.
 //!
-//! Of three seeds that follow each other one makes *weather*: executors fail, drain, come and go,
+//! Of four seeds that follow each other one makes *weather*: executors fail, drain, come and go,
 //! limits change, clients leave. One makes a *rush*: for a while more requests arrive than a small
 //! fleet can serve. All are equally urgent, so a request that is left behind is left behind by the
 //! policy. One makes a fleet for *patience*: few models at a time, kept warm for long, groups,
 //! sessions, and answers that take many seconds. It keeps moving, but what a policy waits for on
-//! purpose comes later than the first liveness clock runs out.
+//! purpose comes later than the first liveness clock runs out. One makes a *crowd*: long work of little
+//! urgency fills a small fleet, and urgent requests come, for which some of it has to give way.
 
 use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
@@ -33,6 +34,7 @@ pub(super) struct Ran {
     pub(super) broken: Broken,
     pub(super) compared: u64,
     pub(super) explained: u64,
+    pub(super) evictions: u64,
 }
 
 /// A kind of runs.
@@ -41,6 +43,7 @@ enum Kind {
     Weather,
     Rush,
     Patience,
+    Crowd,
 }
 
 struct Run {
@@ -59,6 +62,7 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
             Kind::Weather => run.weather(),
             Kind::Rush => run.rush(plan.rush),
             Kind::Patience => run.patience(),
+            Kind::Crowd => run.crowd(),
         }
     }
     run.drain();
@@ -67,12 +71,14 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
         broken,
         compared,
         explained,
+        evictions,
         ..
     } = run.world.policies;
     Ok(Ran {
         broken,
         compared,
         explained,
+        evictions,
     })
 }
 
@@ -80,10 +86,11 @@ pub(super) fn run(subject: &Subject, plan: &Plan, seed: u64) -> Result<Ran, Star
 
 impl Kind {
     fn of(seed: u64) -> Self {
-        match seed % 3 {
+        match seed % 4 {
             0 => Self::Patience,
             1 => Self::Weather,
-            _ => Self::Rush,
+            2 => Self::Rush,
+            _ => Self::Crowd,
         }
     }
 }
@@ -135,7 +142,7 @@ impl Run {
             attached: 0,
         };
         match Kind::of(seed) {
-            Kind::Weather | Kind::Rush => {
+            Kind::Weather | Kind::Rush | Kind::Crowd => {
                 for _ in 0..run.rng.u32(1..5) {
                     run.attach();
                 }
@@ -277,6 +284,26 @@ impl Run {
         };
         self.world.arrive(new, output);
         self.advance(8 * SECOND);
+    }
+
+    fn crowd(&mut self) {
+        let is_urgent = self.rng.u32(0..4) == 0;
+        let new = self.request();
+        let rng = &mut self.rng;
+        let (class, priority, output) = if is_urgent {
+            (RequestClass::LatencyCritical, rng.i32(0..3), rng.u32(1..8))
+        } else {
+            (RequestClass::Throughput, rng.i32(-2..1), rng.u32(20..60))
+        };
+        let new = NewRequest {
+            class,
+            priority,
+            deadline: None,
+            output_tokens_max: output,
+            ..new
+        };
+        self.world.arrive(new, output);
+        self.advance(SECOND / 4);
     }
 
     fn weather(&mut self) {

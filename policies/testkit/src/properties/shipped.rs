@@ -4,6 +4,8 @@ use pointsman_policy::Limits;
 use serde_json::{Map, Value};
 
 use super::{Plan, Property, Subject, check};
+use pointsman_notation::chain;
+
 use crate::component::Components;
 use crate::kit::Flavour;
 use crate::native::Make;
@@ -101,7 +103,7 @@ impl<'a> Shipped<'a> {
         };
         let mut wrong = Vec::new();
         for (subject, plan) in [(native, many), (component, few)] {
-            let suite = check(&subject, &plan).map_err(|error| format!("{error:?}"))?;
+            let suite = check(&subject, &plan).map_err(|error| chain(&error))?;
             wrong.extend(self.wrong(subject.flavour(), &suite));
         }
         if wrong.is_empty() {

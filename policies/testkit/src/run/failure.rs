@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use pointsman_core::Fact;
+use pointsman_core::{ExecutorId, Fact, RequestId};
 use pointsman_notation::Location;
 
 use super::Failed;
 use super::check::Miss;
 use super::state::ScenarioRun;
+use crate::evictions::Names;
 use crate::scenario::Scenario;
 use crate::scenario::units::shown;
 
@@ -65,7 +66,7 @@ impl Unmet {
             misses: misses.iter().map(Miss::to_string).collect(),
             faults: faults(&run),
             timeline,
-            explanations: explanations(&run),
+            explanations: [explanations(&run), evictions(&run)].concat(),
             log: log(&mut run),
         }
     }
@@ -106,6 +107,30 @@ fn explanations(run: &ScenarioRun) -> Vec<String> {
                 format!("  {executor}: no: {note}")
             });
         }
+    }
+    lines
+}
+
+/// Names of a scenario's requests and executors.
+struct ScenarioNames<'a>(&'a ScenarioRun);
+
+impl Names for ScenarioNames<'_> {
+    fn request(&self, id: RequestId) -> String {
+        format!("`{}`", self.0.request_name(id))
+    }
+
+    fn executor(&self, id: ExecutorId) -> String {
+        self.0.executor_name(id).to_owned()
+    }
+}
+
+/// The numbers of the last evictions.
+fn evictions(run: &ScenarioRun) -> Vec<String> {
+    let mut lines = Vec::new();
+    for told in run.world.policies.sink.evictions() {
+        lines.push(format!("an eviction at {}:", shown(told.at())));
+        let told = told.lines(&ScenarioNames(run)).into_iter();
+        lines.extend(told.map(|line| format!("  {line}")));
     }
     lines
 }

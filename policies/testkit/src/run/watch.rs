@@ -2,12 +2,17 @@
 //!
 //! A copy of the policy is asked for them, so that no decision changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pointsman_core::{
     Answer, Asked, Hook, Micros, Policies, Question, Reply, RequestId, Sink, Tap,
 };
 use pointsman_policy::{Candidate, PolicyHost};
+
+use crate::evictions::ToldEviction;
+
+/// Number of evictions that are kept.
+const EVICTIONS_MAX: usize = 3;
 
 /// Policies whose explanations are collected.
 pub(super) type Watched = Tap<PolicyHost, Watch>;
@@ -18,8 +23,12 @@ pub(super) struct Watch {
     about: BTreeSet<RequestId>,
     /// The last explanation of each request, with its time.
     explained: BTreeMap<RequestId, Explanation>,
+    /// The last evictions.
+    evictions: VecDeque<ToldEviction>,
     /// True if the next arrival is a probe, at which waiting requests are explained.
     is_probing: bool,
+    /// True once the scenario is over: what comes is of the probe's making.
+    is_over: bool,
 }
 
 /// The executors that a policy considered for a request.
@@ -38,7 +47,9 @@ impl Watch {
         Self {
             about,
             explained: BTreeMap::new(),
+            evictions: VecDeque::new(),
             is_probing: false,
+            is_over: false,
         }
     }
 
@@ -48,12 +59,31 @@ impl Watch {
 
     pub(super) fn probe_next_arrival(&mut self) {
         self.is_probing = true;
+        self.is_over = true;
     }
 
     pub(super) fn explanations(&self) -> impl Iterator<Item = (RequestId, &Explanation)> + '_ {
         self.explained
             .iter()
             .map(|(request, said)| (*request, said))
+    }
+
+    pub(super) fn evictions(&self) -> impl Iterator<Item = &ToldEviction> {
+        self.evictions.iter()
+    }
+
+    /// Keeps the numbers of an eviction, where a run is to be explained.
+    fn keep_eviction(&mut self, asked: &Asked<'_>, answer: &Answer<Reply>) {
+        let (Question::Preemption(shortage), Some(Reply::Preemption(Some(eviction)))) =
+            (&asked.question, &answer.value)
+        else {
+            return;
+        };
+        if self.evictions.len() >= EVICTIONS_MAX {
+            self.evictions.pop_front();
+        }
+        let told = ToldEviction::of(&asked.view, asked.at.now, (shortage, eviction));
+        self.evictions.extend(told);
     }
 
     fn explain(&mut self, host: &PolicyHost, asked: &Asked<'_>, request: RequestId) {
@@ -90,6 +120,10 @@ impl Sink<PolicyHost> for Watch {
                 }
             }
         }
-        host.ask(asked)
+        let answer = host.ask(asked);
+        if self.wants_explanations() && !self.is_over {
+            self.keep_eviction(asked, &answer);
+        }
+        answer
     }
 }

@@ -61,6 +61,35 @@ impl Books<'_> {
         }
     }
 
+    /// The victims of an eviction that could be spared, each for itself: the others are in order and
+    /// cover the shortage, also by the blocks that policies are told of.
+    pub(crate) fn spared(self, shortage: &Shortage, eviction: &Eviction) -> Vec<RequestId> {
+        let Some(executor) = self.ledger.find(eviction.executor) else {
+            return Vec::new();
+        };
+        let device = &self.ledger[executor.spec.device];
+        let pool = device.pool();
+        let available = pool.map_or(0, |pool| pool.available());
+        let blocks_left = |victims: &[Victim]| {
+            let freed = victims.iter();
+            let freed = freed.map(|it| pool.map_or(0, |pool| pool.exclusive(it.request)));
+            available.saturating_add(freed.sum())
+        };
+        let mut spared = Vec::new();
+        for at in 0..eviction.victims.len() {
+            let mut others = eviction.clone();
+            let victim = others.victims.remove(at);
+            let is_enough = pool.is_none() || blocks_left(&others.victims) >= shortage.blocks;
+            if !others.victims.is_empty()
+                && is_enough
+                && self.check_eviction(shortage, &others).is_ok()
+            {
+                spared.push(victim.request);
+            }
+        }
+        spared
+    }
+
     /// Checks that a request may be made to give way to another one, which needs room on
     /// `executor`.
     pub(crate) fn check_victim(

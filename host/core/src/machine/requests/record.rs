@@ -346,6 +346,14 @@ impl Request {
         self.phase = next(std::mem::replace(&mut self.phase, between));
     }
 
+    /// Tokens of its prompt as it came: without what earlier placements generated, which the next
+    /// one has as prompt.
+    pub(crate) fn prompt_tokens_sent(&self) -> u32 {
+        let here = self.placed().map_or(0, |placed| placed.generated);
+        let before = self.generated.saturating_sub(here);
+        self.row.prompt_tokens.saturating_sub(before)
+    }
+
     /// Sets the tokens generated over all placements to those that are left of the answer. Those of
     /// earlier placements were given back then, and are left whatever is said.
     pub(super) fn keep(&mut self, generated: u32) {

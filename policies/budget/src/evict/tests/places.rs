@@ -12,7 +12,7 @@ fn short_of(cause: Cause) -> Shortage {
         cause,
         needy: NEEDY,
         executor: None,
-        blocks: 0,
+        blocks: 7,
     }
 }
 

@@ -2,42 +2,35 @@
 
 use std::cmp::Reverse;
 
-use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage, Victim};
+use pointsman_sdk::wire::preemption::{Eviction, How, Shortage, Victim};
 use pointsman_sdk::wire::types::{Sequence, SequenceState};
-use pointsman_sdk::{Case, Feed, Fleet, Mirror, Moment, Preemption, Urgency};
+use pointsman_sdk::{Feed, Lack, Mirror, Moment, Preemption, Urgency};
 
 use crate::{Decisions, reason};
 
 impl Preemption for Decisions {
     const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES);
 
-    /// Takes a missing slot from the newest of the least urgent sequences. For want of anything
-    /// else none gives way.
+    /// The newest of the least urgent sequences give way, and no more of them than it takes: on the
+    /// first executor where they leave what is lacking.
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
-        if shortage.cause != Cause::Slots {
-            return None;
-        }
-        let needy = mirror.request(shortage.needy)?;
-        let case = Case::new(Fleet::from(mirror), needy, at.now);
+        let needy = Urgency::of(mirror, shortage.needy)?;
         let gives = |row: &&Sequence| {
-            row.preemptible
-                && row.state == SequenceState::Running
-                && shortage.executor.is_none_or(|only| only == row.executor)
-                && Urgency::from(*row) < Urgency::from(needy)
-                && mirror
-                    .executor(row.executor)
-                    .is_some_and(|executor| case.check_lasting(&executor).is_ok())
+            row.preemptible && row.state == SequenceState::Running && Urgency::from(*row) < needy
         };
-        let victim = mirror
-            .sequences()
-            .filter(gives)
-            .min_by_key(|row| (Urgency::from(*row), Reverse(row.request)))?;
+        let lacks = Lack::all(mirror, at.now, shortage);
+        let (executor, victims) = lacks.into_iter().find_map(|lack| {
+            let mut candidates: Vec<_> = lack.candidates(mirror).filter(gives).collect();
+            candidates.sort_unstable_by_key(|row| (Urgency::from(*row), Reverse(row.request)));
+            Some((lack.executor.id(), lack.fewest(candidates)?))
+        })?;
+        let victim = |row: &Sequence| Victim {
+            request: row.request,
+            how: How::Recompute,
+        };
         Some(Eviction {
-            executor: victim.executor,
-            victims: vec![Victim {
-                request: victim.request,
-                how: How::Recompute,
-            }],
+            executor,
+            victims: victims.into_iter().map(victim).collect(),
             reason: reason::LESS_URGENT,
         })
     }
