@@ -25,10 +25,17 @@ pub(super) struct Watch {
     explained: BTreeMap<RequestId, Explanation>,
     /// The last evictions.
     evictions: VecDeque<ToldEviction>,
-    /// True if the next arrival is a probe, at which waiting requests are explained.
-    is_probing: bool,
-    /// True once the scenario is over: what comes is of the probe's making.
-    is_over: bool,
+    phase: Phase,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Scenario,
+    /// The scenario is over. The next arrival is a probe, at which waiting requests are explained.
+    BeforeProbe,
+    /// The probe has arrived: what comes is of its making.
+    AfterProbe,
 }
 
 /// The executors that a policy considered for a request.
@@ -48,8 +55,7 @@ impl Watch {
             about,
             explained: BTreeMap::new(),
             evictions: VecDeque::new(),
-            is_probing: false,
-            is_over: false,
+            phase: Phase::Scenario,
         }
     }
 
@@ -58,8 +64,7 @@ impl Watch {
     }
 
     pub(super) fn probe_next_arrival(&mut self) {
-        self.is_probing = true;
-        self.is_over = true;
+        self.phase = Phase::BeforeProbe;
     }
 
     pub(super) fn explanations(&self) -> impl Iterator<Item = (RequestId, &Explanation)> + '_ {
@@ -107,8 +112,8 @@ impl Watch {
 
 impl Sink<PolicyHost> for Watch {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
-        if self.is_probing && asked.question.hook() == Hook::Admission {
-            self.is_probing = false;
+        if self.phase == Phase::BeforeProbe && asked.question.hook() == Hook::Admission {
+            self.phase = Phase::AfterProbe;
             for request in self.about.clone() {
                 self.explain(host, asked, request);
             }
@@ -121,7 +126,7 @@ impl Sink<PolicyHost> for Watch {
             }
         }
         let answer = host.ask(asked);
-        if self.wants_explanations() && !self.is_over {
+        if self.wants_explanations() && self.phase == Phase::Scenario {
             self.keep_eviction(asked, &answer);
         }
         answer
