@@ -141,7 +141,7 @@ fn victims_that_are_swapped_must_find_room_in_host_memory() {
     world
         .policies
         .on_evict(move |_| Some(swap(executor, &victims)));
-    arrive(&mut world, request(10, 5));
+    let needy = arrive(&mut world, request(10, 5));
     let full = RefusalCause::HostFull {
         needed: 6,
         available: 5,
@@ -151,11 +151,12 @@ fn victims_that_are_swapped_must_find_room_in_host_memory() {
     world
         .policies
         .on_evict(move |_| Some(swap(executor, &victims[..1])));
+    // Victims are asked for again, since a more urgent request has come.
     let more_urgent = NewRequest {
         priority: 1,
         ..request(10, 5)
     };
-    let needy = arrive(&mut world, more_urgent);
+    arrive(&mut world, more_urgent);
     assert_eq!(evictions(&world), [(victims[0], needy)]);
 }
 
