@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use pointsman_policy::COMPILE_COMMAND;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
+use pointsman_policy_cli::simulate::SimulateArgs;
 use pointsman_policy_cli::{OperatorCommand, PolicyCommand};
 
 use crate::config::Flags;
@@ -47,6 +48,19 @@ pub enum CliCommand {
 
     #[command(flatten)]
     Operator(OperatorCommand),
+
+    /// Simulate what policies do to latency and fairness
+    #[command(
+        long_about = "Simulate what policies do to latency and fairness.\n\nThe machine and the \
+        policies' components are those of a server. Requests come from a trace or a generator, and \
+        executors have the speed of a named profile, chunked prefill, batches, paged KV and prefix \
+        caches. The same arguments give the same output on every machine.",
+        after_help = "Examples:\n  \
+        pointsman simulate poisson:rate=20,requests=5000,prompt=1500,prefixes=50,prefix-tokens=800\n  \
+        pointsman simulate conversation_trace.jsonl --speed-up 2 --compare my-router.wasm\n  \
+        pointsman simulate agents --executors 8 --seeds 5 --format json"
+    )]
+    Simulate(Box<SimulateArgs>),
 
     /// Make the decisions of a journal again, and say where they come out otherwise
     #[command(

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use pointsman_policy_cli::journal;
 use pointsman_policy_cli::{Done, OperatorCommand, PolicyCommand, Verdict};
+use pointsman_policy_cli::{journal, simulate};
 use pointsman_server::cli::{self, Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::devices::list_devices;
@@ -30,6 +30,11 @@ fn main() -> ExitCode {
         CliCommand::Serve(args) => (serve(&args.flags), ExitCode::FAILURE),
         CliCommand::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
         CliCommand::Operator(command) => (operate(&command), ExitCode::from(NOT_DONE)),
+        CliCommand::Simulate(args) => {
+            let defaults = embedded::policies().unwrap_or_default();
+            let done = printed(|out| simulate::simulate(&args, defaults, out));
+            (done, ExitCode::from(NOT_DONE))
+        }
         CliCommand::Replay(args) => {
             let done = printed(|out| journal::replay(&args, out));
             (done, ExitCode::from(NOT_DONE))

@@ -1,9 +1,9 @@
 //! The commands of policies' authors and of operators.
 //!
 //! [`PolicyCommand`] is `pointsman policy`: it makes, builds, checks, tests and measures a policy
-//! without a server, and gives orders about policies to a running server. [`journal`] has
-//! `pointsman replay` and `pointsman journal`, and [`OperatorCommand`] has questions and orders to a
-//! running server that are not about policies.
+//! without a server, and gives orders about policies to a running server. [`simulate`] is
+//! `pointsman simulate`, [`journal`] has `pointsman replay` and `pointsman journal`, and
+//! [`OperatorCommand`] has questions and orders to a running server that are not about policies.
 //!
 //! Every command uses the policy host (`pointsman-policy`), engine configuration and limits of the
 //! server, so that a policy that is good here is good there. [`run`] returns a [`Done`]: a text and
@@ -29,6 +29,7 @@ mod operate;
 mod order;
 mod server;
 mod settings;
+pub mod simulate;
 mod status;
 mod table;
 mod test;

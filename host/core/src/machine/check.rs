@@ -175,16 +175,22 @@ impl Machine {
 
     fn check_load(&self, executor: &Executor) -> Check {
         let id = executor.id;
-        let mut pending = 0u64;
+        let (mut pending, mut tokens) = (0u64, 0u64);
         for request in self.requests.iter() {
             if let Some(placed) = request.placed().filter(|placed| placed.executor == id) {
                 pending += u64::from(request.row.prompt_tokens.saturating_sub(placed.prefilled));
+                tokens += u64::from(request.row.prompt_tokens) + u64::from(placed.generated);
             }
         }
         ensure!(
             pending == executor.prefill_tokens_pending,
             "executor {id} counts {} prefill tokens, there are {pending}",
             executor.prefill_tokens_pending
+        );
+        ensure!(
+            tokens == executor.tokens_placed,
+            "executor {id} counts {} tokens placed there, there are {tokens}",
+            executor.tokens_placed
         );
         ensure!(
             executor.saturated == executor.is_saturated(),

@@ -28,7 +28,7 @@ pub(super) struct Watch {
     phase: Phase,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Scenario,

@@ -122,6 +122,8 @@ pub(crate) struct Executor {
     /// Models with sequences, of the ones in `models`.
     pub(crate) models_active: u32,
     pub(crate) prefill_tokens_pending: u64,
+    /// Tokens of the prompts placed there and of what was generated for them there.
+    pub(crate) tokens_placed: u64,
     pub(crate) placed_total: u64,
     pub(crate) tokens_max: Option<u32>,
     /// The way in which its engine was last told to spend its steps.
@@ -153,6 +155,7 @@ impl Executor {
             models: BTreeMap::new(),
             models_active: 0,
             prefill_tokens_pending: 0,
+            tokens_placed: 0,
             placed_total: 0,
             tokens_max: None,
             arrangement: Arrangement::default(),
@@ -274,8 +277,17 @@ impl Executor {
         }
     }
 
+    /// Blocks that the tokens placed there take by themselves; 0 where it does not say how many go
+    /// into one.
+    pub(super) fn blocks_reckoned(&self) -> u64 {
+        match self.spec.tokens_per_block {
+            Some(tokens) => self.tokens_placed.div_ceil(u64::from(tokens.max(1))),
+            None => 0,
+        }
+    }
+
     /// The load, where `blocks_used` is the device's to say.
-    pub(super) fn load(&self, blocks_used: u32) -> ExecutorLoad {
+    pub(super) fn load(&self, blocks_used: u64) -> ExecutorLoad {
         ExecutorLoad {
             id: self.id,
             health: self.health_seen(),
@@ -284,7 +296,7 @@ impl Executor {
             queued_throughput: self.queue.len(RequestClass::Throughput),
             saturated: self.is_saturated(),
             prefill_tokens_pending: self.prefill_tokens_pending,
-            blocks_used: u64::from(blocks_used),
+            blocks_used,
             placed_total: self.placed_total,
             ttft_micros: self.ttft.quantised(),
             itl_micros: self.itl.quantised(),

@@ -273,7 +273,7 @@ impl Ledger {
         let executor = &self[id];
         let device = executor.spec.device;
         let models: Vec<ModelId> = executor.models.keys().copied().collect();
-        self.device_mut(device).forget_contents();
+        self.forget_memory(device);
         self.drop_all_swapped(id, out);
         self.cool(id, &models, out);
         self.sets.allot_due.insert(device);

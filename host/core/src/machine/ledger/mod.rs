@@ -30,6 +30,7 @@ mod overlaps;
 mod placements;
 mod pool;
 mod prefix;
+mod reported;
 mod rows;
 mod tiers;
 
@@ -54,6 +55,7 @@ use arena::Swapped;
 use device::Kv;
 use executor::Executors;
 use models::{ModelUse, TenantUse};
+use reported::ReportedBlocks;
 use tiers::Held;
 
 /// The books of all devices, executors, models and tenants.
@@ -63,6 +65,8 @@ pub(crate) struct Ledger {
     devices: Vec<Device>,
     /// A cache that any executor can read.
     shared_cache: Held,
+    /// Blocks of devices whose books somebody else keeps.
+    reported: ReportedBlocks,
     executors: Executors,
     /// The KV that requests have in host memory.
     swapped: BTreeMap<RequestId, Swapped>,

@@ -57,24 +57,6 @@ impl Ledger {
         tokens.min(request.row.prompt_tokens)
     }
 
-    /// Looks at what each executor that serves a request holds of its prompt, in attach order of the
-    /// devices.
-    fn for_each_holder(&self, request: &Request, mut look: impl FnMut(&Executor, Hits)) {
-        for device in &self.devices {
-            let mut last: Option<(Prefix<'_>, Hits)> = None;
-            let executors = device.executors.iter().map(|id| &self[*id]);
-            for executor in executors.filter(|executor| executor.serves(request.row.model)) {
-                let prefix = Prefix::of(request, executor);
-                let hits = match last {
-                    Some((same, hits)) if same.is_same_as(prefix) => hits,
-                    Some(_) | None => device.hits(prefix),
-                };
-                last = Some((prefix, hits));
-                look(executor, hits);
-            }
-        }
-    }
-
     /// The best holders of each tier, and the tokens that each other executor holds on its device at
     /// least.
     fn overlaps(&self, request: &Request, overlaps_max: u32) -> (Vec<Overlap>, u32) {

@@ -11,6 +11,7 @@ use super::super::count;
 use super::super::outbox::Outbox;
 use super::super::probe::PotentialLoad;
 use super::super::requests::{Advance, Placed, Request};
+use super::device::Kv;
 use super::executor::{Executor, SlotUse};
 use super::models::Step;
 use super::pool::blocks_for;
@@ -110,17 +111,18 @@ impl Ledger {
 
     /// The load of an executor if a request were placed there.
     pub(crate) fn potential_load(&self, request: &Request, executor: &Executor) -> PotentialLoad {
-        let mut load = PotentialLoad {
-            blocks_used: 0,
-            prefill_tokens_pending: executor.prefill_tokens_pending,
-        };
         let device = &self[executor.spec.device];
         let prefix = Prefix::shareable(request, executor);
-        if let Some(pool) = device.pool() {
-            let blocks = blocks_at_start(request, executor);
-            load.blocks_used = u64::from(pool.used_with(executor.id, prefix, blocks));
-        }
-        let hits = device.hits(prefix).device;
+        let blocks = blocks_at_start(request, executor);
+        let used = match device.pool() {
+            Some(pool) => u64::from(pool.used_with(executor.id, prefix, blocks)),
+            None => executor.blocks_reckoned() + u64::from(blocks),
+        };
+        let mut load = PotentialLoad {
+            blocks_used: used,
+            prefill_tokens_pending: executor.prefill_tokens_pending,
+        };
+        let hits = self.hits_on(device, prefix);
         let cached = hits.saturating_mul(prefix.kind.tokens_per_block);
         let cached = cached.max(self.swapped_tokens(request.id(), executor.id));
         let uncached = request.row.prompt_tokens.saturating_sub(cached);
@@ -146,7 +148,8 @@ impl Ledger {
 
 impl Ledger {
     /// Takes the blocks and the model's place of a request for which [`Self::can_place`] found
-    /// room. Returns the leading tokens of its prompt that the blocks hold already.
+    /// room. Returns the leading tokens of its prompt that the blocks hold already; on a device whose
+    /// books somebody else keeps, those that were reported.
     pub(crate) fn place(
         &mut self,
         request: &Request,
@@ -158,9 +161,17 @@ impl Ledger {
         let device = record.spec.device;
         let prefix = Prefix::shareable(request, record);
         let lease = (request.id(), executor);
+        let books = &self[device];
+        let reported = match &books.kv {
+            Kv::Owned(_) => None,
+            Kv::Reported(_) => Some(self.hits_on(books, prefix)),
+        };
         self.device_mut(device).lease(lease, prefix, blocks);
         self.join_model(executor, request, out);
-        self.cached_tokens(request.id(), executor)
+        match reported {
+            Some(blocks) => blocks.saturating_mul(prefix.kind.tokens_per_block),
+            None => self.cached_tokens(request.id(), executor),
+        }
     }
 
     /// The leading tokens of a request's prompt that its blocks on an executor held when they were
@@ -187,6 +198,7 @@ impl Ledger {
         let preempts = self.book(placed.executor, |record| {
             record.placed_total += 1;
             record.prefill_tokens_pending += u64::from(row.prompt_tokens - placed.cached_tokens);
+            record.tokens_placed += u64::from(row.prompt_tokens);
             match into {
                 PlacedIn::Queue => record.queue.push(row.class, id),
                 PlacedIn::Slot => {
@@ -319,6 +331,7 @@ impl Ledger {
     pub(crate) fn advance(&mut self, request: &Request, made: &Advance, out: &mut Outbox) {
         let record = self.executor_mut(request.placement().executor);
         record.prefill_tokens_pending -= u64::from(made.prefilled);
+        record.tokens_placed += u64::from(made.generated);
         record.tokens_used += u64::from(made.tokens_used());
         if let Some(ttft) = made.ttft {
             record.measured_ttft(ttft);
@@ -413,6 +426,7 @@ impl Ledger {
         self.count_running(row.tenant, Step::Down, out);
         let record = self.executor_mut(placed.executor);
         record.prefill_tokens_pending -= u64::from(unfilled);
+        record.tokens_placed -= u64::from(row.prompt_tokens) + u64::from(placed.generated);
         record.queue.remove(row.class, id);
         let ran = record.slots.contains_key(&id);
         let freed = self.vacate(request, placed.executor, out);

@@ -103,6 +103,11 @@ impl<'a> Prefix<'a> {
         (self.kind, self.only) == (other.kind, other.only)
             && self.hashes.len() == other.hashes.len()
     }
+
+    /// True if both have the same contents, of the same prompt, whoever can read them.
+    pub(super) fn has_contents_of(self, other: Prefix<'_>) -> bool {
+        self.kind == other.kind && self.hashes.len() == other.hashes.len()
+    }
 }
 
 #[cfg(test)]

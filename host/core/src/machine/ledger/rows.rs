@@ -14,7 +14,8 @@ impl Ledger {
     /// The load of an executor.
     pub(crate) fn load(&self, executor: &Executor) -> ExecutorLoad {
         let pool = self[executor.spec.device].pool();
-        executor.load(pool.map_or(0, |pool| pool.used_by(executor.id)))
+        let used = pool.map(|pool| u64::from(pool.used_by(executor.id)));
+        executor.load(used.unwrap_or_else(|| executor.blocks_reckoned()))
     }
 
     pub(crate) fn model_row(&self, id: ModelId) -> Option<rows::Model> {

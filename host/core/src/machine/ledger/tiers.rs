@@ -14,21 +14,22 @@ use crate::input::{BlockKind, PrefixEvent, Tier};
 use pointsman_interface::{BlockHash, DeviceId};
 
 use super::super::count;
+use super::super::requests::Request;
 use super::Ledger;
 use super::device::{Device, Kv};
+use super::executor::Executor;
 use super::prefix::Prefix;
+use super::reported::LeadingBlocks;
 
-/// Blocks that one tier holds.
+/// Blocks that one tier holds. The hashes come first: they differ where kinds seldom do.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct Held(BTreeSet<(BlockKind, BlockHash)>);
+pub(super) struct Held(BTreeSet<(BlockHash, BlockKind)>);
 
-/// Blocks that a device's engines hold beside the machine's pool.
+/// Blocks that a device's engines hold elsewhere than in its memory.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Tiers {
-    /// Used only where somebody else keeps the device's books.
-    device: Held,
     host: Held,
     disk: Held,
 }
@@ -48,14 +49,14 @@ impl Held {
         match event {
             PrefixEvent::Stored(kind, hashes) => {
                 let room = (max as usize).saturating_sub(self.0.len());
-                let new = hashes.into_iter().map(|hash| (kind, hash));
+                let new = hashes.into_iter().map(|hash| (hash, kind));
                 let new = new.filter(|key| !self.0.contains(key));
                 let new: Vec<_> = new.take(room).collect();
                 self.0.extend(new);
             }
             PrefixEvent::Removed(kind, hashes) => {
                 for hash in hashes {
-                    self.0.remove(&(kind, hash));
+                    self.0.remove(&(hash, kind));
                 }
             }
             PrefixEvent::Cleared => self.0.clear(),
@@ -64,7 +65,7 @@ impl Held {
 
     /// The number of a prompt's leading blocks that are held.
     pub(super) fn leading(&self, prefix: Prefix<'_>) -> u32 {
-        let held = |hash: &&BlockHash| self.0.contains(&(prefix.kind, **hash));
+        let held = |hash: &&BlockHash| self.0.contains(&(**hash, prefix.kind));
         count(prefix.hashes.iter().take_while(held).count())
     }
 }
@@ -72,42 +73,89 @@ impl Held {
 // === impl Device ===
 
 impl Device {
-    /// The leading blocks that the device holds of a prompt.
-    pub(super) fn hits(&self, prefix: Prefix<'_>) -> Hits {
+    /// The leading blocks that the device holds of a prompt, of which `reported` are in its memory by
+    /// what was reported.
+    fn hits(&self, prefix: Prefix<'_>, reported: impl FnOnce() -> u32) -> Hits {
         let device = match &self.kv {
             Kv::Owned(pool) => pool.leading_hits(prefix),
-            Kv::Reported(_) => self.tiers.device.leading(prefix),
+            Kv::Reported(_) => reported(),
         };
         let host = self.tiers.host.leading(prefix.after(device));
         let disk = self.tiers.disk.leading(prefix.after(device + host));
         Hits { device, host, disk }
-    }
-
-    /// Forgets all contents: the engines have lost their memory. Only the disk outlives that.
-    pub(super) fn forget_contents(&mut self) {
-        if let Some(pool) = self.pool_mut() {
-            pool.forget_contents();
-        }
-        self.tiers.device.note(PrefixEvent::Cleared, 0);
-        self.tiers.host.note(PrefixEvent::Cleared, 0);
     }
 }
 
 // === impl Ledger ===
 
 impl Ledger {
+    /// Looks at what each executor that serves a request holds of its prompt, in attach order of the
+    /// devices.
+    pub(super) fn for_each_holder(&self, request: &Request, mut look: impl FnMut(&Executor, Hits)) {
+        let mut reported: Option<(Prefix<'_>, LeadingBlocks)> = None;
+        for device in &self.devices {
+            let mut last: Option<(Prefix<'_>, Hits)> = None;
+            let executors = device.executors.iter().map(|id| &self[*id]);
+            for executor in executors.filter(|executor| executor.serves(request.row.model)) {
+                let prefix = Prefix::of(request, executor);
+                let hits = match last {
+                    Some((same, hits)) if same.is_same_as(prefix) => hits,
+                    Some(_) | None => device.hits(prefix, || {
+                        let leading = match reported.take() {
+                            Some((same, leading)) if same.has_contents_of(prefix) => leading,
+                            Some(_) | None => self.reported.leading(prefix),
+                        };
+                        let on_device = leading.on(device.id);
+                        reported = Some((prefix, leading));
+                        on_device
+                    }),
+                };
+                last = Some((prefix, hits));
+                look(executor, hits);
+            }
+        }
+    }
+
+    /// The leading blocks of a prompt that a device's memory holds.
+    pub(super) fn hits_on(&self, device: &Device, prefix: Prefix<'_>) -> u32 {
+        match &device.kv {
+            Kv::Owned(pool) => pool.leading_hits(prefix),
+            Kv::Reported(_) => self.reported.leading_on(device.id, prefix),
+        }
+    }
+
+    /// Forgets all contents of a device: the engines have lost their memory. Only the disk outlives
+    /// that.
+    pub(super) fn forget_memory(&mut self, id: DeviceId) {
+        let device = self.device_mut(id);
+        if let Some(pool) = device.pool_mut() {
+            pool.forget_contents();
+        }
+        device.tiers.host.note(PrefixEvent::Cleared, 0);
+        self.reported.note(id, PrefixEvent::Cleared, 0);
+    }
+
     /// Notes which blocks an engine or a cache says that it holds, or no longer does. Reports of
     /// the device tier change nothing where the machine keeps the books itself: the pool knows.
     pub(crate) fn note_prefixes(&mut self, tier: Tier, event: PrefixEvent, max: u32) {
-        let devices = &mut self.devices;
-        let held = match tier {
-            Tier::Device(id) => tiers_of(devices, id).map(|tiers| &mut tiers.device),
-            Tier::Host(id) => tiers_of(devices, id).map(|tiers| &mut tiers.host),
-            Tier::Disk(id) => tiers_of(devices, id).map(|tiers| &mut tiers.disk),
-            Tier::Shared => Some(&mut self.shared_cache),
-        };
-        if let Some(held) = held {
-            held.note(event, max);
+        match tier {
+            Tier::Device(id) => {
+                let device = self.find_device(id);
+                if device.is_some_and(|device| matches!(device.kv, Kv::Reported(_))) {
+                    self.reported.note(id, event, max);
+                }
+            }
+            Tier::Host(id) => {
+                if let Some(tiers) = tiers_of(&mut self.devices, id) {
+                    tiers.host.note(event, max);
+                }
+            }
+            Tier::Disk(id) => {
+                if let Some(tiers) = tiers_of(&mut self.devices, id) {
+                    tiers.disk.note(event, max);
+                }
+            }
+            Tier::Shared => self.shared_cache.note(event, max),
         }
     }
 }
@@ -151,32 +199,27 @@ mod tests {
 
     #[test]
     fn each_tier_counts_what_the_tiers_before_it_do_not_hold() {
-        let mut device = Device::new(
-            DeviceId(0),
-            DeviceSpec {
-                name: "d".to_owned(),
-                kv: KvSpec::Remote,
-                tokens_per_step: None,
-            },
-        );
-        device.tiers.device.note(stored(&[1, 2]), 8);
-        device.tiers.host.note(stored(&[2, 3]), 8);
-        device.tiers.disk.note(stored(&[1, 4, 5, 7]), 8);
-        let hits = device.hits(prompt(0, &HASHES));
-        let expected = Hits {
-            device: 2,
-            host: 1,
-            disk: 2,
+        let mut ledger = Ledger::default();
+        let spec = DeviceSpec {
+            name: "d".to_owned(),
+            kv: KvSpec::Remote,
+            tokens_per_step: None,
         };
-        assert_eq!(hits, expected);
-        assert_eq!(
-            device.hits(prompt(1, &HASHES)),
-            Hits::default(),
-            "another model"
-        );
-        device.forget_contents();
-        let hits = device.hits(prompt(0, &HASHES[..3]));
-        assert_eq!((hits.device, hits.host, hits.disk), (0, 0, 1));
+        let id = DeviceId(0);
+        ledger.devices.push(Device::new(id, spec));
+        ledger.note_prefixes(Tier::Device(id), stored(&[1, 2]), 8);
+        ledger.note_prefixes(Tier::Host(id), stored(&[2, 3]), 8);
+        ledger.note_prefixes(Tier::Disk(id), stored(&[1, 4, 5, 7]), 8);
+        let hits = |ledger: &Ledger, prefix| {
+            let device = &ledger.devices[0];
+            let hits = device.hits(prefix, || ledger.hits_on(device, prefix));
+            (hits.device, hits.host, hits.disk)
+        };
+        assert_eq!(hits(&ledger, prompt(0, &HASHES)), (2, 1, 2));
+        let of_another = hits(&ledger, prompt(1, &HASHES));
+        assert_eq!(of_another, (0, 0, 0), "another model");
+        ledger.forget_memory(id);
+        assert_eq!(hits(&ledger, prompt(0, &HASHES[..3])), (0, 0, 1));
     }
 
     #[test]

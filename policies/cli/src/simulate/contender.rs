@@ -1,0 +1,143 @@
+//! The policies of a simulation: the defaults, and others in the place of some of them.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pointsman_core::{Bounds, HookSet, Micros};
+use pointsman_lifecycle::{EmbeddedPolicy, sidecar};
+use pointsman_notation::{NamedLimits, TomlText};
+use pointsman_policy::{
+    Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
+};
+use serde_json::{Map, Value};
+
+use super::spec;
+use crate::file;
+
+/// Policies that decide together.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// The name for people.
+    pub label: String,
+    /// In order: a later one takes the hooks that it has from those before it.
+    sources: Vec<PolicySource>,
+}
+
+/// A maker of contenders, which compiles each policy once.
+#[derive(Debug)]
+pub struct Stable {
+    engine: PolicyEngine,
+    defaults: Vec<PolicySource>,
+}
+
+impl Stable {
+    /// Makes the default policies ready.
+    ///
+    /// # Errors
+    /// If one of them cannot be compiled.
+    pub fn new(defaults: &[EmbeddedPolicy]) -> Result<Self> {
+        let engine = PolicyEngine::new()?;
+        let source = |policy: &EmbeddedPolicy| {
+            let component = PolicyComponent::load(&engine, policy.wasm);
+            let component = component.with_context(|| policy.name.to_owned())?;
+            let limits = patient(Limits::default());
+            Ok(PolicySource::component(&component, &Map::new(), limits))
+        };
+        let defaults = defaults.iter().map(source).collect::<Result<_>>()?;
+        Ok(Self { engine, defaults })
+    }
+
+    /// The built-in rule alone.
+    #[must_use]
+    pub fn built_in() -> Contender {
+        Contender {
+            label: "built-in".to_owned(),
+            sources: Vec::new(),
+        }
+    }
+
+    /// The default policies.
+    #[must_use]
+    pub fn defaults(&self) -> Contender {
+        Contender {
+            label: "defaults".to_owned(),
+            sources: self.defaults.clone(),
+        }
+    }
+
+    /// A contender with a policy more: `FILE.wasm`, and settings that follow after a comma.
+    ///
+    /// # Errors
+    /// If there is no such policy, or it does not start with these settings.
+    pub fn with(&self, contender: &Contender, text: &str) -> Result<Contender> {
+        let (path, settings) = text.split_once(',').unwrap_or((text, ""));
+        let source = self.source(Path::new(path), settings)?;
+        let name = file::stem(Path::new(path));
+        let name = if settings.is_empty() {
+            name
+        } else {
+            format!("{name},{settings}")
+        };
+        let mut sources = contender.sources.clone();
+        sources.push(source);
+        Ok(Contender {
+            label: name,
+            sources,
+        })
+    }
+
+    fn source(&self, path: &Path, settings: &str) -> Result<PolicySource> {
+        let shown = path.display();
+        let bytes = file::read(path)?;
+        let component = PolicyComponent::load(&self.engine, &bytes);
+        let component = component
+            .map_err(|error| anyhow::anyhow!("{shown}: no policy: {}", file::explained(&error)))?;
+        let (beside, limits) = beside(path)?;
+        let settings = if settings.is_empty() {
+            beside
+        } else {
+            let table = TomlText::new(Path::new("settings"), spec::toml_of(settings));
+            table.parse::<Map<String, Value>>()?
+        };
+        let source = PolicySource::component(&component, &settings, patient(limits));
+        start(source.clone()).with_context(|| format!("{shown} does not start"))?;
+        Ok(source)
+    }
+}
+
+/// The settings and limits of the file beside a policy, as a server reads it.
+fn beside(path: &Path) -> Result<(Map<String, Value>, Limits)> {
+    let path = path.with_extension("toml");
+    if !path.is_file() {
+        return Ok((Map::new(), Limits::default()));
+    }
+    let bytes = std::fs::read(&path)?;
+    let sidecar = sidecar::parse(&path, bytes, &Limits::default())?;
+    Ok((sidecar.settings.unwrap_or_default(), sidecar.limits))
+}
+
+/// Limits in which the clock has no say: fuel is the same on every machine, time is not.
+fn patient(limits: Limits) -> Limits {
+    Limits {
+        fuel_nanos: Limits::CEILING.fuel_nanos,
+        deadline_extensions: Limits::CEILING.deadline_extensions,
+        ..limits
+    }
+}
+
+impl Contender {
+    /// Fresh instances of the policies, in force.
+    ///
+    /// # Errors
+    /// If a policy does not start.
+    pub fn host(&self, bounds: Bounds) -> Result<PolicyHost> {
+        let mut host = PolicyHost::new(Patience::default());
+        for source in &self.sources {
+            let runner = start(source.clone().within(bounds))?;
+            let hooks: HookSet = runner.hooks();
+            let policy = host.add(runner)?;
+            host.bind(Micros(0), policy, hooks)?;
+        }
+        Ok(host)
+    }
+}

@@ -1,0 +1,337 @@
+//! `pointsman simulate`: what policies do to latency and fairness, in a simulation.
+//!
+//! The machine and the policies' components are those of production; workload, executors and
+//! failures are simulated (`pointsman-sim`). The same arguments give the same output, to the byte, on
+//! every machine.
+//!
+//! # Not here
+//! The simulation itself (`pointsman-sim`).
+
+mod contender;
+mod fleet;
+mod runs;
+mod spec;
+mod table;
+mod workload;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_core::Config;
+use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_notation::Time;
+use pointsman_sim::fleet::FleetPlan;
+use pointsman_sim::measure::{Goodput, RunReport};
+use pointsman_sim::workload::Workload as _;
+use pointsman_sim::{AnswerLengths, FailurePlan, Micros, Recurring, RequestPlan};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::Verdict;
+pub use contender::{Contender, Stable};
+pub use runs::{Runs, Setting, run_all};
+pub use table::{Estimate, table};
+pub use workload::{Changes, WorkloadSource};
+
+/// Arguments of `pointsman simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SimulateArgs {
+    /// A trace (Mooncake's or ServeGen's JSON lines, Azure's CSV, - for standard input), or a generator with its keys: poisson, bursts, flood, agents
+    #[arg(value_name = "WORKLOAD")]
+    workload: String,
+    #[command(flatten)]
+    requests: RequestArgs,
+    /// Executors that are alike
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    executors: u32,
+    /// Executors of a file, with a table [[executors]] for each kind
+    #[arg(long, value_name = "FILE.toml", conflicts_with = "executors")]
+    fleet: Option<PathBuf>,
+    #[command(flatten)]
+    executor: fleet::Keys,
+    /// A policy in the place of the defaults for the decisions it makes, with settings after commas; may be given several times
+    #[arg(long, value_name = "FILE.wasm[,KEY=VALUE]")]
+    policy: Vec<String>,
+    /// Policies to compare, each with --policy and the defaults for all that it does not decide
+    #[arg(long, value_name = "FILE.wasm[,KEY=VALUE]", num_args = 1..)]
+    compare: Vec<String>,
+    /// Let the built-in rule decide what no given policy does, instead of the default policies
+    #[arg(long)]
+    built_in: bool,
+    /// Failures: losses=10min,lasting=30s, slow=5min,slow-lasting=30s,slow-factor=3, failing=0.01, leaving=0.05,leaves-after=20s
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    failures: Option<String>,
+    /// The first seed of all that is random
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Runs, each with the next seed: numbers are means with their 95 % confidence intervals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    seeds: u32,
+    #[command(flatten)]
+    host: HostArgs,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// Arguments about the requests.
+#[derive(Clone, Debug, clap::Args)]
+struct RequestArgs {
+    /// Let arrivals come so many times as fast
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    speed_up: f64,
+    /// Spread arrivals of one time over the time to the next ones
+    #[arg(long)]
+    spread: bool,
+    /// Take so many requests at most
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// Time after which an answer is worthless to its client
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    patience: Option<Time>,
+    /// Knowledge that clients give of the lengths of answers: nothing, a hint, or the length as the bound
+    #[arg(long, value_enum, default_value_t = Lengths::Unknown)]
+    lengths: Lengths,
+    /// Most tokens that clients ask for, unless an answer has more
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    max_tokens: u32,
+}
+
+/// Arguments about the host and the bounds of a good answer.
+#[derive(Clone, Debug, clap::Args)]
+struct HostArgs {
+    /// Requests that may wait in the queue, as core.queue-max of the configuration
+    #[arg(long, value_name = "N")]
+    queue_max: Option<u32>,
+    /// Longest time that a request may be without a place, as core.wait-max of the configuration
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    wait_max: Option<Time>,
+    /// Longest time to the first token of a good answer
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
+    ttft: Time,
+    /// Longest mean time between tokens of a good answer
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "25ms")]
+    itl: Time,
+}
+
+/// Knowledge that clients give of the lengths of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Lengths {
+    Unknown,
+    Hinted,
+    Known,
+}
+
+/// The form of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Table,
+    Json,
+}
+
+/// Keys of `--failures`.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct FailureKeys {
+    losses: Option<Time>,
+    lasting: Time,
+    slow: Option<Time>,
+    slow_lasting: Time,
+    slow_factor: f64,
+    failing: f64,
+    leaving: f64,
+    leaves_after: Time,
+}
+
+impl Default for FailureKeys {
+    fn default() -> Self {
+        Self {
+            losses: None,
+            lasting: Time::from_secs(30),
+            slow: None,
+            slow_lasting: Time::from_secs(30),
+            slow_factor: 3.0,
+            failing: 0.0,
+            leaving: 0.0,
+            leaves_after: Time::from_secs(10),
+        }
+    }
+}
+
+/// Reads a time of the command line.
+fn time(text: &str) -> Result<Time, String> {
+    let value = serde::de::value::StrDeserializer::new(text);
+    let read: Result<Time, serde::de::value::Error> = Time::deserialize(value);
+    read.map_err(|error| error.to_string())
+}
+
+fn micros(time: Time) -> Micros {
+    Micros(time.as_micros())
+}
+
+/// Simulates, and writes a report.
+///
+/// # Errors
+/// If an argument is of no use, or a policy does not start.
+pub fn simulate(
+    args: &SimulateArgs,
+    defaults: &[EmbeddedPolicy],
+    out: &mut dyn Write,
+) -> Result<Verdict> {
+    let setting = args.setting()?;
+    let contenders = args.contenders(defaults)?;
+    let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|n| args.seed + n).collect();
+    let all = run_all(&setting, &contenders, &seeds)?;
+    match args.format {
+        Format::Table => {
+            out.write_all(heading(&setting, &all, args).as_bytes())?;
+            out.write_all(table(&all).as_bytes())?;
+        }
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut *out, &as_json(&setting, &all))?;
+            writeln!(out)?;
+        }
+    }
+    Ok(Verdict::Good)
+}
+
+impl SimulateArgs {
+    fn setting(&self) -> Result<Setting> {
+        ensure!(
+            self.requests.speed_up > 0.0,
+            "--speed-up must be above 0, not {}",
+            self.requests.speed_up
+        );
+        let changes = Changes {
+            speed_up: self.requests.speed_up,
+            spread: self.requests.spread,
+            requests_max: self.requests.requests,
+            patience: self.requests.patience.map(micros),
+        };
+        let workload = WorkloadSource::find(&self.workload, changes)?;
+        let roll = workload.make(self.seed)?.roll().clone();
+        let fleet = match &self.fleet {
+            Some(path) => fleet::read(path, &roll)?,
+            None => self.executor.fleet(self.executors, &roll)?,
+        };
+        Ok(Setting {
+            workload,
+            config: self.host.config(&fleet)?,
+            fleet,
+            requests: self.requests.plan(),
+            failures: failures(self.failures.as_deref())?,
+            goodput: Goodput {
+                ttft_max: micros(self.host.ttft),
+                itl_max: micros(self.host.itl),
+            },
+        })
+    }
+
+    fn contenders(&self, defaults: &[EmbeddedPolicy]) -> Result<Vec<Contender>> {
+        ensure!(
+            self.built_in || !defaults.is_empty(),
+            "this binary was built without the default policies: run `cargo xtask serve`, or use \
+             --built-in"
+        );
+        let stable = Stable::new(defaults)?;
+        let mut base = if self.built_in {
+            Stable::built_in()
+        } else {
+            stable.defaults()
+        };
+        for text in &self.policy {
+            base = stable.with(&base, text)?;
+        }
+        let others = self.compare.iter().map(|text| stable.with(&base, text));
+        std::iter::once(Ok(base.clone())).chain(others).collect()
+    }
+}
+
+impl RequestArgs {
+    fn plan(&self) -> RequestPlan {
+        RequestPlan {
+            output_tokens_max: self.max_tokens,
+            lengths: match self.lengths {
+                Lengths::Unknown => AnswerLengths::Unknown,
+                Lengths::Hinted => AnswerLengths::Hinted,
+                Lengths::Known => AnswerLengths::Known,
+            },
+            may_wait: true,
+        }
+    }
+}
+
+impl HostArgs {
+    fn config(&self, fleet: &FleetPlan) -> Result<Config> {
+        let mut config = Config::default();
+        config.executors_max = config.executors_max.max(fleet.len());
+        if let Some(wait_max) = self.wait_max {
+            config.wait(micros(wait_max));
+        }
+        config.queue_max = self.queue_max.unwrap_or(config.queue_max);
+        config.validate().context("--queue-max or --wait-max")?;
+        Ok(config)
+    }
+}
+
+fn failures(text: Option<&str>) -> Result<FailurePlan> {
+    let keys: FailureKeys = spec::parse("failures", text.unwrap_or_default())?;
+    for (key, share) in [("failing", keys.failing), ("leaving", keys.leaving)] {
+        ensure!(
+            (0.0..=1.0).contains(&share),
+            "{key} must be from 0 to 1, not {share}"
+        );
+    }
+    let recurring = |between: Option<Time>, lasting| {
+        between.map(|between| Recurring {
+            between: micros(between),
+            lasting: micros(lasting),
+        })
+    };
+    let slow = recurring(keys.slow, keys.slow_lasting);
+    Ok(FailurePlan {
+        seed: 0,
+        losses: recurring(keys.losses, keys.lasting),
+        slowdowns: slow.map(|slow| (slow, keys.slow_factor)),
+        failing_share: keys.failing,
+        leaving_share: keys.leaving,
+        leaves_after: micros(keys.leaves_after),
+    })
+}
+
+/// The line above the table: what was simulated.
+fn heading(setting: &Setting, all: &[Runs], args: &SimulateArgs) -> String {
+    let first = all.first().and_then(|runs| runs.runs.first());
+    let (requests, secs) = first.map_or((0, 0.0), |(_, run)| (run.requests, run.duration_s));
+    let mut text = format!(
+        "{}: {} requests in {secs:.0} s over {} executors; times in ms; good: TTFT within {} and {} between tokens\n",
+        setting.workload.label,
+        crate::table::grouped(requests),
+        setting.fleet.len(),
+        args.host.ttft,
+        args.host.itl,
+    );
+    let is_random = setting.workload.is_random() || setting.failures != FailurePlan::default();
+    if args.seeds > 1 && !is_random {
+        text.push_str("nothing here is random: every seed gives the same run\n");
+    }
+    text
+}
+
+fn as_json(setting: &Setting, all: &[Runs]) -> serde_json::Value {
+    let run = |(seed, report): &(u64, RunReport)| json!({"seed": seed, "report": report});
+    let contender = |runs: &Runs| {
+        let each: Vec<_> = runs.runs.iter().map(run).collect();
+        json!({"policies": runs.label, "runs": each})
+    };
+    let contenders: Vec<_> = all.iter().map(contender).collect();
+    json!({
+        "workload": setting.workload.label,
+        "executors": setting.fleet.len(),
+        "contenders": contenders,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! `pointsman simulate` with the default policies' components, on small workloads.
+
+use std::fs;
+use std::sync::LazyLock;
+
+use clap::Parser;
+use pointsman_testkit::component::component_path;
+use serde_json::Value;
+
+use super::*;
+
+/// The command line of the test.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    args: SimulateArgs,
+}
+
+static DEFAULTS: LazyLock<Vec<EmbeddedPolicy>> = LazyLock::new(|| {
+    let policy = |name| EmbeddedPolicy {
+        name,
+        wasm: fs::read(component_path(name)).unwrap().leak(),
+    };
+    ["aging", "memory-aware", "budget"].map(policy).to_vec()
+});
+
+fn said(line: &str) -> Result<String> {
+    let words = std::iter::once("simulate").chain(line.split_whitespace());
+    let line = Line::try_parse_from(words)?;
+    let mut out = Vec::new();
+    simulate(&line.args, &DEFAULTS, &mut out)?;
+    Ok(String::from_utf8(out)?)
+}
+
+const SMALL: &str =
+    "poisson:rate=30,requests=120,prompt=600,output=20,prefixes=4,prefix-tokens=256";
+
+#[test]
+fn the_defaults_serve_a_small_workload_and_the_output_is_the_same_each_time() {
+    let line = format!("{SMALL} --executors 2 --format json --failures losses=2s,lasting=1s");
+    let text = said(&line).unwrap();
+    assert_eq!(text, said(&line).unwrap());
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let report = &json["contenders"][0]["runs"][0]["report"];
+    assert_eq!(json["contenders"][0]["policies"], "defaults");
+    assert_eq!(report["requests"], 120);
+    assert!(report["finished"].as_u64().unwrap() > 100, "{report}");
+    assert!(report["hit_rate"].as_f64().unwrap() > 0.1, "{report}");
+    assert_eq!(report["faults"], 0);
+    assert_eq!(report["refused_answers"], 0);
+}
+
+#[test]
+fn policies_are_compared_with_the_defaults_over_several_seeds() {
+    let router = component_path("round-robin");
+    let slots = format!("{},balance=slots", component_path("memory-aware").display());
+    let line = format!(
+        "{SMALL} --executors 3 --seeds 3 --compare {} {slots}",
+        router.display()
+    );
+    let text = said(&line).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("poisson:rate=30"), "{text}");
+    assert!(lines[0].contains("120 requests"), "{text}");
+    for (line, label) in
+        lines[2..]
+            .iter()
+            .zip(["defaults", "round-robin", "memory-aware,balance=slots"])
+    {
+        assert!(line.starts_with(label) && line.contains('±'), "{text}");
+    }
+    assert_eq!(lines.len(), 5, "{text}");
+}
+
+#[test]
+fn the_built_in_rule_can_be_simulated_alone_on_engines_of_the_host() {
+    let line = format!("{SMALL} --built-in --profile measured --kv-blocks 2048 --max-tokens 100");
+    let text = said(&line).unwrap();
+    assert!(text.contains("\nbuilt-in "), "{text}");
+}
+
+#[test]
+fn what_is_of_no_use_is_refused_with_what_would_be() {
+    let refused = |line: &str| format!("{:#}", said(line).unwrap_err());
+    assert!(refused("poisson:rats=1").contains("did you mean `rate`?"));
+    assert!(refused("poisson --profile fast").contains("the profiles are polynomial"));
+    assert!(refused("poisson --failures failing=2").contains("failing must be from 0 to 1, not 2"));
+    assert!(refused("poisson --wait-max 5").contains("a time such as"));
+    assert!(refused("poisson --policy nowhere.wasm").contains("nowhere.wasm cannot be read"));
+    let unknown = format!(
+        "poisson --policy {},credit=1",
+        component_path("kv-cost").display()
+    );
+    assert!(
+        refused(&unknown).contains("credit"),
+        "{}",
+        refused(&unknown)
+    );
+}

@@ -1,0 +1,122 @@
+//! `cargo xtask bench sim`: what the shipped routing policies do to latency, as `pointsman simulate`
+//! tells it.
+//!
+//! Prints `host/sim/RESULTS.md`. With `--traces FOLDER`: the public traces too, under the names that
+//! they are published with. With `--requests N`: the first N requests of each workload alone.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use pointsman_policy_cli::simulate::{SimulateArgs, simulate};
+use pointsman_server::embedded;
+use pointsman_testkit::component::component_path;
+
+/// Policies that route otherwise than the default: round robin, and Dynamo's formula with its own
+/// weights and with those that served it best on the conversation trace.
+const ROUTERS: [&str; 6] = [
+    "round-robin",
+    "least-loaded",
+    "sticky",
+    "prefix-bound",
+    "kv-cost",
+    "kv-cost,prefill-scale=16000",
+];
+const CONVERSATION: &str = "conversation_trace.jsonl";
+const PROFILES: [&str; 3] = ["polynomial", "smg", "llm-d"];
+/// Numbers of executors, and by how much arrivals are sped up.
+const LOADS: [(u32, u32); 4] = [(4, 1), (4, 2), (8, 1), (8, 2)];
+
+/// Arguments of the benchmark.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Folder with the public traces
+    #[arg(long, value_name = "FOLDER")]
+    traces: Option<PathBuf>,
+    /// Simulate the first N requests of each workload alone
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// Given by Cargo to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The command line of one simulation.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    args: SimulateArgs,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    println!("# What simulations found\n");
+    println!("Made by `cargo xtask bench sim -- --traces FOLDER`. FOLDER has `{CONVERSATION}` of");
+    println!("Mooncake. The policies are the components that ship; each table is one command.");
+    for (heading, workload, bounds) in generated() {
+        println!("\n## {heading}");
+        measure(&args, &workload, &workload, bounds)?;
+    }
+    if let Some(folder) = &args.traces {
+        let path = folder.join(CONVERSATION).display().to_string();
+        for profile in PROFILES {
+            println!("\n## Mooncake's conversation trace, profile `{profile}`");
+            for (executors, times) in LOADS {
+                let bounds =
+                    format!(" --profile {profile} --executors {executors} --speed-up {times}");
+                measure(&args, &path, CONVERSATION, &bounds)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Workloads that need no trace: the heading, the workload, and further arguments.
+fn generated() -> [(&'static str, String, &'static str); 3] {
+    [
+        (
+            "Prompts that share their beginnings",
+            "poisson:rate=20,requests=6000,prompt=3000,output=150,prefixes=60,prefix-tokens=2000"
+                .to_owned(),
+            " --executors 8",
+        ),
+        (
+            "Sessions of agents",
+            "agents:sessions=300,rate=0.5,turns=8".to_owned(),
+            " --executors 8",
+        ),
+        (
+            "A tenant that floods",
+            "flood:rate=12,requests=6000,prompt=1500,output=200,tenants=8,flood-from=60s,flood-lasting=120s,flood-factor=20"
+                .to_owned(),
+            " --executors 8",
+        ),
+    ]
+}
+
+/// Makes one simulation, and prints its command, with the workload as `shown`, and its table.
+fn measure(args: &Args, workload: &str, shown: &str, bounds: &str) -> Result<()> {
+    let few = args.requests.map(|n| format!(" --requests {n}"));
+    let few = few.unwrap_or_default();
+    let routers = ROUTERS.map(|router| {
+        let (name, settings) = router.split_once(',').unwrap_or((router, ""));
+        let path = component_path(name).display().to_string();
+        if settings.is_empty() {
+            path
+        } else {
+            format!("{path},{settings}")
+        }
+    });
+    println!("\n```text\n$ pointsman simulate {shown}{bounds}{few} --compare …");
+    let words = format!("simulate {workload}{bounds}{few} --compare");
+    let words = words.split_whitespace().map(str::to_owned).chain(routers);
+    let line = Line::try_parse_from(words)?;
+    let mut table = Vec::new();
+    let defaults = embedded::policies().context("the policies are not embedded")?;
+    simulate(&line.args, defaults, &mut table)?;
+    print!("{}", String::from_utf8(table)?.replace(workload, shown));
+    println!("```");
+    Ok(())
+}
