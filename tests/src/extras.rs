@@ -53,9 +53,19 @@ impl ClientScript {
     /// The official `openai` client for Python.
     #[must_use]
     pub fn python() -> Self {
+        Self::of_python("openai_chat.py")
+    }
+
+    /// The same, which has models call tools.
+    #[must_use]
+    pub fn python_tools() -> Self {
+        Self::of_python("openai_tools.py")
+    }
+
+    fn of_python(script: &str) -> Self {
         Self {
             interpreter: target().join("python/bin/python"),
-            script: Path::new(SCRIPTS).join("openai_chat.py"),
+            script: Path::new(SCRIPTS).join(script),
         }
     }
 

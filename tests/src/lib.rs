@@ -22,4 +22,5 @@ pub mod otlp;
 pub mod reload;
 pub mod serving;
 pub mod tls;
+pub mod tools;
 pub mod trial;

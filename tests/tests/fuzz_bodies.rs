@@ -19,6 +19,14 @@ const CHAT: &str = r#"{"model": "demo", "messages": [
     "pointsman": {"session": "s", "priority": -3, "class": "throughput", "deadline_ms": 5000,
         "labels": {"team": "red"}, "executors": ["cpu"], "may_wait": false, "group": 2}}"#;
 
+const TOOLS: &str = r#"{"model": "demo", "messages": [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": null, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{\"a\": [1]}"}}]},
+    {"role": "tool", "tool_call_id": "a", "content": "2"}],
+    "tools": [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}, "strict": true}}],
+    "tool_choice": {"type": "function", "function": {"name": "add"}}, "parallel_tool_calls": false}"#;
+
 const TEXT: &str = r#"{"model": "demo", "prompt": "Once upon", "max_tokens": 5, "stop": "end"}"#;
 const TOKENS: &str = r#"{"model": "demo", "prompt": [[1, 2, 3]], "temperature": 0, "seed": -1}"#;
 const IGNORED: &str = r#"{"model": "demo", "prompt": "Once", "later": [1e999, "\ud800"]}"#;
@@ -139,7 +147,7 @@ fn no_scenario_makes_its_parser_panic() {
 
 #[test]
 fn no_body_of_a_chat_completion_makes_its_parser_panic() {
-    check(fuzz::chat, &[CHAT.into()], INPUTS);
+    check(fuzz::chat, &[CHAT, TOOLS].map(Into::into), INPUTS);
     check_depth(fuzz::chat, JSON_OPENINGS);
 }
 

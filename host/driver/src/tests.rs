@@ -99,6 +99,7 @@ impl Stage {
             ignore_eos: false,
             logprobs: None,
             form: None,
+            shown_tokens: Vec::new(),
             call: None,
         };
         let (sink, closing, deliveries) = channel(job.output_tokens_max);

@@ -34,7 +34,7 @@ fn golden() -> Vec<Golden> {
 
 fn prompt(message: &str) -> Vec<u32> {
     let messages = [ChatMessage::new("user", message)];
-    demo_text().chat_prompt(&messages, u32::MAX).unwrap()
+    demo_text().chat_prompt(&messages, &[], u32::MAX).unwrap()
 }
 
 /// The pool is too small for all, so that some are preempted; the host compares each answer with

@@ -44,7 +44,7 @@ fn chat_prompts_are_those_of_transformers() {
     for golden in golden() {
         let message = ChatMessage::new("user", golden["message"].as_str().unwrap());
         assert_eq!(
-            text.chat_prompt(&[message], u32::MAX).unwrap(),
+            text.chat_prompt(&[message], &[], u32::MAX).unwrap(),
             ids(&golden["prompt_ids"])
         );
         let prompt = golden["prompt"].as_str().unwrap();
@@ -201,7 +201,10 @@ fn what_the_tokenizer_puts_around_a_text_is_put_there_once() {
     let text = model(&[tokenizer(), ("tokenizer_config.json", config.to_string())]).unwrap();
     assert_eq!(text.encode("a a", u32::MAX).unwrap(), [256, 261, 261]);
     let message = ChatMessage::new("user", "a");
-    assert_eq!(text.chat_prompt(&[message], u32::MAX).unwrap(), [256, 261]);
+    assert_eq!(
+        text.chat_prompt(&[message], &[], u32::MAX).unwrap(),
+        [256, 261]
+    );
     assert_eq!(text.eos(), [257]);
 }
 
@@ -227,7 +230,7 @@ fn tokenising_stops_past_the_tokens_asked_for() {
         // At most twice the bytes that hold as many, whatever else the text has.
         assert!(tokens_min < whole, "{tokens_min} for {tokens_max}");
     }
-    let chat = text.chat_prompt(&[ChatMessage::new("user", &*long)], 100);
+    let chat = text.chat_prompt(&[ChatMessage::new("user", &*long)], &[], 100);
     assert!(matches!(chat, Err(PromptError::TooLong { .. })));
 }
 
@@ -283,17 +286,17 @@ fn a_chat_template_of_its_own_file_goes_first() {
     ]});
     let config = ("tokenizer_config.json", config.to_string());
     let named = model(&[tokenizer(), config.clone()]).unwrap();
-    assert_eq!(named.chat_prompt(&[], u32::MAX).unwrap(), [261]);
+    assert_eq!(named.chat_prompt(&[], &[], u32::MAX).unwrap(), [261]);
     let own = ("chat_template.jinja", "aa".to_owned());
     let own = model(&[tokenizer(), config, own]).unwrap();
-    assert_eq!(own.chat_prompt(&[], u32::MAX).unwrap(), [261, 259]);
+    assert_eq!(own.chat_prompt(&[], &[], u32::MAX).unwrap(), [261, 259]);
 }
 
 #[test]
 fn without_a_template_there_is_no_chat() {
     let text = model(&[tokenizer()]).unwrap();
     assert!(!text.has_chat_template());
-    let refused = text.chat_prompt(&[], u32::MAX).unwrap_err();
+    let refused = text.chat_prompt(&[], &[], u32::MAX).unwrap_err();
     assert!(matches!(refused, PromptError::NoChatTemplate));
 }
 

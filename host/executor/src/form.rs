@@ -1,5 +1,7 @@
 //! The form that an answer is to have, whatever the model would say: also known as structured outputs.
 
+use crate::tools::CallForm;
+
 /// The form of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
@@ -14,4 +16,6 @@ pub enum AnswerForm {
     Choice(Vec<String>),
     /// A text of a context-free language, by its grammar in Lark.
     Lark(String),
+    /// Calls of tools, in the way in which the model writes them.
+    Calls(CallForm),
 }

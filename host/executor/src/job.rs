@@ -35,6 +35,8 @@ pub struct Job {
     pub logprobs: Option<u32>,
     /// The form that the answer is to have; absent: any.
     pub form: Option<AnswerForm>,
+    /// Special tokens that are shown as they are written, for whoever reads the answer's calls of tools.
+    pub shown_tokens: Vec<u32>,
     /// The request as it came; absent where no other server may serve it.
     pub call: Option<Arc<RemoteCall>>,
 }
@@ -230,7 +232,12 @@ impl JobState {
         self.unsent.tokens += 1;
         let is_eos = !self.job.ignore_eos && model.eos().contains(&token);
         if !is_eos {
-            let decoded = self.text.push(model, &self.job.stop, token)?;
+            let (text, stop) = (&mut self.text, &self.job.stop);
+            let decoded = if self.job.shown_tokens.contains(&token) {
+                text.push_special(model, stop, token)?
+            } else {
+                text.push(model, stop, token)?
+            };
             if let Some(stop) = self.append(decoded) {
                 return Ok(Some(stop));
             }

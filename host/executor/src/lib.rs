@@ -28,4 +28,5 @@ pub mod stats;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
 pub mod text;
+pub mod tools;
 pub mod trace;

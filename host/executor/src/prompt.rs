@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use serde::Serialize;
 
 use crate::form::AnswerForm;
+use crate::tools::{CallSyntax, NoTools, Tool, ToolCall};
 
 /// Makes tokens of prompts for one model, and knows its makers' suggestions.
 pub trait PromptEncoder: Debug + Send + Sync {
@@ -21,7 +22,8 @@ pub trait PromptEncoder: Debug + Send + Sync {
     fn encode(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError>;
 
     /// Returns the tokens of a conversation in the form that the model was trained on, up to where
-    /// its answer begins. A little more than `tokens_max` may come out: the caller counts them.
+    /// its answer begins, with the tools that it may call. A little more than `tokens_max` may come out:
+    /// the caller counts them.
     ///
     /// # Errors
     /// If there is no chat template, the template refuses the messages or fails on them, or the
@@ -29,8 +31,18 @@ pub trait PromptEncoder: Debug + Send + Sync {
     fn chat_prompt(
         &self,
         messages: &[ChatMessage],
+        tools: &[Tool],
         tokens_max: u32,
     ) -> Result<Vec<u32>, PromptError>;
+
+    /// The way in which the model writes calls of tools.
+    ///
+    /// # Errors
+    /// The reason why it is told of no tools.
+    fn call_syntax(&self) -> Result<CallSyntax, NoTools>;
+
+    /// Special tokens with which the model writes calls of tools: the answer's reader has to see them.
+    fn call_tokens(&self) -> &[u32];
 
     /// Returns the most bytes of a text that become one token; at least 1. Longer texts than so many
     /// bytes for each token of a context are refused unread.
@@ -56,22 +68,30 @@ pub trait PromptEncoder: Debug + Send + Sync {
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
-    /// Role of the speaker: `system`, `user`, `assistant`, or another that the template knows.
+    /// Role of the speaker: `system`, `user`, `assistant`, `tool`, or another that the template knows.
     pub role: String,
-    /// Text of the message.
-    pub content: String,
-    /// Name of the speaker, for templates that tell several users apart.
+    /// Text of the message; absent, and told as none: there are only calls.
+    pub content: Option<String>,
+    /// Name of the speaker, for templates that tell several users apart; of a tool's result, its function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Calls of tools that the assistant made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// The call of which this is the result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
 }
 
 impl ChatMessage {
-    /// A message without a name.
+    /// A message with a text alone.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
-            content: content.into(),
+            content: Some(content.into()),
             name: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
         }
     }
 }

@@ -24,6 +24,9 @@ pub trait Detokenizer {
     /// Returns true for a token that is for the model only and has no text for people.
     fn is_special(&self, id: u32) -> bool;
 
+    /// The text of a special token, as it is written; empty for any other.
+    fn special_text(&self, id: u32) -> String;
+
     /// Tokens that end an answer, in ascending order.
     fn eos(&self) -> &[u32];
 }
@@ -89,6 +92,21 @@ impl TextStream {
         Ok(self.release(stop, &added))
     }
 
+    /// Returns the text that a special token adds, which is shown as it is written.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode the tokens before it.
+    pub fn push_special(
+        &mut self,
+        model: &dyn Detokenizer,
+        stop: &[String],
+        token: u32,
+    ) -> Result<Decoded, DecodeError> {
+        let mut added = self.take_window(model)?;
+        added.push_str(&model.special_text(token));
+        Ok(self.release(stop, &added))
+    }
+
     /// Returns the text that was held back, since no more tokens follow.
     ///
     /// # Errors
@@ -98,10 +116,7 @@ impl TextStream {
         model: &dyn Detokenizer,
         stop: &[String],
     ) -> Result<Decoded, DecodeError> {
-        let text = model.decode(&self.window)?;
-        let added = self.added(&text);
-        self.window.clear();
-        (self.read, self.read_bytes) = (0, 0);
+        let added = self.take_window(model)?;
         Ok(match self.release(stop, &added) {
             Decoded::More(mut text) => {
                 text.push_str(&std::mem::take(&mut self.held));
@@ -109,6 +124,15 @@ impl TextStream {
             }
             stopped @ Decoded::Stopped(_) => stopped,
         })
+    }
+
+    /// Takes all tokens out of the window, and returns the text of those not decoded before.
+    fn take_window(&mut self, model: &dyn Detokenizer) -> Result<String, DecodeError> {
+        let text = model.decode(&self.window)?;
+        let added = self.added(&text);
+        self.window.clear();
+        (self.read, self.read_bytes) = (0, 0);
+        Ok(added)
     }
 
     /// Returns the part of `text`, decoded from the window, that was not decoded before.

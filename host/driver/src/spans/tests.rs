@@ -17,6 +17,7 @@ fn submission() -> Submission {
         ignore_eos: false,
         logprobs: None,
         form: None,
+        shown_tokens: Vec::new(),
         call: None,
     };
     let origin = TraceOrigin {

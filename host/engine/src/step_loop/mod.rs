@@ -9,7 +9,7 @@
 //!
 //! A sequence starts from its tokens: the prompt, and the tokens generated before it was
 //! preempted. That makes a resumed sequence the same computation as an uninterrupted one, whether its KV
-//! is computed again or comes back from host memory ([`swaps`]).
+//! is computed again or comes back from host memory (`swaps`).
 //!
 //! # Invariants
 //! The [contract](pointsman_executor::contract), which `tests/contract.rs` checks, and these:

@@ -260,7 +260,7 @@ fn prompts_that_end() -> Vec<Vec<u32>> {
     let questions = ["What comes after four?", "What is 7 plus 5?", "Hello!"];
     let prompts = questions.map(|question| {
         let messages = [ChatMessage::new("user", question)];
-        demo_text().chat_prompt(&messages, u32::MAX).unwrap()
+        demo_text().chat_prompt(&messages, &[], u32::MAX).unwrap()
     });
     prompts.to_vec()
 }

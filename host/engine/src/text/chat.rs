@@ -10,6 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use pointsman_executor::prompt::{ChatMessage, PromptError};
+use pointsman_executor::tools::Tool;
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
@@ -30,13 +31,16 @@ pub(super) struct NamedTemplate {
 }
 
 impl TemplateSource {
-    /// Returns the template for plain conversations.
-    pub(super) fn chat(self) -> Option<String> {
+    /// Returns the template for plain conversations, and the one for those with tools, if that is another.
+    pub(super) fn sources(self) -> (Option<String>, Option<String>) {
         match self {
-            TemplateSource::One(template) => Some(template),
+            TemplateSource::One(template) => (Some(template), None),
             TemplateSource::Named(list) => {
-                let default = list.into_iter().find(|named| named.name == "default");
-                default.map(|named| named.template)
+                let of_name = |name: &str| {
+                    let found = list.iter().find(|named| named.name == name);
+                    found.map(|named| named.template.clone())
+                };
+                (of_name("default"), of_name("tool_use"))
             }
         }
     }
@@ -87,6 +91,7 @@ pub(super) struct ChatTemplate {
     environment: Environment<'static>,
     /// A map of special tokens.
     special: Value,
+    source: String,
 }
 
 /// An error that a template raises by `raise_exception`.
@@ -114,11 +119,23 @@ impl ChatTemplate {
             let error = Error::new(ErrorKind::InvalidOperation, why.clone());
             Err(error.with_source(Raised(why)))
         });
-        environment.add_template_owned(NAME, source)?;
+        environment.add_template_owned(NAME, source.clone())?;
         Ok(Self {
             environment,
             special: Value::from(Serde(special)),
+            source,
         })
+    }
+
+    /// The template as it is written.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Returns true if the template asks for tools.
+    pub(super) fn has_tools(&self) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains("tools"))
     }
 
     pub(super) fn with_clock(mut self, now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
@@ -132,13 +149,19 @@ impl ChatTemplate {
         self
     }
 
-    /// Renders `messages` as text, up to where the model's answer begins.
-    pub(super) fn render(&self, messages: &[ChatMessage]) -> Result<String, PromptError> {
+    /// Renders `messages` as text, up to where the model's answer begins, with the tools that it may call.
+    pub(super) fn render(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[Tool],
+    ) -> Result<String, PromptError> {
+        let definitions: Vec<_> = tools.iter().map(|tool| json(&tool.definition)).collect();
+        let told: Vec<_> = messages.iter().map(told).collect();
         let context = context! {
-            messages => Serde(messages),
+            messages => told,
             add_generation_prompt => true,
-            // Templates tell none from not defined.
-            tools => (),
+            // Templates tell none from not defined, and from an empty list.
+            tools => (!definitions.is_empty()).then_some(definitions),
             documents => (),
             ..self.special.clone()
         };
@@ -149,6 +172,29 @@ impl ChatTemplate {
             None => PromptError::Template(Box::new(error)),
         })
     }
+}
+
+/// A message as templates are told it: the arguments of its calls are values.
+fn told(message: &ChatMessage) -> Value {
+    let calls = message.tool_calls.iter().map(|call| {
+        let function = context! {
+            name => &call.function.name,
+            arguments => json(&call.function.arguments),
+        };
+        context! { function, ..Value::from(Serde(call)) }
+    });
+    match message.tool_calls.is_empty() {
+        true => Value::from(Serde(message)),
+        false => context! {
+            tool_calls => calls.collect::<Vec<_>>(),
+            ..Value::from(Serde(message))
+        },
+    }
+}
+
+/// A value that is written in JSON, with keys in their order; a text that is no JSON is itself.
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
 }
 
 /// Returns the words of `raise_exception`, if that caused the error.
@@ -216,7 +262,7 @@ mod tests {
             .iter()
             .map(|(role, text)| ChatMessage::new(*role, *text));
         let messages: Vec<ChatMessage> = messages.collect();
-        template.with_clock(|| 1_735_689_599).render(&messages)
+        template.with_clock(|| 1_735_689_599).render(&messages, &[])
     }
 
     #[track_caller]
@@ -269,7 +315,7 @@ mod tests {
             "{{ strftime_now is defined }}".to_owned(),
             &SpecialTokens::default(),
         );
-        assert_eq!(without.unwrap().render(&[]).unwrap(), "False");
+        assert_eq!(without.unwrap().render(&[], &[]).unwrap(), "False");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use pointsman_executor::form::AnswerForm;
 use serde_json::{Value, json};
 
 use super::ModelText;
+use super::calls::CallWriting;
 
 /// Compiled forms that are kept, the latest ones.
 const KEPT_MAX: usize = 32;
@@ -21,6 +22,7 @@ const KEPT_MAX: usize = 32;
 /// The forms of a model's answers.
 pub(super) struct Forms {
     factory: ParserFactory,
+    calls: CallWriting,
     kept: Mutex<VecDeque<(AnswerForm, Arc<Matcher>)>>,
 }
 
@@ -42,6 +44,7 @@ impl Forms {
         factory.limits_mut().verbose_errors = false;
         Ok(Self {
             factory,
+            calls: text.calls.clone(),
             kept: Mutex::default(),
         })
     }
@@ -65,7 +68,7 @@ impl Forms {
         if let Some(found) = self.kept(form) {
             return Ok(found);
         }
-        let parser = self.factory.create_parser(grammar(form)?);
+        let parser = self.factory.create_parser(self.grammar(form)?);
         let matcher = Matcher::new(parser);
         if let Some(why) = matcher.get_error() {
             return Err(FormError(why));
@@ -75,6 +78,24 @@ impl Forms {
         kept.truncate(KEPT_MAX - 1);
         kept.push_front((form.clone(), Arc::clone(&matcher)));
         Ok(matcher)
+    }
+
+    fn grammar(&self, form: &AnswerForm) -> Result<TopLevelGrammar, FormError> {
+        Ok(match form {
+            AnswerForm::JsonObject => {
+                TopLevelGrammar::from_json_schema(schema(r#"{"type": "object"}"#)?)
+            }
+            AnswerForm::JsonSchema(text) => TopLevelGrammar::from_json_schema(schema(text)?),
+            AnswerForm::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            AnswerForm::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            AnswerForm::Calls(calls) => TopLevelGrammar::from_lark(self.calls.grammar(calls)?),
+            AnswerForm::Choice(texts) => {
+                // A text is written in Lark as in JSON.
+                let texts = texts.iter().map(|text| json!(text).to_string());
+                let texts: Vec<String> = texts.collect();
+                TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+            }
+        })
     }
 
     fn kept(&self, form: &AnswerForm) -> Option<Arc<Matcher>> {
@@ -125,33 +146,20 @@ impl fmt::Debug for FormMatcher {
 /// white space, a model that repeats itself would fill an answer with it.
 const JSON_SPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,32}";
 
-/// A schema with the options of its compiler.
+/// A schema whose white space is [`JSON_SPACE`].
 fn schema(text: &str) -> Result<Value, FormError> {
+    schema_with(text, json!({"whitespace_pattern": JSON_SPACE}))
+}
+
+/// A schema with options of its compiler.
+pub(super) fn schema_with(text: &str, options: Value) -> Result<Value, FormError> {
     let parsed = serde_json::from_str(text);
     let mut schema: Value =
         parsed.map_err(|error| FormError(format!("the schema is no JSON: {error}")))?;
     if let Some(schema) = schema.as_object_mut() {
-        let options = json!({"whitespace_pattern": JSON_SPACE});
         schema.entry("x-guidance").or_insert(options);
     }
     Ok(schema)
-}
-
-fn grammar(form: &AnswerForm) -> Result<TopLevelGrammar, FormError> {
-    Ok(match form {
-        AnswerForm::JsonObject => {
-            TopLevelGrammar::from_json_schema(schema(r#"{"type": "object"}"#)?)
-        }
-        AnswerForm::JsonSchema(text) => TopLevelGrammar::from_json_schema(schema(text)?),
-        AnswerForm::Regex(regex) => TopLevelGrammar::from_regex(regex),
-        AnswerForm::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
-        AnswerForm::Choice(texts) => {
-            // A text is written in Lark as in JSON.
-            let texts = texts.iter().map(|text| json!(text).to_string());
-            let texts: Vec<String> = texts.collect();
-            TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
-        }
-    })
 }
 
 fn refused(error: impl fmt::Display) -> FormError {

@@ -24,17 +24,19 @@
 //! [`token_bytes_max`](PromptEncoder::token_bytes_max) says.
 
 mod bytes;
+mod calls;
 mod chat;
 mod date;
 mod form;
 mod generation;
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use pointsman_executor::form::AnswerForm;
 use pointsman_executor::prompt::{ChatMessage, GenerationDefaults, PromptEncoder, PromptError};
 use pointsman_executor::text::{DecodeError, Detokenizer};
+use pointsman_executor::tools::{CallSyntax, NoTools, Tool};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -43,6 +45,7 @@ use tokenizers::Tokenizer;
 use crate::model::files::{ModelFileError, ModelFiles};
 
 use bytes::Spelling;
+use calls::CallWriting;
 use chat::{ChatTemplate, SpecialTokens, TemplateSource};
 use form::Forms;
 pub use form::{FormError, FormMatcher};
@@ -59,6 +62,9 @@ pub struct ModelText {
     /// Bytes of the longest token, as the vocabulary writes it.
     token_bytes_max: usize,
     template: Option<ChatTemplate>,
+    /// The template for conversations with tools; absent: there is none, or it is the same one.
+    tool_template: Option<ChatTemplate>,
+    calls: CallWriting,
     generation: EndsAndDefaults,
     tokenizer_id: [u8; 32],
     /// Made for the first request that asks for a form: that takes some milliseconds.
@@ -147,7 +153,7 @@ impl ModelText {
     pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
         let tokenizer = read_tokenizer(files)?;
         let config: TokenizerConfig = read_json(files, TOKENIZER_CONFIG)?.unwrap_or_default();
-        let template = read_template(files, config.chat_template, &config.special)?;
+        let templates = read_templates(files, config.chat_template, &config.special)?;
         let model: GenerationFile = read_json(files, CONFIG)?.unwrap_or_default();
         let generation: GenerationFile = read_json(files, GENERATION_CONFIG)?.unwrap_or_default();
         let eos_token = config.special.eos().and_then(|t| tokenizer.token_to_id(t));
@@ -158,8 +164,10 @@ impl ModelText {
             token_bytes_max: token_bytes_max(&tokenizer),
             kinds,
             spelling: Spelling::of(&tokenizer),
+            calls: templates.calls(&tokenizer),
             tokenizer,
-            template,
+            template: templates.chat,
+            tool_template: templates.tools,
             generation: generation.merge(model, eos_token),
             tokenizer_id: tokenizer_id(files)?,
             forms: OnceLock::new(),
@@ -170,7 +178,13 @@ impl ModelText {
     /// `strftime_now` is not defined, and templates that check for it fall back.
     #[must_use]
     pub fn with_clock(mut self, now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        self.template = self.template.map(|template| template.with_clock(now));
+        let now = Arc::new(now);
+        let with_clock = |template: ChatTemplate| {
+            let now = Arc::clone(&now);
+            template.with_clock(move || now())
+        };
+        self.template = self.template.map(with_clock);
+        self.tool_template = self.tool_template.map(with_clock);
         self
     }
 
@@ -254,10 +268,22 @@ impl PromptEncoder for ModelText {
     fn chat_prompt(
         &self,
         messages: &[ChatMessage],
+        tools: &[Tool],
         tokens_max: u32,
     ) -> Result<Vec<u32>, PromptError> {
-        let template = self.template.as_ref().ok_or(PromptError::NoChatTemplate)?;
-        self.tokenize(&template.render(messages)?, AroundText::InText, tokens_max)
+        let for_tools = self.tool_template.as_ref().filter(|_| !tools.is_empty());
+        let template = for_tools.or(self.template.as_ref());
+        let template = template.ok_or(PromptError::NoChatTemplate)?;
+        let rendered = template.render(messages, tools)?;
+        self.tokenize(&rendered, AroundText::InText, tokens_max)
+    }
+
+    fn call_syntax(&self) -> Result<CallSyntax, NoTools> {
+        self.calls.syntax
+    }
+
+    fn call_tokens(&self) -> &[u32] {
+        &self.calls.tokens
     }
 
     fn token_bytes_max(&self) -> usize {
@@ -290,6 +316,11 @@ impl Detokenizer for ModelText {
 
     fn is_special(&self, id: u32) -> bool {
         self.kinds.get(id as usize) == Some(&TokenKind::Special)
+    }
+
+    fn special_text(&self, id: u32) -> String {
+        let token = self.tokenizer.id_to_token(id);
+        token.filter(|_| self.is_special(id)).unwrap_or_default()
     }
 
     fn eos(&self) -> &[u32] {
@@ -358,26 +389,51 @@ fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, TextError> {
     usable.map_err(|source| TextError::Tokenizer { file, source })
 }
 
+/// The chat templates of a model.
+struct Templates {
+    chat: Option<ChatTemplate>,
+    /// The one for conversations with tools, if that is another.
+    tools: Option<ChatTemplate>,
+}
+
+impl Templates {
+    /// The way in which the model writes calls of tools.
+    fn calls(&self, tokenizer: &Tokenizer) -> CallWriting {
+        let with_tools = self.tools.as_ref().or(self.chat.as_ref());
+        let with_tools = with_tools.filter(|template| template.has_tools());
+        CallWriting::of(with_tools, tokenizer)
+    }
+}
+
 /// Reads the template in a file of its own, or else the tokenizer configuration's.
-fn read_template(
+fn read_templates(
     files: &ModelFiles,
     configured: Option<TemplateSource>,
     special: &SpecialTokens,
-) -> Result<Option<ChatTemplate>, TextError> {
-    let (name, source) = match files.read(CHAT_TEMPLATE)? {
+) -> Result<Templates, TextError> {
+    let (name, (chat, tools)) = match files.read(CHAT_TEMPLATE)? {
         Some(content) => {
             let text = std::str::from_utf8(&content).map_err(|source| TextError::NotUtf8 {
                 file: files.describe(CHAT_TEMPLATE),
                 source,
             })?;
-            (CHAT_TEMPLATE, Some(text.to_owned()))
+            (CHAT_TEMPLATE, (Some(text.to_owned()), None))
         }
-        None => (TOKENIZER_CONFIG, configured.and_then(TemplateSource::chat)),
+        None => {
+            let sources = configured.map(TemplateSource::sources);
+            (TOKENIZER_CONFIG, sources.unwrap_or_default())
+        }
     };
-    let template = source.map(|source| ChatTemplate::compile(source, special));
-    template.transpose().map_err(|source| TextError::Template {
-        file: files.describe(name),
-        source,
+    let compiled = |source: Option<String>| {
+        let template = source.map(|source| ChatTemplate::compile(source, special));
+        template.transpose().map_err(|source| TextError::Template {
+            file: files.describe(name),
+            source,
+        })
+    };
+    Ok(Templates {
+        chat: compiled(chat)?,
+        tools: compiled(tools)?,
     })
 }
 

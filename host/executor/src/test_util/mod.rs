@@ -107,6 +107,7 @@ pub fn job(prompt: &[u32], output_tokens_max: u32) -> Job {
         ignore_eos: false,
         logprobs: None,
         form: None,
+        shown_tokens: Vec::new(),
         call: None,
     }
 }
@@ -147,6 +148,7 @@ pub fn random_job(rng: &mut Rng, prompt_max: usize, output_tokens_max: u32) -> J
         ignore_eos: rng.u8(0..4) == 0,
         logprobs: None,
         form: None,
+        shown_tokens: Vec::new(),
         call: None,
     }
 }

@@ -271,6 +271,13 @@ impl Detokenizer for Words {
         id == EOS
     }
 
+    fn special_text(&self, id: u32) -> String {
+        if self.is_special(id) {
+            return "<end>".to_owned();
+        }
+        String::new()
+    }
+
     fn eos(&self) -> &[u32] {
         &[EOS]
     }

@@ -1,12 +1,12 @@
 //! Completions: the prompt read, and the shape of answers.
 
-use pointsman_executor::delivery::StopReason;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::envelope::{Choice, FinishReason};
+use super::inflow::Ending;
 use super::logprobs::{TextLogprobs, Told};
 use super::prompt::Prompt;
 use crate::error::ApiError;
@@ -31,13 +31,13 @@ pub(super) fn choice<'a>(
     index: u32,
     text: &'a str,
     told: &Told,
-    stop: Option<StopReason>,
+    end: Option<Ending>,
 ) -> TextChoice<'a> {
     TextChoice {
         text,
         index,
         logprobs: told.of_text(),
-        finish_reason: stop.map(FinishReason::from),
+        finish_reason: end.map(FinishReason::from),
     }
 }
 

@@ -5,11 +5,11 @@ use hyper::header::HeaderValue;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use super::chat::{self, ChatChoice, ChunkChoice};
+use super::chat::{ChatChoice, ChunkChoice};
 use super::completions::{self, TextChoice};
 use super::envelope::Object;
 use super::params::{self, Params};
-use super::{BODY_FIELD, CompletionKind, EVENT_STREAM, sampling};
+use super::{BODY_FIELD, CompletionKind, EVENT_STREAM, messages, sampling, tools};
 use crate::answer::{Answer, JSON, Reply, Responses, response};
 use crate::authorship;
 use crate::error::ErrorBody;
@@ -27,7 +27,8 @@ pub(crate) struct TextAnswer(pub(super) Reply);
 /// The schema of the body of a chat.
 pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
     let required = ["messages"];
-    let prompt = vec![("messages", chat::messages_schema(schemas))];
+    let messages = ("messages", messages::messages_schema(schemas));
+    let prompt = [vec![messages], tools::properties()].concat();
     let body = body(schemas, CompletionKind::Chat, &required, prompt);
     named(schemas, "ChatCompletionRequest", body)
 }
@@ -47,7 +48,7 @@ pub(crate) fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties)
     properties.extend(own);
     let length = json!({"type": "integer", "minimum": 1, "maximum": u32::MAX});
     let prompts = [
-        ("messages", chat::messages_schema(schemas)),
+        ("messages", messages::messages_schema(schemas)),
         ("prompt", completions::prompt_schema()),
         ("prompt_tokens", length),
     ];
@@ -55,6 +56,7 @@ pub(crate) fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties)
         .each_ref()
         .map(|(name, _)| json!({"required": [name]}));
     properties.extend(prompts);
+    properties.extend(tools::properties());
     let mut schema = object(&[], properties);
     schema.insert("anyOf".to_owned(), json!(either));
     schema

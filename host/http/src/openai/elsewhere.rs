@@ -58,7 +58,7 @@ pub(crate) async fn numbers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
 async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiError> {
     let app = call.app;
     let (submission, arrived) = read_call(call, kind, understand).await?;
-    let (_, mut inflow) = submit(app, submission)?;
+    let (_, mut inflow) = submit(app, submission, None)?;
     let first = inflow.first().await;
     let placed = inflow.headers();
     let mut reply = match first {
@@ -66,7 +66,7 @@ async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiErro
             let pace = pace(app, &inflow, arrived);
             relay(relayed, inflow, pace)
         }
-        Ok(Part::Text(_) | Part::End(_)) => return Err(mixed()),
+        Ok(Part::More(_) | Part::End(_)) => return Err(mixed()),
         Err(error) => error.into_reply(),
     };
     reply.headers_mut().extend(placed);

@@ -3,11 +3,13 @@
 use pointsman_executor::delivery::StopReason;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use super::chat::ChunkChoice;
 use super::completions::TextChoice;
-use super::inflow::WholeText;
+use super::inflow::{Ending, WholeText};
 use super::logprobs::Told;
+use super::tools::AnswerPart;
 use super::{CompletionKind, chat, completions};
 
 /// The fields that every part of one answer repeats.
@@ -66,11 +68,13 @@ pub(super) trait Choice: Serialize {
 
 /// The reason why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub(super) enum FinishReason {
     Stop,
     Length,
+    /// The answer ends with calls of tools.
+    ToolCalls,
 }
 
 /// A whole answer, or a chunk of a streamed one.
@@ -95,11 +99,12 @@ fn object_schema<C: Choice>(_: &mut SchemaGenerator) -> Schema {
 
 // === impl FinishReason ===
 
-impl From<StopReason> for FinishReason {
-    fn from(stop: StopReason) -> Self {
-        match stop {
-            StopReason::Stop => FinishReason::Stop,
-            StopReason::Length => FinishReason::Length,
+impl From<Ending> for FinishReason {
+    fn from(end: Ending) -> Self {
+        match (end.stop, end.has_called) {
+            (StopReason::Stop, true) => FinishReason::ToolCalls,
+            (StopReason::Stop, false) => FinishReason::Stop,
+            (StopReason::Length, _) => FinishReason::Length,
         }
     }
 }
@@ -115,12 +120,13 @@ impl Envelope {
         let answers = (0..).zip(answers);
         match self.kind {
             CompletionKind::Chat => {
-                let choices = answers.map(|(index, answer)| chat::whole(index, answer));
+                let ids = |choice, number| self.call_id(choice, number);
+                let choices = answers.map(|(index, answer)| chat::whole(index, answer, &ids));
                 self.write(&mut json, &choices.collect::<Vec<_>>(), usage);
             }
             CompletionKind::Text => {
                 let choices = answers.map(|(index, answer)| {
-                    completions::choice(index, &answer.text, &answer.told, Some(answer.stop))
+                    completions::choice(index, &answer.text, &answer.told, Some(answer.end))
                 });
                 self.write(&mut json, &choices.collect::<Vec<_>>(), usage);
             }
@@ -136,34 +142,46 @@ impl Envelope {
         }
     }
 
-    /// Writes more text of a choice, with the probabilities of its tokens.
-    pub(super) fn write_text(
+    /// Writes a part of a choice, with the probabilities of its tokens.
+    pub(super) fn write_part(
         &self,
         to: &mut Vec<u8>,
-        (index, text, told): (u32, &str, &Told),
+        (index, part, told): (u32, &AnswerPart, &Told),
         usage: UsageField,
     ) {
-        match self.kind {
-            CompletionKind::Chat => {
-                self.write_event(to, &[chat::delta(index, text, told)], usage);
+        match (self.kind, part) {
+            (CompletionKind::Chat, _) => {
+                let ids = |choice, number| self.call_id(choice, number);
+                self.write_event(to, &[chat::delta(index, part, told, &ids)], usage);
             }
-            CompletionKind::Text => {
+            (CompletionKind::Text, AnswerPart::Text(text)) => {
                 self.write_event(to, &[completions::choice(index, text, told, None)], usage);
             }
+            // Completions have no tools.
+            (CompletionKind::Text, AnswerPart::CallBegins(..) | AnswerPart::Arguments(..)) => {}
         }
+    }
+
+    /// The id of a call: nine letters and digits, which is what the strictest chat templates take.
+    fn call_id(&self, choice: u32, number: u32) -> String {
+        const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+        let digest = Sha256::digest(format!("{} {choice} {number}", self.id));
+        let digits = digest.iter().take(9);
+        let digits = digits.map(|byte| char::from(DIGITS[usize::from(*byte) % DIGITS.len()]));
+        digits.collect()
     }
 
     /// Writes the end of a choice, with the probabilities of tokens that have no text.
     pub(super) fn write_stop(
         &self,
         to: &mut Vec<u8>,
-        (index, stop, told): (u32, StopReason, &Told),
+        (index, end, told): (u32, Ending, &Told),
         usage: UsageField,
     ) {
         match self.kind {
-            CompletionKind::Chat => self.write_event(to, &[chat::stop(index, stop, told)], usage),
+            CompletionKind::Chat => self.write_event(to, &[chat::stop(index, end, told)], usage),
             CompletionKind::Text => {
-                let choice = completions::choice(index, "", told, Some(stop));
+                let choice = completions::choice(index, "", told, Some(end));
                 self.write_event(to, &[choice], usage);
             }
         }

@@ -34,6 +34,19 @@ const FIELDS: [(&str, ReadForm); 6] = [
 ];
 
 impl AskedForm {
+    /// A form that the field `param` asks for.
+    pub(super) fn new(param: &str, form: AnswerForm) -> Self {
+        Self {
+            param: param.to_owned(),
+            form,
+        }
+    }
+
+    /// The field that asks for the form.
+    pub(super) fn param(&self) -> &str {
+        &self.param
+    }
+
     /// Checks that the answers of a model can be kept to the form.
     pub(super) fn check(&self, text: &dyn PromptEncoder) -> Result<(), ApiError> {
         text.check_form(&self.form).map_err(|why| {

@@ -4,6 +4,7 @@
 //! An [`Inflow`] that is dropped before its end cancels the request. The futures of its methods
 //! lose nothing when they are dropped.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +12,7 @@ use std::task::{Context, Poll};
 use hyper::HeaderMap;
 use pointsman_core::Outcome;
 use pointsman_driver::message::{Ticket, TicketId};
-use pointsman_executor::delivery::{Deliveries, Delivery, Placement, StopReason};
+use pointsman_executor::delivery::{Deliveries, Delivery, End, Placement, StopReason};
 use pointsman_executor::relay::RelayedResponse;
 
 use crate::authorship;
@@ -19,6 +20,7 @@ use crate::error::{ApiError, Unserved};
 
 use super::envelope::Tokens;
 use super::logprobs::Told;
+use super::tools::{AnswerPart, CallParser};
 
 /// An answer on its way from the executor.
 #[derive(Debug)]
@@ -35,6 +37,10 @@ pub(super) struct Inflow {
     /// The probabilities of tokens, until they are taken.
     told: Told,
     text_has_come: bool,
+    /// The reader of the answer's calls of tools; absent: the model is told of none.
+    calls: Option<CallParser>,
+    /// Parts that have come and were not asked for.
+    parts: VecDeque<Part>,
 }
 
 /// The choices of an answer on their way, each a request of its own.
@@ -51,21 +57,38 @@ pub(super) struct Inflows {
 /// A part of an answer.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// More text; never empty.
-    Text(String),
+    /// More of the answer.
+    More(AnswerPart),
     /// The response of another server, in the place of text; its frames come by themselves.
     Relayed(RelayedResponse),
     /// The end: the answer is whole, or has failed.
-    End(Result<StopReason, ApiError>),
+    End(Result<Ending, ApiError>),
 }
 
-/// The text of a whole answer.
+/// The end of a whole answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ending {
+    pub(super) stop: StopReason,
+    /// True if the answer has a call of a tool.
+    pub(super) has_called: bool,
+}
+
+/// A whole answer.
 #[derive(Debug)]
 pub(super) struct WholeText {
     pub(super) text: String,
+    pub(super) calls: Vec<WholeCall>,
     /// The probabilities of its tokens, where the client asks for them.
     pub(super) told: Told,
-    pub(super) stop: StopReason,
+    pub(super) end: Ending,
+}
+
+/// A call of a tool.
+#[derive(Debug)]
+pub(super) struct WholeCall {
+    pub(super) name: String,
+    /// The arguments, as text.
+    pub(super) arguments: String,
 }
 
 // === impl Inflows ===
@@ -160,7 +183,8 @@ impl Inflows {
 // === impl Inflow ===
 
 impl Inflow {
-    pub(super) fn new(ticket: Ticket, deliveries: Deliveries) -> Self {
+    /// The answer to the request of `ticket`, whose calls of tools are read by `calls`.
+    pub(super) fn new(ticket: Ticket, deliveries: Deliveries, calls: Option<CallParser>) -> Self {
         Self {
             id: ticket.id(),
             deliveries,
@@ -169,6 +193,8 @@ impl Inflow {
             tokens: 0,
             told: Told::default(),
             text_has_come: false,
+            calls,
+            parts: VecDeque::new(),
         }
     }
 
@@ -189,12 +215,11 @@ impl Inflow {
     /// The next part. Not to be called again once the end has come.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Part> {
         loop {
+            if let Some(part) = self.parts.pop_front() {
+                return Poll::Ready(part);
+            }
             match self.deliveries.poll_next(cx) {
-                Poll::Ready(Some(delivery)) => {
-                    if let Some(part) = self.part_of(delivery) {
-                        return Poll::Ready(part);
-                    }
-                }
+                Poll::Ready(Some(delivery)) => self.take(delivery),
                 Poll::Ready(None) => return Poll::Ready(Part::End(Err(ApiError::draining()))),
                 Poll::Pending => return Poll::Pending,
             }
@@ -203,33 +228,47 @@ impl Inflow {
 
     /// The next part, if it is there already.
     pub(super) fn try_next(&mut self) -> Option<Part> {
-        while let Some(delivery) = self.deliveries.try_next() {
-            if let Some(part) = self.part_of(delivery) {
-                return Some(part);
-            }
+        while self.parts.is_empty()
+            && let Some(delivery) = self.deliveries.try_next()
+        {
+            self.take(delivery);
         }
-        None
+        self.parts.pop_front()
     }
 
     /// The first text or response, or an end without any.
     pub(super) async fn first(&mut self) -> Result<Part, ApiError> {
         match poll_fn(|cx| self.poll_next(cx)).await {
             Part::End(Err(error)) => Err(error),
-            part @ (Part::Text(_) | Part::Relayed(_) | Part::End(Ok(_))) => Ok(part),
+            part @ (Part::More(_) | Part::Relayed(_) | Part::End(Ok(_))) => Ok(part),
         }
     }
 
     /// The whole answer that begins with `first`.
     pub(super) async fn all(&mut self, first: Part) -> Result<WholeText, ApiError> {
-        let mut text = String::new();
+        let (mut text, mut calls): (String, Vec<WholeCall>) = Default::default();
         let mut next = first;
         loop {
             match next {
-                Part::Text(more) => text.push_str(&more),
+                Part::More(AnswerPart::Text(more)) => text.push_str(&more),
+                Part::More(AnswerPart::CallBegins(_, name)) => calls.push(WholeCall {
+                    name,
+                    arguments: String::new(),
+                }),
+                Part::More(AnswerPart::Arguments(_, more)) => {
+                    if let Some(call) = calls.last_mut() {
+                        call.arguments.push_str(&more);
+                    }
+                }
                 Part::Relayed(_) => return Err(mixed()),
                 Part::End(end) => {
                     let told = self.take_told();
-                    return end.map(|stop| WholeText { text, told, stop });
+                    return end.map(|end| WholeText {
+                        text,
+                        calls,
+                        told,
+                        end,
+                    });
                 }
             }
             next = poll_fn(|cx| self.poll_next(cx)).await;
@@ -267,40 +306,61 @@ impl Inflow {
         headers
     }
 
-    /// The part of the answer in a delivery, if there is one.
-    fn part_of(&mut self, delivery: Delivery) -> Option<Part> {
+    /// Takes in a delivery: the parts of the answer in it are the next ones.
+    fn take(&mut self, delivery: Delivery) {
         match delivery {
             Delivery::Placed(placement) => {
                 if !self.text_has_come {
                     self.placement = Some(placement);
                 }
-                None
             }
             Delivery::Text(piece) => {
                 self.tokens = self.tokens.saturating_add(piece.tokens);
                 self.told.tokens.extend(piece.logprobs);
                 self.text_has_come |= !piece.text.is_empty();
-                (!piece.text.is_empty()).then_some(Part::Text(piece.text))
+                match &mut self.calls {
+                    Some(calls) => {
+                        let read = calls.push(&piece.text).into_iter();
+                        self.parts.extend(read.map(Part::More));
+                    }
+                    None if piece.text.is_empty() => {}
+                    None => self
+                        .parts
+                        .push_back(Part::More(AnswerPart::Text(piece.text))),
+                }
             }
             Delivery::Relayed(relayed) => {
                 self.text_has_come = true;
-                Some(Part::Relayed(relayed))
+                self.parts.push_back(Part::Relayed(relayed));
             }
             Delivery::End(end) => {
                 self.close();
-                Some(Part::End(match end.outcome {
-                    Outcome::Finished { .. } => Ok(end.stop.unwrap_or(StopReason::Stop)),
-                    Outcome::Refused(_)
-                    | Outcome::Cancelled
-                    | Outcome::Expired(_)
-                    | Outcome::Failed(_) => Err(ApiError::Ended(Box::new(Unserved {
-                        request: self.id,
-                        outcome: end.outcome,
-                        refused_by: end.refused_by,
-                    }))),
-                }))
+                self.end(end);
             }
         }
+    }
+
+    /// Takes in the end of the answer, after what was held back of it.
+    fn end(&mut self, end: End) {
+        let ended = match end.outcome {
+            Outcome::Finished { .. } => {
+                let calls = self.calls.as_mut();
+                let held = calls.map(CallParser::finish).unwrap_or_default();
+                self.parts.extend(held.into_iter().map(Part::More));
+                Ok(Ending {
+                    stop: end.stop.unwrap_or(StopReason::Stop),
+                    has_called: self.calls.as_ref().is_some_and(CallParser::has_called),
+                })
+            }
+            Outcome::Refused(_) | Outcome::Cancelled | Outcome::Expired(_) | Outcome::Failed(_) => {
+                Err(ApiError::Ended(Box::new(Unserved {
+                    request: self.id,
+                    outcome: end.outcome,
+                    refused_by: end.refused_by,
+                })))
+            }
+        };
+        self.parts.push_back(Part::End(ended));
     }
 }
 

@@ -19,6 +19,7 @@ mod envelope;
 mod form;
 mod inflow;
 mod logprobs;
+mod messages;
 pub(super) mod models;
 mod params;
 mod passing;
@@ -28,6 +29,7 @@ mod relay;
 mod sampling;
 mod sse;
 mod target;
+mod tools;
 pub(super) mod trace;
 mod understand;
 
@@ -60,6 +62,7 @@ use params::{Transfer, UsageChunk};
 use passing::Passage;
 use sse::Pace;
 use target::Target;
+use tools::{CallParser, CallReading};
 use understand::{Understood, understand};
 
 pub(super) use document::{chat_body, route_query_schema, text_body};
@@ -126,6 +129,7 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
         submissions,
         of_prompt,
         transfer,
+        calls,
     } = understood;
     let prompts = submissions.iter().step_by(of_prompt);
     let mut envelope = Envelope {
@@ -136,7 +140,7 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<Reply, ApiErro
         prompt_tokens: prompts.map(|it| it.job.prompt.len()).sum(),
     };
     let asked = submissions.first().and_then(|it| it.model.clone());
-    let (ticket, inflows) = submit_all(app, submissions)?;
+    let (ticket, inflows) = submit_all(app, submissions, calls.as_ref())?;
     envelope.id = format!("{}-{:016x}{:08x}", kind.prefix(), app.origin, ticket.0);
     let mut inflows = Inflows::new(inflows, of_prompt);
     let begun = begin(app, &mut inflows, transfer).await;
@@ -222,12 +226,15 @@ fn relay(relayed: RelayedResponse, inflow: Inflow, pace: Pace) -> Reply {
 }
 
 /// Hands the requests for the choices of an answer to the driver, at least one. Returns the first one's
-/// ticket. Where one is not taken, the others are cancelled.
+/// ticket. Where one is not taken, the others are cancelled. Calls of tools are read out of them by `calls`.
 fn submit_all(
     app: &App,
     submissions: Vec<Submission>,
+    calls: Option<&CallReading>,
 ) -> Result<(TicketId, Vec<Inflow>), ApiError> {
-    let submitted = submissions.into_iter().map(|it| submit(app, it));
+    let submitted = submissions
+        .into_iter()
+        .map(|it| submit(app, it, calls.map(CallReading::parser)));
     let submitted = submitted.collect::<Result<Vec<_>, _>>()?;
     let ticket = submitted.first().map(|(ticket, _)| *ticket);
     let ticket = ticket.ok_or(ApiError::Internal)?;
@@ -236,7 +243,11 @@ fn submit_all(
 }
 
 /// Hands a request to the driver.
-fn submit(app: &App, submission: Submission) -> Result<(TicketId, Inflow), ApiError> {
+fn submit(
+    app: &App,
+    submission: Submission,
+    calls: Option<CallParser>,
+) -> Result<(TicketId, Inflow), ApiError> {
     // The host may have begun to drain while the body came or was read.
     app.check_serving()?;
     let quota = app.take_quota(&submission)?;
@@ -247,7 +258,7 @@ fn submit(app: &App, submission: Submission) -> Result<(TicketId, Inflow), ApiEr
         },
         SubmitError::Closed => ApiError::draining(),
     })?;
-    Ok((ticket.id(), Inflow::new(ticket, deliveries)))
+    Ok((ticket.id(), Inflow::new(ticket, deliveries, calls)))
 }
 
 /// Reads a body as a server reads it that has an executor `cpu`, knows the label `team` and serves

@@ -47,13 +47,11 @@ const STOP_CHARS_MAX: usize = 1024;
 
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
-const UNBUILT: [(&str, &[&str]); 23] = [
+const UNBUILT: [(&str, &[&str]); 21] = [
     ("best_of", &["1"]),
     ("prompt_logprobs", &[]),
     ("echo", &["false"]),
     ("suffix", &[r#""""#]),
-    ("tools", &["[]"]),
-    ("tool_choice", &[r#""none""#, r#""auto""#]),
     ("functions", &["[]"]),
     ("function_call", &[r#""none""#, r#""auto""#]),
     ("modalities", &[r#"["text"]"#]),
@@ -74,7 +72,7 @@ const UNBUILT: [(&str, &[&str]); 23] = [
 ];
 
 /// Fields that are taken with any value: none of them changes the answer.
-const WITHOUT_EFFECT: [(&str, &str); 9] = [
+const WITHOUT_EFFECT: [(&str, &str); 8] = [
     ("user", NOT_READ),
     ("safety_identifier", NOT_READ),
     ("metadata", NOT_READ),
@@ -83,7 +81,6 @@ const WITHOUT_EFFECT: [(&str, &str); 9] = [
         "store",
         "Taken, and nothing is stored: answers are kept nowhere.",
     ),
-    ("parallel_tool_calls", "Taken: there are no tool calls."),
     ("prediction", NOT_READ),
     ("prompt_cache_key", NOT_READ),
     ("prompt_cache_retention", NOT_READ),

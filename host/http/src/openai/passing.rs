@@ -123,6 +123,7 @@ pub(super) fn job(output_tokens_max: u32) -> Job {
         ignore_eos: false,
         logprobs: None,
         form: None,
+        shown_tokens: Vec::new(),
         call: None,
     }
 }

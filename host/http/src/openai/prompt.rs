@@ -7,6 +7,7 @@
 
 use pointsman_driver::catalog::ModelEntry;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
+use pointsman_executor::tools::{NoTools, Tool};
 
 use crate::error::{ApiError, quoted};
 
@@ -18,10 +19,17 @@ pub(super) struct PromptReader<'m> {
     pub(super) context_tokens: u32,
 }
 
+/// The conversation that an answer is to continue, and the tools that it may call.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Conversation {
+    pub(super) messages: Vec<ChatMessage>,
+    pub(super) tools: Vec<Tool>,
+}
+
 /// The text or tokens that an answer is to continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
-    Chat(Vec<ChatMessage>),
+    Chat(Conversation),
     Text(String),
     Tokens(Vec<u32>),
 }
@@ -35,6 +43,27 @@ impl<'m> PromptReader<'m> {
             text: model.text.as_deref()?,
             context_tokens: model.context_tokens?,
         })
+    }
+}
+
+// === impl Conversation ===
+
+impl Conversation {
+    /// Checks that a model whose chat template has no tools is told of no calls.
+    fn check(&self, model: &dyn PromptEncoder) -> Result<(), ApiError> {
+        let is_of_tools =
+            |message: &ChatMessage| message.role == "tool" || !message.tool_calls.is_empty();
+        let Some(index) = self.messages.iter().position(is_of_tools) else {
+            return Ok(());
+        };
+        match model.call_syntax() {
+            Err(NoTools::NotInTemplate) => {
+                let param = format!("messages[{index}]");
+                let message = format!("`{param}` is of tools: {}", NoTools::NotInTemplate);
+                Err(ApiError::field(param, message))
+            }
+            Ok(_) | Err(NoTools::UnknownSyntax) => Ok(()),
+        }
     }
 }
 
@@ -55,7 +84,12 @@ impl Prompt {
             return Err(too_long(tokens_min));
         }
         let tokens = match self {
-            Prompt::Chat(messages) => model.text.chat_prompt(&messages, context_tokens),
+            Prompt::Chat(chat) => {
+                chat.check(model.text)?;
+                model
+                    .text
+                    .chat_prompt(&chat.messages, &chat.tools, context_tokens)
+            }
             Prompt::Text(text) => model.text.encode(&text, context_tokens),
             Prompt::Tokens(ids) => return known(ids, model.text),
         };
@@ -81,9 +115,11 @@ impl Prompt {
     fn tokens_min(&self, text: &dyn PromptEncoder) -> usize {
         let in_bytes = |bytes: usize| bytes.div_ceil(text.token_bytes_max());
         match self {
-            Prompt::Chat(messages) => {
-                let bytes = messages.iter().map(|message| message.content.len());
-                in_bytes(bytes.sum()).max(messages.len())
+            Prompt::Chat(Conversation { messages, .. }) => {
+                let bytes = messages
+                    .iter()
+                    .filter_map(|message| message.content.as_ref());
+                in_bytes(bytes.map(String::len).sum()).max(messages.len())
             }
             Prompt::Text(prompt) => in_bytes(prompt.len()),
             // Nothing is to be tokenised, and the caller counts them.
@@ -133,6 +169,7 @@ mod tests {
 
     use super::*;
     use pointsman_executor::form::AnswerForm;
+    use pointsman_executor::tools::CallSyntax;
 
     /// Tokens of four bytes, or of one in a text that is dense.
     #[derive(Debug, Default)]
@@ -154,10 +191,19 @@ mod tests {
         fn chat_prompt(
             &self,
             chat: &[ChatMessage],
+            _: &[Tool],
             tokens_max: u32,
         ) -> Result<Vec<u32>, PromptError> {
-            let texts: Vec<&str> = chat.iter().map(|message| &*message.content).collect();
-            self.encode(&texts.concat(), tokens_max)
+            let texts = chat.iter().filter_map(|message| message.content.clone());
+            self.encode(&texts.collect::<String>(), tokens_max)
+        }
+
+        fn call_syntax(&self) -> Result<CallSyntax, NoTools> {
+            Err(NoTools::NotInTemplate)
+        }
+
+        fn call_tokens(&self) -> &[u32] {
+            &[]
         }
 
         fn token_bytes_max(&self) -> usize {
@@ -190,6 +236,12 @@ mod tests {
         };
         let text = |bytes| "x".repeat(bytes);
         let message = |bytes| ChatMessage::new("user", text(bytes));
+        let chat = |messages| {
+            Prompt::Chat(Conversation {
+                messages,
+                tools: Vec::new(),
+            })
+        };
         let too_long = |param, tokens_min| {
             Err(ApiError::PromptTooLong {
                 param,
@@ -202,15 +254,9 @@ mod tests {
             (Prompt::Text(text(401)), too_long("prompt", 101)),
             (Prompt::Text(text(4 << 20)), too_long("prompt", 1 << 20)),
             (Prompt::Text("dense".repeat(60)), too_long("prompt", 300)),
-            (Prompt::Chat(vec![message(200); 2]), Ok(100)),
-            (
-                Prompt::Chat(vec![message(201); 2]),
-                too_long("messages", 101),
-            ),
-            (
-                Prompt::Chat(vec![message(0); 101]),
-                too_long("messages", 101),
-            ),
+            (chat(vec![message(200); 2]), Ok(100)),
+            (chat(vec![message(201); 2]), too_long("messages", 101)),
+            (chat(vec![message(0); 101]), too_long("messages", 101)),
             (Prompt::Tokens(vec![0; 101]), Ok(101)),
         ] {
             let tokens = prompt.into_tokens(model);

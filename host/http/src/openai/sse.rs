@@ -15,11 +15,11 @@ use hyper::body::{Body, Frame};
 use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::metrics::StreamMetrics;
-use pointsman_executor::delivery::StopReason;
 
 use super::envelope::Envelope;
-use super::inflow::{Inflows, Part, mixed};
+use super::inflow::{Ending, Inflows, Part, mixed};
 use super::params::UsageChunk;
+use super::tools::AnswerPart;
 use crate::error::ApiError;
 
 /// The body of a streamed answer.
@@ -76,13 +76,13 @@ impl EventStream {
     /// Writes `first` of a choice, and all of it that is there already.
     fn write(&mut self, index: u32, first: Part, to: &mut Vec<u8>) {
         let inflow = self.inflows.choice(index);
-        let mut text = String::new();
+        let mut parts = Vec::new();
         let mut next = Some(first);
         let mut ended = None;
         while let Some(part) = next {
             next = match part {
-                Part::Text(more) => {
-                    text.push_str(&more);
+                Part::More(more) => {
+                    gather(&mut parts, more);
                     inflow.try_next()
                 }
                 Part::Relayed(_) => {
@@ -95,24 +95,24 @@ impl EventStream {
                 }
             };
         }
-        if !text.is_empty() {
+        for part in &parts {
             let told = inflow.take_told();
             self.envelope
-                .write_text(to, (index, &text, &told), self.usage.field());
+                .write_part(to, (index, part, &told), self.usage.field());
         }
         self.pace.written(self.inflows.tokens().generated);
         match ended {
             None => {}
-            Some(Ok(stop)) => self.write_end(index, stop, to),
+            Some(Ok(end)) => self.write_end(index, end, to),
             Some(Err(error)) => self.write_error(&error, to),
         }
     }
 
     /// Writes the end of a choice, and of the stream if it is the last one.
-    fn write_end(&mut self, index: u32, stop: StopReason, to: &mut Vec<u8>) {
+    fn write_end(&mut self, index: u32, end: Ending, to: &mut Vec<u8>) {
         let told = self.inflows.choice(index).take_told();
         self.envelope
-            .write_stop(to, (index, stop, &told), self.usage.field());
+            .write_stop(to, (index, end, &told), self.usage.field());
         if self.inflows.end(index) {
             return;
         }
@@ -131,6 +131,19 @@ impl EventStream {
         to.extend_from_slice(b"data: ");
         to.extend_from_slice(&error.json());
         to.extend_from_slice(b"\n\n");
+    }
+}
+
+/// Adds a part to those that are to be written, one with the last of them where they go together.
+fn gather(parts: &mut Vec<AnswerPart>, more: AnswerPart) {
+    match (parts.last_mut(), &more) {
+        (Some(AnswerPart::Text(text)), AnswerPart::Text(more)) => text.push_str(more),
+        (Some(AnswerPart::Arguments(of, text)), AnswerPart::Arguments(number, more))
+            if of == number =>
+        {
+            text.push_str(more);
+        }
+        _ => parts.push(more),
     }
 }
 

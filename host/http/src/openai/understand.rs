@@ -18,9 +18,10 @@ use pointsman_executor::prompt::GenerationDefaults;
 use super::conversation::beginnings;
 use super::params::{self, Params, Transfer};
 use super::passing::{self, Passage};
-use super::prompt::{Prompt, PromptReader};
+use super::prompt::{Conversation, Prompt, PromptReader};
 use super::target::Target;
-use super::{COMPLETION_TOKENS, Caller, CompletionKind, chat, completions, prefix, trace};
+use super::tools::{self, AskedTools, CallReading};
+use super::{COMPLETION_TOKENS, Caller, CompletionKind, completions, messages, prefix, trace};
 use crate::App;
 use crate::body::Body;
 use crate::error::{ApiError, quoted};
@@ -35,6 +36,16 @@ pub(super) struct Understood {
     pub(super) of_prompt: usize,
     /// The way in which an engine's answer is sent.
     pub(super) transfer: Transfer,
+    /// The way in which calls of tools are read out of an engine's answer; absent: it has none.
+    pub(super) calls: Option<CallReading>,
+}
+
+/// A request as it was read: the parameters, the tools, and one prompt at least.
+#[derive(Debug)]
+pub(super) struct ReadRequest {
+    pub(super) params: Params,
+    pub(super) tools: AskedTools,
+    pub(super) prompts: Vec<Prompt>,
 }
 
 /// A request as engines of this host would serve it.
@@ -44,6 +55,7 @@ struct Local {
     /// Choices of each prompt.
     of_prompt: usize,
     transfer: Transfer,
+    calls: Option<CallReading>,
 }
 
 /// The most choices of an answer, of all prompts together.
@@ -106,6 +118,7 @@ pub(super) fn understand(
         submissions: submissions.collect(),
         of_prompt: local.of_prompt,
         transfer: local.transfer,
+        calls: local.calls,
     })
 }
 
@@ -130,11 +143,20 @@ fn read_locally(
 ) -> Result<Local, ApiError> {
     let model = &*target.model;
     let reader = PromptReader::of(model).ok_or_else(|| no_engine(&model.name))?;
-    let (params, prompts) = read(&mut fields, kind, reader.text.defaults())?;
+    let ReadRequest {
+        params,
+        tools,
+        prompts,
+    } = read(&mut fields, kind, reader.text.defaults())?;
     note_ignored(&fields);
-    if let Some(form) = &params.form {
-        form.check(reader.text)?;
+    let calls = tools.reading(reader.text)?;
+    let form = tools.form(params.form.as_ref())?.or(params.form);
+    if let Some(form) = &form {
+        tools.check(form, reader.text)?;
     }
+    let shown_tokens = calls
+        .as_ref()
+        .map_or(&[][..], |_| reader.text.call_tokens());
     let of_prompt = params.choices as usize;
     if prompts.len() * of_prompt > CHOICES_MAX {
         return Err(too_many(prompts.len(), of_prompt));
@@ -152,7 +174,8 @@ fn read_locally(
             stop: params.stop.clone(),
             ignore_eos: params.ignore_eos,
             logprobs: params.logprobs,
-            form: params.form.as_ref().map(|asked| asked.form.clone()),
+            form: form.as_ref().map(|asked| asked.form.clone()),
+            shown_tokens: shown_tokens.to_vec(),
             call: None,
         };
         // Each choice has a seed of its own; the first one that of the request.
@@ -166,6 +189,7 @@ fn read_locally(
         works,
         of_prompt,
         transfer: params.transfer,
+        calls,
     })
 }
 
@@ -249,7 +273,8 @@ fn route_size(
     let (prompt_tokens, prompt_blocks) = match length {
         Some(length) => (length as usize, PromptBlocks::default()),
         None => {
-            let prompt = prompts(fields, kind)?.swap_remove(0);
+            let tools = asked_tools(fields, kind)?;
+            let prompt = prompts(fields, kind, &tools)?.swap_remove(0);
             let tokens = prompt.into_tokens(reader)?;
             let blocks = prompt_blocks(app, catalog, (tenant, &model.name), &tokens);
             (tokens.len(), blocks)
@@ -278,21 +303,42 @@ fn prompt_blocks(
     )
 }
 
-/// Reads all fields of a body but the model's name and the hints. There is one prompt at least.
+/// Reads all fields of a body but the model's name and the hints.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     kind: CompletionKind,
     defaults: &GenerationDefaults,
-) -> Result<(Params, Vec<Prompt>), ApiError> {
+) -> Result<ReadRequest, ApiError> {
     params::refuse_unbuilt(fields)?;
     let params = Params::take(fields, kind, defaults)?;
-    let prompts = prompts(fields, kind)?;
-    Ok((params, prompts))
+    let tools = asked_tools(fields, kind)?;
+    Ok(ReadRequest {
+        prompts: prompts(fields, kind, &tools)?,
+        params,
+        tools,
+    })
 }
 
-fn prompts(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<Vec<Prompt>, ApiError> {
+/// The tools of a request, which only chats have.
+fn asked_tools(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<AskedTools, ApiError> {
+    let asked = tools::take(fields)?;
+    if kind == CompletionKind::Text && !asked.told().is_empty() {
+        let message = "`tools` is for chats; use /v1/chat/completions";
+        return Err(ApiError::field("tools", message));
+    }
+    Ok(asked)
+}
+
+fn prompts(
+    fields: &mut Fields<'_>,
+    kind: CompletionKind,
+    tools: &AskedTools,
+) -> Result<Vec<Prompt>, ApiError> {
     match kind {
-        CompletionKind::Chat => Ok(vec![Prompt::Chat(chat::messages(fields)?)]),
+        CompletionKind::Chat => Ok(vec![Prompt::Chat(Conversation {
+            messages: messages::messages(fields)?,
+            tools: tools.told().to_vec(),
+        })]),
         CompletionKind::Text => completions::prompts(fields),
     }
 }
@@ -332,6 +378,7 @@ impl Local {
             works: vec![(job, PromptBlocks::default())],
             of_prompt: 1,
             transfer: Transfer::Whole,
+            calls: None,
         }
     }
 }

@@ -35,7 +35,7 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         ChatMessage::new("system", "Be brief."),
         ChatMessage::new("user", "Hi"),
     ];
-    let prompt = TEXT.chat_prompt(&messages, u32::MAX).unwrap();
+    let prompt = TEXT.chat_prompt(&messages, &[], u32::MAX).unwrap();
     let defaults = TEXT.defaults();
     let expected = Job {
         output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
@@ -51,6 +51,7 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         ignore_eos: false,
         logprobs: None,
         form: None,
+        shown_tokens: Vec::new(),
         call: None,
     };
     assert_eq!(got, expected);
@@ -93,6 +94,7 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
         ignore_eos: true,
         logprobs: Some(3),
         form: None,
+        shown_tokens: Vec::new(),
         call: None,
     };
     assert_eq!(got, expected);
@@ -166,7 +168,19 @@ async fn what_is_wrong_is_named() {
         ("messages", r#"{"messages": []}"#),
         (
             "messages[0].role",
+            r#"{"messages": [{"role": "oracle", "content": "x"}]}"#,
+        ),
+        (
+            "messages[0].tool_call_id",
             r#"{"messages": [{"role": "tool", "content": "x"}]}"#,
+        ),
+        ("tools", r#"{"tools": {}}"#),
+        ("tools[0]", r#"{"tools": [{"type": "function"}]}"#),
+        ("tool_choice", r#"{"tool_choice": "required"}"#),
+        // The demo model knows none.
+        (
+            "tools",
+            r#"{"tools": [{"type": "function", "function": {"name": "f"}}]}"#,
         ),
         ("temperature", r#"{"temperature": "hot"}"#),
         ("temperature", r#"{"temperature": 2.1}"#),
@@ -227,8 +241,6 @@ async fn what_does_not_fit_the_context_is_refused() {
 async fn what_is_not_built_is_refused_by_name() {
     let additions = [
         ("best_of", r#"{"best_of": 2}"#),
-        ("tools", r#"{"tools": [{"type": "function"}]}"#),
-        ("tool_choice", r#"{"tool_choice": "required"}"#),
         ("functions", r#"{"functions": [{}]}"#),
         ("echo", r#"{"echo": true}"#),
         ("modalities", r#"{"modalities": ["text", "audio"]}"#),
