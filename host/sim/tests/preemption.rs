@@ -10,7 +10,7 @@ use common::{
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
     Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, NewRequest, Outcome, RefusalCause,
-    RequestId, RequeuedWhy,
+    RequestId, RequeuedWhy, ShortageCause,
 };
 
 /// One executor whose sequences take three steps to leave.
@@ -179,6 +179,23 @@ fn what_leaves_for_one_does_not_count_for_another() {
     assert!(is_running(&world, first) && is_running(&world, second));
     assert!(world.run_out(END));
     assert_nothing_held(&mut world);
+}
+
+#[test]
+fn what_a_victim_lacks_itself_is_not_kept_from_the_needy() {
+    let (mut world, executor) = slow_to_leave(2, 8);
+    let stays = arrive(&mut world, request(17, 3));
+    let short = arrive(&mut world, background(11, 20));
+    world
+        .policies
+        .on_evict(move |shortage| (shortage.needy != short).then(|| evict(executor, &[short])));
+    steps(&mut world, executor, 2);
+    assert!(has_fact(&world, &Fact::Short(short, ShortageCause::Blocks)));
+    assert!(is_running(&world, stays));
+    // It lacks a slot and three blocks, which the one that is short of a fourth leaves.
+    let needy = arrive(&mut world, request(11, 1));
+    assert_eq!(refusals(&world), []);
+    assert_eq!(evictions(&world), [(short, needy)]);
 }
 
 #[test]

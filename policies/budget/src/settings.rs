@@ -20,7 +20,7 @@ pub struct Settings {
     /// many as the step has.
     pub prefill_max: Option<u32>,
     /// Permission for a running sequence that cannot grow to take the blocks of one that is as
-    /// urgent but started later, where no less urgent sequence can give any.
+    /// urgent but came later, where no less urgent sequence can give any.
     pub yield_to_older: bool,
     /// Tokens that a victim must hold for itself to be moved to host memory, where there is room,
     /// instead of being computed again.

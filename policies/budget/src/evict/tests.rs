@@ -272,10 +272,19 @@ fn later_ones_as_urgent_give_as_a_last_resort() {
         started,
         ..urgent(request, executor, 1)
     };
-    let rows = || [since(1, 0, 49), since(2, 0, 51), since(3, 1, 60), growing()];
+    // The needy one was evicted once, so it started after one that came later.
+    let later = NEEDY + 1;
+    let rows = || {
+        [
+            since(1, 0, 51),
+            since(later, 0, 49),
+            since(NEEDY + 2, 1, 60),
+            growing(),
+        ]
+    };
     two_engines().running(rows()).check(
         blocks(10, Some(0)),
-        Some((0, &[2], Reason::BlocksFromLater)),
+        Some((0, &[later], Reason::BlocksFromLater)),
     );
     // Two are enough on no engine.
     two_engines()

@@ -10,7 +10,8 @@ use pointsman_sdk::{Mirror, Urgency};
 pub(super) enum Asked<'a> {
     /// Sequences that are less urgent than this.
     LessUrgent(Urgency),
-    /// Sequences that are less urgent than this one, or as urgent and started later.
+    /// Sequences that are less urgent than this one, or as urgent and came later. One that was evicted
+    /// starts later and has still come earlier: the host asks for it first.
     LessUrgentOrLater(&'a Sequence),
 }
 
@@ -28,9 +29,9 @@ impl Asked<'_> {
         match self {
             Self::LessUrgent(needy) => urgency < needy,
             Self::LessUrgentOrLater(needy) => {
-                let later = (sequence.started, sequence.request) > (needy.started, needy.request);
+                let is_later = sequence.request > needy.request;
                 let needy = Urgency::from(needy);
-                urgency < needy || urgency == needy && later
+                urgency < needy || urgency == needy && is_later
             }
         }
     }

@@ -164,7 +164,8 @@ impl Books<'_> {
             let coming = pool.map(|pool| pool.available() + pool.freed_by(&leaving));
             (shortage.blocks, coming)
         };
-        if coming.is_some_and(|coming| coming < blocks + self.spoken_for(device.id, needy)) {
+        if coming.is_some_and(|coming| coming < blocks + self.spoken_for(device.id, needy, victims))
+        {
             return false;
         }
         !waits
@@ -186,14 +187,15 @@ impl Books<'_> {
     }
 
     /// The number of blocks that others have first claim on: requests with open claims, and for a
-    /// newcomer also the running sequences that lack some.
-    fn spoken_for(self, device: DeviceId, needy: &Request) -> u32 {
+    /// newcomer also the running sequences that lack some. A victim's claim goes with it.
+    fn spoken_for(self, device: DeviceId, needy: &Request, victims: &Leaving) -> u32 {
         let device = &self.ledger[device];
         let mut ahead: BTreeSet<RequestId> = device.claims.iter().copied().collect();
         if needy.waiting().is_some() {
             ahead.extend(&device.short);
         }
-        let others = ahead.into_iter().filter(|id| *id != needy.id());
+        let others = ahead.difference(victims);
+        let others = others.copied().filter(|id| *id != needy.id());
         others.map(|id| self.blocks_missing(id)).sum()
     }
 
