@@ -159,7 +159,11 @@ impl PolicySource {
         }
     }
 
-    fn instantiate(&self) -> Result<Box<dyn Instance>, Fault> {
+    /// Makes an instance, which nobody has configured.
+    ///
+    /// # Errors
+    /// The fault that ended its start.
+    pub fn instantiate(&self) -> Result<Box<dyn Instance>, Fault> {
         match &self.code {
             Code::Component(component) => Ok(Box::new(WasmInstance::new(component, self.limits)?)),
             Code::Native(make) => Ok(make()),

@@ -31,6 +31,7 @@ mod server;
 mod settings;
 pub mod simulate;
 mod status;
+mod stopwatch;
 mod table;
 mod test;
 

@@ -3,22 +3,28 @@
 //! The testkit defines and runs both; here a file takes the place of the policy of its name in
 //! scenarios, and the default policies stand ready beside it.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_notation::Time;
 use pointsman_policy::{
     Instance, Limits, PolicyComponent, PolicyEngine, PolicySource, WasmInstance,
 };
-use pointsman_testkit::properties::{self, Plan};
+use pointsman_testkit::properties::{self, Plan, Property};
 use pointsman_testkit::report::{self, Case, Problem, Report, Suite, Verdict};
 use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};
+use serde::Deserialize;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 
 use super::settings::Given;
+use super::stopwatch::stopwatch;
 use super::{Done, PolicyFileArg, check, file};
 
 /// Arguments of `policy test`.
@@ -48,15 +54,26 @@ struct PropertyArgs {
     /// The policy's [settings] and [limits] while properties are checked; a scenario has its own
     #[arg(long, value_name = "FILE.toml", requires = "properties")]
     settings: Option<PathBuf>,
-    /// Runs, each with the next seed
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    runs: u32,
+    /// Begin new runs, each with the next seed, for so long
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", requires = "properties", conflicts_with = "runs", value_parser = time)]
+    time: Duration,
+    /// Make so many runs, however long they take
+    #[arg(long, value_name = "N", requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: Option<u32>,
     /// The seed of the first run
     #[arg(long, value_name = "N", default_value_t = 1, requires = "properties")]
     seed: u64,
     /// Events of a run: arrivals, failures, time passing
     #[arg(long, value_name = "N", default_value_t = 100, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     events: u32,
+    /// Folder for the scenario that is left of each broken property
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "found",
+        requires = "properties"
+    )]
+    save: PathBuf,
 }
 
 /// The format of a report.
@@ -66,9 +83,6 @@ enum Format {
     Junit,
     Json,
 }
-
-/// Advice for repeating a failed property check.
-const AGAIN: &str = "a seed and its events show the same again: --properties --runs 1 --seed SEED --events EVENTS\n";
 
 /// The policy under test, with a note if the running scenario has bound it.
 struct Subject {
@@ -86,6 +100,7 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
         Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
     };
     let mut suites = Vec::new();
+    let mut saved = String::new();
     if !scenarios.is_empty() {
         let mut kit = Kit::new(registry(&subject, defaults));
         let cases = scenarios
@@ -99,7 +114,10 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
     }
     if args.properties.properties {
         match args.properties.check(&subject.component)? {
-            Ok(suite) => suites.push(suite),
+            Ok(suite) => {
+                saved = args.properties.save(path, &suite)?;
+                suites.push(suite);
+            }
             Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
         }
     }
@@ -113,8 +131,8 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
         return Ok(Done::good(text));
     }
     let is_for_people = args.format == Format::Human || args.output.is_some();
-    if args.properties.properties && is_for_people {
-        text.push_str(AGAIN);
+    if is_for_people {
+        text.push_str(&saved);
     }
     Ok(Done::not_good(text))
 }
@@ -184,13 +202,10 @@ fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
     if !subject.bound.load(Ordering::Relaxed) {
         let passed = |case: &&mut Case| matches!(case.verdict, Verdict::Passed(_));
         for case in cases.iter_mut().filter(passed) {
-            case.verdict = Verdict::Broken(Problem {
-                summary: format!(
-                    "it is not about this policy: bind it with [policy.{}]",
-                    subject.names[0]
-                ),
-                detail: String::new(),
-            });
+            case.verdict = Verdict::Broken(Problem::new(format!(
+                "it is not about this policy: bind it with [policy.{}]",
+                subject.names[0]
+            )));
         }
     }
     cases
@@ -205,12 +220,42 @@ impl PropertyArgs {
         let subject = properties::Subject::component(component, &given.settings, given.limits);
         let plan = Plan {
             seed: self.seed,
-            runs: self.runs,
+            runs: self.runs.unwrap_or(u32::MAX),
             events: self.events,
             ..Plan::default()
         };
-        Ok(properties::check(&subject, &plan).map_err(|error| check::explained(&error)))
+        let (elapsed, is_timed) = (stopwatch(), self.runs.is_none());
+        let mut goes_on = || !is_timed || elapsed() < self.time;
+        let checked = properties::check_while(&subject, &plan, &mut goes_on);
+        Ok(checked.map_err(|error| check::explained(&error)))
     }
+
+    /// Writes the scenario that is left of each broken property. Returns how to run it again.
+    fn save(&self, policy: &Path, suite: &Suite) -> Result<String> {
+        let mut lines = String::new();
+        for (property, case) in Property::ALL.into_iter().zip(&suite.cases) {
+            let Verdict::Failed(Problem {
+                scenario: Some(scenario),
+                ..
+            }) = &case.verdict
+            else {
+                continue;
+            };
+            let folder = self.save.display();
+            fs::create_dir_all(&self.save).with_context(|| format!("{folder} not made"))?;
+            let file = self.save.join(format!("{}.toml", property.name()));
+            let (policy, shown) = (policy.display(), file.display());
+            fs::write(&file, scenario).with_context(|| format!("{shown} not written"))?;
+            writeln!(lines, "again: pointsman policy test {policy} {shown}")?;
+        }
+        Ok(lines)
+    }
+}
+
+/// Reads a duration of the command line.
+fn time(text: &str) -> Result<Duration, ValueError> {
+    let Time(time) = Time::deserialize(StrDeserializer::new(text))?;
+    Ok(time)
 }
 
 // === impl Format ===

@@ -292,11 +292,9 @@ fn case(name: &str, start: Location, error: Option<&RunError>) -> Case {
         Some(RunError::Unmet(unmet)) => Verdict::Failed(Problem {
             summary: unmet.summary(),
             detail: unmet.to_string(),
+            scenario: None,
         }),
-        Some(error) => Verdict::Broken(Problem {
-            summary: chain(error),
-            detail: String::new(),
-        }),
+        Some(error) => Verdict::Broken(Problem::new(chain(error))),
     };
     Case {
         name: name.to_owned(),

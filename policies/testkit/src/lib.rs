@@ -43,6 +43,7 @@ pub mod report;
 mod run;
 pub mod scale;
 mod scenario;
+mod shuffled;
 
 pub use kit::{Failures, Flavour, Kit, Registry, check_dir, run, scenario_files};
 pub use run::{Ran, RunError, Unmet};

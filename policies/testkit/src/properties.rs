@@ -2,8 +2,8 @@
 //!
 //! [`check`] puts a policy through seeded runs of a whole host, in which the built-in rules make
 //! the decisions that the policy does not make, and reports each property of [`Property::ALL`]. A
-//! broken property is reported with the seed and the smallest number of events that show it: these
-//! make the same run again.
+//! broken property is reported like a scenario that fails, and with it: the least that is left of the
+//! run and still breaks it.
 //!
 //! ```no_run
 //! use pointsman_testkit::properties::{Plan, Subject, check};
@@ -20,21 +20,21 @@
 //! # Not here
 //! The purpose of one policy: its scenarios.
 
-mod copies;
+mod draw;
+mod event;
 mod fuel;
-mod load;
+mod play;
 mod shipped;
-mod shrink;
 mod subject;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pointsman_core::Micros;
+use pointsman_core::{Hook, HookSet, Micros};
 use pointsman_policy::{Patience, PolicyHost, PolicySource, StartError, start};
 
-use crate::native::panic_message;
 use crate::report::{Case, Problem, Suite, Verdict};
+use crate::run::Exercised;
+use play::Stage;
 pub use shipped::Shipped;
 pub use subject::Subject;
 
@@ -79,9 +79,6 @@ pub struct Plan {
     pub fleets: Vec<u32>,
 }
 
-/// The first problem of each broken property.
-type Broken = BTreeMap<Property, Problem>;
-
 // === impl Plan ===
 
 impl Default for Plan {
@@ -111,6 +108,30 @@ impl Property {
         Self::BoundedFuel,
     ];
 
+    /// The properties that runs show.
+    pub(crate) const IN_RUNS: [Self; 6] = [
+        Self::NeverRefused,
+        Self::SurvivesRestart,
+        Self::IgnoresRowOrder,
+        Self::StarvesNobody,
+        Self::SparesVictims,
+        Self::ExplainsItself,
+    ];
+
+    /// The property's name in a scenario.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NeverRefused => "never-refused",
+            Self::SurvivesRestart => "survives-restart",
+            Self::IgnoresRowOrder => "ignores-row-order",
+            Self::StarvesNobody => "starves-nobody",
+            Self::SparesVictims => "spares-victims",
+            Self::ExplainsItself => "explains-itself",
+            Self::BoundedFuel => "bounded-fuel",
+        }
+    }
+
     /// The property as the end of a sentence about a policy.
     #[must_use]
     pub fn sentence(self) -> &'static str {
@@ -126,89 +147,146 @@ impl Property {
     }
 }
 
-/// The outcome of one run.
-enum Outcome {
-    Ran(load::Ran),
-    HostBroke(Problem),
-}
-
 /// Checks every property. If the host breaks an invariant of its own, all properties that runs
 /// would show are reported as broken.
 ///
 /// # Errors
 /// If the policy does not start.
 pub fn check(subject: &Subject, plan: &Plan) -> Result<Suite, StartError> {
-    let started = start(subject.source())?;
+    check_while(subject, plan, &mut || true)
+}
+
+/// Checks every property, as [`check`] does, in runs that begin while `goes_on` says so: one of each
+/// kind at least, and at most as many as planned.
+///
+/// # Errors
+/// If the policy does not start.
+pub fn check_while(
+    subject: &Subject,
+    plan: &Plan,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Suite, StartError> {
+    let started = start(subject.source().clone())?;
     let name = started.description().name.clone();
-    let mut broken = Broken::new();
-    let (mut compared, mut explained, mut evictions) = (0, 0, 0);
-    let mut host_broke = None;
-    for run in 0..plan.runs {
-        let seed = plan.seed.wrapping_add(u64::from(run));
-        match run_once(subject, plan, seed)? {
-            Outcome::Ran(ran) => {
-                compared += ran.compared;
-                explained += ran.explained;
-                evictions += ran.evictions;
-                for (property, problem) in ran.broken {
-                    if broken.contains_key(&property) {
-                        continue;
-                    }
-                    let least = shrink::least((subject, plan, seed), property, problem)?;
-                    broken.insert(property, least);
-                }
-            }
-            Outcome::HostBroke(problem) => {
-                host_broke = Some(problem);
-                break;
-            }
+    let mut found = Found::default();
+    while found.runs < plan.runs && (found.runs < KINDS_OF_RUNS || goes_on()) {
+        if !found.run((subject, &name), plan) {
+            break;
         }
     }
-    let runs = format!("{} runs from seed {}", plan.runs, plan.seed);
-    let cases = Property::ALL.map(|property| Case {
+    let cases = Property::ALL.into_iter().map(|property| Case {
         name: property.sentence().to_owned(),
         place: None,
-        verdict: match (property, &host_broke, broken.remove(&property)) {
-            (Property::BoundedFuel, _, _) => fuel::check(subject, plan),
-            (_, Some(problem), _) => Verdict::Broken(problem.clone()),
-            (_, None, Some(problem)) => Verdict::Failed(problem),
-            (Property::SurvivesRestart | Property::IgnoresRowOrder, None, None) => {
-                Verdict::Passed(format!("{runs}, {compared} answers compared"))
-            }
-            (Property::SparesVictims, None, None) if evictions == 0 => {
-                Verdict::Skipped("it evicts nobody".to_owned())
-            }
-            (Property::SparesVictims, None, None) => {
-                Verdict::Passed(format!("{runs}, {evictions} evictions"))
-            }
-            (Property::ExplainsItself, None, None) if explained == 0 => {
-                Verdict::Skipped("it explains no placement".to_owned())
-            }
-            (Property::ExplainsItself, None, None) => {
-                Verdict::Passed(format!("{runs}, {explained} answers explained"))
-            }
-            (Property::NeverRefused | Property::StarvesNobody, None, None) => {
-                Verdict::Passed(runs.clone())
-            }
+        verdict: if property == Property::BoundedFuel {
+            fuel::check(subject, plan)
+        } else {
+            found.verdict(property, plan)
         },
     });
+    let mut cases: Vec<Case> = cases.collect();
+    cases.push(found.exercises(started.hooks()));
     Ok(Suite {
         name: format!("{name} ({})", subject.flavour()),
-        cases: cases.into(),
+        cases,
     })
 }
 
-fn run_once(subject: &Subject, plan: &Plan, seed: u64) -> Result<Outcome, StartError> {
-    let ran = catch_unwind(AssertUnwindSafe(|| load::run(subject, plan, seed)));
-    match ran {
-        Ok(ran) => Ok(Outcome::Ran(ran?)),
-        Err(payload) => Ok(Outcome::HostBroke(Problem {
-            summary: format!(
-                "seed {seed}, {} events: the host broke an invariant",
-                plan.events
-            ),
-            detail: panic_message(payload.as_ref()),
-        })),
+/// Number of kinds of runs, one of which each seed makes.
+const KINDS_OF_RUNS: u32 = 4;
+
+/// Findings of the runs so far.
+#[derive(Debug, Default)]
+struct Found {
+    runs: u32,
+    broken: BTreeMap<Property, Problem>,
+    host_broke: Option<Problem>,
+    exercised: Exercised,
+}
+
+// === impl Found ===
+
+impl Found {
+    /// Makes the next run. False if it says nothing about the policy, as no other would.
+    fn run(&mut self, (subject, name): (&Subject, &str), plan: &Plan) -> bool {
+        let seed = plan.seed.wrapping_add(u64::from(self.runs));
+        self.runs += 1;
+        let (stage, played) = match Stage::drawn((subject, name), plan, seed) {
+            Ok(drawn) => drawn,
+            Err(error) => {
+                self.host_broke = Some(Problem::new(format!("seed {seed}: {error}")));
+                return false;
+            }
+        };
+        self.exercised.add(&played.exercised);
+        for (property, (summary, by_then)) in played.broken {
+            let events = &played.events[..by_then];
+            let problem = || stage.problem(property, &summary, events);
+            self.broken.entry(property).or_insert_with(problem);
+        }
+        true
+    }
+
+    fn verdict(&mut self, property: Property, plan: &Plan) -> Verdict {
+        if let Some(problem) = &self.host_broke {
+            return Verdict::Broken(problem.clone());
+        }
+        if let Some(problem) = self.broken.remove(&property) {
+            return Verdict::Failed(problem);
+        }
+        let runs = format!("{} runs from seed {}", self.runs, plan.seed);
+        let Exercised {
+            compared,
+            explained,
+            choices,
+            ..
+        } = &self.exercised;
+        match property {
+            Property::SurvivesRestart | Property::IgnoresRowOrder => {
+                Verdict::Passed(format!("{runs}, {compared} answers compared"))
+            }
+            Property::SparesVictims => match choices.get("evicts") {
+                None => Verdict::Skipped("it evicts nobody".to_owned()),
+                Some(evictions) => Verdict::Passed(format!("{runs}, {evictions} evictions")),
+            },
+            Property::ExplainsItself if *explained == 0 => {
+                Verdict::Skipped("it explains no placement".to_owned())
+            }
+            Property::ExplainsItself => {
+                Verdict::Passed(format!("{runs}, {explained} answers explained"))
+            }
+            Property::NeverRefused | Property::StarvesNobody | Property::BoundedFuel => {
+                Verdict::Passed(runs)
+            }
+        }
+    }
+
+    /// The case that says what the runs did not exercise.
+    fn exercises(&self, hooks: HookSet) -> Case {
+        let Exercised {
+            answers, choices, ..
+        } = &self.exercised;
+        let unasked = hooks.iter().filter(|hook| !answers.contains_key(hook));
+        let unasked = unasked.map(|hook| format!("{} was not asked", hook.as_str()));
+        let never = Exercised::CHOICES.into_iter();
+        let never = never.filter(|(hook, choice)| {
+            hooks.contains(*hook) && answers.contains_key(hook) && !choices.contains_key(choice)
+        });
+        let never = never.map(|(hook, choice)| format!("{} never {choice}", hook.as_str()));
+        let lacking: Vec<String> = unasked.chain(never).collect();
+        let asked = hooks.iter().map(|hook: Hook| {
+            let count = answers.get(&hook).copied().unwrap_or(0);
+            format!("{} {count}", hook.as_str())
+        });
+        let asked = format!("answers: {}", asked.collect::<Vec<_>>().join(", "));
+        Case {
+            name: "is exercised in all that it decides".to_owned(),
+            place: None,
+            verdict: if lacking.is_empty() {
+                Verdict::Passed(asked)
+            } else {
+                Verdict::Skipped(format!("{}; {asked}", lacking.join(", ")))
+            },
+        }
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Problem {
     pub summary: String,
     /// All details; may be empty or have many lines.
     pub detail: String,
+    /// Text of a scenario that shows the problem; absent: there is none, or the case is one.
+    pub scenario: Option<String>,
 }
 
 /// Counts of cases by their result.
@@ -75,6 +77,20 @@ pub struct Counts {
     pub failed: usize,
     /// Number of [`Verdict::Broken`].
     pub broken: usize,
+}
+
+// === impl Problem ===
+
+impl Problem {
+    /// A problem that its summary tells.
+    #[must_use]
+    pub fn new(summary: impl Into<String>) -> Self {
+        Self {
+            summary: summary.into(),
+            detail: String::new(),
+            scenario: None,
+        }
+    }
 }
 
 // === impl Report ===

@@ -7,6 +7,8 @@
 mod check;
 mod failure;
 mod history;
+mod judge;
+mod ongoing;
 mod state;
 mod timeline;
 mod watch;
@@ -23,7 +25,9 @@ use crate::native::panic_message;
 use crate::scenario::{PolicyBinding, Scenario};
 use check::Miss;
 pub use failure::Unmet;
-use state::ScenarioRun;
+pub(crate) use judge::Exercised;
+use judge::Judge;
+pub(crate) use state::ScenarioRun;
 use watch::{Watch, Watched};
 
 #[cfg(test)]
@@ -151,12 +155,9 @@ fn attempt(
     sources: Sources<'_>,
     about: &BTreeSet<RequestId>,
 ) -> Result<Attempt, RunError> {
-    let (host, names) = bind(scenario, sources)?;
-    let watched = Watched {
-        inner: host,
-        sink: Watch::new(about.clone()),
-    };
+    let watched = watched(scenario, sources, about.clone(), EVERY_ANSWER)?;
     catch_unwind(AssertUnwindSafe(|| {
+        let (watched, names) = watched;
         play(scenario, ScenarioRun::new(scenario, watched, names)?)
     }))
     .unwrap_or_else(|payload| {
@@ -165,6 +166,44 @@ fn attempt(
             detail: panic_message(payload.as_ref()),
         })
     })
+}
+
+/// The answers that a scenario with properties compares: each of them, with this seed.
+pub(crate) const EVERY_ANSWER: (u32, u64) = (1, 1);
+
+/// Begins a run that its caller goes on with. Of the answers one in so many is compared with those of
+/// copies, drawn by a seed.
+pub(crate) fn begin(
+    scenario: &Scenario,
+    sources: Sources<'_>,
+    sampling: (u32, u64),
+) -> Result<ScenarioRun, RunError> {
+    let (watched, names) = watched(scenario, sources, BTreeSet::new(), sampling)?;
+    ScenarioRun::new(scenario, watched, names)
+}
+
+/// The policies of a scenario behind their watch, and their names.
+fn watched(
+    scenario: &Scenario,
+    sources: Sources<'_>,
+    about: BTreeSet<RequestId>,
+    sampling: (u32, u64),
+) -> Result<(Watched, Vec<String>), RunError> {
+    let mut bound = Vec::new();
+    let mut kept = |binding: &PolicyBinding| {
+        let source = sources(binding)?;
+        bound.push(source.clone());
+        Ok(source)
+    };
+    let (host, names) = bind(scenario, &mut kept)?;
+    let properties = scenario.properties.clone();
+    let is_judged = !properties.is_empty();
+    let judge = is_judged.then(|| Judge::new(properties, bound.into_iter(), sampling));
+    let watched = Watched {
+        inner: host,
+        sink: Watch::new(about, judge),
+    };
+    Ok((watched, names))
 }
 
 fn play(scenario: &Scenario, mut run: ScenarioRun) -> Result<Attempt, RunError> {
@@ -177,17 +216,22 @@ fn play(scenario: &Scenario, mut run: ScenarioRun) -> Result<Attempt, RunError> 
                 why,
             })?;
         }
+        let mut misses = Vec::new();
         if let Some(expect) = &step.expect {
             run.settle();
-            let misses = check::step(&run, expect);
-            if !misses.is_empty() {
-                return Ok(Attempt::Unmet(failed(run, number, misses)));
-            }
+            misses = check::step(&run, expect);
+        }
+        misses.extend(check::properties(&mut run));
+        if !misses.is_empty() {
+            return Ok(Attempt::Unmet(failed(run, number, misses)));
+        }
+        if step.expect.is_some() {
             run.set_mark();
         }
     }
     run.settle();
-    let misses = check::end(&run, &scenario.end);
+    let mut misses = check::end(&run, scenario);
+    misses.extend(check::properties(&mut run));
     if !misses.is_empty() {
         return Ok(Attempt::Unmet(failed(run, 0, misses)));
     }

@@ -8,6 +8,7 @@
 //!    (`scenario::tests`).
 //! 2. Every scenario expects something (`scenario::tests`).
 
+pub(crate) mod count;
 pub(crate) mod expect;
 pub(crate) mod fleet;
 pub(crate) mod names;
@@ -15,7 +16,7 @@ pub(crate) mod prompt;
 pub(crate) mod step;
 pub(crate) mod units;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use pointsman_core::{Config, Hook, HookSet, Micros};
@@ -24,10 +25,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
 
-use expect::End;
+use crate::properties::Property;
+use expect::{End, Expect};
 use fleet::{DeviceTable, ExecutorTable, ModelTable, TenantTable};
 use step::{Step, StepTable};
-use units::micros;
+use units::{Names, micros};
 
 #[cfg(test)]
 mod tests;
@@ -48,6 +50,8 @@ pub struct Scenario {
     pub(crate) fleet: Fleet,
     pub(crate) steps: Vec<Step>,
     pub(crate) end: End,
+    /// Properties that are checked while it runs.
+    pub(crate) properties: BTreeSet<Property>,
 }
 
 /// A policy under test.
@@ -75,6 +79,7 @@ pub(crate) struct Fleet {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
     title: String,
+    properties: Option<Names>,
     policy: Option<BTreeMap<Name, PolicyTable>>,
     machine: Option<Spanned<MachineTable>>,
     #[serde(default)]
@@ -148,6 +153,7 @@ impl Scenario {
             .collect::<Result<Vec<_>, _>>()?;
         let scenario = Self {
             title: file.title,
+            properties: properties(&source, file.properties)?,
             policies: bindings(&source, file.policy)?,
             config,
             fleet: Fleet {
@@ -162,11 +168,18 @@ impl Scenario {
         };
         names::check(&scenario)?;
         let expects = scenario.steps.iter().any(|step| step.expect.is_some());
-        if !expects && !scenario.end.expects() {
+        if !expects && !scenario.end.expects() && scenario.properties.is_empty() {
             let text = "the scenario expects nothing: give a step an `expect`, or `[end]` a check";
             return Err(scenario.source.error(0, text));
         }
         Ok(scenario)
+    }
+
+    /// The requests of which an `expect` says that they are refused, given up, never fit, are not
+    /// served or expire.
+    pub(crate) fn refusals_told(&self) -> impl Iterator<Item = &str> {
+        let expects = self.steps.iter().filter_map(|step| step.expect.as_ref());
+        expects.flat_map(Expect::refusals_told)
     }
 
     /// The title, which says in a line what the scenario shows.
@@ -174,6 +187,43 @@ impl Scenario {
     pub fn title(&self) -> &str {
         &self.title
     }
+}
+
+/// The steps in a text that has nothing else, of which no name is checked.
+///
+/// # Errors
+/// The first thing that is wrong with the text.
+pub(crate) fn action_steps(text: &str) -> Result<Vec<Step>, TomlError> {
+    #[derive(Deserialize)]
+    struct Steps {
+        #[serde(default)]
+        step: Vec<Spanned<StepTable>>,
+    }
+    let source = TomlText::new(Path::new("steps.toml"), text);
+    let steps: Steps = toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        source.error(at, with_hint(error.message()))
+    })?;
+    let steps = steps.step.into_iter();
+    steps.map(|table| Step::of(&source, table)).collect()
+}
+
+/// The properties of these names; `all` are all that a run shows.
+fn properties(source: &TomlText, names: Option<Names>) -> Result<BTreeSet<Property>, TomlError> {
+    let mut properties = BTreeSet::new();
+    for name in names.into_iter().flat_map(|names| names.0) {
+        let (at, name) = (name.span().start, name.get_ref().as_str());
+        let known = Property::IN_RUNS.map(Property::name);
+        if name == "all" {
+            properties.extend(Property::IN_RUNS);
+        } else if let Some(place) = known.iter().position(|known| *known == name) {
+            properties.insert(Property::IN_RUNS[place]);
+        } else {
+            let text = format!("unknown property `{name}`; {}", instead(name, &known));
+            return Err(source.error(at, text));
+        }
+    }
+    Ok(properties)
 }
 
 /// A message of the deserializer, which puts names between backquotes: first the unknown one, then

@@ -31,6 +31,11 @@ impl Place {
         fs::write(self.path(name), text).unwrap();
     }
 
+    pub(crate) fn text(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.path(name));
+        text.unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     /// Runs `pointsman policy`. Cargo's builds are kept from one run of the tests to the next.
     pub(crate) fn policy<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
         let mut command = self.command();

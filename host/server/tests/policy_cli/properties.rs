@@ -36,7 +36,7 @@ fn failed(said: &Said) -> Vec<(String, String)> {
 #[test]
 fn a_good_policy_passes_with_and_without_scenarios() {
     let place = with_habit("none");
-    check(&place, "--runs 4 --events 40").says(0, &["fickle (component)", "6 passed, 1 skipped"]);
+    check(&place, "--runs 4 --events 40").says(0, &["fickle (component)", "6 passed, 2 skipped"]);
     place.write(
         "one.toml",
         "title = 'one is placed'
@@ -55,45 +55,64 @@ expect.placed = { one = 'gpu' }
             0,
             &[
                 "name=\"fickle\" tests=\"1\"",
-                "name=\"fickle (component)\" tests=\"7\"",
+                "name=\"fickle (component)\" tests=\"8\"",
             ],
         );
 }
 
 #[test]
-fn a_policy_that_lacks_a_property_fails_with_what_shows_it_again() {
-    for (habit, property, said) in [
+fn a_policy_that_lacks_a_property_fails_and_what_shows_it_is_saved_as_a_scenario() {
+    for (habit, property, file, said) in [
         (
             "nowhere",
             "is never refused and never faults",
-            "the interlock refuses routing",
+            "never-refused",
+            "the interlock refuses routing of fickle: no such executor",
         ),
         (
             "counts",
             "answers alike after a restart",
-            "routing is answered otherwise",
+            "survives-restart",
+            "after a restart it answers routing otherwise",
         ),
     ] {
         let place = with_habit(habit);
-        let failed = failed(&check(&place, "--runs 4 --events 40 --format json"));
+        let failed = failed(&check(&place, "--runs 8 --events 100 --format json"));
         let of = failed.iter().find(|(name, _)| name == property);
         let (_, summary) = of.unwrap_or_else(|| panic!("{habit}: {failed:?}"));
+        assert!(summary.starts_with("seed "), "{habit}: {summary}");
         assert!(summary.contains(said), "{habit}: {summary}");
-        // The least run that shows it is named, and shows it again.
-        let words: Vec<&str> = summary.split([' ', ',', ':']).collect();
-        let ["seed", seed, "", events, "events", ..] = words[..] else {
-            panic!("{habit}: {summary}");
-        };
-        let again = format!("--runs 1 --seed {seed} --events {events}");
-        check(&place, &again).says(
+        // The least that shows it is a scenario, whose command is told.
+        let again = format!("test fickle.wasm found/{file}.toml");
+        check(&place, "--runs 8 --events 100").says(
             1,
             &[
-                summary.as_str(),
-                "--properties --runs 1 --seed SEED --events EVENTS",
+                said,
+                "what happened:",
+                &format!("again: pointsman policy {again}"),
             ],
         );
-        check(&place, &format!("{again} --format junit")).says(1, &["<failure message=\"seed "]);
+        place.say(&again).says(1, &["it is not so that it ", said]);
+        let scenario = place.text(&format!("found/{file}.toml"));
+        let good = scenario.replace(&format!("\"{habit}\""), "\"none\"");
+        assert_ne!(scenario, good);
+        place.write("good.toml", good);
+        place
+            .say("test fickle.wasm good.toml")
+            .says(0, &["1 passed"]);
+        let elsewhere = "--runs 8 --events 100 --format junit --save left";
+        check(&place, elsewhere).says(1, &["<failure message=\"seed "]);
+        assert_eq!(place.text(&format!("left/{file}.toml")), scenario);
     }
+}
+
+#[test]
+fn runs_are_made_for_the_time_that_is_given() {
+    let place = with_habit("none");
+    // No time: one run of each kind.
+    check(&place, "--for 0s --events 10").says(0, &["4 runs from seed 1"]);
+    check(&place, "--for 5 --events 10").says(2, &["expected a time such as", "250ms"]);
+    check(&place, "--for 1s --runs 2").says(2, &["cannot be used with"]);
 }
 
 /// Four sequences hold all eight blocks; who needs three more needs two of them to leave.

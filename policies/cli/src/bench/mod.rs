@@ -7,7 +7,6 @@
 //! The cost of a whole round (`cargo xtask bench decide`).
 
 mod fleet;
-mod stopwatch;
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -21,10 +20,10 @@ use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance, observe_a
 use serde_json::Value;
 
 use super::settings::Given;
+use super::stopwatch::stopwatch;
 use super::table::grouped;
 use super::{Done, PolicyFileArg, SettingsArg, file};
 use fleet::{Fleet, Measured};
-use stopwatch::stopwatch;
 
 /// Arguments of `policy bench`.
 #[derive(Clone, Debug, clap::Args)]

@@ -34,15 +34,18 @@ pub(super) fn check(subject: &Subject, plan: &Plan) -> Verdict {
             Ok(fuel) => costs.push((*executors, fuel)),
             Err(summary) => {
                 let detail = shown(&costs);
-                return Verdict::Failed(Problem { summary, detail });
+                return Verdict::Failed(Problem {
+                    detail,
+                    ..Problem::new(summary)
+                });
             }
         }
     }
     match too_steep(&costs, limit) {
         None => Verdict::Passed(shown(&costs)),
         Some(summary) => Verdict::Failed(Problem {
-            summary,
             detail: shown(&costs),
+            ..Problem::new(summary)
         }),
     }
 }
@@ -78,7 +81,7 @@ fn too_steep(costs: &[(u32, u64)], limit: u64) -> Option<String> {
 
 /// The most fuel that a question takes on a fleet of this size.
 fn most_fuel(subject: &Subject, executors: u32) -> Result<u64, String> {
-    let host = host_of(subject.source()).map_err(|error: StartError| error.to_string())?;
+    let host = host_of(subject.source().clone()).map_err(|error: StartError| error.to_string())?;
     let mut world = fleet(host, executors);
     for _ in 0..executors * SLOTS {
         arrive(&mut world);

@@ -9,7 +9,7 @@ use pointsman_notation::chain;
 use crate::component::Components;
 use crate::kit::Flavour;
 use crate::native::Make;
-use crate::report::{Problem, Suite, Verdict};
+use crate::report::{Suite, Verdict};
 use crate::scale;
 
 /// A policy, both compiled into the test and as the component that `cargo xtask policies` made.
@@ -145,11 +145,14 @@ impl<'a> Shipped<'a> {
                 )),
                 Verdict::Passed(_) | Verdict::Skipped(_) => None,
                 Verdict::Failed(_) if is_lacking => None,
-                Verdict::Failed(Problem { summary, detail })
-                | Verdict::Broken(Problem { summary, detail }) => Some(format!(
-                    "{name}: not so: {}: {summary}\n{detail}",
-                    case.name
-                )),
+                Verdict::Failed(problem) | Verdict::Broken(problem) => {
+                    let (summary, detail) = (&problem.summary, &problem.detail);
+                    let scenario = problem.scenario.as_deref().unwrap_or_default();
+                    Some(format!(
+                        "{name}: not so: {}: {summary}\n{detail}{scenario}",
+                        case.name
+                    ))
+                }
             }
         });
         wrong.collect()

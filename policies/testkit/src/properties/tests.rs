@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::*;
 
+mod boastful;
 #[path = "../../../../tests/guests/examples/fickle.rs"]
 mod fickle;
 
@@ -39,12 +40,29 @@ fn failed_in(habit: &str, plan: &Plan) -> Vec<(Property, String)> {
     failed.collect()
 }
 
+/// The sentences in which the policy is told that it breaks `property` with this habit.
+#[track_caller]
 fn check_fails(habit: &str, property: Property, said: &str) {
     let failed = failed(habit);
     let of = failed.iter().find(|(failed, _)| *failed == property);
-    let summary = of.map_or("", |(_, summary)| summary);
-    assert!(summary.starts_with("seed "), "{habit}: {failed:?}");
-    assert!(summary.contains(said), "{habit}: {failed:?}");
+    let (_, summary) = of.unwrap_or_else(|| panic!("{habit}: {failed:?}"));
+    let sentence = summary
+        .strip_prefix("seed ")
+        .and_then(|rest| rest.split_once(": "));
+    let (seed, sentence) = sentence.unwrap_or_else(|| panic!("{summary}"));
+    assert!(seed.parse::<u64>().is_ok(), "{summary}");
+    assert_eq!(sentence, said, "{habit}");
+}
+
+/// The problems that the policy `fickle` has with this habit, by property.
+fn problems(habit: &str, plan: &Plan) -> Vec<(Property, Problem)> {
+    let suite = check(&subject(habit), plan).unwrap();
+    let cases = Property::ALL.into_iter().zip(suite.cases);
+    let failed = cases.filter_map(|(property, case)| match case.verdict {
+        Verdict::Failed(problem) => Some((property, problem)),
+        Verdict::Passed(_) | Verdict::Skipped(_) | Verdict::Broken(_) => None,
+    });
+    failed.collect()
 }
 
 #[test]
@@ -57,17 +75,17 @@ fn a_policy_that_names_no_executor_there_is_is_refused() {
     check_fails(
         "nowhere",
         Property::NeverRefused,
-        "the interlock refuses routing",
+        "the interlock refuses routing of fickle: no such executor (r1, executor 4294967295)",
     );
 }
 
 #[test]
 fn a_policy_that_panics_fails() {
-    check_fails(
-        "panics",
-        Property::NeverRefused,
-        "it fails at routing: Trap",
-    );
+    let failed = failed("panics");
+    let (property, said) = &failed[0];
+    assert_eq!(*property, Property::NeverRefused);
+    assert!(said.contains(": fickle panicked at "), "{said}");
+    assert!(said.ends_with(": out of habit"), "{said}");
 }
 
 #[test]
@@ -75,17 +93,16 @@ fn a_policy_that_forgets_what_it_counted_is_another_after_a_restart() {
     check_fails(
         "counts",
         Property::SurvivesRestart,
-        "routing is answered otherwise",
+        "after a restart it answers routing otherwise",
     );
 }
 
 #[test]
 fn a_policy_that_goes_by_the_first_row_depends_on_their_order() {
-    let failed = failed("first-row");
-    let properties: Vec<Property> = failed.iter().map(|(property, _)| *property).collect();
-    assert!(
-        properties.contains(&Property::IgnoresRowOrder),
-        "{failed:?}"
+    check_fails(
+        "first-row",
+        Property::IgnoresRowOrder,
+        "told its rows in another order it answers routing otherwise",
     );
 }
 
@@ -105,7 +122,11 @@ fn a_policy_that_evicts_more_than_it_has_to_could_spare_some() {
 
 #[test]
 fn a_policy_that_holds_for_ever_starves() {
-    check_fails("holds", Property::StarvesNobody, "was Unplaced");
+    check_fails(
+        "holds",
+        Property::StarvesNobody,
+        "`r2` could have had a place, and had none for `unplaced-max`",
+    );
 }
 
 #[test]
@@ -119,8 +140,25 @@ fn a_policy_that_does_not_say_until_when_it_waits_starves_where_models_are_kept_
     let [(Property::StarvesNobody, said)] = &failed[..] else {
         panic!("{failed:?}")
     };
-    assert!(said.contains("was Unplaced"), "{said}");
+    let told = "could have had a place, and had none for `unplaced-max`";
+    assert!(said.ends_with(told), "{said}");
     assert_eq!(failed_in("none", &patience), []);
+}
+
+#[test]
+fn a_policy_that_explains_another_choice_than_its_own_does_not_do_what_it_explains() {
+    let boastful = Subject::native("boastful", boastful::instance, &Map::new());
+    let suite = check(&boastful, &plan()).unwrap();
+    let of = suite.cases.into_iter().zip(Property::ALL);
+    let of = of.filter(|(_, property)| *property == Property::ExplainsItself);
+    let verdicts: Vec<Verdict> = of.map(|(case, _)| case.verdict).collect();
+    let [Verdict::Failed(problem)] = &verdicts[..] else {
+        panic!("{verdicts:?}")
+    };
+    let said = ": it explains that another place is better";
+    assert!(problem.summary.ends_with(said), "{problem:?}");
+    let evidence = "explained cost 0: I would rather be here";
+    assert!(problem.detail.contains(evidence), "{}", problem.detail);
 }
 
 #[test]
@@ -130,30 +168,108 @@ fn the_same_plan_gives_the_same_report() {
 }
 
 #[test]
-fn what_is_said_of_a_seed_happens_again_with_it() {
-    let (property, said) = failed("nowhere").remove(0);
-    let words: Vec<&str> = said.split([' ', ':']).collect();
-    let ["seed", seed, events, "events", ..] = words[..] else {
-        panic!("{said}");
-    };
-    let (seed, events): (u64, u32) = (
-        seed.trim_end_matches(',').parse().unwrap(),
-        events.parse().unwrap(),
+fn a_seed_shows_the_same_again_in_one_run() {
+    for (property, said) in failed("counts") {
+        let seed = said["seed ".len()..].split(':').next().unwrap();
+        let again = Plan {
+            seed: seed.parse().unwrap(),
+            runs: 1,
+            ..plan()
+        };
+        assert!(failed_in("counts", &again).contains(&(property, said)));
+    }
+}
+
+#[test]
+fn a_problem_reads_as_a_scenario_that_fails_and_is_one() {
+    let mut problems = problems("holds", &plan());
+    let (_, problem) = problems.pop().unwrap();
+    let told = "it is not so that it starves nobody: `r2` could have had a place";
+    assert!(problem.detail.contains(told), "{}", problem.detail);
+    assert!(
+        problem.detail.contains("what happened:"),
+        "{}",
+        problem.detail
     );
-    assert!(events < plan().events, "{said}");
-    let again = Plan {
-        seed,
-        events,
-        runs: 1,
+    assert!(
+        problem.detail.contains("r2 is held, by fickle: so"),
+        "{}",
+        problem.detail
+    );
+}
+
+/// A run of the scenario in a problem, by the policy with another habit.
+fn again(problem: &Problem, from: &str, to: &str) -> Result<crate::Ran, crate::RunError> {
+    let text = problem.scenario.as_ref().expect("a scenario is left");
+    let text = text.replace(&format!("habit = \"{from}\""), &format!("habit = \"{to}\""));
+    let scenario = crate::scenario::Scenario::parse("found.toml".as_ref(), &text);
+    let registry = crate::Registry::new().with("fickle", fickle::instance);
+    let mut kit = crate::Kit::new(registry);
+    kit.run_scenario(&scenario.expect("it is a scenario"), crate::Flavour::Native)
+}
+
+#[test]
+fn the_scenario_that_is_left_of_a_run_shows_the_same() {
+    for habit in ["nowhere", "panics", "counts", "first-row", "holds"] {
+        for (property, problem) in problems(habit, &plan()) {
+            let error = again(&problem, habit, habit).unwrap_err();
+            assert_eq!(error.to_string(), problem.detail, "{habit}: {property:?}");
+            let ran = again(&problem, habit, "none");
+            assert!(ran.is_ok(), "{habit}: {property:?}: {}", ran.unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_run_that_the_problem_does_not_need() {
+    let problems = problems("nowhere", &plan());
+    let (_, problem) = &problems[0];
+    let text = problem.scenario.as_deref().unwrap();
+    let begins = |word: &str| text.lines().filter(|line| line.starts_with(word)).count();
+    assert_eq!([begins("attach"), begins("arrive")], [1, 1], "{text}");
+    assert_eq!(begins("[[step]]"), 3, "{text}");
+    let tables = ["[machine]", "[[device]]", "[[model]]", "[[tenant]]"];
+    assert_eq!(tables.map(begins), [0, 1, 1, 1], "{text}");
+}
+
+#[test]
+fn runs_by_time_make_one_of_each_kind_at_least_and_stop_when_it_is_over() {
+    let many = Plan {
+        runs: u32::MAX,
         ..plan()
     };
-    assert!(failed_in("nowhere", &again).contains(&(property, said)));
-    // A run with one event less does not show the problem.
-    let shorter = Plan {
-        events: events - 1,
-        ..again
+    let runs = |left: u32| {
+        let mut left = left;
+        let suite = check_while(&subject("none"), &many, &mut || {
+            left = left.saturating_sub(1);
+            left > 0
+        });
+        let Verdict::Passed(said) = suite.unwrap().cases.remove(0).verdict else {
+            panic!("it is never refused")
+        };
+        said
     };
-    assert_eq!(failed_in("nowhere", &shorter), []);
+    assert_eq!(runs(0), "4 runs from seed 1");
+    assert_eq!(runs(3), "6 runs from seed 1");
+}
+
+#[test]
+fn what_the_runs_did_not_exercise_is_said() {
+    let exercised = |habit| {
+        let mut suite = check(&subject(habit), &plan()).unwrap();
+        let case = suite.cases.pop().unwrap();
+        assert_eq!(case.name, "is exercised in all that it decides");
+        case.verdict
+    };
+    let Verdict::Skipped(said) = exercised("nowhere") else {
+        panic!("it places nothing")
+    };
+    let never = "routing never holds, routing never gives up; answers: routing ";
+    assert!(said.starts_with(never), "{said}");
+    let Verdict::Skipped(said) = exercised("holds") else {
+        panic!("it places nothing")
+    };
+    assert!(said.contains("routing never places"), "{said}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ fn report() -> Report {
     let problem = |summary: &str| Problem {
         summary: summary.to_owned(),
         detail: "first line\nsecond <line>".to_owned(),
+        scenario: None,
     };
     let case = |name: &str, verdict| Case {
         name: name.to_owned(),

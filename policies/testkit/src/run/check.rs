@@ -1,6 +1,6 @@
 //! The comparison of expectations with what happened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use pointsman_core::rows::SequenceState;
@@ -8,28 +8,28 @@ use pointsman_core::{
     EvictHow, ExecutorId, ExpiredWhy, Fact, Outcome, RefusedWhy, RequestId, Stamped,
 };
 
+use super::failure::ScenarioNames;
 use super::history;
 use super::state::ScenarioRun;
-use crate::scenario::Name;
-use crate::scenario::expect::{End, Expect, Expiry, Fair};
+use crate::scenario::count::Count;
+use crate::scenario::expect::{Expect, Expiry, Fair};
 use crate::scenario::units::shown;
+use crate::scenario::{Name, Scenario};
 
 /// An expectation that is not met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Miss {
-    key: &'static str,
-    expected: String,
-    got: String,
+    /// The expectation and what happened instead, in one line.
+    text: String,
     /// Requests that the expectation is about.
     pub(super) about: Vec<RequestId>,
+    /// Lines that show why.
+    pub(super) evidence: Vec<String>,
 }
 
 impl fmt::Display for Miss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            key, expected, got, ..
-        } = self;
-        write!(f, "{key}: expected {expected}, got {got}")
+        f.write_str(&self.text)
     }
 }
 
@@ -60,15 +60,40 @@ pub(super) fn step(run: &ScenarioRun, expect: &Expect) -> Vec<Miss> {
     check.misses
 }
 
+/// The properties that were found broken since the last look.
+pub(super) fn properties(run: &mut ScenarioRun) -> Vec<Miss> {
+    let breaches = run.judge();
+    let misses = breaches.into_iter().map(|breach| Miss {
+        text: format!(
+            "it is not so that it {}: {}",
+            breach.property.sentence(),
+            breach.summary
+        ),
+        evidence: breach.lines(&ScenarioNames(run)),
+        about: breach.about(),
+    });
+    misses.collect()
+}
+
 /// The expectations at the end that are not met.
-pub(super) fn end(run: &ScenarioRun, end: &End) -> Vec<Miss> {
+pub(super) fn end(run: &ScenarioRun, scenario: &Scenario) -> Vec<Miss> {
+    let end = &scenario.end;
     let mut check = Check {
         run,
         misses: Vec::new(),
     };
-    check.count("refusals", end.refusals);
-    check.count("strikes", end.strikes);
-    check.count("faults", end.faults);
+    for (key, expected) in [
+        ("refusals", end.refusals),
+        ("strikes", end.strikes),
+        ("faults", end.faults),
+    ] {
+        if let Count::Exactly(expected) = expected {
+            check.count(key, expected);
+        }
+    }
+    if let Count::Exactly(expected) = end.refused {
+        check.refused(scenario, expected);
+    }
     let all = (0..).map(RequestId).zip(&run.requests);
     for (id, name) in all.filter(|_| end.all_finished) {
         let finished = matches!(run.world.outcome(id), Some(Outcome::Finished { .. }));
@@ -100,10 +125,9 @@ struct Check<'a> {
 impl Check<'_> {
     fn miss(&mut self, key: &'static str, expected: String, got: String, about: Vec<RequestId>) {
         self.misses.push(Miss {
-            key,
-            expected,
-            got,
+            text: format!("{key}: expected {expected}, got {got}"),
             about,
+            evidence: Vec::new(),
         });
     }
 
@@ -431,6 +455,32 @@ impl Check<'_> {
                 &format!("by {expected}"),
                 &format!("by {got}"),
             );
+        }
+    }
+
+    /// The requests that were refused and of which no `expect` says so.
+    fn refused(&mut self, scenario: &Scenario, expected: usize) {
+        let run = self.run;
+        let told: BTreeSet<&str> = scenario.refusals_told().collect();
+        let all = (0..).map(RequestId).zip(&run.requests);
+        let refused = all.filter(|(id, name)| {
+            let is_refused = matches!(
+                run.world.outcome(*id),
+                Some(Outcome::Refused(_) | Outcome::Expired(_))
+            );
+            is_refused && !told.contains(name.as_str())
+        });
+        let refused: Vec<RequestId> = refused.map(|(id, _)| id).collect();
+        if refused.len() != expected {
+            let each = refused
+                .iter()
+                .map(|id| format!("`{}` {}", run.request_name(*id), run.whereabouts(*id)));
+            let got = match refused.len() {
+                0 => "none".to_owned(),
+                count => format!("{count}: {}", each.collect::<Vec<_>>().join(", ")),
+            };
+            let expected = format!("{expected} refused that no `expect` names");
+            self.miss("refused", expected, got, refused);
         }
     }
 

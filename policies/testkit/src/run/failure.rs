@@ -52,6 +52,10 @@ impl Unmet {
             step,
             misses,
         } = failed;
+        let evidence = misses
+            .iter()
+            .flat_map(|miss| miss.evidence.clone())
+            .collect();
         let at = step.checked_sub(1).and_then(|idx| scenario.steps.get(idx));
         let first = run.world.facts().len().saturating_sub(FACTS_MAX);
         let facts = &run.world.facts()[first..];
@@ -66,7 +70,7 @@ impl Unmet {
             misses: misses.iter().map(Miss::to_string).collect(),
             faults: faults(&run),
             timeline,
-            explanations: [explanations(&run), evictions(&run)].concat(),
+            explanations: [evidence, explanations(&run), evictions(&run)].concat(),
             log: log(&mut run),
         }
     }
@@ -112,7 +116,7 @@ fn explanations(run: &ScenarioRun) -> Vec<String> {
 }
 
 /// Names of a scenario's requests and executors.
-struct ScenarioNames<'a>(&'a ScenarioRun);
+pub(super) struct ScenarioNames<'a>(pub(super) &'a ScenarioRun);
 
 impl Names for ScenarioNames<'_> {
     fn request(&self, id: RequestId) -> String {

@@ -320,6 +320,42 @@ fn the_checks_at_the_end_fail_where_they_are_not_met() {
     );
 }
 
+/// The executor of [`ODD`], whose request of priority 13 is given up.
+const GIVEN_UP: &str = "[[step]]\narrive = [{ name = 'a' }, { name = 'g', priority = 13 }]\n";
+
+#[test]
+fn a_request_that_is_refused_unexpectedly_fails_the_scenario() {
+    check_missed(
+        ODD,
+        &format!("{GIVEN_UP}expect.placed = {{ a = 'x' }}"),
+        "refused: expected 0 refused that no `expect` names, got 1: `g` given up",
+    );
+    check_met(ODD, &format!("{GIVEN_UP}expect.given-up = ['g']"));
+    let at_the_end = |refused: &str| {
+        let end = format!("[end]\nrefused = {refused}\n");
+        format!("{GIVEN_UP}expect.placed = {{ a = 'x' }}\n{end}")
+    };
+    check_met(ODD, &at_the_end("1"));
+    check_met(ODD, &at_the_end("'any'"));
+    check_missed(
+        ODD,
+        &at_the_end("2"),
+        "refused: expected 2 refused that no `expect` names, got 1: `g` given up",
+    );
+}
+
+#[test]
+fn a_scenario_checks_the_properties_that_it_names() {
+    let text = format!("properties = ['never-refused', 'survives-restart']{ODD}");
+    check_met(&text, "[[step]]\narrive = { name = 'a' }");
+    check_missed(
+        &text,
+        "[[step]]\narrive = { name = 'n', priority = 7 }\n[[step]]\nsettle = true",
+        "it is not so that it is never refused and never faults: the interlock refuses routing of odd: \
+         no such executor (n, executor 99)",
+    );
+}
+
 #[test]
 fn a_failure_tells_where_what_happened_and_why() {
     let step = "[[step]]\narrive = [{ name = 'a' }, { name = 'h', priority = -1 }]\n\

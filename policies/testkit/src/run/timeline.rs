@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::SequenceState;
 use pointsman_core::{
-    Arrangement, Author, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn, Refusal,
-    RefusedWhy, RequestId, Stamped, Stay,
+    Arrangement, Author, Clock, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, PlacedIn,
+    Refusal, RefusedWhy, RequestId, Stamped, Stay,
 };
 use pointsman_notation::Time;
 
@@ -83,9 +83,7 @@ impl ScenarioRun {
             } => self.arranged(*executor, arrangement, *author),
             Fact::Refused(author, hook, refusal) => self.refusal(*author, *hook, refusal),
             Fact::Fault(_, fault) => fault.headline().to_owned(),
-            Fact::Strike(clock, hook, _) => {
-                format!("a strike against {}: {about} was {clock:?}", hook.as_str())
-            }
+            Fact::Strike(clock, hook, _) => strike(about, *clock, *hook),
             Fact::StayEnded(stay) => self.stay(stay),
             Fact::Ended(_, outcome) => format!("{about} is {}", outcome_words(outcome)),
         }
@@ -118,10 +116,13 @@ impl ScenarioRun {
         format!("{on} serves first [{first}]{prompts}, by {author}")
     }
 
-    fn refusal(&self, author: Author, hook: Hook, refusal: &Refusal) -> String {
-        let request = refusal.request.map(|id| self.request_name(id));
-        let executor = refusal.executor.map(|id| self.executor_name(id));
-        let about: Vec<&str> = [request, executor].into_iter().flatten().collect();
+    pub(super) fn refusal(&self, author: Author, hook: Hook, refusal: &Refusal) -> String {
+        let request = refusal.request.map(|id| self.request_name(id).to_owned());
+        let executor = refusal.executor.map(|id| match self.executor_name(id) {
+            "?" => format!("executor {id}"),
+            name => name.to_owned(),
+        });
+        let about: Vec<String> = [request, executor].into_iter().flatten().collect();
         let about = if about.is_empty() {
             String::new()
         } else {
@@ -222,5 +223,23 @@ pub(super) fn outcome_words(outcome: &Outcome) -> String {
         Outcome::Expired(ExpiredWhy::Deadline) => "expired at its deadline".to_owned(),
         Outcome::Expired(ExpiredWhy::Wait) => "expired waiting".to_owned(),
         Outcome::Failed(why) => format!("failed: {why:?}"),
+    }
+}
+
+fn strike(about: &str, clock: Clock, hook: Hook) -> String {
+    format!(
+        "a strike against {}: {about} {}",
+        hook.as_str(),
+        suffering(clock)
+    )
+}
+
+/// The suffering of a request for which a liveness clock ran out, as the end of a sentence.
+pub(super) fn suffering(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Unplaced => "could have had a place, and had none for `unplaced-max`",
+        Clock::Overtaken => "could have gone on, and was overtaken `overtaken-max` times",
+        Clock::Tokenless => "ran for `tokenless-steps-max` steps without a token",
+        Clock::Stalled => "ran, and lacked a block for too long",
     }
 }

@@ -9,6 +9,7 @@ use pointsman_core::{
 };
 use pointsman_policy::{Candidate, PolicyHost};
 
+use super::judge::Judge;
 use crate::evictions::ToldEviction;
 
 /// Number of evictions that are kept.
@@ -26,6 +27,8 @@ pub(super) struct Watch {
     /// The last evictions.
     evictions: VecDeque<ToldEviction>,
     phase: Phase,
+    /// Judge of the properties that are checked; absent: none are.
+    pub(super) judge: Option<Judge>,
 }
 
 /// The progress of a run.
@@ -50,12 +53,13 @@ pub(super) struct Explanation {
 // === impl Watch ===
 
 impl Watch {
-    pub(super) fn new(about: BTreeSet<RequestId>) -> Self {
+    pub(super) fn new(about: BTreeSet<RequestId>, judge: Option<Judge>) -> Self {
         Self {
             about,
             explained: BTreeMap::new(),
             evictions: VecDeque::new(),
             phase: Phase::Scenario,
+            judge,
         }
     }
 
@@ -125,7 +129,10 @@ impl Sink<PolicyHost> for Watch {
                 }
             }
         }
-        let answer = host.ask(asked);
+        let answer = match &mut self.judge {
+            Some(judge) if self.phase == Phase::Scenario => judge.ask(host, asked),
+            Some(_) | None => host.ask(asked),
+        };
         if self.wants_explanations() && self.phase == Phase::Scenario {
             self.keep_eviction(asked, &answer);
         }

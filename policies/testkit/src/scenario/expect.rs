@@ -6,6 +6,7 @@ use pointsman_notation::Time;
 use serde::Deserialize;
 
 use super::Name;
+use super::count::Count;
 
 /// The expectations after a step. An absent key expects nothing; a list is complete and in order
 /// unless its comment says otherwise.
@@ -100,11 +101,14 @@ pub(crate) enum Expiry {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct End {
     /// Answers that the interlock refused.
-    pub(crate) refusals: usize,
+    pub(crate) refusals: Count,
     /// Liveness clocks that ran out.
-    pub(crate) strikes: usize,
+    pub(crate) strikes: Count,
     /// Calls that ended without an answer.
-    pub(crate) faults: usize,
+    pub(crate) faults: Count,
+    /// Requests that were refused, given up, never fitted or expired, without those of which an
+    /// `expect` says so.
+    pub(crate) refused: Count,
     /// Every request was served to its end.
     pub(crate) all_finished: bool,
     /// No request was without a place for longer.
@@ -114,6 +118,16 @@ pub(crate) struct End {
 // === impl Expect ===
 
 impl Expect {
+    /// The requests that it says are refused, given up, never fit, are not served or expire.
+    pub(crate) fn refusals_told(&self) -> impl Iterator<Item = &str> {
+        let lists = [&self.given_up, &self.never_fits, &self.unserved];
+        let tables = [&self.refused, &self.displaced];
+        let named = lists.into_iter().flatten();
+        let named = named.chain(tables.into_iter().flat_map(BTreeMap::keys));
+        let named = named.chain(self.expired.keys());
+        named.map(|name| name.get_ref().as_str())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -77,6 +77,33 @@ fn a_wrong_value_is_reported_where_it_stands() {
 }
 
 #[test]
+fn a_count_that_is_none_is_reported_where_it_stands() {
+    check(
+        "title = \"t\"\n[end]\nrefused = \"all\"\n",
+        "a.toml:3:11: `all`: write a number, or \"any\"",
+    );
+    check(
+        "title = \"t\"\n[end]\nrefusals = -1\n",
+        "a.toml:3:12: -1 is no number of events",
+    );
+    check(
+        "title = \"t\"\n[end]\nfaults = true\n",
+        "a.toml:3:10: invalid type: boolean `true`, expected a number, or \"any\"",
+    );
+}
+
+#[test]
+fn an_unknown_property_is_reported_with_the_nearest() {
+    check(
+        "title = \"t\"\nproperties = [\"starves-nobdy\"]\n",
+        "a.toml:2:15: unknown property `starves-nobdy`; did you mean `starves-nobody`?",
+    );
+    let all = with("").replacen("title", "properties = \"all\"\ntitle", 1);
+    let scenario = Scenario::parse(Path::new("a.toml"), &all).unwrap();
+    assert_eq!(scenario.properties.len(), 6);
+}
+
+#[test]
 fn an_unknown_name_is_explained() {
     check(
         &with("[[step]]\nengine-step = \"y\"\n"),

@@ -138,7 +138,7 @@ fn the_default_policies_decide_one_scenario_together() {
         expect = { placed = { a = "x" }, decided-by = { a = "memory-aware" } }
         [[step]]
         arrive = { name = "b", count = 2, may-wait = false }
-        expect = { waiting = ["b-1"], decided-by = { b-2 = "budget" } }
+        expect = { waiting = ["b-1"], decided-by = { b-2 = "budget" }, refused = { b-2 = 1 } }
     "#;
     let ran = Kit::new(registry).run_scenario(&scenario(text), Flavour::Native);
     assert!(ran.is_ok(), "{}", ran.unwrap_err());
