@@ -14,7 +14,7 @@ use wit_component::ComponentEncoder;
 
 use super::facts::AuthorFacts;
 use super::table::grouped;
-use super::{Done, file};
+use super::{Done, file, pitfalls};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
@@ -55,10 +55,25 @@ struct Message {
     filenames: Vec<PathBuf>,
 }
 
+/// A component that was built.
+pub(super) struct Built {
+    pub(super) path: PathBuf,
+    size: usize,
+    /// Warnings about what will panic or vanish.
+    warnings: Vec<&'static str>,
+}
+
 pub(super) fn run(args: &Args) -> Result<Done> {
-    let folder = &args.dir;
-    let shown = folder.display();
-    let folder = fs::canonicalize(folder).with_context(|| format!("no folder {shown}"))?;
+    Ok(match build(&args.dir, args.output.as_deref())? {
+        Ok(built) => Done::good(built.text()),
+        Err(why) => Done::not_good(why),
+    })
+}
+
+/// Builds the policy of a folder; the inner error says in a line why it makes none.
+pub(super) fn build(dir: &Path, output: Option<&Path>) -> Result<Result<Built, String>> {
+    let shown = dir.display();
+    let folder = fs::canonicalize(dir).with_context(|| format!("no folder {shown}"))?;
     let manifest = folder.join("Cargo.toml");
     anyhow::ensure!(
         manifest.is_file(),
@@ -67,22 +82,28 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     ensure_target(&folder)?;
     let package = package(&folder, &manifest)?;
     let Some(messages) = cargo_build(&folder)? else {
-        return Ok(Done::not_good(format!("{shown} does not build\n")));
+        return Ok(Err(format!("{shown} does not build\n")));
     };
     let Some(module) = module(&messages, &manifest) else {
-        return Ok(Done::not_good(format!(
+        return Ok(Err(format!(
             "{shown} makes no module: `[lib]` of its Cargo.toml needs crate-type = [\"rlib\", \"cdylib\"]\n"
         )));
     };
+    let module = fs::read(&module).with_context(|| format!("{} not read", module.display()))?;
     let component = match component(&module, &package.facts())? {
         Ok(component) => component,
-        Err(why) => return Ok(Done::not_good(format!("{shown} makes no policy: {why}\n"))),
+        Err(why) => return Ok(Err(format!("{shown} makes no policy: {why}\n"))),
     };
-    let output = args.output.clone();
-    let output = output.unwrap_or_else(|| args.dir.join(format!("{}.wasm", package.name)));
-    replace(&output, &component).with_context(|| format!("{} not written", output.display()))?;
-    let size = grouped(u64::try_from(component.len()).unwrap_or(u64::MAX));
-    Ok(Done::good(format!("{}: {size} bytes\n", output.display())))
+    let path = output.map_or_else(
+        || dir.join(format!("{}.wasm", package.name)),
+        Path::to_owned,
+    );
+    replace(&path, &component).with_context(|| format!("{} not written", path.display()))?;
+    Ok(Ok(Built {
+        path,
+        size: component.len(),
+        warnings: pitfalls::warnings(&module),
+    }))
 }
 
 /// Fails with the command to type, if the compiler has no library for the target.
@@ -155,10 +176,9 @@ fn module(messages: &[Message], manifest: &Path) -> Option<PathBuf> {
 
 /// Makes a component that a host loads; the inner error has the reason why there is none, and the
 /// remedy.
-fn component(module: &Path, facts: &AuthorFacts) -> Result<Result<Vec<u8>, String>> {
-    let encoded = fs::read(module)
-        .map_err(anyhow::Error::from)
-        .and_then(|module| ComponentEncoder::default().module(&module))
+fn component(module: &[u8], facts: &AuthorFacts) -> Result<Result<Vec<u8>, String>> {
+    let encoded = ComponentEncoder::default()
+        .module(module)
         .and_then(|encoder| encoder.validate(true).encode());
     let mut component = match encoded {
         Ok(component) => component,
@@ -198,6 +218,20 @@ fn not_run(program: &str, error: io::Error) -> anyhow::Error {
         ));
     }
     error.context(format!("{program} cannot be run"))
+}
+
+// === impl Built ===
+
+impl Built {
+    /// The file with its size, and the warnings, in lines.
+    pub(super) fn text(&self) -> String {
+        let size = grouped(u64::try_from(self.size).unwrap_or(u64::MAX));
+        let mut text = format!("{}: {size} bytes\n", self.path.display());
+        for warning in &self.warnings {
+            text.push_str(&format!("warning: {warning}\n"));
+        }
+        text
+    }
 }
 
 // === impl Package ===

@@ -27,6 +27,7 @@ pub mod journal;
 mod new;
 mod operate;
 mod order;
+mod pitfalls;
 mod server;
 mod settings;
 pub mod simulate;
@@ -54,7 +55,7 @@ pub enum PolicyCommand {
     Check(check::Args),
     /// Show the facts of a file, without running it
     Inspect(inspect::Args),
-    /// Run scenarios against a policy
+    /// Run scenarios against a policy, and check its properties
     Test(test::Args),
     /// Measure latency and fuel by fleet size, beside the default policies
     Bench(bench::Args),

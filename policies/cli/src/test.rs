@@ -25,15 +25,17 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 
 use super::settings::Given;
 use super::stopwatch::stopwatch;
-use super::{Done, PolicyFileArg, check, file};
+use super::{Done, build, check, file};
 
 /// Arguments of `policy test`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    file: PolicyFileArg,
-    /// Scenarios, or folders of them
-    #[arg(required_unless_present = "properties", value_name = "SCENARIOS")]
+    /// The policy, as `pointsman policy build` writes it, or the folder of its crate: that is built, and
+    /// put through its scenarios and the properties
+    #[arg(value_name = "FILE", default_value = ".")]
+    policy: PathBuf,
+    /// Scenarios, or folders of them [default for a folder: its `scenarios`]
+    #[arg(value_name = "SCENARIOS")]
     scenarios: Vec<PathBuf>,
     #[command(flatten)]
     properties: PropertyArgs,
@@ -91,10 +93,23 @@ struct Subject {
     bound: Arc<AtomicBool>,
 }
 
+/// A policy's file with all that it is put through.
+struct Wanted {
+    path: PathBuf,
+    scenarios: Vec<PathBuf>,
+    has_properties: bool,
+    /// The result of a build, in lines.
+    built: String,
+}
+
 pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Done> {
-    let path = &args.file.file;
+    let wanted = match Wanted::of(args)? {
+        Ok(wanted) => wanted,
+        Err(why) => return Ok(Done::not_good(why)),
+    };
+    let path = &wanted.path;
     let bytes = file::read(path)?;
-    let scenarios = scenarios(&args.scenarios)?;
+    let scenarios = scenarios(&wanted.scenarios)?;
     let subject = match subject(path, &bytes)? {
         Ok(subject) => subject,
         Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
@@ -112,7 +127,7 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
             cases,
         });
     }
-    if args.properties.properties {
+    if wanted.has_properties {
         match args.properties.check(&subject.component)? {
             Ok(suite) => {
                 saved = args.properties.save(path, &suite)?;
@@ -121,20 +136,7 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
             Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
         }
     }
-    let report = Report { suites };
-    let mut text = args.format.write(&report);
-    if let Some(output) = &args.output {
-        fs::write(output, &text).with_context(|| format!("{} not written", output.display()))?;
-        text = report::human(&report);
-    }
-    if report.is_passed() {
-        return Ok(Done::good(text));
-    }
-    let is_for_people = args.format == Format::Human || args.output.is_some();
-    if is_for_people {
-        text.push_str(&saved);
-    }
-    Ok(Done::not_good(text))
+    args.done(&Report { suites }, &wanted.built, &saved)
 }
 
 /// All scenario files in `paths`, which may be folders.
@@ -209,6 +211,67 @@ fn case(kit: &mut Kit, subject: &Subject, path: &Path) -> Vec<Case> {
         }
     }
     cases
+}
+
+// === impl Args ===
+
+impl Args {
+    /// Writes the report. People are also told what was built and `saved`.
+    fn done(&self, report: &Report, built: &str, saved: &str) -> Result<Done> {
+        let mut text = self.format.write(report);
+        if let Some(output) = &self.output {
+            fs::write(output, &text)
+                .with_context(|| format!("{} not written", output.display()))?;
+            text = report::human(report);
+        }
+        if self.format == Format::Human || self.output.is_some() {
+            text = [built, &text, saved].concat();
+        }
+        Ok(if report.is_passed() {
+            Done::good(text)
+        } else {
+            Done::not_good(text)
+        })
+    }
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// The file that is named, or the one that the folder makes; the inner error says why it makes none.
+    fn of(args: &Args) -> Result<Result<Self, String>> {
+        let Args {
+            policy, scenarios, ..
+        } = args;
+        if policy.is_dir() {
+            return Ok(build::build(policy, None)?.map(|built| {
+                let own = policy.join("scenarios");
+                let has_own = scenarios.is_empty() && own.is_dir();
+                Self {
+                    built: built.text(),
+                    path: built.path,
+                    scenarios: if has_own {
+                        vec![own]
+                    } else {
+                        scenarios.clone()
+                    },
+                    has_properties: true,
+                }
+            }));
+        }
+        let has_properties = args.properties.properties;
+        anyhow::ensure!(
+            has_properties || !scenarios.is_empty(),
+            "name scenarios, or say `--properties`; a folder in the place of the file is built and put \
+             through both",
+        );
+        Ok(Ok(Self {
+            path: policy.clone(),
+            scenarios: scenarios.clone(),
+            has_properties,
+            built: String::new(),
+        }))
+    }
 }
 
 // === impl PropertyArgs ===

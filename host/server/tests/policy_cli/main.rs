@@ -13,7 +13,7 @@ mod toolchain;
 
 use std::fs;
 
-use place::{Place, can_build};
+use place::{Place, Said, can_build};
 
 const EVERY_HOOK: &str =
     "new mine --hooks admission,priority,routing,preemption,budget,explanation";
@@ -76,6 +76,18 @@ fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
     );
     settings_are_checked(&place);
     scenarios_are_run(&place);
+    // In its folder a policy is built and put through all there is.
+    let mut in_its_folder = place.command();
+    let all = ["test", "--properties", "--runs", "1", "--events", "20"];
+    Said::of(in_its_folder.current_dir(place.path("mine")).args(all)).says(
+        0,
+        &[
+            "./mine.wasm: ",
+            "bytes\nmine\n",
+            "mine (component)\n",
+            "10 passed, 3 skipped",
+        ],
+    );
     place
         .say("test mine/mine.wasm --properties --runs 2 --events 40")
         .says(0, &["mine (component)", "7 passed, 1 skipped"]);
@@ -92,6 +104,43 @@ fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
     );
     // A head, and each hook and the explanation with each size for both.
     assert_eq!(bench.out.lines().count(), 1 + 6 * 2 * 2, "{}", bench.out);
+}
+
+/// The beginning of a `rank` that calls what no policy should.
+const PITFALLS: &str = "{
+        let began = std::time::Instant::now();
+        let known: std::collections::HashMap<u32, u32> = [(1, 2)].into();
+        println!(\"{known:?} {began:?}\");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        if std::thread::spawn(|| 3).join().is_err() {
+            eprintln!(\"no thread\");
+        }
+";
+
+#[test]
+fn a_build_warns_of_what_will_panic_or_vanish() {
+    if !can_build() {
+        return;
+    }
+    let place = Place::new();
+    place.say("new mine --hooks routing").ended(0);
+    let clean = place.say("build mine");
+    assert!(!clean.ended(0).contains("warning"), "{}", clean.out);
+    let text = place.text("mine/src/routing.rs");
+    let head = "-> (Seat, Reverse<u32>) {\n";
+    assert!(text.contains(head), "{text}");
+    let wrong = text.replace(head, &head.replace("{\n", PITFALLS));
+    place.write("mine/src/routing.rs", wrong);
+    place.say("build mine").says(
+        0,
+        &[
+            "warning: it reads a clock of `std::time`, which panics",
+            "warning: it sleeps, which panics",
+            "warning: it starts a thread, which fails",
+            "warning: it has a hash map or set with random keys",
+            "warning: what it prints vanishes: `pointsman_sdk::log`",
+        ],
+    );
 }
 
 fn settings_are_checked(place: &Place) {

@@ -19,7 +19,13 @@ fn what_is_no_policy_is_explained_by_every_command() {
         say("module.wasm").says(1, &["a core module, not a component"]);
         say("empty.wasm").says(1, &["does not export pointsman:scheduling/lifecycle"]);
         say("none.wasm").says(2, &["none.wasm cannot be read"]);
-        say(".").says(2, &[". is a folder: name the .wasm file"]);
+        // `test` builds the policy of a folder.
+        let of_a_folder = if command == "test" {
+            ". has no Cargo.toml"
+        } else {
+            ". is a folder: name the .wasm file"
+        };
+        say(".").says(2, &[of_a_folder]);
     }
     place
         .say("inspect text.wasm")
@@ -225,7 +231,10 @@ expect.placed = { one = 'gpu' }
         .says(2, &["empty has no scenario: a scenario is a .toml file"]);
     place
         .say("test fickle.wasm")
-        .says(2, &["<SCENARIOS>...", "--help"]);
+        .says(2, &["name scenarios, or say `--properties`"]);
+    place
+        .say("test")
+        .says(2, &["has no Cargo.toml: `pointsman policy new NAME` makes"]);
     place
         .say("test fickle.wasm one.toml --seed 3")
         .says(2, &["--properties"]);
