@@ -294,6 +294,7 @@ fn case(name: &str, start: Location, error: Option<&RunError>) -> Case {
             detail: unmet.to_string(),
             scenario: None,
         }),
+        Some(error @ RunError::Settings { .. }) => Verdict::Failed(Problem::new(chain(error))),
         Some(error) => Verdict::Broken(Problem::new(chain(error))),
     };
     Case {

@@ -22,7 +22,7 @@ use pointsman_policy::{BindError, Patience, PolicyHost, PolicySource, StartError
 
 use crate::component::ComponentError;
 use crate::native::panic_message;
-use crate::scenario::{PolicyBinding, Scenario};
+use crate::scenario::{PolicyBinding, RefusedSettings, Scenario};
 use check::Miss;
 pub use failure::Unmet;
 pub(crate) use judge::Exercised;
@@ -79,6 +79,16 @@ pub enum RunError {
         /// Name of the hook.
         hook: &'static str,
     },
+    /// A policy takes settings that it must refuse, or refuses them for another reason.
+    #[error("{place}: the settings must be refused{expected}, and {got}")]
+    Settings {
+        /// The place of the settings.
+        place: Location,
+        /// The words that the policy must say of them, after a comma; may be empty.
+        expected: String,
+        /// The answer of the policy.
+        got: String,
+    },
     /// A step is impossible.
     #[error("{place}: step {step} cannot be done: {why}")]
     Impossible {
@@ -113,6 +123,7 @@ impl RunError {
             | Self::Start(place, _)
             | Self::Bind(place, _)
             | Self::TwoHolders { place, .. }
+            | Self::Settings { place, .. }
             | Self::Impossible { place, .. }
             | Self::HostBroke { place, .. } => Some(place),
             Self::Read(..) | Self::Component(_) => None,
@@ -189,6 +200,9 @@ fn watched(
     about: BTreeSet<RequestId>,
     sampling: (u32, u64),
 ) -> Result<(Watched, Vec<String>), RunError> {
+    for binding in &scenario.policies {
+        refuses(scenario, binding, sources)?;
+    }
     let mut bound = Vec::new();
     let mut kept = |binding: &PolicyBinding| {
         let source = sources(binding)?;
@@ -244,6 +258,38 @@ fn play(scenario: &Scenario, mut run: ScenarioRun) -> Result<Attempt, RunError> 
 fn failed(mut run: ScenarioRun, step: usize, misses: Vec<Miss>) -> Box<Failed> {
     run.explain_waiting();
     Box::new(Failed { run, step, misses })
+}
+
+/// Checks that a policy refuses the settings that it must.
+fn refuses(
+    scenario: &Scenario,
+    binding: &PolicyBinding,
+    sources: Sources<'_>,
+) -> Result<(), RunError> {
+    for RefusedSettings { settings, says } in &binding.refuses {
+        let place = scenario.source.location(settings.span().start);
+        let wrong = PolicyBinding {
+            settings: settings.get_ref().clone(),
+            ..binding.clone()
+        };
+        let got = match start(sources(&wrong)?) {
+            Ok(_) => "it takes them".to_owned(),
+            Err(StartError::SettingsRefused(why)) if why.contains(says) => continue,
+            Err(StartError::SettingsRefused(why)) => format!("it says: {why}"),
+            Err(error) => return Err(RunError::Start(place, error)),
+        };
+        let expected = if says.is_empty() {
+            String::new()
+        } else {
+            format!(", with `{says}`")
+        };
+        return Err(RunError::Settings {
+            place,
+            expected,
+            got,
+        });
+    }
+    Ok(())
 }
 
 /// Starts the policies under test and binds each to its hooks. Returns their names, by number.

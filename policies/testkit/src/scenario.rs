@@ -55,7 +55,7 @@ pub struct Scenario {
 }
 
 /// A policy under test.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PolicyBinding {
     pub(crate) name: String,
     /// The place where the file names the policy; 0 where it does not.
@@ -63,6 +63,18 @@ pub(crate) struct PolicyBinding {
     pub(crate) settings: Map<String, Value>,
     /// Absent: those that the policy exports.
     pub(crate) hooks: Option<HookSet>,
+    /// Settings that the policy must refuse.
+    pub(crate) refuses: Vec<RefusedSettings>,
+}
+
+/// Settings that a policy must refuse.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RefusedSettings {
+    pub(crate) settings: Spanned<Map<String, Value>>,
+    /// Part of what it says of them.
+    #[serde(default)]
+    pub(crate) says: String,
 }
 
 /// The tenants, models, devices and executors at the start.
@@ -101,6 +113,7 @@ struct File {
 struct PolicyTable {
     settings: Map<String, Value>,
     hooks: Option<Vec<Name>>,
+    refuses: Vec<RefusedSettings>,
 }
 
 /// The machine's bounds, where they are not the default ones.
@@ -168,7 +181,8 @@ impl Scenario {
         };
         names::check(&scenario)?;
         let expects = scenario.steps.iter().any(|step| step.expect.is_some());
-        if !expects && !scenario.end.expects() && scenario.properties.is_empty() {
+        let refuses = scenario.policies.iter().any(|it| !it.refuses.is_empty());
+        if !expects && !refuses && !scenario.end.expects() && scenario.properties.is_empty() {
             let text = "the scenario expects nothing: give a step an `expect`, or `[end]` a check";
             return Err(scenario.source.error(0, text));
         }
@@ -289,6 +303,7 @@ fn bindings(
             at: 0,
             settings: Map::new(),
             hooks: None,
+            refuses: Vec::new(),
         });
         return Ok(default.into());
     };
@@ -299,6 +314,7 @@ fn bindings(
             name: name.into_inner(),
             settings: table.settings,
             hooks: table.hooks.map(named).transpose()?,
+            refuses: table.refuses,
         })
     });
     bound.collect()

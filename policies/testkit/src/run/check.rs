@@ -1,5 +1,7 @@
 //! The comparison of expectations with what happened.
 
+mod relations;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -40,6 +42,7 @@ pub(super) fn step(run: &ScenarioRun, expect: &Expect) -> Vec<Miss> {
         misses: Vec::new(),
     };
     check.places(expect);
+    check.relations(expect);
     check.queue(expect);
     check.holds(expect);
     check.outcomes(expect);

@@ -77,6 +77,9 @@ fn check_missed(base: &str, more: &str, expected: &str) {
 fn each_expectation_of_a_step_passes_where_it_is_met() {
     let rows = [
         "placed = { a = 'x', b = 'y' }",
+        "placed-among = { a = ['y', 'x'] }",
+        "placed-off = { a = ['y'], c = ['x', 'y'] }",
+        "placed-count = { x = 1, y = 1 }",
         "placements = ['a', 'b']",
         "running = { x = ['a'], y = ['b'] }",
         "queued-on = { x = [] }",
@@ -106,6 +109,30 @@ fn each_expectation_of_a_place_fails_where_it_is_not_met() {
         (
             "placed = { c = 'x' }",
             "placed: expected `c` on x, got waiting",
+        ),
+        (
+            "placed-among = { a = ['y'] }",
+            "placed-among: expected `a` on one of [y], got on x",
+        ),
+        (
+            "placed-among = { c = ['x', 'y'] }",
+            "placed-among: expected `c` on one of [x, y], got waiting",
+        ),
+        (
+            "placed-off = { b = ['x', 'y'] }",
+            "placed-off: expected `b` on none of [x, y], got on y",
+        ),
+        (
+            "placed-with = { a = 'b' }",
+            "placed-with: expected `a` with `b`, which is on y, got on x",
+        ),
+        (
+            "placed-with = { c = 'a' }",
+            "placed-with: expected `c` with `a`, which is on x, got waiting",
+        ),
+        (
+            "placed-count = { x = 2 }",
+            "placed-count: expected 2 on x, got 1",
         ),
         (
             "placements = ['b', 'a']",
@@ -318,6 +345,41 @@ fn the_checks_at_the_end_fail_where_they_are_not_met() {
         TWO_PLACED,
         "[[step]]\nrun-out = '1s'\n[end]\nall-finished = true\nmax-wait = '170ms'",
     );
+}
+
+#[test]
+fn requests_are_together_where_each_is_on_the_same_executor() {
+    check_met(
+        ODD,
+        "[[step]]\narrive = { name = 'a', count = 2 }\n\
+         expect = { placed-with = { a-1 = 'a-2' }, placed-count = { x = 2 } }",
+    );
+}
+
+#[test]
+fn settings_that_a_policy_must_refuse_are_tried() {
+    let refusing = |refuses: &str| {
+        let text = ODD.replace(
+            "[policy.odd]",
+            &format!("[policy.odd]\nrefuses = [{refuses}]"),
+        );
+        run_native(&text)
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    let wrong = "settings = { wrong = 1 }";
+    assert_eq!(refusing(&format!("{{ {wrong} }}")), Ok(()));
+    assert_eq!(
+        refusing(&format!("{{ {wrong}, says = 'unknown field `wrong`' }}")),
+        Ok(())
+    );
+    assert_eq!(
+        refusing("{ settings = {} }"),
+        Err("a.toml:4:25: the settings must be refused, and it takes them".to_owned())
+    );
+    let said = refusing(&format!("{{ {wrong}, says = 'too large' }}")).unwrap_err();
+    let expected = "a.toml:4:25: the settings must be refused, with `too large`, and it says: ";
+    assert!(said.starts_with(expected), "{said}");
 }
 
 /// The executor of [`ODD`], whose request of priority 13 is given up.

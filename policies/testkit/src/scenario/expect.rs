@@ -16,6 +16,14 @@ pub(crate) struct Expect {
     // Places of requests.
     /// The executor of a request's newest placement.
     pub(crate) placed: BTreeMap<Name, Name>,
+    /// Executors, on one of which is a request's newest placement.
+    pub(crate) placed_among: BTreeMap<Name, Vec<Name>>,
+    /// Executors, on none of which is a request's newest placement, if it has one.
+    pub(crate) placed_off: BTreeMap<Name, Vec<Name>>,
+    /// Another request, whose newest placement is on the same executor.
+    pub(crate) placed_with: BTreeMap<Name, Name>,
+    /// Number of placements on an executor since the last `expect`.
+    pub(crate) placed_count: BTreeMap<Name, usize>,
     /// Requests placed since the last `expect`, in that order.
     pub(crate) placements: Option<Vec<Name>>,
     /// Requests that have a slot and are not leaving, in order of arrival.

@@ -195,6 +195,14 @@ impl Known<'_> {
             self.need_all(Thing::Request, places.keys())?;
             self.need_all(Thing::Executor, places.values())?;
         }
+        for among in [&expect.placed_among, &expect.placed_off] {
+            self.need_all(Thing::Request, among.keys())?;
+            self.need_all(Thing::Executor, among.values().flatten())?;
+        }
+        for (request, other) in &expect.placed_with {
+            self.need_all(Thing::Request, [request, other])?;
+        }
+        self.need_all(Thing::Executor, expect.placed_count.keys())?;
         for contents in [&expect.running, &expect.queued_on] {
             self.need_all(Thing::Executor, contents.keys())?;
             self.need_all(Thing::Request, contents.values().flatten())?;
