@@ -3,6 +3,10 @@
 use pointsman_sdk::check_range;
 use serde::Deserialize;
 
+/// The most that a cached token may save, in thousandths. Above 1,000 it also outweighs prompts that
+/// wait for their prefill.
+const CREDIT_MAX: u32 = 10_000;
+
 /// Settings; see the README.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -59,10 +63,10 @@ impl Settings {
     pub(crate) fn checked(self) -> Result<Self, String> {
         let bounds = [
             ("prefill-scale", self.prefill_scale, 100_000),
-            ("device-credit", self.device_credit, 1000),
-            ("host-credit", self.host_credit, 1000),
-            ("disk-credit", self.disk_credit, 1000),
-            ("shared-credit", self.shared_credit, 1000),
+            ("device-credit", self.device_credit, CREDIT_MAX),
+            ("host-credit", self.host_credit, CREDIT_MAX),
+            ("disk-credit", self.disk_credit, CREDIT_MAX),
+            ("shared-credit", self.shared_credit, CREDIT_MAX),
             ("request-cost", self.request_cost, 1_000_000),
             ("temperature", self.temperature, 1_000_000),
         ];

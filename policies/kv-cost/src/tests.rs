@@ -124,6 +124,22 @@ fn credit_beyond_the_prompt_is_worth_nothing() {
 }
 
 #[test]
+fn credit_over_one_outweighs_prefill_that_is_pending() {
+    let busy = || ExecutorLoad {
+        prefill_tokens_pending: 100,
+        ..load(0)
+    };
+    let held = || Cached {
+        overlaps: Some(vec![overlap(0, 80, 0, 0)]),
+        ..cached(1)
+    };
+    // 100 + 160 - 80, and - 2 x 80.
+    assert_eq!(cost_of("{}", busy(), 160, held()), 180_000);
+    let settings = r#"{"device-credit": 2000}"#;
+    assert_eq!(cost_of(settings, busy(), 160, held()), 100_000);
+}
+
+#[test]
 fn extreme_numbers_saturate() {
     let huge = ExecutorLoad {
         prefill_tokens_pending: u64::MAX / 2,
@@ -259,8 +275,8 @@ fn a_draw_follows_from_seed_and_request() {
 fn settings_out_of_range_are_named() {
     let refused = |settings| instance().configure(settings, bounds());
     assert_eq!(
-        refused(r#"{"device-credit": 1001}"#),
-        Err("`device-credit`: 1001 is not between 0 and 1000".to_owned())
+        refused(r#"{"device-credit": 10001}"#),
+        Err("`device-credit`: 10001 is not between 0 and 10000".to_owned())
     );
     assert!(refused(r#"{"temperature": 1000001}"#).is_err());
     assert_eq!(refused(r#"{"temperature": 1000000}"#), Ok(()));
