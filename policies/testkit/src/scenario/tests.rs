@@ -52,6 +52,46 @@ fn an_unknown_key_is_reported_where_it_stands_with_the_known_ones() {
 }
 
 #[test]
+fn every_key_is_in_the_readme() {
+    let readme = include_str!("../../README.md");
+    let step = |action: &str| with(&format!("[[step]]\n{action}\n"));
+    let head = |table: &str| format!("title = \"t\"\n{table}\nzzz = 1\n");
+    let tables = [
+        "zzz = 1\n".to_owned(),
+        head("[policy.a]"),
+        head("[machine]"),
+        head("[[tenant]]"),
+        head("[[model]]"),
+        head("[[device]]"),
+        head("[[executor]]"),
+        head("[[executor]]\nname = \"x\"\nslots = 1\n[executor.engine]"),
+        head("[end]"),
+        step("zzz = 1"),
+        step("arrive = { zzz = 1 }"),
+        step("fail = { zzz = 1 }"),
+        step("update = { zzz = 1 }"),
+        step("report = { zzz = 1 }"),
+        step("report = { device = \"d\", counts = { zzz = 1 } }"),
+        step("cache = { zzz = 1 }"),
+        step("expect.zzz = 1"),
+        step("expect.fair = { zzz = 1 }"),
+    ];
+    let (mut keys, mut missing) = (0, Vec::new());
+    for table in tables {
+        let said = error(&table);
+        assert!(said.contains("unknown field `zzz`, expected"), "{said}");
+        for key in said.split('`').skip(3).step_by(2) {
+            keys += 1;
+            if !readme.contains(&format!("`{key}`")) {
+                missing.push(key.to_owned());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(keys > 120, "{keys} keys");
+}
+
+#[test]
 fn only_messages_about_unknown_words_get_a_hint() {
     assert_eq!(
         with_hint("unknown field `nam`, expected `name` or `slots`"),
