@@ -343,10 +343,15 @@ impl<'a> Circumstances<'a> {
                 .by_folder(hook, conflicts)
                 .map(|name| (name, BoundBy::Folder)),
         };
-        match named {
-            Some((name, by)) => Some((self.holder(name), by)),
-            None => Some((self.by_default(hook)?, BoundBy::Default)),
-        }
+        let Some((name, by)) = named else {
+            let holder = self.by_default(hook)?;
+            let by = match holder.place {
+                Place::Folder => BoundBy::Folder,
+                Place::Embedded => BoundBy::Default,
+            };
+            return Some((holder, by));
+        };
+        Some((self.holder(name), by))
     }
 
     fn by_configuration(&self, hook: Hook, conflicts: &mut Vec<Conflict>) -> Option<&'a str> {
