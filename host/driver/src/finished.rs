@@ -2,7 +2,7 @@
 //! monitor.
 //!
 //! # Bounds
-//! [`NEWEST`] requests are kept, and [`LINES_MAX`] lines wait for the log. The driver never waits for it: a
+//! [`NEWEST`] requests are kept, and `LINES_MAX` lines wait for the log. The driver never waits for it: a
 //! line without room is dropped, and the next one says how many were.
 //!
 //! # Not here

@@ -15,7 +15,7 @@
 //! 2. Each hold is given back once, however its request ends (`Drop`).
 //!
 //! # Bounds
-//! [`WINDOW_SECS`] numbers for each limit; tenants are those of the configuration.
+//! `WINDOW_SECS` numbers for each limit; tenants are those of the configuration.
 //!
 //! # Not here
 //! `tokens-per-minute`, a tenant's fair share, which policies are told and which is no limit.

@@ -12,7 +12,7 @@
 //! differ by a factor of ten for one prompt, so a policy that is better is better under several.
 //!
 //! # Not here
-//! The work of a step: chunks, batches and caches ([`crate::executor`]).
+//! The work of a step: chunks, batches and caches (`executor`).
 
 mod linear;
 mod table;
