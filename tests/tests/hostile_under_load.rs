@@ -26,6 +26,12 @@ const TENANTS: [&str; 2] = ["rich", "poor"];
 /// The policies that hold the hooks without a guest.
 const DEFAULTS: [&str; 3] = ["aging", "budget", "memory-aware"];
 
+/// Words of the sentences in which faults are told.
+const TRAPPED: &str = "as it was told";
+const LOOPED: &str = "ran out of fuel";
+const HOARDED: &str = "ran out of memory";
+const RECURSED: &str = "trapped at order";
+
 /// The fate of one version of a guest.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
@@ -56,25 +62,37 @@ fn faulting() -> Vec<Case> {
     let all = json!(["admit", "order", "route", "evict", "allot"]);
     let many = json!(["route", "order", "allot"]);
     let at_once = [
-        ("traps", "trap", all.clone(), 0),
-        ("traps-soon", "trap", all, 20),
-        ("traps-when-told", "trap", json!(["observe"]), 0),
-        ("loops", "loop", json!(["route"]), 0),
-        ("loops-when-told", "loop", json!(["observe"]), 10),
-        ("allocates-when-told", "allocate", json!(["observe"]), 0),
-        ("recurses", "recurse", json!(["order"]), 0),
-        ("a-million-rows", "million-rows", many, 0),
+        ("traps", "trap", all.clone(), 0, TRAPPED),
+        ("traps-soon", "trap", all, 20, TRAPPED),
+        ("traps-when-told", "trap", json!(["observe"]), 0, TRAPPED),
+        ("loops", "loop", json!(["route"]), 0, LOOPED),
+        ("loops-when-told", "loop", json!(["observe"]), 10, LOOPED),
+        (
+            "allocates-when-told",
+            "allocate",
+            json!(["observe"]),
+            0,
+            HOARDED,
+        ),
+        ("recurses", "recurse", json!(["order"]), 0, RECURSED),
+        (
+            "a-million-rows",
+            "million-rows",
+            many,
+            0,
+            "returned too much",
+        ),
     ];
     let later = [
-        ("traps-later", "trap", "route", 100, "outrage"),
-        ("loops-later", "loop", "route", 100, "fuel"),
-        ("allocates-later", "allocate", "route", 100, "oom"),
-        ("recurses-later", "recurse", "order", 100, "recurse"),
-        ("loops-when-told-later", "loop", "observe", 20_000, "fuel"),
+        ("traps-later", "trap", "route", 100, TRAPPED),
+        ("loops-later", "loop", "route", 100, LOOPED),
+        ("allocates-later", "allocate", "route", 100, HOARDED),
+        ("recurses-later", "recurse", "order", 100, RECURSED),
+        ("loops-when-told-later", "loop", "observe", 20_000, LOOPED),
     ];
     let settings = |outrage: &str, calls: Value, good_calls: u32| json!({"outrage": outrage, "calls": calls, "good-calls": good_calls});
-    let at_once = at_once.map(|(name, outrage, calls, good)| {
-        let ends = Ends::Refused(ReloadStep::Test, "faulted");
+    let at_once = at_once.map(|(name, outrage, calls, good, why)| {
+        let ends = Ends::Refused(ReloadStep::Test, why);
         case(name, settings(outrage, calls, good), ends)
     });
     let later = later.map(|(name, outrage, call, good, why)| {
@@ -118,7 +136,7 @@ fn in_time() -> Vec<Case> {
                 (json!({}), Ends::Stays),
                 (
                     json!({"outrage": "trap", "calls": ["route"], "good-calls": 1000}),
-                    Ends::Out("outrage"),
+                    Ends::Out(TRAPPED),
                 ),
             ],
         },
