@@ -75,6 +75,7 @@ mod log;
 mod machine;
 mod policies;
 mod recorded;
+mod sessions;
 mod view;
 
 pub use asked::Asked;
@@ -98,4 +99,5 @@ pub use machine::{
 pub use pointsman_interface::*;
 pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};
 pub use recorded::RecordedMachine;
+pub use sessions::Sessions;
 pub use view::View;

@@ -44,7 +44,6 @@ pub mod provider;
 pub mod quota;
 mod record;
 mod requests;
-mod sessions;
 pub mod spans;
 #[cfg(test)]
 mod tests;
@@ -58,7 +57,7 @@ use std::time::Duration;
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
     Answer, Asked, Author, Decided, Effect, ExecutorId, Fact, Input, LabelId, Machine, Micros,
-    NewRequest, Policies, RecordedMachine, Reply, Round, Sink, Stamped, StartOrder, Tap,
+    NewRequest, Policies, RecordedMachine, Reply, Round, Sessions, Sink, Stamped, StartOrder, Tap,
 };
 use pointsman_executor::contract::{Command, Start};
 use pointsman_executor::delivery::{Authorship, BUILT_IN};
@@ -75,7 +74,6 @@ use lives::{Life, Lives};
 use message::{Submission, Submitted, TicketId};
 use operator::RequestSize;
 use requests::{Record, Requests};
-use sessions::Sessions;
 use spans::Spans;
 
 /// The machine, its policies, and the requests in hand.

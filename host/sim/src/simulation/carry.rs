@@ -2,8 +2,8 @@
 
 use pointsman_core::rows::Health;
 use pointsman_core::{
-    Effect, ExecutorId, ExecutorUpdate, Input, Kept, Micros, Policies, PromptCount, RequestId,
-    RetryClass, SequenceRef, StepReport,
+    Effect, ExecutorId, ExecutorUpdate, Input, Kept, Micros, Outcome, Policies, PromptCount,
+    RequestId, RetryClass, SequenceRef, StepReport,
 };
 
 use super::Simulation;
@@ -65,12 +65,24 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
                 }
             }
             Effect::Finish { request, outcome } => {
+                self.remember_session(request, outcome);
                 let ticket = self.requests.end(request, outcome, self.now);
                 if let Some(ticket) = ticket {
                     self.workload.ended(ticket, self.now);
                 }
             }
             Effect::Detached { .. } => {}
+        }
+    }
+
+    /// Notes the executor that served a session, at the end of an answer.
+    fn remember_session(&mut self, request: RequestId, outcome: Outcome) {
+        if let Outcome::Finished { .. } = outcome
+            && let Some(served) = self.requests.served_of_session(request)
+        {
+            let executor = self.stations[served.station].id;
+            let by = (executor, served.model);
+            self.sessions.served(self.now, served.session, by);
         }
     }
 

@@ -24,7 +24,8 @@ use std::fmt;
 use pointsman_core::rows::{Change, NameKind};
 use pointsman_core::{
     AttachError, Config, DeviceSpec, ExecutorId, ExecutorSpec, Input, InvalidConfig, KvSpec,
-    Machine, Micros, ModelId, Policies, ReadableBlocks, RowKind, RowKinds, TenantId, rows,
+    Machine, Micros, ModelId, NewRequest, Policies, ReadableBlocks, RowKind, RowKinds, SessionKey,
+    Sessions, TenantId, rows,
 };
 
 use crate::executor::Station;
@@ -35,6 +36,11 @@ use failures::Failures;
 pub use failures::{FailurePlan, Recurring};
 use requests::Requests;
 pub use requests::{AnswerLengths, RequestPlan};
+
+/// Sessions that are remembered, by the default of `hints.sessions-max`.
+const SESSIONS_MAX: u32 = 65_536;
+/// Time until a session is forgotten, by the default of `hints.session-idle-max`.
+const SESSION_IDLE_MAX: Micros = Micros(300_000_000);
 
 /// The parts of a simulation that are not its policies.
 #[derive(Debug)]
@@ -112,6 +118,7 @@ pub struct Simulation<P, W> {
     /// Stations that may have something to begin or another next event.
     touched: BTreeSet<usize>,
     requests: Requests,
+    sessions: Sessions,
     failures: Failures,
     measures: Measures,
     names: Ids,
@@ -169,6 +176,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             agenda: BTreeSet::new(),
             touched: BTreeSet::new(),
             requests: Requests::new(plan.requests, plan.fleet.tokens_per_block()),
+            sessions: Sessions::new(SESSIONS_MAX, SESSION_IDLE_MAX),
             failures: Failures::new(plan.failures, plan.fleet.len()),
             measures: Measures::default(),
             names,
@@ -352,7 +360,11 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             let Some(arrival) = self.workload.pop() else {
                 return;
             };
-            let new = self.requests.new_request(&arrival, &self.names, self.now);
+            let session = arrival.session.map(SessionKey);
+            let new = NewRequest {
+                preferred: session.and_then(|it| self.sessions.executor(self.now, it)),
+                ..self.requests.new_request(&arrival, &self.names, self.now)
+            };
             let id = self.machine.handle(self.now, Input::arrival(new)).request();
             self.measures.series.arrived(self.now);
             self.failures.note_arrival(id, self.now);

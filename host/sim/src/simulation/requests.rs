@@ -61,6 +61,7 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Open {
     prompt: PromptText,
+    session: Option<SessionKey>,
     model: Option<ModelId>,
     output_tokens: u32,
     /// Tokens that the machine was told of, over all placements.
@@ -68,6 +69,15 @@ struct Open {
     last_token_at: Option<Micros>,
     ticket: Option<u64>,
     is_placed: bool,
+}
+
+/// A request of a session that runs.
+#[derive(Debug)]
+pub(super) struct OfSession {
+    pub(super) session: SessionKey,
+    pub(super) model: Option<ModelId>,
+    /// The place of its executor.
+    pub(super) station: usize,
 }
 
 /// Order to an executor to take up a request.
@@ -179,6 +189,7 @@ impl Requests {
         });
         self.open.push(Some(Box::new(Open {
             prompt: arrival.prompt,
+            session: arrival.session.map(SessionKey),
             model: arrival.model.map(|at| ids.models[at as usize]),
             output_tokens: arrival.output_tokens,
             generated: 0,
@@ -253,6 +264,17 @@ impl Requests {
     pub(super) fn kept(&self, id: RequestId, untold: u32) -> u32 {
         let open = self.open.get(place(id)).and_then(Option::as_ref);
         open.map_or(0, |open| open.generated + untold)
+    }
+
+    /// A request that has not ended, if it is of a session and was taken up.
+    pub(super) fn served_of_session(&self, id: RequestId) -> Option<OfSession> {
+        let open = self.open.get(place(id))?.as_ref()?;
+        let executor = self.records.get(place(id))?.executor?;
+        Some(OfSession {
+            session: open.session?,
+            model: open.model,
+            station: executor as usize,
+        })
     }
 
     /// Notes the end of a request. Returns the ticket of its arrival, if the workload wants to know.

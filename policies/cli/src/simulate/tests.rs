@@ -73,6 +73,23 @@ fn policies_are_compared_with_the_defaults_over_several_seeds() {
 }
 
 #[test]
+fn a_policy_is_told_the_executor_that_served_a_session() {
+    let router = component_path("memory-aware");
+    let router = router.display();
+    let line = format!(
+        "agents:sessions=12,rate=0.1,turns=5,shared-tokens=512,group-tokens=512 --executors 4 \
+         --format json --policy {router},device-credit=0 \
+         --compare {router},device-credit=0,session-preference=false"
+    );
+    let json: Value = serde_json::from_str(&said(&line).unwrap()).unwrap();
+    let hit = |contender: usize| {
+        let report = &json["contenders"][contender]["runs"][0]["report"];
+        report["hit_rate"].as_f64().unwrap()
+    };
+    assert!(hit(0) > hit(1) + 0.1, "{} and {}", hit(0), hit(1));
+}
+
+#[test]
 fn the_built_in_rule_can_be_simulated_alone_on_engines_of_the_host() {
     let line = format!("{SMALL} --built-in --profile measured --kv-blocks 2048 --max-tokens 100");
     let text = said(&line).unwrap();

@@ -10,11 +10,11 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_core::{ExecutorId, Micros, ModelId, SessionKey};
+use pointsman_interface::{ExecutorId, Micros, ModelId, SessionKey};
 
 /// The sessions that are not forgotten.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub struct Sessions {
     // Immutable.
     idle_max: Micros,
     sessions_max: usize,
@@ -35,7 +35,7 @@ struct Session {
 
 impl Sessions {
     /// Remembers at most `sessions_max` sessions, each until it has been idle for `idle_max`.
-    pub(super) fn new(sessions_max: u32, idle_max: Micros) -> Self {
+    pub fn new(sessions_max: u32, idle_max: Micros) -> Self {
         Self {
             idle_max,
             sessions_max: usize::try_from(sessions_max).unwrap_or(usize::MAX),
@@ -46,14 +46,14 @@ impl Sessions {
     }
 
     /// The executor that served a session last; absent: the session is not known.
-    pub(super) fn executor(&self, now: Micros, session: SessionKey) -> Option<ExecutorId> {
+    pub fn executor(&self, now: Micros, session: SessionKey) -> Option<ExecutorId> {
         let found = self.known.get(&session)?;
         (found.used.after(self.idle_max) > now).then_some(found.executor)
     }
 
     /// Notes that an executor has served a request of a session to its end, with the model that it asked
     /// for.
-    pub(super) fn served(
+    pub fn served(
         &mut self,
         now: Micros,
         session: SessionKey,
@@ -81,19 +81,19 @@ impl Sessions {
     }
 
     /// The number of sessions that are not forgotten at `now`.
-    pub(super) fn tracked(&mut self, now: Micros) -> usize {
+    pub fn tracked(&mut self, now: Micros) -> usize {
         self.forget_idle(now);
         self.known.len()
     }
 
     /// The number of sessions of a model, those that have been idle for too long since the last look
     /// included.
-    pub(super) fn of_model(&self, model: ModelId) -> usize {
+    pub fn of_model(&self, model: ModelId) -> usize {
         self.by_model.get(&Some(model)).copied().unwrap_or_default()
     }
 
     /// Forgets the sessions of an executor that is gone.
-    pub(super) fn detached(&mut self, executor: ExecutorId) {
+    pub fn detached(&mut self, executor: ExecutorId) {
         let known = self.known.iter();
         let there = known.filter(|(_, session)| session.executor == executor);
         for session in there.map(|(key, _)| *key).collect::<Vec<_>>() {
