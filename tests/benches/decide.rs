@@ -25,13 +25,11 @@ fn main() -> Result<()> {
     };
     println!("One round: admission, order, routing and interlock, by the three default policies.");
     println!(
-        "Microseconds per decision; cycle = round less admission. admit, order and route with"
+        "Microseconds per decision; cycle = round less admit and arrange. Hooks with what their policy"
     );
+    println!("is told before; asked: route's questions alone, p50, and their most fuel.");
     println!(
-        "what the policy is told before; asked: route's questions alone, p50, and their most fuel."
-    );
-    println!(
-        "{:>9} {:>8} {:>8}  {:>9} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>7} {:>9} {:>9}  {:>7} {:>7}  decided",
+        "{:>9} {:>8} {:>8}  {:>9} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7}  {:>7} {:>7}  decided",
         "executors",
         "arrivals",
         "changed",
@@ -44,6 +42,7 @@ fn main() -> Result<()> {
         "asked",
         "fuel",
         "interlock",
+        "arrange",
         "native",
         "ratio"
     );
@@ -116,7 +115,7 @@ impl Pace {
 fn print(case: Case, component: &Measured, native: &Measured) {
     let per = f64::from(case.arrivals);
     let p50 = |all: &[std::time::Duration]| quantile(all, 500) / per;
-    let [admit, order, route] = component.hooks.each_ref().map(|all| p50(all));
+    let [admit, order, route, arrange] = component.hooks.each_ref().map(|all| p50(all));
     let round = p50(&component.rounds);
     let (asked, fuel) = component.route;
     let same = if component.decided == native.decided {
@@ -126,18 +125,19 @@ fn print(case: Case, component: &Measured, native: &Measured) {
     };
     println!(
         "{:>9} {:>8} {:>8}  {:>9.2} {:>9.2} {:>9.2}  {:>7.2} {:>7.2} {:>7.2} {:>7.2} \
-         {fuel:>9} {:>9.2}  {:>7.2} {:>7.2}  {} {same}",
+         {fuel:>9} {:>9.2} {:>7.2}  {:>7.2} {:>7.2}  {} {same}",
         case.executors,
         case.arrivals,
         case.changed,
-        round - admit,
+        round - admit - arrange,
         round,
         quantile(&component.rounds, 990) / per,
         admit,
         order,
         route,
         asked.as_secs_f64() * 1e6 / per,
-        round - admit - order - route,
+        round - admit - order - route - arrange,
+        arrange,
         p50(&native.rounds),
         round / p50(&native.rounds),
         component.decided,

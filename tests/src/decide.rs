@@ -1,7 +1,7 @@
 //! The benchmark `decide`: the cost of one decision.
 //!
-//! A fleet has N remote executors with KV counts. Between two rounds some of their rows change, and
-//! one request, or 64, arrive. The round that decides them is timed, with the three default
+//! A fleet has N executors, each on a device that reports its KV blocks. Between two rounds some of their
+//! rows change, and one request, or 64, arrive. The round that decides them is timed, with the three default
 //! policies in three stores. All decisions are hashed, to show that native and component runs
 //! decide the same.
 
@@ -20,8 +20,9 @@ use sha2::{Digest, Sha256};
 use crate::clock::clock;
 use crate::fleet::{self, Defaults};
 
-/// The hooks that a round with arrivals and room for them asks.
-pub const TIMED: [Hook; 3] = [Hook::Admission, Hook::Priority, Hook::Routing];
+/// The hooks that a round with arrivals and room for them asks. Budget is asked in what order executors with several
+/// sequences serve them.
+pub const TIMED: [Hook; 4] = [Hook::Admission, Hook::Priority, Hook::Routing, Hook::Budget];
 
 /// A case of the benchmark.
 #[derive(Clone, Copy, Debug)]

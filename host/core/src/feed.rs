@@ -52,6 +52,27 @@ pub struct Relay {
 }
 
 impl Positions {
+    /// These positions for `kinds`, and positions that nothing reaches for all other kinds.
+    fn only(self, kinds: RowKinds) -> Self {
+        let mut only = Self([u64::MAX; RowKind::ALL.len()]);
+        for kind in kinds.iter() {
+            only.0[kind as usize] = self.0[kind as usize];
+        }
+        only
+    }
+
+    /// The position up to which the kind of a row was told.
+    fn told(&self, key: RowKey) -> u64 {
+        self.0[key.kind() as usize]
+    }
+
+    /// Tells whether the policy was told of a row that was there from `since` on. With an executor goes
+    /// its name, which may have been told before its row.
+    fn knew(&self, key: RowKey, since: u64) -> bool {
+        let name = || self.0[RowKind::Name as usize];
+        since < self.told(key) || matches!(key, RowKey::Executor(_)) && since < name()
+    }
+
     /// The oldest position of `kinds`; absent: there are none.
     fn oldest(&self, kinds: RowKinds) -> Option<u64> {
         kinds.iter().map(|kind| self.0[kind as usize]).min()
@@ -109,30 +130,24 @@ impl Feed {
         let Some(entries) = view.since(oldest) else {
             return self.everything(view, out);
         };
-        for (at, news) in entries {
-            let told = |key: RowKey| positions.0[key.kind() as usize];
-            // With an executor goes its name, which may have been told before its row.
-            let named = positions.0[RowKind::Name as usize];
-            let knows = |key: RowKey, since: u64| {
-                since < told(key) || matches!(key, RowKey::Executor(_)) && since < named
-            };
-            let row = match news {
-                News::Changed(key) if kinds.contains(key.kind()) && at >= told(key) => {
-                    view.row(key)
+        // The log is long, and most of its news are void, of other kinds, or told: these must cost next to nothing.
+        let due_from = positions.only(kinds);
+        entries.for_each(|(at, news)| {
+            let row = match *news {
+                News::Changed(key) if at >= due_from.told(key) => view.row(key),
+                News::Gone { key, since } if at >= due_from.told(key) => {
+                    let knew = positions.knew(key, since);
+                    knew.then(|| view.gone(key)).flatten()
                 }
-                News::Gone { key, since }
-                    if kinds.contains(key.kind()) && at >= told(key) && knows(key, since) =>
-                {
-                    view.gone(key)
-                }
-                News::Changed(_) | News::Gone { .. } | News::Void => None,
+                News::Changed(_) | News::Gone { .. } | News::Void => return,
             };
-            out.extend(row);
-        }
-        for key in self.named.take(kinds) {
-            let told = positions.0[key.kind() as usize];
-            out.extend(view.row_unless_changed(key, told));
-        }
+            if let Some(row) = row {
+                out.push(row);
+            }
+        });
+        let is_as_told = |key: RowKey| view.is_unchanged(key, positions.told(key));
+        let named = self.named.take(kinds, is_as_told);
+        out.extend(named.into_iter().filter_map(|key| view.row(key)));
         positions.set(kinds, view.end());
         Extent::SinceLast
     }
@@ -146,10 +161,11 @@ impl Feed {
 }
 
 impl Named {
-    /// Takes out the rows of these kinds, in order, each once.
-    fn take(&mut self, kinds: RowKinds) -> Vec<RowKey> {
+    /// Takes out the rows of these kinds. Returns those that are `wanted`, in order, each once.
+    fn take(&mut self, kinds: RowKinds, wanted: impl Fn(RowKey) -> bool) -> Vec<RowKey> {
         let is_taken = |key: &mut RowKey| kinds.contains(key.kind());
-        let mut taken: Vec<RowKey> = self.0.extract_if(.., is_taken).collect();
+        let taken = self.0.extract_if(.., is_taken);
+        let mut taken: Vec<RowKey> = taken.filter(|key| wanted(*key)).collect();
         taken.sort_unstable();
         taken.dedup();
         taken
@@ -267,7 +283,7 @@ impl Relay {
             };
         }
         self.named.0.retain(|key| !changed.contains(key));
-        let named = self.named.take(kinds);
+        let named = self.named.take(kinds, |_| true);
         changes.extend(named.iter().filter_map(|key| self.rows.get(key)).cloned());
     }
 }

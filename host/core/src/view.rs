@@ -63,7 +63,10 @@ impl<'a> View<'a> {
     }
 
     /// Row changes from `position` on; absent where they are no longer kept.
-    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = (u64, News)> + 'a> {
+    pub(crate) fn since(
+        &self,
+        position: u64,
+    ) -> Option<impl Iterator<Item = (u64, &'a News)> + 'a> {
         self.machine.log().since(position)
     }
 
@@ -72,10 +75,10 @@ impl<'a> View<'a> {
         self.machine.row(key)
     }
 
-    /// The row behind `key`, if it is there and has not changed from `position` on.
-    pub(crate) fn row_unless_changed(&self, key: RowKey, position: u64) -> Option<Change> {
-        let stamp = self.machine.stamp(key)?;
-        stamp.is_before(position).then(|| self.row(key))?
+    /// Tells whether the row behind `key` has not changed from `position` on.
+    pub(crate) fn is_unchanged(&self, key: RowKey, position: u64) -> bool {
+        let stamp = self.machine.stamp(key);
+        stamp.is_some_and(|stamp| stamp.is_before(position))
     }
 
     /// The news that the row behind `key` is gone, if it has not come back since.

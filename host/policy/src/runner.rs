@@ -68,7 +68,7 @@ pub struct Runner {
     pub(crate) feed: Feed,
     snapshots: Snapshots,
     counters: InstanceCounters,
-    /// A buffer, kept between questions.
+    /// A buffer, empty between questions.
     changes: Vec<Change>,
     // Lifecycle.
     life: Life,
@@ -441,6 +441,8 @@ impl Runner {
         let mut changes = std::mem::take(&mut self.changes);
         let extent = rows.changes(&mut self.feed, kinds, &mut changes);
         let told = self.observe(now, extent, &changes);
+        // Its memory is kept, and not the rows: the machine copies a row that somebody holds before it changes it.
+        changes.clear();
         self.changes = changes;
         told
     }

@@ -96,6 +96,7 @@ mod ranked;
 mod ranking;
 mod reasons;
 pub mod rendezvous;
+mod requests;
 mod router;
 mod rows;
 mod settings;

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 
 use crate::executor::{Executor, Residencies};
+use crate::requests::Requests;
 use crate::rows::Rows;
 use crate::wire::lifecycle::{Bounds, Feed};
 use crate::wire::types::{
@@ -35,8 +36,7 @@ pub struct Mirror {
     devices: Rows<DeviceSlot>,
     models: Rows<ModelSlot>,
     tenants: Rows<Option<Tenant>>,
-    /// Boxed: they are large, and a map moves its entries.
-    requests: BTreeMap<u64, Box<Request>>,
+    requests: Requests,
     sequences: BTreeMap<u64, Sequence>,
     names: BTreeMap<(NameKind, u32), String>,
 }
@@ -223,13 +223,13 @@ impl Mirror {
     #[must_use]
     pub fn request(&self, id: u64) -> Option<&Request> {
         self.check(Feed::WAITING);
-        self.requests.get(&id).map(Box::as_ref)
+        self.requests.get(id)
     }
 
     /// The requests that have not started, by id: those in the queue, and others, as `stage` tells.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
         self.check(Feed::WAITING);
-        self.requests.values().map(Box::as_ref)
+        self.requests.iter()
     }
 
     /// A placed request.
@@ -317,9 +317,7 @@ impl Mirror {
             Change::Model(row) => self.models.entry(row.id).row = Some(*row),
             Change::Tenant(row) => *self.tenants.entry(row.id) = Some(*row),
             Change::Waiting(row) => self.waiting(row),
-            Change::WaitingGone(id) => {
-                self.requests.remove(id);
-            }
+            Change::WaitingGone(id) => self.requests.remove(*id),
             Change::Sequence(row) => self.sequence_changed(*row),
             Change::SequenceGone(request) => self.sequence_gone(*request),
             // Kept by policies that learn, through `Policy::changed`.
@@ -334,7 +332,7 @@ impl Mirror {
             failed_on: row.failed_on.take(),
             ..*row
         };
-        self.requests.insert(row.id, Box::new(taken));
+        self.requests.insert(taken);
     }
 
     fn executor_changed(&mut self, row: &mut ExecutorInfo) {

@@ -32,7 +32,7 @@
 
 mod offer;
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use crate::executor::Executor;
@@ -168,7 +168,7 @@ impl<R: Ord> Ranking<R> {
         let (left, right) = (self.nodes[2 * node], self.nodes[2 * node + 1]);
         let best = match (left.best, right.best) {
             // Of equals the left one, which is the one attached first.
-            (Some(a), Some(b)) if self.rank(b) < self.rank(a) => right.best,
+            (Some(a), Some(b)) if self.rank(b).cmp(&self.rank(a)).is_lt() => right.best,
             (Some(_), _) => left.best,
             (None, _) => right.best,
         };
@@ -191,13 +191,13 @@ impl<R: Ord> Ranking<R> {
             last: None,
             has_begun: false,
             ahead: BinaryHeap::new(),
-            beside: Vec::new(),
+            opened: None,
         }
     }
 }
 
-/// Parts of the tree that a walk to the third best leaves beside it, in a fleet of some thousands.
-const BESIDE_EXPECTED: usize = 48;
+/// Parts of the tree that a walk to the third best leaves for later, in a fleet of some thousands.
+const AHEAD_EXPECTED: usize = 24;
 
 /// A walk over executors, from the best on.
 #[derive(Debug)]
@@ -209,12 +209,12 @@ pub struct BestFirst<'a, R> {
     has_begun: bool,
     /// Parts of the tree not walked yet, the best in front.
     ahead: BinaryHeap<Reverse<Subtree<'a, R>>>,
-    /// More parts, sorted in when one more executor is asked for.
-    beside: Vec<Reverse<Subtree<'a, R>>>,
+    /// The part whose best executor came last. What else is in it is looked at when one more is asked for.
+    opened: Option<Subtree<'a, R>>,
 }
 
 /// A part of the tree, by its best executor.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug)]
 struct Subtree<'a, R> {
     rank: &'a R,
     turn: Turn,
@@ -257,8 +257,7 @@ impl<R: Ord> BestFirst<'_, R> {
 
     fn begin(&mut self) {
         self.has_begun = true;
-        self.beside.reserve(BESIDE_EXPECTED);
-        self.ahead.reserve(BESIDE_EXPECTED);
+        self.ahead.reserve(AHEAD_EXPECTED);
         match (&self.request.allowed, self.last) {
             (Some(allowed), last) => {
                 for &id in allowed {
@@ -281,12 +280,22 @@ impl<R: Ord> BestFirst<'_, R> {
             && offer.meets(self.wanted)
             && let Some(rank) = self.ranking.rank(best)
         {
-            self.beside.push(Reverse(Subtree {
+            self.ahead.push(Reverse(Subtree {
                 rank,
                 turn,
                 best,
                 node,
             }));
+        }
+    }
+
+    /// Leaves for later what lies in a part of the tree beside the way down to its best executor.
+    #[inline]
+    fn leave_beside(&mut self, part: &Subtree<'_, R>) {
+        let mut node = self.ranking.leaves + part.best as usize;
+        while node > part.node {
+            self.leave(node ^ 1, part.turn);
+            node /= 2;
         }
     }
 
@@ -319,28 +328,47 @@ impl<R: Ord> Iterator for BestFirst<'_, R> {
             self.begin();
         }
         loop {
-            self.ahead.extend(self.beside.drain(..));
-            let Reverse(Subtree {
-                best,
-                mut node,
-                turn,
-                ..
-            }) = self.ahead.pop()?;
-            // What lies beside the way down to the best is left for later.
-            let ranking = self.ranking;
-            while node < ranking.leaves && ranking.nodes[node].offer.meets(self.wanted) {
-                let left = 2 * node;
-                let way = if ranking.nodes[left].best == Some(best) {
-                    left
-                } else {
-                    left + 1
-                };
-                self.leave(way ^ 1, turn);
-                node = way;
+            if let Some(part) = self.opened.take() {
+                self.leave_beside(&part);
             }
-            if node >= ranking.leaves && ranking.nodes[node].offer.meets(self.wanted) {
+            let Reverse(part) = self.ahead.pop()?;
+            let best = part.best;
+            let offer = self.ranking.nodes[self.ranking.leaves + best as usize].offer;
+            self.opened = Some(part);
+            if offer.meets(self.wanted) {
                 return Some(best);
             }
         }
     }
 }
+
+// === impl Subtree ===
+
+impl<R: Ord> Subtree<'_, R> {
+    #[inline]
+    fn key(&self) -> (&R, Turn, u32) {
+        (self.rank, self.turn, self.best)
+    }
+}
+
+impl<R: Ord> Ord for Subtree<'_, R> {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<R: Ord> PartialOrd for Subtree<'_, R> {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<R: Ord> PartialEq for Subtree<'_, R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<R: Ord> Eq for Subtree<'_, R> {}

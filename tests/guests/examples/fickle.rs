@@ -154,7 +154,12 @@ fn look_at_pairs(mirror: &Mirror) {
             black_box(one.load.blocks_used < other.load.blocks_used);
             black_box(one.load.placed_total < other.load.placed_total);
             black_box(one.load.prefill_tokens_pending < other.load.prefill_tokens_pending);
+            black_box(one.load.queued_throughput < other.load.queued_throughput);
+            black_box(one.load.ttft_micros < other.load.ttft_micros);
+            black_box(one.load.itl_micros < other.load.itl_micros);
             black_box(one.info.slots_total < other.info.slots_total);
+            black_box(one.info.group < other.info.group);
+            black_box(one.info.device < other.info.device);
         }
     }
 }
