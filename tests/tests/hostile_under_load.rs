@@ -30,7 +30,7 @@ const DEFAULTS: [&str; 3] = ["aging", "budget", "memory-aware"];
 const TRAPPED: &str = "as it was told";
 const LOOPED: &str = "ran out of fuel";
 const HOARDED: &str = "ran out of memory";
-const RECURSED: &str = "trapped at order";
+const RECURSED: &str = "trapped at priority";
 
 /// The fate of one version of a guest.
 #[derive(Clone, Copy, Debug)]
