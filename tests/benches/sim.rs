@@ -1,7 +1,7 @@
 //! `cargo xtask bench sim`: what the shipped routing policies do to latency, as `pointsman simulate`
 //! tells it.
 //!
-//! Prints `host/sim/RESULTS.md`. With `--traces FOLDER`: the public traces too, under the names that
+//! Prints a page of tables. With `--traces FOLDER`: the public traces too, under the names that
 //! they are published with. With `--requests N`: the first N requests of each workload alone.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]

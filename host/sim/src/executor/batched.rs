@@ -12,10 +12,10 @@
 
 use std::collections::VecDeque;
 
-use pointsman_core::{Arrangement, BlockId, Micros, Progress, RequestId};
+use pointsman_core::{Arrangement, BlockId, KvReport, Micros, Progress, RequestId};
 
 use super::blocks::{Blocks, Contents};
-use super::{Finished, FirstToken, KvUse, REPORT_EVERY, Report, Start, Work};
+use super::{Finished, FirstToken, REPORT_EVERY, Report, Start, Work};
 use crate::fleet::ExecutorPlan;
 use crate::latency::{LatencyProfile, StepWork};
 use crate::numbers::{float, whole};
@@ -366,7 +366,7 @@ impl Work for Batched {
             .collect()
     }
 
-    fn kv_use(&self) -> Option<KvUse> {
-        Some(self.blocks.in_use())
+    fn kv(&self) -> Option<KvReport> {
+        Some(self.blocks.report())
     }
 }

@@ -13,8 +13,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use pointsman_core::{BlockHash, KvReport, ModelId};
 
-use super::KvUse;
-
 /// No block.
 const NONE: u32 = u32::MAX;
 
@@ -201,14 +199,6 @@ impl Blocks {
             blocks_free: self.free - self.cached,
             blocks_cached: self.cached,
             blocks_evicted_total: self.removed_total,
-        }
-    }
-
-    /// The blocks that somebody holds, of all.
-    pub(crate) fn in_use(&self) -> KvUse {
-        KvUse {
-            used: u64::from(self.total() - self.free),
-            total: u64::from(self.total()),
         }
     }
 

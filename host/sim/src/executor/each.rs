@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use pointsman_core::{Arrangement, BlockId, Micros, Progress, RequestId};
+use pointsman_core::{Arrangement, BlockId, KvReport, Micros, Progress, RequestId};
 
 use super::blocks::{Blocks, Contents};
-use super::{Finished, FirstToken, KvUse, REPORT_EVERY, Report, Start, Work};
+use super::{Finished, FirstToken, REPORT_EVERY, Report, Start, Work};
 use crate::fleet::ExecutorPlan;
 use crate::latency::EachCost;
 use crate::numbers::narrow_len;
@@ -237,7 +237,7 @@ impl Work for Each {
             .collect()
     }
 
-    fn kv_use(&self) -> Option<KvUse> {
-        Some(self.blocks.in_use())
+    fn kv(&self) -> Option<KvReport> {
+        Some(self.blocks.report())
     }
 }

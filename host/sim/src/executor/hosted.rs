@@ -3,10 +3,10 @@
 //! A step is divided as the engine of this project divides one (`pointsman_executor::shares`). A
 //! sequence without the block for its next token sits out until it is granted one.
 
-use pointsman_core::{Arrangement, BlockId, Micros, Progress, RequestId};
+use pointsman_core::{Arrangement, BlockId, KvReport, Micros, Progress, RequestId};
 use pointsman_executor::shares::{self, Need};
 
-use super::{Finished, FirstToken, KvUse, Report, Start, Work};
+use super::{Finished, FirstToken, Report, Start, Work};
 use crate::fleet::ExecutorPlan;
 use crate::latency::{LatencyProfile, StepWork};
 use crate::numbers::{float, narrow_len, whole};
@@ -253,7 +253,7 @@ impl Work for Hosted {
         running.map(|it| (it.request, 0)).collect()
     }
 
-    fn kv_use(&self) -> Option<KvUse> {
+    fn kv(&self) -> Option<KvReport> {
         None
     }
 }

@@ -79,13 +79,6 @@ pub(crate) struct Finished {
     pub(crate) cached_tokens: Option<u32>,
 }
 
-/// Blocks in use, for charts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct KvUse {
-    pub(crate) used: u64,
-    pub(crate) total: u64,
-}
-
 /// The work of an executor.
 pub(crate) trait Work: fmt::Debug {
     /// Takes a sequence up.
@@ -125,6 +118,6 @@ pub(crate) trait Work: fmt::Debug {
     /// of.
     fn untold(&self) -> Vec<(RequestId, u32)>;
 
-    /// Blocks in use; absent: the machine knows.
-    fn kv_use(&self) -> Option<KvUse>;
+    /// The counts of blocks, as a server tells them; absent: the machine keeps them.
+    fn kv(&self) -> Option<KvReport>;
 }

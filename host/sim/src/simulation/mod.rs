@@ -216,7 +216,12 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         };
         let executor = self.machine.handle(self.now, Input::ExecutorAttached(spec));
         let executor = executor.executor().map_err(refused(&name))?;
-        self.stations.push(Station::new((executor, device), plan));
+        let station = Station::new((executor, device), plan);
+        // A server is asked for its counts before it has work.
+        if let Some(kv) = station.work.kv() {
+            self.machine.handle(self.now, Input::KvReported(device, kv));
+        }
+        self.stations.push(station);
         self.measures.executors.push(ExecutorMeasures {
             name,
             ..ExecutorMeasures::default()
@@ -427,16 +432,20 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
 
     /// KV blocks in use, of all.
     fn blocks(&self) -> (u64, u64) {
-        let of_servers = self.stations.iter().filter_map(|it| it.work.kv_use());
-        let of_servers = of_servers.map(|it| (it.used, it.total));
+        let of_servers = self.stations.iter().filter_map(|it| it.work.kv());
+        let of_servers = of_servers.map(|kv| {
+            let idle = u64::from(kv.blocks_free) + u64::from(kv.blocks_cached);
+            let total = u64::from(kv.blocks_total);
+            (total.saturating_sub(idle), total)
+        });
         let kinds = RowKinds::from_iter([RowKind::Device]);
-        let is_hosted = self.stations.iter().any(|it| it.work.kv_use().is_none());
+        let is_hosted = self.stations.iter().any(|it| it.work.kv().is_none());
         let rows = if is_hosted {
             self.machine.view().rows(kinds)
         } else {
             Vec::new()
         };
-        let hosted = self.stations.iter().filter(|it| it.work.kv_use().is_none());
+        let hosted = self.stations.iter().filter(|it| it.work.kv().is_none());
         let hosted: BTreeSet<_> = hosted.map(|it| it.device).collect();
         let of_host = rows.into_iter().filter_map(|row| {
             let Change::Device(row) = row else {

@@ -73,19 +73,20 @@ fn policies_are_compared_with_the_defaults_over_several_seeds() {
 }
 
 #[test]
-fn a_policy_is_told_the_executor_that_served_a_session() {
+fn sessions_spread_over_idle_executors_and_go_back_to_theirs() {
     let router = component_path("memory-aware");
     let router = router.display();
     let line = format!(
-        "agents:sessions=12,rate=0.1,turns=5,shared-tokens=512,group-tokens=512 --executors 4 \
+        "agents:sessions=20,rate=4,turns=4,shared-tokens=512,group-tokens=512 --executors 4 \
          --format json --policy {router},device-credit=0 \
          --compare {router},device-credit=0,session-preference=false"
     );
     let json: Value = serde_json::from_str(&said(&line).unwrap()).unwrap();
-    let hit = |contender: usize| {
-        let report = &json["contenders"][contender]["runs"][0]["report"];
-        report["hit_rate"].as_f64().unwrap()
-    };
+    let report = |contender: usize| &json["contenders"][contender]["runs"][0]["report"];
+    for executor in report(0)["executors"].as_array().unwrap() {
+        assert!(executor["requests"].as_u64() > Some(4), "{executor}");
+    }
+    let hit = |contender| report(contender)["hit_rate"].as_f64().unwrap();
     assert!(hit(0) > hit(1) + 0.1, "{} and {}", hit(0), hit(1));
 }
 
