@@ -173,12 +173,22 @@ fn a_server_without_blocks_makes_the_last_one_wait_and_serves_all() {
     let report = run(small.clone(), 1, listed(&requests));
     assert_eq!(report.finished, 3);
     assert!(report.recomputed >= 1, "{}", report.recomputed);
-    let report = run(small, 1, listed(&[at(0, 4000, 1), at(0, 100, 5)]));
-    let ended_otherwise = report.failed + report.refused + report.expired;
+    // An answer that outgrows the server alone, and a prompt that its counts say it has no room for.
+    let report = run(
+        small.clone(),
+        1,
+        listed(&[at(0, 1000, 3000), at(0, 100, 5)]),
+    );
     assert_eq!(
-        (ended_otherwise, report.finished),
+        (report.failed, report.finished),
         (1, 1),
         "one could never have room"
+    );
+    let report = run(small, 1, listed(&[at(0, 4000, 1), at(0, 100, 5)]));
+    assert_eq!(
+        (report.expired, report.finished),
+        (1, 1),
+        "one is not sent there"
     );
 }
 
