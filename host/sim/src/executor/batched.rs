@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use pointsman_core::{Arrangement, BlockId, KvReport, Micros, Progress, RequestId};
+use pointsman_core::{KvReport, Micros, Progress, RequestId};
 
 use super::blocks::{Blocks, Contents};
 use super::{Finished, FirstToken, REPORT_EVERY, Report, Start, Work};
@@ -302,16 +302,10 @@ impl Work for Batched {
         });
     }
 
-    fn grant(&mut self, _: RequestId, _: &[BlockId]) {}
-
     fn stop(&mut self, request: RequestId) -> bool {
         self.take(request);
         true
     }
-
-    fn set_budget(&mut self, _: u32) {}
-
-    fn arrange(&mut self, _: Arrangement) {}
 
     fn die(&mut self) {
         self.running.clear();

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use pointsman_core::{Arrangement, BlockId, KvReport, Micros, Progress, RequestId};
+use pointsman_core::{KvReport, Micros, Progress, RequestId};
 
 use super::blocks::{Blocks, Contents};
 use super::{Finished, FirstToken, REPORT_EVERY, Report, Start, Work};
@@ -175,16 +175,10 @@ impl Work for Each {
         self.waiting.push_back(start);
     }
 
-    fn grant(&mut self, _: RequestId, _: &[BlockId]) {}
-
     fn stop(&mut self, request: RequestId) -> bool {
         self.take(request);
         true
     }
-
-    fn set_budget(&mut self, _: u32) {}
-
-    fn arrange(&mut self, _: Arrangement) {}
 
     fn die(&mut self) {
         self.running.clear();

@@ -84,17 +84,18 @@ pub(crate) trait Work: fmt::Debug {
     /// Takes a sequence up.
     fn start(&mut self, start: Start);
 
-    /// Gives a running sequence more blocks.
-    fn grant(&mut self, request: RequestId, blocks: &[BlockId]);
+    /// Gives a running sequence more blocks. Only an engine in the host is given any, as only that is
+    /// told how to spend its steps.
+    fn grant(&mut self, _request: RequestId, _blocks: &[BlockId]) {}
 
     /// Stops a sequence. True if it has left at once; otherwise it is told when it has.
     fn stop(&mut self, request: RequestId) -> bool;
 
     /// Bounds the tokens of a step.
-    fn set_budget(&mut self, tokens_max: u32);
+    fn set_budget(&mut self, _tokens_max: u32) {}
 
     /// Sets the order of prompts.
-    fn arrange(&mut self, arrangement: Arrangement);
+    fn arrange(&mut self, _arrangement: Arrangement) {}
 
     /// Loses all sequences and all that is cached.
     fn die(&mut self);
