@@ -74,7 +74,7 @@ pub(crate) enum News {
 }
 
 /// The newest row changes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ChangeLog {
     pub(crate) entries: VecDeque<News>,
     pub(crate) entries_max: usize,

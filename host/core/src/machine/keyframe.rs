@@ -105,7 +105,7 @@ impl Machine {
 /// Writes only its end: nobody has read the entries.
 impl Serialize for ChangeLog {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.end(), self.entries_max).serialize(serializer)
+        serializer.serialize_newtype_struct("ChangeLog", &(self.end(), self.entries_max))
     }
 }
 
@@ -123,7 +123,7 @@ impl<'de> Deserialize<'de> for ChangeLog {
 /// Writes only their end, as with the changes of which they are a part.
 impl Serialize for Completions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.end(), self.kept_max).serialize(serializer)
+        serializer.serialize_newtype_struct("Completions", &(self.end(), self.kept_max))
     }
 }
 

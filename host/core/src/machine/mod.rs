@@ -56,7 +56,7 @@ use outbox::Outbox;
 use requests::Requests;
 
 /// The state machine of the host. See the crate's documentation for its four method families.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     config: Config,
     names: Names,

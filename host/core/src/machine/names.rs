@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pointsman_interface::rows::{Name, NameKind};
 
 /// Names by kind and id. An id is the position of its name among those of its kind.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Names {
     ids: BTreeMap<(NameKind, String), u32>,

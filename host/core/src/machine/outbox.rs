@@ -15,7 +15,7 @@ use pointsman_interface::{Micros, RequestId, Round};
 use super::timers::Timers;
 
 /// The outputs of the machine that nobody has fetched yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Outbox {
     /// The newest time that the machine was told, and its last round.
     pub(super) at: Moment,
@@ -40,7 +40,7 @@ pub(super) enum FleetNews {
 }
 
 /// The newest completions, numbered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Completions {
     pub(super) kept: VecDeque<Completion>,
     pub(super) kept_max: usize,

@@ -19,7 +19,7 @@ pub(super) enum Timer {
 }
 
 /// Timers by time and by owner.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Timers {
     by_time: BTreeSet<(Micros, Timer)>,

@@ -21,7 +21,7 @@ use super::pool::blocks_for;
 use crate::effect::BlockCopy;
 
 /// The blocks of one device's host memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Arena {
     total: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Arena {
 }
 
 /// The part of a request's KV that is in an arena.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Swapped {
     device: DeviceId,

@@ -14,7 +14,7 @@ use super::prefix::Prefix;
 use super::tiers::Tiers;
 
 /// The KV blocks of a device, as far as the machine knows them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum Kv {
     /// The machine keeps the books.
@@ -24,7 +24,7 @@ pub(crate) enum Kv {
 }
 
 /// Counts of blocks that somebody else manages.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct ReportedKv {
     pub(crate) report: Option<KvReport>,
@@ -42,7 +42,7 @@ impl ReportedKv {
 }
 
 /// Everything the machine keeps about one device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Device {
     pub(crate) id: DeviceId,

@@ -40,7 +40,7 @@ pub(crate) enum Attachment {
 }
 
 /// A model's presence: every placed or reserved sequence of it, queued ones too.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Presence {
     pub(crate) sequences: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Presence {
 }
 
 /// Placed requests that wait for a slot, by class.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct DeviceQueue {
     critical: VecDeque<RequestId>,
@@ -104,7 +104,7 @@ impl DeviceQueue {
 }
 
 /// Everything the machine keeps about one executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Executor {
     // Set by inputs.
@@ -315,7 +315,7 @@ impl Executor {
 }
 
 /// Attached executors by id. Ids count up, so a removed executor leaves a hole.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Executors {
     by_id: Vec<Option<Box<Executor>>>,
@@ -373,7 +373,7 @@ impl Executors {
 }
 
 /// An exponentially weighted average with weight 1/8 for the newest value.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Average(Option<u64>);
 

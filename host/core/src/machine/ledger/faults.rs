@@ -12,7 +12,7 @@ use pointsman_interface::rows::Health;
 use crate::config::Config;
 
 /// The faults of one life after another.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Faults {
     /// Faults since the last sequence that was served to its end.

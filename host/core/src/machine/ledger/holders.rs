@@ -6,7 +6,7 @@ use pointsman_interface::ExecutorId;
 
 /// The number of leases that list a block, by the executor of each. Nearly every block is held on
 /// one executor only.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Holders {
     #[default]

@@ -59,7 +59,7 @@ use reported::ReportedBlocks;
 use tiers::Held;
 
 /// The books of all devices, executors, models and tenants.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Ledger {
     devices: Vec<Device>,
@@ -77,7 +77,7 @@ pub(crate) struct Ledger {
 }
 
 /// Sets of what is to be looked at, so that nothing is searched for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sets {
     /// Executors that could take something, as far as slots and device queue go.
     pub(super) open: BTreeSet<ExecutorId>,

@@ -15,7 +15,7 @@ use super::super::timers::Timer;
 use super::Ledger;
 
 /// The use of the host by a model: the number of its requests in each place.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct ModelUse {
     pub(crate) running_max: Option<u32>,
@@ -25,7 +25,7 @@ pub(crate) struct ModelUse {
 }
 
 /// The use of the host by a tenant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct TenantUse {
     pub(super) weight: u32,

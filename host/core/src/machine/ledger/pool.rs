@@ -22,7 +22,7 @@ use super::holders::{Holders, Use};
 use super::prefix::{Prefix, PrefixKey};
 
 /// One request's blocks, in the order of its tokens.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Lease {
     /// The executor that the blocks are for.
@@ -33,7 +33,7 @@ struct Lease {
 }
 
 /// The state of one block.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Block {
     /// Leases that list it.
@@ -45,7 +45,7 @@ struct Block {
 }
 
 /// The block ledger of one device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct BlockPool {
     block_bytes: u64,

@@ -14,7 +14,7 @@ use super::super::count;
 use super::prefix::Prefix;
 
 /// Blocks that devices were reported to hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct ReportedBlocks {
     blocks: BTreeMap<BlockKind, BTreeMap<BlockHash, DevicesHolding>>,
@@ -23,7 +23,7 @@ pub(super) struct ReportedBlocks {
 }
 
 /// Devices that hold one block: at least one, in the order of their ids.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 enum DevicesHolding {
     One(DeviceId),

@@ -22,12 +22,12 @@ use super::prefix::Prefix;
 use super::reported::LeadingBlocks;
 
 /// Blocks that one tier holds. The hashes come first: they differ where kinds seldom do.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Held(BTreeSet<(BlockHash, BlockKind)>);
 
 /// Blocks that a device's engines hold elsewhere than in its memory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Tiers {
     host: Held,

@@ -31,7 +31,7 @@ pub(super) use record::{Advance, AfterLeaving, InSlot, Phase, Placed, Request, S
 pub(super) use waiting::{Reservation, Waiting};
 
 /// The records of live requests, and their lists.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Requests {
     by_id: BTreeMap<RequestId, Request>,

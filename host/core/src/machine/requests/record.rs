@@ -25,7 +25,7 @@ pub(crate) struct Urgency {
 }
 
 /// Everything the machine keeps about one live request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Request {
     /// The request as policies see it while it has no place.
@@ -57,7 +57,7 @@ struct KnownPrefix {
 }
 
 /// The place of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum Phase {
     /// Without a place.
@@ -79,7 +79,7 @@ pub(crate) enum AfterLeaving {
 }
 
 /// A request on an executor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Placed {
     pub(crate) executor: ExecutorId,

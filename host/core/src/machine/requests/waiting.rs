@@ -8,7 +8,7 @@ use crate::fact::Decided;
 use pointsman_interface::{ExecutorId, Micros};
 
 /// A request without a place.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Waiting {
     /// Start of the time that counts against the bound on waiting.
