@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    Answer, Asked, Config, Hook, HookSet, Input, Micros, NewRequest, Policies, Recorder, Reply,
-    Round, Sink, Stamped, Tap, TenantId,
+    Answer, Asked, Config, Hook, HookSet, Input, Machine, Micros, NewRequest, Policies, Recorder,
+    Reply, Round, Sink, Stamped, Tap, TenantId,
 };
 use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
@@ -22,7 +22,9 @@ use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, ReplayArgs};
 use pointsman_replay::{ComponentCache, JournalRecorder, Replay};
 use pointsman_server::journal::run_info;
-use pointsman_sim::World;
+use pointsman_sim::measure::RunReport;
+use pointsman_sim::workload::Workload;
+use pointsman_sim::{Simulation, World};
 use pointsman_testkit::Flavour;
 
 use crate::clock::clock;
@@ -294,14 +296,55 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
     })
 }
 
+/// Records a simulation under the default policies into the folder at `path`.
+///
+/// # Errors
+/// If a policy does not start, the simulation cannot begin, or the journal cannot be written.
+pub fn record_simulation<W: Workload>(
+    path: &Path,
+    simulated: pointsman_sim::Plan<W>,
+) -> Result<RunReport> {
+    let plan = Plan {
+        decisions: 0,
+        file_bytes: 64 << 20,
+        orders: Orders::Default,
+    };
+    let writer = JournalWriter::start(Folder::open(path)?, run_info(), settings(plan)?)?;
+    let shared = SharedRecorder {
+        recorder: Some(Rc::new(RefCell::new(JournalRecorder::new(writer)))),
+        decisions: Rc::default(),
+    };
+    let tap = Tap {
+        inner: host(plan.orders)?,
+        sink: shared.clone(),
+    };
+    let mut simulation = Simulation::new(simulated, tap)?;
+    simulation.record_with(Box::new(shared.clone()));
+    loop {
+        let (now, machine, policies) = simulation.parts();
+        turn_of(now, machine, &mut policies.inner, &shared);
+        if simulation.advance().is_none() {
+            return Ok(simulation.finish().0);
+        }
+    }
+}
+
 /// Ends a turn, and returns the time for which the disk was waited for.
 fn turn(world: &mut World<Tap<PolicyHost, SharedRecorder>>, shared: &SharedRecorder) -> Duration {
     let now = world.now();
-    let host = &mut world.policies.inner;
+    turn_of(now, &world.machine, &mut world.policies.inner, shared)
+}
+
+fn turn_of(
+    now: Micros,
+    machine: &Machine,
+    host: &mut PolicyHost,
+    shared: &SharedRecorder,
+) -> Duration {
     while host.poll_event().is_some() {}
     shared.write(|recorder| {
         recorder.policies_changed(now, host);
-        recorder.turn(now, &world.machine, host);
+        recorder.turn(now, machine, host);
     });
     let monitor = shared
         .recorder

@@ -55,6 +55,12 @@ pub(crate) fn file_head() -> [u8; FILE_HEAD] {
     head
 }
 
+/// Tells whether a file that begins with these bytes is a journal's, of whatever version.
+#[must_use]
+pub fn is_journal(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
 /// The first bytes of a file that is being read.
 pub(crate) enum FileHead {
     Whole,

@@ -42,7 +42,7 @@ pub use entry::{
 };
 pub use export::{json_line, text_line};
 pub use folder::{Folder, FolderError, Store, StoredFile};
-pub use frame::{FORMAT, FRAME_BYTES_MAX, FileError};
+pub use frame::{FORMAT, FRAME_BYTES_MAX, FileError, is_journal};
 pub use reader::{Entries, JournalReader, Located, OpenError, ReadError, TornTail, read_bytes};
 pub use writer::{
     JournalMonitor, JournalSettings, JournalStartError, JournalStats, JournalWriter, RunInfo,

@@ -24,3 +24,4 @@ pub use recorder::JournalRecorder;
 pub use replay::{
     Difference, HookComparison, Replay, ReplayError, ReplayTally, WhatIf, WhatIfTally,
 };
+pub use roster::recorded_source;

@@ -119,11 +119,42 @@ pub(crate) fn revive(
     started(components, record, bounds).map_err(|source| ReplayError::policy(record, source))
 }
 
+/// The code and settings of a policy as they were recorded, to start it afresh, and its limits as
+/// `change` makes them of the recorded ones.
+///
+/// # Errors
+/// If the journal does not have them whole.
+pub fn recorded_source(
+    components: &ComponentCache,
+    record: &PolicyRecord,
+    change: fn(Limits) -> Limits,
+) -> Result<PolicySource, ReplayError> {
+    source(components, record, change).map_err(|source| ReplayError::policy(record, source))
+}
+
 fn started(
     components: &ComponentCache,
     record: &PolicyRecord,
     bounds: Bounds,
 ) -> Result<Runner, Box<dyn Error + Send + Sync>> {
+    let source = source(components, record, |limits| limits)?;
+    let mut runner = start(source.within(bounds))?;
+    if let Some(state) = &record.state {
+        let description = runner.description();
+        runner.restore(&Snapshot {
+            name: description.name.clone(),
+            state_version: description.state_version,
+            state: state.0.clone(),
+        })?;
+    }
+    Ok(runner)
+}
+
+fn source(
+    components: &ComponentCache,
+    record: &PolicyRecord,
+    change: fn(Limits) -> Limits,
+) -> Result<PolicySource, Box<dyn Error + Send + Sync>> {
     let code = record.code.as_ref().ok_or_else(|| {
         format!(
             "its component is not in the journal: it was linked in, or the entry that brought it or \
@@ -137,18 +168,8 @@ fn started(
         return Err(format!("its component is damaged: its digest is {digest}").into());
     }
     let settings: Map<String, Value> = serde_json::from_str(&record.settings)?;
-    let limits = limits(&record.limits)?;
-    let source = PolicySource::component(&component, &settings, limits);
-    let mut runner = start(source.within(bounds))?;
-    if let Some(state) = &record.state {
-        let description = runner.description();
-        runner.restore(&Snapshot {
-            name: description.name.clone(),
-            state_version: description.state_version,
-            state: state.0.clone(),
-        })?;
-    }
-    Ok(runner)
+    let limits = change(limits(&record.limits)?);
+    Ok(PolicySource::component(&component, &settings, limits))
 }
 
 fn limits(recorded: &str) -> Result<Limits, Box<dyn Error + Send + Sync>> {

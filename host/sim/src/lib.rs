@@ -35,6 +35,7 @@ pub mod draws;
 mod engine;
 mod executor;
 pub mod fleet;
+pub mod history;
 pub mod latency;
 pub mod measure;
 pub mod numbers;

@@ -36,6 +36,7 @@ mod wait;
 use crate::config::{Config, InvalidConfig};
 use crate::effect::Effect;
 use crate::fact::Stamped;
+use crate::input::{DeviceSpec, ExecutorSpec};
 use crate::log::ChangeLog;
 use crate::view::View;
 use pointsman_interface::rows::{Health, NameKind, RequestClass, SequenceState};
@@ -262,6 +263,18 @@ impl Machine {
             arrangement: executor.arrangement.clone(),
             sequences: sequences.collect(),
         })
+    }
+
+    /// An executor as it was attached, with what was changed of it since; absent: there is none.
+    #[must_use]
+    pub fn executor_spec(&self, id: ExecutorId) -> Option<&ExecutorSpec> {
+        self.ledger.find(id).map(|executor| &executor.spec)
+    }
+
+    /// A device as it was attached, with what was changed of it since; absent: there is none.
+    #[must_use]
+    pub fn device_spec(&self, id: DeviceId) -> Option<&DeviceSpec> {
+        self.ledger.find_device(id).map(|device| &device.spec)
     }
 
     /// The ids of the attached executors, in attach order.

@@ -14,12 +14,14 @@
 //! # Not here
 //! The work of a step: chunks, batches and caches (`executor`).
 
+mod fit;
 mod linear;
 mod table;
 
 use pointsman_core::Micros;
 
 use crate::numbers::{float, from_millis};
+pub use fit::{LinearFit, TimedWork};
 pub use linear::LinearCost;
 pub use table::{CostTable, TableError};
 

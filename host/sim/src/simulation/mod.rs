@@ -24,8 +24,8 @@ use std::fmt;
 use pointsman_core::rows::{Change, NameKind};
 use pointsman_core::{
     AttachError, Config, DeviceSpec, ExecutorId, ExecutorSpec, Input, InvalidConfig, KvSpec,
-    Machine, Micros, ModelId, NewRequest, Policies, ReadableBlocks, RowKind, RowKinds, SessionKey,
-    Sessions, TenantId, rows,
+    Machine, Micros, ModelId, NewRequest, Policies, ReadableBlocks, RecordedMachine, Recorder,
+    RowKind, RowKinds, SessionKey, Sessions, TenantId, rows,
 };
 
 use crate::executor::Station;
@@ -109,7 +109,7 @@ pub enum PlanError {
 
 /// A simulation that goes on.
 pub struct Simulation<P, W> {
-    machine: Machine,
+    machine: RecordedMachine<dyn Recorder>,
     policies: P,
     workload: W,
     stations: Vec<Station>,
@@ -167,7 +167,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         if plan.fleet.is_empty() {
             return Err(PlanError::NoExecutor);
         }
-        let mut machine = Machine::new(plan.config)?;
+        let mut machine = RecordedMachine::new(Machine::new(plan.config)?);
         let names = Ids::intern(&mut machine, plan.workload.roll());
         let mut simulation = Self {
             machine,
@@ -276,7 +276,7 @@ fn executor_spec(
 }
 
 impl Ids {
-    fn intern(machine: &mut Machine, roll: &Roll) -> Self {
+    fn intern(machine: &mut RecordedMachine<dyn Recorder>, roll: &Roll) -> Self {
         let mut ids = Self::default();
         for tenant in &roll.tenants {
             let id: TenantId = machine.intern(Micros(0), &tenant.name);
@@ -299,6 +299,18 @@ impl Ids {
 // === impl Simulation: going on ===
 
 impl<P: Policies, W: Workload> Simulation<P, W> {
+    /// Has a recorder told of every input, round and fact from now on. It is told nothing of what was
+    /// before: the fleet is there.
+    pub fn record_with(&mut self, recorder: Box<dyn Recorder>) {
+        self.carry_out();
+        self.machine.record(Some(recorder));
+    }
+
+    /// The time, the machine and the policies, between two events.
+    pub fn parts(&mut self) -> (Micros, &Machine, &mut P) {
+        (self.now, &self.machine, &mut self.policies)
+    }
+
     /// Runs to the end of the last request, and reports.
     pub fn run(mut self) -> RunReport {
         while self.advance().is_some() {}
@@ -400,7 +412,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             |machine: &Machine, now| machine.next_timeout().is_some_and(|at| at <= now);
         let mut rounds = 0;
         while self.machine.is_due() || (rounds == 0 && is_timeout(&self.machine, self.now)) {
-            self.machine.decide(self.now, &mut self.policies);
+            self.machine.decide(self.now, |_| &mut self.policies);
             self.carry_out();
             rounds += 1;
             assert!(rounds < 10_000, "the machine is always due");

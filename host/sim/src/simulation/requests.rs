@@ -10,7 +10,7 @@ use super::Ids;
 use crate::executor::{Contents, FirstToken};
 use crate::measure::RequestRecord;
 use crate::numbers::{float, whole};
-use crate::workload::{Arrival, PromptText};
+use crate::workload::{Arrival, ClientBounds, PromptText};
 
 /// Bounds and hints that clients give with their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,14 +139,23 @@ impl Requests {
     /// A request as the machine is told it.
     pub(super) fn new_request(&self, arrival: &Arrival, ids: &Ids, now: Micros) -> NewRequest {
         let tenant = ids.tenants[arrival.tenant as usize];
-        let most = self.plan.output_tokens_max.max(arrival.output_tokens);
+        let asked = arrival.asked.unwrap_or(ClientBounds {
+            output_tokens_max: self.plan.output_tokens_max,
+            output_tokens_expected: None,
+            may_wait: self.plan.may_wait,
+            head_start: Micros(0),
+        });
+        let most = asked.output_tokens_max.max(arrival.output_tokens);
         let lengths = self.plan.lengths;
         let bound = if lengths == AnswerLengths::Known {
             arrival.output_tokens
         } else {
             most
         };
-        let is_hinted = lengths != AnswerLengths::Unknown;
+        let expected = match lengths {
+            AnswerLengths::Unknown => asked.output_tokens_expected,
+            AnswerLengths::Hinted | AnswerLengths::Known => Some(arrival.output_tokens),
+        };
         let labels = arrival.labels.iter().map(|at| ids.labels[*at as usize]);
         NewRequest {
             model: arrival.model.map(|at| ids.models[at as usize]),
@@ -155,9 +164,10 @@ impl Requests {
             priority: arrival.priority,
             labels: labels.collect(),
             deadline: arrival.patience.map(|patience| now.after(patience)),
-            may_wait: self.plan.may_wait,
+            may_wait: asked.may_wait,
+            head_start: asked.head_start,
             prompt_blocks: arrival.prompt.blocks(self.tokens_per_block),
-            output_tokens_expected: is_hinted.then_some(arrival.output_tokens),
+            output_tokens_expected: expected,
             ..NewRequest::new(tenant, arrival.prompt.tokens, bound)
         }
     }

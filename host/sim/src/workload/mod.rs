@@ -100,6 +100,22 @@ pub struct Arrival {
     pub output_tokens: u32,
     /// The number by which the workload is told of the end; absent: it does not want to know.
     pub ticket: Option<u64>,
+    /// The bounds and hints of its client, where they were recorded; absent: those of all
+    /// ([`crate::RequestPlan`]).
+    pub asked: Option<ClientBounds>,
+}
+
+/// Bounds and hints that a client gave with its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientBounds {
+    /// Most tokens of the answer.
+    pub output_tokens_max: u32,
+    /// The likely number of tokens of the answer; absent: nothing was said.
+    pub output_tokens_expected: Option<u32>,
+    /// True if the request may wait outside the queue.
+    pub may_wait: bool,
+    /// The waiting time in µs that is granted in advance.
+    pub head_start: Micros,
 }
 
 impl Arrival {
@@ -118,6 +134,7 @@ impl Arrival {
             prompt,
             output_tokens: output_tokens.max(1),
             ticket: None,
+            asked: None,
         }
     }
 }

@@ -1,14 +1,17 @@
 //! The policies of a simulation: the defaults, and others in the place of some of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pointsman_core::{Bounds, HookSet, Micros};
+use pointsman_core::{Bounds, Hook, HookSet, Micros};
+use pointsman_journal::{Chain, PolicyRecord};
 use pointsman_lifecycle::{EmbeddedPolicy, sidecar};
 use pointsman_notation::{NamedLimits, TomlText};
 use pointsman_policy::{
     Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
 };
+use pointsman_replay::{ComponentCache, recorded_source};
 use serde_json::{Map, Value};
 
 use super::spec;
@@ -19,8 +22,18 @@ use crate::file;
 pub struct Contender {
     /// The name for people.
     pub label: String,
-    /// In order: a later one takes the hooks that it has from those before it.
     sources: Vec<PolicySource>,
+    /// In order: a later one takes its hooks from those before it, which stay behind it.
+    seats: Vec<Seat>,
+}
+
+/// The place of a policy among those that decide together.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    /// The place of its source.
+    source: usize,
+    /// The one hook that it takes; absent: all that it has.
+    hook: Option<Hook>,
 }
 
 /// A maker of contenders, which compiles each policy once.
@@ -53,16 +66,52 @@ impl Stable {
         Contender {
             label: "built-in".to_owned(),
             sources: Vec::new(),
+            seats: Vec::new(),
         }
     }
 
     /// The default policies.
     #[must_use]
     pub fn defaults(&self) -> Contender {
-        Contender {
-            label: "defaults".to_owned(),
-            sources: self.defaults.clone(),
+        let mut contender = Self::built_in();
+        contender.label = "defaults".to_owned();
+        for source in &self.defaults {
+            contender.seat(source.clone());
         }
+        contender
+    }
+
+    /// The policies of a journal, each where it was in the order of asking. They begin without what they
+    /// had learned.
+    ///
+    /// # Errors
+    /// If the journal lacks the code of one, or it does not start.
+    pub fn recorded(&self, policies: &[PolicyRecord], chains: &[Chain]) -> Result<Contender> {
+        let components = ComponentCache::new(self.engine.clone());
+        let mut contender = Self::built_in();
+        contender.label = "simulated".to_owned();
+        let mut places = BTreeMap::new();
+        let asked = chains
+            .iter()
+            .flat_map(|chain| chain.policies.iter().rev().map(|it| (chain.hook, *it)));
+        for (hook, number) in asked {
+            let source = match places.get(&number) {
+                Some(source) => *source,
+                None => {
+                    let record = policies.iter().find(|record| record.number == number);
+                    let record =
+                        record.context("the journal names a policy that it does not have")?;
+                    contender
+                        .sources
+                        .push(recorded_source(&components, record, patient)?);
+                    contender.sources.len() - 1
+                }
+            };
+            places.insert(number, source);
+            let hook = Some(hook);
+            contender.seats.push(Seat { source, hook });
+        }
+        Ok(contender)
     }
 
     /// A contender with a policy more: `FILE.wasm`, and settings that follow after a comma.
@@ -78,12 +127,10 @@ impl Stable {
         } else {
             format!("{name},{settings}")
         };
-        let mut sources = contender.sources.clone();
-        sources.push(source);
-        Ok(Contender {
-            label: name,
-            sources,
-        })
+        let mut contender = contender.clone();
+        contender.label = name;
+        contender.seat(source);
+        Ok(contender)
     }
 
     fn source(&self, path: &Path, settings: &str) -> Result<PolicySource> {
@@ -126,16 +173,31 @@ fn patient(limits: Limits) -> Limits {
 }
 
 impl Contender {
+    /// Adds a policy, which takes all hooks that it has.
+    fn seat(&mut self, source: PolicySource) {
+        let hook = None;
+        self.seats.push(Seat {
+            source: self.sources.len(),
+            hook,
+        });
+        self.sources.push(source);
+    }
+
     /// Fresh instances of the policies, in force.
     ///
     /// # Errors
     /// If a policy does not start.
     pub fn host(&self, bounds: Bounds) -> Result<PolicyHost> {
         let mut host = PolicyHost::new(Patience::default());
+        let mut added = Vec::new();
         for source in &self.sources {
             let runner = start(source.clone().within(bounds))?;
             let hooks: HookSet = runner.hooks();
-            let policy = host.add(runner)?;
+            added.push((host.add(runner)?, hooks));
+        }
+        for seat in &self.seats {
+            let (policy, hooks) = added[seat.source];
+            let hooks = seat.hook.map_or(hooks, |hook| HookSet::from_iter([hook]));
             host.bind(Micros(0), policy, hooks)?;
         }
         Ok(host)

@@ -19,7 +19,7 @@ struct File {
 
 /// The keys of one executor, or of several alike: those of `[[executors]]`, and flags of the command
 /// line where there is no file.
-#[derive(Clone, Debug, Default, Deserialize, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, clap::Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Keys {
     #[arg(skip)]

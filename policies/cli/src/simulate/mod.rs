@@ -9,6 +9,7 @@
 
 mod contender;
 mod fleet;
+mod past;
 mod runs;
 mod spec;
 mod table;
@@ -23,13 +24,14 @@ use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
 use pointsman_sim::fleet::FleetPlan;
 use pointsman_sim::measure::{Goodput, RunReport};
-use pointsman_sim::workload::Workload as _;
+use pointsman_sim::workload::{Roll, Workload as _};
 use pointsman_sim::{AnswerLengths, FailurePlan, Micros, Recurring, RequestPlan};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::Verdict;
 pub use contender::{Contender, Stable};
+use past::{Accuracy, PastRun};
 pub use runs::{Runs, Setting, run_all};
 pub use table::{Estimate, table};
 pub use workload::{Changes, WorkloadSource};
@@ -37,14 +39,14 @@ pub use workload::{Changes, WorkloadSource};
 /// Arguments of `pointsman simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
-    /// A trace (Mooncake's or ServeGen's JSON lines, Azure's CSV, - for standard input), or a generator with its keys: poisson, bursts, flood, agents
+    /// A journal of a server (its folder, or a file), a trace (Mooncake's or ServeGen's JSON lines, Azure's CSV, - for standard input), or a generator with its keys: poisson, bursts, flood, agents
     #[arg(value_name = "WORKLOAD")]
     workload: String,
     #[command(flatten)]
     requests: RequestArgs,
-    /// Executors that are alike
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    executors: u32,
+    /// Executors that are alike: 4 where nothing is said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    executors: Option<u32>,
     /// Executors of a file, with a table [[executors]] for each kind
     #[arg(long, value_name = "FILE.toml", conflicts_with = "executors")]
     fleet: Option<PathBuf>,
@@ -179,17 +181,29 @@ pub fn simulate(
     defaults: &[EmbeddedPolicy],
     out: &mut dyn Write,
 ) -> Result<Verdict> {
-    let setting = args.setting()?;
-    let contenders = args.contenders(defaults)?;
+    let past = PastRun::find(&args.workload, args.host.goodput())?;
+    let past = past.as_ref();
+    let setting = args.setting(past)?;
+    let contenders = args.contenders(defaults, past)?;
     let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|n| args.seed + n).collect();
     let all = run_all(&setting, &contenders, &seeds)?;
+    let happened = match (past, contenders.first()) {
+        (Some(past), Some(contender)) => Some(args.happened(past, &setting, contender, &all)?),
+        (_, None) | (None, _) => None,
+    };
+    let simulated = past.zip(happened.as_ref());
     match args.format {
         Format::Table => {
             out.write_all(heading(&setting, &all, args).as_bytes())?;
-            out.write_all(table(&all).as_bytes())?;
+            if let Some((past, happened)) = simulated {
+                let accuracy = Accuracy::of(&past.recorded, happened).table();
+                write!(out, "{}\n{accuracy}\n", past.preface())?;
+            }
+            let rows = past.map(PastRun::row).into_iter().chain(all);
+            out.write_all(table(&rows.collect::<Vec<_>>()).as_bytes())?;
         }
         Format::Json => {
-            serde_json::to_writer_pretty(&mut *out, &as_json(&setting, &all))?;
+            serde_json::to_writer_pretty(&mut *out, &as_json(&setting, &all, simulated))?;
             writeln!(out)?;
         }
     }
@@ -197,7 +211,7 @@ pub fn simulate(
 }
 
 impl SimulateArgs {
-    fn setting(&self) -> Result<Setting> {
+    fn setting(&self, past: Option<&PastRun>) -> Result<Setting> {
         ensure!(
             self.requests.speed_up > 0.0,
             "--speed-up must be above 0, not {}",
@@ -209,42 +223,111 @@ impl SimulateArgs {
             requests_max: self.requests.requests,
             patience: self.requests.patience.map(micros),
         };
-        let workload = WorkloadSource::find(&self.workload, changes)?;
-        let roll = workload.make(self.seed)?.roll().clone();
-        let fleet = match &self.fleet {
-            Some(path) => fleet::read(path, &roll)?,
-            None => self.executor.fleet(self.executors, &roll)?,
+        let workload = match past {
+            Some(past) => WorkloadSource::recorded(&self.workload, past.workload.clone(), changes),
+            None => WorkloadSource::find(&self.workload, changes)?,
         };
+        let fleet = match past {
+            Some(past) => self.recorded_fleet(past)?,
+            None => self.fleet(workload.make(self.seed)?.roll())?,
+        };
+        let config = past.map_or_else(Config::default, |past| past.config.clone());
         Ok(Setting {
             workload,
-            config: self.host.config(&fleet)?,
+            config: self.host.config(config, &fleet)?,
             fleet,
             requests: self.requests.plan(),
             failures: failures(self.failures.as_deref())?,
-            goodput: Goodput {
-                ttft_max: micros(self.host.ttft),
-                itl_max: micros(self.host.itl),
-            },
+            goodput: self.host.goodput(),
         })
     }
 
-    fn contenders(&self, defaults: &[EmbeddedPolicy]) -> Result<Vec<Contender>> {
+    fn fleet(&self, roll: &Roll) -> Result<FleetPlan> {
+        match &self.fleet {
+            Some(path) => fleet::read(path, roll),
+            None => self.executor.fleet(self.executors.unwrap_or(4), roll),
+        }
+    }
+
+    /// The executors of a journal, as fast as they were.
+    fn recorded_fleet(&self, past: &PastRun) -> Result<FleetPlan> {
+        let is_told = self.fleet.is_some() || self.executors.is_some();
         ensure!(
-            self.built_in || !defaults.is_empty(),
+            !is_told && self.executor == fleet::Keys::default(),
+            "the executors of a journal are those that it has: leave out --executors, --fleet, \
+             --profile and all else about executors"
+        );
+        Ok(past.fleet.clone())
+    }
+
+    /// The simulation of what happened: the run of the recorded policies, without the changes that the
+    /// command line asks for.
+    fn happened(
+        &self,
+        past: &PastRun,
+        setting: &Setting,
+        recorded: &Contender,
+        all: &[Runs],
+    ) -> Result<RunReport> {
+        let run = all.first().and_then(|runs| runs.runs.first());
+        if let (Some((_, report)), true) = (run, self.repeats()) {
+            return Ok(report.clone());
+        }
+        let workload = past.workload.clone();
+        let setting = Setting {
+            workload: WorkloadSource::recorded(&self.workload, workload, Changes::default()),
+            fleet: past.fleet.clone(),
+            config: past.config.clone(),
+            requests: RequestPlan::default(),
+            failures: FailurePlan::default(),
+            goodput: setting.goodput,
+        };
+        setting.run(recorded, self.seed, &|_| {})
+    }
+
+    /// True if nothing is asked for but what happened.
+    fn repeats(&self) -> bool {
+        let requests = &self.requests;
+        let is_as_it_was = requests.speed_up == 1.0
+            && !requests.spread
+            && requests.requests.is_none()
+            && requests.patience.is_none()
+            && requests.lengths == Lengths::Unknown;
+        let host = &self.host;
+        is_as_it_was
+            && self.failures.is_none()
+            && host.queue_max.is_none()
+            && host.wait_max.is_none()
+    }
+
+    /// The policies of each run. Of a journal, its own come first, and are what all others are put
+    /// before.
+    fn contenders(
+        &self,
+        defaults: &[EmbeddedPolicy],
+        past: Option<&PastRun>,
+    ) -> Result<Vec<Contender>> {
+        ensure!(
+            self.built_in || past.is_some() || !defaults.is_empty(),
             "this binary was built without the default policies: run `cargo xtask serve`, or use \
              --built-in"
         );
         let stable = Stable::new(defaults)?;
-        let mut base = if self.built_in {
-            Stable::built_in()
-        } else {
-            stable.defaults()
+        let recorded = past.map(|past| stable.recorded(&past.policies, &past.chains));
+        let recorded = recorded.transpose()?;
+        let mut base = match &recorded {
+            _ if self.built_in => Stable::built_in(),
+            Some(recorded) => recorded.clone(),
+            None => stable.defaults(),
         };
         for text in &self.policy {
             base = stable.with(&base, text)?;
         }
+        let is_another = recorded.is_none() || self.built_in || !self.policy.is_empty();
         let others = self.compare.iter().map(|text| stable.with(&base, text));
-        std::iter::once(Ok(base.clone())).chain(others).collect()
+        let others: Vec<Contender> = others.collect::<Result<_>>()?;
+        let base = is_another.then_some(base);
+        Ok(recorded.into_iter().chain(base).chain(others).collect())
     }
 }
 
@@ -263,8 +346,16 @@ impl RequestArgs {
 }
 
 impl HostArgs {
-    fn config(&self, fleet: &FleetPlan) -> Result<Config> {
-        let mut config = Config::default();
+    /// The bounds of a good answer.
+    fn goodput(&self) -> Goodput {
+        Goodput {
+            ttft_max: micros(self.ttft),
+            itl_max: micros(self.itl),
+        }
+    }
+
+    /// The bounds of the machine, but for those that the command line sets.
+    fn config(&self, mut config: Config, fleet: &FleetPlan) -> Result<Config> {
         config.executors_max = config.executors_max.max(fleet.len());
         if let Some(wait_max) = self.wait_max {
             config.wait(micros(wait_max));
@@ -319,18 +410,26 @@ fn heading(setting: &Setting, all: &[Runs], args: &SimulateArgs) -> String {
     text
 }
 
-fn as_json(setting: &Setting, all: &[Runs]) -> serde_json::Value {
+fn as_json(
+    setting: &Setting,
+    all: &[Runs],
+    simulated: Option<(&PastRun, &RunReport)>,
+) -> serde_json::Value {
     let run = |(seed, report): &(u64, RunReport)| json!({"seed": seed, "report": report});
     let contender = |runs: &Runs| {
         let each: Vec<_> = runs.runs.iter().map(run).collect();
         json!({"policies": runs.label, "runs": each})
     };
     let contenders: Vec<_> = all.iter().map(contender).collect();
-    json!({
+    let mut all = json!({
         "workload": setting.workload.label,
         "executors": setting.fleet.len(),
         "contenders": contenders,
-    })
+    });
+    if let Some((past, happened)) = simulated {
+        all["journal"] = past.as_json(happened);
+    }
+    all
 }
 
 #[cfg(test)]

@@ -75,18 +75,28 @@ impl WorkloadSource {
             let content = read(path).with_context(|| unknown(path))?;
             trace(&content, parts).with_context(|| path.to_owned())?
         };
+        Ok(Self::new(text, kind, changes))
+    }
+
+    /// The requests of a journal.
+    #[must_use]
+    pub fn recorded(label: &str, requests: Listed, changes: Changes) -> Self {
+        Self::new(label, Kind::Listed(requests), changes)
+    }
+
+    fn new(label: &str, kind: Kind, changes: Changes) -> Self {
         let shape = Reshaping {
             speed_up: changes.speed_up,
             spread: None,
             requests_max: changes.requests_max,
             patience: changes.patience,
         };
-        Ok(Self {
-            label: text.to_owned(),
+        Self {
+            label: label.to_owned(),
             kind,
             shape,
             spread: changes.spread,
-        })
+        }
     }
 
     /// Makes the requests of a run.
@@ -177,8 +187,8 @@ fn trace(text: &str, parts: &str) -> Result<Kind> {
         return Ok(Kind::Listed(azure(text)?));
     }
     bail!(
-        "it is no trace: a line of Mooncake's has timestamp, input_length and output_length, \
-         Azure's begin with TIMESTAMP, and ServeGen's have slots"
+        "it is no trace and no journal: a line of Mooncake's has timestamp, input_length and \
+         output_length, Azure's begin with TIMESTAMP, and ServeGen's have slots"
     )
 }
 

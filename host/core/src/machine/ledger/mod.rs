@@ -150,7 +150,7 @@ impl Ledger {
         &self.devices
     }
 
-    pub(super) fn find_device(&self, id: DeviceId) -> Option<&Device> {
+    pub(crate) fn find_device(&self, id: DeviceId) -> Option<&Device> {
         self.devices.get(id.0 as usize)
     }
 

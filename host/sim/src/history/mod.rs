@@ -1,0 +1,301 @@
+//! A run that happened, as its inputs and facts tell it, and what a simulation of it needs.
+//!
+//! A [`History`] begins with the machine as it was, and is told what a journal has. [`History::told`]
+//! says who asked for what, which executors there were and how fast they were, and what came of it, in
+//! the report that simulations have.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `names` | tenants, models, labels, and the executors as they were attached |
+//! | `worked` | the work of an executor, and the time it took: `steps` of an engine, `streams` of a server |
+//! | `told` | what comes of it: workload, fleet, speeds, report |
+//!
+//! # Invariants
+//! 1. A simulated run that is told comes out again: the same requests with the same lengths, the same
+//!    speeds within a few percent, the same report (`tests/tests/past.rs`).
+//!
+//! # Not here
+//! The journal's entries (`pointsman-journal`); who reads them (`pointsman-policy-cli`).
+
+mod names;
+mod steps;
+mod streams;
+mod told;
+mod worked;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use pointsman_core::{
+    ExecutorId, Fact, Input, Machine, Micros, NewRequest, Outcome, PlacedIn, Progress, RequestId,
+    Stamped,
+};
+
+use crate::measure::{Measures, RequestRecord, Sample};
+use names::Names;
+use steps::Steps;
+use streams::Streams;
+use worked::Worked;
+
+pub use told::{Basis, HistoryError, Lacks, Speed, SpeedFrom};
+
+/// A run that happened.
+#[derive(Debug)]
+pub struct History {
+    names: Names,
+    config: pointsman_core::Config,
+    /// Arrivals whose number is not known yet.
+    arriving: VecDeque<(Micros, Box<NewRequest>)>,
+    requests: BTreeMap<RequestId, Past>,
+    /// Requests that live, and those of them that have a place.
+    live: u64,
+    placed: u64,
+    executors: BTreeMap<ExecutorId, Worked>,
+    measures: Measures,
+    /// The time of the first arrival.
+    begins: Option<Micros>,
+    next_sample: Micros,
+    lacks: Lacks,
+}
+
+/// A request that arrived.
+#[derive(Debug)]
+struct Past {
+    new: Box<NewRequest>,
+    record: RequestRecord,
+    /// Prompt tokens that its executor said were cached.
+    counted: Option<u32>,
+    last_token_at: Option<Micros>,
+    is_placed: bool,
+}
+
+impl History {
+    /// Begins with a machine as it was.
+    #[must_use]
+    pub fn new(machine: &Machine) -> Self {
+        let mut history = Self {
+            names: Names::default(),
+            config: machine.config().clone(),
+            arriving: VecDeque::new(),
+            requests: BTreeMap::new(),
+            live: 0,
+            placed: 0,
+            executors: BTreeMap::new(),
+            measures: Measures::default(),
+            begins: None,
+            next_sample: Micros(0),
+            lacks: Lacks {
+                under_way: machine.live_requests() as u64,
+                ..Lacks::default()
+            },
+        };
+        history.names.meet(machine);
+        history
+    }
+
+    /// Goes on with a machine as it was after entries that are missing.
+    pub fn go_on(&mut self, machine: &Machine) {
+        self.names.meet(machine);
+        self.arriving.clear();
+        self.executors.values_mut().for_each(Worked::interrupted);
+        self.lacks.gaps += 1;
+    }
+
+    /// Requests that arrived.
+    #[must_use]
+    pub fn arrivals(&self) -> u64 {
+        self.requests.len() as u64
+    }
+
+    /// Hears an input.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only some of the inputs are of use here"
+    )]
+    pub fn input(&mut self, now: Micros, input: &Input) {
+        self.sample(now);
+        match input {
+            Input::RequestArrived(new) => self.arriving.push_back((now, new.clone())),
+            Input::SequenceStarted(sequence) => {
+                // A request that has just arrived is not known yet: its fact comes later.
+                let past = self.requests.get(&sequence.request);
+                let carried = past.map_or(0, |past| past.record.output_tokens);
+                self.worked(sequence.executor)
+                    .started(now, sequence.request, carried);
+            }
+            Input::StepFinished(report) => {
+                self.worked(report.executor).stepped(now, &report.progress);
+                for made in &report.progress {
+                    self.progress(now, *made);
+                }
+            }
+            Input::SequenceFinished(sequence)
+            | Input::SequenceLeft(sequence, _)
+            | Input::SequenceFailed { sequence, .. } => {
+                self.worked(sequence.executor).left(sequence.request);
+            }
+            Input::PromptCounted(sequence, count) => {
+                if let Some(past) = self.requests.get_mut(&sequence.request) {
+                    past.counted = Some(count.cached);
+                }
+            }
+            Input::ExecutorLost { executor, .. } => {
+                self.worked(*executor).interrupted();
+                self.lacks.losses += 1;
+            }
+            other => self.names.hear(other),
+        }
+    }
+
+    /// Hears a fact.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only some of the facts are of use here"
+    )]
+    pub fn fact(&mut self, stamped: &Stamped) {
+        self.measures.host.count(stamped);
+        let now = stamped.now;
+        match &stamped.fact {
+            Fact::DeviceAttached(device) => self.names.device_attached(*device),
+            Fact::ExecutorAttached(executor, device) => {
+                self.names.executor_attached(*executor, *device);
+            }
+            Fact::Arrived { request, .. } => self.arrived(*request),
+            Fact::Placed {
+                request,
+                executor,
+                into,
+                ..
+            } => {
+                self.place(*request);
+                if *into == PlacedIn::Slot {
+                    self.worked(*executor).ordered(now);
+                }
+            }
+            Fact::Requeued(request, _) => self.displace(*request),
+            Fact::Started(request, executor) => {
+                let place = self.names.place_of(*executor);
+                if let Some(past) = self.requests.get_mut(request) {
+                    past.record.started.get_or_insert(now);
+                    past.record.executor = place;
+                }
+            }
+            Fact::StayEnded(stay) => {
+                if let Some(past) = self.requests.get_mut(&stay.request)
+                    && past.record.first_token.is_some()
+                    && past.counted.is_none()
+                {
+                    past.counted = Some(stay.cached_tokens);
+                }
+            }
+            Fact::Ended(request, outcome) => self.ended(now, *request, *outcome),
+            _ => {}
+        }
+    }
+
+    fn arrived(&mut self, request: RequestId) {
+        let Some((at, new)) = self.arriving.pop_front() else {
+            return;
+        };
+        let begins = *self.begins.get_or_insert(at);
+        let record = RequestRecord {
+            tenant: new.tenant.0,
+            class: new.class,
+            arrived: at,
+            started: None,
+            first_token: None,
+            ended: None,
+            executor: None,
+            prompt_tokens: new.prompt_tokens,
+            cached_tokens: 0,
+            output_tokens: 0,
+            outcome: None,
+        };
+        self.measures.series.arrived(at.since(begins));
+        self.live += 1;
+        self.requests.insert(
+            request,
+            Past {
+                new,
+                record,
+                counted: None,
+                last_token_at: None,
+                is_placed: false,
+            },
+        );
+    }
+
+    fn place(&mut self, request: RequestId) {
+        if let Some(past) = self.requests.get_mut(&request) {
+            self.placed += u64::from(!std::mem::replace(&mut past.is_placed, true));
+        }
+    }
+
+    fn displace(&mut self, request: RequestId) {
+        if let Some(past) = self.requests.get_mut(&request) {
+            self.placed -= u64::from(std::mem::take(&mut past.is_placed));
+        }
+    }
+
+    fn ended(&mut self, now: Micros, request: RequestId, outcome: Outcome) {
+        self.displace(request);
+        if let Some(past) = self.requests.get_mut(&request)
+            && past.record.outcome.is_none()
+        {
+            past.record.ended = Some(now);
+            past.record.outcome = Some(outcome);
+            self.live -= 1;
+        }
+    }
+
+    fn progress(&mut self, now: Micros, made: Progress) {
+        let begins = self.begins.unwrap_or(now);
+        let (Some(past), true) = (self.requests.get_mut(&made.request), made.generated > 0) else {
+            return;
+        };
+        past.record.output_tokens += made.generated;
+        let series = &mut self.measures.series;
+        let at = now.since(begins);
+        if past.record.first_token.is_none() {
+            past.record.first_token = Some(now);
+            series.first_token(at, now.since(past.record.arrived));
+        }
+        if let Some(before) = past.last_token_at.replace(now) {
+            // Tokens that are told together came one after the other.
+            let gap = Micros(now.since(before).0 / u64::from(made.generated));
+            for _ in 0..made.generated {
+                self.measures.gaps.add(gap);
+                series.gaps(at, &[gap]);
+            }
+        }
+    }
+
+    /// Notes the state of the host, once in each part of the course.
+    fn sample(&mut self, now: Micros) {
+        let Some(begins) = self.begins else {
+            return;
+        };
+        let at = now.since(begins);
+        if at < self.next_sample {
+            return;
+        }
+        let sample = Sample {
+            queued: self.live - self.placed,
+            running: self.placed,
+            ..Sample::default()
+        };
+        self.measures.series.sample(at, sample);
+        let part = self.measures.series.part().0;
+        self.next_sample = Micros((at.0 / part + 1) * part);
+    }
+
+    fn worked(&mut self, executor: ExecutorId) -> &mut Worked {
+        let is_hosted = self.names.is_hosted(executor);
+        self.executors.entry(executor).or_insert_with(|| {
+            if is_hosted {
+                Worked::Engine(Steps::default())
+            } else {
+                Worked::Server(Streams::default())
+            }
+        })
+    }
+}
