@@ -58,7 +58,8 @@ pub enum RefusalCause {
     /// A placement that names no executor.
     #[error("names no executor")]
     NamesNone,
-    /// The queue is at its bound.
+    /// The queue is at its bound; or it is past it with requests that came back, and one of those would be
+    /// displaced.
     #[error("queue is full")]
     QueueFull,
     /// The parking list is at its bound.

@@ -47,7 +47,7 @@ pub use adversary::Adversary;
 pub use engine::{Engine, EngineProfile, PrefillShares};
 pub use pointsman_core::Micros;
 pub use simulation::{
-    AnswerLengths, Checks, FailurePlan, Plan, PlanError, Progressed, Recurring, RequestPlan,
-    Simulation,
+    AnswerLengths, Checks, Failure, FailurePlan, Plan, PlanError, Progressed, Recurring,
+    RequestPlan, Simulation,
 };
 pub use world::{Recorded, Tape, World, replay};

@@ -8,10 +8,10 @@ use common::{
     background, executor_with, facts, is_queued, is_running, of_model, placed, placements,
     refusals, request, residencies, seconds, single, slots_used, steps, world, world_with,
 };
-use pointsman_core::rows::SequenceState;
+use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
     Config, ExecutorId, ExecutorUpdate, Fact, Input, Micros, NewRequest, Outcome, RefusalCause,
-    RefusedWhy, RequestId, admission,
+    RefusedWhy, RequestId, RetryClass, admission,
 };
 
 fn running(world: &World, ids: &[RequestId]) -> Vec<bool> {
@@ -324,4 +324,29 @@ fn displacing_refuses_the_one_named_and_nobody_else() {
     assert_eq!(world.outcome(refused), no_room(7));
     steps(&mut world, running, 1);
     assert_eq!(world.machine.queue_snapshot().queued, [two, new]);
+}
+
+/// Found by a seed of `seeds`, whose smallest case is kept there.
+#[test]
+fn a_place_past_the_bound_of_the_queue_is_not_given_away() {
+    let (mut world, executor, first) = busy(1, 0);
+    let device = add_device(&mut world, 64);
+    let other = add_executor(&mut world, device, 1);
+    arrive(&mut world, request(4, 2));
+    let queued = arrive(&mut world, request(4, 2));
+    world.step(executor);
+    world.fail(executor, first, RetryClass::Elsewhere);
+    world.update(executor, ExecutorUpdate::Health(Health::Draining));
+    world.settle();
+    assert_eq!(world.machine.queue_snapshot().queued, [first, queued]);
+
+    world.policies.on_admit(move |_| displace(first, 33));
+    let refused = arrive(&mut world, request(4, 2));
+    assert_eq!(refusals(&world), [RefusalCause::QueueFull]);
+    assert_eq!(world.outcome(refused), no_room(7));
+    world.policies.on_admit(move |_| displace(queued, 33));
+    let new = arrive(&mut world, request(4, 2));
+    assert_eq!(world.machine.queue_snapshot().queued, [first, new]);
+    steps(&mut world, other, 2);
+    assert!(is_running(&world, first));
 }

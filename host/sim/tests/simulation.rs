@@ -284,6 +284,7 @@ fn failing(seed: u64) -> FailurePlan {
         failing_share: 0.05,
         leaving_share: 0.1,
         leaves_after: Micros(2_000_000),
+        listed: Vec::new(),
     }
 }
 

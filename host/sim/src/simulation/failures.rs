@@ -8,6 +8,9 @@ use pointsman_core::{Micros, RequestId};
 use crate::draws::Draws;
 use crate::numbers::{from_secs, secs};
 
+/// The factor of times of a slow executor where only listed failures make one slow.
+const LISTED_FACTOR: f64 = 3.0;
+
 /// The failures of a simulation. The default has none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FailurePlan {
@@ -23,6 +26,8 @@ pub struct FailurePlan {
     pub leaving_share: f64,
     /// The mean time after which they leave.
     pub leaves_after: Micros,
+    /// Failures at set times, beside those that are drawn.
+    pub listed: Vec<(Micros, Failure)>,
 }
 
 /// Something that happens to each executor again and again.
@@ -34,18 +39,18 @@ pub struct Recurring {
     pub lasting: Micros,
 }
 
-/// A failure that is due at some time.
+/// A failure. Executors are named by their place in the fleet, requests by the number of their arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Failure {
-    /// An executor dies; executors are named by their place.
+pub enum Failure {
+    /// An executor dies.
     Dies(usize),
-    /// It comes back.
+    /// An executor comes back.
     Returns(usize),
-    /// It takes longer for all that begins.
+    /// An executor takes longer for all that begins.
     Slows(usize),
-    /// It is as fast as before.
+    /// An executor is as fast as before.
     Recovers(usize),
-    /// The placement of a request on that executor fails.
+    /// The placement of a request on that executor fails, if there is one.
     Fails(RequestId, usize),
     /// The client of a request leaves.
     Leaves(RequestId),
@@ -63,7 +68,7 @@ impl Failures {
     pub(super) fn new(plan: FailurePlan, executors: u32) -> Self {
         let mut failures = Self {
             draws: Draws::part(plan.seed, u64::MAX),
-            due: BTreeSet::new(),
+            due: plan.listed.iter().copied().collect(),
             plan,
         };
         for executor in 0..executors as usize {
@@ -90,7 +95,9 @@ impl Failures {
 
     /// The factor of times of an executor that is slow.
     pub(super) fn slow_factor(&self) -> f64 {
-        self.plan.slowdowns.map_or(1.0, |(_, factor)| factor)
+        self.plan
+            .slowdowns
+            .map_or(LISTED_FACTOR, |(_, factor)| factor)
     }
 
     /// Plans the event of an executor that follows another one.

@@ -30,10 +30,10 @@ use pointsman_core::{
 
 use crate::executor::Station;
 use crate::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
-use crate::measure::{ExecutorMeasures, Goodput, Measures, RunReport, Sample};
+use crate::measure::{ExecutorMeasures, Goodput, Measures, RequestRecord, RunReport, Sample};
 use crate::workload::{Roll, Workload};
 use failures::Failures;
-pub use failures::{FailurePlan, Recurring};
+pub use failures::{Failure, FailurePlan, Recurring};
 use requests::Requests;
 pub use requests::{AnswerLengths, RequestPlan};
 
@@ -423,6 +423,11 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             let checked = checked.and_then(|()| self.machine.check_liveness());
             checked.unwrap_or_else(|broken| panic!("at {} us: {broken}", self.now));
         }
+    }
+
+    /// The course of every request so far, by its number.
+    pub fn records(&self) -> &[RequestRecord] {
+        self.requests.records()
     }
 
     /// Notes the state of the host, once in each part of the course.

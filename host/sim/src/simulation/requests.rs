@@ -125,6 +125,10 @@ impl Requests {
         self.records.len() as u64 - self.live
     }
 
+    pub(super) fn records(&self) -> &[RequestRecord] {
+        &self.records
+    }
+
     pub(super) fn take_records(&mut self) -> Vec<RequestRecord> {
         std::mem::take(&mut self.records)
     }

@@ -388,6 +388,7 @@ fn failures(text: Option<&str>) -> Result<FailurePlan> {
         failing_share: keys.failing,
         leaving_share: keys.leaving,
         leaves_after: micros(keys.leaves_after),
+        listed: Vec::new(),
     })
 }
 

@@ -40,6 +40,13 @@ pub(crate) fn check_admission(
         Choice::Displace(other) if !requests.queue().contains(&other.request) => {
             Err(RefusalCause::NotQueued)
         }
+        // It came back into the queue past the bound, and so has no place to give.
+        Choice::Displace(other)
+            if requests[other.request].row.attempts > 0
+                && count(requests.queue().len()) > config.queue_max =>
+        {
+            Err(RefusalCause::QueueFull)
+        }
         Choice::Admit | Choice::Park | Choice::Shed(_) | Choice::Displace(_) => Ok(()),
     }
 }

@@ -1,0 +1,103 @@
+//! The run of a case, and what must hold in it.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use pointsman_core::Micros;
+use pointsman_sim::Simulation;
+use pointsman_sim::measure::{RequestRecord, RunReport};
+
+use crate::case::Case;
+use crate::policies::Swapped;
+
+/// The time after the last arrival within which everything has ended.
+const DRAIN: Micros = Micros(600_000_000);
+/// Events of a run: a hundred times as many as there are.
+const EVENTS_MAX: u32 = 1_000_000;
+
+/// Something that must not be in a report, besides what no run may have.
+pub(crate) type Flaw<'a> = &'a (dyn Fn(&RunReport) -> Option<String> + Sync);
+
+/// No flaw besides what no run may have.
+pub(crate) fn sound(_: &RunReport) -> Option<String> {
+    None
+}
+
+/// Runs a case. Returns the report.
+///
+/// # Errors
+/// An invariant or liveness bound that broke, a request that never ended or waited for too long without a
+/// place, or the flaw that was looked for.
+pub(crate) fn run(case: &Case, flaw: Flaw<'_>) -> Result<RunReport, String> {
+    let ran = watched(|| run_through(case, Swapped::new(&case.policies)));
+    let report = ran.and_then(|ran| ran)?;
+    flaw(&report).map_or(Ok(report), Err)
+}
+
+thread_local! {
+    /// The message of the panic that [`watched`] waits for.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does something that may panic. The message of a panic is returned and not shown: a case that is shrunk
+/// panics many times.
+fn watched<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let show = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if IS_WATCHED.get() {
+                PANIC.set(Some(info.to_string()));
+            } else {
+                show(info);
+            }
+        }));
+    });
+    IS_WATCHED.set(true);
+    let done = panic::catch_unwind(AssertUnwindSafe(work));
+    IS_WATCHED.set(false);
+    match done {
+        Ok(done) => Ok(done),
+        Err(_) => Err(PANIC.take().unwrap_or_default()),
+    }
+}
+
+fn run_through(case: &Case, policies: Swapped) -> Result<RunReport, String> {
+    let plan = case.plan();
+    let wait_max = plan.config.wait_max;
+    let mut simulation = Simulation::new(plan, policies).map_err(|error| error.to_string())?;
+    let last = case.requests.iter().map(|request| request.at).max();
+    let end = Micros(last.unwrap_or(0) * 1000).after(DRAIN);
+    let mut events = 0;
+    while let Some(progressed) = simulation.advance() {
+        events += 1;
+        if progressed.now > end || events > EVENTS_MAX {
+            let left = case.requests.len() as u64 - progressed.ended;
+            let now = progressed.now;
+            return Err(format!(
+                "{left} requests never end: {now} us, {events} events"
+            ));
+        }
+    }
+    // Where executors have queues the time of a first place is not known: a request may have waited there.
+    let has_queues = case.executors.iter().any(|executor| executor.queue > 0);
+    let bound = if has_queues { DRAIN } else { wait_max };
+    for (id, record) in simulation.records().iter().enumerate() {
+        check_record(record, bound).map_err(|wrong| format!("request {id} {wrong}"))?;
+    }
+    Ok(simulation.finish().0)
+}
+
+/// Checks that a request ended, and that it was taken up or ended within `bound`.
+fn check_record(record: &RequestRecord, bound: Micros) -> Result<(), String> {
+    let Some(ended) = record.ended.filter(|_| record.outcome.is_some()) else {
+        return Err("never ended".into());
+    };
+    let waited = record.started.unwrap_or(ended).since(record.arrived);
+    if waited > bound {
+        return Err(format!("was without a place for {waited} us"));
+    }
+    Ok(())
+}
