@@ -30,7 +30,8 @@ fn main() -> ExitCode {
         CliCommand::Serve(args) => (serve(&args.flags), ExitCode::FAILURE),
         CliCommand::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
         CliCommand::Operator(command) => (operate(&command), ExitCode::from(NOT_DONE)),
-        CliCommand::Simulate(args) => {
+        CliCommand::Simulate(mut args) => {
+            args.command = env::args().collect();
             let defaults = embedded::policies().unwrap_or_default();
             let done = printed(|out| simulate::simulate(&args, defaults, out));
             (done, ExitCode::from(NOT_DONE))

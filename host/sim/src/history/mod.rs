@@ -30,7 +30,8 @@ use pointsman_core::{
     Stamped,
 };
 
-use crate::measure::{Measures, RequestRecord, Sample};
+use crate::measure::{Measures, RequestRecord, Sample, jain_of};
+use crate::numbers::whole;
 use names::Names;
 use steps::Steps;
 use streams::Streams;
@@ -49,6 +50,8 @@ pub struct History {
     /// Requests that live, and those of them that have a place.
     live: u64,
     placed: u64,
+    /// Tokens served to each tenant.
+    served: BTreeMap<u32, u64>,
     executors: BTreeMap<ExecutorId, Worked>,
     measures: Measures,
     /// The time of the first arrival.
@@ -79,6 +82,7 @@ impl History {
             requests: BTreeMap::new(),
             live: 0,
             placed: 0,
+            served: BTreeMap::new(),
             executors: BTreeMap::new(),
             measures: Measures::default(),
             begins: None,
@@ -249,9 +253,14 @@ impl History {
 
     fn progress(&mut self, now: Micros, made: Progress) {
         let begins = self.begins.unwrap_or(now);
-        let (Some(past), true) = (self.requests.get_mut(&made.request), made.generated > 0) else {
+        let Some(past) = self.requests.get_mut(&made.request) else {
             return;
         };
+        let tokens = u64::from(made.prefilled) + u64::from(made.generated);
+        *self.served.entry(past.record.tenant).or_default() += tokens;
+        if made.generated == 0 {
+            return;
+        }
         past.record.output_tokens += made.generated;
         let series = &mut self.measures.series;
         let at = now.since(begins);
@@ -278,9 +287,12 @@ impl History {
         if at < self.next_sample {
             return;
         }
+        let served = self.served.iter();
+        let served = served.map(|(tenant, tokens)| (*tokens, self.names.weight(*tenant)));
         let sample = Sample {
             queued: self.live - self.placed,
             running: self.placed,
+            jain_permille: whole(jain_of(served) * 1000.0),
             ..Sample::default()
         };
         self.measures.series.sample(at, sample);

@@ -189,17 +189,21 @@ impl Names {
         device.is_some_and(PastDevice::is_hosted)
     }
 
+    /// The weight of a tenant.
+    pub(super) fn weight(&self, tenant: u32) -> u32 {
+        self.weights.get(&TenantId(tenant)).copied().unwrap_or(1)
+    }
+
     /// The names as a workload has them: the place of each is its number.
     pub(super) fn roll(&self) -> Roll {
         let of = |kind| -> Vec<String> {
             let texts = self.texts.range((kind, 0)..=(kind, u32::MAX));
             texts.map(|(_, text)| text.clone()).collect()
         };
-        let weight = |place| self.weights.get(&TenantId(place)).copied().unwrap_or(1);
         let tenants = (0..).zip(of(NameKind::Tenant));
         let tenants = tenants.map(|(place, name)| TenantEntry {
             name,
-            weight: weight(place),
+            weight: self.weight(place),
         });
         Roll {
             tenants: tenants.collect(),

@@ -16,6 +16,7 @@ use pointsman_core::rows::RequestClass;
 use pointsman_core::{Fact, HookMap, Micros, Outcome, RequeuedWhy, Stamped};
 
 pub use histogram::Histogram;
+pub(crate) use report::jain_of;
 pub use report::{ExecutorReport, Goodput, RunReport, TenantReport, TimeSpread};
 pub use series::{Course, Sample, Series};
 

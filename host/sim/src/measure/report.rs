@@ -297,9 +297,13 @@ fn tenants(records: &[RequestRecord], roll: &Roll, goodput: Goodput) -> Vec<Tena
 fn jain(tenants: &[TenantReport], roll: &Roll) -> f64 {
     let shares = tenants.iter().zip(&roll.tenants);
     let shares = shares.filter(|(tenant, _)| tenant.requests > 0);
-    let shares: Vec<f64> = shares
-        .map(|(tenant, entry)| float(tenant.tokens) / f64::from(entry.weight.max(1)))
-        .collect();
+    jain_of(shares.map(|(tenant, entry)| (tenant.tokens, entry.weight)))
+}
+
+/// Jain's index of tokens, each by its tenant's weight; 1 where there are none.
+pub(crate) fn jain_of(tokens: impl Iterator<Item = (u64, u32)>) -> f64 {
+    let shares = tokens.map(|(tokens, weight)| float(tokens) / f64::from(weight.max(1)));
+    let shares: Vec<f64> = shares.collect();
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     if squares > 0.0 {

@@ -27,6 +27,7 @@ struct Part {
     kv_permille: u64,
     /// The largest share that one tenant had of the tokens, in permille.
     largest_share: u64,
+    jain_permille: u64,
 }
 
 /// The state of the host at one time.
@@ -40,6 +41,8 @@ pub struct Sample {
     pub kv_permille: u64,
     /// The greatest share that one tenant has of the tokens served so far, in permille.
     pub largest_share: u64,
+    /// Jain's index of the tokens that tenants were served so far, by their weights, in permille.
+    pub jain_permille: u64,
 }
 
 /// The course of a run.
@@ -70,6 +73,8 @@ pub struct Course {
     pub kv_used: Vec<f64>,
     /// The greatest share that one tenant has of the tokens served so far.
     pub largest_share: Vec<f64>,
+    /// Jain's index of the tokens that tenants were served so far, by their weights.
+    pub jain: Vec<f64>,
 }
 
 impl Default for Series {
@@ -122,6 +127,7 @@ impl Series {
         part.running += sample.running;
         part.kv_permille += sample.kv_permille;
         part.largest_share += sample.largest_share;
+        part.jain_permille += sample.jain_permille;
     }
 
     fn part_at(&mut self, at: Micros) -> &mut Part {
@@ -164,6 +170,7 @@ impl Series {
             running: each(&|part| mean(part.running, part.samples)),
             kv_used: each(&|part| mean(part.kv_permille, part.samples) / 1000.0),
             largest_share: each(&|part| mean(part.largest_share, part.samples) / 1000.0),
+            jain: each(&|part| mean(part.jain_permille, part.samples) / 1000.0),
         }
     }
 }
@@ -183,6 +190,7 @@ impl Part {
             running: self.running + other.running,
             kv_permille: self.kv_permille + other.kv_permille,
             largest_share: self.largest_share + other.largest_share,
+            jain_permille: self.jain_permille + other.jain_permille,
         }
     }
 }

@@ -441,6 +441,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             running: self.requests.placed(),
             kv_permille: used * 1000 / total.max(1),
             largest_share: self.requests.largest_share(),
+            jain_permille: self.requests.jain_permille(self.workload.roll()),
         };
         self.measures.series.sample(self.now, sample);
         let part = self.measures.series.part().0;

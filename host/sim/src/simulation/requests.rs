@@ -8,9 +8,9 @@ use pointsman_core::{
 
 use super::Ids;
 use crate::executor::{Contents, FirstToken};
-use crate::measure::RequestRecord;
+use crate::measure::{RequestRecord, jain_of};
 use crate::numbers::{float, whole};
-use crate::workload::{Arrival, ClientBounds, PromptText};
+use crate::workload::{Arrival, ClientBounds, PromptText, Roll};
 
 /// Bounds and hints that clients give with their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +138,13 @@ impl Requests {
         let total: u64 = self.served.iter().sum();
         let most = self.served.iter().max().copied().unwrap_or(0);
         whole(float(most) * 1000.0 / float(total.max(1)))
+    }
+
+    /// Jain's index of the tokens served so far to tenants that have asked, in permille.
+    pub(super) fn jain_permille(&self, roll: &Roll) -> u64 {
+        let served = self.served.iter().zip(&roll.tenants);
+        let served = served.filter(|(tokens, _)| **tokens > 0);
+        whole(jain_of(served.map(|(tokens, tenant)| (*tokens, tenant.weight))) * 1000.0)
     }
 
     /// A request as the machine is told it.

@@ -7,8 +7,10 @@
 //! # Not here
 //! The simulation itself (`pointsman-sim`).
 
+mod args;
 mod contender;
 mod fleet;
+mod html;
 mod past;
 mod runs;
 mod spec;
@@ -21,16 +23,16 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use pointsman_core::Config;
 use pointsman_lifecycle::EmbeddedPolicy;
-use pointsman_notation::Time;
 use pointsman_sim::fleet::FleetPlan;
-use pointsman_sim::measure::{Goodput, RunReport};
+use pointsman_sim::measure::RunReport;
 use pointsman_sim::workload::{Roll, Workload as _};
-use pointsman_sim::{AnswerLengths, FailurePlan, Micros, Recurring, RequestPlan};
-use serde::Deserialize;
+use pointsman_sim::{FailurePlan, RequestPlan};
 use serde_json::json;
 
 use crate::Verdict;
+use args::{HostArgs, Lengths, RequestArgs, failures, micros};
 pub use contender::{Contender, Stable};
+use html::PageText;
 use past::{Accuracy, PastRun};
 pub use runs::{Runs, Setting, run_all};
 pub use table::{Estimate, table};
@@ -75,54 +77,12 @@ pub struct SimulateArgs {
     /// Form of the report
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-}
-
-/// Arguments about the requests.
-#[derive(Clone, Debug, clap::Args)]
-struct RequestArgs {
-    /// Let arrivals come so many times as fast
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    speed_up: f64,
-    /// Spread arrivals of one time over the time to the next ones
-    #[arg(long)]
-    spread: bool,
-    /// Take so many requests at most
-    #[arg(long, value_name = "N")]
-    requests: Option<u64>,
-    /// Time after which an answer is worthless to its client
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    patience: Option<Time>,
-    /// Knowledge that clients give of the lengths of answers: nothing, a hint, or the length as the bound
-    #[arg(long, value_enum, default_value_t = Lengths::Unknown)]
-    lengths: Lengths,
-    /// Most tokens that clients ask for, unless an answer has more
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    max_tokens: u32,
-}
-
-/// Arguments about the host and the bounds of a good answer.
-#[derive(Clone, Debug, clap::Args)]
-struct HostArgs {
-    /// Requests that may wait in the queue, as core.queue-max of the configuration
-    #[arg(long, value_name = "N")]
-    queue_max: Option<u32>,
-    /// Longest time that a request may be without a place, as core.wait-max of the configuration
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    wait_max: Option<Time>,
-    /// Longest time to the first token of a good answer
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
-    ttft: Time,
-    /// Longest mean time between tokens of a good answer
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "25ms")]
-    itl: Time,
-}
-
-/// Knowledge that clients give of the lengths of answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Lengths {
-    Unknown,
-    Hinted,
-    Known,
+    /// Write the report as a page, too: one file, with charts over time
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The command as it was typed, which the page shows.
+    #[arg(skip)]
+    pub command: Vec<String>,
 }
 
 /// The form of the report.
@@ -130,46 +90,6 @@ enum Lengths {
 enum Format {
     Table,
     Json,
-}
-
-/// Keys of `--failures`.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct FailureKeys {
-    losses: Option<Time>,
-    lasting: Time,
-    slow: Option<Time>,
-    slow_lasting: Time,
-    slow_factor: f64,
-    failing: f64,
-    leaving: f64,
-    leaves_after: Time,
-}
-
-impl Default for FailureKeys {
-    fn default() -> Self {
-        Self {
-            losses: None,
-            lasting: Time::from_secs(30),
-            slow: None,
-            slow_lasting: Time::from_secs(30),
-            slow_factor: 3.0,
-            failing: 0.0,
-            leaving: 0.0,
-            leaves_after: Time::from_secs(10),
-        }
-    }
-}
-
-/// Reads a time of the command line.
-fn time(text: &str) -> Result<Time, String> {
-    let value = serde::de::value::StrDeserializer::new(text);
-    let read: Result<Time, serde::de::value::Error> = Time::deserialize(value);
-    read.map_err(|error| error.to_string())
-}
-
-fn micros(time: Time) -> Micros {
-    Micros(time.as_micros())
 }
 
 /// Simulates, and writes a report.
@@ -192,6 +112,16 @@ pub fn simulate(
         (_, None) | (None, _) => None,
     };
     let simulated = past.zip(happened.as_ref());
+    let rows: Vec<Runs> = past
+        .map(PastRun::row)
+        .into_iter()
+        .chain(all.iter().cloned())
+        .collect();
+    if let Some(path) = &args.html {
+        let text = args.page_text(&setting, &all, simulated);
+        let page = html::page(&text, &rows);
+        std::fs::write(path, page).with_context(|| format!("--html {}", path.display()))?;
+    }
     match args.format {
         Format::Table => {
             out.write_all(heading(&setting, &all, args).as_bytes())?;
@@ -199,8 +129,7 @@ pub fn simulate(
                 let accuracy = Accuracy::of(&past.recorded, happened).table();
                 write!(out, "{}\n{accuracy}\n", past.preface())?;
             }
-            let rows = past.map(PastRun::row).into_iter().chain(all);
-            out.write_all(table(&rows.collect::<Vec<_>>()).as_bytes())?;
+            out.write_all(table(&rows).as_bytes())?;
         }
         Format::Json => {
             serde_json::to_writer_pretty(&mut *out, &as_json(&setting, &all, simulated))?;
@@ -247,6 +176,27 @@ impl SimulateArgs {
             Some(path) => fleet::read(path, roll),
             None => self.executor.fleet(self.executors.unwrap_or(4), roll),
         }
+    }
+
+    /// The text of the page.
+    fn page_text(
+        &self,
+        setting: &Setting,
+        all: &[Runs],
+        simulated: Option<(&PastRun, &RunReport)>,
+    ) -> PageText {
+        let mut text = PageText {
+            title: setting.workload.label.clone(),
+            preface: within(setting, all, self),
+            command: self.command.join(" "),
+            tables: Vec::new(),
+        };
+        if let Some((past, happened)) = simulated {
+            text.preface.push_str(&past.preface());
+            let accuracy = Accuracy::of(&past.recorded, happened);
+            text.tables.push(("What happened", accuracy.rows()));
+        }
+        text
     }
 
     /// The executors of a journal, as fast as they were.
@@ -331,74 +281,17 @@ impl SimulateArgs {
     }
 }
 
-impl RequestArgs {
-    fn plan(&self) -> RequestPlan {
-        RequestPlan {
-            output_tokens_max: self.max_tokens,
-            lengths: match self.lengths {
-                Lengths::Unknown => AnswerLengths::Unknown,
-                Lengths::Hinted => AnswerLengths::Hinted,
-                Lengths::Known => AnswerLengths::Known,
-            },
-            may_wait: true,
-        }
-    }
-}
-
-impl HostArgs {
-    /// The bounds of a good answer.
-    fn goodput(&self) -> Goodput {
-        Goodput {
-            ttft_max: micros(self.ttft),
-            itl_max: micros(self.itl),
-        }
-    }
-
-    /// The bounds of the machine, but for those that the command line sets.
-    fn config(&self, mut config: Config, fleet: &FleetPlan) -> Result<Config> {
-        config.executors_max = config.executors_max.max(fleet.len());
-        if let Some(wait_max) = self.wait_max {
-            config.wait(micros(wait_max));
-        }
-        config.queue_max = self.queue_max.unwrap_or(config.queue_max);
-        config.validate().context("--queue-max or --wait-max")?;
-        Ok(config)
-    }
-}
-
-fn failures(text: Option<&str>) -> Result<FailurePlan> {
-    let keys: FailureKeys = spec::parse("failures", text.unwrap_or_default())?;
-    for (key, share) in [("failing", keys.failing), ("leaving", keys.leaving)] {
-        ensure!(
-            (0.0..=1.0).contains(&share),
-            "{key} must be from 0 to 1, not {share}"
-        );
-    }
-    let recurring = |between: Option<Time>, lasting| {
-        between.map(|between| Recurring {
-            between: micros(between),
-            lasting: micros(lasting),
-        })
-    };
-    let slow = recurring(keys.slow, keys.slow_lasting);
-    Ok(FailurePlan {
-        seed: 0,
-        losses: recurring(keys.losses, keys.lasting),
-        slowdowns: slow.map(|slow| (slow, keys.slow_factor)),
-        failing_share: keys.failing,
-        leaving_share: keys.leaving,
-        leaves_after: micros(keys.leaves_after),
-        listed: Vec::new(),
-    })
-}
-
 /// The line above the table: what was simulated.
 fn heading(setting: &Setting, all: &[Runs], args: &SimulateArgs) -> String {
+    format!("{}: {}", setting.workload.label, within(setting, all, args))
+}
+
+/// The size of what was simulated, and the bounds of a good answer.
+fn within(setting: &Setting, all: &[Runs], args: &SimulateArgs) -> String {
     let first = all.first().and_then(|runs| runs.runs.first());
     let (requests, secs) = first.map_or((0, 0.0), |(_, run)| (run.requests, run.duration_s));
     let mut text = format!(
-        "{}: {} requests in {secs:.0} s over {} executors; times in ms; good: TTFT within {} and {} between tokens\n",
-        setting.workload.label,
+        "{} requests in {secs:.0} s over {} executors; times in ms; good: TTFT within {} and {} between tokens\n",
         crate::table::grouped(requests),
         setting.fleet.len(),
         args.host.ttft,

@@ -32,7 +32,7 @@ pub struct Setting {
 }
 
 /// The runs of one contender.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Runs {
     /// The name of the contender.
     pub label: String,

@@ -85,6 +85,15 @@ fn count(number: u64) -> f64 {
 /// The table of all contenders.
 #[must_use]
 pub fn table(all: &[Runs]) -> String {
+    let mut text = aligned(&rows(all));
+    for runs in all {
+        text.push_str(&remarks(runs));
+    }
+    text
+}
+
+/// The table's cells, the headings first.
+pub(super) fn rows(all: &[Runs]) -> Vec<Vec<String>> {
     let mut rows = vec![
         std::iter::once("policies")
             .chain(COLUMNS.iter().map(|(heading, ..)| *heading))
@@ -98,11 +107,7 @@ pub fn table(all: &[Runs]) -> String {
         });
         rows.push(std::iter::once(runs.label.clone()).chain(cells).collect());
     }
-    let mut text = aligned(&rows);
-    for runs in all {
-        text.push_str(&remarks(runs));
-    }
-    text
+    rows
 }
 
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
@@ -122,7 +127,7 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
 }
 
 /// Remarks on what a line of the table does not tell.
-fn remarks(runs: &Runs) -> String {
+pub(super) fn remarks(runs: &Runs) -> String {
     let sum = |value: fn(&RunReport) -> u64| -> u64 {
         runs.runs.iter().map(|(_, report)| value(report)).sum()
     };

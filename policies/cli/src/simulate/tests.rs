@@ -115,3 +115,69 @@ fn what_is_of_no_use_is_refused_with_what_would_be() {
         refused(&unknown)
     );
 }
+
+// === The page ===
+
+/// Checks that every element of a page is closed, in order.
+fn assert_well_formed(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for piece in page.split('<').skip(1) {
+        let (tag, text) = piece.split_once('>').expect("a tag ends");
+        assert!(!text.contains('>'), "a stray > in {text:?}");
+        let name = tag.split_whitespace().next().unwrap_or_default();
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{piece}"),
+            None if tag.ends_with('/') || name == "!doctype" => {}
+            None => open.push(name),
+        }
+        assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_page_has_the_runs_of_each_policy_and_text_stays_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = folder.path().join("<b>.wasm");
+    fs::copy(component_path("round-robin"), &named).unwrap();
+    let page = |name: &str| {
+        let file = folder.path().join(name);
+        let line = format!(
+            "{SMALL} --executors 2 --compare {} --html {}",
+            named.display(),
+            file.display()
+        );
+        let text = said(&line).unwrap();
+        assert!(
+            text.contains("\n<b> "),
+            "the table is written as well: {text}"
+        );
+        fs::read_to_string(file).unwrap()
+    };
+    let one = page("one.html");
+    assert_eq!(one, page("other.html"));
+    assert_well_formed(&one);
+    assert!(!one.contains("<b>") && one.contains("&lt;b&gt;"));
+    for title in ["TTFT", "ITL", "Queue", "Running", "KV use", "Fairness"] {
+        let (_, chart) = one.split_once(&format!("<figcaption>{title} ")).unwrap();
+        let (chart, _) = chart.split_once("</figure>").unwrap();
+        for policies in ["defaults", "&lt;b&gt;"] {
+            let line = chart.split_once(&format!("data-policies=\"{policies}\" d=\"M"));
+            assert!(line.is_some(), "{title} of {policies}");
+        }
+    }
+    for elsewhere in [
+        "<script", "<link", "<img", "http:", "https:", "url(", "@import",
+    ] {
+        assert!(!one.contains(elsewhere), "{elsewhere}");
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_an_error_with_its_place() {
+    let why = said(&format!("{SMALL} --html /nowhere/page.html")).unwrap_err();
+    assert!(
+        format!("{why:#}").starts_with("--html /nowhere/page.html: "),
+        "{why:#}"
+    );
+}

@@ -53,6 +53,11 @@ impl Accuracy {
 
     /// The table of the differences.
     pub(in crate::simulate) fn table(&self) -> String {
+        super::super::table::aligned(&self.rows())
+    }
+
+    /// The table's cells, the headings first.
+    pub(in crate::simulate) fn rows(&self) -> Vec<Vec<String>> {
         let mut rows =
             vec![["what happened", "recorded", "simulated", "difference"].map(str::to_owned)];
         let mut add = |what: String, of: &Difference, show: fn(f64) -> String| {
@@ -71,8 +76,7 @@ impl Accuracy {
             format!("{:.1}", share * 100.0)
         });
         add("served".to_owned(), &self.finished, |n| format!("{n:.0}"));
-        let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
-        super::super::table::aligned(&rows)
+        rows.into_iter().map(Vec::from).collect()
     }
 }
 

@@ -79,9 +79,12 @@ impl PastRun {
 
     /// The run as it was, as a line of the table.
     pub(super) fn row(&self) -> Runs {
+        let mut recorded = self.recorded.clone();
+        // A journal does not say how many blocks are in use.
+        recorded.course.kv_used.clear();
         Runs {
             label: "recorded".to_owned(),
-            runs: vec![(0, self.recorded.clone())],
+            runs: vec![(0, recorded)],
         }
     }
 
