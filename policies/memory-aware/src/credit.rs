@@ -1,17 +1,18 @@
-//! The savings by a cached prefix, and the cost of a request on an executor: in permille of KV
-//! blocks.
+//! The savings by a cached prefix, and the costs of an executor: in permille of KV blocks.
 //!
 //! ```text
-//! credit = device + 0.75 host + 0.25 disk + shared weight x what a shared cache holds beyond the device
-//! cost   = prefill scale x max(0, (pending prefill + prompt) / block - credit)
-//!        + decode blocks + active cost x requests placed there
+//! credit = device credit x device + 0.75 host + 0.25 disk
+//!        + shared credit x what a shared cache holds beyond the device
+//! load   = prefill scale x pending prefill + decode blocks + active cost x requests placed there
+//! cost   = load, with the prompt less the credit prefilled too, and a part of that (the stall cost)
+//!          once more for each request placed there, which gets no token meanwhile
 //! ```
 //!
 //! # Not here
 //! The requests that the cost counts for: only among executors of one grade, see `search::lead`.
 
 use pointsman_sdk::wire::types::Overlap;
-use pointsman_sdk::{Case, Executor};
+use pointsman_sdk::{Case, Executor, Fleet};
 
 use crate::settings::Settings;
 
@@ -19,29 +20,58 @@ use crate::settings::Settings;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Credit {
     pub(crate) permille: u64,
-    tokens_per_block: u64,
+    /// Tokens that need no prefill: those of each tier by its weight, where that is below 1.
+    pub(crate) tokens: u64,
+}
+
+/// The load of an executor, whatever the request; in permille of blocks.
+pub(crate) fn load(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
+    let prefill = pending(settings, fleet, executor);
+    loaded(settings, fleet, executor, prefill)
 }
 
 /// The cost of a request on an executor, in permille of blocks.
 pub(crate) fn cost(settings: &Settings, case: &Case<'_>, executor: &Executor<'_>) -> u64 {
-    let (load, placed) = (executor.load, case.fleet.placed.counts(executor));
-    let credit = Credit::of(settings, case, executor);
-    let tokens = load
-        .prefill_tokens_pending
-        .saturating_add(placed.prefill_tokens)
-        .saturating_add(u64::from(case.request.prompt_tokens));
-    let prefill = tokens.saturating_mul(1000) / credit.tokens_per_block;
-    let prefill = prefill.saturating_sub(credit.permille);
-    let blocks = load.blocks_used.saturating_add(placed.blocks);
-    let active = case.fleet.depth(executor);
+    let credit = Credit::of(settings, case, executor).permille;
+    let prompt = in_blocks(settings, executor, u64::from(case.request.prompt_tokens));
+    let pending = pending(settings, case.fleet, executor);
+    let prefill = pending.saturating_add(prompt).saturating_sub(credit);
+    let stalled = case.fleet.depth(executor) * u64::from(settings.stall_cost);
+    let stall = prompt.saturating_sub(credit).saturating_mul(stalled) / 1000;
+    let prefill = prefill.saturating_add(stall);
+    loaded(settings, case.fleet, executor, prefill)
+}
+
+/// The load of an executor with so much to be prefilled.
+fn loaded(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>, prefill: u64) -> u64 {
+    let placed = fleet.placed.counts(executor);
+    let blocks = executor.load.blocks_used.saturating_add(placed.blocks);
+    let active = fleet.depth(executor);
     (prefill.saturating_mul(u64::from(settings.prefill_scale)) / 1000)
         .saturating_add(blocks.saturating_mul(1000))
         .saturating_add(active.saturating_mul(u64::from(settings.active_cost)))
 }
 
+/// The prompts placed on an executor that are still to be prefilled.
+fn pending(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
+    let placed = fleet.placed.counts(executor).prefill_tokens;
+    let tokens = executor.load.prefill_tokens_pending.saturating_add(placed);
+    in_blocks(settings, executor, tokens)
+}
+
+/// Tokens in an executor's blocks.
+fn in_blocks(settings: &Settings, executor: &Executor<'_>, tokens: u64) -> u64 {
+    tokens.saturating_mul(1000) / tokens_per_block(settings, executor)
+}
+
+fn tokens_per_block(settings: &Settings, executor: &Executor<'_>) -> u64 {
+    let reported = executor.tokens_per_block();
+    u64::from(reported.unwrap_or(settings.tokens_per_block))
+}
+
 /// Tokens of the prompt that placing the request on an executor leaves to be prefilled.
 pub(crate) fn prefill_tokens(settings: &Settings, case: &Case<'_>, executor: &Executor<'_>) -> u64 {
-    let spared = Credit::of(settings, case, executor).tokens();
+    let spared = Credit::of(settings, case, executor).tokens;
     u64::from(case.request.prompt_tokens).saturating_sub(spared)
 }
 
@@ -71,22 +101,14 @@ impl Credit {
             (disk, settings.disk_credit),
             (shared, settings.shared_credit),
         ];
-        // Tokens are below 2^32 and weights below 2^20: the sum fits.
-        let weighted = |(tokens, weight)| u64::from(tokens) * u64::from(weight);
-        let weighted: u64 = tiers.into_iter().map(weighted).sum();
-        let tokens_per_block = executor.tokens_per_block();
-        let tokens_per_block = u64::from(tokens_per_block.unwrap_or(settings.tokens_per_block));
+        // Tokens are below 2^32 and weights below 2^20: the sums fit.
+        let weighted = |weight: fn(u32) -> u32| -> u64 {
+            let worth = |(tokens, each)| u64::from(tokens) * u64::from(weight(each));
+            tiers.into_iter().map(worth).sum()
+        };
         Self {
-            permille: weighted / tokens_per_block,
-            tokens_per_block,
+            permille: weighted(|each| each) / tokens_per_block(settings, executor),
+            tokens: (weighted(|each| each.min(1000)) + 500) / 1000,
         }
-    }
-
-    /// The credit in tokens, half up.
-    pub(crate) fn tokens(self) -> u64 {
-        self.permille
-            .saturating_mul(self.tokens_per_block)
-            .saturating_add(500)
-            / 1000
     }
 }

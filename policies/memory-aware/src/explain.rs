@@ -5,7 +5,7 @@ use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::types::NameKind;
 use pointsman_sdk::{Executor, Place};
 
-use crate::credit::Credit;
+use crate::credit::{self, Credit};
 use crate::rank::Pool;
 use crate::search::{Hurdle, Lead, MayLook, Search, Why};
 
@@ -73,14 +73,15 @@ fn eligible(search: &Search<'_>, place: &Place<'_>, lead: &Lead<'_>) -> String {
     let settings = &search.policy.settings;
     let memory = match Pool::of(case.fleet, executor) {
         Some(pool) => format!(
-            "tier {} ({} permille), {} blocks free",
+            "tier {} ({} permille), load {} blocks, {} blocks free",
             settings.tier(pool.permille()),
             pool.permille(),
+            credit::load(settings, case.fleet, executor) / 1000,
             pool.free
         ),
         None => "no paged KV".to_owned(),
     };
-    let overlap = match Credit::of(settings, case, executor).tokens() {
+    let overlap = match Credit::of(settings, case, executor).tokens {
         0 => String::new(),
         tokens => format!("; holds {tokens} tokens of the prompt"),
     };

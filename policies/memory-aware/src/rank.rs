@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use pointsman_sdk::{Executor, Fleet, Place, Readiness, Seat};
 
+use crate::credit;
 use crate::settings::{Balance, Settings};
 
 /// The order of executors; the least is the best.
@@ -33,6 +34,8 @@ const UNPAGED: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Load {
     Memory {
+        /// In permille of blocks.
+        load: u64,
         depth: u64,
         blocks_free: Reverse<u64>,
         bytes_free: Reverse<u64>,
@@ -69,9 +72,9 @@ impl Rank {
             Balance::Memory => match Pool::of(place.fleet, &place.executor) {
                 Some(pool) => (
                     settings.tier(pool.permille()),
-                    Load::memory(place, pool.free, pool.block_bytes),
+                    Load::memory(settings, place, pool.free, pool.block_bytes),
                 ),
-                None => (UNPAGED, Load::memory(place, 0, 0)),
+                None => (UNPAGED, Load::memory(settings, place, 0, 0)),
             },
         };
         Self {
@@ -89,8 +92,9 @@ impl Rank {
 
 impl Load {
     #[inline]
-    fn memory(place: &Place<'_>, blocks_free: u64, block_bytes: u64) -> Self {
+    fn memory(settings: &Settings, place: &Place<'_>, blocks_free: u64, block_bytes: u64) -> Self {
         Self::Memory {
+            load: credit::load(settings, place.fleet, &place.executor),
             depth: place.depth(),
             blocks_free: Reverse(blocks_free),
             bytes_free: Reverse(blocks_free.saturating_mul(block_bytes)),

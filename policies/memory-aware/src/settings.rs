@@ -39,6 +39,9 @@ pub struct Settings {
     pub prefill_scale: u32,
     /// Cost of a request placed on the executor, in permille of a decode block.
     pub active_cost: u32,
+    /// Cost of a block of the prompt's prefill for each request placed on the executor, which it
+    /// stalls; in permille of that block.
+    pub stall_cost: u32,
     /// Tokens of a block, for executors that do not report them.
     pub tokens_per_block: u32,
     /// Executors that an answer names, best first; the host takes the first that has room.
@@ -51,7 +54,7 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// KV pressure tier, depth, free blocks, free bytes, placements so far.
+    /// KV pressure tier, load, depth, free blocks, free bytes, placements so far.
     Memory,
     /// Share of slots in use, then round robin per model.
     Slots,
@@ -102,12 +105,13 @@ impl Default for Settings {
             affinity_bonus: 10,
             cold_models: ColdModels::Drain,
             cold_models_max: 8,
-            device_credit: 1000,
+            device_credit: 1700,
             host_credit: 750,
             disk_credit: 250,
             shared_credit: 0,
-            prefill_scale: 1000,
-            active_cost: 0,
+            prefill_scale: 32_000,
+            active_cost: 100_000,
+            stall_cost: 100,
             tokens_per_block: 16,
             candidates: 3,
             looks_max: 4,
@@ -125,6 +129,7 @@ impl Settings {
             ("shared-credit", self.shared_credit),
             ("prefill-scale", self.prefill_scale),
             ("active-cost", self.active_cost),
+            ("stall-cost", self.stall_cost),
         ];
         for (key, value) in weights {
             if value > WEIGHT_MAX {

@@ -202,14 +202,14 @@ fn an_explanation_covers_every_executor_and_agrees_with_the_route() {
                 0,
                 true,
                 0,
-                "the session's; up, a slot is free; 1/4 slots, depth 1; tier 1 (712 permille), \
+                "the session's; up, a slot is free; 1/4 slots, depth 1; tier 1 (712 permille), load 100 blocks, \
                  288 blocks free; 0 placed"
             ),
             (
                 1,
                 true,
                 1,
-                "up, a slot is free; 0/4 slots, depth 0; tier 0 (0 permille), 1000 blocks free; \
+                "up, a slot is free; 0/4 slots, depth 0; tier 0 (0 permille), load 0 blocks, 1000 blocks free; \
                  0 placed"
             ),
             (2, false, 2, "4/4 slots in use and no room in its queue"),

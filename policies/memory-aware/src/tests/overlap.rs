@@ -4,10 +4,26 @@ use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load};
 use pointsman_sdk::wire::types::{Cached, Change, ExecutorInfo, ExecutorLoad, Overlap, Request};
 use pointsman_sdk::{Case, Executor, Mirror, Residencies};
 
-use super::{Fleet, MEMORY, SLOTS, first, for_model, placed, used};
-use crate::credit::{Credit, cost};
+use super::{Fleet, MEMORY, first, for_model, placed, used};
+use crate::credit::{self, Credit, cost};
 use crate::reason::Reason;
 use crate::settings::Settings;
+
+/// Weights of 1: a block of prefill costs as much as one of decode, and requests nothing.
+const PLAIN: &str =
+    r#"{"device-credit": 1000, "prefill-scale": 1000, "active-cost": 0, "stall-cost": 0}"#;
+const PLAIN_SLOTS: &str = r#"{"balance": "slots", "device-credit": 1000, "prefill-scale": 1000,
+    "active-cost": 0, "stall-cost": 0}"#;
+
+fn plain() -> Settings {
+    Settings {
+        device_credit: 1000,
+        prefill_scale: 1000,
+        active_cost: 0,
+        stall_cost: 0,
+        ..Settings::default()
+    }
+}
 
 fn overlap(executor: u32, device_tokens: u32, host_tokens: u32, disk_tokens: u32) -> Overlap {
     Overlap {
@@ -54,27 +70,27 @@ fn each_tier_counts_by_its_weight_and_tokens_are_rounded_half_up() {
         let credit = on(tokens_per_block, load(0), asked, |case, executor| {
             Credit::of(&settings, case, executor)
         });
-        (credit.permille, credit.tokens())
+        (credit.permille, credit.tokens)
     };
     // 2 blocks on the device, 1 in host memory, 2 on disk: 2 + 0.75 + 0.5 = 3.25, 52 tokens.
     let example = asked(vec![overlap(0, 32, 16, 32)]);
-    assert_eq!(credit(&example, 16, Settings::default()), (3250, 52));
+    assert_eq!(credit(&example, 16, plain()), (3250, 52));
     // The same in blocks of 10: 2.4 + 0.75 x 1.2 + 0.25 x 2.4 = 3.9 of device 24, host 12, disk 24.
     let tenths = asked(vec![overlap(0, 24, 12, 24)]);
-    assert_eq!(credit(&tenths, 10, Settings::default()), (3900, 39));
+    assert_eq!(credit(&tenths, 10, plain()), (3900, 39));
     // 1.25 blocks of 2 tokens are 2.5 tokens: 3.
     let half = asked(vec![overlap(0, 2, 0, 2)]);
-    assert_eq!(credit(&half, 2, Settings::default()), (1250, 3));
+    assert_eq!(credit(&half, 2, plain()), (1250, 3));
     // A shared cache counts by its weight, for what it holds beyond the device: 6 - 2 = 4 blocks
     // by half.
     let shared = Cached {
         shared_tokens: 96,
         ..example
     };
-    assert_eq!(credit(&shared, 16, Settings::default()), (3250, 52));
+    assert_eq!(credit(&shared, 16, plain()), (3250, 52));
     let hicache = Settings {
         shared_credit: 500,
-        ..Settings::default()
+        ..plain()
     };
     assert_eq!(credit(&shared, 16, hicache), (5250, 84));
     // What is not listed has the floor on its device.
@@ -82,7 +98,7 @@ fn each_tier_counts_by_its_weight_and_tokens_are_rounded_half_up() {
         floor_tokens: 48,
         ..asked(vec![overlap(7, 64, 0, 0)])
     };
-    assert_eq!(credit(&unlisted, 16, Settings::default()), (3000, 48));
+    assert_eq!(credit(&unlisted, 16, plain()), (3000, 48));
 }
 
 #[test]
@@ -100,20 +116,49 @@ fn the_cost_is_prefill_less_credit_and_decode_blocks_and_active_requests() {
     };
     // (60 + 100) / 16 = 10 blocks, and 7 of decode.
     let nothing = cached(1);
-    assert_eq!(cost(&nothing, busy, Settings::default()), 17_000);
+    assert_eq!(cost(&nothing, busy, plain()), 17_000);
     // Less 3.25.
     let example = asked(vec![overlap(0, 32, 16, 32)]);
-    assert_eq!(cost(&example, busy, Settings::default()), 13_750);
+    assert_eq!(cost(&example, busy, plain()), 13_750);
     // Prefill twice as dear, and half a block for each of the three there.
     let weighted = Settings {
         prefill_scale: 2000,
         active_cost: 500,
-        ..Settings::default()
+        ..plain()
     };
     assert_eq!(cost(&example, busy, weighted), 2 * 6_750 + 7_000 + 1_500);
     // No credit beyond the prefill there is: 100 / 16 = 6.25 blocks, 8 of credit.
     let all = asked(vec![overlap(0, 128, 0, 0)]);
-    assert_eq!(cost(&all, load(0), Settings::default()), 0);
+    assert_eq!(cost(&all, load(0), plain()), 0);
+}
+
+#[test]
+fn by_default_prefill_is_dear_what_is_held_counts_beyond_it_and_requests_are_stalled() {
+    let busy = ExecutorLoad {
+        prefill_tokens_pending: 64,
+        blocks_used: 7,
+        slots_used: 3,
+        ..load(0)
+    };
+    // 4 blocks are pending and 6.25 asked for, less 2 x 1.7. The three that are there wait for a tenth
+    // of 2.85 blocks each. A block of prefill costs 32, a request 100, and there are 7 of decode.
+    let held = asked(vec![overlap(0, 32, 0, 0)]);
+    let (cost, standing) = on(16, busy, &held, |case, executor| {
+        let settings = Settings::default();
+        let standing = credit::load(&settings, case.fleet, executor);
+        (cost(&settings, case, executor), standing)
+    });
+    assert_eq!(cost, 32 * (4_000 + 2_850 + 855) + 7_000 + 300_000);
+    assert_eq!(standing, 32 * 4_000 + 7_000 + 300_000);
+}
+
+#[test]
+fn credit_beyond_the_tokens_held_is_not_taken_for_prefill_that_was_spared() {
+    let held = asked(vec![overlap(0, 32, 0, 0)]);
+    let left = on(16, load(0), &held, |case, executor| {
+        credit::prefill_tokens(&Settings::default(), case, executor)
+    });
+    assert_eq!(left, 100 - 32);
 }
 
 fn blocks(id: u32, blocks_used: u64) -> ExecutorLoad {
@@ -147,7 +192,7 @@ fn a_holder_goes_before_the_least_loaded_while_it_costs_less() {
             .with(deeper, device(2))
     };
     let held = || asked(vec![overlap(2, 64, 0, 0)]);
-    for settings in [MEMORY, SLOTS] {
+    for settings in [PLAIN, PLAIN_SLOTS] {
         let verdicts = route(fleet(3), settings, held());
         assert_eq!(verdicts, [(placed(&[2, 0, 1]), Reason::Overlap.index())]);
         for decode in [4, 5] {
@@ -155,7 +200,7 @@ fn a_holder_goes_before_the_least_loaded_while_it_costs_less() {
             assert_eq!(verdicts[0].0, placed(&[0, 1, 2]));
         }
     }
-    let off = r#"{"device-credit": 0}"#;
+    let off = r#"{"device-credit": 0, "active-cost": 0}"#;
     assert_eq!(route(fleet(3), off, held())[0].0, placed(&[0, 1, 2]));
 }
 
@@ -172,7 +217,7 @@ fn of_several_holders_the_cheapest_is_first() {
         overlap(2, 64, 0, 0),
         overlap(3, 16, 0, 0),
     ]);
-    let verdicts = route(fleet, MEMORY, held);
+    let verdicts = route(fleet, PLAIN, held);
     assert_eq!(verdicts, [(placed(&[2, 3, 0]), Reason::Overlap.index())]);
 }
 
@@ -204,7 +249,7 @@ fn requests_of_one_batch_do_not_all_go_to_the_holder() {
     // Each adds the 36 tokens it does not find there and the 7 blocks of its sequence: 100 tokens
     // are 6.25 blocks, of which 4 are held. With one there: (36 + 100) / 16 - 4 + 7 = 11.5 > 6.25.
     let requests: Vec<Request> = (1..=2).map(|id| for_model(id, 0)).collect();
-    let mut policy = Fleet::of_three().policy(MEMORY, requests);
+    let mut policy = Fleet::of_three().policy(PLAIN, requests);
     let held = |request| Cached {
         request,
         ..asked(vec![overlap(2, 64, 0, 0)])
