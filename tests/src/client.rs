@@ -2,6 +2,7 @@
 //! what it sees against the server's OpenAPI document.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full};
@@ -9,7 +10,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use pointsman_http::conformance::{check_answer, check_body};
+use pointsman_http::openapi::conformance::Conformance;
+use pointsman_server::routes;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -63,6 +65,10 @@ pub struct Streamed {
 }
 
 const CHAT: &str = "/v1/chat/completions";
+
+/// The checks of answers and bodies.
+pub(crate) static CONFORMANCE: LazyLock<Conformance> =
+    LazyLock::new(|| Conformance::of(routes::table()));
 
 // === impl Client ===
 
@@ -208,10 +214,10 @@ impl Client {
         let asked = (method.as_str(), path);
         let kind = answer.header("content-type");
         let status = answer.status.as_u16();
-        let checked = check_answer(asked, status, kind, &answer.body);
+        let checked = CONFORMANCE.check_answer(asked, status, kind, &answer.body);
         checked.map_err(|why| anyhow!("{asked:?} is answered with {status}: {why}"))?;
         if let Some(body) = body.filter(|_| answer.status.is_success()) {
-            let checked = check_body(asked, body);
+            let checked = CONFORMANCE.check_body(asked, body);
             checked.map_err(|why| anyhow!("{asked:?} accepts {body}: {why}"))?;
         }
         Ok(answer)
@@ -317,7 +323,8 @@ impl Stream {
                 }
                 if self.words == Words::Own {
                     let bytes = event.as_bytes();
-                    let checked = check_answer(("POST", CHAT), 200, "text/event-stream", bytes);
+                    let checked =
+                        CONFORMANCE.check_answer(("POST", CHAT), 200, "text/event-stream", bytes);
                     checked.map_err(|why| anyhow!("{event}: {why}"))?;
                 }
                 let data = event.trim_end().strip_prefix("data: ");

@@ -19,7 +19,7 @@
 //! # Not here
 //! Decisions (`pointsman-core` and the policies); tokens (`pointsman-executor` and
 //! `pointsman-engine`); the choice of the policies in force (`pointsman-lifecycle`); connections
-//! and JSON (`pointsman-http`); configuration and assembly (`pointsman-server`).
+//! (`pointsman-http`) and JSON (`pointsman-openai`, `pointsman-admin`); configuration and assembly (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 

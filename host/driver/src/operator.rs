@@ -3,7 +3,7 @@
 //! Operators ask seldom, and are answered between two rounds: no client's request comes this way.
 //!
 //! # Not here
-//! The check that the sender is an operator, and the JSON of the answers (`pointsman-http`).
+//! The check that the sender is an operator, and the JSON of the answers (`pointsman-admin`).
 
 use std::collections::BTreeMap;
 use std::io;

@@ -27,7 +27,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::cors::{Origins, authority};
 use super::error::ApiError;
-use super::rights::{Holder, Rights};
+use super::rights::{KeyHolder, Rights};
 
 /// The tenant of clients that need no key, and of keys that name none.
 pub const DEFAULT_TENANT: &str = "default";
@@ -70,7 +70,7 @@ pub(super) struct Visitor<'a> {
 
 /// The rule by which a route lets requests in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum RouteAccess {
     /// Anybody, at every listener.
     Open,
     /// Clients: with an API key where keys are configured, and not at the operators' listener.
@@ -99,7 +99,7 @@ pub struct ApiKey {
 pub struct ApiKeys {
     keys: Vec<HeldKey>,
     /// The holder where no key is needed, or the route is not for clients.
-    anybody: Arc<Holder>,
+    anybody: Arc<KeyHolder>,
     admin: Option<[u8; 32]>,
     /// The key of operators who may ask and give no orders.
     reader: Option<[u8; 32]>,
@@ -123,7 +123,7 @@ pub(super) enum OperatorKey {
 #[derive(Debug)]
 struct HeldKey {
     sha256: [u8; 32],
-    holder: Arc<Holder>,
+    holder: Arc<KeyHolder>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,14 +154,14 @@ impl Listener {
     }
 }
 
-// === impl Access ===
+// === impl RouteAccess ===
 
-impl Access {
+impl RouteAccess {
     /// True if the route is for operators, and not for clients or anybody.
     pub(super) fn is_for_operators(self) -> bool {
         match self {
-            Access::Open | Access::Clients | Access::Metrics => false,
-            Access::OperatorsPage | Access::Operators | Access::Orders => true,
+            RouteAccess::Open | RouteAccess::Clients | RouteAccess::Metrics => false,
+            RouteAccess::OperatorsPage | RouteAccess::Operators | RouteAccess::Orders => true,
         }
     }
 }
@@ -199,11 +199,11 @@ impl ApiKeys {
     pub fn new(keys: Vec<ApiKey>, admin: Option<&str>) -> Self {
         let keys = keys.into_iter().map(|key| HeldKey {
             sha256: key.sha256,
-            holder: Arc::new(Holder::new(key.rights)),
+            holder: Arc::new(KeyHolder::new(key.rights)),
         });
         Self {
             keys: keys.collect(),
-            anybody: Arc::new(Holder::new(Rights::of_tenant(DEFAULT_TENANT))),
+            anybody: Arc::new(KeyHolder::new(Rights::of_tenant(DEFAULT_TENANT))),
             admin: admin.map(hash),
             reader: None,
             metrics: MetricsAccess::Everybody,
@@ -228,24 +228,24 @@ impl ApiKeys {
     /// route is not for clients.
     pub(super) fn admit(
         &self,
-        access: Access,
+        access: RouteAccess,
         visitor: Visitor<'_>,
-    ) -> Result<&Arc<Holder>, ApiError> {
+    ) -> Result<&Arc<KeyHolder>, ApiError> {
         match access {
-            Access::Open => {}
-            Access::Clients => {
+            RouteAccess::Open => {}
+            RouteAccess::Clients => {
                 visitor.listener.check_clients()?;
                 return self.holder(visitor);
             }
-            Access::Metrics => self.check_metrics(visitor)?,
-            Access::OperatorsPage => self.check_operators_page(visitor)?,
-            Access::Operators => self.check_operator(visitor)?,
-            Access::Orders => self.check_orders(visitor)?,
+            RouteAccess::Metrics => self.check_metrics(visitor)?,
+            RouteAccess::OperatorsPage => self.check_operators_page(visitor)?,
+            RouteAccess::Operators => self.check_operator(visitor)?,
+            RouteAccess::Orders => self.check_orders(visitor)?,
         }
         Ok(&self.anybody)
     }
 
-    fn holder(&self, visitor: Visitor<'_>) -> Result<&Arc<Holder>, ApiError> {
+    fn holder(&self, visitor: Visitor<'_>) -> Result<&Arc<KeyHolder>, ApiError> {
         if self.keys.is_empty() {
             return visitor.check_client().map(|()| &self.anybody);
         }

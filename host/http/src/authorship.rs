@@ -12,7 +12,7 @@ const DECISION: HeaderName = HeaderName::from_static("x-pointsman-decision");
 const REASON: HeaderName = HeaderName::from_static("x-pointsman-reason");
 
 /// The headers, each with its meaning.
-pub(super) const HEADERS: [(HeaderName, &str); 5] = [
+pub const HEADERS: [(HeaderName, &str); 5] = [
     (
         REQUEST,
         "Number of the request, also understood by `/admin/decisions`.",
@@ -30,17 +30,17 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// Tells the number of a request.
-pub(super) fn insert_request(headers: &mut HeaderMap, request: TicketId) {
+pub fn insert_request(headers: &mut HeaderMap, request: TicketId) {
     headers.insert(REQUEST, HeaderValue::from(request.0));
 }
 
 /// Tells the executor that a request was placed on.
-pub(super) fn insert_executor(headers: &mut HeaderMap, executor: &str) {
+pub fn insert_executor(headers: &mut HeaderMap, executor: &str) {
     headers.insert(EXECUTOR, header_text(executor));
 }
 
 /// Tells the author of a decision about a request.
-pub(super) fn insert(headers: &mut HeaderMap, by: &Authorship) {
+pub fn insert(headers: &mut HeaderMap, by: &Authorship) {
     for (name, text) in [
         (POLICY, &by.policy),
         (DECISION, &by.decision),

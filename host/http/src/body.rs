@@ -47,7 +47,7 @@ pub(super) struct Bodies {
 
 /// A request's body, with its part of the memory of all.
 #[derive(Debug)]
-pub(super) struct Body {
+pub struct RequestBody {
     bytes: Vec<u8>,
     /// Dropped after the bytes.
     share: Share,
@@ -68,7 +68,7 @@ pub(super) async fn read(
     request: Request<Incoming>,
     settings: &HttpSettings,
     bodies: &Arc<Bodies>,
-) -> Result<Body, ApiError> {
+) -> Result<RequestBody, ApiError> {
     let bytes_max = settings.body_bytes_max;
     let too_large = ApiError::BodyTooLarge { bytes_max };
     let (head, body) = request.into_parts();
@@ -82,7 +82,7 @@ pub(super) async fn read(
     if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > bytes_max) {
         return Err(too_large);
     }
-    let body = collect(body, bytes_max, Body::empty(bodies));
+    let body = collect(body, bytes_max, RequestBody::empty(bodies));
     let read = timeout(settings.read_timeout, body).await;
     read.unwrap_or(Err(ApiError::BodyTimeout))
 }
@@ -91,8 +91,8 @@ pub(super) async fn read(
 async fn collect(
     mut incoming: Incoming,
     bytes_max: usize,
-    mut body: Body,
-) -> Result<Body, ApiError> {
+    mut body: RequestBody,
+) -> Result<RequestBody, ApiError> {
     let announced = incoming.size_hint().upper();
     let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
     let most = announced.unwrap_or(bytes_max).min(bytes_max);
@@ -153,9 +153,9 @@ impl Bodies {
     }
 }
 
-// === impl Body ===
+// === impl RequestBody ===
 
-impl Body {
+impl RequestBody {
     fn empty(bodies: &Arc<Bodies>) -> Self {
         Self {
             bytes: Vec::new(),
@@ -180,7 +180,7 @@ impl Body {
     }
 }
 
-impl Deref for Body {
+impl Deref for RequestBody {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -188,7 +188,7 @@ impl Deref for Body {
     }
 }
 
-impl AsRef<[u8]> for Body {
+impl AsRef<[u8]> for RequestBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -214,7 +214,7 @@ impl Drop for Share {
 }
 
 #[cfg(test)]
-impl Body {
+impl RequestBody {
     /// A body of `bytes`, for which there is room.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let mut body = Self::empty(&bodies(usize::MAX, || ()));
@@ -247,8 +247,8 @@ mod tests {
     }
 
     /// A body of which so many bytes of 4 MiB have come, in pieces of 4 KiB.
-    fn begun(bodies: &Arc<Bodies>, bytes: usize) -> Result<Body, ApiError> {
-        let mut body = Body::empty(bodies);
+    fn begun(bodies: &Arc<Bodies>, bytes: usize) -> Result<RequestBody, ApiError> {
+        let mut body = RequestBody::empty(bodies);
         for piece in vec![b' '; bytes].chunks(4 << 10) {
             body.push(piece, LARGE)?;
         }
@@ -259,7 +259,7 @@ mod tests {
     fn a_body_takes_the_room_of_what_has_come() {
         let bodies = bodies(LARGE, || ());
         // Each announces 4 MiB and sends little.
-        let slow: Vec<Body> = (0..1000)
+        let slow: Vec<RequestBody> = (0..1000)
             .map(|_| begun(&bodies, SMALL_BYTES_MAX).unwrap())
             .collect();
         assert_eq!(counted(&bodies), 0);
@@ -295,7 +295,7 @@ mod tests {
         let bodies = bodies(64 << 20, || FREED.add_permits(1));
         for (together, is_much) in [(4, false), (5, true), (1, false), (5, true)] {
             let held = (0..together).map(|_| begun(&bodies, LARGE).unwrap());
-            let held: Vec<Body> = held.collect();
+            let held: Vec<RequestBody> = held.collect();
             assert_eq!(bodies.was_much.load(Ordering::Relaxed), is_much);
             drop(held);
             assert!(!bodies.was_much.load(Ordering::Relaxed));

@@ -11,7 +11,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, StatusCode};
 
-use super::answer::Reply;
+use super::answer::HttpReply;
 use super::routes::Resource;
 
 /// The time for which a browser may remember an answer to its question, in seconds.
@@ -97,7 +97,11 @@ impl Origins {
 
     /// Answers a browser that asks whether a page may send a request to `resource`; absent: that is
     /// not asked, or it may not.
-    pub(super) fn preflight<B>(&self, request: &Request<B>, resource: &Resource) -> Option<Reply> {
+    pub(super) fn preflight<B>(
+        &self,
+        request: &Request<B>,
+        resource: &Resource<'_>,
+    ) -> Option<HttpReply> {
         let asked = request.headers();
         let asks = *request.method() == Method::OPTIONS
             && asked.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)

@@ -18,7 +18,7 @@ use pointsman_notation::Time;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer::{JSON, Reply, json_text, reply};
+use super::answer::{HttpReply, JSON, json_text, reply};
 use super::authorship;
 
 /// Every status of an error, with its meaning for a client.
@@ -60,7 +60,7 @@ pub(super) const STATUSES: [(u16, &str); 12] = [
 
 /// The reason why a client gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ApiError {
+pub enum ApiError {
     #[error("the body {0}")]
     Body(String),
     #[error("`{0}` is missing")]
@@ -155,11 +155,13 @@ pub(super) enum ApiError {
 
 /// A request that the driver took and that was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unserved {
-    pub(super) request: TicketId,
-    pub(super) outcome: Outcome,
+pub struct Unserved {
+    /// The request's number.
+    pub request: TicketId,
+    /// The request's end.
+    pub outcome: Outcome,
     /// The decision by which it was not; absent: none.
-    pub(super) refused_by: Option<Authorship>,
+    pub refused_by: Option<Authorship>,
 }
 
 /// Everything about an error but its message.
@@ -171,13 +173,13 @@ struct Terms {
 }
 
 /// An error in OpenAI's shape.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
-pub(super) struct ErrorBody {
+pub struct ErrorBody {
     error: ErrorDetail,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ErrorDetail {
     /// Text for people.
     message: String,
@@ -190,7 +192,7 @@ struct ErrorDetail {
 }
 
 /// OpenAI's kinds of errors.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 enum ErrorKind {
     #[serde(rename = "invalid_request_error")]
@@ -208,7 +210,7 @@ const RETRY_AFTER_DRAIN: u32 = 5;
 
 impl ApiError {
     /// A field or header with a wrong value.
-    pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         ApiError::Field {
             param: param.into(),
             message: message.into(),
@@ -216,7 +218,7 @@ impl ApiError {
     }
 
     /// The error of a host that takes nothing new, or that ended without a word about the request.
-    pub(super) fn draining() -> Self {
+    pub fn draining() -> Self {
         ApiError::Draining {
             retry_after: RETRY_AFTER_DRAIN,
         }
@@ -257,7 +259,7 @@ impl ApiError {
     }
 
     /// The error as a response.
-    pub(super) fn into_reply(self) -> Reply {
+    pub fn into_reply(self) -> HttpReply {
         let terms = self.terms();
         let mut reply = reply(terms.status, JSON, self.json());
         let headers = reply.headers_mut();
@@ -282,7 +284,7 @@ impl ApiError {
     }
 
     /// The error as JSON, also for streams that have begun.
-    pub(super) fn json(&self) -> Vec<u8> {
+    pub fn json(&self) -> Vec<u8> {
         let terms = self.terms();
         json_text(&ErrorBody {
             error: ErrorDetail {
@@ -537,7 +539,7 @@ fn alternatives(neutral: &[&str]) -> String {
 }
 
 /// Text of a client, to be quoted back: printable and short.
-pub(super) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 64;
     let mut printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
     let mut quote: String = printable.by_ref().take(CHARS_MAX).collect();

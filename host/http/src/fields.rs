@@ -22,7 +22,7 @@ const FIELDS_MAX: usize = 1024;
 
 /// Named values, as their JSON texts in the body; `null` is as good as absent.
 #[derive(Clone, Debug)]
-pub(super) struct Fields<'b> {
+pub struct Fields<'b> {
     values: BTreeMap<String, &'b RawValue>,
     /// Makes the name that a field has in errors.
     named: fn(&str) -> String,
@@ -38,13 +38,17 @@ struct Noted<'b> {
 
 impl<'b> Fields<'b> {
     /// No fields.
-    pub(super) fn none(named: fn(&str) -> String) -> Self {
+    #[must_use]
+    pub fn none(named: fn(&str) -> String) -> Self {
         let values = BTreeMap::new();
         Self { values, named }
     }
 
     /// The fields of a body, which has to be a JSON object.
-    pub(super) fn parse(body: &'b [u8]) -> Result<Self, ApiError> {
+    ///
+    /// # Errors
+    /// If it is none, or has too many fields.
+    pub fn parse(body: &'b [u8]) -> Result<Self, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::Body(format!("is not UTF-8 at byte {}", error.valid_up_to()))
         })?;
@@ -57,10 +61,10 @@ impl<'b> Fields<'b> {
     }
 
     /// The fields of an object; absent: `value` is none. `named` makes their names in errors.
-    pub(super) fn of(
-        value: &'b RawValue,
-        named: fn(&str) -> String,
-    ) -> Result<Option<Self>, ApiError> {
+    ///
+    /// # Errors
+    /// If the object has too many fields.
+    pub fn of(value: &'b RawValue, named: fn(&str) -> String) -> Result<Option<Self>, ApiError> {
         if !value.get().starts_with('{') {
             return Ok(None);
         }
@@ -78,23 +82,26 @@ impl<'b> Fields<'b> {
     }
 
     /// True if `name` has a value other than `null`.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
     /// The value of `name`, which stays; absent: there is none, or `null`.
-    pub(super) fn get(&self, name: &str) -> Option<&'b RawValue> {
+    pub fn get(&self, name: &str) -> Option<&'b RawValue> {
         let value = self.values.get(name).copied();
         value.filter(|value| !is_null(value))
     }
 
     /// Takes the value of `name`; absent: there is none, or `null`.
-    pub(super) fn take(&mut self, name: &str) -> Option<&'b RawValue> {
+    pub fn take(&mut self, name: &str) -> Option<&'b RawValue> {
         self.values.remove(name).filter(|value| !is_null(value))
     }
 
     /// Takes the value of `name`, which has to be there and be `wanted`.
-    pub(super) fn require<T: DeserializeOwned>(
+    ///
+    /// # Errors
+    /// If it is not there, or something else.
+    pub fn require<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
         wanted: &str,
@@ -105,7 +112,10 @@ impl<'b> Fields<'b> {
 
     /// Takes the value of `name`, which has to be `wanted`: of the type `T`, and such that it
     /// `fits`.
-    pub(super) fn take_as<T: DeserializeOwned>(
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn take_as<T: DeserializeOwned>(
         &mut self,
         name: &str,
         wanted: &str,
@@ -121,7 +131,10 @@ impl<'b> Fields<'b> {
     }
 
     /// Takes the value of `name`, which has to be an integer within `range`.
-    pub(super) fn take_integer(
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn take_integer(
         &mut self,
         name: &str,
         range: &RangeInclusive<u32>,
@@ -131,7 +144,10 @@ impl<'b> Fields<'b> {
     }
 
     /// Refuses a name that was not taken. There are the names `known`.
-    pub(super) fn none_left(&self, known: &[&str]) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// The first name that was not taken.
+    pub fn none_left(&self, known: &[&str]) -> Result<(), ApiError> {
         let Some(unknown) = self.left().next() else {
             return Ok(());
         };
@@ -141,7 +157,7 @@ impl<'b> Fields<'b> {
     }
 
     /// The names that were not taken, in order.
-    pub(super) fn left(&self) -> impl Iterator<Item = &str> {
+    pub fn left(&self) -> impl Iterator<Item = &str> {
         self.values.keys().map(String::as_str)
     }
 }
@@ -183,13 +199,13 @@ fn parsed<'b, T: Deserialize<'b>>(text: &'b str) -> Result<T, ApiError> {
 }
 
 /// The value as a `T`, if it is one.
-pub(super) fn read<'b, T: Deserialize<'b>>(value: &'b RawValue) -> Option<T> {
+pub fn read<'b, T: Deserialize<'b>>(value: &'b RawValue) -> Option<T> {
     serde_json::from_str(value.get()).ok()
 }
 
 /// The value as a `T`, if it is one. A number without a fraction is an integer however it is written,
 /// as it is in JSON Schema.
-pub(super) fn read_whole<T: DeserializeOwned>(value: &RawValue) -> Option<T> {
+pub fn read_whole<T: DeserializeOwned>(value: &RawValue) -> Option<T> {
     read(value).or_else(|| serde_json::from_str(&whole(value.get())?).ok())
 }
 
@@ -207,12 +223,12 @@ fn is_null(value: &RawValue) -> bool {
 }
 
 /// The error of a parameter that is not `wanted`.
-pub(super) fn mismatch(param: String, wanted: &str, value: &RawValue) -> ApiError {
+pub fn mismatch(param: String, wanted: &str, value: &RawValue) -> ApiError {
     unlike(param, wanted, &described(value))
 }
 
 /// The error of a parameter that is not `wanted`, but the text `found`.
-pub(super) fn mismatched_text(param: String, wanted: &str, found: &str) -> ApiError {
+pub fn mismatched_text(param: String, wanted: &str, found: &str) -> ApiError {
     unlike(param, wanted, &described_text(found))
 }
 
@@ -243,10 +259,10 @@ fn described_text(text: &str) -> String {
 // === Schemas ===
 
 /// Fields with their schemas.
-pub(super) type Properties = Vec<(&'static str, Value)>;
+pub type Properties = Vec<(&'static str, Value)>;
 
 /// The schema of the values that [`Fields::take_integer`] takes.
-pub(super) fn integer(description: &str, range: &RangeInclusive<u32>) -> Value {
+pub fn integer(description: &str, range: &RangeInclusive<u32>) -> Value {
     json!({
         "description": description,
         "type": "integer", "minimum": range.start(), "maximum": range.end(),
@@ -255,7 +271,7 @@ pub(super) fn integer(description: &str, range: &RangeInclusive<u32>) -> Value {
 
 /// The schema of an object with these fields; those not `required` may also be `null`, which
 /// [`Fields`] takes for absent.
-pub(super) fn object(required: &[&str], properties: Properties) -> Schema {
+pub fn object(required: &[&str], properties: Properties) -> Schema {
     let properties = properties.into_iter().map(|(name, schema)| {
         let schema = if required.contains(&name) {
             schema
@@ -270,7 +286,7 @@ pub(super) fn object(required: &[&str], properties: Properties) -> Schema {
 }
 
 /// The schema of an object with these fields, in which other fields are refused.
-pub(super) fn closed_object(required: &[&str], properties: Properties) -> Schema {
+pub fn closed_object(required: &[&str], properties: Properties) -> Schema {
     let mut schema = object(required, properties);
     schema.insert("additionalProperties".to_owned(), false.into());
     schema

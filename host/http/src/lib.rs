@@ -1,11 +1,12 @@
-//! The HTTP server: OpenAI's API, the interface for operators, the monitor, and access.
+//! The HTTP server: listeners, TLS, access, bodies, the table of routes and the OpenAPI document.
 //!
 //! [`App`] is the state that all connections share, [`HttpSettings`] has the bounds, and [`AccessRules`] the keys
 //! and rules, which may be replaced while the server runs.
-//! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` and `http2` run one client's connection, `router` finds the function for a
-//! request in the table of `routes`, and `openai`, `admin`, `monitor` and `probes` have these
-//! functions. `openapi` makes a document of the same table. Everything that decides or generates
-//! lies behind [`DriverHandle`].
+//! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` and `http2` run one client's
+//! connection, and `router` finds the function for a request in the table of [`routes`], which each surface brings
+//! its rows to. A function gets a [`Call`] and returns an [`HttpAnswer`](answer::HttpAnswer) or an
+//! [`ApiError`]. [`openapi`] makes a document of the same table. Everything that decides or generates lies behind
+//! [`DriverHandle`].
 //!
 //! # Bounds
 //! A connection beyond `connections-max` is a spare one: it gets one answer, to a probe or that there
@@ -28,8 +29,6 @@
 //! | `requests-per-minute`, `tokens-per-minute-max` and `concurrent-max` of a tenant | none | 429 |
 //! | requests at once on a connection by HTTP/2 | 256 | wait at the client |
 //! | fields of an object in a body | 1024 | 400 |
-//! | bytes of hints in a body | 64 KiB | 400 |
-//! | a prompt, in bytes: the longest token's for each token of the context | | 400 |
 //!
 //! # Cancellation
 //! A client that leaves ends its connection's task. The future or body that holds the request's
@@ -43,36 +42,33 @@
 //!    (`a_draining_server_takes_nothing_new`).
 //!
 //! # Not here
-//! Scheduling (`pointsman-driver`, and `pointsman-core` behind it); the text of prompts and answers
-//! (`pointsman-executor`); the execution of orders about policies (`pointsman-lifecycle`); the
-//! listeners, and the making of [`HttpSettings`] and [`AccessRules`] from the configuration (`pointsman-server`).
+//! OpenAI's API (`pointsman-openai`); the interface for operators and the monitor (`pointsman-admin`);
+//! scheduling (`pointsman-driver`, and `pointsman-core` behind it); the sockets, the whole table, and the
+//! making of [`HttpSettings`] and [`AccessRules`] from the configuration (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 
-mod admin;
-mod answer;
+pub mod answer;
 mod audit;
 mod auth;
-mod authorship;
+pub mod authorship;
 mod body;
 mod connection;
 mod cors;
-mod error;
-mod fields;
-mod hints;
+pub mod error;
+pub mod fields;
 mod http2;
-mod limits;
-mod monitor;
-mod openai;
-mod openapi;
+pub mod limits;
+pub mod openapi;
 mod probes;
 mod rights;
 mod router;
-mod routes;
+pub mod routes;
 mod settings;
 mod socket;
 mod spares;
 mod tls;
+pub mod trace;
 mod turns;
 
 use std::io::{self, ErrorKind};
@@ -98,17 +94,15 @@ use auth::Listener;
 use body::Bodies;
 use connection::{Entry, Seat};
 use error::ApiError;
+use routes::RouteTable;
 use spares::Spares;
 use turns::Turns;
 
-pub use admin::policies::PolicyListing;
-pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT};
+pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT, RouteAccess};
+pub use body::RequestBody;
 pub use cors::{NoOrigin, Origins, PageOrigin};
-#[doc(hidden)]
-pub use openai::{CompletionKind, try_body};
-#[cfg(any(test, feature = "test-util"))]
-pub use openapi::conformance;
-pub use rights::{ModelPattern, NoModelPattern, Rights, UsableModels};
+pub use rights::{KeyHolder, ModelPattern, NoModelPattern, Rights, UsableModels};
+pub use router::Call;
 pub use settings::{AccessRules, Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
 pub use tls::{Tls, TlsError, TlsSettings, Transport};
 
@@ -161,20 +155,22 @@ pub struct Endpoint {
 #[derive(Debug)]
 pub struct App {
     // Immutable.
-    settings: HttpSettings,
-    fleet: Arc<Fleet>,
+    /// The settings of HTTP.
+    pub settings: HttpSettings,
+    /// The executors, to which operators add.
+    pub fleet: Arc<Fleet>,
     catalog: watch::Receiver<Arc<Catalog>>,
-    driver: DriverHandle,
+    /// The way to the driver.
+    pub driver: DriverHandle,
     /// Part of each completion's id, so that ids of two processes differ.
-    origin: u64,
+    pub origin: u64,
+    routes: RouteTable,
     // Owned.
-    monitor: monitor::Newest,
     bodies: Arc<Bodies>,
     turns: Turns,
-    /// A permit for each draft of the driver that may be finished at once.
-    drafts: Arc<Semaphore>,
     // Owned by others.
-    watched: Watched,
+    /// The parts of the server that HTTP shows.
+    pub watched: Watched,
 }
 
 /// Connections to a listener of the operators' own, which clients that use up theirs do not touch.
@@ -186,10 +182,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 // === impl App ===
 
 impl App {
-    /// The state of connections that talk to `driver` and change `fleet`.
+    /// The state of connections that are answered by `routes`, talk to `driver` and change `fleet`.
     #[must_use]
     pub fn new(
         settings: HttpSettings,
+        routes: RouteTable,
         fleet: Arc<Fleet>,
         driver: DriverHandle,
         watched: Watched,
@@ -198,19 +195,19 @@ impl App {
         Self {
             bodies: Arc::new(Bodies::new(&settings)),
             turns: Turns::new(threads, &settings),
-            drafts: Arc::new(Semaphore::new(admin::DRAFTS_MAX)),
             settings,
+            routes,
             catalog: fleet.catalog(),
             fleet,
             driver,
             origin: fastrand::u64(..),
-            monitor: monitor::Newest::default(),
             watched,
         }
     }
 
     /// The names that clients may use now.
-    fn catalog(&self) -> Arc<Catalog> {
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.borrow())
     }
 
@@ -219,12 +216,35 @@ impl App {
         Arc::clone(&self.watched.rules.borrow())
     }
 
-    fn phase(&self) -> ServerPhase {
+    /// The phase that the server is in now.
+    #[must_use]
+    pub fn phase(&self) -> ServerPhase {
         *self.watched.phase.borrow()
     }
 
+    /// The table of all routes.
+    #[must_use]
+    pub fn routes(&self) -> &RouteTable {
+        &self.routes
+    }
+
+    /// Reads a body: a small one in place, which takes well under a millisecond, another in its turn.
+    ///
+    /// # Errors
+    /// Those of `read`, and the one of a queue that is full.
+    pub async fn read_in_turn<T: Send + 'static>(
+        &self,
+        body: RequestBody,
+        read: impl FnOnce(RequestBody) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.turns.read(body, read).await
+    }
+
     /// Refuses a request unless the server serves.
-    fn check_serving(&self) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// The phase that the server is in.
+    pub fn check_serving(&self) -> Result<(), ApiError> {
         match self.phase() {
             ServerPhase::Serving => Ok(()),
             ServerPhase::Starting => Err(ApiError::Starting {
@@ -235,7 +255,10 @@ impl App {
     }
 
     /// Refuses a request for which the driver has no room, before work is done for it.
-    fn check_hands(&self) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// The time after which to try again.
+    pub fn check_hands(&self) -> Result<(), ApiError> {
         if self.driver.has_room() {
             return Ok(());
         }

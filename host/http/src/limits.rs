@@ -30,7 +30,7 @@ const TOKENS: LimitHeaders = LimitHeaders {
 };
 
 /// The headers, each with its meaning.
-pub(super) const HEADERS: [(&str, &str); 6] = [
+pub const HEADERS: [(&str, &str); 6] = [
     (
         REQUESTS.limit,
         "Requests that the tenant may send in any minute.",
@@ -58,16 +58,19 @@ pub(super) const HEADERS: [(&str, &str); 6] = [
 
 impl App {
     /// Refuses a request of `tenant` that would be refused whatever its size, before work is done for it.
-    pub(super) fn check_limits(&self, tenant: &str) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// The limit that the tenant is over.
+    pub fn check_limits(&self, tenant: &str) -> Result<(), ApiError> {
         let checked = self.watched.quotas.check(tenant, self.watched.clock.now());
         checked.map_err(|over| self.over_limit(tenant, over))
     }
 
     /// Takes a hold on the limits of the tenant of a request; absent: the tenant has none.
-    pub(super) fn take_quota(
-        &self,
-        submission: &Submission,
-    ) -> Result<Option<QuotaHold>, ApiError> {
+    ///
+    /// # Errors
+    /// The limit that the tenant is over with this request.
+    pub fn take_quota(&self, submission: &Submission) -> Result<Option<QuotaHold>, ApiError> {
         let (tenant, job) = (&submission.tenant, &submission.job);
         let need = TokenNeed {
             prompt: u64::from(job.prompt_tokens()),

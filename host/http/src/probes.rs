@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::ServerPhase;
-use super::answer::{Answer, JSON, Reply, Responses, json_text, reply, response};
+use super::answer::{HttpAnswer, HttpReply, JSON, Responses, json_text, reply, response};
 use super::error::ApiError;
 use super::router::Call;
 
@@ -72,8 +72,8 @@ pub(super) async fn metrics(call: Call<'_>) -> Result<MetricsText, ApiError> {
 
 // === impl Probe ===
 
-impl Answer for Probe {
-    fn into_reply(self, status: StatusCode) -> Reply {
+impl HttpAnswer for Probe {
+    fn into_reply(self, status: StatusCode) -> HttpReply {
         let status = match self.reason {
             None => status,
             Some(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -91,8 +91,8 @@ impl Answer for Probe {
 
 // === impl MetricsText ===
 
-impl Answer for MetricsText {
-    fn into_reply(self, status: StatusCode) -> Reply {
+impl HttpAnswer for MetricsText {
+    fn into_reply(self, status: StatusCode) -> HttpReply {
         reply(status, HeaderValue::from_static(CONTENT_TYPE), self.0)
     }
 

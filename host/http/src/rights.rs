@@ -50,7 +50,7 @@ pub struct NoModelPattern;
 
 /// The holder of a key, or anybody where no key is needed.
 #[derive(Debug)]
-pub(super) struct Holder {
+pub struct KeyHolder {
     // Immutable.
     rights: Rights,
     // Owned.
@@ -130,22 +130,26 @@ impl FromStr for ModelPattern {
     }
 }
 
-// === impl Holder ===
+// === impl KeyHolder ===
 
-impl Holder {
-    pub(super) fn new(rights: Rights) -> Self {
+impl KeyHolder {
+    /// The holder of a key with these rights.
+    #[must_use]
+    pub fn new(rights: Rights) -> Self {
         Self {
             rights,
             view: Mutex::default(),
         }
     }
 
-    pub(super) fn rights(&self) -> &Rights {
+    /// The rights of the key.
+    #[must_use]
+    pub fn rights(&self) -> &Rights {
         &self.rights
     }
 
     /// The part of a catalogue that the holder may know.
-    pub(super) fn view(&self, whole: Arc<Catalog>) -> Arc<Catalog> {
+    pub fn view(&self, whole: Arc<Catalog>) -> Arc<Catalog> {
         if self.rights.models == UsableModels::All {
             return whole;
         }
@@ -183,9 +187,9 @@ mod tests {
         })
     }
 
-    fn holder(patterns: &[&str]) -> Holder {
+    fn holder(patterns: &[&str]) -> KeyHolder {
         let patterns = patterns.iter().map(|text| text.parse().unwrap());
-        Holder::new(Rights {
+        KeyHolder::new(Rights {
             models: UsableModels::Listed(patterns.collect()),
             ..Rights::of_tenant("a")
         })
@@ -217,7 +221,7 @@ mod tests {
     #[test]
     fn a_holder_sees_what_the_key_may_use() {
         let whole = catalog(&[("one", &["a"]), ("two", &["b"]), ("both", &["a", "b"])]);
-        let any = Holder::new(Rights::of_tenant("a"));
+        let any = KeyHolder::new(Rights::of_tenant("a"));
         assert!(Arc::ptr_eq(&any.view(Arc::clone(&whole)), &whole));
         let of_a = holder(&["a", "c*"]);
         let seen = of_a.view(Arc::clone(&whole));

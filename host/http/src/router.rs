@@ -6,48 +6,57 @@ use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header;
 use pointsman_driver::catalog::Catalog;
+use pointsman_driver::spans::Operation;
 
-use super::answer::Reply;
+use super::answer::HttpReply;
 use super::audit::{Audit, OrderBody};
-use super::auth::{Access, Visitor};
-use super::body::Body;
+use super::auth::{RouteAccess, Visitor};
+use super::body::RequestBody;
 use super::connection::{CLOSE, Entry, Seat};
 use super::error::ApiError;
-use super::openai::trace::Refusable;
-use super::rights::Holder;
+use super::rights::KeyHolder;
 use super::routes::{Resource, Route};
 use super::settings::AccessRules;
+use super::trace::Refusable;
 use super::{App, body};
 
 /// A request on its way to the function of its route.
-pub(super) struct Call<'a> {
-    pub(super) app: &'a Arc<App>,
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The state of the server.
+    pub app: &'a Arc<App>,
     /// The keys and rules that the request goes by.
-    pub(super) rules: &'a Arc<AccessRules>,
+    pub rules: &'a Arc<AccessRules>,
     /// The holder of the key that asks; anybody where the route is not for clients.
-    pub(super) holder: &'a Arc<Holder>,
+    pub holder: &'a Arc<KeyHolder>,
+    /// The operation that the route is in a trace.
+    pub operation: Operation,
     /// The text at the path's parameter, unescaped; empty where the path has none.
-    pub(super) parameter: String,
+    pub parameter: String,
+    /// The request, whose body [`Call::body`] reads.
+    pub request: Request<Incoming>,
     /// The place for the body of an order, which the audit line has; absent: it is none.
-    pub(super) order_body: Option<OrderBody>,
-    pub(super) request: Request<Incoming>,
+    order_body: Option<OrderBody>,
 }
 
 /// Answers one request.
 ///
 /// # Cancellation
 /// A completion under way is cancelled.
-pub(super) async fn answer(app: &Arc<App>, entry: Entry, request: Request<Incoming>) -> Reply {
+pub(super) async fn answer(app: &Arc<App>, entry: Entry, request: Request<Incoming>) -> HttpReply {
     let sends_body = !request.body().is_end_stream();
-    let found = Resource::find_or_pass_on(request.uri().path(), &app.catalog());
+    let found = app
+        .routes
+        .find_or_pass_on(request.uri().path(), &app.catalog());
     let endpoint = found.as_ref().map_or("unknown", |found| found.label());
     let rules = app.rules();
     let origins = &rules.origins;
     let is_for_clients = found.as_ref().is_ok_and(|found| !found.is_for_operators());
     let cors = is_for_clients.then(|| origins.answer_headers(request.headers()));
-    let for_models = found.as_ref().is_ok_and(|found| found.is_for_models());
-    let refusable = for_models.then(|| Refusable::arrives(app, &request));
-    let is_order = |found: &Resource| found.is_order(request.method());
+    let for_models = found.as_ref().ok().filter(|found| found.is_for_models());
+    let operation = for_models.map(Resource::operation);
+    let refusable = operation.map(|operation| Refusable::arrives(app, operation, &request));
+    let is_order = |found: &Resource<'_>| found.is_order(request.method());
     let audit = found.as_ref().is_ok_and(is_order);
     let audit = audit.then(|| Audit::begin(&rules.keys, Some(entry.peer), &request));
     let admitted = found.and_then(|resource| admit((app, &rules), entry, resource, request));
@@ -57,7 +66,7 @@ pub(super) async fn answer(app: &Arc<App>, entry: Entry, request: Request<Incomi
             call.order_body = audit.as_ref().map(Audit::body);
             let holder = Arc::clone(call.holder);
             let answered = route.function.run(call, route.status).await;
-            tenant = Some(holder).filter(|_| for_models);
+            tenant = Some(holder).filter(|_| operation.is_some());
             answered
         }
         Ok(Admitted::Answered(reply)) => Ok(reply),
@@ -93,16 +102,16 @@ pub(super) async fn answer(app: &Arc<App>, entry: Entry, request: Request<Incomi
 /// A request that was let in.
 enum Admitted<'a> {
     /// The request is on its way to the function of its route.
-    Runs(Call<'a>, &'static Route),
+    Runs(Call<'a>, &'a Route),
     /// The request was a browser's question, and has its answer.
-    Answered(Reply),
+    Answered(HttpReply),
 }
 
 /// Lets a request in by the rule of its route.
 fn admit<'a>(
     (app, rules): (&'a Arc<App>, &'a Arc<AccessRules>),
     entry: Entry,
-    resource: Resource,
+    resource: Resource<'a>,
     request: Request<Incoming>,
 ) -> Result<Admitted<'a>, ApiError> {
     let origins = &rules.origins;
@@ -110,7 +119,7 @@ fn admit<'a>(
         return Ok(Admitted::Answered(reply));
     }
     let route = resource.route(request.method())?;
-    if entry.seat == Seat::Spare && route.access != Access::Open {
+    if entry.seat == Seat::Spare && route.access != RouteAccess::Open {
         let retry_after = app.settings.retry_after_secs;
         return Err(ApiError::ConnectionsFull { retry_after });
     }
@@ -124,9 +133,10 @@ fn admit<'a>(
         app,
         rules,
         holder,
+        operation: route.operation,
         parameter: resource.parameter,
-        order_body: None,
         request,
+        order_body: None,
     };
     Ok(Admitted::Runs(call, route))
 }
@@ -135,15 +145,19 @@ fn admit<'a>(
 
 impl Call<'_> {
     /// The names that the client may use now.
-    pub(super) fn catalog(&self) -> Arc<Catalog> {
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
         self.holder.view(self.app.catalog())
     }
 
     /// Reads the whole body of the request.
     ///
+    /// # Errors
+    /// If the body is too large, takes too long or breaks off.
+    ///
     /// # Cancellation
     /// The part that was read is dropped.
-    pub(super) async fn body(self) -> Result<Body, ApiError> {
+    pub async fn body(self) -> Result<RequestBody, ApiError> {
         let body = body::read(self.request, &self.app.settings, &self.app.bodies).await?;
         if let Some(order) = &self.order_body {
             order.keep(&body);

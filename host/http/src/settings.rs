@@ -100,7 +100,8 @@ pub const HEAD_START_MAX: Duration = Duration::from_secs(60);
 
 impl AccessRules {
     /// The most urgency that requests with these rights may claim: what key and tenant both allow.
-    pub(super) fn claims_of(&self, rights: &Rights) -> Claims {
+    #[must_use]
+    pub fn claims_of(&self, rights: &Rights) -> Claims {
         let claims = self.claims.get(&rights.tenant).copied().unwrap_or_default();
         let priority_max = claims.priority_max.min(rights.priority_max);
         Claims {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::body::{Body, SMALL_BYTES_MAX};
+use super::body::{RequestBody, SMALL_BYTES_MAX};
 use super::error::ApiError;
 use super::settings::HttpSettings;
 
@@ -51,8 +51,8 @@ impl Turns {
     /// Reads a body: a small one in place, which takes well under a millisecond, another in its turn.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        body: Body,
-        read: impl FnOnce(Body) -> Result<T, ApiError> + Send + 'static,
+        body: RequestBody,
+        read: impl FnOnce(RequestBody) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         if body.len() <= SMALL_BYTES_MAX {
             return read(body);
@@ -94,8 +94,8 @@ mod tests {
         }
     }
 
-    fn long() -> Body {
-        Body::of(&[b' '; SMALL_BYTES_MAX + 1])
+    fn long() -> RequestBody {
+        RequestBody::of(&[b' '; SMALL_BYTES_MAX + 1])
     }
 
     /// Begins to read a long body, until `end` speaks; `begun` is told of the beginning.
@@ -142,7 +142,7 @@ mod tests {
         let refused = turns.read(long(), |_| Ok(())).await;
         assert_eq!(refused, Err(ApiError::ReadingQueueFull { retry_after: 7 }));
         // A short one needs no turn.
-        assert_eq!(turns.read(Body::of(&[]), |_| Ok(())).await, Ok(()));
+        assert_eq!(turns.read(RequestBody::of(&[]), |_| Ok(())).await, Ok(()));
         // The place of one that leaves is another's.
         drop(waits);
         let next = pin!(turns.read(long(), |_| Ok(())));

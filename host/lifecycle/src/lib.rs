@@ -19,7 +19,7 @@
 //!
 //! # Not here
 //! The swap itself, and the treatment of faults (`pointsman-policy`); the host's side of the port
-//! (`pointsman-driver`); the interface for orders (`pointsman-http`, `pointsman-policy-cli`).
+//! (`pointsman-driver`); the interface for orders (`pointsman-admin`, `pointsman-policy-cli`).
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@
 //!
 //! # Not here
 //! The conduct of policies in force: [`pointsman_policy::PolicyStatus`], for which the driver is
-//! asked. `PolicyListing` in `pointsman-http` puts the two side by side.
+//! asked. `PolicyListing` in `pointsman-admin` puts the two side by side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -15,7 +15,7 @@
 //!
 //! # Not here
 //! The choice of a server (the machine and its policies), requests and responses of clients
-//! (`pointsman-http`), configuration (`pointsman-server`).
+//! (`pointsman-openai`), configuration (`pointsman-server`).
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -5,7 +5,7 @@
 //! nothing and is logged. A backend that resolves its host's name stands for a server at each address.
 //!
 //! # Not here
-//! Servers that operators add and remove (`pointsman-http`): they are left alone.
+//! Servers that operators add and remove (`pointsman-admin`): they are left alone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

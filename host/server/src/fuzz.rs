@@ -9,8 +9,8 @@
 
 use std::path::Path;
 
-use pointsman_http::{CompletionKind, try_body};
 use pointsman_lifecycle::sidecar;
+use pointsman_openai::{CompletionKind, try_body};
 use pointsman_policy::Limits;
 
 use crate::config::Config;

@@ -12,7 +12,7 @@
 //! # Not here
 //! Decisions (`pointsman-core` and the policies), wasmtime (`pointsman-policy`), the policy folder
 //! (`pointsman-lifecycle`), the driver and the metrics (`pointsman-driver`), HTTP
-//! (`pointsman-http`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
+//! (`pointsman-http`, `pointsman-openai`, `pointsman-admin`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
 
 mod advice;
 mod backends;
@@ -30,6 +30,7 @@ mod memory;
 pub mod models;
 pub mod reload;
 mod remotes;
+pub mod routes;
 pub mod serve;
 pub mod settings;
 pub mod signals;

@@ -53,6 +53,7 @@ use crate::memory;
 use crate::models::{self, Backends};
 use crate::reload::{self, ChangedKeys};
 use crate::remotes::HostProvider;
+use crate::routes;
 use crate::settings::{access_rules, http_settings, tenant_limits};
 use crate::signals::{self, SignalOrder, Signals};
 
@@ -165,6 +166,7 @@ impl Server {
         };
         let app = App::new(
             http_settings(config),
+            routes::table(),
             Arc::clone(&core.fleet),
             core.driver.clone(),
             watched,

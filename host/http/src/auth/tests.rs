@@ -82,11 +82,11 @@ fn a_key_for_questions_gives_no_orders() {
         let headers = with(&format!("Bearer {key}"));
         keys.admit(access, from_afar(&headers)).is_ok()
     };
-    for access in [Access::Operators, Access::Metrics] {
+    for access in [RouteAccess::Operators, RouteAccess::Metrics] {
         let admitted = ["root", "look", "other"].map(|key| may(key, access));
         assert_eq!(admitted, [true, true, false], "{access:?}");
     }
-    let admitted = ["root", "look", "other"].map(|key| may(key, Access::Orders));
+    let admitted = ["root", "look", "other"].map(|key| may(key, RouteAccess::Orders));
     assert_eq!(admitted, [true, false, false]);
 }
 
@@ -219,14 +219,14 @@ fn a_page_from_elsewhere_is_no_client_of_this_machine() {
             // Whoever reaches an address of the network may ask.
             let passes = passes || reach == Reach::Network;
             for (keys, access) in [
-                (&open, Access::Clients),
-                (&open, Access::Metrics),
-                (&private, Access::Metrics),
+                (&open, RouteAccess::Clients),
+                (&open, RouteAccess::Metrics),
+                (&private, RouteAccess::Metrics),
             ] {
                 let may = keys.admit(access, visitor).is_ok();
                 assert_eq!(may, passes, "{host} {origin:?} {reach:?} {access:?}");
             }
-            assert!(open.admit(Access::Open, visitor).is_ok());
+            assert!(open.admit(RouteAccess::Open, visitor).is_ok());
         }
     }
     // A page of an allowed origin is a client and no operator.
@@ -236,7 +236,11 @@ fn a_page_from_elsewhere_is_no_client_of_this_machine() {
         headers: &page,
         origins: &origins,
     };
-    for access in [Access::Operators, Access::Orders, Access::OperatorsPage] {
+    for access in [
+        RouteAccess::Operators,
+        RouteAccess::Orders,
+        RouteAccess::OperatorsPage,
+    ] {
         assert!(open.admit(access, visitor).is_err());
     }
     // A page does not have a key.
@@ -247,7 +251,7 @@ fn a_page_from_elsewhere_is_no_client_of_this_machine() {
         headers: &keyed,
         ..visitor
     };
-    let holder = locked.admit(Access::Clients, visitor).unwrap();
+    let holder = locked.admit(RouteAccess::Clients, visitor).unwrap();
     assert_eq!(holder.rights().tenant, "a");
 }
 

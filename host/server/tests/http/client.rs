@@ -4,12 +4,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use pointsman_http::conformance::{check_answer, check_body};
+use pointsman_http::openapi::conformance::Conformance;
+use pointsman_server::routes;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
+
+/// The checks of answers and bodies.
+static CONFORMANCE: LazyLock<Conformance> = LazyLock::new(|| Conformance::of(routes::table()));
 
 /// A connection to the server.
 pub(crate) struct Client {
@@ -114,7 +119,7 @@ impl Client {
         }
         if let (Some((method, path)), Some(kind)) = (asked, head.header("content-type")) {
             let asked = (&*method, &*path);
-            let checked = check_answer(asked, head.status, kind, body.as_bytes());
+            let checked = CONFORMANCE.check_answer(asked, head.status, kind, body.as_bytes());
             assert_eq!(checked, Ok(()), "{asked:?}: {} {body}", head.status);
         }
         Answer { head, body }
@@ -200,7 +205,7 @@ impl Asked {
     /// Checks that an accepted body fits its schema.
     fn check(&self, status: u16) {
         if let Some(body) = self.body.as_ref().filter(|_| status < 300) {
-            let checked = check_body((&self.method, &self.path), body);
+            let checked = CONFORMANCE.check_body((&self.method, &self.path), body);
             assert_eq!(checked, Ok(()), "{self:?}");
         }
     }

@@ -30,6 +30,7 @@ use pointsman_driver::provider::{
 use pointsman_http::{App, Audience, Endpoint, ServerPhase, Transport, Watched, serve};
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::ReconcilerReport;
+use pointsman_server::routes;
 use pointsman_server::settings::{access_rules, http_settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -86,6 +87,7 @@ impl Stage {
         fleet.show(catalog(&["demo"]));
         let app = Arc::new(App::new(
             http_settings(&config),
+            routes::table(),
             Arc::clone(&fleet),
             driver,
             watched,

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use pointsman_admin::PolicyListing;
 use pointsman_core::{Hook, Micros};
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::message::channels;
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::port::DriverPort;
 use pointsman_driver::{Driver, Memory, thread};
-use pointsman_http::PolicyListing;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::state::State;

@@ -1,0 +1,167 @@
+//! The body of the order to add a server elsewhere: the table `[[backends]]` of the configuration as
+//! JSON.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use pointsman_driver::provider::ExecutorTerms;
+use pointsman_executor::server::{BrokenStreams, SOFTWARE, ServerConfig, ServerKey, ServerUrl};
+use pointsman_http::error::ApiError;
+use pointsman_http::fields::{Fields, Properties, integer, mismatched_text};
+use serde_json::json;
+
+use super::addition::{MODELS, SLOTS, SLOTS_RANGE, each_once, take_name, terms, terms_properties};
+
+/// The field that tells a server elsewhere from an engine.
+pub(super) const URL: &str = "url";
+/// Addresses without the parts that none of them may have.
+const URL_PATTERN: &str =
+    r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$";
+/// Visible ASCII characters.
+const KEY_PATTERN: &str = "^[!-~]+$";
+const POLL: &str = "poll-ms";
+const FIRST_BYTE_TIMEOUT: &str = "first-byte-timeout-ms";
+const STALL_TIMEOUT: &str = "stall-timeout-ms";
+const LOAD_TIMEOUT: &str = "load-timeout-ms";
+const UNLOAD_AFTER: &str = "unload-after-ms";
+const BROKEN: &str = "broken-streams";
+const BROKEN_STREAMS: [(BrokenStreams, &str); 2] =
+    [(BrokenStreams::End, "end"), (BrokenStreams::GoOn, "go-on")];
+
+/// Times that are waited for a server, in milliseconds: up to a day.
+const TIMES_MS: RangeInclusive<u32> = 1..=86_400_000;
+/// Times between two questions to a server, in milliseconds.
+const POLLS_MS: RangeInclusive<u32> = 50..=86_400_000;
+
+/// A server elsewhere, and the terms of its executor.
+pub(super) type Backend = (ServerConfig, ExecutorTerms);
+
+/// The schemas of the fields of a server elsewhere that an engine has not.
+pub(super) fn own_properties() -> Properties {
+    let software = SOFTWARE.map(|(_, name)| name);
+    let url = "The address of a server elsewhere, with a prefix for all paths where it has one.";
+    let key = "The key that the server asks for.";
+    let broken = "`go-on`: a streamed chat that breaks off there goes on at another such server, and it \
+                  goes on with those of others. By default `end`.";
+    let broken = json!({
+        "description": broken, "type": "string", "enum": BROKEN_STREAMS.map(|(_, name)| name),
+    });
+    vec![
+        (
+            URL,
+            json!({"description": url, "type": "string", "pattern": URL_PATTERN}),
+        ),
+        (
+            "software",
+            json!({"description": "By default found by asking.", "type": "string", "enum": software}),
+        ),
+        (
+            "key",
+            json!({"description": key, "type": "string", "pattern": KEY_PATTERN}),
+        ),
+        (
+            POLL,
+            integer(
+                "Milliseconds between two questions for health and load.",
+                &POLLS_MS,
+            ),
+        ),
+        (
+            FIRST_BYTE_TIMEOUT,
+            integer(
+                "Milliseconds to the first byte of a response at most.",
+                &TIMES_MS,
+            ),
+        ),
+        (
+            STALL_TIMEOUT,
+            integer(
+                "Milliseconds between two pieces of a response at most.",
+                &TIMES_MS,
+            ),
+        ),
+        (
+            LOAD_TIMEOUT,
+            integer(
+                "Milliseconds for loading a model at most, where the server does so on order.",
+                &TIMES_MS,
+            ),
+        ),
+        (
+            UNLOAD_AFTER,
+            integer(
+                "Milliseconds after its last request at which a model is unloaded, where the server does so on order. By default never.",
+                &TIMES_MS,
+            ),
+        ),
+        (BROKEN, broken),
+    ]
+}
+
+/// Reads the server elsewhere to add.
+pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
+    let text: String = fields.require(URL, "an address")?;
+    let url: ServerUrl = text.parse().map_err(|error| {
+        mismatched_text(
+            URL.to_owned(),
+            &format!("an address: this one {error}"),
+            &text,
+        )
+    })?;
+    let default = ServerConfig::new(url);
+    let software: Option<String> =
+        fields.take_as("software", "the name of a software", |name| {
+            SOFTWARE.iter().any(|(_, known)| known == name)
+        })?;
+    let software = software.and_then(|name| SOFTWARE.iter().find(|(_, known)| *known == name));
+    let visible = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    let key: Option<String> = fields.take_as("key", "visible ASCII characters", visible)?;
+    let wanted = format!("a list of at most {MODELS} names, each once");
+    let models = fields.take_as("models", &wanted, |names: &Vec<String>| {
+        names.len() <= MODELS && each_once(names)
+    })?;
+    let slots = fields.take_integer(SLOTS, &SLOTS_RANGE)?;
+    let server = ServerConfig {
+        name: take_name(&mut fields, "executor")?,
+        software: software.map(|(software, _)| *software),
+        key: key.map(ServerKey::new),
+        models: models.unwrap_or_default(),
+        slots,
+        poll: time(&mut fields, POLL, &POLLS_MS)?.unwrap_or(default.poll),
+        first_byte_timeout: time(&mut fields, FIRST_BYTE_TIMEOUT, &TIMES_MS)?
+            .unwrap_or(default.first_byte_timeout),
+        stall_timeout: time(&mut fields, STALL_TIMEOUT, &TIMES_MS)?
+            .unwrap_or(default.stall_timeout),
+        load_timeout: time(&mut fields, LOAD_TIMEOUT, &TIMES_MS)?.unwrap_or(default.load_timeout),
+        unload_after: time(&mut fields, UNLOAD_AFTER, &TIMES_MS)?,
+        broken_streams: broken_streams(&mut fields)?,
+        ..default
+    };
+    let terms = terms(&mut fields)?;
+    let own = own_properties().into_iter();
+    let shared = terms_properties().into_iter();
+    let mut known: Vec<&str> = own.chain(shared).map(|(name, _)| name).collect();
+    known.extend(["executor", "models"]);
+    fields.none_left(&known)?;
+    Ok((server, terms))
+}
+
+/// Takes the part that the server takes in streams that break off.
+fn broken_streams(fields: &mut Fields<'_>) -> Result<BrokenStreams, ApiError> {
+    let wanted = BROKEN_STREAMS.map(|(_, name)| name).join(" or ");
+    let is_one = |name: &String| BROKEN_STREAMS.iter().any(|(_, known)| known == name);
+    let given = fields.take_as(BROKEN, &wanted, is_one)?;
+    let named = |name: String| BROKEN_STREAMS.iter().find(|(_, known)| **known == name);
+    let found = given.and_then(named);
+    Ok(found.map_or_else(BrokenStreams::default, |(streams, _)| *streams))
+}
+
+/// Takes the time `name`, in milliseconds.
+fn time(
+    fields: &mut Fields<'_>,
+    name: &str,
+    range_ms: &RangeInclusive<u32>,
+) -> Result<Option<Duration>, ApiError> {
+    let millis = fields.take_integer(name, range_ms)?;
+    Ok(millis.map(|millis| Duration::from_millis(millis.into())))
+}

@@ -1,0 +1,136 @@
+//! Paths that only servers elsewhere answer: embeddings, responses, reranking and more, and paths that
+//! nobody here knows.
+//!
+//! Of a body that is a JSON object the model, hints and sizes are read, if they are there. Any other
+//! body goes through unread, to any server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use pointsman_core::PromptBlocks;
+use pointsman_driver::message::Submission;
+use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
+use pointsman_http::error::{ApiError, quoted};
+use pointsman_http::fields::Fields;
+use pointsman_http::{App, Call, RequestBody, trace};
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+use super::document::placed_response;
+use super::inflow::{Part, mixed};
+use super::passing::{self, Passage};
+use super::target::Target;
+use super::{Caller, CompletionKind, EVENT_STREAM, pace, read_call, relay, submit};
+use crate::hints::{self, BODY_FIELD};
+
+/// The response of a server elsewhere.
+pub(crate) struct Elsewhere(HttpReply);
+
+/// The schema of a body that goes through as it is.
+pub(crate) fn body_schema(schemas: &mut SchemaGenerator) -> Schema {
+    let hints = hints::body_schema(schemas).to_value();
+    json_schema!({
+        "description": "Passed on as it is, but for the hints.",
+        "type": "object",
+        "properties": {"model": {"type": "string"}, BODY_FIELD: hints},
+    })
+}
+
+/// Passes a request on whose answer is long, as that of a conversation is.
+///
+/// # Cancellation
+/// The request is cancelled wherever it is.
+pub(crate) async fn answers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
+    pass(call, CompletionKind::Chat).await
+}
+
+/// Passes a request on whose answer is short: numbers, or a few tokens.
+///
+/// # Cancellation
+/// The request is cancelled wherever it is.
+pub(crate) async fn numbers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
+    pass(call, CompletionKind::Text).await
+}
+
+async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiError> {
+    let app = call.app;
+    let (submission, arrived) = read_call(call, kind, understand).await?;
+    let (_, mut inflow) = submit(app, submission, None)?;
+    let first = inflow.first().await;
+    let placed = inflow.headers();
+    let mut reply = match first {
+        Ok(Part::Relayed(relayed)) => {
+            let pace = pace(app, &inflow, arrived);
+            relay(relayed, inflow, pace)
+        }
+        Ok(Part::More(_) | Part::End(_)) => return Err(mixed()),
+        Err(error) => error.into_reply(),
+    };
+    reply.headers_mut().extend(placed);
+    Ok(Elsewhere(reply))
+}
+
+/// Understands a request as far as decisions need.
+fn understand(
+    app: &App,
+    kind: CompletionKind,
+    (caller, passage): (Caller, Passage),
+    body: RequestBody,
+) -> Result<Submission, ApiError> {
+    let body = Bytes::from_owner(body);
+    let catalog = caller.holder.view(app.catalog());
+    // What is no object has no fields.
+    let mut fields = Fields::parse(&body).unwrap_or_else(|_unread| Fields::none(str::to_owned));
+    let target = Target::elsewhere(&mut fields, &catalog)?;
+    let hinted = fields.take(BODY_FIELD);
+    let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
+    let remotes = target.remotes(hints.allowed.as_deref());
+    if remotes.is_empty() {
+        return Err(unanswered(&passage, target.name.as_deref()));
+    }
+    let hints = target.keep_to(&remotes, hints);
+    let prompt_tokens = passing::prompt_tokens(&fields);
+    let trace = Some(Box::new(trace::origin(
+        passage.operation(),
+        &caller.headers,
+    )));
+    let mut job = passing::job(passing::output_tokens(kind, &fields));
+    let body = passing::without(&body, hinted);
+    let about = (target.name.as_deref(), prompt_tokens);
+    job.call = Some(Arc::new(passage.call(&caller.headers, body, about)));
+    Ok(Submission {
+        model: target.name.clone(),
+        tenant: caller.tenant().to_owned(),
+        job: Arc::new(job),
+        prompt_blocks: PromptBlocks::default(),
+        hints,
+        trace,
+    })
+}
+
+/// The refusal of a request that only a server elsewhere could answer, and none may.
+fn unanswered(passage: &Passage, model: Option<&str>) -> ApiError {
+    let path = quoted(passage.path());
+    ApiError::Absent(match model {
+        Some(model) => format!(
+            "{path} is answered by servers elsewhere only, and none that this request may use serves `{}`",
+            quoted(model)
+        ),
+        None => format!(
+            "{path} is answered by servers elsewhere only, and there is none that this request may use"
+        ),
+    })
+}
+
+// === impl Elsewhere ===
+
+impl HttpAnswer for Elsewhere {
+    fn into_reply(self, _: StatusCode) -> HttpReply {
+        self.0
+    }
+
+    fn responses(_: StatusCode, _: &mut SchemaGenerator) -> Responses {
+        let contents = [(JSON, json_schema!({})), (EVENT_STREAM, json_schema!({}))];
+        Responses::from_iter([placed_response(contents)])
+    }
+}

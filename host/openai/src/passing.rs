@@ -1,0 +1,286 @@
+//! Requests that may be passed on to servers elsewhere: byte for byte, and read no further than
+//! decisions need.
+//!
+//! A prompt that is not tokenised here is measured by its bytes.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderName};
+use http::{HeaderMap, Method, Request};
+use pointsman_driver::spans::Operation;
+use pointsman_executor::job::{Job, Sampling};
+use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
+use pointsman_http::fields::{Fields, read_whole};
+use serde_json::value::RawValue;
+
+use super::{COMPLETION_TOKENS, CompletionKind};
+use crate::hints::BODY_FIELD;
+
+/// The way of a request that is passed on: its method and path.
+#[derive(Clone, Debug)]
+pub(super) struct Passage {
+    method: Method,
+    path: String,
+    operation: Operation,
+}
+
+/// Bytes of JSON that are taken for a token of a prompt: the four characters that a token of English
+/// text has on average.
+const TOKEN_BYTES: usize = 4;
+/// Tokens that a chat without a bound is taken to generate at most.
+const CHAT_TOKENS: u32 = 4096;
+
+/// Fields with the prompt of a request, of all the interfaces that are passed on.
+const PROMPT_FIELDS: [&str; 8] = [
+    "messages",
+    "prompt",
+    "input",
+    "system",
+    "instructions",
+    "tools",
+    "query",
+    "documents",
+];
+/// Fields with the bound on the tokens of an answer.
+const BOUND_FIELDS: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+
+/// Headers of a request that are about its sender, and are not passed on. An encoding of the answer
+/// would hide the tokens it took.
+const KEPT_BACK: [HeaderName; 10] = [
+    header::ACCEPT_ENCODING,
+    header::AUTHORIZATION,
+    header::CONTENT_LENGTH,
+    header::COOKIE,
+    header::EXPECT,
+    header::FORWARDED,
+    header::HOST,
+    header::ORIGIN,
+    header::PROXY_AUTHORIZATION,
+    header::REFERER,
+];
+/// Beginnings of names of headers that are not passed on either: hints, a key, and those for proxies.
+const KEPT_BACK_PREFIXES: [&str; 3] = ["x-pointsman-", "x-api-key", "proxy-"];
+
+// === impl Passage ===
+
+impl Passage {
+    /// The way that `request` takes, which is this operation.
+    pub(super) fn of<B>(request: &Request<B>, operation: Operation) -> Self {
+        let uri = request.uri();
+        let path = uri
+            .path_and_query()
+            .map_or(uri.path(), |path| path.as_str());
+        Self {
+            method: request.method().clone(),
+            path: path.to_owned(),
+            operation,
+        }
+    }
+
+    /// The path with its query.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The operation that the request is in a trace.
+    pub(super) fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// The request as another server gets it.
+    pub(super) fn call(
+        self,
+        headers: &HeaderMap,
+        body: Bytes,
+        (model, prompt_tokens): (Option<&str>, u32),
+    ) -> RemoteCall {
+        RemoteCall {
+            method: self.method,
+            path: self.path,
+            headers: passed_on(headers),
+            body,
+            model: model.map(str::to_owned),
+            prompt_tokens,
+        }
+    }
+}
+
+/// The headers of a request that are passed on.
+fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let mut passed = headers.clone();
+    for name in headers.keys() {
+        let text = name.as_str();
+        let is_kept = KEPT_BACK.contains(name) || CONNECTION_HEADERS.contains(name);
+        if is_kept
+            || KEPT_BACK_PREFIXES
+                .iter()
+                .any(|prefix| text.starts_with(prefix))
+        {
+            passed.remove(name);
+        }
+    }
+    passed
+}
+
+/// The job of a request that only servers elsewhere can serve, but for its call.
+pub(super) fn job(output_tokens_max: u32) -> Job {
+    Job {
+        prompt: Vec::new(),
+        output_tokens_max,
+        sampling: Sampling::NEUTRAL,
+        stop: Vec::new(),
+        ignore_eos: false,
+        logprobs: None,
+        form: None,
+        shown_tokens: Vec::new(),
+        call: None,
+    }
+}
+
+/// Tokens of the prompt in `fields`, as well as they can be told from its bytes; at least 1.
+pub(super) fn prompt_tokens(fields: &Fields<'_>) -> u32 {
+    let prompts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
+    let tokens: usize = prompts.map(tokens_of).sum();
+    u32::try_from(tokens).unwrap_or(u32::MAX).max(1)
+}
+
+/// Tokens of a part of a prompt: its numbers, where it is a list of them.
+fn tokens_of(value: &RawValue) -> usize {
+    let json = value.get();
+    let inner = json.trim_start_matches(['[', ' ', '\n', '\t', '\r']);
+    let is_numbers = inner.len() < json.len() && inner.starts_with(|c: char| c.is_ascii_digit());
+    if is_numbers {
+        return json.bytes().filter(|byte| *byte == b',').count() + 1;
+    }
+    json.len().div_ceil(TOKEN_BYTES)
+}
+
+/// Tokens that are generated at most, as the client says or as is usual.
+pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
+    let mut bounds = BOUND_FIELDS.iter().filter_map(|name| fields.get(name));
+    let asked = bounds.find_map(read_whole::<u32>);
+    let unasked = match kind {
+        CompletionKind::Chat => CHAT_TOKENS,
+        CompletionKind::Text => COMPLETION_TOKENS,
+    };
+    asked.unwrap_or(unasked).max(1)
+}
+
+/// The body without the host's own field, whose value is `hints`; all else is as it came.
+pub(super) fn without(body: &Bytes, hints: Option<&RawValue>) -> Bytes {
+    let Some((start, end)) = hints.and_then(|hints| place(body, hints)) else {
+        return body.clone();
+    };
+    let mut rest = BytesMut::with_capacity(body.len() - (end - start));
+    rest.extend_from_slice(&body[..start]);
+    rest.extend_from_slice(&body[end..]);
+    rest.freeze()
+}
+
+/// The place of the field with the value `value`, with one of the commas around it; absent: the field's
+/// name is written in an unusual way.
+fn place(body: &[u8], value: &RawValue) -> Option<(usize, usize)> {
+    let value = value.get();
+    let offset = (value.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
+    let before = trimmed_end(body.get(..offset)?);
+    let before = trimmed_end(before.strip_suffix(b":")?);
+    let before = before
+        .strip_suffix(b"\"")?
+        .strip_suffix(BODY_FIELD.as_bytes())?;
+    let before = trimmed_end(before.strip_suffix(b"\"")?);
+    let after = body.get(offset + value.len()..)?.trim_ascii_start();
+    if let Some(before) = before.strip_suffix(b",") {
+        return Some((before.len(), body.len() - after.len()));
+    }
+    let after = after.strip_prefix(b",").unwrap_or(after);
+    Some((before.len(), body.len() - after.len()))
+}
+
+fn trimmed_end(bytes: &[u8]) -> &[u8] {
+    bytes.trim_ascii_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stripped(body: &str) -> String {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let fields = Fields::parse(&body).unwrap();
+        let rest = without(&body, fields.get(BODY_FIELD));
+        String::from_utf8(rest.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_body_is_passed_on_byte_for_byte_but_for_the_hints() {
+        for (body, expected) in [
+            (
+                r#"{"a" : 1.50,"b":"\u00e4"}"#,
+                r#"{"a" : 1.50,"b":"\u00e4"}"#,
+            ),
+            (r#"{"pointsman": {"group": 1}}"#, "{}"),
+            (r#"{"pointsman": {"group": 1}, "a": 1}"#, r#"{ "a": 1}"#),
+            (r#"{"a": 1, "pointsman" : {"x": [","]} }"#, r#"{"a": 1}"#),
+            (
+                r#"{"a": 1,"pointsman":{},"b":"pointsman"}"#,
+                r#"{"a": 1,"b":"pointsman"}"#,
+            ),
+            // A name that is written in another way is left where it is.
+            (r#"{"p\u006fintsman": {}}"#, r#"{"p\u006fintsman": {}}"#),
+        ] {
+            assert_eq!(stripped(body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_measured_by_its_bytes_or_counted_if_it_is_tokens() {
+        for (body, tokens) in [
+            (r#"{"prompt": "12345678901234"}"#, 4),
+            (r#"{"prompt": [1, 2, 3]}"#, 3),
+            (r#"{"input": [[1, 2], [3]]}"#, 3),
+            (r#"{"input": ["some", "text"]}"#, 4),
+            (
+                r#"{"messages": [{"role": "user", "content": "hello"}], "stream": true}"#,
+                10,
+            ),
+            ("{}", 1),
+        ] {
+            let fields = Fields::parse(body.as_bytes()).unwrap();
+            assert_eq!(prompt_tokens(&fields), tokens, "{body}");
+        }
+    }
+
+    #[test]
+    fn the_bound_on_an_answer_is_the_clients_or_what_is_usual() {
+        for (body, chat, text) in [
+            ("{}", CHAT_TOKENS, COMPLETION_TOKENS),
+            (r#"{"max_tokens": 7}"#, 7, 7),
+            (r#"{"max_tokens": 7, "max_completion_tokens": 8}"#, 8, 8),
+            (r#"{"max_tokens": "seven"}"#, CHAT_TOKENS, COMPLETION_TOKENS),
+            (r#"{"max_output_tokens": 0}"#, 1, 1),
+        ] {
+            let fields = Fields::parse(body.as_bytes()).unwrap();
+            assert_eq!(output_tokens(CompletionKind::Chat, &fields), chat);
+            assert_eq!(output_tokens(CompletionKind::Text, &fields), text);
+        }
+    }
+
+    #[test]
+    fn headers_about_the_connection_and_the_sender_are_kept_back() {
+        let request = Request::builder()
+            .uri("/v1/completions?a=b")
+            .header("host", "here")
+            .header("authorization", "Bearer secret")
+            .header("x-pointsman-group", "1")
+            .header("keep-alive", "5")
+            .header("traceparent", "00-1-2-01")
+            .header("content-type", "application/json")
+            .body(())
+            .unwrap();
+        let passage = Passage::of(&request, Operation::TextCompletion);
+        let call = passage.call(request.headers(), Bytes::new(), (None, 1));
+        assert_eq!(call.path, "/v1/completions?a=b");
+        let mut names: Vec<&str> = call.headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-type", "traceparent"]);
+    }
+}

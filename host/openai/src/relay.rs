@@ -1,0 +1,139 @@
+//! The response of another server, sent on as it comes.
+//!
+//! Its status and its bytes are the server's. A response that breaks off after its first byte can no
+//! longer have another status: a stream of events ends with an event that has an `error`, anything else
+//! with its connection.
+//!
+//! # Cancellation
+//! A body that is dropped before its last byte cancels the request.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::{Body, Frame};
+use pointsman_executor::relay::{RelayFrame, RelayedResponse, is_event_stream};
+use pointsman_http::error::ApiError;
+use tokio::sync::mpsc;
+
+use super::inflow::Inflow;
+use super::sse::Pace;
+
+/// The body of a relayed response.
+#[derive(Debug)]
+pub(crate) struct RelayBody {
+    // Owned.
+    frames: mpsc::Receiver<RelayFrame>,
+    inflow: Inflow,
+    pace: Pace,
+    progress: Progress,
+    form: Form,
+}
+
+/// Progress of a [`RelayBody`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Flowing { frames: u32 },
+    Over,
+}
+
+/// The form of a relayed body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Events,
+    Other,
+}
+
+/// The error of a body that broke off.
+#[derive(Debug, thiserror::Error)]
+#[error("the server elsewhere broke off: {0}")]
+pub(crate) struct BrokenOff(String);
+
+/// The status and headers of a response, and its body.
+pub(super) fn begin(
+    relayed: RelayedResponse,
+    inflow: Inflow,
+    pace: Pace,
+) -> (StatusCode, HeaderMap, RelayBody) {
+    let RelayedResponse {
+        status,
+        headers,
+        frames,
+    } = relayed;
+    let form = if is_event_stream(&headers) {
+        Form::Events
+    } else {
+        Form::Other
+    };
+    let body = RelayBody {
+        frames,
+        inflow,
+        pace,
+        progress: Progress::Flowing { frames: 0 },
+        form,
+    };
+    (status, headers, body)
+}
+
+// === impl RelayBody ===
+
+impl RelayBody {
+    /// Notes a frame with bytes.
+    fn count(&mut self, bytes: &Bytes) {
+        if let Progress::Flowing { frames } = &mut self.progress
+            && !bytes.is_empty()
+        {
+            *frames += 1;
+            self.pace.written(*frames);
+        }
+    }
+
+    /// The last frame of a response that broke off.
+    fn broken(&mut self, why: String) -> Result<Frame<Bytes>, BrokenOff> {
+        self.progress = Progress::Over;
+        tracing::debug!(why, "a relayed response broke off");
+        match self.form {
+            Form::Other => Err(BrokenOff(why)),
+            Form::Events => {
+                let json = ApiError::BrokenOff.json();
+                // An event may have been cut in two: an empty line ends it.
+                let event = [b"\n\ndata: ", &*json, b"\n\n"].concat();
+                Ok(Frame::data(event.into()))
+            }
+        }
+    }
+}
+
+impl Body for RelayBody {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        if self.progress == Progress::Over {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(self.frames.poll_recv(cx));
+        Poll::Ready(match frame {
+            Some(RelayFrame::More(bytes)) => {
+                self.count(&bytes);
+                Some(Ok(Frame::data(bytes)))
+            }
+            Some(RelayFrame::Last(bytes)) => {
+                self.count(&bytes);
+                self.progress = Progress::Over;
+                self.inflow.close();
+                (!bytes.is_empty()).then(|| Ok(Frame::data(bytes)))
+            }
+            Some(RelayFrame::Broken(why)) => Some(self.broken(why)),
+            None => Some(self.broken("the host ended it".to_owned())),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.progress == Progress::Over
+    }
+}

@@ -1,0 +1,154 @@
+//! The model that a request is for, or all that may answer it where its client leaves that open.
+//!
+//! A prompt is tokenised before its executor is known. So a request without a model may go to any
+//! executor of one model, if all those models read prompts alike; an executor of several models is
+//! left out, since nobody would know for which of them it has room.
+
+use std::borrow::Cow;
+
+use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
+use pointsman_driver::message::Hints;
+use pointsman_http::UnnamedModel;
+use pointsman_http::error::ApiError;
+use pointsman_http::fields::Fields;
+
+use super::models;
+
+/// The model of a request.
+#[derive(Debug)]
+pub(super) struct Target<'c> {
+    /// The name that the client gave; absent: none.
+    pub(super) name: Option<String>,
+    /// The model by which the prompt is read. Without a name, with the shortest context of all.
+    pub(super) model: Cow<'c, ModelEntry>,
+    /// The executors that the client may name.
+    pub(super) executors: Cow<'c, [ExecutorEntry]>,
+}
+
+impl<'c> Target<'c> {
+    /// Takes the model from the fields of a request.
+    ///
+    /// # Errors
+    /// If there is no such model, or none is named and one has to be.
+    pub(super) fn take(
+        fields: &mut Fields<'_>,
+        catalog: &'c Catalog,
+        unnamed: UnnamedModel,
+    ) -> Result<Self, ApiError> {
+        let wanted = "a text";
+        let name: Option<String> = match unnamed {
+            UnnamedModel::Refuse => Some(fields.require("model", wanted)?),
+            UnnamedModel::Any => fields.take_as("model", wanted, |_| true)?,
+        };
+        match name {
+            Some(name) => Ok(Self {
+                model: Cow::Borrowed(models::find(catalog, &name)?),
+                name: Some(name),
+                executors: Cow::Borrowed(&catalog.executors),
+            }),
+            None => Self::any(catalog),
+        }
+    }
+
+    /// Takes the model of a request that only servers elsewhere answer; it may name none.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub(super) fn elsewhere(
+        fields: &mut Fields<'_>,
+        catalog: &'c Catalog,
+    ) -> Result<Self, ApiError> {
+        let name: Option<String> = fields.take_as("model", "a text", |_| true)?;
+        let model = match &name {
+            Some(name) => Cow::Borrowed(models::find(catalog, name)?),
+            None => Cow::Owned(ModelEntry {
+                name: String::new(),
+                text: None,
+                context_tokens: None,
+                created: 0,
+            }),
+        };
+        Ok(Self {
+            name,
+            model,
+            executors: Cow::Borrowed(&catalog.executors),
+        })
+    }
+
+    /// Any model with an executor of its own.
+    fn any(catalog: &'c Catalog) -> Result<Self, ApiError> {
+        let executors = catalog.executors.iter();
+        let executors: Vec<_> = executors.filter(|it| it.models.len() == 1).collect();
+        let serves = |name: &String| executors.iter().any(|it| it.models.contains(name));
+        let mut candidates = catalog.models.iter().filter(|model| serves(&model.name));
+        let Some(first) = candidates.next() else {
+            return Err(unclear(catalog, "no executor serves one model alone"));
+        };
+        let mut model = first.clone();
+        for other in candidates {
+            if tokenizer(other) != tokenizer(&model) {
+                return Err(unclear(catalog, "the models read prompts differently"));
+            }
+            let both = model.context_tokens.zip(other.context_tokens);
+            model.context_tokens = both.map(|(one, other)| one.min(other));
+        }
+        Ok(Self {
+            name: None,
+            model: Cow::Owned(model),
+            executors: executors.into_iter().cloned().collect(),
+        })
+    }
+
+    /// Names of the servers elsewhere that may answer it, of the `allowed` executors; absent: all are
+    /// allowed.
+    pub(super) fn remotes(&self, allowed: Option<&[String]>) -> Vec<String> {
+        let serves = |it: &&ExecutorEntry| match &self.name {
+            Some(name) => it.models.contains(name),
+            None => true,
+        };
+        let executors = self.executors.iter();
+        let remotes = executors.filter(|it| it.is_remote()).filter(serves);
+        let names = remotes.map(|it| it.name.clone());
+        let is_allowed = |name: &String| allowed.is_none_or(|allowed| allowed.contains(name));
+        names.filter(is_allowed).collect()
+    }
+
+    /// Keeps a request that engines cannot serve to the servers elsewhere. Where no engine serves its
+    /// model it may go to any server, those that come later included.
+    pub(super) fn keep_to(&self, remotes: &[String], hints: Hints) -> Hints {
+        if self.name.is_some() && self.model.text.is_none() {
+            return hints;
+        }
+        Hints {
+            allowed: Some(remotes.to_vec()),
+            ..hints
+        }
+    }
+
+    /// Keeps a request without a model to the executors that may answer it.
+    pub(super) fn narrow(&self, hints: Hints) -> Hints {
+        if self.name.is_some() || hints.allowed.is_some() {
+            return hints;
+        }
+        let names = self.executors.iter().map(|it| it.name.clone());
+        Hints {
+            allowed: Some(names.collect()),
+            ..hints
+        }
+    }
+}
+
+/// The refusal of a request that has to name a model after all.
+fn unclear(catalog: &Catalog, why: &str) -> ApiError {
+    let names: Vec<&str> = catalog.models.iter().map(|model| &*model.name).collect();
+    let names = names.join(", ");
+    ApiError::field(
+        "model",
+        format!("`model` is missing, and {why}; name one of: {names}"),
+    )
+}
+
+/// The identity of the tokenizer of a model; absent: its prompts are not read here.
+fn tokenizer(model: &ModelEntry) -> Option<[u8; 32]> {
+    model.text.as_ref().map(|text| text.tokenizer_id())
+}

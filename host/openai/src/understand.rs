@@ -1,0 +1,409 @@
+//! A completion understood: down to the tokens of its prompt, for engines of this host, or only as far
+//! as decisions need, for servers elsewhere.
+//!
+//! A model may be served by both. A request that an engine can serve may go to either; one that asks
+//! for something that engines do not build goes to the servers, where there are any that serve its
+//! model.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pointsman_core::{PromptBlocks, SessionKey};
+use pointsman_driver::catalog::Catalog;
+use pointsman_driver::message::{Hints, Submission};
+use pointsman_driver::operator::{RequestSize, RouteQuery};
+use pointsman_executor::job::Job;
+use pointsman_executor::prompt::GenerationDefaults;
+use pointsman_http::error::{ApiError, quoted};
+use pointsman_http::fields::Fields;
+use pointsman_http::{App, RequestBody, trace};
+
+use super::conversation::beginnings;
+use super::params::{self, Params, Transfer};
+use super::passing::{self, Passage};
+use super::prompt::{Conversation, Prompt, PromptReader};
+use super::target::Target;
+use super::tools::{self, AskedTools, CallReading};
+use super::{COMPLETION_TOKENS, Caller, CompletionKind, completions, messages, prefix};
+use crate::hints::{self, BODY_FIELD};
+
+/// A request that was understood.
+pub(super) struct Understood {
+    /// A request for each choice of the answer, never none: those of the first prompt, then of the next.
+    pub(super) submissions: Vec<Submission>,
+    /// Choices of each prompt.
+    pub(super) of_prompt: usize,
+    /// The way in which an engine's answer is sent.
+    pub(super) transfer: Transfer,
+    /// The way in which calls of tools are read out of an engine's answer; absent: it has none.
+    pub(super) calls: Option<CallReading>,
+}
+
+/// A request as it was read: the parameters, the tools, and one prompt at least.
+#[derive(Debug)]
+pub(super) struct ReadRequest {
+    pub(super) params: Params,
+    pub(super) tools: AskedTools,
+    pub(super) prompts: Vec<Prompt>,
+}
+
+/// A request as engines of this host would serve it.
+struct Local {
+    /// The work for each choice, never none.
+    works: Vec<(Job, PromptBlocks)>,
+    /// Choices of each prompt.
+    of_prompt: usize,
+    transfer: Transfer,
+    calls: Option<CallReading>,
+}
+
+/// The most choices of an answer, of all prompts together.
+const CHOICES_MAX: usize = 64;
+
+/// Understands a request: slow where the prompt is long.
+pub(super) fn understand(
+    app: &App,
+    kind: CompletionKind,
+    (caller, passage): (Caller, Passage),
+    body: RequestBody,
+) -> Result<Understood, ApiError> {
+    let body = Bytes::from_owner(body);
+    let catalog = caller.holder.view(app.catalog());
+    let mut fields = Fields::parse(&body)?;
+    let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
+    let hinted = fields.take(BODY_FIELD);
+    let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
+    let hints = target.narrow(hints);
+    let remotes = target.remotes(hints.allowed.as_deref());
+    let read = read_locally(
+        app,
+        kind,
+        (&target, &catalog, caller.tenant()),
+        fields.clone(),
+    );
+    let (mut local, mut hints) = match read {
+        // Another server makes several choices itself, of one request.
+        Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
+        Err(error) if remotes.is_empty() => return Err(error),
+        Ok(_) | Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
+    };
+    let trace = Some(Box::new(trace::origin(
+        passage.operation(),
+        &caller.headers,
+    )));
+    if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
+        hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
+        let prompt_tokens = match job.prompt.len() {
+            0 => passing::prompt_tokens(&fields),
+            tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
+        };
+        let body = passing::without(&body, hinted);
+        let call = passage.call(
+            &caller.headers,
+            body,
+            (target.name.as_deref(), prompt_tokens),
+        );
+        job.call = Some(Arc::new(call));
+    }
+    let submissions = local
+        .works
+        .into_iter()
+        .map(|(job, prompt_blocks)| Submission {
+            model: target.name.clone(),
+            tenant: caller.tenant().to_owned(),
+            job: Arc::new(job),
+            prompt_blocks,
+            hints: hints.clone(),
+            trace: trace.clone(),
+        });
+    Ok(Understood {
+        submissions: submissions.collect(),
+        of_prompt: local.of_prompt,
+        transfer: local.transfer,
+        calls: local.calls,
+    })
+}
+
+/// The keys of the beginnings of a conversation that is in no session.
+fn conversation(
+    fields: &Fields<'_>,
+    hints: &Hints,
+    (tenant, target): (&str, &Target<'_>),
+) -> Vec<SessionKey> {
+    match hints.session {
+        Some(_) => Vec::new(),
+        None => beginnings(fields, (tenant, target.name.as_deref())),
+    }
+}
+
+/// Reads a request for an engine, down to its tokens.
+fn read_locally(
+    app: &App,
+    kind: CompletionKind,
+    (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
+    mut fields: Fields<'_>,
+) -> Result<Local, ApiError> {
+    let model = &*target.model;
+    let reader = PromptReader::of(model).ok_or_else(|| no_engine(&model.name))?;
+    let ReadRequest {
+        params,
+        tools,
+        prompts,
+    } = read(&mut fields, kind, reader.text.defaults())?;
+    note_ignored(&fields);
+    let calls = tools.reading(reader.text)?;
+    let form = tools.form(params.form.as_ref())?.or(params.form);
+    if let Some(form) = &form {
+        tools.check(form, reader.text)?;
+    }
+    let shown_tokens = calls
+        .as_ref()
+        .map_or(&[][..], |_| reader.text.call_tokens());
+    let of_prompt = params.choices as usize;
+    if prompts.len() * of_prompt > CHOICES_MAX {
+        return Err(too_many(prompts.len(), of_prompt));
+    }
+    let mut works = Vec::with_capacity(prompts.len() * of_prompt);
+    for prompt in prompts {
+        let prompt = prompt.into_tokens(reader)?;
+        let tokens = (prompt.len(), params.tokens_max);
+        let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
+        let prompt_blocks = prompt_blocks(app, catalog, (tenant, &model.name), &prompt);
+        let job = Job {
+            prompt,
+            output_tokens_max,
+            sampling: params.sampling.clone(),
+            stop: params.stop.clone(),
+            ignore_eos: params.ignore_eos,
+            logprobs: params.logprobs,
+            form: form.as_ref().map(|asked| asked.form.clone()),
+            shown_tokens: shown_tokens.to_vec(),
+            call: None,
+        };
+        // Each choice has a seed of its own; the first one that of the request.
+        works.extend((0..u64::from(params.choices)).map(|choice| {
+            let mut job = job.clone();
+            job.sampling.seed = job.sampling.seed.wrapping_add(choice);
+            (job, prompt_blocks.clone())
+        }));
+    }
+    Ok(Local {
+        works,
+        of_prompt,
+        transfer: params.transfer,
+        calls,
+    })
+}
+
+/// The refusal of more choices than one answer may have.
+fn too_many(prompts: usize, of_prompt: usize) -> ApiError {
+    let (param, what) = match prompts {
+        1 => ("n", format!("{of_prompt} choices")),
+        _ => (
+            "prompt",
+            format!("{prompts} prompts with {of_prompt} choices each"),
+        ),
+    };
+    let message = format!("`{param}`: {what} are more than the {CHOICES_MAX} of one answer");
+    ApiError::field(param, message)
+}
+
+/// The refusal of a question that needs the tokens of a prompt.
+fn no_engine(model: &str) -> ApiError {
+    let message = format!(
+        "`{}` is served elsewhere only, and its prompts are not tokenised here; give the length of a \
+         prompt as `prompt_tokens`",
+        quoted(model)
+    );
+    ApiError::field("model", message)
+}
+
+/// Logs how many fields are ignored. Their names are the client's text, which no log shows.
+fn note_ignored(fields: &Fields<'_>) {
+    let ignored = fields.left().count();
+    if ignored > 0 {
+        tracing::debug!(fields = ignored, "fields of a request are ignored");
+    }
+}
+
+/// Understands a question about a route: the body of a completion of either kind, or one with
+/// `prompt_tokens`, the length of a prompt, in the place of the prompt.
+///
+/// # Errors
+/// If a field or a header cannot be used, or the request does not fit the model's context.
+pub fn route_query(
+    app: &App,
+    caller: Caller,
+    mut fields: Fields<'_>,
+) -> Result<RouteQuery, ApiError> {
+    let catalog = caller.holder.view(app.catalog());
+    let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
+    let rules = caller.hint_rules(&target);
+    let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
+    let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
+    Ok(RouteQuery {
+        model: target.name.clone(),
+        tenant: caller.tenant().to_owned(),
+        size,
+        hints: target.narrow(hints),
+    })
+}
+
+/// The size of the request in a question about a route.
+fn route_size(
+    app: &App,
+    (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
+    fields: &mut Fields<'_>,
+) -> Result<RequestSize, ApiError> {
+    let wanted = "an integer of at least 1";
+    let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
+    let kind = if fields.has("messages") {
+        CompletionKind::Chat
+    } else {
+        CompletionKind::Text
+    };
+    let model = &*target.model;
+    let Some(reader) = PromptReader::of(model) else {
+        let output_tokens_max = passing::output_tokens(kind, fields);
+        return Ok(RequestSize {
+            prompt_tokens: length.unwrap_or_else(|| passing::prompt_tokens(fields)),
+            prompt_blocks: PromptBlocks::default(),
+            output_tokens_max,
+        });
+    };
+    let params = Params::take(fields, kind, reader.text.defaults())?;
+    let (prompt_tokens, prompt_blocks) = match length {
+        Some(length) => (length as usize, PromptBlocks::default()),
+        None => {
+            let tools = asked_tools(fields, kind)?;
+            let prompt = prompts(fields, kind, &tools)?.swap_remove(0);
+            let tokens = prompt.into_tokens(reader)?;
+            let blocks = prompt_blocks(app, catalog, (tenant, &model.name), &tokens);
+            (tokens.len(), blocks)
+        }
+    };
+    let tokens = (prompt_tokens, params.tokens_max);
+    Ok(RequestSize {
+        prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+        prompt_blocks,
+        output_tokens_max: output_bound(kind, reader.context_tokens, tokens)?,
+    })
+}
+
+/// The full blocks of a tenant's prompt for a model, as far as it may share them.
+fn prompt_blocks(
+    app: &App,
+    catalog: &Catalog,
+    (tenant, model): (&str, &str),
+    prompt: &[u32],
+) -> PromptBlocks {
+    let tokens_per_block = catalog.tokens_per_block(model);
+    prefix::blocks(
+        prompt,
+        tokens_per_block,
+        (app.settings.prefix_cache, tenant),
+    )
+}
+
+/// Reads all fields of a body but the model's name and the hints.
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    kind: CompletionKind,
+    defaults: &GenerationDefaults,
+) -> Result<ReadRequest, ApiError> {
+    params::refuse_unbuilt(fields)?;
+    let params = Params::take(fields, kind, defaults)?;
+    let tools = asked_tools(fields, kind)?;
+    Ok(ReadRequest {
+        prompts: prompts(fields, kind, &tools)?,
+        params,
+        tools,
+    })
+}
+
+/// The tools of a request, which only chats have.
+fn asked_tools(fields: &mut Fields<'_>, kind: CompletionKind) -> Result<AskedTools, ApiError> {
+    let asked = tools::take(fields)?;
+    if kind == CompletionKind::Text && !asked.told().is_empty() {
+        let message = "`tools` is for chats; use /v1/chat/completions";
+        return Err(ApiError::field("tools", message));
+    }
+    Ok(asked)
+}
+
+fn prompts(
+    fields: &mut Fields<'_>,
+    kind: CompletionKind,
+    tools: &AskedTools,
+) -> Result<Vec<Prompt>, ApiError> {
+    match kind {
+        CompletionKind::Chat => Ok(vec![Prompt::Chat(Conversation {
+            messages: messages::messages(fields)?,
+            tools: tools.told().to_vec(),
+        })]),
+        CompletionKind::Text => completions::prompts(fields),
+    }
+}
+
+/// The bound on the tokens that are generated after a prompt of so many tokens, if so many are asked
+/// for.
+fn output_bound(
+    kind: CompletionKind,
+    context_tokens: u32,
+    (prompt_tokens, asked): (usize, Option<u32>),
+) -> Result<u32, ApiError> {
+    let taken = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+    let left = context_tokens.saturating_sub(taken);
+    let (param, unasked) = match kind {
+        CompletionKind::Chat => ("messages", left),
+        CompletionKind::Text => ("prompt", COMPLETION_TOKENS.min(left)),
+    };
+    let output_tokens = asked.unwrap_or(unasked).max(1);
+    if output_tokens > left {
+        return Err(ApiError::ContextExceeded {
+            param,
+            context_tokens,
+            prompt_tokens,
+            output_tokens,
+        });
+    }
+    Ok(output_tokens)
+}
+
+// === impl Local ===
+
+impl Local {
+    /// A request that no engine reads.
+    fn none(kind: CompletionKind, fields: &Fields<'_>) -> Self {
+        let job = passing::job(passing::output_tokens(kind, fields));
+        Self {
+            works: vec![(job, PromptBlocks::default())],
+            of_prompt: 1,
+            transfer: Transfer::Whole,
+            calls: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_does_not_fit_the_context_is_refused() {
+        for (kind, prompt, asked, bound) in [
+            (CompletionKind::Chat, 10, None, Some(90)),
+            (CompletionKind::Chat, 10, Some(90), Some(90)),
+            (CompletionKind::Chat, 10, Some(91), None),
+            (CompletionKind::Chat, 99, None, Some(1)),
+            (CompletionKind::Chat, 100, None, None),
+            (CompletionKind::Chat, usize::MAX, Some(1), None),
+            (CompletionKind::Text, 10, None, Some(16)),
+            (CompletionKind::Text, 90, None, Some(10)),
+            (CompletionKind::Text, 100, None, None),
+        ] {
+            let got = output_bound(kind, 100, (prompt, asked)).ok();
+            assert_eq!(got, bound, "{kind:?} {prompt} {asked:?}");
+        }
+    }
+}
