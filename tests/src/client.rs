@@ -2,7 +2,7 @@
 //! what it sees against the server's OpenAPI document.
 
 use std::net::SocketAddr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full};
@@ -68,7 +68,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// The checks of answers and bodies.
 pub(crate) static CONFORMANCE: LazyLock<Conformance> =
-    LazyLock::new(|| Conformance::of(routes::table()));
+    LazyLock::new(|| Conformance::of(routes::table(Arc::default())));
 
 // === impl Client ===
 

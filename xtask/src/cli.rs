@@ -6,7 +6,8 @@ use pointsman_notation::nearest;
 pub(crate) const USAGE: &str = "\
 Project tasks. Usage: cargo xtask TASK
 
-  serve [ARGS]                    the default policies, then `pointsman serve ARGS` in release
+  serve [ARGS]                    the default policies, then `pointsman serve ARGS` in release;
+                                  `serve --fleet 4` has several executors to route between
   policies [NAME...]              build these policies, or all, to components in <target>/policies
   test [OPTIONS] [ARGS]           policies, then cargo test --workspace ARGS
       --skip-policies             the policies as they were built last

@@ -22,6 +22,8 @@ use super::backend::{self, Backend, URL, backend};
 
 /// The key of an executor's share of its device's tokens.
 pub(super) const SHARE_WEIGHT: &str = "share-weight";
+/// The field with the executor's name.
+pub(super) const EXECUTOR: &str = "executor";
 pub(super) const SLOTS: &str = "slots";
 const MODELS_MAX: &str = "models-max";
 const UNLOAD_DELAY: &str = "model-unload-delay-ms";
@@ -42,7 +44,7 @@ pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
     };
     let one = form(&["name"], [one_model(), vec![device_property()]].concat());
     let several = [vec![models_property(1)], vec![device_property()]].concat();
-    let several = form(&["models", "executor"], several);
+    let several = form(&["models", EXECUTOR], several);
     let elsewhere = [backend::own_properties(), vec![models_property(0)]].concat();
     let elsewhere = form(&[URL], elsewhere);
     let schema = json_schema!({
@@ -81,7 +83,7 @@ fn device_property() -> (&'static str, Value) {
 
 fn executor_property() -> (&'static str, Value) {
     let about = "The executor's name; by default its device's and its model's, or its address.";
-    ("executor", name_schema(about))
+    (EXECUTOR, name_schema(about))
 }
 
 fn name_schema(description: &str) -> Value {
@@ -133,7 +135,7 @@ pub(super) fn added(fields: Fields<'_>) -> Result<Added, ApiError> {
 
 fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
     let (names, models) = models(&mut fields)?;
-    let executor = take_name(&mut fields, "executor")?;
+    let executor = take_name(&mut fields, EXECUTOR)?;
     let device = take_name(&mut fields, "device")?;
     let terms = terms(&mut fields)?;
     let own = [
@@ -144,7 +146,7 @@ fn addition(mut fields: Fields<'_>) -> Result<Addition, ApiError> {
     let known: Vec<&str> = all.iter().flatten().map(|(name, _)| *name).collect();
     fields.none_left(&known)?;
     if matches!(models, AddedModels::Served) && executor.is_none() {
-        return Err(ApiError::Missing("executor"));
+        return Err(ApiError::Missing(EXECUTOR));
     }
     Ok(Addition {
         models,

@@ -10,7 +10,9 @@ use pointsman_http::error::ApiError;
 use pointsman_http::fields::{Fields, Properties, integer, mismatched_text};
 use serde_json::json;
 
-use super::addition::{MODELS, SLOTS, SLOTS_RANGE, each_once, take_name, terms, terms_properties};
+use super::addition::{
+    EXECUTOR, MODELS, SLOTS, SLOTS_RANGE, each_once, take_name, terms, terms_properties,
+};
 
 /// The field that tells a server elsewhere from an engine.
 pub(super) const URL: &str = "url";
@@ -122,7 +124,7 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     })?;
     let slots = fields.take_integer(SLOTS, &SLOTS_RANGE)?;
     let server = ServerConfig {
-        name: take_name(&mut fields, "executor")?,
+        name: take_name(&mut fields, EXECUTOR)?,
         software: software.map(|(software, _)| *software),
         key: key.map(ServerKey::new),
         models: models.unwrap_or_default(),
@@ -141,7 +143,7 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     let own = own_properties().into_iter();
     let shared = terms_properties().into_iter();
     let mut known: Vec<&str> = own.chain(shared).map(|(name, _)| name).collect();
-    known.extend(["executor", "models"]);
+    known.extend([EXECUTOR, "models"]);
     fields.none_left(&known)?;
     Ok((server, terms))
 }

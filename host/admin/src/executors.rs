@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_driver::catalog::Catalog;
-use pointsman_driver::fleet::AddError;
+use pointsman_driver::fleet::{AddError, Fleet};
 use pointsman_driver::message::{ByClass, Load};
 use pointsman_driver::operator::{
     ChangeRefused, ExecutorChange, ExecutorRow, Fate, Operator, Overview, PresentModel,
@@ -17,10 +17,11 @@ use pointsman_http::openapi::named;
 use pointsman_http::{App, Call};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
+use tokio::task;
 
 use super::addition::{Added, SHARE_WEIGHT, added, weight, weight_schema};
 use super::devices::Device;
-use super::in_time;
+use super::{Desk, in_time};
 
 /// The executors, the first 1000 in attach order, and the devices.
 #[derive(Serialize, JsonSchema)]
@@ -144,19 +145,22 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Json<ExecutorList>, ApiError>
     Ok(Json(ExecutorList::new(&call.app.catalog(), &overview)))
 }
 
-pub(crate) async fn add(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+/// Adds an executor, and keeps it for the next start.
+///
+/// # Cancellation
+/// An addition that has begun goes on.
+pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     let app = call.app;
-    let added = added(Fields::parse(&call.body().await?)?)?;
+    let body = call.body().await?;
+    let added = added(Fields::parse(&body)?)?;
     app.check_serving()?;
     let fleet = Arc::clone(&app.fleet);
-    let added = match added {
-        Added::Engine(addition) => fleet.add(addition).await,
-        Added::Server(backend) => {
-            let (server, terms) = *backend;
-            fleet.connect(server, terms).await
-        }
-    };
-    match added {
+    let adding = task::spawn(async move {
+        let row = attach(&fleet, added).await?;
+        desk.kept.keep(&row.name, &body).await;
+        Ok(row)
+    });
+    match adding.await.unwrap_or(Err(AddError::Ended)) {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ AddError::Load(_)) => Err(ApiError::field("path", error.to_string())),
         Err(error @ AddError::NotServed { .. }) => {
@@ -191,19 +195,47 @@ pub(crate) async fn resume(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     change(call, ExecutorChange::Resume).await
 }
 
-/// Begins the removal of an executor. The removal goes on after the answer.
-pub(crate) async fn remove(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
-    change(call, ExecutorChange::Remove).await
+/// Begins the removal of an executor, which no start adds again. The removal goes on after the answer.
+pub(crate) async fn remove(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+    let (app, name) = (call.app, call.parameter);
+    let removed = changed(app, &name, ExecutorChange::Remove).await;
+    match removed {
+        Ok(removed) => {
+            desk.kept.forget(&name).await;
+            Ok(removed)
+        }
+        Err(ApiError::Absent(message)) if desk.kept.forget(&name).await => Err(ApiError::Absent(
+            format!("{message}; the next start would have tried it again, and does not now"),
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+/// Adds an executor to a fleet.
+pub(super) async fn attach(fleet: &Arc<Fleet>, added: Added) -> Result<ExecutorRow, AddError> {
+    let fleet = Arc::clone(fleet);
+    match added {
+        Added::Engine(addition) => fleet.add(addition).await,
+        Added::Server(backend) => {
+            let (server, terms) = *backend;
+            fleet.connect(server, terms).await
+        }
+    }
 }
 
 /// Gives an executor another share of its device's tokens.
-pub(crate) async fn share_weight(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn share_weight(
+    desk: Arc<Desk>,
+    call: Call<'_>,
+) -> Result<Json<Executor>, ApiError> {
     let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let mut fields = Fields::parse(&body)?;
     let weight = weight(&mut fields)?.ok_or(ApiError::Missing(SHARE_WEIGHT))?;
     fields.none_left(&[SHARE_WEIGHT])?;
-    changed(&app, &name, ExecutorChange::ShareWeight(weight)).await
+    let changed = changed(&app, &name, ExecutorChange::ShareWeight(weight)).await?;
+    desk.kept.set(&name, (SHARE_WEIGHT, weight.into())).await;
+    Ok(changed)
 }
 
 /// The schema of the body of [`share_weight`].

@@ -17,6 +17,7 @@ mod devices;
 mod dumps;
 mod executors;
 mod journal;
+mod kept;
 mod loads;
 mod models;
 mod monitor;
@@ -38,6 +39,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+pub use kept::KeptExecutors;
 pub use policies::PolicyListing;
 pub use routes::routes;
 
@@ -48,6 +50,8 @@ struct Desk {
     drafts: Arc<Semaphore>,
     /// The newest numbers of the monitor.
     newest: monitor::Newest,
+    /// The executors that operators have added.
+    kept: Arc<KeptExecutors>,
 }
 
 /// The questions and orders there are.
@@ -103,11 +107,12 @@ async fn finished<Draft: Send + 'static, T: Send + 'static>(
 
 // === impl Desk ===
 
-impl Default for Desk {
-    fn default() -> Self {
+impl Desk {
+    fn new(kept: Arc<KeptExecutors>) -> Self {
         Self {
             drafts: Arc::new(Semaphore::new(DRAFTS_MAX)),
             newest: monitor::Newest::default(),
+            kept,
         }
     }
 }

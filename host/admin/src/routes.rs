@@ -9,8 +9,8 @@ use pointsman_http::{RouteAccess, route_function};
 use pointsman_openai::hinted;
 
 use super::{
-    Desk, addition, decisions, devices, dumps, executors, journal, loads, models, monitor, orders,
-    policies, route, tenants,
+    Desk, KeptExecutors, addition, decisions, devices, dumps, executors, journal, loads, models,
+    monitor, orders, policies, route, tenants,
 };
 
 const ORDER: &str = "Answered with what is in force then.";
@@ -19,11 +19,11 @@ const ORDER: &str = "Answered with what is in force then.";
 const DRIVER_FAILURES: &[u16] = &[500, 503];
 const ORDER_FAILURES: &[u16] = &[409, 500, 503];
 
-/// The routes of operators.
+/// The routes of operators. Executors that they add and remove are kept and forgotten by `kept`.
 #[must_use]
-pub fn routes() -> Vec<Route> {
-    let desk = Arc::default();
-    [policy_routes(), fleet_routes(), request_routes(&desk)]
+pub fn routes(kept: Arc<KeptExecutors>) -> Vec<Route> {
+    let desk = Arc::new(Desk::new(kept));
+    [policy_routes(), fleet_routes(&desk), request_routes(&desk)]
         .into_iter()
         .flatten()
         .collect()
@@ -78,13 +78,13 @@ fn policy_routes() -> Vec<Route> {
 }
 
 /// The routes about executors, devices, models and tenants.
-fn fleet_routes() -> Vec<Route> {
+fn fleet_routes(desk: &Arc<Desk>) -> Vec<Route> {
     vec![
         admin_get("/admin/executors", route_function!(executors::list))
             .named("listExecutors", "admin")
             .about("Lists the executors and devices.", "")
             .fails(DRIVER_FAILURES),
-        order("/admin/executors", route_function!(executors::add))
+        order("/admin/executors", route_function!(executors::add, desk))
             .named("addExecutor", "admin")
             .about(
                 "Adds an executor, and its model unless that is served already.",
@@ -97,7 +97,7 @@ fn fleet_routes() -> Vec<Route> {
             .named("retrieveExecutor", "admin")
             .about("Shows an executor.", "")
             .fails(DRIVER_FAILURES),
-        Route::at(Method::DELETE, "/admin/executors/{name}", route_function!(executors::remove))
+        Route::at(Method::DELETE, "/admin/executors/{name}", route_function!(executors::remove, desk))
             .named("removeExecutor", "admin")
             .access(RouteAccess::Orders)
             .about(
@@ -112,7 +112,7 @@ fn fleet_routes() -> Vec<Route> {
         order("/admin/executors/{name}/resume", route_function!(executors::resume))
             .named("resumeExecutor", "admin")
             .about("Has a drained executor take requests again.", ""),
-        order("/admin/executors/{name}/share-weight", route_function!(executors::share_weight))
+        order("/admin/executors/{name}/share-weight", route_function!(executors::share_weight, desk))
             .named("setExecutorShareWeight", "admin")
             .about("Gives an executor another share of its device's tokens.", "")
             .takes(RouteBody::Required(executors::share_weight_schema)),

@@ -1,14 +1,17 @@
 //! The whole table of routes: the rows that each surface brings.
 
+use std::sync::Arc;
+
+use pointsman_admin::KeptExecutors;
 use pointsman_http::routes::{RouteTable, server_routes};
 
-/// The table of all that can be asked for.
+/// The table of all that can be asked for. Executors that operators add are kept by `kept`.
 #[must_use]
-pub fn table() -> RouteTable {
+pub fn table(kept: Arc<KeptExecutors>) -> RouteTable {
     let rows = [
         pointsman_openai::routes(),
         server_routes(),
-        pointsman_admin::routes(),
+        pointsman_admin::routes(kept),
     ];
     RouteTable::new(rows.into_iter().flatten(), pointsman_openai::passed_on())
 }
@@ -22,12 +25,12 @@ mod tests {
 
     #[test]
     fn the_table_is_consistent() {
-        assert_eq!(Conformance::of(table()).check_table(), Ok(()));
+        assert_eq!(Conformance::of(table(Arc::default())).check_table(), Ok(()));
     }
 
     #[test]
     fn the_path_tells_the_operation() {
-        let table = Conformance::of(table());
+        let table = Conformance::of(table(Arc::default()));
         for (path, expected) in [
             ("/v1/chat/completions", Operation::Chat),
             ("/v1/completions", Operation::TextCompletion),

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use pointsman_admin::KeptExecutors;
 use pointsman_core::{Hook, Input, Machine, Micros};
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::clock::{self, SystemClock};
@@ -149,11 +150,15 @@ impl Server {
         backends::start(config, &core.fleet)
             .await
             .context("backends")?;
+        let state = config.state_folder.as_deref().map(State::open);
+        let state = state.unwrap_or_default();
+        let kept = Arc::new(KeptExecutors::open(state.report().path.as_deref()));
+        kept.restore(&core.fleet).await;
         let (phase, phases) = watch::channel(ServerPhase::Starting);
         let quotas = Arc::new(Quotas::default());
         quotas.set(tenant_limits(config));
         let (rules, rules_in_force) = watch::channel(Arc::new(access_rules(config)));
-        let reconciler = start_reconciler(config, &core.driver, &shared, woken)?;
+        let reconciler = start_reconciler(config, (&core.driver, state), &shared, woken)?;
         let watched = Watched {
             phase: phases,
             rules: rules_in_force,
@@ -166,7 +171,7 @@ impl Server {
         };
         let app = App::new(
             http_settings(config),
-            routes::table(),
+            routes::table(kept),
             Arc::clone(&core.fleet),
             core.driver.clone(),
             watched,
@@ -481,19 +486,18 @@ fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {
 /// Starts the reconciler, which makes the first policies ready.
 fn start_reconciler(
     config: &Config,
-    driver: &DriverHandle,
+    (driver, state): (&DriverHandle, State),
     shared: &Shared,
     woken: Receiver<()>,
 ) -> Result<ReconcilerHandle> {
     let clock = shared.clock;
-    let state = config.state_folder.as_deref().map(State::open);
     let spec = ReconcilerSpec {
         settings: config.policies.clone(),
         bounds: config.core.bounds(),
         embedded: embedded::policies()?.to_vec(),
         engine: PolicyEngine::with_compiler(config.compiler.clone())?,
         clock: Arc::new(move || clock.now()),
-        state: state.unwrap_or_default(),
+        state,
         waker: shared.waker.clone(),
     };
     let port = DriverPort {

@@ -4,6 +4,7 @@
 //! lock              held by the server that uses it
 //! state.json        orders, quarantine, digests of the last good policies
 //! state.damaged     a state.json that could not be read
+//! executors.json    executors that operators added (`pointsman_admin::KeptExecutors`)
 //! policies/         last good components, by digest
 //! dumps/            faults, the newest last
 //! code/             compiled components, private

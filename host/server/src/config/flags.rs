@@ -9,6 +9,7 @@ use clap::Args;
 use pointsman_executor::server::ServerUrl;
 
 use super::LogFormat;
+use super::fleet::SIZES;
 
 /// Flags that name the configuration file, or override it.
 #[derive(Args, Clone, Debug, Default)]
@@ -31,6 +32,16 @@ pub struct Flags {
     /// with OpenAI's API, found out by asking. Repeatable; replaces the backends of the file
     #[arg(long = "backend", value_name = "URL")]
     pub backends: Vec<ServerUrl>,
+
+    /// Try policies on N executors of the demo model, each half as fast and half as large as the one before.
+    /// Replaces the models, executors, backends and devices of the file
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(SIZES),
+        conflicts_with_all = ["models", "backends"]
+    )]
+    pub fleet: Option<u32>,
 
     /// Folder of policies, watched for changes [default: ./policies.d, if it exists]
     #[arg(long, value_name = "DIR")]

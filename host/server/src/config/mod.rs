@@ -14,6 +14,7 @@
 mod error;
 mod file;
 mod flags;
+mod fleet;
 mod validate;
 mod written;
 

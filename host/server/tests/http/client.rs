@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use pointsman_http::openapi::conformance::Conformance;
@@ -14,7 +14,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpSocket, TcpStream};
 
 /// The checks of answers and bodies.
-static CONFORMANCE: LazyLock<Conformance> = LazyLock::new(|| Conformance::of(routes::table()));
+static CONFORMANCE: LazyLock<Conformance> =
+    LazyLock::new(|| Conformance::of(routes::table(Arc::default())));
 
 /// A connection to the server.
 pub(crate) struct Client {

@@ -87,7 +87,7 @@ impl Stage {
         fleet.show(catalog(&["demo"]));
         let app = Arc::new(App::new(
             http_settings(&config),
-            routes::table(),
+            routes::table(Arc::default()),
             Arc::clone(&fleet),
             driver,
             watched,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 
@@ -27,13 +28,20 @@ struct Process {
     child: Child,
     log: Option<JoinHandle<()>>,
     url: String,
+    /// The lines that the server logged before it served.
+    begun: String,
 }
 
 impl Host {
     /// Starts a server with a policy folder and these lines of configuration.
     pub(crate) fn start(config: &str) -> Self {
+        Self::start_as(&[], config)
+    }
+
+    /// The same, with these flags.
+    pub(crate) fn start_as(flags: &[&str], config: &str) -> Self {
         let folder = policy_folder();
-        let process = Process::start(&folder, config, "serving on ");
+        let process = Process::start(&folder, (flags, config), "serving on ");
         Self { folder, process }
     }
 
@@ -44,14 +52,14 @@ impl Host {
         for (name, bytes) in files {
             fs::write(folder.path().join("policies.d").join(name), bytes).unwrap();
         }
-        let process = Process::start(&folder, config, "answering on ");
+        let process = Process::start(&folder, (&[], config), "answering on ");
         Self { folder, process }
     }
 
     /// Kills the server, and starts it again over the same folders.
     pub(crate) fn restart(&mut self, config: &str) {
         self.process.kill();
-        self.process = Process::start(&self.folder, config, "serving on ");
+        self.process = Process::start(&self.folder, (&[], config), "serving on ");
     }
 
     /// Lets the server have `bytes` of memory of its own above what it has now. One that wants more is
@@ -148,6 +156,51 @@ impl Host {
         answer
     }
 
+    /// Asks something with this body, and returns the status and the JSON of the answer.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let addr = self.process.url.trim_start_matches("http://");
+        let mut socket = self.connect();
+        write!(
+            socket,
+            "{method} {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap())
+    }
+
+    /// Begins a streamed completion, and returns its head and the connection, which keeps it running.
+    pub(crate) fn stream(&self, body: &str) -> (String, BufReader<TcpStream>) {
+        let mut socket = self.connect();
+        write!(
+            socket,
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut reader = BufReader::new(socket);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+        }
+        (head, reader)
+    }
+
+    /// The lines that the server logged before it served.
+    pub(crate) fn log(&self) -> &str {
+        &self.process.begun
+    }
+
+    /// The path of a file in the folder of the server.
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
     /// The state of the journal, as the server shows it to operators.
     pub(crate) fn journal(&self) -> Value {
         let answer = self.get("/admin/journal");
@@ -224,8 +277,9 @@ pub(crate) fn policy(name: &str) -> Vec<u8> {
 }
 
 impl Process {
-    /// Starts a server, and returns once its log has `sign` and the address behind it.
-    fn start(folder: &TempDir, config: &str, sign: &str) -> Self {
+    /// Starts a server with these flags and lines of configuration, and returns once its log has `sign` and the
+    /// address behind it.
+    fn start(folder: &TempDir, (flags, config): (&[&str], &str), sign: &str) -> Self {
         let config = format!(
             "listen = '127.0.0.1:0'\nstate-folder = 'state'\n[policies]\n\
              folder = 'policies.d'\nsettle = '10ms'\npoll = '50ms'\n{config}"
@@ -233,15 +287,17 @@ impl Process {
         fs::write(folder.path().join("pointsman.toml"), config).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
             .args(["serve", "--config", "pointsman.toml"])
+            .args(flags)
             .current_dir(folder.path())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
+        let (mut line, mut begun) = (String::new(), String::new());
         let url = loop {
             line.clear();
-            assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended: {begun}");
+            begun.push_str(&line);
             if let Some((_, rest)) = line.split_once(sign) {
                 break rest.split([' ', '"', ',', '\n']).next().unwrap().to_owned();
             }
@@ -252,6 +308,7 @@ impl Process {
             child,
             log: Some(log),
             url,
+            begun,
         }
     }
 

@@ -7,7 +7,9 @@
 )]
 
 mod commands;
+mod fleet;
 mod host;
 mod hostile;
+mod kept;
 mod orders;
 mod starting;

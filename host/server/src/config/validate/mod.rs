@@ -25,6 +25,7 @@ use toml::Spanned;
 use super::error::{ConfigError, Place, Wrong};
 use super::file::{self, File, Given};
 use super::flags::{Flags, listen_address};
+use super::fleet;
 use super::{
     AdminConfig, Config, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN, LogConfig,
     Secret, WrittenKeys,
@@ -80,6 +81,10 @@ pub(super) fn config(
     here: &Here,
 ) -> Result<Config, ConfigError> {
     let check = Check { source };
+    if flags.fleet.is_some() {
+        (file.models, file.executors) = Default::default();
+        (file.backends, file.devices, file.cpu) = Default::default();
+    }
     let patience = std::mem::take(&mut file.policies.patience);
     let compile = std::mem::take(&mut file.policies.compile);
     let executors = file
@@ -90,7 +95,10 @@ pub(super) fn config(
     let models = file.models.0.first().map(|given| given.span().start);
     let models = models.filter(|_| flags.models.is_empty());
     let steps = devices::steps(&file);
-    let devices = check.devices(file.cpu, file.devices.0, here)?;
+    let devices = match flags.fleet {
+        Some(size) => fleet::devices(size, here.processors),
+        None => check.devices(file.cpu, file.devices.0, here)?,
+    };
     let elsewhere = match file.backends.0.len() + flags.backends.len() {
         0 => models::Elsewhere::None,
         1.. => models::Elsewhere::Some,

@@ -14,6 +14,7 @@ use super::super::DeviceConfig;
 use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file;
 use super::super::flags::{Flags, ModelFlag};
+use super::super::fleet;
 use super::Check;
 use crate::embedded;
 
@@ -49,6 +50,12 @@ impl Check<'_> {
     ) -> Result<Served, ConfigError> {
         if !flags.models.is_empty() {
             return of_flags(&flags.models);
+        }
+        if flags.fleet.is_some() {
+            return Ok(Served {
+                models: self.models(&[])?,
+                executors: fleet::executors(devices, DEMO),
+            });
         }
         if models.is_empty() && executors.is_empty() && elsewhere == Elsewhere::Some {
             return Ok(Served::default());

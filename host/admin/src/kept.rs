@@ -1,0 +1,241 @@
+//! Executors that operators have added, kept for the next start.
+//!
+//! Each is kept as the body of the order that added it, under the name that it got. A change of its share is
+//! kept, too; that it drains is not, as with the executors of the configuration.
+//!
+//! # Invariants
+//! 1. An executor that was removed stays removed
+//!    (`executors_that_operators_added_outlive_a_restart`, in `host/server/tests/running/kept.rs`).
+//! 2. Nothing that is kept stops the start: a file that cannot be read is set aside, an executor that cannot be
+//!    added is told of, and a name that the configuration has now is the configuration's (there, too).
+//!
+//! # Not here
+//! The folder, which one server has at a time (`pointsman_lifecycle::state`).
+
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pointsman_driver::fleet::{AddError, Fleet};
+use pointsman_http::error::ApiError;
+use pointsman_http::fields::Fields;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
+
+use super::addition::{EXECUTOR, added};
+use super::executors::attach;
+
+/// The name of the file in the state folder. It may have keys of servers: it is its owner's alone.
+const FILE: &str = "executors.json";
+/// The name of a file that could not be understood.
+const ASIDE: &str = "executors.damaged";
+/// The most bytes of the file.
+const BYTES_MAX: u64 = 16 << 20;
+/// The edition of the file's form.
+const VERSION: u32 = 1;
+
+/// The body of an order that added an executor, with the executor's name.
+type KeptOrder = Map<String, Value>;
+
+/// The file.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct KeptFile {
+    version: u32,
+    executors: Vec<KeptOrder>,
+}
+
+/// The executors that operators have added.
+#[derive(Debug, Default)]
+pub struct KeptExecutors {
+    /// Absent: nothing outlives the server.
+    file: Option<PathBuf>,
+    /// In the order of their addition. Locked while the file is written, so that the file has what was last.
+    orders: Mutex<Vec<KeptOrder>>,
+}
+
+/// A reason why a kept executor is not there.
+#[derive(Debug, thiserror::Error)]
+enum RestoreError {
+    #[error(transparent)]
+    Order(#[from] ApiError),
+    #[error(transparent)]
+    Added(#[from] AddError),
+}
+
+// === impl KeptExecutors ===
+
+impl KeptExecutors {
+    /// The executors that are kept in the state folder; absent: nothing outlives the server. A file that cannot
+    /// be understood is set aside, and that is logged.
+    #[must_use]
+    pub fn open(folder: Option<&Path>) -> Self {
+        let Some(folder) = folder else {
+            return Self::default();
+        };
+        let path = folder.join(FILE);
+        let orders = match pointsman_files::read(&path, BYTES_MAX) {
+            Ok(bytes) => parsed(&bytes),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        };
+        let orders = orders.or_else(|error| set_aside(folder, &error).map(|()| Vec::new()));
+        match orders {
+            Ok(orders) => Self {
+                file: Some(path),
+                orders: Mutex::new(orders),
+            },
+            Err(error) => {
+                let path = path.display();
+                warn!(%path, %error, "executors that operators add do not outlive this server");
+                Self::default()
+            }
+        }
+    }
+
+    /// Adds the executors that are kept to a fleet which has those of the configuration.
+    pub async fn restore(self: &Arc<Self>, fleet: &Arc<Fleet>) {
+        let orders = self.orders().clone();
+        let mut added = 0;
+        for order in orders {
+            let name = name_of(&order).to_owned();
+            if is_in(fleet, &name) {
+                warn!(
+                    executor = name,
+                    "the configuration has an executor of this name: the one that an operator added is forgotten"
+                );
+                self.forget(&name).await;
+            } else if let Err(error) = restored(fleet, &order).await {
+                warn!(
+                    executor = name,
+                    %error,
+                    "an executor that an operator added is not there; it is tried again at the next start, unless \
+                     DELETE /admin/executors/NAME forgets it"
+                );
+            } else {
+                added += 1;
+            }
+        }
+        if added > 0 {
+            info!(
+                executors = added,
+                "executors that operators added are there again"
+            );
+        }
+    }
+
+    /// Keeps the executor `name`, which an order with this body added.
+    pub(super) async fn keep(self: &Arc<Self>, name: &str, body: &[u8]) {
+        let Ok(mut order) = serde_json::from_slice::<KeptOrder>(body) else {
+            // It was understood as an order, which is an object.
+            return;
+        };
+        order.insert(EXECUTOR.to_owned(), name.into());
+        let name = name.to_owned();
+        let change = move |orders: &mut Vec<KeptOrder>| {
+            orders.retain(|kept| name_of(kept) != name);
+            orders.push(order);
+        };
+        self.change(change).await;
+    }
+
+    /// Keeps another value of a field of the executor `name`, if that is kept.
+    pub(super) async fn set(self: &Arc<Self>, name: &str, (field, value): (&str, Value)) {
+        let (name, field) = (name.to_owned(), field.to_owned());
+        let change = move |orders: &mut Vec<KeptOrder>| {
+            let mut orders = orders.iter_mut();
+            if let Some(order) = orders.find(|order| name_of(order) == name) {
+                order.insert(field, value);
+            }
+        };
+        self.change(change).await;
+    }
+
+    /// Forgets the executor `name`. Returns true if it was kept.
+    pub(super) async fn forget(self: &Arc<Self>, name: &str) -> bool {
+        let is_kept = self.orders().iter().any(|order| name_of(order) == name);
+        if is_kept {
+            let name = name.to_owned();
+            let change =
+                move |orders: &mut Vec<KeptOrder>| orders.retain(|order| name_of(order) != name);
+            self.change(change).await;
+        }
+        is_kept
+    }
+
+    /// Changes the orders, and writes them down on a thread that may wait for a disk.
+    async fn change(self: &Arc<Self>, change: impl FnOnce(&mut Vec<KeptOrder>) + Send + 'static) {
+        let kept = Arc::clone(self);
+        let changed = spawn_blocking(move || {
+            let mut orders = kept.orders();
+            let before = orders.clone();
+            change(&mut orders);
+            match &kept.file {
+                Some(file) if before != *orders => write(file, &orders),
+                Some(_) | None => Ok(()),
+            }
+        });
+        let written = changed
+            .await
+            .unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        if let Err(error) = written {
+            warn!(%error, "executors that operators added not written: a restart has those before");
+        }
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Vec<KeptOrder>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_in(fleet: &Fleet, name: &str) -> bool {
+    let catalog = fleet.catalog();
+    let catalog = catalog.borrow();
+    catalog.executors.iter().any(|known| known.name == name)
+}
+
+async fn restored(fleet: &Arc<Fleet>, order: &KeptOrder) -> Result<(), RestoreError> {
+    let body = Value::Object(order.clone()).to_string();
+    let added = added(Fields::parse(body.as_bytes())?)?;
+    attach(fleet, added).await?;
+    Ok(())
+}
+
+/// The name of a kept executor.
+fn name_of(order: &KeptOrder) -> &str {
+    order.get(EXECUTOR).and_then(Value::as_str).unwrap_or("")
+}
+
+fn parsed(bytes: &[u8]) -> io::Result<Vec<KeptOrder>> {
+    let file: KeptFile = serde_json::from_slice(bytes)?;
+    if file.version != VERSION {
+        let why = format!("version {} where {VERSION} is known", file.version);
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    if file.executors.iter().any(|order| name_of(order).is_empty()) {
+        let why = "an executor without a name";
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    Ok(file.executors)
+}
+
+/// Sets a file aside that could not be read, and begins anew.
+fn set_aside(folder: &Path, why: &io::Error) -> io::Result<()> {
+    let aside = folder.join(ASIDE);
+    fs::rename(folder.join(FILE), &aside)?;
+    let aside = aside.display();
+    warn!(%aside, %why, "executors that operators added are not known: their file is set aside");
+    Ok(())
+}
+
+fn write(file: &Path, orders: &[KeptOrder]) -> io::Result<()> {
+    let kept = KeptFile {
+        version: VERSION,
+        executors: orders.to_vec(),
+    };
+    let text = serde_json::to_vec_pretty(&kept)?;
+    pointsman_files::replace(file, |file| file.write_all(&text))
+}
