@@ -34,6 +34,7 @@ export const lifecycle = {
       reasons: REASONS,
       stateVersion: 1,
       ordersOne: false,
+      settings: [],
     };
   },
 

@@ -31,6 +31,7 @@ class Lifecycle(exports.Lifecycle):
             reasons=REASONS,
             state_version=1,
             orders_one=False,
+            settings=[],
         )
 
     def configure(self, settings, bounds):

@@ -11,6 +11,7 @@ use clap::Parser;
 use pointsman_core::rows::RequestClass;
 use pointsman_journal::JournalReader;
 use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_policy_cli::PolicyCommand;
 use pointsman_policy_cli::simulate::{SimulateArgs, simulate};
 use pointsman_server::config::JournalPlace;
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
@@ -41,6 +42,24 @@ fn said(journal: &Path, flags: &str) -> Result<String> {
     let none: [EmbeddedPolicy; 0] = [];
     simulate(&line.args, &none, &mut out)?;
     Ok(String::from_utf8(out)?)
+}
+
+/// The command line of a test of `pointsman policy`.
+#[derive(Debug, Parser)]
+struct PolicyLine {
+    #[command(subcommand)]
+    command: PolicyCommand,
+}
+
+/// Tunes a policy on a journal, without embedded policies.
+fn tuned(journal: &Path, output: &Path, flags: &str) -> Result<String> {
+    let policy = component_path("kv-cost").display().to_string();
+    let (journal, output) = (journal.display().to_string(), output.display().to_string());
+    let words = ["policy", "tune", &policy, "--workload", &journal];
+    let words = words.into_iter().chain(["--output", &output]);
+    let line = words.chain(flags.split_whitespace());
+    let line = PolicyLine::try_parse_from(line.chain(["--objective", "mean ttft"]))?;
+    Ok(pointsman_policy_cli::run(&line.command, &[])?.text)
 }
 
 fn json(journal: &Path, flags: &str) -> Value {
@@ -241,6 +260,25 @@ fn other_policies_are_simulated_beside_the_recorded_ones_and_the_output_is_the_s
     let twice = &faster["contenders"][0]["runs"][0]["report"]["ttft_ms"]["mean"];
     assert!(
         twice.as_f64().unwrap() > 2.0 * journal["recorded"]["ttft_ms"]["mean"].as_f64().unwrap()
+    );
+}
+
+#[test]
+fn a_policy_is_tuned_on_a_journal() {
+    let (folder, _) = recorded(KvKeeper::Host);
+    let beside = tempfile::tempdir().unwrap();
+    let output = beside.path().join("kv-cost.toml");
+    let text = tuned(folder.path(), &output, "--budget 6 --unconfirmed").unwrap();
+    let shown = folder.path().display();
+    for part in ["searched: {}, first two thirds", "held out: {}, last third"] {
+        let line = part.replace("{}", &shown.to_string());
+        assert!(text.contains(&line), "{line} not in\n{text}");
+    }
+    let fleet = tuned(folder.path(), &output, "--executors 3").unwrap_err();
+    let said = format!("{fleet:#}");
+    assert!(
+        said.contains("the executors of a journal are those that it has"),
+        "{said}"
     );
 }
 

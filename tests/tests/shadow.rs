@@ -235,6 +235,7 @@ impl Instance for Stuck {
             reasons: Vec::new(),
             state_version: 1,
             orders_one: true,
+            settings: Vec::new(),
         })
     }
 

@@ -17,7 +17,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
@@ -72,7 +72,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If it cannot be written; the file at `path` is then as it was.
 pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let beside = path.with_extension("new");
+    let beside = beside(path);
     let written = create(&beside).and_then(|mut file| {
         write(&mut file)?;
         file.flush()?;
@@ -85,8 +85,29 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> 
         return written;
     }
     // The move is on the disk once the folder is.
-    path.parent()
-        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    match path.parent() {
+        None => Ok(()),
+        Some(folder) if folder.as_os_str().is_empty() => File::open(".")?.sync_all(),
+        Some(folder) => File::open(folder)?.sync_all(),
+    }
+}
+
+/// Checks that [`replace`] could put a file at `path` at present, for who has much to do before that.
+///
+/// # Errors
+/// If it could not.
+pub fn check_replaceable(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    let beside = beside(path);
+    create(&beside)?;
+    fs::remove_file(&beside)
+}
+
+/// The path at which a file is until it is whole.
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }
 
 fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
@@ -167,5 +188,31 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fifo(&home.path().join("file.new"));
         assert!(replace(&path, |_| Ok(())).is_err(), "a FIFO beside it");
+        fifo(&home.path().join("file.new"));
+        assert!(check_replaceable(&path).is_err(), "a FIFO beside it");
+    }
+
+    #[test]
+    fn a_check_says_if_a_file_could_be_replaced_and_leaves_all_as_it_is() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file.json");
+        check_replaceable(&path).unwrap();
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+        fs::write(&path, "one").unwrap();
+        check_replaceable(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        let error = check_replaceable(home.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+        assert!(check_replaceable(&path.join("below")).is_err());
+    }
+
+    #[test]
+    fn a_name_without_a_folder_is_in_the_current_one() {
+        let name = format!("a_name_without_a_folder.{}", std::process::id());
+        let path = Path::new(&name);
+        replace(path, |file| file.write_all(b"one")).unwrap();
+        let read = fs::read(path);
+        fs::remove_file(path).unwrap();
+        assert_eq!(read.unwrap(), b"one");
     }
 }

@@ -192,6 +192,7 @@ pub(crate) fn scripted(name: &str) -> Handle {
             reasons: vec!["because".to_owned()],
             state_version: 1,
             orders_one: true,
+            settings: Vec::new(),
         },
         hooks: HookSet::from_iter([Hook::Priority]),
         refuses_settings: None,

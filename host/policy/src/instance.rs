@@ -14,6 +14,7 @@ use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{Bounds, ExecutorId, HookSet, Micros, Moment, Needs, Question, Reply};
 
 pub use crate::fault::Fault;
+use crate::settings::SettingSchema;
 
 /// One running instance of a policy.
 ///
@@ -110,6 +111,8 @@ pub struct PolicyDescription {
     pub state_version: u32,
     /// True if it is asked for the order of a single request too.
     pub orders_one: bool,
+    /// Its settings.
+    pub settings: Vec<SettingSchema>,
 }
 
 impl PolicyDescription {

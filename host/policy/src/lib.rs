@@ -40,6 +40,7 @@ mod rehearsal;
 mod runner;
 mod scan;
 mod selftest;
+mod settings;
 mod shadow;
 mod stats;
 mod store;
@@ -62,11 +63,14 @@ pub use host::{
 pub use instance::{Candidate, Fault, Instance, LogLevel, LogLine, PolicyDescription};
 pub use limits::{Limits, Patience};
 pub use mode::{CanaryShare, CanaryUnit, Mode, ModeError, Percent};
-pub use policy::{Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, start};
+pub use policy::{
+    Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, describe, start,
+};
 pub use recorder::PolicyRecorder;
 pub use rehearsal::{ExplainError, Rehearsal};
 pub use runner::{Answered, InstanceCounters, Restarts, Runner, observe_all};
 pub use selftest::{Scene, SelfTestError, self_test};
+pub use settings::{SettingRange, SettingSchema};
 pub use shadow::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};
 pub use stats::Spread;
 pub use wasm::WasmInstance;

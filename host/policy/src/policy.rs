@@ -18,6 +18,7 @@ use crate::component::{Digest, PolicyComponent};
 use crate::instance::{Fault, Instance, PolicyDescription};
 use crate::limits::Limits;
 use crate::runner::Runner;
+use crate::settings;
 use crate::wasm::WasmInstance;
 
 #[cfg(test)]
@@ -344,6 +345,22 @@ pub enum DescriptionError {
         /// Largest allowed number.
         max: u32,
     },
+    /// A setting is described in a way that is of no use.
+    #[error("setting {key:?} {why}")]
+    Setting {
+        /// Key of the setting.
+        key: String,
+        /// The fault of its description.
+        why: &'static str,
+    },
+    /// The number of settings, or of the texts of one, is above the limit.
+    #[error("{count} settings or texts of one, {max} are allowed")]
+    TooManySettings {
+        /// Number of them.
+        count: usize,
+        /// Largest allowed number.
+        max: u32,
+    },
     /// The policy exports no hook.
     #[error("makes no decision: it has no hook")]
     NoHooks,
@@ -363,19 +380,33 @@ pub enum DescriptionError {
 /// If any of these steps faults, the policy refuses its settings, or its description is not usable.
 /// The policy in force is not affected.
 pub fn start(source: PolicySource) -> Result<Runner, StartError> {
-    let instance = source.instantiate();
-    let mut instance = instance.map_err(|fault| source.blamed(fault))?;
-    let described = instance.describe();
-    let mut description = described.map_err(|fault| source.blamed(fault))?;
-    forget_needs_of_absent(&mut description.needs, instance.as_ref());
-    check_texts(&description, source.limits())?;
-    check_hooks(&description, instance.hooks())?;
+    let (description, mut instance) = described(&source)?;
     let source = source.or_named(&description.name);
     instance
         .configure(&source.settings, &source.bounds)
         .map_err(|fault| StartError::ConfigureFaulted(source.blamed(fault)))?
         .map_err(StartError::SettingsRefused)?;
     Ok(Runner::new(source, description, instance))
+}
+
+/// Instantiates a policy and asks for its description, and no more.
+///
+/// # Errors
+/// If one of these steps faults, or the description is not usable.
+pub fn describe(source: &PolicySource) -> Result<PolicyDescription, StartError> {
+    described(source).map(|(description, _)| description)
+}
+
+fn described(source: &PolicySource) -> Result<(PolicyDescription, Box<dyn Instance>), StartError> {
+    let instance = source.instantiate();
+    let mut instance = instance.map_err(|fault| source.blamed(fault))?;
+    let described = instance.describe();
+    let mut description = described.map_err(|fault| source.blamed(fault))?;
+    forget_needs_of_absent(&mut description.needs, instance.as_ref());
+    check_texts(&description, source.limits())?;
+    settings::check(&description.settings, source.limits())?;
+    check_hooks(&description, instance.hooks())?;
+    Ok((description, instance))
 }
 
 fn check_texts(said: &PolicyDescription, limits: &Limits) -> Result<(), DescriptionError> {
@@ -397,7 +428,11 @@ fn check_texts(said: &PolicyDescription, limits: &Limits) -> Result<(), Descript
     })
 }
 
-fn check_text(what: &'static str, text: &str, max: usize) -> Result<(), DescriptionError> {
+pub(crate) fn check_text(
+    what: &'static str,
+    text: &str,
+    max: usize,
+) -> Result<(), DescriptionError> {
     let bytes = text.len();
     if bytes > max {
         return Err(DescriptionError::TooLong { what, bytes, max });

@@ -28,7 +28,10 @@ fn main() -> ExitCode {
     let (done, otherwise) = match command {
         CliCommand::Serve(args) if args.check => (check(&args.flags), ExitCode::FAILURE),
         CliCommand::Serve(args) => (serve(&args.flags), ExitCode::FAILURE),
-        CliCommand::Policy(command) => (policy(&command), ExitCode::from(NOT_DONE)),
+        CliCommand::Policy(command) => {
+            let command = command.typed(env::args().collect());
+            (policy(&command), ExitCode::from(NOT_DONE))
+        }
         CliCommand::Operator(command) => (operate(&command), ExitCode::from(NOT_DONE)),
         CliCommand::Simulate(mut args) => {
             args.command = env::args().collect();

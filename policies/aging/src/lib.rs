@@ -17,7 +17,7 @@ mod settings;
 mod warmth;
 
 use pointsman_sdk::wire::types::{AskedRequest, Request, RequestClass};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
 
 use diversity::Diversity;
 pub use settings::Settings;
@@ -69,9 +69,13 @@ impl Policy for Aging {
         }
     }
 
+    fn settings() -> Vec<Setting> {
+        Settings::described()
+    }
+
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
-            weights: settings.weights()?,
+            weights: settings.weights(),
             warmth: Warmth::default(),
             diversity: Diversity::default(),
             ranking: Vec::new(),

@@ -1,11 +1,11 @@
 //! The operator's settings, and the weights that follow from them.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 /// A day. Longer is a mistake of unit, and would put the sums near overflow.
-const SECONDS_MAX: u32 = 86_400;
+const SECONDS_MAX: u64 = 86_400;
 
 /// Settings; see the README for what they do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -50,30 +50,63 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn weights(self) -> Result<Weights, String> {
-        check_range("affinity-bonus", self.affinity_bonus, 0..=1_000_000)?;
-        check_range(
-            "queue-aging-equalization",
-            self.queue_aging_equalization,
-            1..=SECONDS_MAX,
-        )?;
-        check_range("class-lead", self.class_lead, 0..=SECONDS_MAX)?;
-        check_range("priority-step", self.priority_step, 0..=SECONDS_MAX)?;
-        check_range("priority-max", self.priority_max, 0..=1000)?;
-        check_range("head-start-max", self.head_start_max, 0..=SECONDS_MAX)?;
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::number(
+                "affinity-bonus",
+                0..=1_000_000,
+                default.affinity_bonus,
+                "Points of a request whose model is warm; 0: warmth does not count.",
+            ),
+            Setting::number(
+                "queue-aging-equalization",
+                1..=SECONDS_MAX,
+                default.queue_aging_equalization,
+                "Seconds of waiting that outweigh a warm model.",
+            ),
+            Setting::number(
+                "class-lead",
+                0..=SECONDS_MAX,
+                default.class_lead,
+                "Seconds of waiting that a latency-critical request is ahead of a throughput one.",
+            ),
+            Setting::number(
+                "priority-step",
+                0..=SECONDS_MAX,
+                default.priority_step,
+                "Seconds of waiting that each step of client priority is worth.",
+            ),
+            Setting::number(
+                "priority-max",
+                0..=1000,
+                default.priority_max,
+                "Client priority, at most, either way.",
+            ),
+            Setting::number(
+                "head-start-max",
+                0..=SECONDS_MAX,
+                default.head_start_max,
+                "Seconds of head start, at most.",
+            ),
+        ]
+    }
+
+    pub(crate) fn weights(self) -> Weights {
         // A warm model earns the bonus, and waiting earns it in each equalization time: a warm
         // model is worth just that time, however large the bonus.
         let warm = match self.affinity_bonus {
             0 => 0,
             _ => micros(self.queue_aging_equalization),
         };
-        Ok(Weights {
+        Weights {
             warm,
             class_lead: micros(self.class_lead),
             priority_step: micros(self.priority_step),
             priority_max: i64::from(self.priority_max),
             head_start_max: micros(self.head_start_max),
-        })
+        }
     }
 }
 

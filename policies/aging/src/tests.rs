@@ -306,3 +306,8 @@ fn settings_out_of_range_are_refused() {
         "`class-lead`: invalid value: integer `-1`, expected u32",
     );
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::Aging>();
+}

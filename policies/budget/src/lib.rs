@@ -24,7 +24,9 @@ use pointsman_sdk::wire::admission::Verdict;
 use pointsman_sdk::wire::budget::{Allotments, Arrangement, DeviceTokens};
 use pointsman_sdk::wire::preemption::{Eviction, Shortage};
 use pointsman_sdk::wire::types::{AskedRequest, Change};
-use pointsman_sdk::{Admission, Description, Feed, Mirror, Moment, Policy, Preemption, export};
+use pointsman_sdk::{
+    Admission, Description, Feed, Mirror, Moment, Policy, Preemption, Setting, export,
+};
 
 use admit::{Books, Door};
 use evict::{Rules, YieldToOlder};
@@ -57,9 +59,13 @@ impl Policy for Budget {
         }
     }
 
+    fn settings() -> Vec<Setting> {
+        Settings::described()
+    }
+
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
-            settings: settings.validated()?,
+            settings,
             queue: Queue::default(),
             tenants: Tenants::default(),
         })

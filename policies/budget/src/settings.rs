@@ -1,6 +1,6 @@
 //! The operator's settings.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 /// Settings; see the README.
@@ -54,14 +54,49 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn validated(self) -> Result<Self, String> {
-        check_range("retry-after", self.retry_after, 1..=3600)?;
-        check_range("share-tolerance", self.share_tolerance, 0..=1_000_000)?;
-        check_range("max-single-engine", self.max_single_engine, 100..=1000)?;
-        check_range("swap-from", self.swap_from, 1..=1_000_000)?;
-        if let Some(tokens) = self.prefill_max {
-            check_range("prefill-max", tokens, 1..=1_000_000)?;
-        }
-        Ok(self)
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::choice(
+                "overflow",
+                &["block", "drop-newest", "drop-oldest"],
+                "Fate of a request that finds the queue full.",
+            ),
+            Setting::number(
+                "retry-after",
+                1..=3600,
+                default.retry_after,
+                "Seconds after which a refused client is told to come back.",
+            ),
+            Setting::number(
+                "share-tolerance",
+                0..=1_000_000,
+                default.share_tolerance,
+                "Permille of its share that a tenant may go beyond it before its requests make place.",
+            ),
+            Setting::number(
+                "max-single-engine",
+                100..=1000,
+                default.max_single_engine,
+                "Permille of a device's tokens that one engine gets at most.",
+            ),
+            Setting::optional_number(
+                "prefill-max",
+                1..=1_000_000,
+                "Prompt tokens that an engine may compute in a step; left out: as many as the step has.",
+            ),
+            Setting::yes_or_no(
+                "yield-to-older",
+                default.yield_to_older,
+                "Whether a sequence that cannot grow may take the blocks of a later one.",
+            ),
+            Setting::number(
+                "swap-from",
+                1..=1_000_000,
+                default.swap_from,
+                "Tokens that a victim must hold to be moved to host memory instead of being computed again.",
+            ),
+        ]
     }
 }

@@ -244,3 +244,8 @@ fn settings_out_of_range_are_refused() {
         "`overflow`: unknown variant `drop`, expected one of `block`, `drop-newest`, `drop-oldest`",
     );
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::Budget>();
+}

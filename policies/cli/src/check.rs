@@ -6,7 +6,8 @@ use anyhow::Result;
 use pointsman_core::{FaultKind, Needs, RowKind};
 use pointsman_notation::chain;
 use pointsman_policy::{
-    LogLine, PolicyComponent, PolicySource, Runner, SelfTestError, StartError, self_test, start,
+    LogLine, PolicyComponent, PolicySource, Runner, SelfTestError, SettingSchema, StartError,
+    self_test, start,
 };
 
 use super::facts::FileFacts;
@@ -85,6 +86,19 @@ fn describe(facts: &mut Facts, started: &Runner) {
     facts.add("summary", said.summary.as_str());
     facts.list("reads", reads(&said.needs));
     facts.list("reasons", &said.reasons);
+    facts.list("settings", said.settings.iter().map(setting));
+}
+
+/// A line about a setting: its key, values, default and meaning.
+pub(super) fn setting(setting: &SettingSchema) -> String {
+    let SettingSchema {
+        key,
+        about,
+        values,
+        default,
+    } = setting;
+    let default = default.as_deref().unwrap_or("left out");
+    format!("{key}: {values}; {default} by default. {about}")
 }
 
 /// A line for each hook that reads rows.

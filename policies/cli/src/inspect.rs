@@ -1,11 +1,13 @@
-//! `policy inspect`: the facts of a file. No code in the file is run, so it need not be a policy.
+//! `policy inspect`: the facts of a file. It need not be a policy. Of one that is, `describe` alone is
+//! called, which tells its settings.
 
 use anyhow::Result;
-use pointsman_policy::Digest;
+use pointsman_policy::{Digest, Limits, PolicySource};
+use serde_json::Map;
 
 use super::facts::{FileFacts, SECTIONS};
 use super::table::{Facts, grouped};
-use super::{Done, PolicyFileArg, file};
+use super::{Done, PolicyFileArg, check, file};
 
 /// Arguments of `policy inspect`.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,6 +32,9 @@ pub(super) fn run(args: &Args) -> Result<Done> {
             for (section, text) in SECTIONS.into_iter().zip(author.texts) {
                 facts.list(section, text);
             }
+            if let Some(settings) = settings(&bytes)? {
+                facts.list("settings", settings);
+            }
             text.push_str(&facts.text());
             Ok(Done::good(text))
         }
@@ -45,6 +50,17 @@ pub(super) fn run(args: &Args) -> Result<Done> {
             Ok(Done::not_good(text))
         }
     }
+}
+
+/// The settings that a policy describes; absent: the file is no policy of this release, and
+/// `policy check` says why.
+fn settings(bytes: &[u8]) -> Result<Option<Vec<String>>> {
+    let Ok(component) = file::load(bytes)? else {
+        return Ok(None);
+    };
+    let source = PolicySource::component(&component, &Map::new(), Limits::default());
+    let said = pointsman_policy::describe(&source).ok();
+    Ok(said.map(|said| said.settings.iter().map(check::setting).collect()))
 }
 
 /// The size and the digest of a file.

@@ -1,7 +1,7 @@
 //! The commands of policies' authors and of operators.
 //!
-//! [`PolicyCommand`] is `pointsman policy`: it makes, builds, checks, tests and measures a policy
-//! without a server, and gives orders about policies to a running server. [`simulate`] is
+//! [`PolicyCommand`] is `pointsman policy`: it makes, builds, checks, tests, measures and tunes a
+//! policy without a server, and gives orders about policies to a running server. [`simulate`] is
 //! `pointsman simulate`, [`journal`] has `pointsman replay` and `pointsman journal`, and
 //! [`OperatorCommand`] has questions and orders to a running server that are not about policies.
 //!
@@ -35,6 +35,7 @@ mod status;
 mod stopwatch;
 mod table;
 mod test;
+mod tune;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,12 +54,14 @@ pub enum PolicyCommand {
     Build(build::Args),
     /// Load, start, configure and test a policy as a server would, and say what to fix
     Check(check::Args),
-    /// Show the facts of a file, without running it
+    /// Show the facts of a file, and the settings of a policy
     Inspect(inspect::Args),
     /// Run scenarios against a policy, and check its properties
     Test(test::Args),
     /// Measure latency and fuel by fleet size, beside the default policies
     Bench(bench::Args),
+    /// Search settings that do better in simulations, and write them beside the policy
+    Tune(Box<tune::Args>),
     /// Show the policies in force in a running server
     Status(status::Args),
     /// Bind a decision to a policy, in a running server
@@ -108,6 +111,7 @@ pub fn run(command: &PolicyCommand, defaults: &'static [EmbeddedPolicy]) -> anyh
         PolicyCommand::Inspect(args) => inspect::run(args),
         PolicyCommand::Test(args) => test::run(args, defaults),
         PolicyCommand::Bench(args) => bench::run(args, defaults),
+        PolicyCommand::Tune(args) => tune::run(args, defaults),
         PolicyCommand::Status(args) => status::run(args),
         PolicyCommand::Bind(args) => order::bind(args),
         PolicyCommand::Mode(args) => order::mode(args),
@@ -133,6 +137,19 @@ struct SettingsArg {
     /// The policy's [settings] and [limits], as in the file beside a policy in the policy folder
     #[arg(long, value_name = "FILE.toml")]
     settings: Option<PathBuf>,
+}
+
+// === impl PolicyCommand ===
+
+impl PolicyCommand {
+    /// Takes note of the command line, which some commands write down.
+    #[must_use]
+    pub fn typed(mut self, words: Vec<String>) -> Self {
+        if let Self::Tune(args) = &mut self {
+            args.command = words;
+        }
+        self
+    }
 }
 
 // === impl SettingsArg ===

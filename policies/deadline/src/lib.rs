@@ -23,7 +23,7 @@ use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::AskedRequest;
 use pointsman_sdk::{
     Case, Description, ExecutorIndex, Explanation, Feed, Mirror, Moment, Pick, Policy, Priority,
-    Router, export,
+    Router, Setting, export,
 };
 
 use reason::Reason;
@@ -54,9 +54,13 @@ impl Policy for Deadline {
         }
     }
 
+    fn settings() -> Vec<Setting> {
+        Settings::described()
+    }
+
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
-            settings: settings.validated()?,
+            settings,
             table: Table::default(),
         })
     }

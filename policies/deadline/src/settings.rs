@@ -1,10 +1,10 @@
 //! The operator's settings.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
-const DAY_SECONDS: u32 = 86_400;
+const DAY_SECONDS: u64 = 86_400;
 
 /// Settings; see the README for what they do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -40,10 +40,28 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn validated(self) -> Result<Self, String> {
-        check_range("patience", self.patience, 0..=DAY_SECONDS)?;
-        check_range("output-share", self.output_share, 0..=1000)?;
-        Ok(self)
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::number(
+                "patience",
+                0..=DAY_SECONDS,
+                default.patience,
+                "Seconds after its arrival at which a request without a deadline should have started.",
+            ),
+            Setting::number(
+                "output-share",
+                0..=1000,
+                default.output_share,
+                "Permille of the bound that an answer is taken to have where its length is not hinted.",
+            ),
+            Setting::choice(
+                "late",
+                &["give-up", "run-last"],
+                "Fate of a request that no executor can end in time.",
+            ),
+        ]
     }
 
     pub(crate) fn patience_micros(&self) -> u64 {

@@ -343,3 +343,8 @@ fn settings_out_of_range_are_refused() {
         "`late`: unknown variant `drop`, expected `give-up` or `run-last`",
     );
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::Deadline>();
+}

@@ -16,7 +16,7 @@ mod settings;
 mod snapshot;
 
 use pointsman_sdk::wire::types::{AskedRequest, Change};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
 
 use accounts::Accounts;
 pub use settings::Settings;
@@ -43,6 +43,10 @@ impl Policy for FairShare {
             reasons: Vec::new(),
             state_version: 1,
         }
+    }
+
+    fn settings() -> Vec<Setting> {
+        Settings::described()
     }
 
     fn new(settings: Settings) -> Result<Self, String> {

@@ -1,6 +1,6 @@
 //! The operator's settings, and the cost of tokens by them.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use pointsman_sdk::wire::types::Tenant;
 use serde::Deserialize;
 
@@ -30,10 +30,32 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::number(
+                "prompt-token-cost",
+                0..=1000,
+                default.prompt_token_cost,
+                "Cost of a prompt token.",
+            ),
+            Setting::number(
+                "output-token-cost",
+                0..=1000,
+                default.output_token_cost,
+                "Cost of a generated token; one of both costs is above 0.",
+            ),
+            Setting::number(
+                "aging",
+                0..=1_000_000,
+                default.aging,
+                "Tokens that a second of waiting is worth.",
+            ),
+        ]
+    }
+
     pub(crate) fn validated(self) -> Result<Self, String> {
-        check_range("prompt-token-cost", self.prompt_token_cost, 0..=1000)?;
-        check_range("output-token-cost", self.output_token_cost, 0..=1000)?;
-        check_range("aging", self.aging, 0..=1_000_000)?;
         if self.prompt_token_cost == 0 && self.output_token_cost == 0 {
             return Err(
                 "`prompt-token-cost` and `output-token-cost`: one must be above 0".to_owned(),

@@ -373,3 +373,8 @@ fn settings_out_of_range_are_refused() {
         "`aging`: 1000001 is not between 0 and 1000000",
     );
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::FairShare>();
+}

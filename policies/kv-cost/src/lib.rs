@@ -20,7 +20,7 @@ use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
     Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Pick, Place, Policy,
-    Ranking, Router, explain, export,
+    Ranking, Router, Setting, explain, export,
 };
 
 use cost::{Prompt, cost, credit_unlisted};
@@ -60,9 +60,13 @@ impl Policy for KvCost {
         }
     }
 
+    fn settings() -> Vec<Setting> {
+        Settings::described()
+    }
+
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
-            settings: settings.checked()?,
+            settings,
             ranking: Ranking::default(),
         })
     }

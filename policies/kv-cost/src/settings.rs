@@ -1,11 +1,11 @@
 //! The operator's settings.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 /// The most that a cached token may save, in thousandths. Above 1,000 it also outweighs prompts that
 /// wait for their prefill.
-const CREDIT_MAX: u32 = 10_000;
+const CREDIT_MAX: u64 = 10_000;
 
 /// Settings; see the README.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -58,21 +58,55 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks the ranges. Scales above a hundred and requests of more than a million tokens are
-    /// slips of the pen, and within these bounds no cost overflows.
-    pub(crate) fn checked(self) -> Result<Self, String> {
-        let bounds = [
-            ("prefill-scale", self.prefill_scale, 100_000),
-            ("device-credit", self.device_credit, CREDIT_MAX),
-            ("host-credit", self.host_credit, CREDIT_MAX),
-            ("disk-credit", self.disk_credit, CREDIT_MAX),
-            ("shared-credit", self.shared_credit, CREDIT_MAX),
-            ("request-cost", self.request_cost, 1_000_000),
-            ("temperature", self.temperature, 1_000_000),
-        ];
-        for (key, value, max) in bounds {
-            check_range(key, value, 0..=max)?;
-        }
-        Ok(self)
+    /// The settings, described. Scales above a hundred and requests of more than a million tokens are
+    /// slips of the pen, and within these ranges no cost overflows.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::number(
+                "prefill-scale",
+                0..=100_000,
+                default.prefill_scale,
+                "Cost of a token to be prefilled, in thousandths.",
+            ),
+            Setting::number(
+                "device-credit",
+                0..=CREDIT_MAX,
+                default.device_credit,
+                "Savings by a prompt token in device memory, in thousandths.",
+            ),
+            Setting::number(
+                "host-credit",
+                0..=CREDIT_MAX,
+                default.host_credit,
+                "Savings by a prompt token in host memory, in thousandths.",
+            ),
+            Setting::number(
+                "disk-credit",
+                0..=CREDIT_MAX,
+                default.disk_credit,
+                "Savings by a prompt token on disk, in thousandths.",
+            ),
+            Setting::number(
+                "shared-credit",
+                0..=CREDIT_MAX,
+                default.shared_credit,
+                "Savings by a prompt token in a shared cache, in thousandths.",
+            ),
+            Setting::number(
+                "request-cost",
+                0..=1_000_000,
+                default.request_cost,
+                "Cost of a request that is on the executor already, in tokens.",
+            ),
+            Setting::number(
+                "temperature",
+                0..=1_000_000,
+                default.temperature,
+                "Distance from the least cost that the choice may stray, in thousandths; 0: none.",
+            ),
+            Setting::choice("ties", &["attach-order", "seeded"], "Winner among equals."),
+            Setting::other("seed", "a whole number", "0", "Seed of all that is drawn."),
+        ]
     }
 }

@@ -281,3 +281,8 @@ fn settings_out_of_range_are_named() {
     assert!(refused(r#"{"temperature": 1000001}"#).is_err());
     assert_eq!(refused(r#"{"temperature": 1000000}"#), Ok(()));
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::KvCost>();
+}

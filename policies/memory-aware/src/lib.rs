@@ -26,7 +26,7 @@ use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{
     Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Policy,
-    Ranking, Reach, Router, Turns, export,
+    Ranking, Reach, Router, Setting, Turns, export,
 };
 
 use cold::Drains;
@@ -63,6 +63,10 @@ impl Policy for MemoryAware {
             reasons: Reason::texts(),
             state_version: 1,
         }
+    }
+
+    fn settings() -> Vec<Setting> {
+        Settings::described()
     }
 
     fn new(settings: Settings) -> Result<Self, String> {

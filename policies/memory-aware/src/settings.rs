@@ -1,10 +1,10 @@
 //! The operator's settings.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 /// A thousand times over. More is a mistake of unit.
-const WEIGHT_MAX: u32 = 1_000_000;
+const WEIGHT_MAX: u64 = 1_000_000;
 
 /// Settings; see the README.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -120,34 +120,132 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks the ranges.
-    pub(crate) fn checked(self) -> Result<Self, String> {
-        let weights = [
-            ("device-credit", self.device_credit),
-            ("host-credit", self.host_credit),
-            ("disk-credit", self.disk_credit),
-            ("shared-credit", self.shared_credit),
-            ("prefill-scale", self.prefill_scale),
-            ("active-cost", self.active_cost),
-            ("stall-cost", self.stall_cost),
+    /// The settings, described. A question or an `observe` must end in a fleet of any size, so what
+    /// makes them longer is bounded.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        let mut all = vec![
+            Setting::choice(
+                "balance",
+                &["memory", "slots"],
+                "The load by which one executor is better than another.",
+            ),
+            Setting::other(
+                "pressure-tiers",
+                "three numbers that ascend to at most 1000",
+                "[700,850,950]",
+                "Permille of blocks in use at which the pressure tiers after the first begin.",
+            ),
+            Setting::yes_or_no(
+                "session-preference",
+                default.session_preference,
+                "Whether a session prefers the executor that served it last.",
+            ),
+            Setting::choice(
+                "rendezvous",
+                &["groups", "never", "always"],
+                "Sessions without such an executor that are hashed to one.",
+            ),
+            Setting::choice(
+                "group-hint",
+                &["keep", "prefer", "ignore"],
+                "Meaning of a request's topology group.",
+            ),
+            Setting::number(
+                "affinity-bonus",
+                0..=1_000_000,
+                default.affinity_bonus,
+                "Points of a request whose model is warm; 0: warmth does not count.",
+            ),
+            Setting::choice(
+                "cold-models",
+                &["drain", "start"],
+                "Help for a request whose model is warm nowhere.",
+            ),
+            Setting::number(
+                "cold-models-max",
+                0..=64,
+                default.cold_models_max,
+                "Models warm nowhere that executors are kept free for, at most.",
+            ),
+            Setting::number(
+                "candidates",
+                1..=8,
+                default.candidates,
+                "Executors that an answer names, best first.",
+            ),
+            Setting::number(
+                "looks-max",
+                0..=64,
+                default.looks_max,
+                "Looks at every executor that an answer may take to find out why requests have no place.",
+            ),
         ];
-        for (key, value) in weights {
-            if value > WEIGHT_MAX {
-                return Err(format!("`{key}`: {value} permille is above {WEIGHT_MAX}"));
-            }
-        }
+        all.extend(default.described_weights());
+        all
+    }
+
+    fn described_weights(self) -> [Setting; 8] {
+        [
+            Setting::number(
+                "tokens-per-block",
+                1..=1_000_000,
+                self.tokens_per_block,
+                "Tokens of a block, for executors that do not report them.",
+            ),
+            Setting::number(
+                "device-credit",
+                0..=WEIGHT_MAX,
+                self.device_credit,
+                "Worth of a block held on the device, in permille of a block.",
+            ),
+            Setting::number(
+                "host-credit",
+                0..=WEIGHT_MAX,
+                self.host_credit,
+                "Worth of a block held in host memory, in permille of a block.",
+            ),
+            Setting::number(
+                "disk-credit",
+                0..=WEIGHT_MAX,
+                self.disk_credit,
+                "Worth of a block held on disk, in permille of a block.",
+            ),
+            Setting::number(
+                "shared-credit",
+                0..=WEIGHT_MAX,
+                self.shared_credit,
+                "Worth of a block that a shared cache holds, in permille of a block.",
+            ),
+            Setting::number(
+                "prefill-scale",
+                0..=WEIGHT_MAX,
+                self.prefill_scale,
+                "Cost of a block of prefill, in permille of a decode block.",
+            ),
+            Setting::number(
+                "active-cost",
+                0..=WEIGHT_MAX,
+                self.active_cost,
+                "Cost of a request placed on the executor, in permille of a decode block.",
+            ),
+            Setting::number(
+                "stall-cost",
+                0..=WEIGHT_MAX,
+                self.stall_cost,
+                "Cost of a block of prefill for each request that it stalls, in permille of that block.",
+            ),
+        ]
+    }
+
+    /// Checks what is more than a range.
+    pub(crate) fn checked(self) -> Result<Self, String> {
         let tiers = self.pressure_tiers;
         if !tiers.is_sorted() || tiers[2] > 1000 {
             return Err(format!(
                 "`pressure-tiers`: {tiers:?} do not ascend to at most 1000 permille"
             ));
         }
-        check_range("affinity-bonus", self.affinity_bonus, 0..=1_000_000)?;
-        check_range("candidates", self.candidates, 1..=8)?;
-        // A question or an `observe` must end in a fleet of any size.
-        check_range("cold-models-max", self.cold_models_max, 0..=64)?;
-        check_range("looks-max", self.looks_max, 0..=64)?;
-        check_range("tokens-per-block", self.tokens_per_block, 1..=1_000_000)?;
         Ok(self)
     }
 

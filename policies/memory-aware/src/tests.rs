@@ -315,3 +315,8 @@ fn a_session_does_not_stay_on_a_degraded_executor_while_another_is_up() {
         .ask(MEMORY, of_session());
     assert_eq!(verdicts, [(placed(&[0]), Reason::Session.index())]);
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::MemoryAware>();
+}

@@ -20,7 +20,7 @@ use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::{
     Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Pick, Place, Policy,
-    Ranking, Readiness, Router, explain, export,
+    Ranking, Readiness, Router, Setting, explain, export,
 };
 
 use bound::Bound;
@@ -94,9 +94,13 @@ impl Policy for PrefixBound {
         }
     }
 
+    fn settings() -> Vec<Setting> {
+        Settings::described()
+    }
+
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
-            settings: settings.checked()?,
+            settings,
             ranking: Ranking::default(),
             loads: Loads::new(settings.against),
         })

@@ -1,7 +1,7 @@
 //! The operator's settings. The defaults of the thresholds are those of SGLang's cache-aware
 //! router.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 /// Settings; see the README.
@@ -40,10 +40,33 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn checked(self) -> Result<Self, String> {
-        check_range("cache-threshold", self.cache_threshold, 0..=1000)?;
-        check_range("balance-abs", self.balance_abs, 0..=1_000_000)?;
-        check_range("balance-rel", self.balance_rel, 1000..=1_000_000)?;
-        Ok(self)
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::number(
+                "cache-threshold",
+                0..=1000,
+                default.cache_threshold,
+                "Permille of a prompt; more than that must be cached to be worth a detour.",
+            ),
+            Setting::number(
+                "balance-abs",
+                0..=1_000_000,
+                default.balance_abs,
+                "Requests by which a load may exceed the one it is measured against.",
+            ),
+            Setting::number(
+                "balance-rel",
+                1000..=1_000_000,
+                default.balance_rel,
+                "Permille of that load up to which it may grow beyond.",
+            ),
+            Setting::choice(
+                "against",
+                &["least", "mean"],
+                "Loads that a load is measured against.",
+            ),
+        ]
     }
 }

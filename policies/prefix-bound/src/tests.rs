@@ -134,3 +134,8 @@ fn settings_out_of_range_are_named() {
     assert!(refused(r#"{"cache-threshold": 1001}"#).is_err());
     assert!(refused(r#"{"against": "most"}"#).is_err());
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::PrefixBound>();
+}

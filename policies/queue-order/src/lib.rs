@@ -13,7 +13,9 @@
 use std::cmp::Reverse;
 
 use pointsman_sdk::wire::types::{AskedRequest, Request};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Urgency, export};
+use pointsman_sdk::{
+    Description, Feed, Mirror, Moment, Policy, Priority, Setting, Urgency, export,
+};
 use serde::Deserialize;
 
 /// One second, in micros: the weight of a request without a head start.
@@ -25,6 +27,17 @@ const SECOND: u64 = 1_000_000;
 pub struct Settings {
     /// The order of requests of one urgency.
     pub discipline: Discipline,
+}
+
+impl Settings {
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        vec![Setting::choice(
+            "discipline",
+            &["fcfs", "lcfs", "wspt"],
+            "The order of requests of one urgency.",
+        )]
+    }
 }
 
 /// The order of requests of one urgency.
@@ -68,6 +81,10 @@ impl Policy for QueueOrder {
             reasons: Vec::new(),
             state_version: 1,
         }
+    }
+
+    fn settings() -> Vec<Setting> {
+        Settings::described()
     }
 
     fn new(settings: Settings) -> Result<Self, String> {

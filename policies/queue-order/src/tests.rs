@@ -145,3 +145,8 @@ fn an_unknown_discipline_is_refused_with_the_known_ones() {
         Err("`discipline`: unknown variant `sjf`, expected one of `fcfs`, `lcfs`, `wspt`".into())
     );
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::QueueOrder>();
+}

@@ -30,7 +30,8 @@ macro_rules! export {
             }
 
             fn describe(&self) -> $crate::wire::lifecycle::Description {
-                <$policy as $crate::Policy>::describe().with(ASKS)
+                <$policy as $crate::Policy>::describe()
+                    .with(ASKS, <$policy as $crate::Policy>::settings())
             }
 
             fn configure(
@@ -306,7 +307,7 @@ pub mod component {
     impl<H: Host> lifecycle::Guest for H {
         fn describe() -> Description {
             hook_panics();
-            H::Policy::describe().with(H::ASKS)
+            H::Policy::describe().with(H::ASKS, H::Policy::settings())
         }
 
         fn configure(settings: String, bounds: Bounds) -> Result<(), String> {

@@ -9,7 +9,12 @@
 //! # assert_eq!(changes.len(), 2);
 //! ```
 
-use crate::wire::lifecycle::Bounds;
+use std::fmt::Debug;
+
+use serde_json::{Map, Value};
+
+use crate::policy::Policy;
+use crate::wire::lifecycle::{Bounds, Setting, SettingValues};
 use crate::wire::types::{
     AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Model, Moment,
     Request, RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
@@ -196,5 +201,53 @@ pub fn cached(request: u64) -> Cached {
         overlaps: None,
         floor_tokens: 0,
         shared_tokens: 0,
+    }
+}
+
+/// Checks that a policy describes its settings as they are: each one that its type has and no other,
+/// with the default that the type gives it.
+///
+/// # Panics
+/// If it does not.
+pub fn check_settings<P>()
+where
+    P: Policy,
+    P::Settings: Default + Debug + PartialEq,
+{
+    let described = P::settings();
+    let parsed = |table: Map<String, Value>| {
+        let text = Value::Object(table).to_string();
+        crate::settings::parse::<P::Settings>(&text, &described)
+    };
+    let unknown = Map::from_iter([("no such key".to_owned(), Value::Null)]);
+    let refused = parsed(unknown).expect_err("an unknown key is refused");
+    let mut known: Vec<&str> = refused.split('`').skip(3).step_by(2).collect();
+    known.sort_unstable();
+    let mut keys: Vec<&str> = described.iter().map(|it| it.key.as_str()).collect();
+    keys.sort_unstable();
+    assert_eq!(
+        keys, known,
+        "the settings that are described and those there are"
+    );
+    let defaults = described.iter().filter_map(|setting| {
+        let json = setting.default.as_ref()?;
+        let value = serde_json::from_str(json).expect("a default is JSON");
+        Some((setting.key.clone(), value))
+    });
+    assert_eq!(parsed(defaults.collect()), Ok(P::Settings::default()));
+    for setting in &described {
+        check_choices::<P>(setting);
+    }
+}
+
+/// Checks that each text of a choice is one that the setting may have.
+fn check_choices<P: Policy>(setting: &Setting) {
+    let SettingValues::Choice(texts) = &setting.values else {
+        return;
+    };
+    for text in texts {
+        let table = Map::from_iter([(setting.key.clone(), Value::from(text.as_str()))]);
+        let parsed = crate::settings::parse::<P::Settings>(&Value::Object(table).to_string(), &[]);
+        assert!(parsed.is_ok(), "`{}` is not {text}", setting.key);
     }
 }

@@ -175,7 +175,7 @@ impl<P: Policy> Runtime<P> {
         if self.policy.is_some() {
             return Err("already configured".to_owned());
         }
-        self.policy = Some(P::new(settings::parse(text)?)?);
+        self.policy = Some(P::new(settings::parse(text, &P::settings())?)?);
         self.mirror.bind(bounds);
         Ok(())
     }

@@ -121,9 +121,9 @@ pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, R
 pub use ranked::{ByRank, Ranked};
 pub use ranking::{BestFirst, Ranking};
 pub use router::{Pick, Router};
-pub use settings::{NoSettings, check_range};
+pub use settings::NoSettings;
 pub use table::ExecutorTable;
 pub use turns::{Turn, Turns};
 pub use urgency::Urgency;
-pub use wire::lifecycle::{Bounds, Feed};
+pub use wire::lifecycle::{Bounds, Feed, Setting};
 pub use wire::types::Moment;

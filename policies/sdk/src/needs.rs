@@ -2,7 +2,7 @@
 //! that the host is given.
 
 use crate::instance::Hook;
-use crate::wire::lifecycle::{self, Feed, Need};
+use crate::wire::lifecycle::{self, Feed, Need, Setting};
 
 impl Feed {
     /// The kinds of rows that [`Mirror::executors`](crate::Mirror::executors) shows, models on them aside.
@@ -26,8 +26,8 @@ pub struct Asks {
     pub orders_one: bool,
 }
 
-/// A policy in its author's words: the description that the host is given, but for what the hooks
-/// need, which [`export!`](crate::export) adds.
+/// A policy in its author's words: the description that the host is given, but for its settings and
+/// what the hooks need, which [`export!`](crate::export) adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Short; a policy file of the same name replaces it.
@@ -43,10 +43,10 @@ pub struct Description {
 }
 
 impl Description {
-    /// The description with what the policy's hooks ask for.
+    /// The description with what the policy's hooks ask for, and its settings.
     #[doc(hidden)]
     #[must_use]
-    pub fn with(self, asks: Asks) -> lifecycle::Description {
+    pub fn with(self, asks: Asks, settings: Vec<Setting>) -> lifecycle::Description {
         let needs = asks.needs.iter().map(|&(hook, feed)| Need {
             hook: hook.into(),
             feed,
@@ -59,6 +59,7 @@ impl Description {
             reasons: self.reasons,
             state_version: self.state_version,
             orders_one: asks.orders_one,
+            settings,
         }
     }
 }

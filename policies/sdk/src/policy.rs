@@ -7,7 +7,7 @@ use crate::index::ExecutorIndex;
 use crate::mirror::Mirror;
 use crate::needs::Description;
 use crate::placements::BatchPlacements;
-use crate::wire::lifecycle::Feed;
+use crate::wire::lifecycle::{Feed, Setting};
 use crate::wire::types::{AskedRequest, Cached, Change, Moment};
 use crate::wire::{admission, budget, explanation, preemption, routing};
 
@@ -19,6 +19,14 @@ pub trait Policy: Sized + Send + 'static {
 
     /// Name, version and reasons of the policy.
     fn describe() -> Description;
+
+    /// The settings, for people and for tools: meaning, values and default of each. `configure`
+    /// refuses a number that is out of its range here, before [`new`](Self::new) is called.
+    /// `fixture::check_settings` is the test that they are those of [`Settings`](Self::Settings).
+    #[must_use]
+    fn settings() -> Vec<Setting> {
+        Vec::new()
+    }
 
     /// Makes a policy with these settings.
     ///

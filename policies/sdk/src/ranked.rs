@@ -12,7 +12,7 @@ use crate::ranking::Ranking;
 use crate::router::{Pick, Router};
 use crate::turns::Turns;
 use crate::wire::explanation::Candidate;
-use crate::wire::lifecycle::Feed;
+use crate::wire::lifecycle::{Feed, Setting};
 use crate::wire::routing::Verdict;
 use crate::wire::types::{AskedRequest, Change, Moment, Request};
 use crate::wire::{admission, budget, preemption};
@@ -111,6 +111,10 @@ impl<P: Ranked> Policy for ByRank<P> {
 
     fn describe() -> Description {
         P::describe()
+    }
+
+    fn settings() -> Vec<Setting> {
+        P::settings()
     }
 
     fn new(settings: P::Settings) -> Result<Self, String> {

@@ -1,46 +1,123 @@
-//! Settings: JSON text turned into a policy's own type, with errors an operator can act on.
+//! Settings: JSON text turned into a policy's own type, with errors an operator can act on, and their
+//! descriptions.
 
 use std::ops::RangeInclusive;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use crate::wire::lifecycle::{NumberRange, Setting, SettingValues};
 
 /// The settings of a policy that has none: any key is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NoSettings {}
 
-/// Checks that the value of a setting is in its range, for [`Policy::new`](crate::Policy::new).
-///
-/// # Errors
-///
-/// A sentence for the operator, with the range.
-pub fn check_range(key: &str, value: u32, range: RangeInclusive<u32>) -> Result<(), String> {
-    if range.contains(&value) {
-        return Ok(());
+// === impl Setting ===
+
+impl Setting {
+    /// A setting that is a whole number within a range.
+    #[must_use]
+    pub fn number(
+        key: &str,
+        range: RangeInclusive<u64>,
+        default: impl Into<u64>,
+        about: &str,
+    ) -> Self {
+        let default = default.into().to_string();
+        Self::new(key, number(&range), Some(default), about)
     }
-    let (least, most) = (range.start(), range.end());
-    Err(format!(
-        "`{key}`: {value} is not between {least} and {most}"
-    ))
+
+    /// A setting that is a whole number within a range, or is left out. [`about`](Self::about) says
+    /// what that means.
+    #[must_use]
+    pub fn optional_number(key: &str, range: RangeInclusive<u64>, about: &str) -> Self {
+        Self::new(key, number(&range), None, about)
+    }
+
+    /// A setting that is true or false.
+    #[must_use]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "it is the value of the setting"
+    )]
+    pub fn yes_or_no(key: &str, default: bool, about: &str) -> Self {
+        Self::new(
+            key,
+            SettingValues::YesOrNo,
+            Some(default.to_string()),
+            about,
+        )
+    }
+
+    /// A setting that is one of a few texts; the first is the default.
+    #[must_use]
+    pub fn choice(key: &str, texts: &[&str], about: &str) -> Self {
+        let default = texts.first().map(|text| Value::from(*text).to_string());
+        let texts = texts.iter().map(|text| (*text).to_owned());
+        Self::new(key, SettingValues::Choice(texts.collect()), default, about)
+    }
+
+    /// A setting of another kind, which `values` describes. The default is JSON.
+    #[must_use]
+    pub fn other(key: &str, values: &str, default: &str, about: &str) -> Self {
+        let values = SettingValues::Other(values.to_owned());
+        Self::new(key, values, Some(default.to_owned()), about)
+    }
+
+    fn new(key: &str, values: SettingValues, default: Option<String>, about: &str) -> Self {
+        Self {
+            key: key.to_owned(),
+            about: about.to_owned(),
+            values,
+            default,
+        }
+    }
+
+    /// Checks that a value is in the range of the setting, if it has one.
+    fn check(&self, value: &Value) -> Result<(), String> {
+        let SettingValues::Number(NumberRange { least, most }) = self.values else {
+            return Ok(());
+        };
+        match value.as_u64() {
+            Some(value) if value < least || value > most => Err(format!(
+                "`{}`: {value} is not between {least} and {most}",
+                self.key
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn number(range: &RangeInclusive<u64>) -> SettingValues {
+    SettingValues::Number(NumberRange {
+        least: *range.start(),
+        most: *range.end(),
+    })
 }
 
 /// Parses `text`. An error names the key it is about; that of an unknown key lists the known
-/// ones, if the type refuses unknown keys.
-pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Result<S, String> {
+/// ones, if the type refuses unknown keys, and that of a number out of its range has the range.
+pub(crate) fn parse<S: DeserializeOwned>(text: &str, described: &[Setting]) -> Result<S, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let Value::Object(table) = value else {
         return Err("settings must be a table".to_owned());
     };
-    let keys: Vec<(String, Value)> = table.clone().into_iter().collect();
-    S::deserialize(Value::Object(table)).map_err(|error| locate::<S>(keys, &error.to_string()))
+    let settings = S::deserialize(Value::Object(table.clone()))
+        .map_err(|error| locate::<S>(table.clone(), &error.to_string()))?;
+    for setting in described {
+        if let Some(value) = table.get(&setting.key) {
+            setting.check(value)?;
+        }
+    }
+    Ok(settings)
 }
 
 /// Adds the key to an error of serde's, which names the value alone: a key that fails by itself
 /// as all failed together is the culprit.
-fn locate<S: DeserializeOwned>(keys: Vec<(String, Value)>, error: &str) -> String {
-    let culprit = keys.into_iter().find_map(|(key, value)| {
-        let alone = serde_json::Map::from_iter([(key.clone(), value)]);
+fn locate<S: DeserializeOwned>(table: Map<String, Value>, error: &str) -> String {
+    let culprit = table.into_iter().find_map(|(key, value)| {
+        let alone = Map::from_iter([(key.clone(), value)]);
         let failed = S::deserialize(Value::Object(alone)).err()?;
         (failed.to_string() == error).then_some(key)
     });
@@ -52,7 +129,7 @@ fn locate<S: DeserializeOwned>(keys: Vec<(String, Value)>, error: &str) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use super::{check_range, parse};
+    use super::{Setting, parse};
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -70,8 +147,16 @@ mod tests {
         }
     }
 
+    fn described() -> [Setting; 2] {
+        [
+            Setting::number("candidates", 1..=8, 3_u32, "Places."),
+            Setting::optional_number("retry-after", 0..=3600, "Seconds."),
+        ]
+    }
+
     fn check(text: &str, expected: Result<Settings, &str>) {
-        assert_eq!(parse(text), expected.map_err(str::to_owned));
+        let parsed = parse(text, &described());
+        assert_eq!(parsed, expected.map_err(str::to_owned));
     }
 
     #[test]
@@ -112,10 +197,25 @@ mod tests {
     }
 
     #[test]
-    fn a_value_out_of_its_range_is_named_with_the_range() {
-        assert_eq!(check_range("candidates", 1, 1..=8), Ok(()));
-        assert_eq!(check_range("candidates", 8, 1..=8), Ok(()));
-        let error = check_range("candidates", 9, 1..=8).unwrap_err();
-        assert_eq!(error, "`candidates`: 9 is not between 1 and 8");
+    fn a_number_out_of_its_range_is_named_with_the_range() {
+        for candidates in [1, 8] {
+            let text = format!(r#"{{"candidates": {candidates}}}"#);
+            let retry_after = 1;
+            check(
+                &text,
+                Ok(Settings {
+                    candidates,
+                    retry_after,
+                }),
+            );
+        }
+        check(
+            r#"{"candidates": 9}"#,
+            Err("`candidates`: 9 is not between 1 and 8"),
+        );
+        check(
+            r#"{"retry-after": 3601}"#,
+            Err("`retry-after`: 3601 is not between 0 and 3600"),
+        );
     }
 }

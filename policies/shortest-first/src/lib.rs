@@ -13,7 +13,7 @@
 mod settings;
 
 use pointsman_sdk::wire::types::{AskedRequest, Request};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, export};
+use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
 
 pub use settings::Settings;
 use settings::Weights;
@@ -46,9 +46,13 @@ impl Policy for ShortestFirst {
         }
     }
 
+    fn settings() -> Vec<Setting> {
+        Settings::described()
+    }
+
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
-            weights: settings.weights()?,
+            weights: settings.weights(),
         })
     }
 }

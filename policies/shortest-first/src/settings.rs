@@ -1,11 +1,11 @@
 //! The operator's settings, and the weights that follow from them.
 
-use pointsman_sdk::check_range;
+use pointsman_sdk::Setting;
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const MICROS_PER_MILLISECOND: u64 = 1000;
-const DAY_SECONDS: u32 = 86_400;
+const DAY_SECONDS: u64 = 86_400;
 
 /// Settings; see the README for what they do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -38,14 +38,36 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn weights(self) -> Result<Weights, String> {
-        check_range("wait-per-token", self.wait_per_token, 0..=60_000)?;
-        check_range("tokens-max", self.tokens_max, 1..=10_000_000)?;
-        check_range("head-start-max", self.head_start_max, 0..=DAY_SECONDS)?;
-        Ok(Weights {
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
+            Setting::number(
+                "wait-per-token",
+                0..=60_000,
+                default.wait_per_token,
+                "Milliseconds of waiting that outweigh one token more.",
+            ),
+            Setting::number(
+                "tokens-max",
+                1..=10_000_000,
+                default.tokens_max,
+                "Tokens of an answer, at most: a longer one counts as this long.",
+            ),
+            Setting::number(
+                "head-start-max",
+                0..=DAY_SECONDS,
+                default.head_start_max,
+                "Seconds of head start, at most.",
+            ),
+        ]
+    }
+
+    pub(crate) fn weights(self) -> Weights {
+        Weights {
             wait_per_token: u64::from(self.wait_per_token) * MICROS_PER_MILLISECOND,
             tokens_max: self.tokens_max,
             head_start_max: u64::from(self.head_start_max) * MICROS_PER_SECOND,
-        })
+        }
     }
 }

@@ -166,3 +166,8 @@ fn settings_out_of_range_are_refused() {
         "`head-start-max`: 86401 is not between 0 and 86400",
     );
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::ShortestFirst>();
+}

@@ -20,7 +20,7 @@ use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
     Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Place,
-    Policy, Ranking, Readiness, Router, Turns, explain, export,
+    Policy, Ranking, Readiness, Router, Setting, Turns, explain, export,
 };
 
 use homes::{Claimants, Homes, claim};
@@ -31,6 +31,17 @@ use homes::{Claimants, Homes, claim};
 pub struct Settings {
     /// Fate of a request whose session's executor has no room.
     pub when_full: WhenFull,
+}
+
+impl Settings {
+    /// The settings, described.
+    pub(crate) fn described() -> Vec<Setting> {
+        vec![Setting::choice(
+            "when-full",
+            &["next", "wait"],
+            "Fate of a request whose session's executor has no room.",
+        )]
+    }
 }
 
 /// Fate of a request whose session's executor has no room.
@@ -80,6 +91,10 @@ impl Policy for Sticky {
             reasons: Reason::texts(),
             state_version: 1,
         }
+    }
+
+    fn settings() -> Vec<Setting> {
+        Settings::described()
     }
 
     fn new(settings: Settings) -> Result<Self, String> {

@@ -86,3 +86,8 @@ fn whose_turn_it_is_survives_a_reload() {
     after.restore(before.snapshot()).unwrap();
     assert_eq!(route(&mut after, 2..4), [2, 0]);
 }
+
+#[test]
+fn settings_are_described_as_they_are() {
+    pointsman_sdk::fixture::check_settings::<crate::Sticky>();
+}

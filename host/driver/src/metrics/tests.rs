@@ -42,6 +42,7 @@ impl Instance for Once {
             reasons: vec!["first".to_owned()],
             state_version: 0,
             orders_one: false,
+            settings: Vec::new(),
         })
     }
 

@@ -23,6 +23,24 @@ macro_rules! conversions_of_answers {
                 reasons: said.reasons,
                 state_version: said.state_version,
                 orders_one: said.orders_one,
+                settings: said.settings.into_iter().map(setting).collect(),
+            }
+        }
+
+        fn setting(said: wire::lifecycle::Setting) -> $crate::SettingSchema {
+            use wire::lifecycle::SettingValues;
+            $crate::SettingSchema {
+                key: said.key,
+                about: said.about,
+                values: match said.values {
+                    SettingValues::Number(range) => {
+                        $crate::SettingRange::Number(range.least..=range.most)
+                    }
+                    SettingValues::YesOrNo => $crate::SettingRange::YesOrNo,
+                    SettingValues::Choice(texts) => $crate::SettingRange::Choice(texts),
+                    SettingValues::Other(words) => $crate::SettingRange::Other(words),
+                },
+                default: said.default,
             }
         }
 

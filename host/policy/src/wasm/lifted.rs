@@ -46,8 +46,23 @@ impl Lifted for lifecycle::Description {
     fn fuel(&self) -> u64 {
         let texts = [&self.name, &self.version, &self.summary];
         let texts = texts.into_iter().chain(&self.reasons);
-        elements(self.reasons.len()) + texts.map(|text| bytes(text.len())).sum::<u64>()
+        let texts = texts.chain(self.settings.iter().flat_map(texts_of));
+        let fuel = |text: &String| bytes(text.len());
+        elements(self.reasons.len() + self.settings.len()) + texts.map(fuel).sum::<u64>()
     }
+}
+
+/// The texts of a setting.
+fn texts_of(setting: &lifecycle::Setting) -> impl Iterator<Item = &String> {
+    let values = match &setting.values {
+        lifecycle::SettingValues::Choice(texts) => texts.as_slice(),
+        lifecycle::SettingValues::Other(words) => std::slice::from_ref(words),
+        lifecycle::SettingValues::Number(_) | lifecycle::SettingValues::YesOrNo => &[],
+    };
+    [&setting.key, &setting.about]
+        .into_iter()
+        .chain(&setting.default)
+        .chain(values)
 }
 
 impl Lifted for Vec<explanation::Candidate> {

@@ -10,6 +10,7 @@ mod place;
 mod properties;
 mod refused;
 mod toolchain;
+mod tune;
 
 use std::fs;
 

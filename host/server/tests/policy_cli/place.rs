@@ -44,10 +44,16 @@ impl Place {
 
     /// `pointsman policy`, not run yet.
     pub(crate) fn command(&self) -> Command {
+        let mut command = self.pointsman();
+        command.arg("policy");
+        command
+    }
+
+    /// `pointsman`, not run yet.
+    pub(crate) fn pointsman(&self) -> Command {
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-cli");
         let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
         command
-            .arg("policy")
             .current_dir(self.folder.path())
             .env("CARGO_TARGET_DIR", kept)
             .env("CARGO_NET_OFFLINE", "true")

@@ -30,6 +30,16 @@ pub struct FailurePlan {
     pub listed: Vec<(Micros, Failure)>,
 }
 
+impl FailurePlan {
+    /// True if failures are drawn, so that another seed has others.
+    #[must_use]
+    pub fn is_random(&self) -> bool {
+        let shares = [self.failing_share, self.leaving_share];
+        let is_drawn = shares.iter().any(|share| *share > 0.0);
+        is_drawn || self.losses.is_some() || self.slowdowns.is_some()
+    }
+}
+
 /// Something that happens to each executor again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurring {

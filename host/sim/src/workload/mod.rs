@@ -207,6 +207,20 @@ impl Listed {
             left: arrivals,
         }
     }
+
+    /// Parts the arrivals: the first so many, and the rest. All stay at their times.
+    #[must_use]
+    pub fn split(self, first: u64) -> (Self, Self) {
+        let Self { roll, mut left, .. } = self;
+        let rest = usize::try_from(first).map_or(0, |first| left.len().saturating_sub(first));
+        let first = left.split_off(rest);
+        let part = |left: Vec<Arrival>| Self {
+            roll: roll.clone(),
+            total: left.len() as u64,
+            left,
+        };
+        (part(first), part(left))
+    }
 }
 
 impl Workload for Listed {

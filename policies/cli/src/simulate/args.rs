@@ -35,7 +35,7 @@ pub(super) struct RequestArgs {
 
 /// Arguments about the host and the bounds of a good answer.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct HostArgs {
+pub(crate) struct HostArgs {
     /// Requests that may wait in the queue, as core.queue-max of the configuration
     #[arg(long, value_name = "N")]
     pub(super) queue_max: Option<u32>,
@@ -88,7 +88,7 @@ impl Default for FailureKeys {
 }
 
 /// Reads a time of the command line.
-fn time(text: &str) -> Result<Time, String> {
+pub(crate) fn time(text: &str) -> Result<Time, String> {
     let value = serde::de::value::StrDeserializer::new(text);
     let read: Result<Time, serde::de::value::Error> = Time::deserialize(value);
     read.map_err(|error| error.to_string())
@@ -114,7 +114,7 @@ impl RequestArgs {
 
 impl HostArgs {
     /// The bounds of a good answer.
-    pub(super) fn goodput(&self) -> Goodput {
+    pub(crate) fn goodput(&self) -> Goodput {
         Goodput {
             ttft_max: micros(self.ttft),
             itl_max: micros(self.itl),

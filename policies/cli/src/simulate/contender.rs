@@ -9,7 +9,8 @@ use pointsman_journal::{Chain, PolicyRecord};
 use pointsman_lifecycle::{EmbeddedPolicy, sidecar};
 use pointsman_notation::{NamedLimits, TomlText};
 use pointsman_policy::{
-    Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
+    Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, SettingSchema,
+    StartError, start,
 };
 use pointsman_replay::{ComponentCache, recorded_source};
 use serde_json::{Map, Value};
@@ -133,22 +134,63 @@ impl Stable {
         Ok(contender)
     }
 
-    fn source(&self, path: &Path, settings: &str) -> Result<PolicySource> {
+    /// A policy's file, with the settings and limits beside it.
+    ///
+    /// # Errors
+    /// If there is none, or it is no policy.
+    pub(crate) fn load(&self, path: &Path) -> Result<LoadedPolicy> {
         let shown = path.display();
         let bytes = file::read(path)?;
         let component = PolicyComponent::load(&self.engine, &bytes);
         let component = component
             .map_err(|error| anyhow::anyhow!("{shown}: no policy: {}", file::explained(&error)))?;
-        let (beside, limits) = beside(path)?;
+        let (settings, limits) = beside(path)?;
+        Ok(LoadedPolicy {
+            name: file::stem(path),
+            component,
+            settings,
+            limits: patient(limits),
+        })
+    }
+
+    fn source(&self, path: &Path, settings: &str) -> Result<PolicySource> {
+        let policy = self.load(path)?;
         let settings = if settings.is_empty() {
-            beside
+            policy.settings.clone()
         } else {
             let table = TomlText::new(Path::new("settings"), spec::toml_of(settings));
             table.parse::<Map<String, Value>>()?
         };
-        let source = PolicySource::component(&component, &settings, patient(limits));
-        start(source.clone()).with_context(|| format!("{shown} does not start"))?;
+        let source = policy.source(&settings);
+        source.with_context(|| format!("{} does not start", path.display()))
+    }
+}
+
+/// A policy's file, compiled, with what the file beside it says.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadedPolicy {
+    pub(crate) name: String,
+    pub(crate) component: PolicyComponent,
+    /// The settings beside it.
+    pub(crate) settings: Map<String, Value>,
+    limits: Limits,
+}
+
+impl LoadedPolicy {
+    /// The policy with these settings.
+    ///
+    /// # Errors
+    /// If it does not start with them.
+    pub(crate) fn source(&self, settings: &Map<String, Value>) -> Result<PolicySource, StartError> {
+        let source = PolicySource::component(&self.component, settings, self.limits);
+        start(source.clone())?;
         Ok(source)
+    }
+
+    /// The settings that it takes, as it describes them.
+    pub(crate) fn described(&self) -> Result<Vec<SettingSchema>> {
+        let source = PolicySource::component(&self.component, &self.settings, self.limits);
+        Ok(pointsman_policy::describe(&source)?.settings)
     }
 }
 
@@ -173,6 +215,13 @@ fn patient(limits: Limits) -> Limits {
 }
 
 impl Contender {
+    /// These policies and one more, which takes all hooks that it has.
+    pub(crate) fn with(&self, source: &PolicySource) -> Self {
+        let mut contender = self.clone();
+        contender.seat(source.clone());
+        contender
+    }
+
     /// Adds a policy, which takes all hooks that it has.
     fn seat(&mut self, source: PolicySource) {
         let hook = None;

@@ -13,28 +13,32 @@ mod fleet;
 mod html;
 mod past;
 mod runs;
+mod scene;
 mod spec;
 mod table;
 mod workload;
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use pointsman_core::Config;
+use anyhow::{Context, Result};
 use pointsman_lifecycle::EmbeddedPolicy;
-use pointsman_sim::fleet::FleetPlan;
 use pointsman_sim::measure::RunReport;
-use pointsman_sim::workload::{Roll, Workload as _};
 use pointsman_sim::{FailurePlan, RequestPlan};
 use serde_json::json;
 
 use crate::Verdict;
-use args::{HostArgs, Lengths, RequestArgs, failures, micros};
+pub(crate) use args::time;
+pub(crate) use contender::LoadedPolicy;
 pub use contender::{Contender, Stable};
 use html::PageText;
-use past::{Accuracy, PastRun};
+use past::Accuracy;
+pub(crate) use past::PastRun;
+pub(crate) use runs::{Bar, Interrupted, at_once};
 pub use runs::{Runs, Setting, run_all};
+pub use scene::SceneArgs;
+pub(crate) use table::aligned;
 pub use table::{Estimate, table};
 pub use workload::{Changes, WorkloadSource};
 
@@ -45,35 +49,13 @@ pub struct SimulateArgs {
     #[arg(value_name = "WORKLOAD")]
     workload: String,
     #[command(flatten)]
-    requests: RequestArgs,
-    /// Executors that are alike: 4 where nothing is said
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    executors: Option<u32>,
-    /// Executors of a file, with a table [[executors]] for each kind
-    #[arg(long, value_name = "FILE.toml", conflicts_with = "executors")]
-    fleet: Option<PathBuf>,
-    #[command(flatten)]
-    executor: fleet::Keys,
-    /// A policy in the place of the defaults for the decisions it makes, with settings after commas; may be given several times
-    #[arg(long, value_name = "FILE.wasm[,KEY=VALUE]")]
-    policy: Vec<String>,
+    scene: SceneArgs,
     /// Policies to compare, each with --policy and the defaults for all that it does not decide
     #[arg(long, value_name = "FILE.wasm[,KEY=VALUE]", num_args = 1..)]
     compare: Vec<String>,
-    /// Let the built-in rule decide what no given policy does, instead of the default policies
-    #[arg(long)]
-    built_in: bool,
-    /// Failures: losses=10min,lasting=30s, slow=5min,slow-lasting=30s,slow-factor=3, failing=0.01, leaving=0.05,leaves-after=20s
-    #[arg(long, value_name = "KEY=VALUE,...")]
-    failures: Option<String>,
-    /// The first seed of all that is random
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
     /// Runs, each with the next seed: numbers are means with their 95 % confidence intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    #[command(flatten)]
-    host: HostArgs,
     /// Form of the report
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -101,11 +83,13 @@ pub fn simulate(
     defaults: &[EmbeddedPolicy],
     out: &mut dyn Write,
 ) -> Result<Verdict> {
-    let past = PastRun::find(&args.workload, args.host.goodput())?;
+    let past = PastRun::find(&args.workload, args.scene.host.goodput())?;
     let past = past.as_ref();
-    let setting = args.setting(past)?;
+    let setting = args.scene.setting(&args.workload, past)?;
     let contenders = args.contenders(defaults, past)?;
-    let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|n| args.seed + n).collect();
+    let seeds: Vec<u64> = (0..u64::from(args.seeds))
+        .map(|n| args.scene.seed + n)
+        .collect();
     let all = run_all(&setting, &contenders, &seeds)?;
     let happened = match (past, contenders.first()) {
         (Some(past), Some(contender)) => Some(args.happened(past, &setting, contender, &all)?),
@@ -140,44 +124,6 @@ pub fn simulate(
 }
 
 impl SimulateArgs {
-    fn setting(&self, past: Option<&PastRun>) -> Result<Setting> {
-        ensure!(
-            self.requests.speed_up > 0.0,
-            "--speed-up must be above 0, not {}",
-            self.requests.speed_up
-        );
-        let changes = Changes {
-            speed_up: self.requests.speed_up,
-            spread: self.requests.spread,
-            requests_max: self.requests.requests,
-            patience: self.requests.patience.map(micros),
-        };
-        let workload = match past {
-            Some(past) => WorkloadSource::recorded(&self.workload, past.workload.clone(), changes),
-            None => WorkloadSource::find(&self.workload, changes)?,
-        };
-        let fleet = match past {
-            Some(past) => self.recorded_fleet(past)?,
-            None => self.fleet(workload.make(self.seed)?.roll())?,
-        };
-        let config = past.map_or_else(Config::default, |past| past.config.clone());
-        Ok(Setting {
-            workload,
-            config: self.host.config(config, &fleet)?,
-            fleet,
-            requests: self.requests.plan(),
-            failures: failures(self.failures.as_deref())?,
-            goodput: self.host.goodput(),
-        })
-    }
-
-    fn fleet(&self, roll: &Roll) -> Result<FleetPlan> {
-        match &self.fleet {
-            Some(path) => fleet::read(path, roll),
-            None => self.executor.fleet(self.executors.unwrap_or(4), roll),
-        }
-    }
-
     /// The text of the page.
     fn page_text(
         &self,
@@ -199,17 +145,6 @@ impl SimulateArgs {
         text
     }
 
-    /// The executors of a journal, as fast as they were.
-    fn recorded_fleet(&self, past: &PastRun) -> Result<FleetPlan> {
-        let is_told = self.fleet.is_some() || self.executors.is_some();
-        ensure!(
-            !is_told && self.executor == fleet::Keys::default(),
-            "the executors of a journal are those that it has: leave out --executors, --fleet, \
-             --profile and all else about executors"
-        );
-        Ok(past.fleet.clone())
-    }
-
     /// The simulation of what happened: the run of the recorded policies, without the changes that the
     /// command line asks for.
     fn happened(
@@ -220,7 +155,7 @@ impl SimulateArgs {
         all: &[Runs],
     ) -> Result<RunReport> {
         let run = all.first().and_then(|runs| runs.runs.first());
-        if let (Some((_, report)), true) = (run, self.repeats()) {
+        if let (Some((_, report)), true) = (run, self.scene.repeats()) {
             return Ok(report.clone());
         }
         let workload = past.workload.clone();
@@ -232,22 +167,7 @@ impl SimulateArgs {
             failures: FailurePlan::default(),
             goodput: setting.goodput,
         };
-        setting.run(recorded, self.seed, &|_| {})
-    }
-
-    /// True if nothing is asked for but what happened.
-    fn repeats(&self) -> bool {
-        let requests = &self.requests;
-        let is_as_it_was = requests.speed_up == 1.0
-            && !requests.spread
-            && requests.requests.is_none()
-            && requests.patience.is_none()
-            && requests.lengths == Lengths::Unknown;
-        let host = &self.host;
-        is_as_it_was
-            && self.failures.is_none()
-            && host.queue_max.is_none()
-            && host.wait_max.is_none()
+        setting.run(recorded, self.scene.seed, &|_| ControlFlow::Continue(()))
     }
 
     /// The policies of each run. Of a journal, its own come first, and are what all others are put
@@ -257,23 +177,12 @@ impl SimulateArgs {
         defaults: &[EmbeddedPolicy],
         past: Option<&PastRun>,
     ) -> Result<Vec<Contender>> {
-        ensure!(
-            self.built_in || past.is_some() || !defaults.is_empty(),
-            "this binary was built without the default policies: run `cargo xtask serve`, or use \
-             --built-in"
-        );
+        self.scene.check(defaults, past)?;
         let stable = Stable::new(defaults)?;
         let recorded = past.map(|past| stable.recorded(&past.policies, &past.chains));
         let recorded = recorded.transpose()?;
-        let mut base = match &recorded {
-            _ if self.built_in => Stable::built_in(),
-            Some(recorded) => recorded.clone(),
-            None => stable.defaults(),
-        };
-        for text in &self.policy {
-            base = stable.with(&base, text)?;
-        }
-        let is_another = recorded.is_none() || self.built_in || !self.policy.is_empty();
+        let base = self.scene.base(&stable, recorded.as_ref())?;
+        let is_another = recorded.is_none() || self.scene.built_in || !self.scene.policy.is_empty();
         let others = self.compare.iter().map(|text| stable.with(&base, text));
         let others: Vec<Contender> = others.collect::<Result<_>>()?;
         let base = is_another.then_some(base);
@@ -294,11 +203,10 @@ fn within(setting: &Setting, all: &[Runs], args: &SimulateArgs) -> String {
         "{} requests in {secs:.0} s over {} executors; times in ms; good: TTFT within {} and {} between tokens\n",
         crate::table::grouped(requests),
         setting.fleet.len(),
-        args.host.ttft,
-        args.host.itl,
+        args.scene.host.ttft,
+        args.scene.host.itl,
     );
-    let is_random = setting.workload.is_random() || setting.failures != FailurePlan::default();
-    if args.seeds > 1 && !is_random {
+    if args.seeds > 1 && !setting.is_random() {
         text.push_str("nothing here is random: every seed gives the same run\n");
     }
     text

@@ -1,11 +1,12 @@
 //! The runs of `pointsman simulate`: each contender with each seed, on all cores.
 
 use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use pointsman_core::Config;
 use pointsman_sim::fleet::FleetPlan;
 use pointsman_sim::measure::{Goodput, RunReport};
@@ -15,7 +16,7 @@ use super::contender::Contender;
 use super::workload::WorkloadSource;
 
 /// The setting that all runs share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Setting {
     /// The requests.
     pub workload: WorkloadSource,
@@ -41,15 +42,21 @@ pub struct Runs {
 }
 
 impl Setting {
-    /// Makes one run.
+    /// True if another seed gives another run.
+    #[must_use]
+    pub fn is_random(&self) -> bool {
+        self.workload.is_random() || self.failures.is_random()
+    }
+
+    /// Makes one run. `progress` is told the share that is over, and may end it.
     ///
     /// # Errors
-    /// If it cannot begin.
+    /// If it cannot begin; [`Interrupted`] if it was ended.
     pub fn run(
         &self,
         contender: &Contender,
         seed: u64,
-        progress: &dyn Fn(f64),
+        progress: &dyn Fn(f64) -> ControlFlow<()>,
     ) -> Result<RunReport> {
         let plan = Plan {
             config: self.config.clone(),
@@ -67,17 +74,24 @@ impl Setting {
         let mut simulation = Simulation::new(plan, host)?;
         let mut told = 0;
         while let Some(progressed) = simulation.advance() {
-            if progressed.ended >= told + TELL_EVERY
-                && let Some(total) = progressed.total
-            {
+            if progressed.ended >= told + TELL_EVERY {
                 told = progressed.ended;
-                progress(share(progressed.ended, total));
+                let total = progressed.total.unwrap_or(u64::MAX);
+                ensure!(
+                    progress(share(progressed.ended, total)).is_continue(),
+                    Interrupted
+                );
             }
         }
-        progress(1.0);
+        ensure!(progress(1.0).is_continue(), Interrupted);
         Ok(simulation.finish().0)
     }
 }
+
+/// The end of a run that was ended before it was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
 
 /// Requests that end between two words on the progress.
 const TELL_EVERY: u64 = 50;
@@ -96,23 +110,16 @@ pub fn run_all(setting: &Setting, contenders: &[Contender], seeds: &[u64]) -> Re
         .iter()
         .flat_map(|it| seeds.iter().map(move |seed| (it, *seed)));
     let all: Vec<(&Contender, u64)> = all.collect();
-    let bar = Bar::new(all.len());
-    let next = AtomicUsize::new(0);
+    let bar = Bar::new(all.len(), "runs");
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let done: Mutex<Vec<Option<Result<RunReport>>>> = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..cores.min(all.len()) {
-            scope.spawn(|| {
-                while let Some((idx, (contender, seed))) = take(&next, &all) {
-                    let report = setting.run(contender, seed, &|share| bar.set(idx, share));
-                    put(&done, idx, report);
-                }
-            });
-        }
+    let reports = at_once(&all, cores, |idx, (contender, seed)| {
+        setting.run(contender, *seed, &|share| {
+            bar.set(idx, share);
+            ControlFlow::Continue(())
+        })
     });
     bar.clear();
-    let reports = done.into_inner().unwrap_or_default();
-    let mut reports = reports.into_iter().flatten();
+    let mut reports = reports.into_iter();
     let runs = contenders.iter().map(|contender| {
         let runs = seeds.iter().zip(reports.by_ref());
         let runs = runs.map(|(seed, report)| Ok((*seed, report?)));
@@ -124,9 +131,27 @@ pub fn run_all(setting: &Setting, contenders: &[Contender], seeds: &[u64]) -> Re
     runs.collect()
 }
 
-fn take<T: Copy>(next: &AtomicUsize, all: &[T]) -> Option<(usize, T)> {
-    let idx = next.fetch_add(1, Ordering::Relaxed);
-    all.get(idx).map(|it| (idx, *it))
+/// Does all jobs, as many at once as there are `threads`. The results are in the order of the jobs.
+pub(crate) fn at_once<J: Sync, T: Send>(
+    jobs: &[J],
+    threads: usize,
+    run: impl Fn(usize, &J) -> T + Sync,
+) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Option<T>>> = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..threads.min(jobs.len()) {
+            scope.spawn(|| {
+                loop {
+                    let idx = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(idx) else { break };
+                    put(&done, idx, run(idx, job));
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap_or_default();
+    done.into_iter().flatten().collect()
 }
 
 fn put<T>(list: &Mutex<Vec<Option<T>>>, idx: usize, value: T) {
@@ -141,33 +166,48 @@ fn put<T>(list: &Mutex<Vec<Option<T>>>, idx: usize, value: T) {
 
 /// A bar on a terminal that fills as runs go on. On anything else nothing is shown.
 #[derive(Debug)]
-struct Bar {
-    /// The share of each run that is done, and the text that is shown; absent: no terminal.
+pub(crate) struct Bar {
+    /// The share of each part that is done, and the text that is shown; absent: no terminal.
     state: Option<Mutex<(Vec<f64>, String)>>,
+    /// The name of the parts.
+    what: &'static str,
 }
 
 impl Bar {
-    fn new(runs: usize) -> Self {
+    pub(crate) fn new(parts: usize, what: &'static str) -> Self {
         let is_shown = std::io::stderr().is_terminal();
-        let state = (vec![0.0; runs], String::new());
+        let state = (vec![0.0; parts], String::new());
         Self {
             state: is_shown.then(|| Mutex::new(state)),
+            what,
         }
     }
 
-    fn set(&self, run: usize, share: f64) {
+    pub(crate) fn set(&self, part: usize, share: f64) {
         let Some(Ok(mut state)) = self.state.as_ref().map(Mutex::lock) else {
             return;
         };
-        state.0[run] = share;
-        let text = bar(&state.0);
+        if let Some(done) = state.0.get_mut(part) {
+            *done = share;
+        }
+        let text = bar(&state.0, self.what);
         if text != state.1 {
             write_over(&text);
             state.1 = text;
         }
     }
 
-    fn clear(&self) {
+    /// Notes that so many parts are over, the first ones.
+    pub(crate) fn fill(&self, mut parts: f64) {
+        let count = self.state.as_ref().and_then(|state| state.lock().ok());
+        let count = count.map_or(0, |state| state.0.len());
+        for part in 0..count {
+            self.set(part, parts.clamp(0.0, 1.0));
+            parts -= 1.0;
+        }
+    }
+
+    pub(crate) fn clear(&self) {
         if self.state.is_some() {
             write_over("");
         }
@@ -180,8 +220,8 @@ fn write_over(text: &str) {
     drop(write!(terminal, "\r{text}\x1b[K").and_then(|()| terminal.flush()));
 }
 
-/// The bar's text: forty places, percent, and the runs that are over.
-fn bar(shares: &[f64]) -> String {
+/// The bar's text: forty places, percent, and the parts that are over.
+fn bar(shares: &[f64], what: &str) -> String {
     const PLACES: u32 = 40;
     let done: f64 = shares.iter().sum();
     #[expect(clippy::cast_precision_loss, reason = "a share is for people to see")]
@@ -192,7 +232,7 @@ fn bar(shares: &[f64]) -> String {
         .collect();
     let over = shares.iter().filter(|share| **share >= 1.0).count();
     format!(
-        "[{places}] {:3.0} %, {over} of {} runs",
+        "[{places}] {:3.0} %, {over} of {} {what}",
         share * 100.0,
         shares.len()
     )
@@ -204,8 +244,11 @@ mod tests {
 
     #[test]
     fn a_bar_fills_with_the_share_of_all_runs() {
-        assert!(bar(&[0.0, 0.0]).starts_with("[........................................]   0 %"));
-        let half = bar(&[1.0, 0.0]);
+        assert!(
+            bar(&[0.0, 0.0], "runs")
+                .starts_with("[........................................]   0 %")
+        );
+        let half = bar(&[1.0, 0.0], "runs");
         assert!(
             half.starts_with("[####################....................]  50 %"),
             "{half}"

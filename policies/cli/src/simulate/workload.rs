@@ -133,6 +133,43 @@ impl WorkloadSource {
         })
     }
 
+    /// Parts a list of requests, a trace's or a journal's: the first of them, so many of so many, and
+    /// the rest. Absent: the requests come of a seed.
+    #[must_use]
+    pub fn split(&self, (part, of): (u64, u64)) -> Option<(Self, Self)> {
+        let Kind::Listed(listed) = &self.kind else {
+            return None;
+        };
+        let total = listed.total().unwrap_or(0);
+        let total = total.min(self.shape.requests_max.unwrap_or(total));
+        let (all, _) = listed.clone().split(total);
+        let (first, rest) = all.split(total * part / of);
+        let with = |listed| Self {
+            kind: Kind::Listed(listed),
+            shape: Reshaping {
+                requests_max: None,
+                ..self.shape
+            },
+            ..self.clone()
+        };
+        Some((with(first), with(rest)))
+    }
+
+    /// True if it is a list without a request.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.kind, Kind::Listed(listed) if listed.total() == Some(0))
+    }
+
+    /// The first requests of it, at most so many.
+    #[must_use]
+    pub fn first(&self, requests: u64) -> Self {
+        let most = self.shape.requests_max.unwrap_or(requests);
+        let mut source = self.clone();
+        source.shape.requests_max = Some(most.min(requests));
+        source
+    }
+
     /// True if another seed gives other requests.
     #[must_use]
     pub fn is_random(&self) -> bool {

@@ -279,7 +279,7 @@ fn a_weight_that_is_a_mistake_of_unit_is_refused() {
     let refused = super::instance().configure(r#"{"host-credit": 1000001}"#, bounds());
     assert_eq!(
         refused,
-        Err("`host-credit`: 1000001 permille is above 1000000".into())
+        Err("`host-credit`: 1000001 is not between 0 and 1000000".into())
     );
     let fleet = Fleet::of_three().and(Change::Load(load(0)));
     assert_eq!(

@@ -30,14 +30,14 @@ const ERROR_MAX: f64 = 0.2;
 
 /// A run of a journal, and what a simulation of it needs.
 #[derive(Debug)]
-pub(super) struct PastRun {
+pub(crate) struct PastRun {
     pub(super) workload: Listed,
     pub(super) fleet: FleetPlan,
     pub(super) config: pointsman_core::Config,
     /// The run as it was.
     pub(super) recorded: RunReport,
-    pub(super) policies: Vec<PolicyRecord>,
-    pub(super) chains: Vec<Chain>,
+    pub(crate) policies: Vec<PolicyRecord>,
+    pub(crate) chains: Vec<Chain>,
     speeds: Vec<Speed>,
     /// Remarks on what the simulation does not repeat.
     notes: Vec<String>,
@@ -49,7 +49,7 @@ impl PastRun {
     ///
     /// # Errors
     /// If the journal cannot be read or lacks what a simulation needs.
-    pub(super) fn find(text: &str, goodput: Goodput) -> Result<Option<Self>> {
+    pub(crate) fn find(text: &str, goodput: Goodput) -> Result<Option<Self>> {
         let path = Path::new(text);
         if !is_journal(path) {
             return Ok(None);
