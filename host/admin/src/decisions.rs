@@ -22,7 +22,8 @@ use super::{Desk, finished, in_time};
 use pointsman_openai::ticket_of;
 use shape::{
     AnswerFault, Asked, CachedOn, CachedPrompt, Decider, DecisionList, DecisionStep, Decisions,
-    Ending, Event, ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, RequestRow,
+    ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, OutcomeShape, RequestRow,
+    StepEvent,
 };
 
 /// The number of requests shown where the query names none. A query may name up to [`LAST_MAX`].
@@ -149,18 +150,18 @@ impl Names<'_> {
         }
     }
 
-    fn event(&self, event: &TraceEvent) -> Event {
+    fn event(&self, event: &TraceEvent) -> StepEvent {
         match event {
-            TraceEvent::Asked(question) => Event::Asked(Box::new(self.asked(question))),
-            TraceEvent::Admitted(by) => Event::Admitted(decider(by)),
-            TraceEvent::Parked(by) => Event::Parked(decider(by)),
-            TraceEvent::Unparked => Event::Unparked,
-            TraceEvent::TurnedAway(by) => Event::TurnedAway(decider(by)),
-            TraceEvent::Held(until, by) => Event::Held {
+            TraceEvent::Asked(question) => StepEvent::Asked(Box::new(self.asked(question))),
+            TraceEvent::Admitted(by) => StepEvent::Admitted(decider(by)),
+            TraceEvent::Parked(by) => StepEvent::Parked(decider(by)),
+            TraceEvent::Unparked => StepEvent::Unparked,
+            TraceEvent::TurnedAway(by) => StepEvent::TurnedAway(decider(by)),
+            TraceEvent::Held(until, by) => StepEvent::Held {
                 decider: decider(by),
                 until_micros: until.map(|until| until.0),
             },
-            TraceEvent::Placed(executor, into, by) => Event::Placed {
+            TraceEvent::Placed(executor, into, by) => StepEvent::Placed {
                 decider: decider(by),
                 into: match into {
                     PlacedIn::Slot => "slot",
@@ -168,19 +169,19 @@ impl Names<'_> {
                 },
                 executor: self.executor(*executor),
             },
-            TraceEvent::Refused(hook, executor, cause, by) => Event::Refused {
+            TraceEvent::Refused(hook, executor, cause, by) => StepEvent::Refused {
                 hook: hook.as_str(),
                 why: cause.to_string(),
                 by: by.name().to_owned(),
                 executor: executor.map(|executor| self.executor(executor)),
             },
-            TraceEvent::Struck(hook) => Event::Struck {
+            TraceEvent::Struck(hook) => StepEvent::Struck {
                 hook: hook.as_str(),
             },
-            TraceEvent::Started(executor) => Event::Started {
+            TraceEvent::Started(executor) => StepEvent::Started {
                 executor: self.executor(*executor),
             },
-            TraceEvent::Evicted(eviction, by) => Event::Evicted {
+            TraceEvent::Evicted(eviction, by) => StepEvent::Evicted {
                 decider: decider(by),
                 how: match eviction.how {
                     EvictHow::Recompute => "recompute",
@@ -190,7 +191,7 @@ impl Names<'_> {
                 executor: self.executor(eviction.executor),
                 kv_blocks_freed: eviction.blocks,
             },
-            TraceEvent::Requeued(why) => Event::Requeued {
+            TraceEvent::Requeued(why) => StepEvent::Requeued {
                 why: match why {
                     RequeuedWhy::Evicted => "evicted",
                     RequeuedWhy::Failed => "its executor failed it",
@@ -198,7 +199,7 @@ impl Names<'_> {
                     RequeuedWhy::TurnedBack => "its executor had no room after all",
                 },
             },
-            TraceEvent::Ended(end) => Event::Ended {
+            TraceEvent::Ended(end) => StepEvent::Ended {
                 outcome: ending(*end),
             },
         }
@@ -283,10 +284,10 @@ fn decider(by: &DecidedBy) -> Decider {
     }
 }
 
-fn ending(outcome: Outcome) -> Ending {
+fn ending(outcome: Outcome) -> OutcomeShape {
     let (how, why) = match outcome {
         Outcome::Finished { output_tokens } => {
-            return Ending {
+            return OutcomeShape {
                 how: "finished",
                 why: None,
                 output_tokens: Some(output_tokens),
@@ -305,7 +306,7 @@ fn ending(outcome: Outcome) -> Ending {
         Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "every attempt failed"),
         Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "every executor has failed it"),
     };
-    Ending {
+    OutcomeShape {
         how,
         why: Some(why),
         output_tokens: None,

@@ -17,12 +17,13 @@ use super::in_time;
 /// The devices.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DeviceList {
-    devices: Vec<Device>,
+    devices: Vec<DeviceShape>,
 }
 
 /// A device with its KV blocks.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Device {
+#[schemars(rename = "Device")]
+pub(crate) struct DeviceShape {
     name: String,
     /// Tokens that all its engines together may schedule in a step; null: each sets a number of its
     /// own.
@@ -43,12 +44,12 @@ const TOKENS_PER_STEP: &str = "tokens-per-step";
 
 pub(crate) async fn list(call: Call<'_>) -> Result<Json<DeviceList>, ApiError> {
     let overview = in_time(call.app.driver.operate(Operator::Overview)).await?;
-    let devices = overview.devices.iter().map(Device::from).collect();
+    let devices = overview.devices.iter().map(DeviceShape::from).collect();
     Ok(Json(DeviceList { devices }))
 }
 
 /// Sets the tokens that the engines of a device may schedule in a step.
-pub(crate) async fn tokens_per_step(call: Call<'_>) -> Result<Json<Device>, ApiError> {
+pub(crate) async fn tokens_per_step(call: Call<'_>) -> Result<Json<DeviceShape>, ApiError> {
     let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let mut fields = Fields::parse(&body)?;
@@ -57,7 +58,7 @@ pub(crate) async fn tokens_per_step(call: Call<'_>) -> Result<Json<Device>, ApiE
     fields.none_left(&[TOKENS_PER_STEP])?;
     let order = |answer| Operator::TokensPerStep(name, tokens, answer);
     match in_time(app.driver.operate(order)).await? {
-        Ok(row) => Ok(Json(Device::from(&row))),
+        Ok(row) => Ok(Json(DeviceShape::from(&row))),
         Err(error @ DeviceRefused::Unknown { .. }) => Err(ApiError::Absent(error.to_string())),
         Err(error @ DeviceRefused::Machine(_)) => Err(ApiError::Conflict(error.to_string())),
     }
@@ -70,7 +71,7 @@ pub(crate) fn tokens_per_step_schema(schemas: &mut SchemaGenerator) -> Schema {
     named(schemas, "TokensPerStepRequest", body)
 }
 
-impl From<&DeviceRow> for Device {
+impl From<&DeviceRow> for DeviceShape {
     fn from(row: &DeviceRow) -> Self {
         Self {
             name: row.name.clone(),

@@ -20,21 +20,22 @@ use serde::Serialize;
 use tokio::task;
 
 use super::addition::{Added, SHARE_WEIGHT, added, weight, weight_schema};
-use super::devices::Device;
+use super::devices::DeviceShape;
 use super::{Desk, in_time};
 
 /// The executors, the first 1000 in attach order, and the devices.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExecutorList {
-    executors: Vec<Executor>,
+    executors: Vec<ExecutorShape>,
     executors_total: usize,
-    devices: Vec<Device>,
+    devices: Vec<DeviceShape>,
     load: HostLoad,
 }
 
 /// An executor.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Executor {
+#[schemars(rename = "Executor")]
+pub(crate) struct ExecutorShape {
     name: String,
     /// `cuda`, `cpu`, `remote` or `simulated`.
     kind: &'static str,
@@ -149,7 +150,7 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Json<ExecutorList>, ApiError>
 ///
 /// # Cancellation
 /// An addition that has begun goes on.
-pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     let app = call.app;
     let body = call.body().await?;
     let added = added(Fields::parse(&body)?)?;
@@ -174,7 +175,7 @@ pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor
     }
 }
 
-pub(crate) async fn one(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn one(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (call.app, call.parameter);
     let overview = in_time(app.driver.operate(Operator::Overview)).await?;
     let mut rows = overview.executors.iter();
@@ -187,16 +188,19 @@ pub(crate) async fn one(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
     }
 }
 
-pub(crate) async fn drain(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn drain(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     change(call, ExecutorChange::Drain).await
 }
 
-pub(crate) async fn resume(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn resume(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     change(call, ExecutorChange::Resume).await
 }
 
 /// Begins the removal of an executor, which no start adds again. The removal goes on after the answer.
-pub(crate) async fn remove(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn remove(
+    desk: Arc<Desk>,
+    call: Call<'_>,
+) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (call.app, call.parameter);
     let removed = changed(app, &name, ExecutorChange::Remove).await;
     match removed {
@@ -227,7 +231,7 @@ pub(super) async fn attach(fleet: &Arc<Fleet>, added: Added) -> Result<ExecutorR
 pub(crate) async fn share_weight(
     desk: Arc<Desk>,
     call: Call<'_>,
-) -> Result<Json<Executor>, ApiError> {
+) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let mut fields = Fields::parse(&body)?;
@@ -245,7 +249,7 @@ pub(crate) fn share_weight_schema(schemas: &mut SchemaGenerator) -> Schema {
     named(schemas, "ShareWeightRequest", body)
 }
 
-async fn change(call: Call<'_>, change: ExecutorChange) -> Result<Json<Executor>, ApiError> {
+async fn change(call: Call<'_>, change: ExecutorChange) -> Result<Json<ExecutorShape>, ApiError> {
     changed(call.app, &call.parameter, change).await
 }
 
@@ -253,7 +257,7 @@ pub(super) async fn changed(
     app: &App,
     name: &str,
     change: ExecutorChange,
-) -> Result<Json<Executor>, ApiError> {
+) -> Result<Json<ExecutorShape>, ApiError> {
     match in_time(app.fleet.change(name, change)).await? {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ ChangeRefused::Unknown { .. }) => Err(ApiError::Absent(error.to_string())),
@@ -265,9 +269,9 @@ pub(super) async fn changed(
     }
 }
 
-fn answer(app: &App, row: &ExecutorRow) -> Json<Executor> {
+fn answer(app: &App, row: &ExecutorRow) -> Json<ExecutorShape> {
     let catalog = app.catalog();
-    Json(Executor::new(row, catalog.engine(&row.name)))
+    Json(ExecutorShape::new(row, catalog.engine(&row.name)))
 }
 
 // === impl ExecutorList ===
@@ -275,19 +279,19 @@ fn answer(app: &App, row: &ExecutorRow) -> Json<Executor> {
 impl ExecutorList {
     pub(crate) fn new(catalog: &Catalog, overview: &Overview) -> Self {
         let executors = overview.executors.iter();
-        let executors = executors.map(|row| Executor::new(row, catalog.engine(&row.name)));
+        let executors = executors.map(|row| ExecutorShape::new(row, catalog.engine(&row.name)));
         Self {
             executors: executors.collect(),
             executors_total: overview.executors_total,
-            devices: overview.devices.iter().map(Device::from).collect(),
+            devices: overview.devices.iter().map(DeviceShape::from).collect(),
             load: HostLoad::from(&overview.load),
         }
     }
 }
 
-// === impl Executor ===
+// === impl ExecutorShape ===
 
-impl Executor {
+impl ExecutorShape {
     fn new(row: &ExecutorRow, engine: Option<&EngineStats>) -> Self {
         let load = &row.load;
         Self {

@@ -14,7 +14,7 @@ use pointsman_http::fields::{Fields, Properties, closed_object, integer};
 use pointsman_http::openapi::named;
 use schemars::{Schema, SchemaGenerator};
 
-use super::executors::{Executor, changed};
+use super::executors::{ExecutorShape, changed};
 
 const ANY: RangeInclusive<u32> = 0..=u32::MAX;
 const ANY_BUT_NONE: RangeInclusive<u32> = 1..=u32::MAX;
@@ -32,7 +32,7 @@ const FIELDS: [(&str, RangeInclusive<u32>, &str); 6] = [
 ];
 
 /// Tells the load of a server elsewhere.
-pub(crate) async fn load(call: Call<'_>) -> Result<Json<Executor>, ApiError> {
+pub(crate) async fn load(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let load = told(Fields::parse(&body)?)?;

@@ -20,7 +20,7 @@ use pointsman_engine::model::host::HostModel;
 use pointsman_engine::test_util::schedules::WithPoison;
 
 use crate::buffer::{Rows, address, alloc};
-use crate::device::{CudaDevice, Life};
+use crate::device::{ContextLife, CudaDevice};
 use crate::input::{DeviceInput, InputBatch};
 use crate::ops::{Attention, CudaOps};
 use crate::weights::{self, DeviceModel};
@@ -34,7 +34,7 @@ pub struct CudaBackend {
     // Immutable.
     host: Arc<HostModel>,
     shape: KvShape,
-    life: Arc<Life>,
+    life: Arc<ContextLife>,
     model: Arc<DeviceModel>,
     stream: Arc<CudaStream>,
     blas: CudaBlas,

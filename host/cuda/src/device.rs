@@ -24,12 +24,12 @@ use crate::weights::DeviceModel;
 pub struct CudaDevice {
     ordinal: usize,
     blocks: KvBlocks,
-    life: Mutex<Weak<Life>>,
+    life: Mutex<Weak<ContextLife>>,
 }
 
 /// A context on the device, and what lives as long.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ContextLife {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) module: Module,
     /// The KV pool.
@@ -71,7 +71,7 @@ impl CudaDevice {
     }
 
     /// The device's life, or a new one where none is left.
-    pub(crate) fn life(&self) -> Result<Arc<Life>, DeviceError> {
+    pub(crate) fn life(&self) -> Result<Arc<ContextLife>, DeviceError> {
         let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(life) = life.upgrade() {
             if life.lost.load(Ordering::Relaxed) {
@@ -81,13 +81,13 @@ impl CudaDevice {
             }
             return Ok(life);
         }
-        let begun = Arc::new(Life::begin(self.ordinal, self.blocks)?);
+        let begun = Arc::new(ContextLife::begin(self.ordinal, self.blocks)?);
         *life = Arc::downgrade(&begun);
         Ok(begun)
     }
 }
 
-impl Life {
+impl ContextLife {
     fn begin(ordinal: usize, blocks: KvBlocks) -> Result<Self, DeviceError> {
         let pool_bytes = blocks.bytes * u64::from(blocks.total);
         let context = open(ordinal)?;

@@ -42,7 +42,7 @@ pub(super) enum Seat {
 
 /// The way in of a connection's requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct EntryPoint {
     pub(super) listener: Listener,
     pub(super) seat: Seat,
     /// The client's address.
@@ -50,7 +50,7 @@ pub(super) struct Entry {
 }
 
 /// Answers the requests of one connection.
-pub(super) async fn run(stream: TcpStream, app: Arc<App>, entry: Entry, transport: Transport) {
+pub(super) async fn run(stream: TcpStream, app: Arc<App>, entry: EntryPoint, transport: Transport) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
@@ -80,7 +80,7 @@ async fn secured(
     (socket, tls): (Socket, &Tls),
     watch: &Watch,
     app: Arc<App>,
-    entry: Entry,
+    entry: EntryPoint,
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let opened = tokio::select! {
@@ -125,7 +125,7 @@ async fn serve(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
     app: Arc<App>,
-    entry: Entry,
+    entry: EntryPoint,
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let read_timeout = app.settings.read_timeout;

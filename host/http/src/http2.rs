@@ -38,7 +38,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::connection::{BUFFER_BYTES_MAX, Entry, HEAD_BYTES_MAX, Seat, Served};
+use super::connection::{BUFFER_BYTES_MAX, EntryPoint, HEAD_BYTES_MAX, Seat, Served};
 use super::settings::HttpSettings;
 use super::socket::Watch;
 use super::{App, ServerPhase, reached, router};
@@ -91,7 +91,7 @@ pub(super) async fn serve(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
     app: Arc<App>,
-    entry: Entry,
+    entry: EntryPoint,
 ) -> Served {
     let mut phase = app.watched.phase.clone();
     let settings = &app.settings;

@@ -92,7 +92,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use auth::Listener;
 use body::Bodies;
-use connection::{Entry, Seat};
+use connection::{EntryPoint, Seat};
 use error::ApiError;
 use routes::RouteTable;
 use spares::Spares;
@@ -302,7 +302,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
             (stream, peer) = accept(&sockets) => {
                 let (app, transport) = (Arc::clone(&app), transport.clone());
                 if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    let entry = Entry {
+                    let entry = EntryPoint {
                         listener,
                         seat: Seat::Regular,
                         peer,
@@ -312,7 +312,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
                         drop(place);
                     });
                 } else {
-                    let entry = Entry {
+                    let entry = EntryPoint {
                         listener,
                         seat: Seat::Spare,
                         peer,

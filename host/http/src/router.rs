@@ -12,7 +12,7 @@ use super::answer::HttpReply;
 use super::audit::{Audit, OrderBody};
 use super::auth::{RouteAccess, Visitor};
 use super::body::RequestBody;
-use super::connection::{CLOSE, Entry, Seat};
+use super::connection::{CLOSE, EntryPoint, Seat};
 use super::error::ApiError;
 use super::rights::KeyHolder;
 use super::routes::{Resource, Route};
@@ -43,7 +43,11 @@ pub struct Call<'a> {
 ///
 /// # Cancellation
 /// A completion under way is cancelled.
-pub(super) async fn answer(app: &Arc<App>, entry: Entry, request: Request<Incoming>) -> HttpReply {
+pub(super) async fn answer(
+    app: &Arc<App>,
+    entry: EntryPoint,
+    request: Request<Incoming>,
+) -> HttpReply {
     let sends_body = !request.body().is_end_stream();
     let found = app
         .routes
@@ -110,7 +114,7 @@ enum Admitted<'a> {
 /// Lets a request in by the rule of its route.
 fn admit<'a>(
     (app, rules): (&'a Arc<App>, &'a Arc<AccessRules>),
-    entry: Entry,
+    entry: EntryPoint,
     resource: Resource<'a>,
     request: Request<Incoming>,
 ) -> Result<Admitted<'a>, ApiError> {

@@ -25,7 +25,7 @@ pub(crate) struct Decisions {
     /// Steps between the first and the last ones that were forgotten.
     pub(super) steps_forgotten: u32,
     /// Null: the request has not ended.
-    pub(super) outcome: Option<Ending>,
+    pub(super) outcome: Option<OutcomeShape>,
 }
 
 /// The decisions about one request, and the words of the policy that routes now on each executor.
@@ -59,7 +59,7 @@ pub(super) struct RequestRow {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct DecisionStep {
     #[serde(flatten)]
-    pub(super) event: Event,
+    pub(super) event: StepEvent,
     pub(super) at_micros: u64,
     pub(super) round: String,
     /// The rounds in a row that had this step, if more than one.
@@ -70,7 +70,7 @@ pub(super) struct DecisionStep {
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[schemars(inline)]
-pub(super) enum Event {
+pub(super) enum StepEvent {
     Asked(Box<Asked>),
     Admitted(Decider),
     Parked(Decider),
@@ -117,7 +117,7 @@ pub(super) enum Event {
         why: &'static str,
     },
     Ended {
-        outcome: Ending,
+        outcome: OutcomeShape,
     },
 }
 
@@ -200,7 +200,8 @@ pub(super) enum GivenAnswer {
 
 /// The end of a request.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Ending {
+#[schemars(rename = "Ending")]
+pub(super) struct OutcomeShape {
     /// `finished`, `cancelled`, `refused`, `expired` or `failed`.
     pub(super) how: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -39,11 +39,11 @@ pub(super) struct File {
     pub(super) keys: Tables<Key>,
     pub(super) tenants: Tables<Tenant>,
     pub(super) hints: Hints,
-    pub(super) models: Tables<Model>,
-    pub(super) executors: Tables<Executor>,
+    pub(super) models: Tables<ModelTable>,
+    pub(super) executors: Tables<ExecutorTable>,
     pub(super) backends: Tables<Backend>,
     pub(super) cpu: Cpu,
-    pub(super) devices: Tables<Device>,
+    pub(super) devices: Tables<DeviceTable>,
     pub(super) core: Core,
     pub(super) policies: Policies,
     pub(super) admin: Admin,
@@ -189,7 +189,7 @@ pub(super) struct Hints {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
-pub(super) struct Model {
+pub(super) struct ModelTable {
     pub(super) name: Spanned<String>,
     pub(super) path: Given<String>,
     pub(super) running_max: Given<Number>,
@@ -205,7 +205,7 @@ pub(super) struct Model {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
-pub(super) struct Executor {
+pub(super) struct ExecutorTable {
     pub(super) name: Spanned<String>,
     pub(super) models: Spanned<Vec<Spanned<String>>>,
     pub(super) device: Given<String>,
@@ -284,7 +284,7 @@ pub(super) struct Cpu {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
-pub(super) struct Device {
+pub(super) struct DeviceTable {
     pub(super) name: Spanned<String>,
     pub(super) cuda: Given<Number>,
     pub(super) kv_memory: Given<Size>,

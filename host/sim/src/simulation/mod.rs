@@ -34,7 +34,7 @@ use crate::measure::{ExecutorMeasures, Goodput, Measures, RequestRecord, RunRepo
 use crate::workload::{Roll, Workload};
 use failures::Failures;
 pub use failures::{Failure, FailurePlan, Recurring};
-use requests::Requests;
+use requests::SimulatedRequests;
 pub use requests::{AnswerLengths, RequestPlan};
 
 /// Sessions that are remembered, by the default of `hints.sessions-max`.
@@ -117,7 +117,7 @@ pub struct Simulation<P, W> {
     agenda: BTreeSet<(Micros, usize)>,
     /// Stations that may have something to begin or another next event.
     touched: BTreeSet<usize>,
-    requests: Requests,
+    requests: SimulatedRequests,
     sessions: Sessions,
     failures: Failures,
     measures: Measures,
@@ -175,7 +175,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             stations: Vec::new(),
             agenda: BTreeSet::new(),
             touched: BTreeSet::new(),
-            requests: Requests::new(plan.requests, plan.fleet.tokens_per_block()),
+            requests: SimulatedRequests::new(plan.requests, plan.fleet.tokens_per_block()),
             sessions: Sessions::new(SESSIONS_MAX, SESSION_IDLE_MAX),
             failures: Failures::new(plan.failures, plan.fleet.len()),
             measures: Measures::default(),

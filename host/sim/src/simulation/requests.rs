@@ -45,7 +45,7 @@ impl Default for RequestPlan {
 }
 
 /// The requests of a simulation.
-pub(super) struct Requests {
+pub(super) struct SimulatedRequests {
     plan: RequestPlan,
     tokens_per_block: u32,
     records: Vec<RequestRecord>,
@@ -88,16 +88,16 @@ pub(super) struct ToStart {
     pub(super) last_token_at: Option<Micros>,
 }
 
-impl fmt::Debug for Requests {
+impl fmt::Debug for SimulatedRequests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requests")
+        f.debug_struct("SimulatedRequests")
             .field("records", &self.records.len())
             .field("live", &self.live)
             .finish_non_exhaustive()
     }
 }
 
-impl Requests {
+impl SimulatedRequests {
     pub(super) fn new(plan: RequestPlan, tokens_per_block: u32) -> Self {
         Self {
             plan,

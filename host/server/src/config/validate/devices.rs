@@ -52,7 +52,7 @@ impl Check<'_> {
     pub(super) fn devices(
         self,
         cpu: file::Cpu,
-        others: Vec<Spanned<file::Device>>,
+        others: Vec<Spanned<file::DeviceTable>>,
         here: &Here,
     ) -> Result<Vec<DeviceConfig>, ConfigError> {
         if let Some(one_more) = others.get(DEVICES_MAX - 1) {
@@ -86,7 +86,7 @@ impl Check<'_> {
         self,
         path: &dyn Fn(&str) -> String,
         name: &str,
-        table: &file::Device,
+        table: &file::DeviceTable,
         here: &Here,
     ) -> Result<DeviceConfig, ConfigError> {
         let ordinals = 0..=DEVICES_MAX;

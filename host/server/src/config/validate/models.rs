@@ -43,8 +43,8 @@ impl Check<'_> {
     /// neither.
     pub(super) fn served(
         self,
-        models: Vec<Spanned<file::Model>>,
-        executors: Vec<Spanned<file::Executor>>,
+        models: Vec<Spanned<file::ModelTable>>,
+        executors: Vec<Spanned<file::ExecutorTable>>,
         devices: &[DeviceConfig],
         (flags, elsewhere): (&Flags, Elsewhere),
     ) -> Result<Served, ConfigError> {
@@ -97,7 +97,7 @@ impl Check<'_> {
         Ok(served)
     }
 
-    fn models(self, given: &[Spanned<file::Model>]) -> Result<Vec<ModelConfig>, ConfigError> {
+    fn models(self, given: &[Spanned<file::ModelTable>]) -> Result<Vec<ModelConfig>, ConfigError> {
         if given.is_empty() {
             let source = demo().map_err(|wrong| ConfigError::new(Place::Defaults, wrong))?;
             return Ok(vec![ModelConfig::new(DEMO, source)]);
@@ -105,7 +105,7 @@ impl Check<'_> {
         let mut models: Vec<ModelConfig> = Vec::new();
         for (index, table) in given.iter().enumerate() {
             let path = |key: &str| format!("models[{index}].{key}");
-            let file::Model {
+            let file::ModelTable {
                 name: given_name,
                 path: folder,
                 running_max,
@@ -134,7 +134,7 @@ impl Check<'_> {
     fn executor_of_model(
         self,
         path: &dyn Fn(&str) -> String,
-        table: file::Model,
+        table: file::ModelTable,
         (served, devices): (&Served, &[DeviceConfig]),
     ) -> Result<ExecutorConfig, ConfigError> {
         let others = served.executor_names();
@@ -152,7 +152,7 @@ impl Check<'_> {
     fn executor(
         self,
         path: &dyn Fn(&str) -> String,
-        table: file::Executor,
+        table: file::ExecutorTable,
         (served, devices): (&Served, &[DeviceConfig]),
     ) -> Result<ExecutorConfig, ConfigError> {
         let others = served.executor_names();
@@ -238,7 +238,7 @@ impl Served {
 
 // === impl the tables ===
 
-impl file::Model {
+impl file::ModelTable {
     /// The first key that describes an executor, with its place.
     fn first_term(&self) -> Option<(&'static str, usize)> {
         let texts = [("executor", &self.executor), ("device", &self.device)];
@@ -267,8 +267,8 @@ impl file::Model {
     }
 }
 
-impl From<file::Model> for file::Terms {
-    fn from(table: file::Model) -> Self {
+impl From<file::ModelTable> for file::Terms {
+    fn from(table: file::ModelTable) -> Self {
         Self {
             slots: table.slots,
             share_weight: table.share_weight,
@@ -281,8 +281,8 @@ impl From<file::Model> for file::Terms {
     }
 }
 
-impl From<file::Executor> for file::Terms {
-    fn from(table: file::Executor) -> Self {
+impl From<file::ExecutorTable> for file::Terms {
+    fn from(table: file::ExecutorTable) -> Self {
         Self {
             slots: table.slots,
             share_weight: table.share_weight,
