@@ -1,5 +1,7 @@
 //! Routing by rank: a policy says how an executor ranks, and the SDK does the rest.
 
+use std::collections::BTreeMap;
+
 use crate::case::Case;
 use crate::executor::Executor;
 use crate::explain;
@@ -21,7 +23,9 @@ use crate::wire::{admission, budget, preemption};
 ///
 /// [`ByRank`] makes a whole policy of it. Each request goes to the first executor in order of rank
 /// that can take it, with the policy's first reason; one that no executor can take waits, with the
-/// second. Equals come in attach order, or in turn where the policy keeps [`Turns`].
+/// second. Equals come in attach order, or in turn where the policy keeps [`Turns`]. A request that asks for a
+/// group stays in it while an executor there may take it once it has room, for as long as the host lets it be
+/// held.
 ///
 /// ```
 /// use pointsman_sdk::{ByRank, Description, NoSettings, Place, Policy, Ranked, Readiness, export};
@@ -102,6 +106,9 @@ pub trait Ranked: Policy {
 pub struct ByRank<P: Ranked> {
     policy: P,
     ranking: Ranking<P::Rank>,
+    /// Groups and models, with a flag if a live executor of the group serves the model. Found since
+    /// the last `observe`.
+    groups: BTreeMap<(u32, Option<u32>), bool>,
 }
 
 // === impl ByRank ===
@@ -121,6 +128,7 @@ impl<P: Ranked> Policy for ByRank<P> {
         Ok(Self {
             policy: P::new(settings)?,
             ranking: Ranking::default(),
+            groups: BTreeMap::new(),
         })
     }
 
@@ -145,13 +153,16 @@ impl<P: Ranked> Policy for ByRank<P> {
     }
 
     fn observed(&mut self, mirror: &Mirror) {
+        self.groups.clear();
         self.policy.observed(mirror);
     }
 }
 
 impl<P: Ranked> ExecutorIndex for ByRank<P> {
     fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
-        let Self { policy, ranking } = self;
+        let Self {
+            policy, ranking, ..
+        } = self;
         ranking.update(fleet, executors, |place| policy.rank(place));
         if let Some(index) = policy.index() {
             index.update(fleet, executors);
@@ -168,11 +179,14 @@ impl<P: Ranked> Router for ByRank<P> {
     const NEEDS: Feed = <P as Ranked>::NEEDS;
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        let request = case.request;
-        let turns = self.policy.turns(request);
-        let last = turns.and_then(|turns| turns.last(request.model));
-        let best_first = self.ranking.best_first(request).after(last);
-        let best = case.first_of(best_first, P::BEST);
+        let best = match bound(case) {
+            None => self.best(case, None),
+            // In a group with room nobody has to look for executors without.
+            Some(group) => match self.best(case, Some(group)) {
+                None if !self.serves(case, group) => self.best(case, None),
+                best => best,
+            },
+        };
         best.ok_or_else(|| case.hold(None, P::NO_ROOM))
     }
 
@@ -187,17 +201,61 @@ impl<P: Ranked> Explanation for ByRank<P> {
     const NEEDS: Feed = <P as Ranked>::NEEDS.union(Feed::NAMES);
 
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
+        let group = bound(case).filter(|group| self.serves(case, *group));
         let turns = self.policy.turns(case.request);
         let turn = turns.map(|turns| turns.of(case.request.model));
         let turn_of = |executor: &Executor<'_>| turn.as_ref().map(|turn| turn(executor.id()));
         let policy = &self.policy;
-        let rank = |place: &Place<'_>| Ok((policy.rank(place), turn_of(&place.executor)));
+        let rank = |place: &Place<'_>| {
+            if group.is_some_and(|group| group != place.executor.info.group) {
+                return Err("it is of another group");
+            }
+            Ok((policy.rank(place), turn_of(&place.executor)))
+        };
         let note = |executor: &Executor<'_>| match turn_of(executor) {
             Some(turn) => explain::joined(turn.note(), &policy.note(executor)),
             None => policy.note(executor),
         };
         explain::by_rank(case, rank, note)
     }
+}
+
+impl<P: Ranked> ByRank<P> {
+    /// The first executor in order of rank that can take the request, in a group if one is given.
+    fn best(&mut self, case: &Case<'_>, group: Option<u32>) -> Option<Pick> {
+        let request = case.request;
+        let turns = self.policy.turns(request);
+        let last = turns.and_then(|turns| turns.last(request.model));
+        let is_of = |id: u32, group| {
+            let executor = case.fleet.mirror.executor(id);
+            executor.is_some_and(|executor| executor.info.group == group)
+        };
+        let is_in_group = |id: &u32| group.is_none_or(|group| is_of(*id, group));
+        let walk = self.ranking.best_first(request).in_group(group).after(last);
+        case.first_of(walk.filter(is_in_group), P::BEST)
+    }
+
+    /// Returns true if the group has an executor which may take the request once there is room.
+    fn serves(&mut self, case: &Case<'_>, group: u32) -> bool {
+        let request = case.request;
+        let found = || {
+            let mut executors = case.fleet.mirror.executors();
+            executors.any(|it| it.info.group == group && case.check_lasting(&it).is_ok())
+        };
+        // Found once for all requests that differ in nothing else.
+        if request.allowed.is_none() && request.failed_on.is_none() {
+            let known = self.groups.entry((group, request.model));
+            *known.or_insert_with(found)
+        } else {
+            found()
+        }
+    }
+}
+
+/// The group that the request asks for, for as long as it can be held.
+fn bound(case: &Case<'_>) -> Option<u32> {
+    let group = case.request.group;
+    group.filter(|_| case.hold_end().is_some())
 }
 
 impl<P: Ranked + Admission> Admission for ByRank<P> {

@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_tests::client::chat;
+use pointsman_tests::client::{Answer, chat};
 use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
 use tokio::task;
 
-use crate::{error, ok, running};
+use crate::{error, long, ok, running};
 
 #[tokio::test]
 async fn executors_are_listed_with_what_they_have_and_do() -> Result<()> {
@@ -168,6 +168,47 @@ async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<(
         "{answer}"
     );
     serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn round_robin_and_least_loaded_keep_a_request_in_the_group_it_asks_for() -> Result<()> {
+    let of_group = |group, slots| ExecutorTerms {
+        group,
+        slots,
+        ..ExecutorTerms::default()
+    };
+    let serving = Serving::start(|config| {
+        serve_demo(
+            config,
+            [("left", of_group(1, 1)), ("right", of_group(2, 8))],
+        )
+    })
+    .await?;
+    const PATH: &str = "/v1/chat/completions";
+    let client = serving.client;
+    let placed = |answer: &Answer| answer.header("x-pointsman-executor").to_owned();
+    for policy in ["round-robin", "least-loaded"] {
+        serving.decide_by("groups", policy, "").await?;
+        let mut lasting = long();
+        lasting["pointsman"] = json!({"group": 1});
+        let mut stream = client.stream(&lasting).await?;
+        stream.first_text().await?;
+        let mut short = chat("Hello");
+        short["pointsman"] = json!({"group": 1});
+        let waiting = task::spawn(async move { client.post(PATH, &short).await });
+        // The other executor has eight slots that are free.
+        serving
+            .load_until(|load| load.queued == 1 && load.slots_used == 1)
+            .await?;
+        let other = client.post(PATH, &chat("Hello")).await?;
+        ensure!(placed(&other) == "right", "{policy}: {other:?}");
+        drop(stream);
+        let kept = waiting.await??;
+        ensure!(placed(&kept) == "left", "{policy}: {kept:?}");
+        ensure!(kept.header("x-pointsman-policy") == "groups", "{kept:?}");
+        serving.idle().await?;
+    }
     Ok(())
 }
 
