@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use pointsman_policy_cli::simulate::{SimulateArgs, simulate};
 use pointsman_server::embedded;
 use pointsman_testkit::component::component_path;
+use pointsman_tests::simulated;
 
 /// Policies that route otherwise than the default: round robin, and Dynamo's formula with its own
 /// weights and with those that served it best on the conversation trace.
@@ -41,13 +41,6 @@ struct Args {
     /// Given by Cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// The command line of one simulation.
-#[derive(Debug, Parser)]
-struct Line {
-    #[command(flatten)]
-    args: SimulateArgs,
 }
 
 fn main() -> Result<()> {
@@ -110,13 +103,11 @@ fn measure(args: &Args, workload: &str, shown: &str, bounds: &str) -> Result<()>
         }
     });
     println!("\n```text\n$ pointsman simulate {shown}{bounds}{few} --compare …");
-    let words = format!("simulate {workload}{bounds}{few} --compare");
-    let words = words.split_whitespace().map(str::to_owned).chain(routers);
-    let line = Line::try_parse_from(words)?;
-    let mut table = Vec::new();
+    let words = format!("{workload}{bounds}{few} --compare");
+    let routers = routers.iter().map(String::as_str);
     let defaults = embedded::policies().context("the policies are not embedded")?;
-    simulate(&line.args, defaults, &mut table)?;
-    print!("{}", String::from_utf8(table)?.replace(workload, shown));
+    let table = simulated::said(words.split_whitespace().chain(routers), defaults)?;
+    print!("{}", table.replace(workload, shown));
     println!("```");
     Ok(())
 }

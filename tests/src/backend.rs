@@ -9,11 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pointsman_sim::Micros;
+use pointsman_sim::latency::EachCost;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 
 /// A server elsewhere, in this process. Dropping it closes all of its connections.
 #[derive(Debug)]
@@ -48,12 +51,31 @@ pub enum Conduct {
     Answers(usize),
     /// A stream of so many tokens, each after a permit of [`MockBackend::allow`].
     Steps(usize),
+    /// A stream of as many tokens as are asked for, in the time that they take.
+    Paced(Pace),
     /// These bytes, and the end of the connection.
     Bytes(Vec<u8>),
     /// These bytes, and nothing more until the connection ends.
     BytesThenNothing(Vec<u8>),
     /// A status with a body of OpenAI's kind, and these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
+}
+
+/// The pace of a server whose requests do not wait for each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub cost: EachCost,
+    /// Requests with which it is full.
+    pub places: u32,
+}
+
+/// The way in which the tokens of a stream come.
+#[derive(Clone, Copy, Debug)]
+enum Coming {
+    /// Each after a permit.
+    Allowed,
+    /// The next one at this time.
+    At(Instant, Pace),
 }
 
 /// The two kinds of completions.
@@ -382,7 +404,16 @@ async fn answer(
                 .await?;
             Ok(true)
         }
-        Conduct::Steps(tokens) => steps(stream, shared, (kind, &asked), tokens).await,
+        Conduct::Steps(tokens) => {
+            steps(stream, shared, (kind, &asked), (tokens, Coming::Allowed)).await
+        }
+        Conduct::Paced(pace) => {
+            let took = pace.cost.prefill(words(&asked), pace.factor(shared));
+            let coming = Coming::At(Instant::now() + time(took), pace);
+            let tokens = asked["max_tokens"].as_u64().context("no max_tokens")?;
+            let tokens = usize::try_from(tokens)?;
+            steps(stream, shared, (kind, &asked), (tokens, coming)).await
+        }
         Conduct::Bytes(bytes) => {
             stream.write_all(&bytes).await?;
             Ok(false)
@@ -406,18 +437,40 @@ async fn answer(
     }
 }
 
-/// Streams tokens as they are allowed. False: the other side has left.
+// === impl Pace ===
+
+impl Pace {
+    /// The factor of all times at present.
+    fn factor(&self, shared: &Shared) -> f64 {
+        let running = u32::try_from(shared.state().running).unwrap_or(u32::MAX);
+        self.cost.factor(running, self.places)
+    }
+}
+
+/// The number of words in a request, each of which is a token of the prompt.
+fn words(asked: &Value) -> u32 {
+    let messages = asked["messages"].as_array().into_iter().flatten();
+    let texts = messages.filter_map(|message| message["content"].as_str());
+    let words: usize = texts.map(|text| text.split_whitespace().count()).sum();
+    u32::try_from(words).unwrap_or(u32::MAX)
+}
+
+fn time(micros: Micros) -> Duration {
+    Duration::from_micros(micros.0)
+}
+
+/// Streams tokens as they come. False: the other side has left.
 async fn steps(
     stream: &mut TcpStream,
     shared: &Shared,
     (kind, asked): (Kind, &Value),
-    tokens: usize,
+    (tokens, mut coming): (usize, Coming),
 ) -> Result<bool> {
     stream.write_all(stream_head().as_bytes()).await?;
     for token in 0..tokens {
         let mut byte = [0];
         tokio::select! {
-            permit = shared.steps.acquire() => permit?.forget(),
+            come = coming.next(shared) => come?,
             // The other side says nothing more on this connection, unless it closes it.
             _ = stream.read(&mut byte) => {
                 shared.state().abandoned += 1;
@@ -435,6 +488,21 @@ async fn steps(
     let last = format!("{:x}\r\n{event}\r\n0\r\n\r\n", event.len());
     stream.write_all(last.as_bytes()).await?;
     Ok(true)
+}
+
+// === impl Coming ===
+
+impl Coming {
+    async fn next(&mut self, shared: &Shared) -> Result<()> {
+        match self {
+            Self::Allowed => shared.steps.acquire().await?.forget(),
+            Self::At(at, pace) => {
+                sleep_until(*at).await;
+                *at += time(pace.cost.decode(pace.factor(shared)));
+            }
+        }
+        Ok(())
+    }
 }
 
 async fn wait_for_end(stream: &mut TcpStream, shared: &Shared) -> Result<()> {

@@ -10,9 +10,7 @@ use anyhow::Result;
 use clap::Parser;
 use pointsman_core::rows::RequestClass;
 use pointsman_journal::JournalReader;
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_policy_cli::PolicyCommand;
-use pointsman_policy_cli::simulate::{SimulateArgs, simulate};
 use pointsman_server::config::JournalPlace;
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
 use pointsman_sim::latency::{LatencyProfile, LinearCost};
@@ -24,24 +22,14 @@ use pointsman_tests::client::streamed_chat;
 use pointsman_tests::journal::record_simulation;
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::Serving;
+use pointsman_tests::simulated;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The command line of a test.
-#[derive(Debug, Parser)]
-struct Line {
-    #[command(flatten)]
-    args: SimulateArgs,
-}
-
 fn said(journal: &Path, flags: &str) -> Result<String> {
     let journal = journal.display().to_string();
-    let words = ["simulate", &journal];
-    let line = Line::try_parse_from(words.into_iter().chain(flags.split_whitespace()))?;
-    let mut out = Vec::new();
-    let none: [EmbeddedPolicy; 0] = [];
-    simulate(&line.args, &none, &mut out)?;
-    Ok(String::from_utf8(out)?)
+    let words = [journal.as_str()].into_iter();
+    simulated::said(words.chain(flags.split_whitespace()), &[])
 }
 
 /// The command line of a test of `pointsman policy`.
@@ -63,8 +51,9 @@ fn tuned(journal: &Path, output: &Path, flags: &str) -> Result<String> {
 }
 
 fn json(journal: &Path, flags: &str) -> Value {
-    let text = said(journal, &format!("{flags} --format json")).unwrap();
-    serde_json::from_str(&text).unwrap()
+    let journal = journal.display().to_string();
+    let words = [journal.as_str()].into_iter();
+    simulated::json(words.chain(flags.split_whitespace()), &[]).unwrap()
 }
 
 fn refused(journal: &Path, flags: &str) -> String {
@@ -208,12 +197,16 @@ fn a_journal_of_servers_tells_their_speed_from_reports_of_many_steps() {
     let json = json(folder.path(), "");
     let journal = &json["journal"];
     assert_recorded(&journal["recorded"], &run);
-    let off = journal["differences"]["whole_ms"][0]["share"].as_f64();
-    assert!(off.unwrap().abs() < 0.05, "{:#}", journal["differences"]);
-    // Two reports a second do not tell a step's own time from that of its prompt tokens, so that whole
-    // answers come out better than first tokens. How far off these are hangs on where prompts went.
-    let off = journal["differences"]["ttft_ms"][0]["share"].as_f64();
-    assert!(off.unwrap().abs() < 0.15, "{:#}", journal["differences"]);
+    assert_speed(&journal["speeds"][0], FAST, 0.02);
+    assert_speed(&journal["speeds"][1], SLOW, 0.02);
+    for key in ["ttft_ms", "whole_ms"] {
+        let off = journal["differences"][key][0]["share"].as_f64();
+        assert!(
+            off.unwrap().abs() < 0.03,
+            "{key}: {:#}",
+            journal["differences"]
+        );
+    }
 }
 
 #[test]

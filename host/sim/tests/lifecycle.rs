@@ -6,13 +6,14 @@ mod common;
 use common::{
     END, World, add_device, add_executor, arrive, assert_nothing_held, background, cancel,
     device_with, executor_with, facts, is_queued, is_running, placed, placements, refusals,
-    request, seconds, sequence_of, single, steps, world_with,
+    request, seconds, sequence_of, single, steps, world, world_with,
 };
-use pointsman_core::rows::{Change, Health, SequenceState};
+use pointsman_core::rows::{Change, ExecutorKind, Health, SequenceState};
 use pointsman_core::{
-    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, Feed, Incarnation,
-    Input, Micros, Needs, NewRequest, Outcome, Progress, PromptCount, RefusalCause, RefusedWhy,
-    RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds, SequenceRef, StepReport, admission,
+    Config, DeviceSpec, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, Feed,
+    Incarnation, Input, KvReport, KvSpec, Micros, Needs, NewRequest, Outcome, Progress,
+    PromptCount, RefusalCause, RefusedWhy, RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds,
+    SequenceRef, StepReport, admission,
 };
 
 /// The places where a request can be when its end comes.
@@ -183,6 +184,52 @@ fn a_request_that_can_never_fit_is_refused_at_arrival_with_the_numbers() {
     assert!(is_running(&world, fits), "16 tokens fit 4 blocks");
     assert!(world.run_out(END));
     assert_nothing_held(&mut world);
+}
+
+#[test]
+fn a_prompt_larger_than_all_that_a_server_elsewhere_reports_is_refused_and_one_that_waits_when_it_is_told()
+ {
+    let mut world = world();
+    let spec = DeviceSpec {
+        name: "elsewhere".to_owned(),
+        kv: KvSpec::Remote,
+        tokens_per_step: None,
+    };
+    let device = world.attach_device(spec).unwrap();
+    let executor = executor_with(&mut world, device, |spec, _| {
+        spec.kind = ExecutorKind::Remote;
+        spec.preempts = false;
+    });
+    let running = arrive(&mut world, request(2, 8));
+    let waiting = arrive(&mut world, request(16, 1));
+    assert!(is_running(&world, running) && is_queued(&world, waiting));
+    world.input(Input::KvReported(
+        device,
+        KvReport {
+            block_bytes: 1,
+            blocks_total: 4,
+            blocks_free: 4,
+            blocks_cached: 0,
+            blocks_evicted_total: 0,
+        },
+    ));
+    world.settle();
+    assert!(matches!(
+        world.outcome(waiting),
+        Some(Outcome::Refused(RefusedWhy::Unserved { .. }))
+    ));
+    let late = arrive(&mut world, request(16, 1));
+    let why = RefusedWhy::NeverFits {
+        blocks_needed: 5,
+        blocks_total: 4,
+    };
+    assert_eq!(world.outcome(late), Some(Outcome::Refused(why)));
+    // The server makes room for what an answer may take, or ends it.
+    let fits = arrive(&mut world, request(15, 90));
+    assert!(world.run_out(END));
+    assert_eq!(placements(&world, fits), [executor]);
+    let finished = Outcome::Finished { output_tokens: 90 };
+    assert_eq!(world.outcome(fits), Some(finished));
 }
 
 #[test]

@@ -80,6 +80,7 @@ impl Diversity {
                     | Obstacle::NotServed
                     | Obstacle::NotAllowed
                     | Obstacle::FailedBefore
+                    | Obstacle::NeverFits
                     | Obstacle::ModelsMax
                     | Obstacle::NoSlot
                     | Obstacle::NoBlocks,

@@ -25,9 +25,12 @@ pub(crate) struct Lane {
     demands: BTreeMap<Demand, u32>,
 }
 
-/// A queued request: the least urgent come first, among them the oldest.
+/// A queued request: the least urgent come first, among them the oldest. Those that came back from an
+/// executor are behind all others: they were served in part, and past the bound of the queue the host
+/// does not let them be displaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Queued {
+    came_back: bool,
     pub(crate) urgency: Urgency,
     arrived: u64,
     pub(crate) request: u64,
@@ -123,16 +126,15 @@ impl Lane {
         self.queued.len()
     }
 
-    /// The oldest of the least urgent requests that is not `taken`.
+    /// The oldest of the least urgent requests that is not `taken` and did not come back.
     pub(crate) fn oldest(&self, taken: &BTreeSet<u64>) -> Option<Queued> {
-        let mut left = self
-            .queued
-            .iter()
-            .filter(|row| !taken.contains(&row.request));
+        let new = self.queued.iter().take_while(|row| !row.came_back);
+        let mut left = new.filter(|row| !taken.contains(&row.request));
         left.next().copied()
     }
 
-    /// The newest of the least urgent requests that is not `taken`: it has waited least.
+    /// The newest of the least urgent requests that is not `taken` and did not come back: it has
+    /// waited least.
     pub(crate) fn newest(&self, taken: &BTreeSet<u64>) -> Option<Queued> {
         let last = Queued {
             arrived: u64::MAX,
@@ -155,6 +157,7 @@ impl Lane {
 impl Queued {
     fn of(request: &Request) -> Self {
         Self {
+            came_back: request.attempts > 0,
             urgency: Urgency::from(request),
             arrived: request.arrived,
             request: request.id,

@@ -111,6 +111,29 @@ fn the_oldest_of_the_least_urgent_is_displaced_and_nobody_twice() {
 }
 
 #[test]
+fn who_came_back_from_an_executor_is_not_displaced() {
+    let returned = |id, arrived| Request {
+        arrived,
+        attempts: 1,
+        priority: -1,
+        ..request(id)
+    };
+    let fresh = Request {
+        arrived: 10,
+        ..request(3)
+    };
+    let requests = vec![
+        returned(1, 0),
+        returned(2, 5),
+        fresh,
+        arrival(11),
+        arrival(12),
+    ];
+    let expected = [displace(3), Choice::Shed(1)];
+    check(DROP_OLDEST, requests, 0, &expected);
+}
+
+#[test]
 fn throughput_does_not_displace_latency_critical() {
     let critical = Request {
         class: RequestClass::LatencyCritical,

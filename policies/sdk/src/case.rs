@@ -6,7 +6,7 @@
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Seat};
 use crate::wire::routing::{Choice, Verdict};
-use crate::wire::types::{Cached, Overlap, Request, RequestClass};
+use crate::wire::types::{Cached, ExecutorKind, Overlap, Request, RequestClass};
 
 /// One request, and the fleet that it is to be placed in.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,8 @@ pub enum Obstacle {
     NotAllowed,
     /// The executor failed this request before.
     FailedBefore,
+    /// All blocks of the device are fewer than the request may need.
+    NeverFits,
     /// As many models run on the executor as may.
     ModelsMax,
     /// Neither a slot is free nor a place in the executor's queue.
@@ -56,17 +58,24 @@ static NOTHING_CACHED: Cached = Cached {
 };
 
 /// Blocks that a placement takes on an executor that reports paged KV: for the prompt and the
-/// first token, and where sequences cannot be preempted for all that the request may generate.
+/// first token, and for all that the request may generate where nobody could make room for it later: by
+/// preempting, as the host does, or as a server elsewhere does for itself.
 #[inline]
 pub(crate) fn blocks_for(request: &Request, executor: &Executor<'_>) -> Option<u64> {
     let tokens_per_block = executor.tokens_per_block()?;
-    let output = if executor.info.preempts {
-        1
+    let bound = tokens_bound(request);
+    let tokens = if executor.info.preempts || executor.info.kind == ExecutorKind::Remote {
+        (u64::from(request.prompt_tokens) + 1).min(bound)
     } else {
-        request.output_tokens_max
+        bound
     };
-    let tokens = u64::from(request.prompt_tokens) + u64::from(output);
     Some(tokens.div_ceil(u64::from(tokens_per_block)))
+}
+
+/// Tokens of the prompt and of all that the request may generate.
+#[inline]
+fn tokens_bound(request: &Request) -> u64 {
+    u64::from(request.prompt_tokens) + u64::from(request.output_tokens_max)
 }
 
 // === impl Case ===
@@ -181,6 +190,29 @@ impl<'a> Case<'a> {
             && failed.contains(&executor.id())
         {
             return Err(Obstacle::FailedBefore);
+        }
+        self.check_could_fit(executor)
+    }
+
+    /// Checks that the executor's device, were it empty, had the blocks for all that the request may
+    /// need; at a server elsewhere, which makes room for itself and ends what finds none, for its prompt.
+    #[inline]
+    fn check_could_fit(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
+        let (Some(tokens_per_block), Some(device)) = (
+            executor.tokens_per_block(),
+            self.fleet.mirror.device(executor.info.device),
+        ) else {
+            return Ok(());
+        };
+        let tokens = match executor.info.kind {
+            ExecutorKind::Remote => self.tokens(),
+            ExecutorKind::Cuda | ExecutorKind::Cpu | ExecutorKind::Simulated => {
+                tokens_bound(self.request)
+            }
+        };
+        let room = u64::from(device.blocks_total) * u64::from(tokens_per_block);
+        if tokens > room {
+            return Err(Obstacle::NeverFits);
         }
         Ok(())
     }

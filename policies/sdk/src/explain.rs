@@ -76,6 +76,7 @@ pub fn obstructed(case: &Case<'_>, executor: &Executor<'_>, obstacle: Obstacle) 
         Obstacle::NotServed => "it does not serve the model".to_owned(),
         Obstacle::NotAllowed => "the request is pinned to others".to_owned(),
         Obstacle::FailedBefore => "it failed this request before".to_owned(),
+        Obstacle::NeverFits => "it has fewer KV blocks than the request may need".to_owned(),
         Obstacle::ModelsMax => {
             let running = executor.residencies.iter().filter(|row| row.sequences > 0);
             format!("{} models run there, as many as may", running.count())

@@ -216,6 +216,7 @@ mod tests {
             }),
             Change::Waiting(Request {
                 prompt_tokens: 5,
+                output_tokens_max: 5,
                 ..fixture::request(9)
             }),
         ];

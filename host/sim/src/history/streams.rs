@@ -5,20 +5,33 @@
 //! token with each step, so n tokens took n steps; in them were the prompts whose first tokens came
 //! meanwhile, and the tokens of the streams beside it, which are spread evenly between their own reports.
 //! A prompt that came to an idle server is a step by itself.
+//!
+//! Steps with a prompt take longer, so tokens are spread over the time without what prompts take. How long
+//! that is comes from the speed that is fitted to the spread before, which at first takes prompts for nothing.
 
 use std::collections::BTreeMap;
 
 use pointsman_core::{Micros, Progress, RequestId};
 
 use super::worked::Prompts;
-use crate::latency::{StepWork, TimedWork};
-use crate::numbers::{float, whole};
+use crate::latency::{LinearCost, LinearFit, StepWork, TimedWork};
+use crate::numbers::{float, from_millis, whole};
+
+/// Times that tokens are spread anew. The speed moves by less than a hundredth after the fourth.
+const SPREADS: usize = 6;
 
 /// The watch over a server's reports.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     running: BTreeMap<RequestId, Stream>,
     over: Vec<Stream>,
+}
+
+/// The time that is left of a server's once what prompts took is taken out.
+#[derive(Debug)]
+struct Rest {
+    /// The times that prompts took, in order, each with the sum of those before it in microseconds.
+    taken: Vec<(Micros, Micros, u64)>,
 }
 
 /// A sequence at a server.
@@ -83,26 +96,12 @@ impl Streams {
     /// The times and their work. `prompts` says what is known of a request's.
     pub(super) fn times(&self, prompts: &Prompts<'_>) -> Vec<TimedWork> {
         let all = self.in_order();
-        let mut times = Vec::new();
-        // Those that began before and go on.
-        let mut beside: Vec<&Stream> = Vec::new();
-        for (at, stream) in all.iter().enumerate() {
-            times.extend(stream.alone(prompts));
-            beside.retain(|other| other.last() > stream.first());
-            let meanwhile = all[at..].iter();
-            let meanwhile = meanwhile.take_while(|other| other.first() <= stream.last());
-            let others: Vec<&Stream> = beside.iter().chain(meanwhile).copied().collect();
-            for pair in stream.told.windows(2) {
-                let [(from, before), (to, after)] = *pair else {
-                    continue;
-                };
-                times.push(TimedWork {
-                    took: to.since(from),
-                    steps: u64::from(after - before),
-                    work: work(&others, (from, to), prompts),
-                });
-            }
-            beside.push(stream);
+        let mut times = spread(&all, &Rest { taken: Vec::new() }, prompts);
+        for _ in 0..SPREADS {
+            let Some(fit) = LinearFit::of(&times) else {
+                break;
+            };
+            times = spread(&all, &Rest::of(&all, &fit.cost, prompts), prompts);
         }
         times
     }
@@ -125,19 +124,83 @@ impl Streams {
     }
 }
 
+/// The times of these streams, in order of their first tokens, and the work in them.
+fn spread(all: &[&Stream], rest: &Rest, prompts: &Prompts<'_>) -> Vec<TimedWork> {
+    let mut times = Vec::new();
+    // Those that began before and go on.
+    let mut beside: Vec<&Stream> = Vec::new();
+    for (at, stream) in all.iter().enumerate() {
+        times.extend(stream.alone(prompts));
+        beside.retain(|other| other.last() > stream.first());
+        let meanwhile = all[at..].iter();
+        let meanwhile = meanwhile.take_while(|other| other.first() <= stream.last());
+        let others: Vec<&Stream> = beside.iter().chain(meanwhile).copied().collect();
+        for pair in stream.told.windows(2) {
+            let [(from, before), (to, after)] = *pair else {
+                continue;
+            };
+            times.push(TimedWork {
+                took: to.since(from),
+                steps: u64::from(after - before),
+                work: work(&others, (from, to), (rest, prompts)),
+            });
+        }
+        beside.push(stream);
+    }
+    times
+}
+
 /// The work of these streams after one time and up to another.
-fn work(streams: &[&Stream], (from, to): (Micros, Micros), prompts: &Prompts<'_>) -> StepWork {
+fn work(
+    streams: &[&Stream],
+    (from, to): (Micros, Micros),
+    (rest, prompts): (&Rest, &Prompts<'_>),
+) -> StepWork {
     let mut work = StepWork::default();
     for stream in streams {
         if stream.first() > from && stream.first() <= to {
             stream.prefill(&mut work, prompts);
         }
-        let (before, after) = (stream.tokens_at(from), stream.tokens_at(to));
+        let (before, after) = (stream.tokens_at(from, rest), stream.tokens_at(to, rest));
         let (tokens, context) = (after - before, stream.prompt(prompts) + before);
         work.decodes += tokens;
         work.decode_context += tokens * context + tokens * tokens.saturating_sub(1) / 2;
     }
     work
+}
+
+// === impl Rest ===
+
+impl Rest {
+    /// The rest beside the prompts of these streams, in order of their first tokens, at this speed. A
+    /// prompt ends with its first token; those that end together took their times one after the other.
+    fn of(all: &[&Stream], cost: &LinearCost, prompts: &Prompts<'_>) -> Self {
+        let mut taken: Vec<(Micros, Micros, u64)> = Vec::new();
+        let (mut until, mut before) = (Micros(0), 0);
+        for together in all.chunk_by(|one, other| one.first() == other.first()) {
+            let mut work = StepWork::default();
+            for stream in together {
+                stream.prefill(&mut work, prompts);
+            }
+            let to = together.first().map_or(until, |stream| stream.first());
+            let took = cost.prefill_token_ms * float(work.prefill_tokens)
+                + cost.prefill_pair_ms * float(work.prefill_context);
+            let from = Micros(to.0.saturating_sub(from_millis(took).0)).max(until);
+            taken.push((from, to, before));
+            before += to.since(from).0;
+            until = to;
+        }
+        Self { taken }
+    }
+
+    /// The rest of the time up to this one, in microseconds.
+    fn at(&self, at: Micros) -> u64 {
+        let next = self.taken.partition_point(|(from, ..)| *from < at);
+        let last = next.checked_sub(1).and_then(|last| self.taken.get(last));
+        last.map_or(at.0, |(from, to, before)| {
+            at.0 - before - at.min(*to).since(*from).0
+        })
+    }
 }
 
 impl Stream {
@@ -157,8 +220,8 @@ impl Stream {
         self.told.last().map_or(0, |(_, tokens)| *tokens)
     }
 
-    /// The tokens it had got by a time, spread evenly between two reports.
-    fn tokens_at(&self, at: Micros) -> u64 {
+    /// The tokens it had got by a time, spread evenly over the rest between two reports.
+    fn tokens_at(&self, at: Micros, rest: &Rest) -> u64 {
         let next = self.told.partition_point(|(told, _)| *told <= at);
         let Some((from, before)) = next.checked_sub(1).and_then(|last| self.told.get(last)) else {
             return 0;
@@ -166,7 +229,8 @@ impl Stream {
         let Some((to, after)) = self.told.get(next) else {
             return u64::from(*before);
         };
-        let share = float(at.since(*from).0) / float(to.since(*from).0.max(1));
+        let (begun, ended) = (rest.at(*from), rest.at(*to));
+        let share = float(rest.at(at) - begun) / float((ended - begun).max(1));
         u64::from(*before) + whole(f64::from(after - before) * share)
     }
 

@@ -252,6 +252,9 @@ fn within_its_share_a_tenant_takes_the_place_of_the_one_furthest_beyond() {
     requests.truncate(5);
     requests[3].priority = 9;
     check_full("{}", &tenants, &requests, &[displace(2)]);
+    // The newest of the others came back from an executor.
+    requests[2].attempts = 1;
+    check_full("{}", &tenants, &requests, &[displace(1)]);
     // Background work takes nobody's place.
     requests[4].may_wait = false;
     check_full("{}", &tenants, &requests, &[Choice::Shed(1)]);

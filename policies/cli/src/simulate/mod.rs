@@ -23,6 +23,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use pointsman_files::{check_replaceable, replace};
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_sim::measure::RunReport;
 use pointsman_sim::{FailurePlan, RequestPlan};
@@ -83,6 +84,10 @@ pub fn simulate(
     defaults: &[EmbeddedPolicy],
     out: &mut dyn Write,
 ) -> Result<Verdict> {
+    // Before a run that may take minutes.
+    if let Some(path) = &args.html {
+        check_replaceable(path).with_context(|| format!("--html {}", path.display()))?;
+    }
     let past = PastRun::find(&args.workload, args.scene.host.goodput())?;
     let past = past.as_ref();
     let setting = args.scene.setting(&args.workload, past)?;
@@ -104,7 +109,8 @@ pub fn simulate(
     if let Some(path) = &args.html {
         let text = args.page_text(&setting, &all, simulated);
         let page = html::page(&text, &rows);
-        std::fs::write(path, page).with_context(|| format!("--html {}", path.display()))?;
+        replace(path, |file| file.write_all(page.as_bytes()))
+            .with_context(|| format!("--html {}", path.display()))?;
     }
     match args.format {
         Format::Table => {

@@ -96,7 +96,8 @@ impl Blocked {
             Obstacle::NotLive
             | Obstacle::NotServed
             | Obstacle::NotAllowed
-            | Obstacle::FailedBefore => {}
+            | Obstacle::FailedBefore
+            | Obstacle::NeverFits => {}
         }
     }
 

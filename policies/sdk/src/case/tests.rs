@@ -7,8 +7,8 @@ use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::wire::routing::Choice;
 use crate::wire::types::{
-    Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Model, Request, RequestClass,
-    Residency,
+    Change, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Extent, Health, Model, Request,
+    RequestClass, Residency,
 };
 
 /// Executor 0 on device 0, and a request for model 0.
@@ -119,6 +119,27 @@ fn pins_and_failures_are_kept() {
     let mut failed = setup();
     failed.request.failed_on = Some(vec![0]);
     check(failed, Err(Obstacle::FailedBefore));
+}
+
+#[test]
+fn what_all_blocks_are_too_few_for_never_fits() {
+    // 100 tokens and 60 more are 10 blocks of 16, though 7 are enough to start.
+    let of = |kind, blocks_total| {
+        let mut setup = setup();
+        setup.info.kind = kind;
+        setup.info.preempts = kind != ExecutorKind::Remote;
+        setup.device.blocks_total = blocks_total;
+        setup.device.blocks_free = blocks_total;
+        setup.request.prompt_tokens = 100;
+        setup.request.output_tokens_max = 60;
+        setup
+    };
+    check(of(ExecutorKind::Simulated, 10), Ok(Seat::Slot));
+    let never = Err(Obstacle::NeverFits);
+    check(of(ExecutorKind::Simulated, 9), never);
+    // A server elsewhere makes room for itself, so only the prompt has to fit.
+    check(of(ExecutorKind::Remote, 7), Ok(Seat::Slot));
+    check(of(ExecutorKind::Remote, 6), never);
 }
 
 #[test]

@@ -143,6 +143,14 @@ impl Device {
         }
     }
 
+    /// The number of all blocks, as far as it is known.
+    pub(crate) fn blocks_total(&self) -> Option<u32> {
+        match &self.kv {
+            Kv::Owned(pool) => Some(pool.total()),
+            Kv::Reported(kv) => kv.report.map(|report| report.blocks_total),
+        }
+    }
+
     /// The counts that policies are told; absent where nobody ever reported any.
     pub(crate) fn row(&self) -> Option<rows::Device> {
         match &self.kv {

@@ -104,6 +104,10 @@ impl Ledger {
         if let Some(device) = self.devices.get_mut(id.0 as usize)
             && let Kv::Reported(kv) = &mut device.kv
         {
+            let total = kv.report.map(|before| before.blocks_total);
+            if total != Some(report.blocks_total) {
+                out.fleet_changed();
+            }
             *kv = ReportedKv {
                 report: Some(report),
                 placed_since: 0,

@@ -48,18 +48,23 @@ pub(crate) fn blocks_at_start(request: &Request, executor: &Executor) -> u32 {
 
 impl Ledger {
     /// Checks that prompt and output bound fit the executor's device when it is empty. A request
-    /// that does not fit would run short of blocks that nobody's leaving could give it.
+    /// that does not fit would run short of blocks that nobody's leaving could give it. A server
+    /// elsewhere ends an answer that it has no more room for, so there the prompt must fit.
     pub(crate) fn could_ever_place(
         &self,
         request: &Request,
         executor: &Executor,
     ) -> Result<(), RefusalCause> {
-        let pool = self[executor.spec.device].pool();
-        let Some((pool, tokens_per_block)) = pool.zip(executor.spec.tokens_per_block) else {
+        let total = self[executor.spec.device].blocks_total();
+        let Some((total, tokens_per_block)) = total.zip(executor.spec.tokens_per_block) else {
             return Ok(());
         };
-        let needed = blocks_for(request.tokens_bound(), tokens_per_block);
-        let total = pool.total();
+        let needed = match executor.spec.kind {
+            ExecutorKind::Remote => blocks_at_start(request, executor),
+            ExecutorKind::Cuda | ExecutorKind::Cpu | ExecutorKind::Simulated => {
+                blocks_for(request.tokens_bound(), tokens_per_block)
+            }
+        };
         if needed > total {
             return Err(RefusalCause::NeverFits { needed, total });
         }

@@ -1,0 +1,244 @@
+//! The simulator beside a real server: the same requests at the same times, over HTTP and simulated.
+//!
+//! | servers | simulated from |
+//! |---|---|
+//! | mock servers at the pace of llm-d's inference simulator, behind a gateway | the profile `llm-d` and the same arrivals |
+//! | the engine on this machine's processors | the server's own journal, to which the speed is fitted |
+//!
+//! Clients come in an open loop, as in production: what waits makes nobody come later.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_server::config::{BackendConfig, JournalPlace};
+use pointsman_server::embedded;
+use pointsman_sim::draws::Draws;
+use pointsman_sim::latency::LatencyProfile;
+use pointsman_sim::numbers::whole_at_least;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::backend::{Conduct, MockBackend, Pace};
+use crate::client::{Client, streamed_chat};
+use crate::serving::Serving;
+use crate::simulated;
+
+/// Requests at random times, by seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Requests in a second, in the mean.
+    pub rate: f64,
+    pub requests: u32,
+    pub seed: u64,
+}
+
+/// A request, and the time at which it comes.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    after: Duration,
+    prompt_tokens: u32,
+    output_tokens: u32,
+}
+
+/// Times to the first token, as clients measured them, and simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Fidelity {
+    pub measured: Spread,
+    pub simulated: Spread,
+}
+
+/// The spread of a time, in ms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub mean: f64,
+    pub p50: f64,
+    pub p95: f64,
+}
+
+/// Mock servers behind the gateway.
+const MOCKS: u32 = 4;
+/// Requests that each takes at once.
+const PLACES: u32 = 8;
+
+// === impl Load ===
+
+impl Load {
+    /// The requests, whose lengths are half to one and a half of these means.
+    fn draw(self, prompt_tokens: f64, output_tokens: f64) -> Vec<Asked> {
+        let mut draws = Draws::new(self.seed);
+        let mut after = Duration::ZERO;
+        let asked = |_| {
+            after += Duration::from_secs_f64(draws.exponential(1.0 / self.rate));
+            let mut length = |mean: f64| whole_at_least(mean * (0.5 + draws.unit()), 1);
+            Asked {
+                after,
+                prompt_tokens: length(prompt_tokens),
+                output_tokens: length(output_tokens),
+            }
+        };
+        (0..self.requests).map(asked).collect()
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// The request as a client sends it: a word for each token of the prompt.
+    fn body(self) -> Value {
+        let mut body = streamed_chat("word ".repeat(self.prompt_tokens as usize).trim_end());
+        body["max_tokens"] = self.output_tokens.into();
+        body
+    }
+
+    /// The request as a line of a trace in Mooncake's format.
+    fn line(self) -> String {
+        let line = json!({
+            "timestamp": self.after.as_secs_f64() * 1000.0,
+            "input_length": self.prompt_tokens,
+            "output_length": self.output_tokens,
+            "hash_ids": [],
+        });
+        format!("{line}\n")
+    }
+}
+
+// === impl Spread ===
+
+impl Spread {
+    /// The spread of at least one time, by the nearest rank.
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort();
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        let count = times.len();
+        let rank = |share: usize| ms(times[(count * share).div_ceil(100).max(1) - 1]);
+        Self {
+            mean: ms(times.iter().sum()) / pointsman_sim::numbers::float_len(count),
+            p50: rank(50),
+            p95: rank(95),
+        }
+    }
+
+    /// The spread of the TTFT in a report of `pointsman simulate`.
+    fn of_report(report: &Value) -> Result<Self> {
+        let ms = |key: &str| report["ttft_ms"][key].as_f64().context("no TTFT");
+        Ok(Self {
+            mean: ms("mean")?,
+            p50: ms("p50")?,
+            p95: ms("p95")?,
+        })
+    }
+}
+
+// === impl Fidelity ===
+
+impl Fidelity {
+    /// The distance of what was simulated from what was measured, as parts of the latter: mean, median
+    /// and 95th percentile.
+    #[must_use]
+    pub fn distance(&self) -> [f64; 3] {
+        let (is, was) = (self.simulated, self.measured);
+        [(is.mean, was.mean), (is.p50, was.p50), (is.p95, was.p95)].map(|(is, was)| is / was - 1.0)
+    }
+}
+
+/// Sends these requests when it is their time, and returns the times to their first tokens.
+async fn ask_all(client: Client, all: &[Asked]) -> Result<Vec<Duration>> {
+    let begun = Instant::now();
+    let mut running = JoinSet::new();
+    for asked in all {
+        let body = asked.body();
+        sleep_until(begun + asked.after).await;
+        running.spawn(async move {
+            let sent = Instant::now();
+            let mut stream = client.stream(&body).await?;
+            stream.first_text().await?;
+            let first = sent.elapsed();
+            let streamed = stream.finish().await?;
+            ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+            anyhow::Ok(first)
+        });
+    }
+    let mut times = Vec::new();
+    while let Some(time) = running.join_next().await {
+        times.push(time??);
+    }
+    Ok(times)
+}
+
+/// Measures mock servers behind a gateway.
+///
+/// # Errors
+/// If a request fails.
+pub async fn of_mocks(load: Load) -> Result<Fidelity> {
+    let LatencyProfile::Each(cost) = LatencyProfile::LLM_D else {
+        anyhow::bail!("llm-d's requests wait for each other");
+    };
+    let pace = Pace {
+        cost,
+        places: PLACES,
+    };
+    let mut mocks = Vec::new();
+    let mut backends = Vec::new();
+    for _ in 0..MOCKS {
+        let mock = MockBackend::start(&["demo"]).await?;
+        mock.does(Conduct::Paced(pace));
+        let mut backend = BackendConfig::new(mock.url().parse()?);
+        backend.terms.slots = PLACES;
+        backends.push(backend);
+        mocks.push(mock);
+    }
+    let serving = Serving::start(|config| {
+        config.models.clear();
+        config.backends = backends;
+    })
+    .await?;
+    let all = load.draw(400.0, 60.0);
+    let measured = Spread::of(ask_all(serving.client.for_others(), &all).await?);
+    serving.server.stop().await?;
+
+    let folder = tempfile::tempdir()?;
+    let trace = folder.path().join("trace.jsonl");
+    fs::write(
+        &trace,
+        all.iter().map(|asked| asked.line()).collect::<String>(),
+    )?;
+    let flags = format!(
+        "{} --executors {MOCKS} --profile llm-d --sequences {PLACES} --slots {PLACES} --lengths known",
+        trace.display()
+    );
+    let defaults = embedded::policies().context("the policies are not embedded")?;
+    let report = simulated::json(flags.split_whitespace(), defaults)?;
+    let report = &report["contenders"][0]["runs"][0]["report"];
+    Ok(Fidelity {
+        measured,
+        simulated: Spread::of_report(report)?,
+    })
+}
+
+/// Measures an engine on this machine's processors, whose journal is simulated.
+///
+/// # Errors
+/// If a request fails.
+pub async fn of_engine(load: Load) -> Result<Fidelity> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path().to_owned();
+    let serving =
+        Serving::start(|config| config.journal.place = JournalPlace::Folder(place)).await?;
+    let all = load.draw(60.0, 24.0);
+    let measured = Spread::of(ask_all(serving.client, &all).await?);
+    serving.server.stop().await?;
+    let report = past(folder.path())?;
+    Ok(Fidelity {
+        measured,
+        simulated: Spread::of_report(&report["journal"]["simulated"])?,
+    })
+}
+
+/// The simulation of a journal.
+fn past(folder: &Path) -> Result<Value> {
+    let folder = folder.display().to_string();
+    simulated::json([folder.as_str()], &[])
+}
