@@ -7,6 +7,7 @@ use pointsman_policy::PolicyEngine;
 use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;
+use pointsman_tests::fidelity::{Fidelity, Load as FidelityLoad, of_engine, of_mocks};
 use pointsman_tests::fleet::Defaults;
 use pointsman_tests::gateway::{Arrivals, Load, StampServer, measure as measure_gateway};
 use pointsman_tests::{engine, journal, reload};
@@ -47,6 +48,31 @@ fn the_journal_benchmark_runs_and_replays_what_it_records() {
     let measured = journal::measure(200, 2).unwrap();
     assert!(measured.recorded.decisions >= 200);
     assert!(measured.entries_per_decision > 1.0 && measured.bytes_per_decision > 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fidelity_benchmark_runs() {
+    let load = FidelityLoad {
+        rate: 40.0,
+        requests: 40,
+        seed: 1,
+    };
+    let mocks = of_mocks(load).await.unwrap();
+    // A prompt of 200 tokens takes 80 ms, alone.
+    assert!(
+        mocks.measured.p50 >= 80.0 && mocks.simulated.p50 >= 80.0,
+        "{mocks:?}"
+    );
+    let engine = of_engine(load).await.unwrap();
+    for Fidelity {
+        measured,
+        simulated,
+    } in [mocks, engine]
+    {
+        for spread in [measured, simulated] {
+            assert!(0.0 < spread.p50 && spread.p50 <= spread.p95, "{spread:?}");
+        }
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Setting {
     /// Makes one run. `progress` is told the share that is over, and may end it.
     ///
     /// # Errors
-    /// If it cannot begin; [`Interrupted`] if it was ended.
+    /// If it cannot begin, or was ended.
     pub fn run(
         &self,
         contender: &Contender,
