@@ -157,6 +157,27 @@ fn check_host(dom: &str, data: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the page shows the settings that a policy describes, with their values in force.
+fn check_settings(dom: &str, policy: &Value) -> Result<()> {
+    let takes = policy["takes"].as_array().context("no settings")?;
+    ensure!(!takes.is_empty(), "{policy:#}");
+    for setting in takes {
+        let key = setting["key"].as_str().context("no key")?;
+        let value = &setting["default"];
+        let shown = match value {
+            Value::Null => format!("{key} = not set"),
+            value => format!("{key} = {value}"),
+        };
+        ensure!(dom.contains(&format!(">{shown}<")), "{shown}: {dom}");
+        let about = setting["about"].as_str().context("no meaning")?;
+        ensure!(
+            !about.is_empty() && setting["values"].is_string(),
+            "{setting}"
+        );
+    }
+    Ok(())
+}
+
 /// Checks that the page shows the policies, and who decides.
 fn check_policies(dom: &str, data: &Value) -> Result<()> {
     for policy in data["policies"]["policies"]
@@ -171,6 +192,7 @@ fn check_policies(dom: &str, data: &Value) -> Result<()> {
         );
         let answers = grouped(&json!(sum(&running["answers"])));
         ensure!(cell(dom, &row, "answers")? == answers, "{row}: {answers}");
+        check_settings(dom, policy)?;
     }
     for (hook, holder) in data["policies"]["hooks"].as_object().context("no hooks")? {
         let (_, from) = dom

@@ -16,15 +16,15 @@ use pointsman_lifecycle::report::{
 use pointsman_lifecycle::state::BoundTo;
 use pointsman_policy::{
     Agreement, Cause, DecisionText, Disagreement, PolicyStatus, ProbationProgress, Quarantined,
-    Restored, ShadowReport, ShadowState, Spread,
+    Restored, SettingSchema, ShadowReport, ShadowState, Spread,
 };
 
 use super::in_time;
 use shape::{
-    CanarySeen, Compared, ComparedReason, Example, HookConflict, HookHolder, LeftOutFile,
-    ListedPolicy, ListedRefusal, ListedTransaction, PolicyCounters, PolicyFile, PolicyFolder,
-    ProbationShape, Quantiles, QuarantinedVersion, RestoredState, ShadowListing, StateFolder,
-    Verdict,
+    CanarySeen, Compared, ComparedReason, DescribedSetting, Example, HookConflict, HookHolder,
+    LeftOutFile, ListedPolicy, ListedRefusal, ListedTransaction, PolicyCounters, PolicyFile,
+    PolicyFolder, ProbationShape, Quantiles, QuarantinedVersion, RestoredState, ShadowListing,
+    StateFolder, Verdict,
 };
 
 pub use shape::PolicyListing;
@@ -112,10 +112,9 @@ fn hooks_by_holder(
 }
 
 fn listed(policy: &PolicyReport, status: &[PolicyStatus]) -> ListedPolicy {
-    let running = |number: u32| {
-        let status = status.iter().find(|status| status.number == number);
-        status.map(PolicyCounters::from)
-    };
+    let status_of = |number: u32| status.iter().find(|status| status.number == number);
+    let running = policy.number.and_then(status_of);
+    let described = running.map(|status| &status.description.settings);
     let earlier = policy.earlier.iter().copied();
     ListedPolicy {
         name: policy.name.clone(),
@@ -123,6 +122,11 @@ fn listed(policy: &PolicyReport, status: &[PolicyStatus]) -> ListedPolicy {
         digest: policy.digest.to_string(),
         fingerprint: policy.fingerprint.to_string(),
         settings: policy.settings.clone(),
+        takes: described
+            .into_iter()
+            .flatten()
+            .map(DescribedSetting::from)
+            .collect(),
         exports: names(policy.hooks),
         mode: policy.mode.to_string(),
         waits_for: policy.waits_for.map(|digest| digest.to_string()),
@@ -132,8 +136,11 @@ fn listed(policy: &PolicyReport, status: &[PolicyStatus]) -> ListedPolicy {
             .iter()
             .map(|(hook, why)| (hook.as_str(), why.clone()))
             .collect(),
-        running: policy.number.and_then(running),
-        earlier: earlier.filter_map(running).collect(),
+        running: running.map(PolicyCounters::from),
+        earlier: earlier
+            .filter_map(status_of)
+            .map(PolicyCounters::from)
+            .collect(),
     }
 }
 
@@ -147,6 +154,19 @@ impl From<&Origin> for PolicyFile {
             Origin::LastGood(path) => PolicyFile::LastGood {
                 path: path.display().to_string(),
             },
+        }
+    }
+}
+
+impl From<&SettingSchema> for DescribedSetting {
+    fn from(setting: &SettingSchema) -> Self {
+        // The host has checked that a default is JSON.
+        let default = setting.default.as_deref();
+        Self {
+            key: setting.key.clone(),
+            about: setting.about.clone(),
+            values: setting.values.to_string(),
+            default: default.and_then(|text| serde_json::from_str(text).ok()),
         }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct ListedPolicy {
     /// Digest of its code and settings.
     pub(super) fingerprint: String,
     pub(super) settings: Map<String, Value>,
+    /// The settings that it describes; empty while it is not running.
+    pub(super) takes: Vec<DescribedSetting>,
     /// The hooks it exports.
     pub(super) exports: Vec<&'static str>,
     /// `enforce`, `shadow`, `canary N%`, `canary N% of sessions` or `canary N% of requests`.
@@ -67,6 +69,19 @@ pub(super) struct ListedPolicy {
     pub(super) running: Option<PolicyCounters>,
     /// Earlier versions that the host still has, the newest last.
     pub(super) earlier: Vec<PolicyCounters>,
+}
+
+/// A setting that a policy takes, in its own words.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct DescribedSetting {
+    pub(super) key: String,
+    /// The meaning.
+    pub(super) about: String,
+    /// The values that it may have.
+    pub(super) values: String,
+    /// The value where it is left out; null: to leave it out means something of its own.
+    pub(super) default: Option<Value>,
 }
 
 /// The origin of a policy's code.

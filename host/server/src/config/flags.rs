@@ -33,7 +33,7 @@ pub struct Flags {
     #[arg(long = "backend", value_name = "URL")]
     pub backends: Vec<ServerUrl>,
 
-    /// Try policies on N executors of the demo model, each half as fast and half as large as the one before.
+    /// Try policies on N executors of the demo model, each half of the one before: slots, memory, tokens of a step, threads.
     /// Replaces the models, executors, backends and devices of the file
     #[arg(
         long,
