@@ -66,10 +66,11 @@ fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
     place.say("check mine/mine.wasm").says(
         0,
         &[
-            "decides  admission, priority, routing, preemption, budget\n",
-            "name     mine 0.1.0\n",
-            "reasons  the queue has room\n",
-            "reads    priority: waiting\n",
+            "decides   admission, priority, routing, preemption, budget\n",
+            "name      mine 0.1.0\n",
+            "settings  none\n",
+            "reasons   the queue has room\n",
+            "reads     priority: waiting\n",
             "routing: executors, loads, residencies, devices, models, waiting\n",
             "KiB of the 65,536 KiB it may have\n",
             "good: a server takes it\n",
