@@ -192,6 +192,7 @@ pub async fn of_mocks(load: Load) -> Result<Fidelity> {
     }
     let serving = Serving::start(|config| {
         config.models.clear();
+        config.executors.clear();
         config.backends = backends;
     })
     .await?;

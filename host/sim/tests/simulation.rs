@@ -186,7 +186,7 @@ fn a_server_without_blocks_makes_the_last_one_wait_and_serves_all() {
     );
     let report = run(small, 1, listed(&[at(0, 4000, 1), at(0, 100, 5)]));
     assert_eq!(
-        (report.expired, report.finished),
+        (report.refused, report.finished),
         (1, 1),
         "one is not sent there"
     );
