@@ -163,11 +163,9 @@ fn check_settings(dom: &str, policy: &Value) -> Result<()> {
     ensure!(!takes.is_empty(), "{policy:#}");
     for setting in takes {
         let key = setting["key"].as_str().context("no key")?;
-        let value = &setting["default"];
-        let shown = match value {
-            Value::Null => format!("{key} = not set"),
-            value => format!("{key} = {value}"),
-        };
+        let value = Some(&setting["default"]).filter(|value| !value.is_null());
+        let value = value.map_or("not set".to_owned(), Value::to_string);
+        let shown = format!("{key} = {value}");
         ensure!(dom.contains(&format!(">{shown}<")), "{shown}: {dom}");
         let about = setting["about"].as_str().context("no meaning")?;
         ensure!(

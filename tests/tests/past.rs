@@ -199,10 +199,11 @@ fn a_journal_of_servers_tells_their_speed_from_reports_of_many_steps() {
     assert_recorded(&journal["recorded"], &run);
     assert_speed(&journal["speeds"][0], FAST, 0.02);
     assert_speed(&journal["speeds"][1], SLOW, 0.02);
-    for key in ["ttft_ms", "whole_ms"] {
+    // A request that goes to the other executor has another wait, which hangs on microseconds.
+    for (key, within) in [("ttft_ms", 0.1), ("whole_ms", 0.03)] {
         let off = journal["differences"][key][0]["share"].as_f64();
         assert!(
-            off.unwrap().abs() < 0.03,
+            off.unwrap().abs() < within,
             "{key}: {:#}",
             journal["differences"]
         );
