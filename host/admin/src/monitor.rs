@@ -28,7 +28,11 @@ use super::policies::{PolicyListing, listing};
 use shape::ActivityData;
 
 /// The page, whole: no other file belongs to it.
-const PAGE: &str = include_str!("monitor.html");
+const PAGE: &str = concat!(
+    include_str!("monitor/head.html"),
+    include_str!("monitor/style.css"),
+    include_str!("monitor/page.html"),
+);
 /// The page's security policy: it loads nothing, sends nothing elsewhere and is framed by nobody.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; \

@@ -1,7 +1,7 @@
 //! The report as a page: one file without anything from elsewhere, the same bytes for the same runs.
 //!
 //! Text that came from outside is escaped; there are no scripts. The colours are those of the monitor
-//! page (`host/admin/src/monitor.html`), light and dark as the reader's device is.
+//! page (`host/admin/src/monitor/style.css`), light and dark as the reader's device is.
 
 mod chart;
 
