@@ -16,13 +16,14 @@ use pointsman_server::config::{BackendConfig, JournalPlace};
 use pointsman_server::embedded;
 use pointsman_sim::draws::Draws;
 use pointsman_sim::latency::LatencyProfile;
-use pointsman_sim::numbers::whole_at_least;
+use pointsman_sim::numbers::{float_len, whole_at_least};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{Conduct, MockBackend, Pace};
 use crate::client::{Client, streamed_chat};
+use crate::decide::quantile;
 use crate::serving::Serving;
 use crate::simulated;
 
@@ -108,16 +109,14 @@ impl Asked {
 // === impl Spread ===
 
 impl Spread {
-    /// The spread of at least one time, by the nearest rank.
+    /// The spread of at least one time.
     fn of(mut times: Vec<Duration>) -> Self {
         times.sort();
-        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-        let count = times.len();
-        let rank = |share: usize| ms(times[(count * share).div_ceil(100).max(1) - 1]);
+        let sum: Duration = times.iter().sum();
         Self {
-            mean: ms(times.iter().sum()) / pointsman_sim::numbers::float_len(count),
-            p50: rank(50),
-            p95: rank(95),
+            mean: sum.as_secs_f64() * 1000.0 / float_len(times.len()),
+            p50: quantile(&times, 500) / 1000.0,
+            p95: quantile(&times, 950) / 1000.0,
         }
     }
 

@@ -85,11 +85,8 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> 
         return written;
     }
     // The move is on the disk once the folder is.
-    match path.parent() {
-        None => Ok(()),
-        Some(folder) if folder.as_os_str().is_empty() => File::open(".")?.sync_all(),
-        Some(folder) => File::open(folder)?.sync_all(),
-    }
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Checks that [`replace`] could put a file at `path` at present, for who has much to do before that.

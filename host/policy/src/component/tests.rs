@@ -80,6 +80,7 @@ fn truncations_and_flipped_bytes_do_not_make_loading_panic() {
         flipped[at] ^= 0x55;
         assert!(!panics(&flipped), "byte {at}");
     }
+    assert!(load(&bytes[..bytes.len() / 2]).is_err());
     // Within the last section: what ends with a section is a component with less in it.
     let torn = load(&bytes[..bytes.len() - 1]).unwrap_err();
     assert!(matches!(torn, LoadError::Malformed(_)), "{torn}");
