@@ -143,7 +143,10 @@ async fn a_tenant_has_so_many_requests_in_hand_until_one_ends_or_its_client_leav
     ensure!(code(&refused)? == "concurrent_requests_exceeded");
     ensure!(number(&refused, "retry-after")? > 0);
     streams.pop();
-    serving.load_until(|load| load.live == 1).await?;
+    // It counts until its executor has let it go.
+    serving
+        .load_until(|load| load.live == 1 && load.slots_used == 1)
+        .await?;
     let answer = client.chat("Hello").await?;
     ensure!(answer.status == 200, "{answer:?}");
     drop(streams);
