@@ -321,6 +321,11 @@ impl<P: Policies> World<P> {
         self.unended().next().is_none()
     }
 
+    /// Lets time pass in which nothing happens: no engine makes a step, and no round is held.
+    pub fn skip(&mut self, until: Micros) {
+        self.now = self.now.max(until);
+    }
+
     fn arm_engines(&mut self) {
         let now = self.now;
         for engine in self.engines.values_mut() {

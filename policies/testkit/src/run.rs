@@ -8,6 +8,7 @@ mod check;
 mod failure;
 mod history;
 mod judge;
+mod load;
 mod ongoing;
 mod state;
 mod timeline;

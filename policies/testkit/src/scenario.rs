@@ -11,6 +11,7 @@
 pub(crate) mod count;
 pub(crate) mod expect;
 pub(crate) mod fleet;
+pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod prompt;
 pub(crate) mod step;
@@ -28,6 +29,7 @@ use toml::Spanned;
 use crate::properties::Property;
 use expect::{End, Expect};
 use fleet::{DeviceTable, ExecutorTable, ModelTable, TenantTable};
+use load::{RunningTable, WaitingTable};
 use step::{Step, StepTable};
 use units::{Names, micros};
 
@@ -48,6 +50,7 @@ pub struct Scenario {
     pub(crate) policies: Vec<PolicyBinding>,
     pub(crate) config: Config,
     pub(crate) fleet: Fleet,
+    pub(crate) load: Load,
     pub(crate) steps: Vec<Step>,
     pub(crate) end: End,
     /// Properties that are checked while it runs.
@@ -86,6 +89,13 @@ pub(crate) struct Fleet {
     pub(crate) executors: Vec<ExecutorTable>,
 }
 
+/// The requests that run and wait when the first step comes.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) running: Vec<RunningTable>,
+    pub(crate) waiting: Vec<WaitingTable>,
+}
+
 /// The file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -102,6 +112,10 @@ struct File {
     device: Vec<DeviceTable>,
     #[serde(default)]
     executor: Vec<ExecutorTable>,
+    #[serde(default)]
+    running: Vec<RunningTable>,
+    #[serde(default)]
+    waiting: Vec<WaitingTable>,
     #[serde(default)]
     step: Vec<Spanned<StepTable>>,
     #[serde(default)]
@@ -174,6 +188,10 @@ impl Scenario {
                 models: file.model,
                 devices: file.device,
                 executors: file.executor,
+            },
+            load: Load {
+                running: file.running,
+                waiting: file.waiting,
             },
             steps,
             end: file.end,

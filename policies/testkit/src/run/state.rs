@@ -93,6 +93,7 @@ impl ScenarioRun {
             let added = run.attach(executor);
             added.map_err(|why| impossible(&executor.name, why))?;
         }
+        run.load(scenario)?;
         Ok(run)
     }
 
@@ -317,7 +318,7 @@ impl ScenarioRun {
         Ok(())
     }
 
-    fn arrive(&mut self, arrival: &Arrival) -> Result<(), String> {
+    pub(super) fn arrive(&mut self, arrival: &Arrival) -> Result<(), String> {
         let new = self.new_request(arrival);
         let block = arrival
             .prompt

@@ -10,6 +10,7 @@ use sdk::wire::types::Cached;
 use super::*;
 use crate::kit::{Flavour, Kit, Registry, check_dir};
 
+mod load;
 mod tenants;
 
 /// Two executors with a slot each on one device, where the built-in rules place `a` and `b`, and

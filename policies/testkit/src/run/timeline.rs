@@ -8,6 +8,7 @@ use pointsman_core::{
 use pointsman_notation::Time;
 
 use super::history;
+use super::load::AUTHOR;
 use super::state::ScenarioRun;
 use crate::scenario::units::shown;
 
@@ -142,11 +143,14 @@ impl ScenarioRun {
         }
     }
 
-    /// The text of a decision's reason; empty for the built-in rule.
+    /// The text of a decision's reason; empty for the built-in rule and the scenario itself.
     pub(super) fn reason(&self, by: Decided) -> String {
         let Author::Policy(number) = by.author else {
             return String::new();
         };
+        if self.author(by.author) == AUTHOR {
+            return String::new();
+        }
         let text = self.world.policies.inner.reason(number, by.reason);
         text.map_or_else(|| format!("reason {}", by.reason), ToOwned::to_owned)
     }

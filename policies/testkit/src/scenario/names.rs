@@ -41,6 +41,13 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), TomlError> {
     for executor in &fleet.executors {
         known.add_executor(executor)?;
     }
+    for table in &scenario.load.running {
+        known.need(Thing::Executor, &table.executor)?;
+        known.add_arrivals(&table.request.0)?;
+    }
+    for table in &scenario.load.waiting {
+        known.add_arrivals(&table.request.0)?;
+    }
     for step in &scenario.steps {
         if let Some(action) = &step.action {
             known.check_action(action)?;
@@ -122,6 +129,12 @@ impl Known<'_> {
         self.need_all(Thing::Model, executor.serves.iter().flatten())
     }
 
+    fn add_arrivals(&mut self, arrivals: &[Arrival]) -> Result<(), TomlError> {
+        arrivals
+            .iter()
+            .try_for_each(|arrival| self.add_arrival(arrival))
+    }
+
     fn add_arrival(&mut self, arrival: &Arrival) -> Result<(), TomlError> {
         self.need_all(Thing::Model, &arrival.model)?;
         self.need_all(Thing::Tenant, &arrival.tenant)?;
@@ -136,9 +149,7 @@ impl Known<'_> {
     fn check_action(&mut self, action: &Action) -> Result<(), TomlError> {
         match action {
             Action::Advance(_) | Action::Settle | Action::RunOut(_) => Ok(()),
-            Action::Arrive(arrivals) => arrivals
-                .iter()
-                .try_for_each(|arrival| self.add_arrival(arrival)),
+            Action::Arrive(arrivals) => self.add_arrivals(arrivals),
             Action::Attach(executors) => executors
                 .iter()
                 .try_for_each(|executor| self.add_executor(executor)),

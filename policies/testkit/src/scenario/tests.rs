@@ -65,6 +65,8 @@ fn every_key_is_in_the_readme() {
         head("[[device]]"),
         head("[[executor]]"),
         head("[[executor]]\nname = \"x\"\nslots = 1\n[executor.engine]"),
+        head("[[running]]"),
+        head("[[waiting]]"),
         head("[end]"),
         step("zzz = 1"),
         step("arrive = { zzz = 1 }"),
