@@ -2,7 +2,8 @@
 //!
 //! A [`JournalRecorder`] writes the inputs of a host, the answers of its policies, and the facts. A
 //! [`Replay`] repeats all of it from the journal alone, and stops at the first difference. With a
-//! [`WhatIf`] it counts the decisions that another policy would have made differently.
+//! [`WhatIf`] it counts the decisions that another policy would have made differently. A [`Retelling`] goes
+//! through a journal without asking anybody, for what the machine was at a round.
 //!
 //! # Invariants
 //! 1. A replay needs nothing but the journal and the binary that wrote it
@@ -17,6 +18,7 @@
 mod components;
 mod recorder;
 mod replay;
+mod retelling;
 mod roster;
 
 pub use components::ComponentCache;
@@ -24,4 +26,5 @@ pub use recorder::JournalRecorder;
 pub use replay::{
     Difference, HookComparison, Replay, ReplayError, ReplayTally, WhatIf, WhatIfTally,
 };
+pub use retelling::{Retelling, Rounds};
 pub use roster::recorded_source;

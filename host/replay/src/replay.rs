@@ -36,6 +36,8 @@ use pointsman_journal::{Entry, Header, Keyframe, Located, PolicyRecord, ReadErro
 use pointsman_policy::WASMTIME_VERSION;
 
 use crate::components::ComponentCache;
+use crate::retelling::ensure_version;
+pub(crate) use answers::End;
 use run::ReplayRun;
 pub use what_if::{HookComparison, WhatIf, WhatIfTally};
 
@@ -116,6 +118,16 @@ pub enum ReplayError {
         offset: u64,
         /// Message of the decoder.
         why: String,
+    },
+    /// The machine does not ask what the journal has answers to.
+    #[error(
+        "{file} at {offset}: the machine does not go as the journal says; `pointsman replay` shows where"
+    )]
+    Differs {
+        /// File of the journal.
+        file: String,
+        /// Offset in the file at which it was noticed, in bytes.
+        offset: u64,
     },
     /// A policy of the journal cannot be started.
     #[error("policy {name} of the journal cannot be started")]
@@ -311,12 +323,7 @@ impl Replay {
     }
 
     fn header(&mut self, file: &Path, header: &Header) -> Result<(), ReplayError> {
-        if header.pointsman != env!("CARGO_PKG_VERSION") {
-            return Err(ReplayError::OtherVersion {
-                file: file.display().to_string(),
-                found: header.pointsman.clone(),
-            });
-        }
+        ensure_version(file, header)?;
         self.wasmtime.clone_from(&header.wasmtime);
         Ok(())
     }

@@ -28,6 +28,7 @@ mod new;
 mod operate;
 mod order;
 mod pitfalls;
+mod scenario;
 mod server;
 mod settings;
 pub mod simulate;
@@ -58,6 +59,8 @@ pub enum PolicyCommand {
     Inspect(inspect::Args),
     /// Run scenarios against a policy, and check its properties
     Test(test::Args),
+    /// Make a scenario of a decision in a journal
+    Scenario(scenario::Args),
     /// Measure latency and fuel by fleet size, beside the default policies
     Bench(bench::Args),
     /// Search settings that do better in simulations, and write them beside the policy
@@ -110,6 +113,7 @@ pub fn run(command: &PolicyCommand, defaults: &'static [EmbeddedPolicy]) -> anyh
         PolicyCommand::Check(args) => check::run(args),
         PolicyCommand::Inspect(args) => inspect::run(args),
         PolicyCommand::Test(args) => test::run(args, defaults),
+        PolicyCommand::Scenario(args) => scenario::run(args),
         PolicyCommand::Bench(args) => bench::run(args, defaults),
         PolicyCommand::Tune(args) => tune::run(args, defaults),
         PolicyCommand::Status(args) => status::run(args),

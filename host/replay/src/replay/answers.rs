@@ -21,7 +21,7 @@ pub(super) type Script = VecDeque<(u64, ScriptEntry)>;
 
 /// The completeness of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Complete: no question follows the last entry.
     Whole,
     /// Cut off with the journal: more questions may follow.

@@ -519,8 +519,13 @@ fn computed(row: &Tenant) -> u64 {
         .saturating_add(row.output_tokens_total)
 }
 
-/// A stable hash of the session's name (FNV-1a). The server's hash is keyed.
-fn session_key(name: &str) -> SessionKey {
+/// A stable hash of the session's name (FNV-1a), or the key that `key:` and 16 digits are. The
+/// server's hash is keyed.
+pub(super) fn session_key(name: &str) -> SessionKey {
+    let digits = name.strip_prefix("key:").filter(|key| key.len() == 16);
+    if let Some(key) = digits.and_then(|key| u64::from_str_radix(key, 16).ok()) {
+        return SessionKey(key);
+    }
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

@@ -113,3 +113,14 @@ fn a_load_that_cannot_be_is_told_with_what_is_wrong() {
         "{queued}"
     );
 }
+
+#[test]
+fn a_session_is_called_by_a_text_or_by_its_key() {
+    use super::super::state::session_key;
+    let key = session_key("key:00c0ffee00c0ffee");
+    assert_eq!(key.0, 0x00c0_ffee_00c0_ffee);
+    assert_eq!(session_key(""), session_key(""));
+    for text in ["key:c0ffee", "key:00c0ffee00c0ffeg", "00c0ffee00c0ffee"] {
+        assert_ne!(session_key(text), key, "{text}");
+    }
+}
