@@ -1,7 +1,7 @@
 //! `pointsman serve --check`: everything that a server would refuse at its start, without a server.
 //!
 //! Policies go the whole way of a start, the self-test included, with a machine that serves nobody. Not
-//! checked are a model's weights, which take long to read, and whether the addresses are free.
+//! checked are a model's weights, which take long to read, and whether the addresses and the state folder are free.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use pointsman_policy::{
 };
 
 use crate::advice::advice;
-use crate::config::{Config, Hardware};
-use crate::{embedded, memory};
+use crate::config::{Config, Hardware, StateNeed};
+use crate::{embedded, memory, state};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,9 @@ struct Nowhere {
 pub fn check(config: &Config) -> Result<Checked> {
     let tls = config.tls.clone().map(Tls::load).transpose();
     tls.context("tls")?;
+    if config.state == StateNeed::Required {
+        state::required(config)?;
+    }
     memory::check_kv(config)?;
     check_models(config)?;
     check_devices(config)?;

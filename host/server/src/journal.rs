@@ -16,16 +16,16 @@ use pointsman_journal::{Folder, FolderError, JournalSettings, JournalWriter, Run
 use pointsman_replay::JournalRecorder;
 use tracing::{info, warn};
 
-use crate::config::{Config, JournalConfig, JournalPlace};
+use crate::config::{Config, JournalConfig, JournalPlace, StateNeed};
 
 /// Name of the journal's folder in a state folder.
 const FOLDER: &str = "journal";
 
 /// Starts the journal that `config` asks for; absent: none. A folder that the operator named must
-/// be usable; without a usable state folder the server does without a journal.
+/// be usable; without a usable state folder the server does without a journal, unless state is required.
 ///
 /// # Errors
-/// If the named folder cannot be used.
+/// If a folder cannot be used that has to be.
 pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
     let JournalConfig { place, settings } = &config.journal;
     match place {
@@ -38,11 +38,14 @@ pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
             let Some(path) = config.state_folder.as_ref().map(|it| it.join(FOLDER)) else {
                 return Ok(None);
             };
-            match Folder::open(&path) {
-                Ok(folder) => Ok(Some(begin(folder, &path, *settings)?)),
-                Err(error) => {
+            match (Folder::open(&path), config.state) {
+                (Ok(folder), _) => Ok(Some(begin(folder, &path, *settings)?)),
+                (Err(error), StateNeed::Optional) => {
                     tell(&error);
                     Ok(None)
+                }
+                (Err(error), StateNeed::Required) => {
+                    Err(error).context("state = \"required\": no journal can be written")
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! The parts of the binary `pointsman` that only it needs: command line, configuration, the models of
 //! this machine, and the assembly of a server.
 //!
-//! [`serve`] puts a server together and takes it apart; [`config`] reads the configuration and makes
+//! [`serve`] puts a server together and takes it apart; [`process`] does so for a process, its signals and its service
+//! manager; [`config`] reads the configuration and makes
 //! the settings of the other crates; [`models`] is the provider of executors on this machine's
 //! processors; [`embedded`] has the default policies and the demo model.
 //!
@@ -26,11 +27,14 @@ pub mod fuzz;
 pub mod journal;
 mod listeners;
 pub mod logging;
+mod manager;
 mod memory;
 pub mod models;
+pub mod process;
 pub mod reload;
 mod remotes;
 pub mod routes;
 pub mod serve;
 pub mod settings;
 pub mod signals;
+mod state;

@@ -18,7 +18,7 @@ use pointsman_policy_cli::{journal, simulate};
 use pointsman_server::cli::{self, Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::devices::list_devices;
-use pointsman_server::{check, embedded, logging, serve};
+use pointsman_server::{check, embedded, logging, process};
 
 /// Exit code of a command that could not be carried out; clap exits with it too.
 const NOT_DONE: u8 = 2;
@@ -64,20 +64,24 @@ fn main() -> ExitCode {
 }
 
 fn serve(flags: &Flags) -> Result<ExitCode> {
+    let config = configuration(flags)?;
+    let log = logging::begin(&config.log)?;
+    process::run(config, &log)
+}
+
+/// The configuration of this process.
+fn configuration(flags: &Flags) -> Result<Config> {
     let mut config = Config::load(flags)?;
     config.state_folder = config
         .state_folder
         .or_else(pointsman_lifecycle::state::default_folder);
     config.compiler.program = this_program();
-    let log = logging::begin(&config.log)?;
-    serve::run(config, &log)
+    Ok(config)
 }
 
 /// Checks what `serve` would be given.
 fn check(flags: &Flags) -> Result<ExitCode> {
-    let mut config = Config::load(flags)?;
-    config.compiler.program = this_program();
-    let checked = check::check(&config)?;
+    let checked = check::check(&configuration(flags)?)?;
     write(checked.text.as_bytes())?;
     Ok(match checked.is_good {
         true => ExitCode::SUCCESS,

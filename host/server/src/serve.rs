@@ -4,9 +4,7 @@
 //! [`Server::stop`]: nothing new is taken; what is in hand goes on until the drain deadline; then
 //! the driver ends what is left, HTTP says so to its clients, and every thread and task is joined.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::task::Waker;
@@ -49,14 +47,13 @@ use crate::config::Config;
 use crate::embedded;
 use crate::journal;
 use crate::listeners::{self, Listeners};
-use crate::logging::LogFilter;
 use crate::memory;
 use crate::models::{self, Backends};
 use crate::reload::{self, ChangedKeys};
 use crate::remotes::HostProvider;
 use crate::routes;
 use crate::settings::{access_rules, http_settings, tenant_limits};
-use crate::signals::{self, SignalOrder, Signals};
+use crate::state;
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -132,12 +129,13 @@ impl Server {
 
     /// Starts a server whose policies are still being made ready: probes are answered, and requests
     /// told so with 503. Call it on a runtime.
-    async fn begin(config: &Config, backends: Backends) -> Result<Self> {
+    pub(crate) async fn begin(config: &Config, backends: Backends) -> Result<Self> {
         let clock = SystemClock::start();
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
         let listeners = Listeners::bind(config).await?;
         let (addr, admin_addr) = listeners.addresses()?;
+        let state = state::open(config)?;
         memory::check_kv(config)?;
         let models = load(config.models.clone()).await?;
         let (waker, woken) = pointsman_lifecycle::waker();
@@ -150,8 +148,6 @@ impl Server {
         backends::start(config, &core.fleet)
             .await
             .context("backends")?;
-        let state = config.state_folder.as_deref().map(State::open);
-        let state = state.unwrap_or_default();
         let kept = Arc::new(KeptExecutors::open(state.report().path.as_deref()));
         kept.restore(&core.fleet).await;
         let (phase, phases) = watch::channel(ServerPhase::Starting);
@@ -202,7 +198,7 @@ impl Server {
     ///
     /// # Cancellation
     /// The server goes on answering that it is not ready.
-    async fn make_ready(&mut self, config: &Config) -> Result<()> {
+    pub(crate) async fn make_ready(&mut self, config: &Config) -> Result<()> {
         let is_ready = self.reconciler.ready().await;
         ensure!(is_ready, "the reconciler has ended");
         check_defaults(&self.reconciler.report.borrow())?;
@@ -231,15 +227,6 @@ impl Server {
         }
     }
 
-    /// Makes the server ready. Returns false if a signal that asks to stop came before that.
-    async fn serves_before(&mut self, signals: &mut Signals, config: &Config) -> Result<bool> {
-        tokio::select! {
-            biased;
-            () = signals.stop() => Ok(false),
-            ready = self.make_ready(config) => ready.map(|()| true),
-        }
-    }
-
     /// The address it listens at.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
@@ -256,6 +243,21 @@ impl Server {
     #[must_use]
     pub fn driver(&self) -> &DriverHandle {
         &self.driver
+    }
+
+    /// Its metrics.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The address for its clients, as a URL.
+    pub(crate) fn url(&self, config: &Config) -> String {
+        listeners::url(config, self.addr)
+    }
+
+    /// The most time that [`Self::stop`] takes.
+    pub(crate) fn stops_within(&self) -> Duration {
+        self.drain + LAST_WORDS * 8
     }
 
     /// The counters of its engines, each by its executor's name.
@@ -277,7 +279,7 @@ impl Server {
     }
 
     /// Puts every hook back on the embedded default, as an operator does in an emergency.
-    async fn eject(&self) {
+    pub(crate) async fn eject(&self) {
         let hooks = Hook::ALL.into_iter().collect();
         match eject(&self.driver, self.orders(), hooks).await {
             Ok(_) => warn!("every hook is with the embedded defaults; bind one again to undo it"),
@@ -312,7 +314,7 @@ impl Server {
         };
         let catalog = Arc::clone(&self.fleet.catalog().borrow());
         let models: Vec<&str> = catalog.models.iter().map(|model| &*model.name).collect();
-        let url = listeners::url(config, self.addr);
+        let url = self.url(config);
         info!(models = models.join(", "), "serving on {url}");
         info!(
             admission = holder(Hook::Admission),
@@ -522,77 +524,4 @@ pub(crate) fn check_defaults(report: &ReconcilerReport) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Serves until a signal comes, then stops. A second signal cuts that short.
-///
-/// # Errors
-/// What keeps the server from serving, or what of it had failed.
-pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("http")
-        .build()?;
-    let code = runtime.block_on(async {
-        let mut signals = Signals::catch()?;
-        let mut server = tokio::select! {
-            biased;
-            // Nobody has been answered yet.
-            () = signals.stop() => return Ok(ExitCode::SUCCESS),
-            begun = Server::begin(&config, Backends::default()) => begun?,
-        };
-        if server.serves_before(&mut signals, &config).await? {
-            loop {
-                match signals.next().await {
-                    SignalOrder::Eject => server.eject().await,
-                    SignalOrder::Reload => config = reload_for(&server, config, log).await,
-                    SignalOrder::Stop => break,
-                }
-            }
-        }
-        // Biased towards the impatient.
-        tokio::select! {
-            biased;
-            () = signals.stop() => Ok(signals::cut_short()),
-            stopped = server.stop() => stopped.map(|()| ExitCode::SUCCESS),
-        }
-    });
-    runtime.shutdown_background();
-    code
-}
-
-/// Reads the configuration again and puts in force what can be. Returns the one in force.
-async fn reload_for(server: &Server, before: Config, log: &LogFilter) -> Config {
-    match reloaded(server, &before, log).await {
-        Ok(after) => {
-            server.metrics.config_reloaded();
-            after
-        }
-        Err(error) => {
-            server.metrics.config_refused();
-            error!(
-                error = format!("{error:#}"),
-                "configuration not used: everything stays as it was"
-            );
-            before
-        }
-    }
-}
-
-async fn reloaded(server: &Server, before: &Config, log: &LogFilter) -> Result<Config> {
-    let after = Config::load(&before.flags)?;
-    let changed = server.reload(before, &after).await?;
-    log.set(&after.log)?;
-    let listed = |keys: BTreeSet<String>| Vec::from_iter(keys).join(", ");
-    info!(
-        keys = after.keys.len(),
-        tenants = after.tenants.len(),
-        changed = listed(changed.in_force),
-        "configuration read again, and in force"
-    );
-    if !changed.at_restart.is_empty() {
-        let keys = listed(changed.at_restart);
-        warn!(keys, "changed, and in force after a restart only");
-    }
-    Ok(after)
 }

@@ -32,7 +32,7 @@ const VERSION: u32 = 1;
 
 /// The reason why a state file cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub enum Unreadable {
     #[error("too large")]
     TooLarge,
     #[error("of version {0}, this server reads {VERSION}")]

@@ -32,7 +32,8 @@ const PRIVATE: u32 = 0o700;
 
 /// The reason why the state folder, or the state file in it, cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StateError {
+#[non_exhaustive]
+pub enum StateError {
     #[error("{} is in use by another server", .0.display())]
     Locked(PathBuf),
     #[error("{}", .0.display())]

@@ -27,8 +27,8 @@ use pointsman_policy::{CompileCache, Digest, Mode, Quarantined};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-pub use folder::dumps;
-use folder::{StateError, StateFolder};
+use folder::StateFolder;
+pub use folder::{StateError, dumps};
 
 /// The part of the state that is written down.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -126,17 +126,23 @@ impl State {
     /// nothing outlives the server.
     #[must_use]
     pub fn open(path: &Path) -> Self {
-        match StateFolder::open(path) {
-            Ok((folder, read)) => Self::read(path, folder, read),
-            Err(error) => {
-                let mut state = Self::default();
-                state.fails(
-                    "state folder cannot be used, nothing outlives this server",
-                    &error,
-                );
-                state
-            }
-        }
+        Self::open_whole(path).unwrap_or_else(|error| {
+            let mut state = Self::default();
+            state.fails(
+                "state folder cannot be used, nothing outlives this server",
+                &error,
+            );
+            state
+        })
+    }
+
+    /// The state in the folder at `path`.
+    ///
+    /// # Errors
+    /// If the folder cannot be used. A state file that makes no sense is set aside, as [`Self::open`] does.
+    pub fn open_whole(path: &Path) -> Result<Self, StateError> {
+        let (folder, read) = StateFolder::open(path)?;
+        Ok(Self::read(path, folder, read))
     }
 
     fn read(path: &Path, folder: StateFolder, read: Result<Remembered, StateError>) -> Self {

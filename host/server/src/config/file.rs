@@ -14,7 +14,7 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
-use super::{LogFormat, PrefixCache, UnnamedModel};
+use super::{LogFormat, PrefixCache, StateNeed, UnnamedModel};
 
 /// A value that may be left out, with its place.
 pub(super) type Given<T> = Option<Spanned<T>>;
@@ -34,6 +34,7 @@ pub(super) struct File {
     pub(super) drain: Given<Time>,
     pub(super) ready_executors: Given<Number>,
     pub(super) state_folder: Given<String>,
+    pub(super) state: StateNeed,
     pub(super) tls: Tls,
     pub(super) http: Http,
     pub(super) keys: Tables<Key>,

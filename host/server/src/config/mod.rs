@@ -110,6 +110,19 @@ pub struct Config {
     /// The folder of everything that outlives the server; absent: nothing outlives it. The caller
     /// chooses one where neither file nor flag does: [`pointsman_lifecycle::state::default_folder`].
     pub state_folder: Option<PathBuf>,
+    /// The need of that folder.
+    pub state: StateNeed,
+}
+
+/// The need of a usable state folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateNeed {
+    /// Without one, that is logged, and nothing outlives the server.
+    #[default]
+    Optional,
+    /// Without one, the server does not start.
+    Required,
 }
 
 /// A server elsewhere, to be an executor.

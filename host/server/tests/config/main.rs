@@ -24,7 +24,7 @@ use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{
     Claims, Config, ConfigError, DeviceConfig, Flags, Hardware, LogFormat, ModelPattern, Rights,
-    TenantConfig, UsableModels, Wrong,
+    StateNeed, TenantConfig, UsableModels, Wrong,
 };
 use tempfile::TempDir;
 
@@ -86,6 +86,20 @@ fn with_nothing_given_the_demo_model_is_served_on_loopback_to_everybody() {
     assert_eq!(config.core, pointsman_core::Config::default());
     assert_eq!(config.policies.limits, pointsman_policy::Limits::default());
     assert_eq!(config.log.format, LogFormat::Human);
+}
+
+#[test]
+fn the_need_of_state_is_one_of_two_words() {
+    assert_eq!(load("").unwrap().state, StateNeed::Optional);
+    let need = |word| load(&format!("state = '{word}'")).map(|config| config.state);
+    assert_eq!(need("optional").unwrap(), StateNeed::Optional);
+    assert_eq!(need("required").unwrap(), StateNeed::Required);
+    let error = need("must").unwrap_err().to_string();
+    assert!(error.contains("pointsman.toml:1:9"), "{error}");
+    assert!(
+        error.contains("`optional`") && error.contains("`required`"),
+        "{error}"
+    );
 }
 
 #[test]

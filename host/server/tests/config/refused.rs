@@ -32,8 +32,8 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         (
             "[server]",
-            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, ready-executors, state-folder, tls, http, \
-             keys, tenants, hints, models, executors, backends, cpu, devices, core, policies, admin, journal, log, telemetry",
+            "pointsman.toml:1:2: unknown key `server`; there are: listen, drain, ready-executors, state-folder, state, tls, \
+             http, keys, tenants, hints, models, executors, backends, cpu, devices, core, policies, admin, journal, log, telemetry",
         ),
         (
             "[journal]\nfiles-max = 8",

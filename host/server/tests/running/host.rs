@@ -24,6 +24,23 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
+/// The way in which a server is started.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Start<'a> {
+    pub(crate) flags: &'a [&'a str],
+    /// Lines of configuration.
+    pub(crate) config: &'a str,
+    /// Files in the policy folder.
+    pub(crate) files: &'a [(&'a str, &'a [u8])],
+    /// Variables of the environment.
+    pub(crate) variables: &'a [(&'a str, &'a str)],
+}
+
+/// A sign in the log that a server answers, before the address at which it does.
+const ANSWERS: &str = "answering on ";
+/// A sign in the log that a server serves.
+const SERVES: &str = "serving on ";
+
 struct Process {
     child: Child,
     log: Option<JoinHandle<()>>,
@@ -40,26 +57,40 @@ impl Host {
 
     /// The same, with these flags.
     pub(crate) fn start_as(flags: &[&str], config: &str) -> Self {
-        let folder = policy_folder();
-        let process = Process::start(&folder, (flags, config), "serving on ");
-        Self { folder, process }
+        Self::served(&Start {
+            flags,
+            config,
+            ..Start::default()
+        })
     }
 
-    /// Starts a server over a policy folder with these files, and returns while the policies are
-    /// still being made ready.
-    pub(crate) fn begin(config: &str, files: &[(&str, &[u8])]) -> Self {
+    /// Starts a server, and returns once it serves.
+    pub(crate) fn served(start: &Start<'_>) -> Self {
+        Self::signed(start, SERVES)
+    }
+
+    /// Starts a server, and returns while the policies are still being made ready.
+    pub(crate) fn begun(start: &Start<'_>) -> Self {
+        Self::signed(start, ANSWERS)
+    }
+
+    fn signed(start: &Start<'_>, sign: &str) -> Self {
         let folder = policy_folder();
-        for (name, bytes) in files {
+        for (name, bytes) in start.files {
             fs::write(folder.path().join("policies.d").join(name), bytes).unwrap();
         }
-        let process = Process::start(&folder, (&[], config), "answering on ");
+        let process = Process::start(&folder, start, sign);
         Self { folder, process }
     }
 
     /// Kills the server, and starts it again over the same folders.
     pub(crate) fn restart(&mut self, config: &str) {
         self.process.kill();
-        self.process = Process::start(&self.folder, (&[], config), "serving on ");
+        let start = Start {
+            config,
+            ..Start::default()
+        };
+        self.process = Process::start(&self.folder, &start, SERVES);
     }
 
     /// Lets the server have `bytes` of memory of its own above what it has now. One that wants more is
@@ -208,11 +239,16 @@ impl Host {
         serde_json::from_str(body).unwrap()
     }
 
+    /// Sends the server a signal.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.process.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
     /// Asks the server to stop, and waits until it has.
     pub(crate) fn terminate(mut self) -> ExitStatus {
-        let pid = self.process.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", "TERM", &pid]).status();
-        assert!(sent.unwrap().success());
+        self.signal("TERM");
         self.process.child.wait().unwrap()
     }
 
@@ -277,9 +313,9 @@ pub(crate) fn policy(name: &str) -> Vec<u8> {
 }
 
 impl Process {
-    /// Starts a server with these flags and lines of configuration, and returns once its log has `sign` and the
-    /// address behind it.
-    fn start(folder: &TempDir, (flags, config): (&[&str], &str), sign: &str) -> Self {
+    /// Starts a server, and returns once its log has `sign` and the address behind it.
+    fn start(folder: &TempDir, start: &Start<'_>, sign: &str) -> Self {
+        let config = start.config;
         let config = format!(
             "listen = '127.0.0.1:0'\nstate-folder = 'state'\n[policies]\n\
              folder = 'policies.d'\nsettle = '10ms'\npoll = '50ms'\n{config}"
@@ -287,7 +323,8 @@ impl Process {
         fs::write(folder.path().join("pointsman.toml"), config).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
             .args(["serve", "--config", "pointsman.toml"])
-            .args(flags)
+            .args(start.flags)
+            .envs(start.variables.iter().copied())
             .current_dir(folder.path())
             .stderr(Stdio::piped())
             .spawn()

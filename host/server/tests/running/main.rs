@@ -11,5 +11,7 @@ mod fleet;
 mod host;
 mod hostile;
 mod kept;
+mod manager;
 mod orders;
 mod starting;
+mod state;

@@ -133,6 +133,7 @@ pub(super) fn config(
         flags: flags.clone(),
         drain: check.time("drain", file.drain, DRAIN, super::DRAIN)?,
         state_folder: check.state_folder(file.state_folder, flags),
+        state: file.state,
     };
     let at = |offset: Option<usize>, wrong| match offset.or(models) {
         Some(offset) => ConfigError::new(Place::At(source.location(offset)), wrong),

@@ -1,0 +1,42 @@
+//! The state folder of a server: opened, or done without.
+//!
+//! # Invariants
+//! 1. Where the configuration says that state is required, nothing serves without a usable folder
+//!    (`tests/running/state.rs`).
+//!
+//! # Not here
+//! The folder and its files (`pointsman_lifecycle::state`).
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pointsman_lifecycle::state::State;
+
+use crate::config::{Config, StateNeed};
+
+/// Opens the state folder that `config` names.
+///
+/// # Errors
+/// If state is required and cannot be had.
+pub(crate) fn open(config: &Config) -> Result<State> {
+    match (config.state, config.state_folder.as_deref()) {
+        (StateNeed::Optional, None) => Ok(State::default()),
+        (StateNeed::Optional, Some(folder)) => Ok(State::open(folder)),
+        (StateNeed::Required, _) => {
+            let folder = required(config)?;
+            State::open_whole(folder).context("state = \"required\": the folder cannot be used")
+        }
+    }
+}
+
+/// The state folder of a configuration that cannot do without.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn required(config: &Config) -> Result<&Path> {
+    let folder = config.state_folder.as_deref();
+    folder.context(
+        "state = \"required\": there is no state folder; name one with `state-folder` or `--state`, \
+         or set STATE_DIRECTORY or HOME",
+    )
+}
