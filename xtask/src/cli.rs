@@ -17,6 +17,7 @@ Project tasks. Usage: cargo xtask TASK
   lint                            rustfmt, tidy, clippy, rustdoc and, where installed, cargo-deny
   tidy                            the project's own rules only; takes a second
   kernels                         compile the kernels for CUDA devices to their PTX
+  dist                            what operators install, in <target>/dist: .deb, archive, container folder
   bench                           list the benchmarks
   bench NAME [ARGS]               policies, then benchmark NAME in release; ARGS go to it
   help                            this text
@@ -32,6 +33,7 @@ const TASKS: &[&str] = &[
     "lint",
     "tidy",
     "kernels",
+    "dist",
     "bench",
     "help",
 ];
@@ -46,6 +48,7 @@ pub(crate) enum Task {
     Lint,
     Tidy,
     Kernels,
+    Dist,
     BenchList,
     Bench { name: String, args: Vec<String> },
 }
@@ -88,6 +91,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
         "lint" => alone(Task::Lint, rest),
         "tidy" => alone(Task::Tidy, rest),
         "kernels" => alone(Task::Kernels, rest),
+        "dist" => alone(Task::Dist, rest),
         "test" => test(rest).map(Task::Test),
         "watch-test" => watch_test(rest),
         "bench" => bench(rest),

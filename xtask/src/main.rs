@@ -12,6 +12,7 @@
 mod apt;
 mod bench;
 mod cli;
+mod dist;
 mod kernels;
 mod lint;
 mod llama_cpp;
@@ -62,6 +63,7 @@ fn run(args: &[String]) -> Result<()> {
         Task::Tidy => tidy::run(&workspace),
         Task::Kernels => kernels::make(&workspace),
         Task::BenchList => bench::list(&workspace),
+        Task::Dist => dist::run(&workspace),
         Task::Bench { name, args } => bench::run(&workspace, &name, &args),
     }
 }

@@ -12,7 +12,7 @@ use crate::policies;
 use crate::process;
 use crate::workspace::Workspace;
 
-const PACKAGE: &str = "pointsman-server";
+pub(crate) const PACKAGE: &str = "pointsman-server";
 /// The variable that names the state folder, as service managers set it, and the folder's name
 /// here.
 const STATE: (&str, &str) = ("STATE_DIRECTORY", "state");
@@ -21,7 +21,7 @@ const STATE: (&str, &str) = ("STATE_DIRECTORY", "state");
 const POLICY_FOLDER: &str = "policies.d";
 
 /// The policies that the server embeds (`host/server/build.rs`).
-const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
+pub(crate) const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     println!("serve: step 1 of 2: the default policies, as WebAssembly");

@@ -13,5 +13,6 @@ mod hostile;
 mod kept;
 mod manager;
 mod orders;
+mod packaged;
 mod starting;
 mod state;

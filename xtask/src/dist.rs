@@ -1,0 +1,169 @@
+//! `cargo xtask dist`: what is given to those who run servers, in `<target>/dist`: a Debian package, an archive, the
+//! folder that a container is built over, and the checksums of all.
+//!
+//! The binary is that of the release profile: what only a debugger reads is stripped, and the names of functions stay,
+//! for the backtrace of a panic. The same binary at the same commit makes the same files.
+//!
+//! # Not here
+//! The unit, the configuration of the service, and the container file: `xtask/dist` in the repository.
+
+mod archive;
+mod container;
+mod deb;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use sha2::{Digest as _, Sha256};
+
+use crate::apt;
+use crate::policies;
+use crate::process;
+use crate::serve::{DEFAULTS, PACKAGE};
+use crate::workspace::Workspace;
+
+/// The files of a shell each: its name, and the path of its completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/pointsman"),
+    ("zsh", "usr/share/zsh/vendor-completions/_pointsman"),
+    ("fish", "usr/share/fish/vendor_completions.d/pointsman.fish"),
+];
+
+/// The things that are put into packages.
+struct Release<'a> {
+    /// The root of the repository.
+    root: &'a Path,
+    /// The binary `pointsman`.
+    binary: &'a Path,
+    /// The version of the workspace.
+    version: &'a str,
+    /// The time of the commit, in seconds, which all files get.
+    time: u64,
+}
+
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    apt::provide(&["dpkg-deb", "tar", "gzip"], &["dpkg", "tar", "gzip"])?;
+    policies::build_named(workspace, &DEFAULTS)?;
+    let mut build = process::cargo(&workspace.root);
+    process::run(build.args(["build", "--release", "--locked", "--package", PACKAGE]))?;
+    let release = Release {
+        root: &workspace.root,
+        binary: &workspace.target.join("release/pointsman"),
+        version: env!("CARGO_PKG_VERSION"),
+        time: commit_time(&workspace.root)?,
+    };
+    let folder = workspace.target.join("dist");
+    for file in make(&release, &folder)? {
+        println!("dist: {}", file.display());
+    }
+    Ok(())
+}
+
+/// Makes everything in `folder`, which is made anew. Returns the paths that are to be given on.
+fn make(release: &Release<'_>, folder: &Path) -> Result<Vec<PathBuf>> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    let files = [deb::make(release, folder)?, archive::make(release, folder)?];
+    let container = container::make(release, folder)?;
+    let sums = folder.join("SHA256SUMS");
+    fs::write(&sums, checksums(&files)?)?;
+    Ok(files.into_iter().chain([container, sums]).collect())
+}
+
+/// The checksums of `files`, as `sha256sum --check` reads them.
+fn checksums(files: &[PathBuf]) -> Result<String> {
+    let mut text = String::new();
+    for file in files {
+        let name = file.file_name().context("a file has a name")?;
+        let sum = Sha256::digest(fs::read(file)?);
+        text.push_str(&format!("{sum:x}  {}\n", name.display()));
+    }
+    Ok(text)
+}
+
+/// The time of the commit that is checked out.
+fn commit_time(root: &Path) -> Result<u64> {
+    let mut git = Command::new("git");
+    let time = process::stdout_of(git.current_dir(root).args(["log", "-1", "--format=%ct"]))?;
+    let time = time.context("`git` is not there, which knows the time of the commit")?;
+    Ok(time.trim().parse()?)
+}
+
+// === impl Release ===
+
+impl Release<'_> {
+    /// A file of `xtask/dist`.
+    fn template(&self, name: &str) -> PathBuf {
+        self.root.join("xtask/dist").join(name)
+    }
+
+    /// The output of the binary for these arguments.
+    fn said(&self, args: &[&str]) -> Result<String> {
+        let said = process::stdout_of(Command::new(self.binary).args(args))?;
+        said.with_context(|| format!("{} is not there", self.binary.display()))
+    }
+
+    /// Writes into `tree` what every package has: binary, manual pages, completions, licence, and the configuration
+    /// with every key.
+    fn write_common(&self, tree: &Path) -> Result<()> {
+        install(self.binary, &tree.join("usr/bin/pointsman"), PROGRAM)?;
+        let pages = tree.join("usr/share/man/man1");
+        fs::create_dir_all(&pages)?;
+        let pages = pages.to_str().context("the target folder is no UTF-8")?;
+        self.said(&["man", "--dir", pages])?;
+        for (shell, path) in COMPLETIONS {
+            let script = self.said(&["completions", shell])?;
+            write(&tree.join(path), &script)?;
+        }
+        let docs = tree.join("usr/share/doc/pointsman");
+        for (from, to) in [
+            ("LICENSE", "copyright"),
+            ("CHANGELOG.md", "CHANGELOG.md"),
+            ("examples/pointsman.toml", "pointsman.toml"),
+        ] {
+            install(&self.root.join(from), &docs.join(to), FILE)?;
+        }
+        Ok(())
+    }
+}
+
+/// The mode of programs.
+const PROGRAM: u32 = 0o755;
+/// The mode of other files.
+const FILE: u32 = 0o644;
+
+/// Copies a file with a mode, into a folder that need not be there.
+fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    make_parent(to)?;
+    fs::copy(from, to).with_context(|| format!("{} cannot be copied", from.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Lets everybody read a tree, and run what its owner may run, whatever the mask of new files is here.
+fn open_to_readers(tree: &Path) -> Result<()> {
+    let mut chmod = Command::new("chmod");
+    let done = process::stdout_of(chmod.args(["-R", "u=rwX,go=rX"]).arg(tree))?;
+    done.context("`chmod` is not there")?;
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    make_parent(path)?;
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(FILE))?;
+    Ok(())
+}
+
+fn make_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().context("a path in a folder")?;
+    fs::create_dir_all(parent)?;
+    Ok(())
+}

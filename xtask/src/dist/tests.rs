@@ -1,0 +1,213 @@
+//! Packages over a program that answers as the binary does.
+
+use std::collections::BTreeSet;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A program that prints completions and writes a manual page.
+const PROGRAM_TEXT: &str = "#!/bin/sh\ncase $1 in\nman) echo .TH >\"$3/pointsman.1\" ;;\n\
+                            completions) echo \"for $2\" ;;\nesac\n# GLIBC_2.31\n";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Everything that is made over that program, and its folder; absent: this machine has no dpkg.
+fn made() -> Option<(TempDir, Vec<PathBuf>)> {
+    if process::find_program("dpkg-deb").is_none() {
+        println!("skipped: there is no dpkg-deb here");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("program");
+    fs::write(&binary, PROGRAM_TEXT).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(PROGRAM)).unwrap();
+    let release = Release {
+        root: root(),
+        binary: &binary,
+        version: "1.2.3",
+        time: 1_700_000_000,
+    };
+    let files = make(&release, &folder.path().join("dist")).unwrap();
+    Some((folder, files))
+}
+
+fn said(program: &str, args: &[&str], file: &Path) -> String {
+    let said = process::stdout_of(Command::new(program).args(args).arg(file));
+    said.unwrap().unwrap()
+}
+
+/// The lines of a template that say something.
+fn lines(name: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("xtask/dist").join(name)).unwrap();
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_package_has_binary_unit_user_configuration_pages_completions_and_licence() {
+    let Some((_folder, files)) = made() else {
+        return;
+    };
+    let contents = said("dpkg-deb", &["--contents"], &files[0]);
+    for (mode, path) in [
+        ("-rwxr-xr-x", "usr/bin/pointsman"),
+        ("-rw-r--r--", "usr/lib/systemd/system/pointsman.service"),
+        ("-rw-r--r--", "usr/lib/sysusers.d/pointsman.conf"),
+        ("-rw-r--r--", "etc/pointsman/pointsman.toml"),
+        ("drwxr-xr-x", "etc/pointsman/policies.d/"),
+        ("-rw-r--r--", "usr/share/man/man1/pointsman.1"),
+        (
+            "-rw-r--r--",
+            "usr/share/bash-completion/completions/pointsman",
+        ),
+        ("-rw-r--r--", "usr/share/zsh/vendor-completions/_pointsman"),
+        (
+            "-rw-r--r--",
+            "usr/share/fish/vendor_completions.d/pointsman.fish",
+        ),
+        ("-rw-r--r--", "usr/share/doc/pointsman/copyright"),
+        ("-rw-r--r--", "usr/share/doc/pointsman/pointsman.toml"),
+    ] {
+        let mut all = contents.lines();
+        let line = all.find(|line| line.ends_with(&format!(" ./{path}")));
+        let line = line.unwrap_or_else(|| panic!("no {path} in\n{contents}"));
+        assert!(line.starts_with(&format!("{mode} root/root ")), "{line}");
+    }
+    let info = said("dpkg-deb", &["--info"], &files[0]);
+    for part in [
+        "Package: pointsman",
+        "Version: 1.2.3",
+        "Depends: libc6 (>= 2.31), libgcc-s1, systemd",
+        "postinst",
+        "prerm",
+        "postrm",
+    ] {
+        assert!(info.contains(part), "{part} not in\n{info}");
+    }
+    let field = |name| {
+        let output = Command::new("dpkg-deb")
+            .args(["--info"])
+            .arg(&files[0])
+            .arg(name)
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(field("conffiles"), "/etc/pointsman/pointsman.toml\n");
+}
+
+#[test]
+fn scripts_of_the_package_are_shell_that_can_be_read() {
+    for script in ["postinst", "prerm", "postrm"] {
+        let path = root().join("xtask/dist").join(script);
+        assert!(
+            process::succeeds(Command::new("sh").arg("-n").arg(&path)),
+            "{script}"
+        );
+        assert_eq!(lines(script)[0], "set -e", "{script}");
+    }
+}
+
+#[test]
+fn the_same_binary_makes_the_same_files_and_their_sums_are_true() {
+    let (Some((first, files)), Some((_second, again))) = (made(), made()) else {
+        return;
+    };
+    let sums = |files: &[PathBuf]| fs::read_to_string(files.last().unwrap()).unwrap();
+    assert_eq!(sums(&files), sums(&again));
+    assert_eq!(sums(&files).lines().count(), 2);
+    let mut check = Command::new("sha256sum");
+    check
+        .current_dir(first.path().join("dist"))
+        .args(["--check", "--strict", "SHA256SUMS"]);
+    assert!(process::succeeds(&mut check));
+    let archive = said("tar", &["-tzf"], &files[1]);
+    for path in [
+        "usr/bin/pointsman",
+        "etc/pointsman/policies.d/",
+        "etc/systemd/system/pointsman.service",
+        "usr/share/doc/pointsman/copyright",
+    ] {
+        assert!(
+            archive.lines().any(|line| line.ends_with(path)),
+            "{path} not in\n{archive}"
+        );
+    }
+}
+
+#[test]
+fn the_unit_is_systemds_and_locks_the_server_in() {
+    let unit = lines("pointsman.service");
+    for line in [
+        "Type=notify",
+        "WatchdogSec=30s",
+        "User=pointsman",
+        "StateDirectory=pointsman",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "CapabilityBoundingSet=",
+        "SystemCallFilter=@system-service",
+    ] {
+        assert!(unit.iter().any(|it| it == line), "{line}");
+    }
+    // Compiled policies could not run.
+    assert!(
+        !unit
+            .iter()
+            .any(|it| it.starts_with("MemoryDenyWriteExecute"))
+    );
+    if process::find_program("systemd-analyze").is_none() {
+        println!("skipped: there is no systemd-analyze here");
+        return;
+    }
+    // It wants the program to be there.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pointsman.service");
+    let text = unit.join("\n").replace("/usr/bin/pointsman", "/bin/true");
+    fs::write(&path, text.replace("man:pointsman(1)", "man:true(1)")).unwrap();
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(&path)
+        .output();
+    let output = output.unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    let about_it: Vec<_> = told
+        .lines()
+        .filter(|line| line.contains("pointsman.service"))
+        .collect();
+    assert!(output.status.success() && about_it.is_empty(), "{told}");
+}
+
+#[test]
+fn the_container_is_nobodys_root_and_fetches_nothing_but_its_base() {
+    let file = lines("Containerfile");
+    let word = |line: &String| line.split(' ').next().unwrap().to_owned();
+    let instructions: BTreeSet<String> = file.iter().map(word).collect();
+    for fetches in ["ADD", "RUN"] {
+        assert!(!instructions.contains(fetches), "{fetches}");
+    }
+    let users: Vec<_> = file
+        .iter()
+        .filter_map(|line| line.strip_prefix("USER "))
+        .collect();
+    assert_eq!(users, ["65532:65532"]);
+    assert_eq!(word(&file[0]), "FROM");
+    // Whatever is copied is in the folder.
+    let Some((folder, _)) = made() else {
+        return;
+    };
+    let copied = file.iter().filter(|line| line.starts_with("COPY "));
+    for line in copied {
+        let mut words = line
+            .split(' ')
+            .skip(1)
+            .filter(|word| !word.starts_with("--"));
+        let from = words.next().unwrap();
+        let path = folder.path().join("dist/container").join(from);
+        assert!(path.exists(), "{line}");
+    }
+}
