@@ -16,3 +16,4 @@ mod orders;
 mod packaged;
 mod starting;
 mod state;
+mod upgrade;
